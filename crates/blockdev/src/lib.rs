@@ -1,0 +1,81 @@
+//! How bytes move: small devices that stack.
+//!
+//! Every device answers [`ReadBlocks`]; those that may be written answer [`WriteBlocks`] too. The
+//! checker is generic over [`ReadBlocks`] alone, so it cannot write.
+
+use std::io;
+
+mod file;
+mod mem;
+
+pub use file::FileDevice;
+pub use mem::MemDevice;
+
+/// A device that can be read at any byte, by many threads at once.
+pub trait ReadBlocks: Send + Sync {
+    /// Bytes of the device.
+    fn size_bytes(&self) -> u64;
+
+    /// Fills `into` with the bytes from `offset_bytes` on.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the range passes the end of the device (nothing useful is in `into`
+    /// then), or what the system said.
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Whether a whole range is known to read as zeroes without reading it (a hole of a sparse
+    /// file). `false` is always a right answer.
+    fn is_hole(&self, _offset_bytes: u64, _len_bytes: u64) -> bool {
+        false
+    }
+}
+
+/// A device that can also be written.
+pub trait WriteBlocks: ReadBlocks {
+    /// Stores `from` at `offset_bytes`.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the range passes the end of the device, or what the system said.
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()>;
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn flush(&self) -> io::Result<()>;
+}
+
+impl<D: ReadBlocks + ?Sized> ReadBlocks for &D {
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset_bytes, into)
+    }
+    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        (**self).is_hole(offset_bytes, len_bytes)
+    }
+}
+
+impl<D: ReadBlocks + ?Sized> ReadBlocks for Box<D> {
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset_bytes, into)
+    }
+    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        (**self).is_hole(offset_bytes, len_bytes)
+    }
+}
+
+/// The error of a range that passes the end of a device.
+pub(crate) fn past_the_end() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "past the end of the device")
+}
+
+/// `Err` unless `len_bytes` from `offset_bytes` on lie inside a device of `size_bytes`.
+pub(crate) fn within(size_bytes: u64, offset_bytes: u64, len_bytes: usize) -> io::Result<()> {
+    let end = offset_bytes.checked_add(len_bytes as u64).ok_or_else(past_the_end)?;
+    if end > size_bytes { Err(past_the_end()) } else { Ok(()) }
+}

@@ -1,0 +1,20 @@
+//! What the bytes of an ext2, ext3 or ext4 file system mean.
+//!
+//! This crate does no I/O and starts no threads. Decoding is total: every structure is decoded from
+//! an array whose size is part of the type, offsets are checked while compiling, and no value is
+//! refused, because judging is not decoding (`floe-check` judges).
+//!
+//! Field names at the point of decoding are the kernel's (`fs/ext4/ext4.h`, `fs/jbd2`), without
+//! their one-letter prefix. Sources of rules are the kernel documentation
+//! (`Documentation/filesystems/ext4`) and the headers.
+
+#[macro_use]
+pub mod layout;
+pub mod crc;
+pub mod ext;
+pub mod features;
+pub mod geometry;
+pub mod ids;
+
+pub use geometry::Geometry;
+pub use ids::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
