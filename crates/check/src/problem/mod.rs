@@ -1,0 +1,288 @@
+//! Every verdict Floe can give: one table, with permanent codes.
+//!
+//! `table.rs` holds the rows; the macro here makes the type, the texts and the documentation of them.
+//! Ids and codes are those of the catalogue of conditions that `e2fsck` knows, so that findings can be
+//! compared; codes from 0x070000 on are Floe's own.
+
+use std::fmt;
+
+use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+
+mod table;
+
+pub use table::{Problem, ROWS};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// A remark, a hint, or a harmless field; a file system with only such findings may be clean.
+    Cosmetic,
+    /// Redundant or repairable data; nothing of a user's is at stake.
+    Metadata,
+    /// The damage or its repair can lose or change files, names or attributes.
+    DataRisk,
+    /// The check cannot go on.
+    Fatal,
+}
+
+impl Severity {
+    /// The name in reports and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cosmetic => "cosmetic",
+            Self::Metadata => "metadata",
+            Self::DataRisk => "data-risk",
+            Self::Fatal => "fatal",
+        }
+    }
+}
+
+/// What a finding counts as in the verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Weight {
+    /// The file system stays clean: e2fsck asks nothing, or is content if the answer is no.
+    Remark,
+    /// The file system is damaged.
+    Damage,
+    /// The check had to end here (exit bit 8).
+    Fatal,
+}
+
+/// What kind of thing a finding is about: groups findings in reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)] // the names say it; they are the catalogue's
+pub enum Object {
+    Superblock,
+    Group,
+    Bitmap,
+    Journal,
+    Orphan,
+    Mmp,
+    Quota,
+    Inode,
+    BlockMap,
+    Extent,
+    InlineData,
+    Xattr,
+    Encryption,
+    Casefold,
+    Dir,
+    Dirent,
+    Htree,
+    Device,
+}
+
+impl Object {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Superblock => "superblock",
+            Self::Group => "group",
+            Self::Bitmap => "bitmap",
+            Self::Journal => "journal",
+            Self::Orphan => "orphan",
+            Self::Mmp => "mmp",
+            Self::Quota => "quota",
+            Self::Inode => "inode",
+            Self::BlockMap => "block-map",
+            Self::Extent => "extent",
+            Self::InlineData => "inline-data",
+            Self::Xattr => "xattr",
+            Self::Encryption => "encryption",
+            Self::Casefold => "casefold",
+            Self::Dir => "dir",
+            Self::Dirent => "dirent",
+            Self::Htree => "htree",
+            Self::Device => "device",
+        }
+    }
+}
+
+/// One row of the table, without the evidence of a particular finding.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Permanent number.
+    pub code: u32,
+    /// Permanent name.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it counts as in the verdict.
+    pub weight: Weight,
+    /// Whether an unattended repair (`preen`) may act on it.
+    pub preen: bool,
+    /// What it is about.
+    pub object: Object,
+    /// What it means, for a person: one or two sentences.
+    pub meaning: &'static str,
+    /// What a repair does about it.
+    pub repair: &'static str,
+}
+
+/// One value of the evidence of a finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// An inode.
+    Inode(InodeNr),
+    /// A physical block.
+    Block(BlockNr),
+    /// A logical block.
+    Logical(LogicalBlock),
+    /// A group.
+    Group(GroupNr),
+    /// A count or a stored value.
+    Number(u64),
+    /// A signed value.
+    Signed(i64),
+    /// Words: a field name, a feature, a file name.
+    Text(String),
+}
+
+macro_rules! evidence_from {
+    ($($ty:ty => $variant:ident),*) => {$(
+        impl From<$ty> for Evidence {
+            fn from(value: $ty) -> Self {
+                Self::$variant(value.into())
+            }
+        }
+    )*};
+}
+evidence_from!(
+    InodeNr => Inode, BlockNr => Block, LogicalBlock => Logical, GroupNr => Group,
+    u8 => Number, u16 => Number, u32 => Number, u64 => Number, i64 => Signed,
+    &'static str => Text
+);
+
+/// A file name as it lies on the disk: any bytes, at most 255.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(pub Box<[u8]>);
+
+impl Name {
+    /// A copy of `bytes`.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl From<Name> for Evidence {
+    fn from(name: Name) -> Self {
+        Self::Text(name.0.escape_ascii().to_string())
+    }
+}
+
+/// Where findings go.
+pub trait Sink {
+    /// Notes a finding.
+    fn push(&mut self, problem: Problem);
+}
+
+/// Findings of one worker, unordered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings(pub Vec<Problem>);
+
+impl Sink for Findings {
+    fn push(&mut self, problem: Problem) {
+        self.0.push(problem);
+    }
+}
+
+impl floe_exec::Accumulator for Findings {
+    fn merge(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+}
+
+/// Makes the type, the rows and the texts of the problem table.
+///
+/// A row: `CODE "id" Variant { field: Type, .. } Severity Weight preen|ask Object "message with
+/// {field}s" means "..." repair "...";`
+macro_rules! problems {
+    (@preen preen) => { true };
+    (@preen ask) => { false };
+    ($(
+        $code:literal $id:literal $variant:ident $({ $($field:ident: $ty:ty),* $(,)? })?
+        $severity:ident $weight:ident $preen:ident $object:ident
+        $message:literal means $meaning:literal repair $repair:literal;
+    )*) => {
+        /// A finding: which condition, and the evidence. Ordered by code, then by place.
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs)] // each variant's documentation is its meaning
+        pub enum Problem {
+            $(#[doc = $meaning] $variant $({ $($field: $ty),* })?,)*
+        }
+
+        /// All rows, in ascending order of their codes.
+        pub const ROWS: &[Row] = &[$(Row {
+            code: $code,
+            id: $id,
+            severity: Severity::$severity,
+            weight: Weight::$weight,
+            preen: problems!(@preen $preen),
+            object: Object::$object,
+            meaning: $meaning,
+            repair: $repair,
+        },)*];
+
+        // One index a variant, in the order of the rows.
+        #[allow(clippy::enum_variant_names)]
+        enum Index { $($variant,)* }
+
+        impl Problem {
+            /// The row of this finding.
+            pub fn row(&self) -> &'static Row {
+                let index = match self {
+                    $(Self::$variant $({ $($field: _),* })? => Index::$variant as usize,)*
+                };
+                &ROWS[index]
+            }
+
+            /// The evidence: names and values, in the order of the row.
+            #[allow(clippy::too_many_lines)] // one arm a row
+            pub fn evidence(&self) -> Vec<(&'static str, Evidence)> {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        vec![$($((stringify!($field), Evidence::from($field.clone())),)*)?]
+                    })*
+                }
+            }
+        }
+
+        impl std::fmt::Display for Problem {
+            #[allow(unused_variables, clippy::too_many_lines)] // one arm a row
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => write!(f, $message),)*
+                }
+            }
+        }
+    };
+}
+use problems;
+
+impl Problem {
+    /// The inode a finding is about, if it is about one: its field `inode` or `dir`.
+    pub fn inode(&self) -> Option<InodeNr> {
+        self.evidence().into_iter().find_map(|(name, value)| match value {
+            Evidence::Inode(inode) if name == "inode" || name == "dir" => Some(inode),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_ids_are_unique_and_ascending() {
+        assert!(ROWS.windows(2).all(|pair| pair[0].code < pair[1].code));
+        let ids: std::collections::BTreeSet<_> = ROWS.iter().map(|row| row.id).collect();
+        assert_eq!(ids.len(), ROWS.len());
+    }
+}
