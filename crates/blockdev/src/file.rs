@@ -1,29 +1,83 @@
 //! A regular file or block device, read with positioned reads.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
+use rustix::fs::Advice;
+
+use crate::holes::HoleMap;
+use crate::open::{OpenError, open_seekable};
 use crate::{ReadBlocks, within};
 
-/// A regular file or block device, opened for reading only.
+/// A regular file or block device, opened for reading only: there is no way from here to a write.
+///
+/// Reads are `pread`s without any lock, so threads do not meet. Holes of a sparse file are found
+/// once and remembered ([`ReadBlocks::is_hole`]), on the assumption that nobody fills them while
+/// the device is open.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
     size_bytes: u64,
+    sector_bytes: Option<u32>,
+    /// `None` for block devices, which have no holes to tell of.
+    holes: Option<HoleMap>,
 }
 
 impl FileDevice {
-    /// Opens `path` for reading.
+    /// Opens the regular file or block device at `path` for reading.
     ///
     /// # Errors
-    /// What the system said: no such file, no permission, not seekable.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+    /// [`OpenError`] says which of the usual reasons it was.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let (mut file, metadata) = open_seekable(path, OpenOptions::new().read(true))?;
         // A block device says 0 in its metadata; its end says the size of both kinds.
-        let size_bytes = file.seek(SeekFrom::End(0))?;
-        Ok(Self { file, size_bytes })
+        let size_bytes =
+            file.seek(SeekFrom::End(0)).map_err(|source| OpenError::new(path, source))?;
+        let is_block_device = metadata.file_type().is_block_device();
+        let sector_bytes =
+            is_block_device.then(|| rustix::fs::ioctl_blksszget(&file).ok()).flatten();
+        let holes = (!is_block_device).then(|| HoleMap::new(size_bytes));
+        Ok(Self { file, size_bytes, sector_bytes, holes })
+    }
+
+    /// Whether this is a block device rather than an image file.
+    pub const fn is_block_device(&self) -> bool {
+        self.holes.is_none()
+    }
+
+    /// Bytes of a logical sector, if a block device told. A partition table counts in these.
+    pub const fn sector_bytes(&self) -> Option<u32> {
+        self.sector_bytes
+    }
+
+    /// Hint: reads will go through the device in ascending order. Larger read-ahead follows.
+    pub fn expect_sequential(&self) {
+        self.advise(0, 0, Advice::Sequential);
+    }
+
+    /// Hint: reads will be scattered. No read-ahead follows, so that a cold device transfers
+    /// only what is asked for.
+    pub fn expect_scattered(&self) {
+        self.advise(0, 0, Advice::Random);
+    }
+
+    /// Hint: this range will be read soon. The system may start reading it now, in the background.
+    pub fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        self.advise(offset_bytes, len_bytes, Advice::WillNeed);
+    }
+
+    /// Hint: this range will not be read again, so its cached pages may go. 0 bytes mean "to the
+    /// end". Keeps a check of a huge device from emptying the page cache of everybody else.
+    pub fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        self.advise(offset_bytes, len_bytes, Advice::DontNeed);
+    }
+
+    fn advise(&self, offset_bytes: u64, len_bytes: u64, advice: Advice) {
+        // A hint that is not taken changes nothing that anybody could see.
+        let _ = rustix::fs::fadvise(&self.file, offset_bytes, NonZeroU64::new(len_bytes), advice);
     }
 }
 
@@ -35,5 +89,89 @@ impl ReadBlocks for FileDevice {
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         within(self.size_bytes, offset_bytes, into.len())?;
         self.file.read_exact_at(into, offset_bytes)
+    }
+
+    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.holes.as_ref().is_some_and(|holes| holes.covers(&self.file, offset_bytes, len_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+
+    fn opened(bytes: &[u8]) -> FileDevice {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        FileDevice::open(file.path()).unwrap()
+    }
+
+    crate::device_contract!(FileDevice, super::opened);
+
+    #[test]
+    fn a_sparse_file_of_16_tib_is_cheap() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let tib = 1u64 << 40;
+        // ext4 with 4 KiB blocks ends one block below 16 TiB; other file systems go further.
+        let size_bytes = 16 * tib - 8192;
+        if let Err(error) = file.as_file().set_len(size_bytes) {
+            println!("skipped: no 16 TiB sparse file here: {error}");
+            return;
+        }
+        file.as_file().write_all_at(&[7; 4096], 5 * tib).unwrap();
+        let device = FileDevice::open(file.path()).unwrap();
+        assert_eq!(device.size_bytes(), size_bytes);
+        assert!(!device.is_hole(5 * tib, 4096));
+        assert!(!device.is_hole(0, size_bytes));
+        assert!(!device.is_hole(size_bytes - 4096, 8192), "past the end is not a hole");
+        assert!(!device.is_hole(u64::MAX, u64::MAX));
+        if !device.is_hole(0, 4096) {
+            println!("skipped: this file system tells of no holes");
+            return;
+        }
+        assert!(device.is_hole(0, 5 * tib));
+        assert!(!device.is_hole(0, 5 * tib + 1));
+        let started = std::time::Instant::now();
+        // One question a MiB: 16 Mi questions must not be 16 Mi system calls.
+        let data_mib = (0..size_bytes >> 20)
+            .step_by(16)
+            .filter(|mib| !device.is_hole(mib << 20, 1 << 20))
+            .count();
+        assert_eq!(data_mib, 1);
+        assert!(started.elapsed().as_secs() < 20, "took {:?}", started.elapsed());
+        assert!(device.holes.as_ref().unwrap().known_runs() <= 4);
+    }
+
+    #[test]
+    fn what_cannot_be_opened_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |name: &str| FileDevice::open(&dir.path().join(name));
+        assert!(matches!(open("nothing"), Err(OpenError::NotFound { .. })));
+        assert!(matches!(open("."), Err(OpenError::IsDirectory { .. })));
+        std::fs::write(dir.path().join("file"), b"x").unwrap();
+        assert!(matches!(open("file/below"), Err(OpenError::NotFound { .. })));
+        let _socket = UnixListener::bind(dir.path().join("socket")).unwrap();
+        assert!(matches!(open("socket"), Err(OpenError::NotSeekable { kind: "socket", .. })));
+        let null = FileDevice::open(Path::new("/dev/null"));
+        assert!(matches!(null, Err(OpenError::IsCharacterDevice { .. })));
+        let made = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status();
+        if made.is_ok_and(|status| status.success()) {
+            // Would wait for a writer forever if it were opened.
+            assert!(matches!(open("pipe"), Err(OpenError::NotSeekable { kind: "pipe", .. })));
+        }
+        let message = open("nothing").unwrap_err().to_string();
+        assert!(message.contains("nothing") && message.contains("no such"), "{message}");
+    }
+
+    #[test]
+    fn a_file_that_shrinks_while_open_is_an_error_and_no_panic() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(8192).unwrap();
+        let device = FileDevice::open(file.path()).unwrap();
+        file.as_file().set_len(1024).unwrap();
+        let error = device.read_at(4096, &mut [0; 4096]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -4,12 +4,24 @@
 //! checker is generic over [`ReadBlocks`] alone, so it cannot write.
 
 use std::io;
+use std::sync::Arc;
 
+#[cfg(any(test, feature = "contract"))]
+pub mod contract;
+mod counted;
 mod file;
+mod holes;
 mod mem;
+mod open;
+mod window;
+mod writable;
 
+pub use counted::{Counted, ReadCounts};
 pub use file::FileDevice;
 pub use mem::MemDevice;
+pub use open::OpenError;
+pub use window::{Window, WindowError};
+pub use writable::WritableFile;
 
 /// A device that can be read at any byte, by many threads at once.
 pub trait ReadBlocks: Send + Sync {
@@ -54,6 +66,27 @@ impl<D: ReadBlocks + ?Sized> ReadBlocks for &D {
     }
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         (**self).is_hole(offset_bytes, len_bytes)
+    }
+}
+
+impl<D: ReadBlocks + ?Sized> ReadBlocks for Arc<D> {
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset_bytes, into)
+    }
+    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        (**self).is_hole(offset_bytes, len_bytes)
+    }
+}
+
+impl<D: WriteBlocks + ?Sized> WriteBlocks for &D {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        (**self).write_at(offset_bytes, from)
+    }
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
     }
 }
 

@@ -57,3 +57,11 @@ impl WriteBlocks for MemDevice {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    crate::device_contract!(
+        writable MemDevice,
+        |bytes: &[u8]| crate::MemDevice::new(bytes.to_vec())
+    );
+}

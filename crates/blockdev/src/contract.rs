@@ -1,0 +1,193 @@
+//! What every device promises, as tests: [`device_contract!`](crate::device_contract).
+//!
+//! These functions panic where a promise is broken; they are for tests alone (feature `contract`
+//! makes them available to the tests of other crates).
+
+// A broken promise must fail the test that calls these.
+#![allow(clippy::unwrap_used)]
+
+use std::io::ErrorKind;
+
+use crate::{ReadBlocks, WriteBlocks};
+
+/// Sizes that meet the edges: nothing, less than a sector, odd, whole blocks, many blocks.
+const SIZES: [usize; 7] = [0, 1, 511, 4096, 4097, 65_536, 300_001];
+
+/// Makes tests of the promises of [`ReadBlocks`] (and, after `writable`, of [`WriteBlocks`]) for
+/// one kind of device. The second argument makes a device that holds the given bytes
+/// (`Fn(&[u8]) -> impl ReadBlocks`); name what it uses through `super::` or `crate::`. Once a
+/// module.
+///
+/// ```ignore
+/// device_contract!(writable MemDevice, |bytes: &[u8]| crate::MemDevice::new(bytes.to_vec()));
+/// ```
+#[macro_export]
+macro_rules! device_contract {
+    (writable $device:ident, $make:expr) => {
+        $crate::device_contract!($device, $make);
+
+        mod writable_device_contract {
+            #[allow(unused_imports)]
+            use super::*;
+
+            #[test]
+            fn what_is_written_is_read_and_the_rest_stays() {
+                $crate::contract::writes_are_read(&$make);
+            }
+
+            #[test]
+            fn a_write_past_the_end_fails_and_changes_nothing() {
+                $crate::contract::writes_past_the_end_fail(&$make);
+            }
+        }
+    };
+    ($device:ident, $make:expr) => {
+        mod device_contract {
+            #[allow(unused_imports)]
+            use super::*;
+
+            #[test]
+            fn size_and_bytes_are_those_given() {
+                $crate::contract::bytes_are_those_given(&$make);
+            }
+
+            #[test]
+            fn a_read_past_the_end_is_unexpected_eof() {
+                $crate::contract::reads_past_the_end_fail(&$make);
+            }
+
+            #[test]
+            fn threads_read_the_same() {
+                $crate::contract::threads_agree(&$make);
+            }
+
+            #[test]
+            fn a_hole_reads_as_zeroes() {
+                $crate::contract::holes_are_zero(&$make);
+            }
+        }
+    };
+}
+
+/// `len` bytes that differ from place to place, with stretches of zeroes in between.
+pub fn pattern(len: usize) -> Vec<u8> {
+    let stretch = |index: usize| index % 16_384 < 8192;
+    (0..len)
+        .map(|index| if stretch(index) { (index.wrapping_mul(31) >> 3) as u8 | 1 } else { 0 })
+        .collect()
+}
+
+/// Size and every byte are those the device was made of, in reads of many lengths.
+pub fn bytes_are_those_given<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
+    for size in SIZES {
+        let bytes = pattern(size);
+        let device = make(&bytes);
+        assert_eq!(device.size_bytes(), size as u64);
+        for len in [1, 7, 512, 4096, 65_536, size] {
+            let mut read = vec![0xcc; size];
+            if len == 0 {
+                continue;
+            }
+            for (index, chunk) in read.chunks_mut(len).enumerate() {
+                device.read_at((index * len) as u64, chunk).unwrap();
+            }
+            assert!(read == bytes, "reads of {len} bytes of a device of {size} differ");
+            // One-byte reads of large devices only cost time.
+            if size > 5000 && len < 512 {
+                break;
+            }
+        }
+        device.read_at(0, &mut []).unwrap();
+        device.read_at(size as u64, &mut []).unwrap();
+    }
+}
+
+/// A range that passes the end is `UnexpectedEof`, however far out.
+pub fn reads_past_the_end_fail<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
+    for size in SIZES {
+        let device = make(&pattern(size));
+        let size = size as u64;
+        for (offset, len) in
+            [(size, 1), (size.saturating_sub(1), 2), (0, size + 1), (u64::MAX, 1), (u64::MAX, 2)]
+        {
+            let mut into = vec![0; len as usize];
+            let error = device.read_at(offset, &mut into).expect_err("past the end");
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "at {offset} of {size}: {error}");
+        }
+        assert!(device.read_at(size.wrapping_add(1), &mut [0]).is_err());
+    }
+}
+
+/// Threads that read at the same time all read what one thread reads.
+pub fn threads_agree<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
+    let bytes = pattern(200_000);
+    let device = make(&bytes);
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let (device, bytes) = (&device, &bytes);
+            scope.spawn(move || {
+                for turn in 0..200usize {
+                    let offset = (turn * 7919 + thread * 104_729) % 190_000;
+                    let mut into = vec![0; 1 + turn * 37 % 9999];
+                    device.read_at(offset as u64, &mut into).unwrap();
+                    assert!(into == bytes[offset..offset + into.len()], "thread {thread}");
+                    let _ = device.is_hole(offset as u64, 4096);
+                }
+            });
+        }
+    });
+}
+
+/// What is called a hole lies inside the device and reads as zeroes.
+pub fn holes_are_zero<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
+    for size in SIZES {
+        let device = make(&pattern(size));
+        let size = size as u64;
+        assert!(!device.is_hole(0, size + 1), "a hole past the end");
+        assert!(!device.is_hole(u64::MAX, 1), "a hole past the end");
+        for offset in (0..size).step_by(1024) {
+            for len in [1, 4096, 16_384] {
+                if device.is_hole(offset, len) {
+                    let mut into = vec![1; len as usize];
+                    device.read_at(offset, &mut into).expect("a hole inside the device");
+                    assert!(into.iter().all(|&byte| byte == 0), "hole at {offset} has data");
+                }
+            }
+        }
+    }
+}
+
+/// What is written is read back, next to untouched bytes, before and after a flush.
+pub fn writes_are_read<D: WriteBlocks>(make: &impl Fn(&[u8]) -> D) {
+    let mut expected = pattern(100_000);
+    let device = make(&expected);
+    let mut read = vec![0; expected.len()];
+    for (offset, len) in [(0usize, 1usize), (4095, 2), (8192, 4096), (50_001, 30_000), (99_999, 1)]
+    {
+        let new = vec![(offset % 251) as u8 | 1; len];
+        device.write_at(offset as u64, &new).unwrap();
+        expected[offset..offset + len].copy_from_slice(&new);
+        device.read_at(0, &mut read).unwrap();
+        assert!(read == expected, "after writing {len} bytes at {offset}");
+        assert!(!device.is_hole(offset as u64, len as u64));
+    }
+    device.write_at(0, &[]).unwrap();
+    device.flush().unwrap();
+    device.read_at(0, &mut read).unwrap();
+    assert!(read == expected, "after a flush");
+    assert_eq!(device.size_bytes(), expected.len() as u64);
+}
+
+/// A write that passes the end is `UnexpectedEof`, and neither bytes nor size change.
+pub fn writes_past_the_end_fail<D: WriteBlocks>(make: &impl Fn(&[u8]) -> D) {
+    let bytes = pattern(10_000);
+    let device = make(&bytes);
+    for (offset, len) in [(10_000u64, 1usize), (9_999, 2), (0, 10_001), (u64::MAX, 2)] {
+        let error = device.write_at(offset, &vec![9; len]).expect_err("past the end");
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+    let mut read = vec![0; bytes.len()];
+    device.read_at(0, &mut read).unwrap();
+    assert!(read == bytes);
+    assert_eq!(device.size_bytes(), 10_000);
+}

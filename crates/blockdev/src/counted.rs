@@ -1,0 +1,91 @@
+//! A device that counts what is read through it.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{ReadBlocks, WriteBlocks};
+
+/// What went through a [`Counted`] device so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Reads that were asked for, failed ones included.
+    pub reads: u64,
+    /// Bytes of the reads that succeeded.
+    pub bytes: u64,
+}
+
+/// A device that counts what is read through it, for reports. Costs two additions a read.
+#[derive(Debug)]
+pub struct Counted<D> {
+    inner: D,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl<D> Counted<D> {
+    /// `inner`, with nothing counted yet.
+    pub const fn new(inner: D) -> Self {
+        Self { inner, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    /// What was read so far. While other threads read, the two figures may be a read apart.
+    pub fn counts(&self) -> ReadCounts {
+        // Relaxed: figures for people; nothing is ordered by them.
+        ReadCounts {
+            reads: self.reads.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The device below.
+    pub const fn inner(&self) -> &D {
+        &self.inner
+    }
+}
+
+impl<D: ReadBlocks> ReadBlocks for Counted<D> {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.inner.read_at(offset_bytes, into)?;
+        self.bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.inner.is_hole(offset_bytes, len_bytes)
+    }
+}
+
+impl<D: WriteBlocks> WriteBlocks for Counted<D> {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset_bytes, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemDevice;
+
+    crate::device_contract!(
+        writable Counted,
+        |bytes: &[u8]| super::Counted::new(crate::MemDevice::new(bytes.to_vec()))
+    );
+
+    #[test]
+    fn counts_what_was_read() {
+        let device = Counted::new(MemDevice::new(vec![0; 1000]));
+        device.read_at(0, &mut [0; 100]).unwrap();
+        device.read_at(900, &mut [0; 50]).unwrap();
+        device.read_at(990, &mut [0; 50]).unwrap_err();
+        assert_eq!(device.counts(), ReadCounts { reads: 3, bytes: 150 });
+    }
+}

@@ -1,0 +1,132 @@
+//! Opening what a path names, and saying precisely why that was not possible.
+
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+/// Why a device or an image could not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No such path.
+    #[error("{}: no such file or device", .path.display())]
+    NotFound {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// The caller may not open it.
+    #[error("{}: no permission; run as root, or as a user who may read it", .path.display())]
+    NoPermission {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// A directory: most likely a mount point in the place of its device.
+    #[error("{}: is a directory; name the device or image file instead", .path.display())]
+    IsDirectory {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// A character device, such as a terminal or a tape: it cannot hold a file system.
+    #[error("{}: is a character device; a block device or an image file is needed", .path.display())]
+    IsCharacterDevice {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// A pipe or a socket, which cannot be read at any place.
+    #[error("{}: is a {kind}; a block device or an image file is needed", .path.display())]
+    NotSeekable {
+        /// The path as it was given.
+        path: PathBuf,
+        /// "pipe" or "socket".
+        kind: &'static str,
+    },
+    /// The device node is there, the device behind it is not (`ENXIO`, `ENODEV`, `ENOMEDIUM`).
+    #[error("{}: there is no device, or no medium in it", .path.display())]
+    NoDevice {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// The device or file is in use by someone who does not share it (`EBUSY`, `ETXTBSY`).
+    #[error("{}: is in use by another program or by the kernel", .path.display())]
+    Busy {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// It cannot be written (`EROFS`); only when opened for writing.
+    #[error("{}: cannot be written; the device or what it lies on is read-only", .path.display())]
+    ReadOnly {
+        /// The path as it was given.
+        path: PathBuf,
+    },
+    /// Something else; the system's own words are in `source`.
+    #[error("{}: cannot be opened: {source}", .path.display())]
+    Other {
+        /// The path as it was given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// The class of a system's error on `path`.
+    pub(crate) fn new(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOENT | Errno::NOTDIR) => Self::NotFound { path },
+            Some(Errno::ACCESS | Errno::PERM) => Self::NoPermission { path },
+            Some(Errno::ISDIR) => Self::IsDirectory { path },
+            Some(Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM) => Self::NoDevice { path },
+            Some(Errno::BUSY | Errno::TXTBSY) => Self::Busy { path },
+            Some(Errno::ROFS) => Self::ReadOnly { path },
+            _ => Self::Other { path, source },
+        }
+    }
+
+    /// The path as it was given.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::NotFound { path }
+            | Self::NoPermission { path }
+            | Self::IsDirectory { path }
+            | Self::IsCharacterDevice { path }
+            | Self::NotSeekable { path, .. }
+            | Self::NoDevice { path }
+            | Self::Busy { path }
+            | Self::ReadOnly { path }
+            | Self::Other { path, .. } => path,
+        }
+    }
+}
+
+/// Opens a regular file or block device with `how`, and nothing else.
+///
+/// The kind is asked before opening (opening a pipe waits, opening a tape rewinds it) and again
+/// afterwards (the name may have changed hands in between).
+pub(crate) fn open_seekable(path: &Path, how: &OpenOptions) -> Result<(File, Metadata), OpenError> {
+    let wrap = |source| OpenError::new(path, source);
+    let before = std::fs::metadata(path).map_err(wrap)?;
+    refuse_kind(path, before.file_type())?;
+    let file = how.open(path).map_err(wrap)?;
+    let metadata = file.metadata().map_err(wrap)?;
+    refuse_kind(path, metadata.file_type())?;
+    Ok((file, metadata))
+}
+
+fn refuse_kind(path: &Path, kind: FileType) -> Result<(), OpenError> {
+    let path = path.to_owned();
+    if kind.is_file() || kind.is_block_device() {
+        Ok(())
+    } else if kind.is_dir() {
+        Err(OpenError::IsDirectory { path })
+    } else if kind.is_char_device() {
+        Err(OpenError::IsCharacterDevice { path })
+    } else if kind.is_fifo() {
+        Err(OpenError::NotSeekable { path, kind: "pipe" })
+    } else {
+        Err(OpenError::NotSeekable { path, kind: "socket" })
+    }
+}
