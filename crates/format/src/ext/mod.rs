@@ -1,7 +1,12 @@
 //! ext4's own structures, one a file.
 
 pub mod extent;
+pub mod fast_commit;
 pub mod group_desc;
 pub mod indirect;
 pub mod inode;
+pub mod jbd2;
+pub mod mmp;
+pub mod orphan_file;
+pub mod quota;
 pub mod superblock;
