@@ -1,8 +1,11 @@
 //! ext4's own structures, one a file.
 
+pub mod bitmap;
+pub mod dirent;
 pub mod extent;
 pub mod fast_commit;
 pub mod group_desc;
+pub mod htree;
 pub mod indirect;
 pub mod inode;
 pub mod jbd2;
