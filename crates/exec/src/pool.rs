@@ -1,6 +1,7 @@
 //! Workers that take units of work from one queue and keep what they find to themselves.
 
 use crate::accumulate::Accumulator;
+use crate::progress::OwnLine;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::thread;
 
@@ -24,7 +25,12 @@ impl Pool {
     /// Runs `work` on each of `units`, in order of their index within a worker, and merges what
     /// the workers accumulated. With one worker, or one unit, no thread is started.
     ///
-    /// Units are handed out one at a time, so a slow unit delays only its own worker.
+    /// Units are handed out one at a time and in order, so a slow unit delays only its own worker,
+    /// and all workers together read a disk in the order of the units. Put large units first, or
+    /// make units small, if their sizes differ much.
+    ///
+    /// # Panics
+    /// If `work` does: no further unit is begun, and the panic goes on in the caller.
     pub fn run<U, A, F>(&self, units: &[U], work: F) -> A
     where
         U: Sync,
@@ -37,13 +43,16 @@ impl Pool {
             units.iter().for_each(|unit| work(&mut all, unit));
             return all;
         }
-        let next = AtomicUsize::new(0);
+        let next = OwnLine(AtomicUsize::new(0));
         let share = || {
+            let stop = StopOnPanic { next: &next.0, end: units.len() };
             let mut own = A::default();
-            // Relaxed: the counter hands out indexes and orders nothing else.
-            while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+            // Relaxed: the counter hands out indexes and orders nothing else. It cannot wrap: at
+            // most one addition a worker goes past the last unit.
+            while let Some(unit) = units.get(next.0.fetch_add(1, Ordering::Relaxed)) {
                 work(&mut own, unit);
             }
+            std::mem::forget(stop);
             own
         };
         thread::scope(|scope| {
@@ -61,24 +70,130 @@ impl Pool {
     }
 }
 
+/// Hands out no further unit once a worker has panicked: dropped only while unwinding.
+struct StopOnPanic<'a> {
+    next: &'a AtomicUsize,
+    end: usize,
+}
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        self.next.fetch_max(self.end, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What was done, in the order in which one worker did it; shares one after the other.
     #[derive(Default)]
-    struct Sum(u64);
-    impl Accumulator for Sum {
+    struct Done(Vec<Vec<usize>>);
+
+    impl Accumulator for Done {
         fn merge(&mut self, other: Self) {
-            self.0 += other.0;
+            self.0.extend(other.0);
         }
     }
 
-    #[test]
-    fn every_unit_is_done_once() {
-        let units: Vec<u64> = (0..1000).collect();
-        for threads in [0, 1, 2, 3, 16, 2000] {
-            let Sum(sum) = Pool::new(threads).run(&units, |sum: &mut Sum, unit| sum.0 += unit);
-            assert_eq!(sum, 499_500);
+    impl Done {
+        fn note(&mut self, unit: usize) {
+            match self.0.first_mut() {
+                Some(own) => own.push(unit),
+                None => self.0.push(vec![unit]),
+            }
+        }
+    }
+
+    fn run_and_judge(threads: usize, units: usize) {
+        let list: Vec<usize> = (0..units).collect();
+        let Done(shares) = Pool::new(threads).run(&list, |done: &mut Done, &unit| done.note(unit));
+        assert!(shares.len() <= threads.max(1));
+        for share in &shares {
+            assert!(share.is_sorted_by(|a, b| a < b), "out of order in a worker: {share:?}");
+        }
+        let mut all = shares.concat();
+        all.sort_unstable();
+        assert_eq!(all, list, "{threads} threads");
+    }
+
+    #[cfg(not(feature = "shuttle"))]
+    mod real_threads {
+        use super::*;
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+
+        #[test]
+        fn every_unit_is_done_once_and_in_order() {
+            for threads in [0, 1, 2, 3, 16, 200] {
+                for units in [0, 1, 2, 1000] {
+                    run_and_judge(threads, units);
+                }
+            }
+        }
+
+        #[test]
+        fn a_panic_reaches_the_caller_and_ends_the_run() {
+            for threads in [1, 4] {
+                let list: Vec<u32> = (0..100_000).collect();
+                let begun = AtomicUsize::new(0);
+                let outcome = catch_unwind(AssertUnwindSafe(|| {
+                    Pool::new(threads).run(&list, |(): &mut (), &unit| {
+                        begun.fetch_add(1, Ordering::Relaxed);
+                        thread::sleep(std::time::Duration::from_micros(50));
+                        assert!(unit != 7, "unit seven");
+                    });
+                }));
+                let panic = outcome.expect_err("the panic was lost");
+                assert!(panic.downcast_ref::<&str>().is_some_and(|text| *text == "unit seven"));
+                assert!(begun.into_inner() < 10_000, "units were handed out after the panic");
+            }
+        }
+    }
+
+    #[cfg(feature = "shuttle")]
+    mod interleavings {
+        use super::*;
+
+        #[test]
+        fn every_unit_is_done_once_and_in_order() {
+            shuttle::check_random(|| run_and_judge(3, 5), 2000);
+        }
+
+        #[test]
+        fn two_workers_and_three_units_in_every_interleaving() {
+            shuttle::check_dfs(|| run_and_judge(2, 3), None);
+        }
+
+        #[test]
+        #[should_panic(expected = "unit one")]
+        fn a_panic_reaches_the_caller() {
+            shuttle::check_random(
+                || {
+                    Pool::new(3).run(&[0, 1, 2], |(): &mut (), &unit| {
+                        assert!(unit != 1, "unit one");
+                    });
+                },
+                100,
+            );
+        }
+
+        #[test]
+        fn reservations_never_exceed_the_budget() {
+            shuttle::check_random(
+                || {
+                    let budget = crate::MemoryBudget::new(100);
+                    let list: Vec<u64> = vec![60, 50, 40, 30];
+                    Pool::new(3).run(&list, |(): &mut (), &bytes| {
+                        if let Ok(held) = budget.reserve("a test", bytes) {
+                            assert!(budget.used_bytes() <= 100);
+                            thread::yield_now();
+                            assert!(budget.used_bytes() >= held.bytes());
+                        }
+                    });
+                    assert_eq!(budget.used_bytes(), 0);
+                },
+                2000,
+            );
         }
     }
 }

@@ -1,12 +1,15 @@
-//! Threads and atomics: from `std`, or from `shuttle` when interleavings are explored (feature
-//! `shuttle`). The only place that names either.
+//! Threads, locks and atomics: from `std`, or from `shuttle` when interleavings are explored
+//! (feature `shuttle`). The only place that names either.
+
+// Asks the system, not a scheduler: the same in both worlds.
+pub use std::thread::available_parallelism;
 
 #[cfg(not(feature = "shuttle"))]
-pub use std::sync::{Mutex, atomic};
+pub use std::sync::{Arc, Mutex, RwLock, atomic};
 #[cfg(not(feature = "shuttle"))]
 pub use std::thread;
 
 #[cfg(feature = "shuttle")]
-pub use shuttle::sync::{Mutex, atomic};
+pub use shuttle::sync::{Arc, Mutex, RwLock, atomic};
 #[cfg(feature = "shuttle")]
 pub use shuttle::thread;
