@@ -1,3 +1,19 @@
 //! What is wrong with an ext2, ext3 or ext4 file system. Reads, never writes.
+//!
+//! The passes, in order: `open` (superblock, descriptors), `journal` (replay into memory),
+//! `inode_pass`, attribute blocks, shared blocks, `dir_pass`, connectivity, link counts, bitmaps and
+//! counts, quota. Each is parallel inside; findings come out sorted, so that the number of threads
+//! cannot be seen in them.
 
+pub mod checks;
+pub mod error;
+pub mod evidence;
+pub mod inode_pass;
+pub mod options;
 pub mod problem;
+pub mod volume;
+
+pub use error::CheckError;
+pub use options::{CheckOptions, JournalUse};
+pub use problem::Problem;
+pub use volume::Volume;

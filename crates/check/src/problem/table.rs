@@ -19,4 +19,9 @@ problems! {
         "{dir}: entry {name} names {inode_named}, which is not in use"
         means "A name leads to an inode that holds no file."
         repair "Clear the entry.";
+    0x070002 "unreadable-inode-table" UnreadableInodeTable { group: GroupNr, block: BlockNr }
+        DataRisk Damage ask Inode
+        "{block} of the inode table of {group} cannot be read"
+        means "The device fails to read inodes."
+        repair "None.";
 }

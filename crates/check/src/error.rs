@@ -1,0 +1,36 @@
+//! Why a check could not be made.
+
+use crate::problem::Problem;
+
+/// Why a check could not go on. Damage on the disk is a [`Problem`], never one of these.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// No superblock could be used. The problems say why.
+    #[error("no usable superblock")]
+    NoSuperblock {
+        /// What was wrong with the primary one, and with the backups that were tried.
+        problems: Vec<Problem>,
+        /// Blocks of backup superblocks that look good, with the block size they state.
+        backups: Vec<(floe_format::BlockNr, u32)>,
+    },
+    /// Features that Floe does not know.
+    #[error("unknown features: {}; nothing was changed", names.join(", "))]
+    UnknownFeatures {
+        /// Their names, as `FEATURE_I7`.
+        names: Vec<String>,
+    },
+    /// A condition with which a check must not go on (fatal rows of the problem table).
+    #[error("{problem}")]
+    Fatal {
+        /// The condition.
+        problem: Problem,
+    },
+    /// The superblock or the descriptors could not be read.
+    #[error("cannot read {what}")]
+    Read {
+        /// What was to be read.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,76 @@
+//! Which clusters are in use, and which are claimed more than once.
+
+use floe_exec::Accumulator;
+use floe_format::{BlockRun, Geometry};
+
+use super::block_set::BlockSet;
+
+/// Claims on clusters. The index of a cluster counts from the first data block.
+///
+/// Law: the order of claims and merges is invisible; a cluster claimed `n` times is in `used` if
+/// `n >= 1` and in `shared` if `n >= 2`.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    used: BlockSet,
+    shared: BlockSet,
+}
+
+impl Claims {
+    /// Claims clusters `start..start + len`.
+    #[inline]
+    pub fn claim_clusters(&mut self, start: u64, len: u64) {
+        let shared = &mut self.shared;
+        self.used.insert(start, len, |word, bits| note(shared, word, bits));
+    }
+
+    /// Marks clusters as used however often: for metadata, several blocks of which may share a
+    /// cluster.
+    pub fn mark_clusters(&mut self, start: u64, len: u64) {
+        self.used.insert(start, len, |_, _| ());
+    }
+
+    /// Marks clusters as claimed more than once (a misaligned mapping, for example).
+    pub fn share_clusters(&mut self, start: u64, len: u64) {
+        self.shared.insert(start, len, |_, _| ());
+    }
+
+    /// Claims the clusters of a run of blocks inside the file system.
+    #[inline]
+    pub fn claim(&mut self, geometry: &Geometry, run: BlockRun) {
+        if run.len_blocks == 0 {
+            return;
+        }
+        let first = geometry.cluster_of(run.start);
+        let last = geometry.cluster_of(floe_format::BlockNr(run.end().0 - 1));
+        self.claim_clusters(first, last - first + 1);
+    }
+
+    /// Clusters claimed at least once.
+    pub const fn used(&self) -> &BlockSet {
+        &self.used
+    }
+
+    /// Clusters claimed more than once.
+    pub const fn shared(&self) -> &BlockSet {
+        &self.shared
+    }
+}
+
+/// Adds the set bits of a word to a set.
+fn note(set: &mut BlockSet, word: u64, bits: u64) {
+    let mut rest = bits;
+    while rest != 0 {
+        let from = u64::from(rest.trailing_zeros());
+        let len = u64::from((!(rest >> from)).trailing_zeros()).min(64 - from);
+        set.insert(word + from, len, |_, _| ());
+        rest &= if from + len >= 64 { 0 } else { u64::MAX << (from + len) };
+    }
+}
+
+impl Accumulator for Claims {
+    fn merge(&mut self, other: Self) {
+        let shared = &mut self.shared;
+        self.used.absorb(other.used, |word, bits| note(shared, word, bits));
+        shared.absorb(other.shared, |_, _| ());
+    }
+}

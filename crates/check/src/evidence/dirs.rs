@@ -1,0 +1,80 @@
+//! Directories and where their blocks are: what the inode pass hands to the directory pass.
+
+use floe_exec::Accumulator;
+use floe_format::{BlockNr, InodeNr};
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// What the directory pass must know of a directory before it reads a block of it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct DirFlags: u8 {
+        /// INDEX_FL is set and the root of the index was found usable.
+        const INDEXED = 0x01;
+        /// The directory is encrypted.
+        const ENCRYPTED = 0x02;
+        /// The directory is case-folded.
+        const CASEFOLD = 0x04;
+        /// The content lives in the inode; it has no blocks.
+        const INLINE = 0x08;
+    }
+}
+
+/// A run of adjacent blocks of one directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirRun {
+    /// First physical block; inside the file system.
+    pub block: BlockNr,
+    /// The directory.
+    pub dir: InodeNr,
+    /// `i_generation` of the directory: part of the seed of its checksums.
+    pub generation: u32,
+    /// First logical block (of 32 bits: a directory never has more).
+    pub logical: u32,
+    /// Number of blocks, at least 1.
+    pub len_blocks: u16,
+    /// Flags of the directory.
+    pub flags: DirFlags,
+}
+
+/// A directory that was found in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirInfo {
+    /// The directory.
+    pub inode: InodeNr,
+    /// Blocks of its data: `i_size` in blocks.
+    pub size_blocks: u32,
+}
+
+/// All directories and their blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Dirs {
+    /// Runs of directory blocks, in no order while collected.
+    pub runs: Vec<DirRun>,
+    /// The directories, in no order while collected; sorted by [`Dirs::sort`].
+    pub infos: Vec<DirInfo>,
+    /// Directories whose content lives in the inode.
+    pub inline: Vec<InodeNr>,
+}
+
+impl Dirs {
+    /// Puts runs in disk order and directories in order of their inodes.
+    pub fn sort(&mut self) {
+        self.runs.sort_unstable_by_key(|run| (run.block, run.dir, run.logical));
+        self.infos.sort_unstable();
+        self.inline.sort_unstable();
+    }
+
+    /// The index in [`Dirs::infos`] of a directory, once sorted.
+    pub fn index_of(&self, dir: InodeNr) -> Option<usize> {
+        self.infos.binary_search_by_key(&dir, |info| info.inode).ok()
+    }
+}
+
+impl Accumulator for Dirs {
+    fn merge(&mut self, mut other: Self) {
+        self.runs.append(&mut other.runs);
+        self.infos.append(&mut other.infos);
+        self.inline.append(&mut other.inline);
+    }
+}

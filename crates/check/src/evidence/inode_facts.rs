@@ -1,0 +1,208 @@
+//! What later passes need to know of every inode: three bytes each, only where inodes are in use.
+
+use floe_exec::Accumulator;
+use floe_format::ext::inode::FileType;
+use floe_format::{Geometry, GroupNr, InodeNr};
+
+/// Inodes of a chunk; a chunk lies inside one group's table.
+pub const CHUNK_INODES: u32 = 2048;
+
+/// What is known of one inode after the inode pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts(u8);
+
+impl Facts {
+    const TYPE: u8 = 0x07;
+    const USED: u8 = 0x08;
+    const EA_INODE: u8 = 0x10;
+    const ENCRYPTED: u8 = 0x20;
+    const ORPHAN: u8 = 0x40;
+    const BAD: u8 = 0x80;
+
+    /// An inode in use, of a type (`None`: undefined).
+    pub fn used(file_type: Option<FileType>) -> Self {
+        Self(Self::USED | file_type.map_or(0, |file_type| file_type as u8))
+    }
+
+    /// Adds that the inode holds a big extended attribute (EA_INODE_FL).
+    #[must_use]
+    pub const fn with_ea_inode(self) -> Self {
+        Self(self.0 | Self::EA_INODE)
+    }
+
+    /// Adds that the inode is encrypted.
+    #[must_use]
+    pub const fn with_encrypted(self) -> Self {
+        Self(self.0 | Self::ENCRYPTED)
+    }
+
+    /// Adds that the inode is a valid member of the orphan list or file: recovery will delete or
+    /// truncate it, so it need not be named.
+    #[must_use]
+    pub const fn with_orphan(self) -> Self {
+        Self(self.0 | Self::ORPHAN)
+    }
+
+    /// Adds that the inode itself was found damaged so that a repair would clear it.
+    #[must_use]
+    pub const fn with_bad(self) -> Self {
+        Self(self.0 | Self::BAD)
+    }
+
+    /// Whether the inode is in use.
+    #[inline]
+    pub const fn is_used(self) -> bool {
+        self.0 & Self::USED != 0
+    }
+
+    /// The type; `None` if undefined or not in use.
+    #[inline]
+    pub const fn file_type(self) -> Option<FileType> {
+        FileType::of_entry(self.0 & Self::TYPE)
+    }
+
+    /// Whether it is a directory in use.
+    #[inline]
+    pub fn is_dir(self) -> bool {
+        self.0 & (Self::TYPE | Self::USED) == Self::USED | FileType::Directory as u8
+    }
+
+    /// Whether it holds a big extended attribute.
+    #[inline]
+    pub const fn is_ea_inode(self) -> bool {
+        self.0 & Self::EA_INODE != 0
+    }
+
+    /// Whether it is encrypted.
+    #[inline]
+    pub const fn is_encrypted(self) -> bool {
+        self.0 & Self::ENCRYPTED != 0
+    }
+
+    /// Whether recovery will delete or truncate it.
+    #[inline]
+    pub const fn is_orphan(self) -> bool {
+        self.0 & Self::ORPHAN != 0
+    }
+
+    /// Whether a repair would clear it.
+    #[inline]
+    pub const fn is_bad(self) -> bool {
+        self.0 & Self::BAD != 0
+    }
+}
+
+/// The facts of one chunk.
+#[derive(Clone, Debug)]
+pub struct FactsChunk {
+    /// One entry an inode, `CHUNK_INODES` or fewer at the end of a group.
+    pub facts: Box<[Facts]>,
+    /// `i_links_count`, one entry an inode.
+    pub links: Box<[u16]>,
+}
+
+/// The facts of all inodes: chunks of [`CHUNK_INODES`], in order; absent where none is in use.
+#[derive(Debug, Default)]
+pub struct InodeFacts {
+    chunks: Vec<Option<FactsChunk>>,
+    inodes_per_group: u32,
+    chunks_per_group: u32,
+    inodes_count: u32,
+}
+
+/// Chunks of one group.
+pub const fn chunks_per_group(inodes_per_group: u32) -> u32 {
+    inodes_per_group.div_ceil(CHUNK_INODES)
+}
+
+impl InodeFacts {
+    /// Puts the chunks that the workers made in their places.
+    pub fn new(geometry: &Geometry, parts: FactsParts) -> Self {
+        let per_group = chunks_per_group(geometry.inodes_per_group);
+        let mut chunks = Vec::new();
+        chunks.resize_with(per_group as usize * geometry.group_count as usize, || None);
+        for (index, chunk) in parts.0 {
+            if let Some(slot) = chunks.get_mut(index as usize) {
+                *slot = Some(chunk);
+            }
+        }
+        Self {
+            chunks,
+            inodes_per_group: geometry.inodes_per_group,
+            chunks_per_group: per_group,
+            inodes_count: geometry.inodes_count,
+        }
+    }
+
+    #[inline]
+    fn slot(&self, inode: InodeNr) -> Option<(usize, usize)> {
+        if inode.0 > self.inodes_count {
+            return None;
+        }
+        let index = inode.0.checked_sub(1)?;
+        let (group, at) = (index / self.inodes_per_group, index % self.inodes_per_group);
+        let chunk = group as usize * self.chunks_per_group as usize + (at / CHUNK_INODES) as usize;
+        Some((chunk, (at % CHUNK_INODES) as usize))
+    }
+
+    /// The facts of an inode; the default (not in use) outside the file system.
+    #[inline]
+    pub fn get(&self, inode: InodeNr) -> Facts {
+        self.slot(inode)
+            .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.facts.get(at))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// `i_links_count` of an inode as it is on the disk.
+    #[inline]
+    pub fn links(&self, inode: InodeNr) -> u16 {
+        self.slot(inode)
+            .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.links.get(at))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// Number of chunk slots, present or not.
+    pub fn chunk_count(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// The chunk at `index`, with the number of its first inode; `None` where no inode is in use.
+    pub fn chunk(&self, index: usize) -> Option<(InodeNr, &FactsChunk)> {
+        let chunk = self.chunks.get(index)?.as_ref()?;
+        // Chunk counts come from the geometry, whose inode numbers fit 32 bits.
+        let (group, sub) =
+            (index as u32 / self.chunks_per_group, index as u32 % self.chunks_per_group);
+        Some((InodeNr(group * self.inodes_per_group + sub * CHUNK_INODES + 1), chunk))
+    }
+
+    /// The chunks of one group, with their first inodes.
+    pub fn chunks_of(&self, group: GroupNr) -> impl Iterator<Item = (InodeNr, &FactsChunk)> {
+        let first = group.0 as usize * self.chunks_per_group as usize;
+        (first..first + self.chunks_per_group as usize).filter_map(|index| self.chunk(index))
+    }
+
+    /// All inodes in use, in order.
+    pub fn iter_used(&self) -> impl Iterator<Item = (InodeNr, Facts, u16)> {
+        (0..self.chunks.len()).filter_map(|index| self.chunk(index)).flat_map(|(first, chunk)| {
+            chunk
+                .facts
+                .iter()
+                .zip(&chunk.links)
+                .enumerate()
+                .filter(|(_, (facts, _))| facts.is_used())
+                .map(move |(at, (&facts, &links))| (InodeNr(first.0 + at as u32), facts, links))
+        })
+    }
+}
+
+/// The chunks one worker made, each with its index.
+#[derive(Debug, Default)]
+pub struct FactsParts(pub Vec<(u32, FactsChunk)>);
+
+impl Accumulator for FactsParts {
+    fn merge(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+}

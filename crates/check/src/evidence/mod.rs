@@ -1,0 +1,9 @@
+//! What the passes keep to prove cross-checks: private to a worker while it runs, merged afterwards.
+
+pub mod block_set;
+pub mod claims;
+pub mod dirs;
+pub mod inode_facts;
+pub mod link_counts;
+pub mod policies;
+pub mod quota_usage;

@@ -1,0 +1,85 @@
+//! Space and inodes used by each user, group and project.
+
+use std::collections::HashMap;
+
+use floe_exec::Accumulator;
+
+/// What one id uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of clusters: data, maps, and attribute blocks.
+    pub space_bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+impl Usage {
+    fn add(&mut self, other: Self) {
+        self.space_bytes = self.space_bytes.wrapping_add(other.space_bytes);
+        self.inodes = self.inodes.wrapping_add(other.inodes);
+    }
+}
+
+/// What every id uses; index 0 users, 1 groups, 2 projects, as in quota files.
+#[derive(Clone, Debug, Default)]
+pub struct QuotaUsage {
+    by_kind: [HashMap<u32, Usage>; 3],
+    /// Most inodes of a scan belong to few ids: the last one of each kind, not yet in the map.
+    last: [Option<(u32, Usage)>; 3],
+}
+
+impl QuotaUsage {
+    /// Adds the use of one inode to an id.
+    #[inline]
+    pub fn add(&mut self, kind: usize, id: u32, usage: Usage) {
+        let Some(last) = self.last.get_mut(kind) else { return };
+        match last {
+            Some((last_id, sum)) if *last_id == id => sum.add(usage),
+            _ => {
+                if let Some((old, sum)) = last.replace((id, usage)) {
+                    self.by_kind[kind].entry(old).or_default().add(sum);
+                }
+            }
+        }
+    }
+
+    /// The use of every id of a kind, in order of ids.
+    pub fn of_kind(&self, kind: usize) -> Vec<(u32, Usage)> {
+        let mut all = self.by_kind.get(kind).cloned().unwrap_or_default();
+        if let Some(Some((id, usage))) = self.last.get(kind) {
+            all.entry(*id).or_default().add(*usage);
+        }
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+}
+
+impl Accumulator for QuotaUsage {
+    fn merge(&mut self, other: Self) {
+        for (kind, (map, last)) in other.by_kind.into_iter().zip(other.last).enumerate() {
+            for (id, usage) in map.into_iter().chain(last) {
+                self.by_kind[kind].entry(id).or_default().add(usage);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_loses_nothing() {
+        let usage = |inodes| Usage { space_bytes: 4096, inodes };
+        let (mut left, mut right) = (QuotaUsage::default(), QuotaUsage::default());
+        left.add(0, 7, usage(1));
+        left.add(0, 8, usage(2));
+        left.add(0, 7, usage(3));
+        right.add(0, 7, usage(10));
+        right.add(2, 7, usage(1));
+        left.merge(right);
+        assert_eq!(left.of_kind(0), [(7, Usage { space_bytes: 12288, inodes: 14 }), (8, usage(2))]);
+        assert_eq!(left.of_kind(2), [(7, usage(1))]);
+    }
+}

@@ -1,0 +1,244 @@
+//! The inode pass: every inode table, in parallel; what an inode alone can prove is checked at once,
+//! the rest is kept as evidence.
+
+use floe_exec::{Accumulator, Pool};
+use floe_format::crc::Seed;
+use floe_format::ext::inode::Inode;
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+
+use crate::checks;
+use crate::evidence::claims::Claims;
+use crate::evidence::dirs::Dirs;
+use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::Volume;
+
+/// Everything one worker finds and keeps while it reads inodes.
+#[derive(Debug, Default)]
+pub struct InodeEvidence {
+    /// Findings.
+    pub found: Findings,
+    /// Types and link counts.
+    pub facts: FactsParts,
+    /// Clusters claimed by inodes (not by static metadata).
+    pub claims: Claims,
+    /// Directories and their blocks.
+    pub dirs: Dirs,
+    /// Extended attributes whose proof needs other objects.
+    pub attributes: checks::xattrs::AttributeEvidence,
+    /// Space and inodes used by each user, group and project.
+    pub quota: crate::evidence::quota_usage::QuotaUsage,
+    /// Encryption policies.
+    pub policies: crate::evidence::policies::Policies,
+    /// Files by kind, and what the superblock must announce.
+    pub totals: Totals,
+    /// Buffers that live as long as the worker.
+    pub buffers: Buffers,
+}
+
+impl Accumulator for InodeEvidence {
+    fn merge(&mut self, other: Self) {
+        self.found.merge(other.found);
+        self.facts.merge(other.facts);
+        self.claims.merge(other.claims);
+        self.dirs.merge(other.dirs);
+        self.attributes.merge(other.attributes);
+        self.quota.merge(other.quota);
+        self.policies.merge(other.policies);
+        self.totals.merge(other.totals);
+    }
+}
+
+/// Counts of the inode pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Inodes in use.
+    pub inodes_used: u64,
+    /// Inodes by type, indexed by `FileType as usize`; index 0: undefined.
+    pub by_type: [u64; 8],
+    /// Blocks of data and of their maps.
+    pub blocks_mapped: u64,
+    /// Regular files of 2 GiB or more.
+    pub large_files: u64,
+    /// Fragments: runs of adjacent blocks of files.
+    pub fragments: u64,
+}
+
+impl Accumulator for Totals {
+    fn merge(&mut self, other: Self) {
+        self.inodes_used += other.inodes_used;
+        self.by_type.iter_mut().zip(other.by_type).for_each(|(mine, theirs)| *mine += theirs);
+        self.blocks_mapped += other.blocks_mapped;
+        self.large_files += other.large_files;
+        self.fragments += other.fragments;
+    }
+}
+
+/// Buffers of a worker.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    /// Inode table blocks.
+    pub table: Vec<u8>,
+    /// One extent node or indirect block for each level of a tree.
+    pub nodes: Vec<Vec<u8>>,
+    /// Anything else of one block.
+    pub block: Vec<u8>,
+}
+
+/// One inode under check.
+#[derive(Clone, Copy)]
+pub struct InodeCx<'a> {
+    /// The file system.
+    pub volume: &'a Volume<'a>,
+    /// Its number.
+    pub number: InodeNr,
+    /// Its fields and bytes.
+    pub inode: &'a Inode<'a>,
+}
+
+impl InodeCx<'_> {
+    /// The start of the checksums of the inode's extent nodes and directory blocks.
+    pub fn checksum_seed(&self) -> u32 {
+        let Seed(_) = self.volume.seed;
+        self.volume.seed.of_inode(self.number, self.inode.base.generation)
+    }
+}
+
+/// A piece of one group's inode table.
+#[derive(Clone, Copy, Debug)]
+pub struct TablePart {
+    /// The group.
+    pub group: GroupNr,
+    /// Index of the first inode in the group's table: a multiple of [`CHUNK_INODES`].
+    pub first: u32,
+    /// Number of inodes, at most [`CHUNK_INODES`].
+    pub count: u32,
+}
+
+/// The parts of all inode tables that may hold inodes in use, in order of groups.
+pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
+    let mut parts = Vec::new();
+    for group in (0..volume.geometry.group_count).map(GroupNr) {
+        let bound = volume.used_inodes_bound(group);
+        let mut first = 0;
+        while first < bound {
+            let count = CHUNK_INODES.min(bound - first);
+            parts.push(TablePart { group, first, count });
+            first += count;
+        }
+    }
+    parts
+}
+
+/// Reads and checks all inodes.
+pub fn run(volume: &Volume<'_>, pool: &Pool) -> InodeEvidence {
+    pool.run(&table_parts(volume), |evidence: &mut InodeEvidence, part| {
+        scan_part(volume, *part, evidence);
+    })
+}
+
+/// Reads one part of a table and checks its inodes.
+fn scan_part(volume: &Volume<'_>, part: TablePart, evidence: &mut InodeEvidence) {
+    let mut table = std::mem::take(&mut evidence.buffers.table);
+    let mut facts = FactsChunk {
+        facts: vec![Facts::default(); part.count as usize].into(),
+        links: vec![0; part.count as usize].into(),
+    };
+    let mut any = false;
+    for_each_block(volume, part, &mut table, evidence, |evidence, at, raw, context| {
+        let number = volume.geometry.inode_at(part.group, part.first + at);
+        if let Some(inode) = Inode::decode(raw) {
+            let cx = InodeCx { volume, number, inode: &inode };
+            let of_inode = checks::inodes::check(&cx, context, evidence);
+            if of_inode.is_used() {
+                any = true;
+                facts.facts[at as usize] = of_inode;
+                facts.links[at as usize] = inode.base.links_count;
+            }
+        }
+    });
+    if any {
+        let index = part.group.0 * chunks_per_group(volume.geometry.inodes_per_group)
+            + part.first / CHUNK_INODES;
+        evidence.facts.0.push((index, facts));
+    }
+    evidence.buffers.table = table;
+}
+
+/// What the block of the inode table says of an inode in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableContext {
+    /// More than half of the inodes of its block are garbage.
+    pub garbage_block: bool,
+}
+
+/// Reads the part and calls `each` with the index in the part, the bytes of the inode, and what its
+/// block says. Blocks that cannot be read are reported and their inodes skipped.
+fn for_each_block(
+    volume: &Volume<'_>,
+    part: TablePart,
+    table: &mut Vec<u8>,
+    evidence: &mut InodeEvidence,
+    mut each: impl FnMut(&mut InodeEvidence, u32, &[u8], TableContext),
+) {
+    let geometry = &volume.geometry;
+    let inode_size = geometry.inode_size;
+    let per_block = geometry.block_size / inode_size;
+    let start = volume.group(part.group).inode_table;
+    let first_block = part.first / per_block;
+    let blocks = (part.first + part.count).div_ceil(per_block) - first_block;
+    let run =
+        BlockRun::new(BlockNr(start.0.saturating_add(u64::from(first_block))), u64::from(blocks));
+    let usable = geometry.contains(run.start) && run.end().0 <= geometry.blocks_count;
+    if !usable {
+        // Reported by the check of the descriptors.
+        return;
+    }
+    if volume
+        .device
+        .is_hole(geometry.offset_bytes(run.start), run.len_blocks * u64::from(geometry.block_size))
+    {
+        return;
+    }
+    let whole = volume.read_run(run, table).is_ok();
+    for index in 0..blocks {
+        let block = BlockNr(run.start.0 + u64::from(index));
+        let bytes = index as usize * geometry.block_size as usize;
+        let bytes = bytes..bytes + geometry.block_size as usize;
+        if !whole {
+            // Find the blocks that cannot be read, one by one.
+            let slot = table.get_mut(bytes.clone());
+            let read = slot.is_some_and(|slot| {
+                volume.device.read_at(geometry.offset_bytes(block), slot).is_ok()
+            });
+            if !read {
+                evidence.found.push(Problem::UnreadableInodeTable { group: part.group, block });
+                continue;
+            }
+        }
+        let Some(bytes) = table.get(bytes) else { continue };
+        let context = checks::inode_block::judge(
+            volume,
+            block_first(part, first_block + index, per_block, volume),
+            bytes,
+        );
+        for slot in 0..per_block {
+            let Some(at) = ((first_block + index) * per_block + slot).checked_sub(part.first)
+            else {
+                continue;
+            };
+            if at >= part.count {
+                break;
+            }
+            let raw = slot as usize * inode_size as usize;
+            if let Some(raw) = bytes.get(raw..raw + inode_size as usize) {
+                each(evidence, at, raw, context);
+            }
+        }
+    }
+}
+
+/// The first inode of block `index` of a group's table.
+fn block_first(part: TablePart, index: u32, per_block: u32, volume: &Volume<'_>) -> InodeNr {
+    volume.geometry.inode_at(part.group, index * per_block)
+}

@@ -1,0 +1,112 @@
+//! The file system under check: its device, superblock, geometry and descriptors.
+
+use std::io;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::crc::Seed;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
+
+use crate::evidence::claims::Claims;
+
+/// A file system whose superblock and descriptors were read; what every check looks at.
+pub struct Volume<'d> {
+    /// The device, with the journal already replayed over it where there was one.
+    pub device: &'d dyn ReadBlocks,
+    /// The superblock in use: the primary one or a backup.
+    pub superblock: Superblock,
+    /// What follows from it.
+    pub geometry: Geometry,
+    /// All descriptors.
+    pub groups: Vec<GroupDesc>,
+    /// The start of all metadata checksums.
+    pub seed: Seed,
+    /// Clusters of static metadata: superblocks, descriptors, bitmaps, inode tables, MMP block.
+    pub metadata: Claims,
+    /// Inodes on the orphan list or in the orphan file that recovery will delete or truncate;
+    /// sorted. Empty if recovery must not run (errors recorded) or the list is damaged.
+    pub orphans: Vec<floe_format::InodeNr>,
+    /// Seconds since 1970 that count as now.
+    pub now_seconds: i64,
+}
+
+impl Volume<'_> {
+    /// The feature words.
+    #[inline]
+    pub fn features(&self) -> &Features {
+        &self.geometry.features
+    }
+
+    /// Whether a compat feature is set.
+    #[inline]
+    pub fn has_compat(&self, feature: Compat) -> bool {
+        self.geometry.features.compat.contains(feature)
+    }
+
+    /// Whether an incompat feature is set.
+    #[inline]
+    pub fn has_incompat(&self, feature: Incompat) -> bool {
+        self.geometry.features.incompat.contains(feature)
+    }
+
+    /// Whether a ro_compat feature is set.
+    #[inline]
+    pub fn has_ro_compat(&self, feature: RoCompat) -> bool {
+        self.geometry.features.ro_compat.contains(feature)
+    }
+
+    /// The descriptor of a group; a zeroed one outside the file system.
+    #[inline]
+    pub fn group(&self, group: GroupNr) -> GroupDesc {
+        self.groups.get(group.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Reads one block into the first `block_size` bytes of `into`, which is resized to hold it.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` past the end of the device, or what the system said.
+    pub fn read_block(&self, block: BlockNr, into: &mut Vec<u8>) -> io::Result<()> {
+        self.read_run(BlockRun::new(block, 1), into)
+    }
+
+    /// Reads a run of blocks into `into`, which is resized to hold just them.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` past the end of the device, or what the system said.
+    pub fn read_run(&self, run: BlockRun, into: &mut Vec<u8>) -> io::Result<()> {
+        let block_size = u64::from(self.geometry.block_size);
+        let too_far = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let offset = run.start.0.checked_mul(block_size).ok_or_else(too_far)?;
+        let len = run.len_blocks.checked_mul(block_size).ok_or_else(too_far)?;
+        into.resize(usize::try_from(len).map_err(|_| too_far())?, 0);
+        self.device.read_at(offset, into)
+    }
+
+    /// Whether a block belongs to static metadata (or shares a cluster with it).
+    #[inline]
+    pub fn is_metadata(&self, block: BlockNr) -> bool {
+        self.geometry.contains(block)
+            && self.metadata.used().contains(self.geometry.cluster_of(block))
+    }
+
+    /// Whether recovery will delete or truncate an inode.
+    pub fn is_orphan(&self, inode: floe_format::InodeNr) -> bool {
+        self.orphans.binary_search(&inode).is_ok()
+    }
+
+    /// Inodes of a group's table that may be in use: none if the table was never initialised, and
+    /// without the never-used tail, where descriptors have checksums that say so.
+    pub fn used_inodes_bound(&self, group: GroupNr) -> u32 {
+        let per_group = self.geometry.inodes_per_group;
+        if !self.features().group_desc_csum() {
+            return per_group;
+        }
+        let desc = self.group(group);
+        if desc.inode_uninit() {
+            return 0;
+        }
+        per_group.checked_sub(desc.itable_unused).unwrap_or(per_group)
+    }
+}
