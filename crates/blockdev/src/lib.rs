@@ -13,6 +13,7 @@ mod file;
 mod holes;
 mod mem;
 mod open;
+mod overlay;
 mod window;
 mod writable;
 
@@ -20,6 +21,7 @@ pub use counted::{Counted, ReadCounts};
 pub use file::FileDevice;
 pub use mem::MemDevice;
 pub use open::OpenError;
+pub use overlay::Overlay;
 pub use window::{Window, WindowError};
 pub use writable::WritableFile;
 
