@@ -1,0 +1,128 @@
+//! POSIX ACLs as ext4 stores them: version 1, with the four entries that need no identifier cut
+//! short (`ext4_acl_entry_short`).
+
+use crate::layout::{le16_at, le32_at};
+
+/// `a_version`.
+pub const VERSION: u32 = 1;
+
+/// Whom an ACL entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AclWho {
+    /// The owner.
+    Owner,
+    /// A user, by number.
+    User(u32),
+    /// The owning group.
+    OwningGroup,
+    /// A group, by number.
+    Group(u32),
+    /// The most that users and groups named here may get.
+    Mask,
+    /// Everyone else.
+    Other,
+}
+
+/// An entry of an ACL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AclEntry {
+    /// Whom it is about.
+    pub who: AclWho,
+    /// Read 4, write 2, execute 1; other bits are unjudged.
+    pub permissions: u16,
+}
+
+/// Why a value is no ACL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclFault {
+    /// It is shorter than 4 bytes or its version is not 1.
+    Version,
+    /// The entry at this byte has an undefined tag.
+    Tag {
+        /// Byte of the value at which the entry starts.
+        offset: usize,
+        /// The tag.
+        tag: u16,
+    },
+    /// The entry at this byte is cut off.
+    Truncated {
+        /// Byte of the value at which the entry starts.
+        offset: usize,
+    },
+}
+
+/// Decodes the value of `system.posix_acl_access` or `_default`.
+pub fn decode(value: &[u8]) -> Result<Vec<AclEntry>, AclFault> {
+    if le32_at(value, 0) != Some(VERSION) {
+        return Err(AclFault::Version);
+    }
+    let mut entries = Vec::new();
+    let mut at = 4;
+    while at < value.len() {
+        let cut = AclFault::Truncated { offset: at };
+        let tag = le16_at(value, at).ok_or(cut)?;
+        let permissions = le16_at(value, at + 2).ok_or(cut)?;
+        let id = || le32_at(value, at + 4).ok_or(cut);
+        let (who, len) = match tag {
+            0x01 => (AclWho::Owner, 4),
+            0x02 => (AclWho::User(id()?), 8),
+            0x04 => (AclWho::OwningGroup, 4),
+            0x08 => (AclWho::Group(id()?), 8),
+            0x10 => (AclWho::Mask, 4),
+            0x20 => (AclWho::Other, 4),
+            _ => return Err(AclFault::Tag { offset: at, tag }),
+        };
+        entries.push(AclEntry { who, permissions });
+        at += len;
+    }
+    Ok(entries)
+}
+
+/// The value of an ACL, entries in the order given.
+pub fn encode(entries: &[AclEntry]) -> Vec<u8> {
+    let mut value = VERSION.to_le_bytes().to_vec();
+    for entry in entries {
+        let (tag, id): (u16, Option<u32>) = match entry.who {
+            AclWho::Owner => (0x01, None),
+            AclWho::User(id) => (0x02, Some(id)),
+            AclWho::OwningGroup => (0x04, None),
+            AclWho::Group(id) => (0x08, Some(id)),
+            AclWho::Mask => (0x10, None),
+            AclWho::Other => (0x20, None),
+        };
+        value.extend(tag.to_le_bytes());
+        value.extend(entry.permissions.to_le_bytes());
+        value.extend(id.into_iter().flat_map(u32::to_le_bytes));
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acl_survives() {
+        let entries = [
+            AclEntry { who: AclWho::Owner, permissions: 7 },
+            AclEntry { who: AclWho::User(1000), permissions: 5 },
+            AclEntry { who: AclWho::OwningGroup, permissions: 4 },
+            AclEntry { who: AclWho::Group(u32::MAX), permissions: 0 },
+            AclEntry { who: AclWho::Mask, permissions: 5 },
+            AclEntry { who: AclWho::Other, permissions: 0 },
+        ];
+        let value = encode(&entries);
+        assert_eq!(value.len(), 4 + 4 * 4 + 2 * 8);
+        assert_eq!(decode(&value).unwrap(), entries);
+    }
+
+    #[test]
+    fn faults_say_where() {
+        assert_eq!(decode(&[2, 0, 0, 0]), Err(AclFault::Version));
+        assert_eq!(decode(&[]), Err(AclFault::Version));
+        assert_eq!(decode(&[1, 0, 0, 0, 3, 0, 0, 0]), Err(AclFault::Tag { offset: 4, tag: 3 }));
+        let cut = [1, 0, 0, 0, 2, 0, 7, 0, 1];
+        assert_eq!(decode(&cut), Err(AclFault::Truncated { offset: 4 }));
+        assert_eq!(decode(&[1, 0, 0, 0]), Ok(vec![]));
+    }
+}

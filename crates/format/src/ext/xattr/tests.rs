@@ -1,0 +1,108 @@
+use super::*;
+use proptest::prelude::*;
+
+/// An area as in an inode, with values laid out from its end.
+fn area_of(entries: &[(u8, &[u8], &[u8])], len: usize) -> Vec<u8> {
+    let mut area = vec![0; len];
+    area[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    let (mut at, mut end) = (4, len);
+    for (name_index, name, value) in entries {
+        end -= padded(value.len());
+        area[end..end + value.len()].copy_from_slice(value);
+        let raw = RawXattrEntry {
+            name_len: name.len() as u8,
+            name_index: *name_index,
+            value_offs: (end - 4) as u16,
+            value_inum: 0,
+            value_size: value.len() as u32,
+            hash: entry_hash(name, value, Chars::Unsigned),
+        };
+        raw.encode_into(area[at..].first_chunk_mut().unwrap());
+        area[at + 16..at + 16 + name.len()].copy_from_slice(name);
+        at += 16 + padded(name.len());
+    }
+    area
+}
+
+#[test]
+fn entries_and_values_come_back() {
+    let area = area_of(&[(1, b"colour", b"green"), (6, b"selinux", b"x"), (1, b"empty", b"")], 96);
+    let area = XattrArea::of_inode(&area).unwrap();
+    assert_eq!(area.check(), Ok(3));
+    let entry = area.find(6, b"selinux").unwrap();
+    assert_eq!(area.value(&entry), Some(&b"x"[..]));
+    assert_eq!(full_name(entry.name_index, entry.name), "security.selinux");
+    let entry = area.find(1, b"empty").unwrap();
+    assert_eq!(area.value(&entry), Some(&b""[..]));
+    assert!(area.find(1, b"selinux").is_none());
+}
+
+#[test]
+fn no_magic_means_no_attributes() {
+    assert!(XattrArea::of_inode(&[0; 92]).is_none());
+    assert!(XattrArea::of_inode(&[]).is_none());
+    assert!(XattrArea::of_block(&[0; 31]).is_none());
+}
+
+/// The verdict on an area after one byte of it was changed.
+fn after(change: impl Fn(&mut [u8])) -> Result<u32, XattrFault> {
+    let mut area = area_of(&[(1, b"abcd", b"12345678"), (1, b"efgh", b"1234")], 96);
+    change(&mut area);
+    XattrArea::of_inode(&area).unwrap().check()
+}
+
+#[test]
+fn each_fault_names_its_entry() {
+    assert_eq!(after(|_| ()), Ok(2));
+    let fault = |index, offset, kind| Err(XattrFault { index, offset, kind });
+    // Entries start at bytes 4 and 24 of the inode's area: 0 and 20 behind the magic.
+    assert_eq!(after(|area| area[24] = 200), fault(1, 20, XattrFaultKind::EntryPastEnd));
+    assert_eq!(after(|area| area[24 + 2] = 91), fault(1, 20, XattrFaultKind::ValuePastEnd));
+    assert_eq!(after(|area| area[24 + 11] = 1), fault(1, 20, XattrFaultKind::ValuePastEnd));
+    assert_eq!(after(|area| area[24 + 2] = 84), fault(0, 0, XattrFaultKind::Overlap));
+    assert_eq!(after(|area| area[24 + 2] = 40), fault(1, 20, XattrFaultKind::Overlap));
+    assert_eq!(after(|area| area[24 + 2] = 44), Ok(2));
+}
+
+#[test]
+fn a_missing_end_marker_is_a_fault() {
+    let area = area_of(&[(1, &[b'a'; 76], b"")], 4 + 16 + 76);
+    let fault = XattrArea::of_inode(&area).unwrap().check().unwrap_err();
+    assert_eq!(fault, XattrFault { index: 1, offset: 92, kind: XattrFaultKind::EntryPastEnd });
+}
+
+#[test]
+fn signed_and_unsigned_hashes_differ_for_high_bytes_only() {
+    let both = |name: &[u8]| [Chars::Unsigned, Chars::Signed].map(|c| entry_hash(name, b"v", c));
+    let [unsigned, signed] = both(b"plain");
+    assert_eq!(unsigned, signed);
+    let [unsigned, signed] = both("f\u{e4}rbe".as_bytes());
+    assert_ne!(unsigned, signed);
+}
+
+#[test]
+fn a_block_without_all_hashes_has_none() {
+    assert_eq!(block_hash([1, 0, 2]), 0);
+    assert_eq!(block_hash([1, 2]), 0x0001_0000 ^ 2);
+    assert_eq!(block_hash([]), 0);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), magic: bool) {
+        let mut bytes = bytes;
+        if magic && bytes.len() >= 4 {
+            bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        }
+        for area in [XattrArea::of_inode(&bytes), XattrArea::of_block(&bytes)].into_iter().flatten() {
+            let _ = area.check();
+            for entry in area.entries().flatten() {
+                let _ = (area.value(&entry), full_name(entry.name_index, entry.name));
+            }
+        }
+        let _ = block_checksum_ok(Seed(0), BlockNr(1), &bytes);
+        if let Ok(entries) = acl::decode(&bytes) {
+            prop_assert_eq!(acl::decode(&acl::encode(&entries)).unwrap(), entries);
+        }
+    }
+}
