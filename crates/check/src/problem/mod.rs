@@ -278,11 +278,79 @@ impl Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
+
+    const NOT_RAISED: &str = include_str!("../../../../docs/problems-not-raised.tsv");
+
+    /// Ids and codes of the catalogue's conditions that have no row, with the reason.
+    fn not_raised() -> Vec<(&'static str, u32, &'static str)> {
+        let line = |line: &'static str| {
+            let mut cells = line.split('\t');
+            let (id, code, why) = (cells.next()?, cells.next()?, cells.next()?);
+            Some((id, u32::from_str_radix(code.trim_start_matches("0x"), 16).ok()?, why))
+        };
+        NOT_RAISED.lines().skip(1).map(|text| line(text).unwrap()).collect()
+    }
 
     #[test]
     fn codes_and_ids_are_unique_and_ascending() {
         assert!(ROWS.windows(2).all(|pair| pair[0].code < pair[1].code));
-        let ids: std::collections::BTreeSet<_> = ROWS.iter().map(|row| row.id).collect();
+        let ids: BTreeSet<_> = ROWS.iter().map(|row| row.id).collect();
         assert_eq!(ids.len(), ROWS.len());
+    }
+
+    #[test]
+    fn texts_are_whole_sentences() {
+        for row in ROWS {
+            assert!(row.meaning.ends_with('.') && row.repair.ends_with('.'), "{}", row.id);
+            assert!(!row.id.is_empty() && row.id.is_ascii(), "{}", row.id);
+        }
+    }
+
+    #[test]
+    fn a_condition_is_a_row_or_says_why_not() {
+        let listed = not_raised();
+        assert!(listed.windows(2).all(|pair| pair[0].1 < pair[1].1), "the list is in code order");
+        for (id, code, why) in listed {
+            assert!(!why.is_empty(), "{id} gives no reason");
+            assert!(ROWS.iter().all(|row| row.id != id && row.code != code), "{id} is in both");
+        }
+    }
+
+    #[test]
+    fn the_whole_catalogue_is_covered() {
+        let Some(path) = std::env::var_os("FLOE_PROBLEMS") else {
+            eprintln!("skipped: FLOE_PROBLEMS does not name a problems.tsv");
+            return;
+        };
+        let catalogue = std::fs::read_to_string(path).unwrap();
+        let listed = not_raised();
+        for line in catalogue.lines().skip(1) {
+            let cells: Vec<_> = line.split('\t').collect();
+            let code = u32::from_str_radix(cells[1].trim_start_matches("0x"), 16).unwrap();
+            let row = ROWS.iter().find(|row| row.id == cells[0]);
+            match row {
+                Some(row) => {
+                    assert_eq!(row.code, code, "{}", row.id);
+                    assert_eq!(row.severity.name(), cells[3], "{}", row.id);
+                    assert_eq!(row.preen, cells[4] == "yes", "{}", row.id);
+                    assert_eq!(row.object.name(), cells[6], "{}", row.id);
+                }
+                None => assert!(
+                    listed.iter().any(|&(id, its, _)| id == cells[0] && its == code),
+                    "{} has neither a row nor a reason",
+                    cells[0]
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn place_and_texts_come_with_a_finding() {
+        let problem = Problem::InodeLinkCountWrong { inode: InodeNr(12), stored: 3, counted: 2 };
+        assert_eq!(problem.row().id, "inode-link-count-wrong");
+        assert_eq!(problem.inode(), Some(InodeNr(12)));
+        assert_eq!(problem.evidence()[1], ("stored", Evidence::Number(3)));
+        assert_eq!(problem.to_string(), "inode 12 says that it has 3 names, found are 2");
     }
 }
