@@ -9,19 +9,25 @@ use std::sync::Arc;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counted;
+mod faulty;
 mod file;
 mod holes;
 mod mem;
 mod open;
 mod overlay;
+mod read_plan;
+mod recorder;
 mod window;
 mod writable;
 
 pub use counted::{Counted, ReadCounts};
+pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::FileDevice;
 pub use mem::MemDevice;
 pub use open::OpenError;
 pub use overlay::Overlay;
+pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
+pub use recorder::{Crash, Event, Recorder, Trace};
 pub use window::{Window, WindowError};
 pub use writable::WritableFile;
 
