@@ -334,19 +334,22 @@ fn groups(
     cluster_bits: u32,
     inode_size: u32,
 ) -> Result<(), GeometryFault> {
+    // What a bitmap of one block holds; libext2fs stops 8 short of 16 bits (of clusters).
     let bits = u64::from(block_size) * 8;
+    let most_clusters = bits.min(65536 - 8);
     let (blocks, clusters) = (u64::from(sb.blocks_per_group), u64::from(sb.clusters_per_group));
-    if blocks < 8 || blocks > bits << cluster_bits {
+    if blocks < 8 || blocks > most_clusters << cluster_bits {
         return Err(fault("s_blocks_per_group", blocks));
     }
     if features.ro_compat.contains(RoCompat::BIGALLOC)
-        && (clusters < 8 || clusters > bits || blocks != clusters << cluster_bits)
+        && (clusters < 8 || clusters > most_clusters || blocks != clusters << cluster_bits)
     {
         return Err(fault("s_clusters_per_group", clusters));
     }
     let inodes = u64::from(sb.inodes_per_group);
     let per_block = u64::from(block_size / inode_size);
-    let most = (bits - u64::from(block_size / inode_size)).min(u64::from(u32::MAX));
+    // A group needs room for its bitmaps, descriptors and superblock beside the table.
+    let most = bits.min(65536 - per_block).min(per_block * (blocks - 4));
     if inodes < per_block || inodes > most || sb.inodes_count == 0 {
         return Err(fault("s_inodes_per_group", inodes));
     }
