@@ -1,5 +1,7 @@
 //! Places of every group's metadata against dumpe2fs, over the features that move them.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops where its tools fail")]
+
 mod support;
 
 use std::collections::BTreeMap;
@@ -35,7 +37,11 @@ const PROFILES: &[(&str, &str, &str)] = &[
     ("sparse_super2, meta_bg", "-b 1024 -g 256 -O none,sparse_super2,meta_bg,64bit,extent", "32M"),
     ("bigalloc 1k", "-b 1024 -C 16384 -g 8192 -O bigalloc,extent,sparse_super,64bit", "128M"),
     ("bigalloc 4k", "-b 4096 -C 65536 -O bigalloc,extent,sparse_super,flex_bg,64bit", "512M"),
-    ("bigalloc 1k, meta_bg", "-b 1024 -C 4096 -g 1024 -O none,bigalloc,extent,meta_bg,64bit", "64M"),
+    (
+        "bigalloc 1k, meta_bg",
+        "-b 1024 -C 4096 -g 1024 -O none,bigalloc,extent,meta_bg,64bit",
+        "64M",
+    ),
     ("bigalloc 1k, resize", "-b 1024 -C 4096 -g 2048 -O bigalloc,extent,resize_inode,64bit", "64M"),
     ("many inodes", "-b 4096 -N 131072 -O extent,sparse_super", "400M"),
     ("all inodes a bitmap holds", "-b 4096 -i 4096 -I 128 -O sparse_super", "260M"),
