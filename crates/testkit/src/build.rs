@@ -1,0 +1,151 @@
+//! Builds populated, clean images without root: mke2fs, then a script for debugfs, then
+//! `e2fsck -fyD`, which builds the hash trees and settles quotas and link counts.
+
+mod populate;
+
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::image::{Contents, Image};
+use crate::profile::Profile;
+use crate::{oracle, tool};
+
+/// Configuration of mke2fs, so that an image does not depend on the distribution's.
+const MKE2FS_CONF: &str = "[defaults]
+base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
+default_mntopts = acl,user_xattr
+enable_periodic_fsck = 0
+blocksize = 4096
+inode_size = 256
+inode_ratio = 8192
+[fs_types]
+ext3 = {
+features = has_journal
+}
+ext4 = {
+features = has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize
+}
+";
+
+/// UUID of every image.
+pub const UUID: &str = "f10e0000-0001-4002-8003-000000000004";
+/// Hash seed of every image.
+const HASH_SEED: &str = "f10e0000-0005-4006-8007-000000000008";
+
+/// The populated image of a profile: a private copy. The image itself is built once per process.
+///
+/// Which files it holds says [`populate`]'s documentation: see [`Content`].
+///
+/// # Errors
+/// A tool is missing or refuses, or e2fsck does not find the image clean.
+pub fn base(profile: Profile) -> Result<Image> {
+    base_contents(profile)?.to_image()
+}
+
+/// The contents of [`base`], for those who copy them themselves.
+///
+/// # Errors
+/// As [`base`].
+pub fn base_contents(profile: Profile) -> Result<Contents> {
+    static BUILT: [OnceLock<Result<Contents, String>>; Profile::ALL.len()] =
+        [const { OnceLock::new() }; Profile::ALL.len()];
+    // Variants count from 0 in the order of `ALL`.
+    BUILT[profile as usize]
+        .get_or_init(|| build(profile).map_err(|error| format!("{error:#}")))
+        .clone()
+        .map_err(|error| anyhow::anyhow!("building profile {profile}: {error}"))
+}
+
+/// An image of a profile with nothing but what mke2fs puts there.
+///
+/// # Errors
+/// mke2fs is missing or refuses.
+pub fn empty(profile: Profile) -> Result<Image> {
+    let image = Image::empty(profile.size_mib() << 20)?;
+    mke2fs(image.path(), profile.mke2fs_args())?;
+    Ok(image)
+}
+
+/// Makes a file system on the file `path`, with fixed identifiers and clock.
+///
+/// # Errors
+/// mke2fs is missing or refuses.
+pub fn mke2fs(path: &Path, args: &[&str]) -> Result<()> {
+    let folder = tool::scratch("floe-mke2fs-")?;
+    let config = folder.path().join("mke2fs.conf");
+    fs::write(&config, MKE2FS_CONF)?;
+    let mut command = tool::command("mke2fs");
+    command.env("MKE2FS_CONFIG", &config).args(["-q", "-F", "-U", UUID]);
+    // mke2fs listens to one -E only.
+    let mut extended = format!("hash_seed={HASH_SEED},lazy_itable_init=0,root_owner=0:0");
+    let mut args = args.iter();
+    while let Some(&arg) = args.next() {
+        if arg == "-E" {
+            extended.push(',');
+            extended.push_str(args.next().copied().unwrap_or_default());
+        } else {
+            command.arg(arg);
+        }
+    }
+    command.args(["-E", &extended]).arg(path);
+    tool::run(&command, 120)?.expect("mke2fs", &[0])?;
+    Ok(())
+}
+
+fn build(profile: Profile) -> Result<Contents> {
+    // Tools that open an image with multiple-mount protection for writing wait for many seconds:
+    // fill it without, and protect it afterwards.
+    let protected = profile.has("mmp");
+    let image = if protected { empty(Profile::Ext4K1)? } else { empty(profile)? };
+    populate::populate(profile, &image)?;
+    // Link counts, hash trees, quotas: 1 says that something was put right.
+    let settled = oracle::run(image.path(), &["-fyD"])?;
+    ensure!(
+        matches!(settled.exit, Some(0 | 1)),
+        "e2fsck -fyD ended with {:?}: {}",
+        settled.exit,
+        settled.text
+    );
+    if protected {
+        tool::must("tune2fs", &["-O", "mmp", "-E", "mmp_update_interval=1", path(&image)?], &[0])?;
+    }
+    populate::still_clock(&image)?;
+    let judged = oracle::e2fsck(&image)?;
+    ensure!(judged.clean(), "the new image is not clean ({:?}): {}", judged.exit, judged.text);
+    Contents::read(image.path()).context("reading the new image")
+}
+
+fn path(image: &Image) -> Result<&str> {
+    image.path().to_str().context("scratch folders have plain names")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_profile_builds_clean_and_twice_the_same() {
+        if let Err(reason) = tool::available() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let mut faults = Vec::new();
+        for &profile in Profile::ALL {
+            let begin = std::time::Instant::now();
+            let pair = (base_contents(profile), build(profile));
+            eprintln!("{profile}: twice in {:?}", begin.elapsed());
+            match pair {
+                (Ok(first), Ok(second)) if first.same_as(&second) => {}
+                (Ok(first), Ok(second)) => faults.push(format!(
+                    "{profile} depends on something else than its profile: {:x?}",
+                    first.differences(&second)
+                )),
+                (Err(fault), _) | (_, Err(fault)) => faults.push(format!("{profile}: {fault:#}")),
+            }
+        }
+        assert!(faults.is_empty(), "{}", faults.join("\n"));
+    }
+}

@@ -1,0 +1,80 @@
+//! Images made and judged by the kernel, through loop mounts. Needs root; tests that cannot have
+//! it say why and go on.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::tool;
+
+/// A loop mount that is undone when the value goes.
+#[derive(Debug)]
+pub struct Mounted {
+    folder: TempDir,
+    mounted: bool,
+}
+
+impl Mounted {
+    /// Mounts an image file with the options given (`""`: none but `loop`).
+    ///
+    /// # Errors
+    /// The kernel's refusal, in the words of `mount`.
+    pub fn new(image: &Path, options: &str) -> Result<Self> {
+        let folder = tool::scratch("floe-mount-")?;
+        let options =
+            if options.is_empty() { "loop".to_owned() } else { format!("loop,{options}") };
+        let mut command = Command::new("mount");
+        command.args(["-t", "ext4", "-o", &options]).arg(image).arg(folder.path());
+        tool::run(&command, 60)?.expect("mount", &[0])?;
+        Ok(Self { folder, mounted: true })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Unmounts, so that the image file is complete.
+    ///
+    /// # Errors
+    /// It is busy, or the kernel says no.
+    pub fn unmount(mut self) -> Result<()> {
+        self.mounted = false;
+        unmount(self.folder.path())
+    }
+}
+
+fn unmount(folder: &Path) -> Result<()> {
+    let mut command = Command::new("umount");
+    command.arg(folder);
+    tool::run(&command, 60)?.expect("umount", &[0])?;
+    Ok(())
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.mounted && unmount(self.folder.path()).is_err() {
+            // Only after a failed test: let the mount go as soon as nobody uses it.
+            let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
+        }
+    }
+}
+
+/// Whether images can be loop-mounted here.
+///
+/// # Errors
+/// The reason why not, for the message of a skipped test.
+pub fn mount_available() -> Result<(), String> {
+    let probe = || -> Result<()> {
+        let image = crate::build::empty(crate::Profile::Ext2K1)?;
+        let mounted = Mounted::new(image.path(), "ro")?;
+        if fs::read_dir(mounted.path()).context("reading the mounted folder")?.count() == 0 {
+            bail!("the mounted image looks empty");
+        }
+        mounted.unmount()
+    };
+    probe().map_err(|error| format!("cannot loop-mount: {error:#}"))
+}

@@ -1,0 +1,192 @@
+//! Feature sets that images are built with: each is a named mke2fs command line.
+
+use std::fmt;
+
+/// A feature set. Images are small, so that thousands of them can be built, damaged and checked,
+/// but have several groups, so that nothing is special about group 0.
+macro_rules! profiles {
+    ($($(#[$meta:meta])* $variant:ident $name:literal $size_mib:literal [$($arg:literal),* $(,)?]),* $(,)?) => {
+        /// A feature set with the mke2fs options that give it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Profile {
+            $($(#[$meta])* $variant,)*
+        }
+
+        impl Profile {
+            /// All profiles, in the order of their declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The name that command lines and reports use.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// MiB of the image.
+            pub const fn size_mib(self) -> u64 {
+                match self { $(Self::$variant => $size_mib,)* }
+            }
+
+            /// Options of mke2fs, without those that make the image reproducible.
+            pub const fn mke2fs_args(self) -> &'static [&'static str] {
+                match self { $(Self::$variant => &[$($arg),*],)* }
+            }
+        }
+    };
+}
+
+profiles! {
+    /// ext2, blocks of 1 KiB.
+    Ext2K1 "ext2-1k" 8 ["-t", "ext2", "-b", "1024", "-g", "2048"],
+    /// ext2, blocks of 4 KiB.
+    Ext2K4 "ext2-4k" 16 ["-t", "ext2", "-b", "4096", "-g", "2048", "-N", "1024"],
+    /// ext2 as of 1993: revision 0, no features at all.
+    Ext2Rev0 "ext2-rev0" 4 ["-t", "ext2", "-b", "1024", "-r", "0", "-g", "2048"],
+    /// ext2 without file types in directory entries and without backups left out.
+    Ext2Plain "ext2-plain" 8
+        ["-t", "ext2", "-b", "1024", "-g", "2048", "-O", "^filetype,^sparse_super,^dir_index,^resize_inode"],
+    /// ext3, blocks of 1 KiB.
+    Ext3 "ext3" 8 ["-t", "ext3", "-b", "1024", "-g", "2048"],
+    /// ext4 as mke2fs makes it, blocks of 4 KiB.
+    Ext4 "ext4" 24 ["-t", "ext4", "-b", "4096", "-g", "2048", "-N", "1024"],
+    /// ext4, blocks of 1 KiB: deep trees in a small image.
+    Ext4K1 "ext4-1k" 8 ["-t", "ext4", "-b", "1024", "-g", "2048"],
+    /// ext4, blocks of 2 KiB.
+    Ext4K2 "ext4-2k" 16 ["-t", "ext4", "-b", "2048", "-g", "2048", "-N", "2048"],
+    /// ext4 without a journal.
+    NoJournal "no-journal" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^has_journal"],
+    /// ext4 without any checksums.
+    NoCsum "no-csum" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^metadata_csum"],
+    /// ext4 with crc16 checksums in group descriptors only (uninit_bg).
+    GdtCsum "gdt-csum" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^metadata_csum,uninit_bg"],
+    /// gdt_csum with descriptors of 32 bytes.
+    GdtCsum32 "gdt-csum-32bit" 8
+        ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^metadata_csum,uninit_bg,^64bit"],
+    /// The checksum seed in the superblock.
+    CsumSeed "csum-seed" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "metadata_csum_seed"],
+    /// Small files and directories in their inodes.
+    InlineData "inline-data" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "inline_data"],
+    /// Big extended attributes in inodes of their own.
+    EaInode "ea-inode" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "ea_inode"],
+    /// Both of the above in inodes of 512 bytes.
+    InlineEaInode "inline-ea-inode" 8
+        ["-t", "ext4", "-b", "1024", "-g", "2048", "-I", "512", "-O", "inline_data,ea_inode"],
+    /// Clusters of 16 KiB, blocks of 4 KiB.
+    Bigalloc "bigalloc" 32 ["-t", "ext4", "-b", "4096", "-O", "bigalloc", "-C", "16384", "-N", "1024"],
+    /// Clusters of 8 KiB, blocks of 1 KiB: the superblock lies in block 1 of group 0.
+    BigallocK1 "bigalloc-1k" 16
+        ["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "8192", "-g", "8192", "-N", "1024"],
+    /// User, group and project quotas.
+    Quota "quota" 8 [
+        "-t", "ext4", "-b", "1024", "-g", "2048", "-O", "quota,project",
+        "-E", "quotatype=usrquota:grpquota:prjquota",
+    ],
+    /// Descriptors in their meta groups.
+    MetaBg "meta-bg" 12 ["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode"],
+    /// Meta groups and descriptors of 32 bytes, no flexible groups.
+    MetaBg32 "meta-bg-32bit" 12
+        ["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode,^64bit,^flex_bg"],
+    /// Two backups of the superblock.
+    SparseSuper2 "sparse-super2" 8
+        ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "sparse_super2,^resize_inode"],
+    /// All of a group's metadata in the group.
+    NoFlexBg "no-flex-bg" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^flex_bg"],
+    /// No reserved descriptors.
+    NoResize "no-resize" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^resize_inode"],
+    /// A file that lists orphans.
+    OrphanFile "orphan-file" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "orphan_file"],
+    /// Names compared without case.
+    Casefold "casefold" 8
+        ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "casefold", "-E", "encoding=utf8"],
+    /// The same, where bad names are refused.
+    CasefoldStrict "casefold-strict" 8 [
+        "-t", "ext4", "-b", "1024", "-g", "2048", "-O", "casefold",
+        "-E", "encoding=utf8,encoding_flags=strict",
+    ],
+    /// Inodes of 128 bytes.
+    Inode128 "inode-128" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-I", "128"],
+    /// Inodes of 1024 bytes.
+    Inode1024 "inode-1024" 24 ["-t", "ext4", "-b", "4096", "-g", "2048", "-I", "1024", "-N", "512"],
+    /// Block numbers of 32 bits.
+    Bit32 "32bit" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^64bit"],
+    /// Encryption allowed.
+    Encrypt "encrypt" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "encrypt"],
+    /// Directories of more than two index levels allowed.
+    LargeDir "large-dir" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "large_dir"],
+    /// Multiple-mount protection.
+    Mmp "mmp" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "mmp", "-E", "mmp_update_interval=1"],
+    /// Inode numbers and UUID that never change.
+    StableInodes "stable-inodes" 8
+        ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "stable_inodes,encrypt"],
+    /// fs-verity allowed.
+    Verity "verity" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "verity"],
+    /// An area for fast commits in the journal.
+    FastCommit "fast-commit" 12 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "fast_commit"],
+    /// Block maps instead of extents, with checksums.
+    NoExtents "no-extents" 8
+        ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^extent,^64bit"],
+    /// No indexed directories.
+    NoDirIndex "no-dir-index" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^dir_index"],
+}
+
+impl Profile {
+    /// The profile of this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|profile| profile.name() == name)
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(self) -> u64 {
+        self.option("-b").and_then(|size| size.parse().ok()).unwrap_or(4096)
+    }
+
+    /// Whether the options switch a feature on by name.
+    pub fn has(self, feature: &str) -> bool {
+        self.option("-O").is_some_and(|list| list.split(',').any(|one| one == feature))
+    }
+
+    /// Whether files use extents.
+    pub fn extents(self) -> bool {
+        self.mke2fs_args().contains(&"ext4") && !self.has("^extent")
+    }
+
+    /// Whether directories may be indexed.
+    pub fn dir_index(self) -> bool {
+        !self.has("^dir_index") && self != Self::Ext2Rev0
+    }
+
+    /// The value behind an option of mke2fs.
+    fn option(self, name: &str) -> Option<&'static str> {
+        let args = self.mke2fs_args();
+        let at = args.iter().position(|&arg| arg == name)?;
+        args.get(at + 1).copied()
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_find_their_profiles() {
+        for &profile in Profile::ALL {
+            assert_eq!(Profile::by_name(profile.name()), Some(profile));
+        }
+        assert_eq!(Profile::by_name("zfs"), None);
+    }
+
+    #[test]
+    fn options_are_read_back() {
+        assert_eq!(Profile::Ext4.block_size(), 4096);
+        assert_eq!(Profile::Ext3.block_size(), 1024);
+        assert!(Profile::Quota.has("project"));
+        assert!(
+            !Profile::NoExtents.extents() && Profile::Ext4.extents() && !Profile::Ext3.extents()
+        );
+    }
+}
