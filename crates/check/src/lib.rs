@@ -11,9 +11,11 @@ pub mod evidence;
 pub mod inode_pass;
 pub mod options;
 pub mod problem;
+pub mod report;
 pub mod volume;
 
 pub use error::CheckError;
 pub use options::{CheckOptions, JournalUse};
 pub use problem::Problem;
+pub use report::Report;
 pub use volume::Volume;

@@ -1,0 +1,375 @@
+//! The report for people: findings by object, then a summary and the verdict.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use floe_format::{GroupNr, InodeNr};
+
+use super::{Cost, Journal, Report, Verdict};
+use crate::problem::{Evidence, Object, Problem, Severity, Weight};
+
+/// Findings of one kind that are shown in one object before the rest is only counted.
+const SHOWN_PER_KIND: usize = 10;
+/// Findings shown in all before the rest is only counted.
+const SHOWN_IN_ALL: usize = 1000;
+
+/// How much to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Show every finding, with what a repair does and the evidence, and the time of each phase.
+    pub verbose: bool,
+}
+
+/// What findings are grouped by, in the order in which it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Filesystem(Object),
+    Group(GroupNr),
+    Inode(InodeNr),
+}
+
+impl Place {
+    fn of(problem: &Problem) -> Self {
+        let row = problem.row();
+        let group = problem.evidence().into_iter().find_map(|(_, value)| match value {
+            Evidence::Group(group) => Some(group),
+            _ => None,
+        });
+        match (row.object, problem.inode(), group) {
+            (Object::Group | Object::Bitmap, _, Some(group)) => Self::Group(group),
+            // Inode 0 stands for "no inode".
+            (_, Some(inode), _) if inode.0 != 0 => Self::Inode(inode),
+            (_, _, Some(group)) => Self::Group(group),
+            (object, ..) => Self::Filesystem(object),
+        }
+    }
+
+    fn title(self, report: &Report) -> String {
+        match self {
+            Self::Filesystem(object) => match object {
+                Object::Device => "Device".to_owned(),
+                Object::Journal => "Journal".to_owned(),
+                Object::Quota => "Quotas".to_owned(),
+                Object::Orphan => "Orphans".to_owned(),
+                Object::Mmp => "Multiple-mount protection".to_owned(),
+                Object::Xattr => "Extended attributes".to_owned(),
+                _ => "Superblock".to_owned(),
+            },
+            Self::Group(group) => format!("Group {}", group.0),
+            Self::Inode(inode) => match (report.path(inode), reserved_name(inode)) {
+                (Some(path), _) => format!("Inode {}: {path}", inode.0),
+                (None, Some(name)) => format!("Inode {} ({name})", inode.0),
+                (None, None) => format!("Inode {}", inode.0),
+            },
+        }
+    }
+}
+
+fn reserved_name(inode: InodeNr) -> Option<&'static str> {
+    Some(match inode {
+        InodeNr::BAD_BLOCKS => "the list of bad blocks",
+        InodeNr::ROOT => "the root directory",
+        InodeNr::USER_QUOTA => "the user quota file",
+        InodeNr::GROUP_QUOTA => "the group quota file",
+        InodeNr::RESIZE => "blocks reserved for growing",
+        InodeNr::JOURNAL => "the journal",
+        _ => return None,
+    })
+}
+
+/// Writes the whole report.
+///
+/// # Errors
+/// What `out` said.
+pub fn write(out: &mut impl Write, report: &Report, cost: &Cost, style: Style) -> io::Result<()> {
+    header(out, report)?;
+    findings(out, report, style)?;
+    if style.verbose {
+        phases(out, report)?;
+    }
+    summary(out, report, cost)?;
+    writeln!(out, "{}", verdict_line(report))
+}
+
+fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let fs = &report.filesystem;
+    let label = if fs.label.is_empty() {
+        "File system without a label".to_owned()
+    } else {
+        format!("File system \"{}\"", fs.label.escape_debug())
+    };
+    writeln!(
+        out,
+        "{label}, UUID {}: {} blocks of {} bytes, {} inodes, {} group{}",
+        fs.uuid,
+        grouped(fs.blocks),
+        fs.block_size,
+        grouped(u64::from(fs.inodes)),
+        grouped(u64::from(fs.groups)),
+        plural(u64::from(fs.groups)),
+    )?;
+    if fs.from_backup {
+        writeln!(
+            out,
+            "Judged with the backup superblock at block {}, which may be older than the data.",
+            fs.superblock.0
+        )?;
+    }
+    match report.journal {
+        Journal::None | Journal::Clean => Ok(()),
+        Journal::Replayed { transactions, blocks } => writeln!(
+            out,
+            "The journal holds {} transaction{} ({} block{}) not yet in place: judged as it will be \
+             after recovery.\nNothing was written.",
+            grouped(transactions),
+            plural(transactions),
+            grouped(blocks),
+            plural(blocks),
+        ),
+        Journal::Ignored => writeln!(
+            out,
+            "Warning: the journal holds changes not yet in place, which were left out. Findings \
+             may be due to that."
+        ),
+        Journal::Unusable => writeln!(
+            out,
+            "Warning: the journal cannot be replayed: judged as the file system lies on the disk."
+        ),
+    }
+}
+
+fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<()> {
+    let mut places: BTreeMap<Place, Vec<&Problem>> = BTreeMap::new();
+    for problem in &report.findings {
+        places.entry(Place::of(problem)).or_default().push(problem);
+    }
+    let mut left = if style.verbose { usize::MAX } else { SHOWN_IN_ALL };
+    for (place, problems) in places {
+        if left == 0 {
+            break;
+        }
+        writeln!(out, "\n{}", place.title(report))?;
+        for same in problems.chunk_by(|one, other| one.row().code == other.row().code) {
+            let most = if style.verbose { usize::MAX } else { SHOWN_PER_KIND };
+            let shown = same.len().min(most).min(left);
+            left -= shown;
+            for problem in &same[..shown] {
+                writeln!(out, "  {}: {problem}", tag(problem))?;
+                if style.verbose {
+                    evidence(out, problem)?;
+                }
+            }
+            let row = same[0].row();
+            if shown < same.len() {
+                writeln!(out, "  ... and {} more like this", grouped((same.len() - shown) as u64))?;
+            }
+            writeln!(out, "      {}", row.meaning)?;
+            if style.verbose {
+                let preen = if row.preen { " An unattended repair may do this." } else { "" };
+                writeln!(out, "      Repair: {}{preen}", row.repair)?;
+                writeln!(out, "      See: floe explain {}", row.id)?;
+            }
+        }
+    }
+    if left == 0 && report.findings.len() > SHOWN_IN_ALL {
+        writeln!(out, "\nOnly the first {SHOWN_IN_ALL} findings are shown; --verbose shows all.")?;
+    }
+    if report.findings.is_empty() { Ok(()) } else { writeln!(out) }
+}
+
+fn tag(problem: &Problem) -> &'static str {
+    let row = problem.row();
+    match (row.weight, row.severity) {
+        (Weight::Remark, _) => "remark",
+        (Weight::Fatal, _) => "FATAL",
+        (Weight::Damage, Severity::DataRisk | Severity::Fatal) => "DATA AT RISK",
+        (Weight::Damage, Severity::Metadata | Severity::Cosmetic) => "damage",
+    }
+}
+
+fn evidence(out: &mut impl Write, problem: &Problem) -> io::Result<()> {
+    let row = problem.row();
+    write!(out, "      {:#08x} {}", row.code, row.id)?;
+    for (name, value) in problem.evidence() {
+        match value {
+            Evidence::Inode(InodeNr(number)) => write!(out, " {name}={number}")?,
+            Evidence::Group(GroupNr(number)) => write!(out, " {name}={number}")?,
+            Evidence::Block(block) => write!(out, " {name}={}", block.0)?,
+            Evidence::Logical(block) => write!(out, " {name}={}", block.0)?,
+            Evidence::Number(number) => write!(out, " {name}={number}")?,
+            Evidence::Signed(number) => write!(out, " {name}={number}")?,
+            Evidence::Text(text) => write!(out, " {name}={text:?}")?,
+        }
+    }
+    writeln!(out)
+}
+
+fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    for phase in &report.phases {
+        writeln!(out, "  {:<24} {:>9.3} s", phase.name, phase.took.as_secs_f64())?;
+    }
+    Ok(())
+}
+
+fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()> {
+    let totals = &report.totals;
+    writeln!(
+        out,
+        "{} of {} inodes in use ({} files, {} directories, {} links, {} special), {} of {} blocks",
+        grouped(totals.inodes_used),
+        grouped(u64::from(report.filesystem.inodes)),
+        grouped(totals.files),
+        grouped(totals.directories),
+        grouped(totals.symlinks),
+        grouped(totals.special_files),
+        grouped(totals.blocks_used),
+        grouped(report.filesystem.blocks),
+    )?;
+    write!(
+        out,
+        "{:.2} s with {} thread{}, {} read in {} reads",
+        cost.elapsed.as_secs_f64(),
+        cost.threads,
+        plural(cost.threads as u64),
+        size(cost.bytes_read),
+        grouped(cost.reads),
+    )?;
+    match cost.peak_memory_bytes {
+        Some(bytes) => writeln!(out, ", at most {} of memory", size(bytes)),
+        None => writeln!(out),
+    }
+}
+
+/// The last line: the verdict, and what to do about it.
+pub fn verdict_line(report: &Report) -> String {
+    let remarks = (report.findings.len() - report.damage_count()) as u64;
+    let damage = report.damage_count() as u64;
+    let and_remarks = match remarks {
+        0 => String::new(),
+        _ => format!(", {} remark{}", grouped(remarks), plural(remarks)),
+    };
+    match report.verdict() {
+        Verdict::Clean => match remarks {
+            0 => "CLEAN: nothing is wrong.".to_owned(),
+            _ => format!("CLEAN{and_remarks}: nothing needs repair."),
+        },
+        Verdict::Damaged => {
+            let risk = if report.worst_damage() >= Some(Severity::DataRisk) {
+                " Files, names or attributes are at risk: copy the device before any repair."
+            } else {
+                " No file content is known to be affected."
+            };
+            format!(
+                "DAMAGED: {} finding{} need{} repair{and_remarks}.{risk} Nothing was changed.",
+                grouped(damage),
+                plural(damage),
+                if damage == 1 { "s" } else { "" },
+            )
+        }
+        Verdict::Incomplete => format!(
+            "INCOMPLETE: the check could not go on ({} finding{}{and_remarks}). Nothing was changed.",
+            grouped(damage),
+            plural(damage),
+        ),
+    }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// A number with commas between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes in the largest unit that leaves a number of at least 1.
+pub fn size(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    fn written(report: &Report, verbose: bool) -> String {
+        let mut out = Vec::new();
+        write(&mut out, report, &Cost::default(), Style { verbose }).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn findings_stand_under_their_object() {
+        let text = written(&sample(), false);
+        let inode = text.find("\nInode 13: /home/bob\n  DATA AT RISK: ").unwrap();
+        let group = text.find("\nGroup 1\n  damage: ").unwrap();
+        let superblock = text.find("\nSuperblock\n  remark: ").unwrap();
+        assert!(superblock < group && group < inode, "{text}");
+        assert!(text.contains("\"lost\\xff\\n\""), "names are escaped: {text}");
+        assert!(text.contains("judged as it will be after recovery"), "{text}");
+        assert!(!text.contains("Repair:"), "{text}");
+        let last = text.lines().last().unwrap();
+        assert!(last.starts_with("DAMAGED: 3 findings need repair, 1 remark."), "{last}");
+    }
+
+    #[test]
+    fn verbose_gives_code_evidence_and_repair() {
+        let text = written(&sample(), true);
+        assert!(text.contains("0x040003 inode-link-count-wrong inode=12 stored=3 counted=2"));
+        assert!(text.contains("Repair: Store the counted number."));
+    }
+
+    #[test]
+    fn a_flood_is_counted_and_not_printed() {
+        let mut report = sample();
+        report.findings = (0..30_000u32)
+            .map(|number| Problem::GroupFreeBlockCountWrong {
+                group: GroupNr(number / 15),
+                stored: number,
+                counted: 0,
+            })
+            .collect();
+        let text = written(&report, false);
+        assert!(text.contains("  ... and 5 more like this"));
+        assert!(text.lines().count() < 5000, "{}", text.lines().count());
+        assert!(text.contains("Only the first 1000 findings are shown"));
+        assert!(
+            written(&report, true).matches("group-free-block-count-wrong group=").count() == 30_000
+        );
+    }
+
+    #[test]
+    fn a_clean_file_system_says_so() {
+        let mut report = sample();
+        report.findings.clear();
+        assert_eq!(verdict_line(&report), "CLEAN: nothing is wrong.");
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(size(1023), "1023 bytes");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+    }
+}
