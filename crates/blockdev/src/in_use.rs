@@ -1,0 +1,395 @@
+//! Whether a device or image is in use by the system: mounted, swapped to, attached to a loop
+//! device, part of another device, or claimed by a program.
+//!
+//! What is in use changes while it is read, so a check of it finds damage that is none; and a repair
+//! of it destroys. Found from `/proc/self/mountinfo`, `/proc/swaps` and `/sys`, by device and inode
+//! numbers rather than by names. Mounts of other mount namespaces are not listed there: those of
+//! block devices are noticed by claiming the device (`O_EXCL`).
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, major, minor};
+use rustix::io::Errno;
+
+use crate::OpenError;
+
+/// One way in which a device or image is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Its file system is mounted.
+    Mounted {
+        /// Where.
+        mount_point: PathBuf,
+        /// As what, such as "ext4".
+        file_system: String,
+        /// Whether the file system itself is read-only, so that nothing writes to the device. A
+        /// read-only view of a file system that is writable elsewhere says `false`.
+        read_only: bool,
+        /// The block device that is mounted: this one, a partition of it, or a loop device on it.
+        device: DeviceNumber,
+    },
+    /// The system swaps to it.
+    Swap {
+        /// As the system calls it.
+        name: PathBuf,
+    },
+    /// A loop device shows it as a block device. By itself that writes nothing.
+    Loop {
+        /// The loop device, such as `/dev/loop0`.
+        device: PathBuf,
+        /// Whether nothing can be written through it.
+        read_only: bool,
+    },
+    /// It is part of another block device (RAID, LVM, encryption).
+    PartOf {
+        /// That device's name in `/sys/block`, such as "dm-0" or "md127".
+        device: String,
+    },
+    /// Somebody has claimed the block device: a mount in another container, or a program.
+    Claimed,
+}
+
+/// Number of a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceNumber {
+    /// Which driver.
+    pub major: u32,
+    /// Which of its devices.
+    pub minor: u32,
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl Use {
+    /// Whether its bytes can change under a reader. A loop device counts by what is done with it,
+    /// which is reported as a use of its own.
+    pub const fn may_write(&self) -> bool {
+        !matches!(self, Self::Mounted { read_only: true, .. } | Self::Loop { .. })
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mounted { mount_point, file_system, read_only, .. } => {
+                let how = if *read_only { "read-only" } else { "read-write" };
+                write!(f, "mounted on {} ({file_system}, {how})", mount_point.display())
+            }
+            Self::Swap { name } => write!(f, "used as swap space ({})", name.display()),
+            Self::Loop { device, read_only } => {
+                let how = if *read_only { ", read-only" } else { "" };
+                write!(f, "attached to {}{how}", device.display())
+            }
+            Self::PartOf { device } => write!(f, "part of {device}"),
+            Self::Claimed => {
+                f.write_str("claimed by another program, or mounted in another container")
+            }
+        }
+    }
+}
+
+/// All ways in which the device or image at `path` is in use; none if it is free, or if the system
+/// does not tell (no `/proc`).
+///
+/// A block device is opened for reading and closed again to see whether it is claimed. For a whole
+/// disk, uses of its partitions count.
+///
+/// # Errors
+/// If `path` cannot be looked up.
+pub fn uses_of(path: &Path) -> Result<Vec<Use>, OpenError> {
+    let metadata = fs::metadata(path).map_err(|source| OpenError::new(path, source))?;
+    let mut uses = Vec::new();
+    let mut devices = BTreeSet::new();
+    let is_block_device = metadata.file_type().is_block_device();
+    if is_block_device {
+        devices.insert(number(metadata.rdev()));
+    } else {
+        loops_on(&metadata, &mut uses, &mut devices);
+    }
+    let parts: Vec<DeviceNumber> = devices.iter().flat_map(|&device| partitions(device)).collect();
+    devices.extend(parts);
+    uses.extend(mounts_of(&devices));
+    uses.extend(swaps(&metadata, &devices));
+    uses.extend(devices.iter().flat_map(|&device| holders(device)));
+    if is_block_device {
+        if !uses.iter().any(claims) && is_claimed(path) {
+            uses.push(Use::Claimed);
+        }
+    } else {
+        let loops = uses.iter().filter_map(|found| match found {
+            Use::Loop { device, .. } => Some(device.clone()),
+            _ => None,
+        });
+        let claimed = loops.collect::<Vec<_>>().iter().any(|device| is_claimed(device));
+        if claimed && !uses.iter().any(claims) {
+            uses.push(Use::Claimed);
+        }
+    }
+    Ok(uses)
+}
+
+/// Whether a use is itself the reason why a block device is claimed.
+const fn claims(found: &Use) -> bool {
+    !matches!(found, Use::Loop { .. })
+}
+
+fn number(device: u64) -> DeviceNumber {
+    DeviceNumber { major: major(device), minor: minor(device) }
+}
+
+fn parse_number(text: &str) -> Option<DeviceNumber> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+/// The system's text files are read as bytes, for they hold names of files.
+fn lines_of(path: &str) -> Vec<Vec<u8>> {
+    let bytes = fs::read(path).unwrap_or_default();
+    bytes.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+/// Undoes the octal escapes (`\040` for a blank) of names in `/proc`.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut name = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        let octal = |digits: &[u8; 3]| {
+            digits.iter().try_fold(0u32, |value, digit| {
+                (b'0'..=b'7').contains(digit).then(|| value * 8 + u32::from(digit - b'0'))
+            })
+        };
+        let escaped = after.first_chunk().filter(|_| byte == b'\\').and_then(octal);
+        match escaped.and_then(|value| u8::try_from(value).ok()) {
+            Some(value) => {
+                name.push(value);
+                rest = &after[3..];
+            }
+            None => name.push(byte),
+        }
+    }
+    PathBuf::from(OsString::from_vec(name))
+}
+
+fn mounts_of(devices: &BTreeSet<DeviceNumber>) -> Vec<Use> {
+    let lines = lines_of("/proc/self/mountinfo");
+    let of_ours = |found: &Use| match found {
+        Use::Mounted { device, .. } => devices.contains(device),
+        _ => false,
+    };
+    lines.iter().filter_map(|line| mount(line)).filter(of_ours).collect()
+}
+
+/// One line of `mountinfo`: "36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/x rw,errors".
+fn mount(line: &[u8]) -> Option<Use> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = parse_number(std::str::from_utf8(fields.nth(2)?).ok()?)?;
+    let mount_point = unescaped(fields.nth(1)?);
+    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+    let file_system = String::from_utf8_lossy(behind.next()?).into_owned();
+    let options = behind.nth(1)?;
+    let read_only = options.split(|&byte| byte == b',').any(|option| option == b"ro");
+    Some(Use::Mounted { mount_point, file_system, read_only, device })
+}
+
+/// Swap devices and files, which `/proc/swaps` names in its first column.
+fn swaps(metadata: &fs::Metadata, devices: &BTreeSet<DeviceNumber>) -> Vec<Use> {
+    let mut found = Vec::new();
+    for line in lines_of("/proc/swaps").iter().skip(1) {
+        let Some(field) = line.split(|byte| matches!(byte, b' ' | b'\t')).next() else { continue };
+        let name = unescaped(field);
+        let Ok(swap) = fs::metadata(&name) else { continue };
+        let same_device =
+            swap.file_type().is_block_device() && devices.contains(&number(swap.rdev()));
+        if same_device || (swap.dev(), swap.ino()) == (metadata.dev(), metadata.ino()) {
+            found.push(Use::Swap { name });
+        }
+    }
+    found
+}
+
+/// Loop devices on an image file; their numbers go to `devices`.
+fn loops_on(image: &fs::Metadata, uses: &mut Vec<Use>, devices: &mut BTreeSet<DeviceNumber>) {
+    let Ok(entries) = fs::read_dir("/sys/block") else { return };
+    let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
+    names.sort_unstable();
+    for name in names {
+        let dir = Path::new("/sys/block").join(&name);
+        // Only loop devices have one, and only while attached. The kernel ends it with a newline.
+        let Ok(mut backing) = fs::read(dir.join("loop/backing_file")) else { continue };
+        if backing.last() == Some(&b'\n') {
+            backing.pop();
+        }
+        let Ok(file) = fs::metadata(PathBuf::from(OsString::from_vec(backing))) else { continue };
+        if (file.dev(), file.ino()) != (image.dev(), image.ino()) {
+            continue;
+        }
+        let text = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
+        devices.extend(parse_number(&text("dev")));
+        uses.push(Use::Loop {
+            device: Path::new("/dev").join(&name),
+            read_only: text("ro").trim() == "1",
+        });
+    }
+}
+
+/// Partitions of a whole disk.
+fn partitions(device: DeviceNumber) -> Vec<DeviceNumber> {
+    let Ok(entries) = fs::read_dir(format!("/sys/dev/block/{device}")) else { return Vec::new() };
+    let parts = entries.flatten().map(|entry| entry.path());
+    parts
+        .filter(|path| path.join("partition").exists())
+        .filter_map(|path| parse_number(&fs::read_to_string(path.join("dev")).ok()?))
+        .collect()
+}
+
+/// Devices built on this one.
+fn holders(device: DeviceNumber) -> Vec<Use> {
+    let entries = fs::read_dir(format!("/sys/dev/block/{device}/holders"));
+    let Ok(entries) = entries else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names.into_iter().map(|device| Use::PartOf { device }).collect()
+}
+
+/// Whether a block device cannot be claimed because somebody else did. Any other trouble with
+/// opening it is for those who open it to report.
+fn is_claimed(device: &Path) -> bool {
+    // Linux: without O_CREAT, O_EXCL claims a block device; the claim ends with the close.
+    let flags = OFlags::EXCL.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(device);
+    let errno = opened.err().and_then(|error| error.raw_os_error());
+    errno.is_some_and(|errno| Errno::from_raw_os_error(errno) == Errno::BUSY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Output};
+
+    #[test]
+    fn a_line_of_mountinfo() {
+        let line =
+            br"36 35 98:0 /mnt1 /mnt\0402\134 rw,noatime master:1 x:2 - ext3 /dev/root ro,x=y";
+        let Some(Use::Mounted { mount_point, file_system, read_only, device }) = mount(line) else {
+            panic!("not understood")
+        };
+        assert_eq!(mount_point, Path::new(r"/mnt 2\"));
+        assert_eq!((file_system.as_str(), read_only), ("ext3", true));
+        assert_eq!(device, DeviceNumber { major: 98, minor: 0 });
+        let bound = b"36 35 98:0 / /x ro - ext4 /dev/a rw,errors=continue";
+        assert!(mount(bound).unwrap().may_write(), "a read-only view of a writable one");
+        for bad in [&b""[..], b"36 35 98:0 / /x rw", b"1 2 3 4 5 6 - a b c", b"1 2 1:2 4 5 6 - a b"]
+        {
+            assert_eq!(mount(bad), None);
+        }
+        assert_eq!(unescaped(br"a\04"), Path::new(r"a\04"));
+        assert_eq!(unescaped(br"\777\101"), Path::new(r"\777A"));
+    }
+
+    #[test]
+    fn a_plain_file_is_free_and_a_missing_one_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(uses_of(file.path()).unwrap(), []);
+        let missing = uses_of(Path::new("/nonexistent/image"));
+        assert!(matches!(missing, Err(OpenError::NotFound { .. })));
+    }
+
+    fn run(program: &str, args: &[&str]) -> std::io::Result<Output> {
+        let output = Command::new(program).args(args).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(output) } else { Err(std::io::Error::other(said)) }
+    }
+
+    /// Undoes whatever part of a loop mount was done, also when a test fails.
+    struct LoopMount {
+        dir: tempfile::TempDir,
+        device: String,
+    }
+
+    impl Drop for LoopMount {
+        fn drop(&mut self) {
+            let _ = run("umount", &[self.dir.path().join("mnt").to_str().unwrap()]);
+            let _ = run("losetup", &["-d", &self.device]);
+        }
+    }
+
+    fn loop_mount(options: &str) -> std::io::Result<LoopMount> {
+        let dir = tempfile::tempdir()?;
+        let image = dir.path().join("image");
+        fs::File::create(&image)?.set_len(4 << 20)?;
+        let image = image.to_str().unwrap().to_owned();
+        run("mke2fs", &["-q", "-F", &image])?;
+        let device = run("losetup", &["-f", "--show", &image])?.stdout;
+        let device = String::from_utf8_lossy(&device).trim().to_owned();
+        let held = LoopMount { dir, device };
+        let mount_point = held.dir.path().join("mnt");
+        fs::create_dir(&mount_point)?;
+        run("mount", &["-o", options, &held.device, mount_point.to_str().unwrap()])?;
+        Ok(held)
+    }
+
+    #[test]
+    fn a_loop_mount_is_found_from_both_ends() {
+        for (options, read_only) in [("rw", false), ("ro", true)] {
+            let held = match loop_mount(options) {
+                Ok(held) => held,
+                Err(error) => {
+                    println!("skipped: no loop mounts here: {error}");
+                    return;
+                }
+            };
+            let mount_point = held.dir.path().join("mnt");
+            let image = held.dir.path().join("image");
+            for path in [Path::new(&held.device), &image] {
+                let uses = uses_of(path).unwrap();
+                let found = uses.iter().find_map(|found| match found {
+                    Use::Mounted { mount_point, read_only, file_system, .. } => {
+                        Some((mount_point.clone(), *read_only, file_system.starts_with("ext")))
+                    }
+                    _ => None,
+                });
+                assert_eq!(found, Some((mount_point.clone(), read_only, true)), "{uses:?}");
+                assert!(!uses.contains(&Use::Claimed), "said twice: {uses:?}");
+                assert_eq!(uses.iter().any(Use::may_write), !read_only);
+            }
+            let of_image = uses_of(&image).unwrap();
+            assert!(of_image.iter().any(|found| found.to_string().contains(&held.device)));
+            // Without the mount, only the loop device is left, and nobody writes.
+            run("umount", &[mount_point.to_str().unwrap()]).unwrap();
+            assert_eq!(uses_of(Path::new(&held.device)).unwrap(), []);
+            assert!(!uses_of(&image).unwrap().iter().any(Use::may_write));
+        }
+    }
+
+    #[test]
+    fn a_claimed_device_is_noticed() {
+        let held = match loop_mount("rw") {
+            Ok(held) => held,
+            Err(error) => {
+                println!("skipped: no loop mounts here: {error}");
+                return;
+            }
+        };
+        let mount_point = held.dir.path().join("mnt");
+        run("umount", &[mount_point.to_str().unwrap()]).unwrap();
+        let claim = crate::WritableFile::open_exclusive(Path::new(&held.device)).unwrap();
+        assert_eq!(uses_of(Path::new(&held.device)).unwrap(), [Use::Claimed]);
+        assert!(uses_of(&held.dir.path().join("image")).unwrap().contains(&Use::Claimed));
+        let second = crate::WritableFile::open_exclusive(Path::new(&held.device));
+        assert!(matches!(second, Err(OpenError::Busy { .. })));
+        drop(claim);
+        assert_eq!(uses_of(Path::new(&held.device)).unwrap(), []);
+    }
+}
