@@ -7,6 +7,7 @@
 //! Everything is deterministic: an image depends on its profile and a seed, not on the clock.
 
 pub mod build;
+pub mod damage;
 pub mod image;
 pub mod kernel;
 pub mod oracle;
