@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use floe_format::ext::inode::FileType;
 use floe_format::{GroupNr, InodeNr};
 
-use super::{Cost, Journal, Report, Verdict};
+use super::{Cost, JournalState, Report, Verdict};
 use crate::problem::{Evidence, Object, Problem, Severity, Weight};
 
 /// Findings of one kind that are shown in one object before the rest is only counted.
@@ -92,32 +93,30 @@ pub fn write(out: &mut impl Write, report: &Report, cost: &Cost, style: Style) -
 }
 
 fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let fs = &report.filesystem;
-    let label = if fs.label.is_empty() {
-        "File system without a label".to_owned()
-    } else {
-        format!("File system \"{}\"", fs.label.escape_debug())
+    let geometry = &report.geometry;
+    let label = match report.superblock.label() {
+        label if label.is_empty() => "File system without a label".to_owned(),
+        label => format!("File system \"{}\"", label.escape_debug()),
     };
     writeln!(
         out,
         "{label}, UUID {}: {} blocks of {} bytes, {} inodes, {} group{}",
-        fs.uuid,
-        grouped(fs.blocks),
-        fs.block_size,
-        grouped(u64::from(fs.inodes)),
-        grouped(u64::from(fs.groups)),
-        plural(u64::from(fs.groups)),
+        report.superblock.uuid_text(),
+        grouped(geometry.blocks_count),
+        geometry.block_size,
+        grouped(u64::from(geometry.inodes_count)),
+        grouped(u64::from(geometry.group_count)),
+        plural(u64::from(geometry.group_count)),
     )?;
-    if fs.from_backup {
+    if let Some(block) = report.used_backup {
         writeln!(
             out,
-            "Judged with the backup superblock at block {}, which may be older than the data.",
-            fs.superblock.0
+            "Judged with the backup superblock at {block}, which may be older than the data.",
         )?;
     }
     match report.journal {
-        Journal::None | Journal::Clean => Ok(()),
-        Journal::Replayed { transactions, blocks } => writeln!(
+        JournalState::None | JournalState::Clean => Ok(()),
+        JournalState::Replayed { transactions, blocks } => writeln!(
             out,
             "The journal holds {} transaction{} ({} block{}) not yet in place: judged as it will be \
              after recovery.\nNothing was written.",
@@ -126,12 +125,12 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
             grouped(blocks),
             plural(blocks),
         ),
-        Journal::Ignored => writeln!(
+        JournalState::Ignored => writeln!(
             out,
             "Warning: the journal holds changes not yet in place, which were left out. Findings \
              may be due to that."
         ),
-        Journal::Unusable => writeln!(
+        JournalState::Unusable => writeln!(
             out,
             "Warning: the journal cannot be replayed: judged as the file system lies on the disk."
         ),
@@ -140,7 +139,7 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<()> {
     let mut places: BTreeMap<Place, Vec<&Problem>> = BTreeMap::new();
-    for problem in &report.findings {
+    for problem in &report.found {
         places.entry(Place::of(problem)).or_default().push(problem);
     }
     let mut left = if style.verbose { usize::MAX } else { SHOWN_IN_ALL };
@@ -171,10 +170,10 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
             }
         }
     }
-    if left == 0 && report.findings.len() > SHOWN_IN_ALL {
+    if left == 0 && report.found.len() > SHOWN_IN_ALL {
         writeln!(out, "\nOnly the first {SHOWN_IN_ALL} findings are shown; --verbose shows all.")?;
     }
-    if report.findings.is_empty() { Ok(()) } else { writeln!(out) }
+    if report.found.is_empty() { Ok(()) } else { writeln!(out) }
 }
 
 fn tag(problem: &Problem) -> &'static str {
@@ -206,24 +205,26 @@ fn evidence(out: &mut impl Write, problem: &Problem) -> io::Result<()> {
 
 fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
     for phase in &report.phases {
-        writeln!(out, "  {:<24} {:>9.3} s", phase.name, phase.took.as_secs_f64())?;
+        writeln!(out, "  {:<24} {:>9.3} s", phase.name, phase.time.as_secs_f64())?;
     }
     Ok(())
 }
 
 fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()> {
-    let totals = &report.totals;
+    let of_type = |wanted: &[FileType]| {
+        grouped(wanted.iter().map(|&wanted| report.totals.by_type[wanted as usize]).sum())
+    };
     writeln!(
         out,
         "{} of {} inodes in use ({} files, {} directories, {} links, {} special), {} of {} blocks",
-        grouped(totals.inodes_used),
-        grouped(u64::from(report.filesystem.inodes)),
-        grouped(totals.files),
-        grouped(totals.directories),
-        grouped(totals.symlinks),
-        grouped(totals.special_files),
-        grouped(totals.blocks_used),
-        grouped(report.filesystem.blocks),
+        grouped(report.totals.inodes_used),
+        grouped(u64::from(report.geometry.inodes_count)),
+        of_type(&[FileType::Regular]),
+        of_type(&[FileType::Directory]),
+        of_type(&[FileType::Symlink]),
+        of_type(&[FileType::CharDevice, FileType::BlockDevice, FileType::Fifo, FileType::Socket]),
+        grouped(report.blocks_used()),
+        grouped(report.geometry.blocks_count),
     )?;
     write!(
         out,
@@ -242,7 +243,7 @@ fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()>
 
 /// The last line: the verdict, and what to do about it.
 pub fn verdict_line(report: &Report) -> String {
-    let remarks = (report.findings.len() - report.damage_count()) as u64;
+    let remarks = (report.found.len() - report.damage_count()) as u64;
     let damage = report.damage_count() as u64;
     let and_remarks = match remarks {
         0 => String::new(),
@@ -341,7 +342,7 @@ mod tests {
     #[test]
     fn a_flood_is_counted_and_not_printed() {
         let mut report = sample();
-        report.findings = (0..30_000u32)
+        report.found = (0..30_000u32)
             .map(|number| Problem::GroupFreeBlockCountWrong {
                 group: GroupNr(number / 15),
                 stored: number,
@@ -360,7 +361,7 @@ mod tests {
     #[test]
     fn a_clean_file_system_says_so() {
         let mut report = sample();
-        report.findings.clear();
+        report.found.clear();
         assert_eq!(verdict_line(&report), "CLEAN: nothing is wrong.");
     }
 

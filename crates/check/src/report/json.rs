@@ -1,8 +1,9 @@
 //! The report for programs. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
 
+use floe_format::ext::inode::FileType;
 use serde_json::{Map, Value, json};
 
-use super::{Cost, Journal, Report};
+use super::{Cost, JournalState, Report};
 use crate::problem::{Evidence, Problem, Weight};
 
 /// Number of the schema. Raised when a member is removed or changes its meaning; new members may
@@ -22,21 +23,12 @@ pub fn report(report: &Report, cost: &Cost, device: &str, exit_code: u8) -> Valu
         "exit_code": exit_code,
         "filesystem": filesystem(report),
         "journal": journal(report.journal),
-        "totals": {
-            "inodes_used": report.totals.inodes_used,
-            "files": report.totals.files,
-            "directories": report.totals.directories,
-            "symlinks": report.totals.symlinks,
-            "special_files": report.totals.special_files,
-            "names": report.totals.names,
-            "blocks_used": report.totals.blocks_used,
-            "fragmented": report.totals.fragmented,
-        },
+        "totals": totals(report),
         "counts": counts(report),
         "findings": report
-            .findings
+            .found
             .iter()
-            .map(|problem| finding(report, problem))
+            .map(|problem| finding(problem, report.path_of(problem)))
             .collect::<Vec<_>>(),
         "cost": {
             "seconds": cost.elapsed.as_secs_f64(),
@@ -46,7 +38,7 @@ pub fn report(report: &Report, cost: &Cost, device: &str, exit_code: u8) -> Valu
             "peak_memory_bytes": cost.peak_memory_bytes,
             "phases": report.phases.iter().map(|phase| json!({
                 "name": phase.name,
-                "seconds": phase.took.as_secs_f64(),
+                "seconds": phase.time.as_secs_f64(),
             })).collect::<Vec<_>>(),
         },
     })
@@ -54,7 +46,6 @@ pub fn report(report: &Report, cost: &Cost, device: &str, exit_code: u8) -> Valu
 
 /// A check that could not look at all, in the same schema: no findings but an error.
 pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -> Value {
-    let empty = Report::default();
     json!({
         "schema": "floe-check",
         "version": VERSION,
@@ -63,34 +54,51 @@ pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -
         "verdict": "incomplete",
         "exit_code": exit_code,
         "error": error,
-        "findings": findings.iter().map(|problem| finding(&empty, problem)).collect::<Vec<_>>(),
+        "findings": findings.iter().map(|problem| finding(problem, None)).collect::<Vec<_>>(),
     })
 }
 
 fn filesystem(report: &Report) -> Value {
-    let fs = &report.filesystem;
+    let (superblock, geometry) = (&report.superblock, &report.geometry);
     json!({
-        "label": fs.label,
-        "uuid": fs.uuid,
-        "features": fs.features,
-        "block_size": fs.block_size,
-        "blocks": fs.blocks,
-        "inodes": fs.inodes,
-        "groups": fs.groups,
-        "superblock": fs.superblock.0,
-        "from_backup": fs.from_backup,
+        "label": superblock.label(),
+        "uuid": superblock.uuid_text(),
+        "features": geometry.features.names(),
+        "block_size": geometry.block_size,
+        "cluster_blocks": geometry.cluster_blocks,
+        "blocks": geometry.blocks_count,
+        "inodes": geometry.inodes_count,
+        "groups": geometry.group_count,
+        "backup_superblock": report.used_backup.map(|block| block.0),
     })
 }
 
-fn journal(journal: Journal) -> Value {
+fn totals(report: &Report) -> Value {
+    let of_type = |wanted: FileType| report.totals.by_type[wanted as usize];
+    json!({
+        "inodes_used": report.totals.inodes_used,
+        "files": of_type(FileType::Regular),
+        "directories": of_type(FileType::Directory),
+        "symlinks": of_type(FileType::Symlink),
+        "char_devices": of_type(FileType::CharDevice),
+        "block_devices": of_type(FileType::BlockDevice),
+        "fifos": of_type(FileType::Fifo),
+        "sockets": of_type(FileType::Socket),
+        "blocks_used": report.blocks_used(),
+        "large_files": report.totals.large_files,
+        "fragments": report.totals.fragments,
+    })
+}
+
+fn journal(journal: JournalState) -> Value {
     match journal {
-        Journal::None => json!({ "state": "none" }),
-        Journal::Clean => json!({ "state": "clean" }),
-        Journal::Replayed { transactions, blocks } => {
+        JournalState::None => json!({ "state": "none" }),
+        JournalState::Clean => json!({ "state": "clean" }),
+        JournalState::Replayed { transactions, blocks } => {
             json!({ "state": "replayed", "transactions": transactions, "blocks": blocks })
         }
-        Journal::Ignored => json!({ "state": "ignored" }),
-        Journal::Unusable => json!({ "state": "unusable" }),
+        JournalState::Ignored => json!({ "state": "ignored" }),
+        JournalState::Unusable => json!({ "state": "unusable" }),
     }
 }
 
@@ -101,12 +109,12 @@ fn counts(report: &Report) -> Value {
         .map(|(severity, count)| (severity.name().to_owned(), count.into()))
         .collect();
     map.insert("damage".to_owned(), report.damage_count().into());
-    map.insert("all".to_owned(), report.findings.len().into());
+    map.insert("all".to_owned(), report.found.len().into());
     Value::Object(map)
 }
 
 /// One finding.
-pub fn finding(report: &Report, problem: &Problem) -> Value {
+pub fn finding(problem: &Problem, path: Option<String>) -> Value {
     let row = problem.row();
     let inode = problem.inode().filter(|inode| inode.0 != 0);
     json!({
@@ -117,7 +125,7 @@ pub fn finding(report: &Report, problem: &Problem) -> Value {
         "preen": row.preen,
         "object": row.object.name(),
         "inode": inode.map(|inode| inode.0),
-        "path": inode.and_then(|inode| report.path(inode)),
+        "path": path,
         "message": problem.to_string(),
         "meaning": row.meaning,
         "repair": row.repair,

@@ -5,77 +5,41 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use floe_format::{BlockNr, InodeNr};
+use floe_format::ext::superblock::Superblock;
+use floe_format::{BlockNr, Geometry, InodeNr};
 
-use crate::problem::{Problem, Severity, Weight};
+use crate::inode_pass::Totals;
+use crate::problem::{Findings, Problem, Severity, Weight};
 
 pub mod human;
 pub mod json;
 
-/// Everything that a check found out.
-#[derive(Clone, Debug, Default)]
+/// The result of a check that could look at everything it had to.
+#[derive(Clone, Debug)]
 pub struct Report {
-    /// What was checked.
-    pub filesystem: Filesystem,
-    /// What it holds.
+    /// Findings, in order of code and place, each once: the same for any number of threads.
+    pub found: Vec<Problem>,
+    /// The superblock that was used.
+    pub superblock: Superblock,
+    /// What follows from it.
+    pub geometry: Geometry,
+    /// The block of the superblock that was used, if it was a backup.
+    pub used_backup: Option<BlockNr>,
+    /// Counts of inodes and blocks.
     pub totals: Totals,
+    /// Clusters in use, static metadata included.
+    pub clusters_used: u64,
     /// What became of the journal.
-    pub journal: Journal,
-    /// All findings; [`Report::finish`] sorts them.
-    pub findings: Vec<Problem>,
+    pub journal: JournalState,
     /// Paths of inodes that findings name, as bytes, where they could be found out.
     pub paths: BTreeMap<InodeNr, Vec<u8>>,
-    /// The parts of the check and the time each took.
-    pub phases: Vec<Phase>,
-}
-
-/// What was checked: the superblock's own words.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filesystem {
-    /// Volume label; may be empty.
-    pub label: String,
-    /// UUID, with dashes.
-    pub uuid: String,
-    /// Names of the feature bits, as `tune2fs -O` spells them.
-    pub features: Vec<String>,
-    /// Bytes of a block.
-    pub block_size: u32,
-    /// Blocks of the file system.
-    pub blocks: u64,
-    /// Inodes of the file system.
-    pub inodes: u32,
-    /// Block groups.
-    pub groups: u32,
-    /// Block of the superblock in use, counted in `block_size`.
-    pub superblock: BlockNr,
-    /// Whether that is a backup.
-    pub from_backup: bool,
-}
-
-/// What the file system holds, as counted (never as stored).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Inodes in use.
-    pub inodes_used: u64,
-    /// Regular files.
-    pub files: u64,
-    /// Directories.
-    pub directories: u64,
-    /// Symbolic links.
-    pub symlinks: u64,
-    /// Devices, pipes and sockets.
-    pub special_files: u64,
-    /// Names of files, without `.` and `..`.
-    pub names: u64,
-    /// Blocks in use, metadata included.
-    pub blocks_used: u64,
-    /// Files and directories in more than one piece.
-    pub fragmented: u64,
+    /// How long each phase took, in order.
+    pub phases: Vec<PhaseTime>,
 }
 
 /// What became of the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Journal {
+pub enum JournalState {
     /// The file system has none.
     #[default]
     None,
@@ -94,13 +58,13 @@ pub enum Journal {
     Unusable,
 }
 
-/// A part of a check.
+/// How long one phase of a check took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
-    /// A short name: `inodes`, `directories`.
+pub struct PhaseTime {
+    /// The phase: `inodes`, `directories`.
     pub name: &'static str,
     /// Wall-clock time.
-    pub took: Duration,
+    pub time: Duration,
 }
 
 /// The verdict of a check.
@@ -141,15 +105,19 @@ pub struct Cost {
 }
 
 impl Report {
-    /// Sorts the findings by code and place and drops exact repetitions.
-    pub fn finish(&mut self) {
-        self.findings.sort_unstable();
-        self.findings.dedup();
+    /// The heaviest finding; `None` without any.
+    pub fn worst(&self) -> Option<Weight> {
+        self.found.iter().map(|problem| problem.row().weight).max()
     }
 
-    /// The worst that was found.
+    /// Whether the file system is clean: nothing was found but remarks.
+    pub fn is_clean(&self) -> bool {
+        self.verdict() == Verdict::Clean
+    }
+
+    /// The verdict, from the heaviest finding.
     pub fn verdict(&self) -> Verdict {
-        match self.findings.iter().map(|problem| problem.row().weight).max() {
+        match self.worst() {
             Some(Weight::Fatal) => Verdict::Incomplete,
             Some(Weight::Damage) => Verdict::Damaged,
             Some(Weight::Remark) | None => Verdict::Clean,
@@ -162,30 +130,49 @@ impl Report {
             [Severity::Cosmetic, Severity::Metadata, Severity::DataRisk, Severity::Fatal];
         severities.map(|severity| {
             let of = |problem: &&Problem| problem.row().severity == severity;
-            (severity, self.findings.iter().filter(of).count())
+            (severity, self.found.iter().filter(of).count())
         })
     }
 
     /// Findings that need repair: all but remarks.
     pub fn damage_count(&self) -> usize {
-        self.findings.iter().filter(|problem| problem.row().weight > Weight::Remark).count()
+        self.found.iter().filter(|problem| problem.row().weight > Weight::Remark).count()
     }
 
     /// The worst severity among the findings that need repair.
     pub fn worst_damage(&self) -> Option<Severity> {
-        let damage = self.findings.iter().filter(|problem| problem.row().weight > Weight::Remark);
+        let damage = self.found.iter().filter(|problem| problem.row().weight > Weight::Remark);
         damage.map(|problem| problem.row().severity).max()
     }
 
     /// The inodes that findings are about, for finding out their paths.
     pub fn inodes(&self) -> BTreeSet<InodeNr> {
-        self.findings.iter().filter_map(Problem::inode).filter(|inode| inode.0 != 0).collect()
+        self.found.iter().filter_map(Problem::inode).filter(|inode| inode.0 != 0).collect()
+    }
+
+    /// Blocks in use, static metadata included; whole clusters.
+    pub fn blocks_used(&self) -> u64 {
+        let blocks = self.clusters_used.saturating_mul(u64::from(self.geometry.cluster_blocks));
+        blocks.min(self.geometry.blocks_count)
+    }
+
+    /// The path of the inode that a finding is about, if it is known.
+    pub fn path_of(&self, problem: &Problem) -> Option<String> {
+        problem.inode().and_then(|inode| self.path(inode))
     }
 
     /// The path of an inode, if it is known, with bytes that are no text escaped.
     pub fn path(&self, inode: InodeNr) -> Option<String> {
         self.paths.get(&inode).map(|path| display_path(path))
     }
+}
+
+/// Puts findings in order and drops repeated ones.
+pub fn in_order(found: Findings) -> Vec<Problem> {
+    let mut found = found.0;
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 /// A path for people: UTF-8 as it is, control characters and other bytes escaped.
@@ -208,56 +195,68 @@ pub fn display_path(path: &[u8]) -> String {
 pub(crate) mod tests {
     use super::*;
     use floe_format::GroupNr;
+    use floe_format::geometry::Strictness;
 
     use crate::problem::Name;
 
+    fn superblock() -> Superblock {
+        let mut superblock = Superblock::decode(&[0; 1024]);
+        superblock.inodes_count = 16384;
+        superblock.blocks_count_lo = 65536;
+        superblock.log_block_size = 2;
+        superblock.log_cluster_size = 2;
+        superblock.blocks_per_group = 32768;
+        superblock.clusters_per_group = 32768;
+        superblock.inodes_per_group = 8192;
+        superblock.rev_level = 1;
+        superblock.first_ino = 11;
+        superblock.inode_size = 256;
+        superblock.feature_compat = 4;
+        superblock.volume_name[..4].copy_from_slice(b"demo");
+        superblock
+    }
+
     /// A report with a finding of each weight and of several objects.
     pub(crate) fn sample() -> Report {
-        let mut report = Report {
-            filesystem: Filesystem {
-                label: "demo".into(),
-                uuid: "01234567-89ab-cdef-0123-456789abcdef".into(),
-                features: vec!["has_journal".into(), "extent".into()],
-                block_size: 4096,
-                blocks: 65536,
-                inodes: 16384,
-                groups: 2,
-                superblock: BlockNr(0),
-                from_backup: false,
+        let link_count = Problem::InodeLinkCountWrong { inode: InodeNr(12), stored: 3, counted: 2 };
+        let found = vec![
+            link_count.clone(),
+            Problem::DirentInodeUnused {
+                dir: InodeNr(13),
+                logical: floe_format::LogicalBlock(0),
+                offset_bytes: 24,
+                inode_named: InodeNr(99),
+                name: Name::new(b"lost\xff\n"),
             },
-            totals: Totals { inodes_used: 20, files: 6, directories: 3, ..Totals::default() },
-            journal: Journal::Replayed { transactions: 2, blocks: 17 },
-            findings: vec![
-                Problem::InodeLinkCountWrong { inode: InodeNr(12), stored: 3, counted: 2 },
-                Problem::DirentInodeUnused {
-                    dir: InodeNr(13),
-                    logical: floe_format::LogicalBlock(0),
-                    offset_bytes: 24,
-                    inode_named: InodeNr(99),
-                    name: Name::new(b"lost\xff\n"),
-                },
-                Problem::GroupFreeBlockCountWrong { group: GroupNr(1), stored: 5, counted: 6 },
-                Problem::UuidMissing,
-                Problem::InodeLinkCountWrong { inode: InodeNr(12), stored: 3, counted: 2 },
-            ],
-            ..Report::default()
-        };
-        report.paths.insert(InodeNr(13), b"/home/bob".to_vec());
-        report.finish();
-        report
+            Problem::GroupFreeBlockCountWrong { group: GroupNr(1), stored: 5, counted: 6 },
+            Problem::UuidMissing,
+            link_count,
+        ];
+        let superblock = superblock();
+        Report {
+            found: in_order(Findings(found)),
+            geometry: Geometry::new(&superblock, Strictness::Strict).unwrap(),
+            superblock,
+            used_backup: None,
+            totals: Totals { inodes_used: 20, ..Totals::default() },
+            clusters_used: 1000,
+            journal: JournalState::Replayed { transactions: 2, blocks: 17 },
+            paths: BTreeMap::from([(InodeNr(13), b"/home/bob".to_vec())]),
+            phases: Vec::new(),
+        }
     }
 
     #[test]
     fn the_verdict_is_the_worst_weight() {
         let mut report = sample();
-        assert_eq!(report.findings.len(), 4, "repetitions are dropped");
+        assert_eq!(report.found.len(), 4, "repetitions are dropped");
         assert_eq!(report.verdict(), Verdict::Damaged);
         assert_eq!(report.damage_count(), 3);
         assert_eq!(report.worst_damage(), Some(Severity::DataRisk));
-        report.findings.retain(|problem| problem.row().weight == Weight::Remark);
+        report.found.retain(|problem| problem.row().weight == Weight::Remark);
         assert_eq!(report.verdict(), Verdict::Clean);
         assert_eq!(report.worst_damage(), None);
-        report.findings.push(Problem::SuperblockUnusable);
+        report.found.push(Problem::SuperblockUnusable);
         assert_eq!(report.verdict(), Verdict::Incomplete);
     }
 
