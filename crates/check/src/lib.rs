@@ -9,6 +9,7 @@ pub mod checks;
 pub mod error;
 pub mod evidence;
 pub mod inode_pass;
+pub mod journal;
 pub mod options;
 pub mod problem;
 pub mod report;

@@ -12,10 +12,27 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 /// kernel's `crc32_be`: the jbd2 commit checksum of version 1.
 pub fn crc32_be(crc: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(crc, |crc, &byte| {
-        (0..8).fold(crc ^ (u32::from(byte) << 24), |crc, _| {
-            (crc << 1) ^ (if crc & 0x8000_0000 == 0 { 0 } else { 0x04c1_1db7 })
-        })
+        let [high, ..] = crc.to_be_bytes();
+        (crc << 8) ^ CRC32_BE_TABLE[usize::from(high ^ byte)]
     })
+}
+
+const CRC32_BE_TABLE: [u32; 256] = crc32_be_table();
+
+const fn crc32_be_table() -> [u32; 256] {
+    let mut table = [0u32; 256];
+    let mut at = 0;
+    while at < 256 {
+        let mut crc = (at as u32) << 24;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = (crc << 1) ^ (if crc & 0x8000_0000 == 0 { 0 } else { 0x04c1_1db7 });
+            bit += 1;
+        }
+        table[at] = crc;
+        at += 1;
+    }
+    table
 }
 
 const CRC16_TABLE: [u16; 256] = crc16_table();

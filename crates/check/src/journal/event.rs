@@ -1,0 +1,295 @@
+//! What can be met in a journal, and the problem each event stands for.
+
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
+
+/// Where a journal lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalPlace {
+    /// In an inode.
+    Inode(InodeNr),
+    /// In an inode whose map was taken from the copy in the superblock (`s_jnl_blocks`), because
+    /// the inode itself is unusable.
+    InodeBackup(InodeNr),
+    /// On a device of its own.
+    External,
+}
+
+/// Why a journal inode is unusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InodeFault {
+    /// Its number is 0 or past the last inode.
+    Number,
+    /// It cannot be read.
+    Unreadable,
+    /// No links, not a regular file, or encrypted.
+    NotAJournalFile,
+    /// Fewer than 1024 blocks.
+    TooShort,
+    /// A hole, a block outside the file system or a damaged map below its size.
+    Map,
+    /// Its first block lacks the journal's magic (or cannot be read).
+    NoMagic,
+    /// Its superblock is damaged and the file system does not claim to have a journal.
+    BadSuperblock,
+}
+
+/// Why a journal superblock is unusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuperblockFault {
+    /// It is a descriptor, commit or revoke block.
+    BlockType(u32),
+    /// Two checksum versions at once.
+    ChecksumVersions,
+    /// A checksum type that is not crc32c.
+    ChecksumType(u8),
+    /// The checksum does not fit.
+    Checksum,
+    /// Its block size is not that of the file system.
+    BlockSize(u32),
+    /// It says to be longer than it is.
+    TooLong {
+        /// `s_maxlen`.
+        stated_blocks: u32,
+        /// Blocks there are.
+        actual_blocks: u32,
+    },
+    /// The fast-commit area leaves fewer than 1024 blocks.
+    FastCommitArea(u32),
+}
+
+/// Why a replay failed in part or as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryFault {
+    /// `s_start`, `s_first` and the end of the log contradict each other. Nothing was replayed.
+    LogBounds,
+    /// A block of the log cannot be read.
+    Unreadable {
+        /// Block of the journal.
+        log_block: u32,
+    },
+    /// A descriptor or revoke block of a transaction does not fit its checksum although its commit
+    /// is recent. Nothing was replayed.
+    ControlChecksum {
+        /// The transaction.
+        sequence: u32,
+    },
+    /// A revoke block counts more than it holds. Nothing was replayed.
+    RevokeCount {
+        /// The transaction.
+        sequence: u32,
+    },
+    /// A data block does not fit its checksum; it was not replayed.
+    DataChecksum {
+        /// The transaction.
+        sequence: u32,
+        /// Where it belongs.
+        block: BlockNr,
+    },
+    /// A data block belongs outside the file system; it was not replayed.
+    TargetOutOfRange {
+        /// The transaction.
+        sequence: u32,
+        /// Where it says it belongs.
+        block: BlockNr,
+    },
+    /// Fast commits are there but need features that are not known; they were not replayed.
+    FastCommitFeatures {
+        /// The unknown bits.
+        features: u32,
+    },
+    /// The first fast commit is damaged; none was replayed.
+    FastCommitDamaged,
+    /// A fast commit asks for what cannot be done; it and what follows were not replayed.
+    FastCommitImpossible {
+        /// The inode it is about.
+        inode: InodeNr,
+    },
+}
+
+/// Where an orphan list or file stops making sense. Nothing of it counts then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrphanFault {
+    /// `s_last_orphan` is no inode that may be an orphan (0x23).
+    Head(InodeNr),
+    /// The next pointer (`i_dtime`) of an orphan is no such inode (0x24).
+    Next {
+        /// The orphan.
+        inode: InodeNr,
+        /// Its pointer.
+        next: InodeNr,
+    },
+    /// The list comes back to an inode it already named.
+    Loop(InodeNr),
+    /// An orphan, or the orphan file's inode, cannot be read.
+    Unreadable(InodeNr),
+    /// A slot of the orphan file is no inode that may be an orphan.
+    Slot(InodeNr),
+    /// A block of the orphan file is not mapped (0x52).
+    Hole(LogicalBlock),
+    /// A block of the orphan file lacks its magic (0x53).
+    Magic(BlockNr),
+    /// A block of the orphan file does not fit its checksum (0x54).
+    Checksum(BlockNr),
+    /// The size of the orphan file is no multiple of the block size (0x55).
+    Unaligned {
+        /// `i_size`.
+        size_bytes: u64,
+    },
+}
+
+/// Something met in a journal or its neighbourhood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalEvent {
+    /// The journal inode is unusable, and so is its copy in the superblock (0x0F).
+    InodeInvalid {
+        /// `s_journal_inum`.
+        inode: InodeNr,
+        /// Why.
+        fault: InodeFault,
+    },
+    /// The journal inode is unusable; its copy in the superblock was used.
+    InodeFromBackup {
+        /// `s_journal_inum`.
+        inode: InodeNr,
+        /// What is wrong with the inode.
+        fault: InodeFault,
+    },
+    /// More than one file system shares the external journal (0x10). Fatal.
+    MultipleUsers {
+        /// `s_nr_users`.
+        users: u32,
+    },
+    /// The journal is external and was not given (0x11). Fatal.
+    ExternalNotFound {
+        /// `s_journal_uuid`.
+        uuid: [u8; 16],
+    },
+    /// The device given is no external journal (0x12). Fatal.
+    ExternalNotAJournal,
+    /// The device given is the journal of another file system (0x13). Fatal.
+    ExternalUuidMismatch {
+        /// `s_uuid` of the device.
+        found: [u8; 16],
+    },
+    /// The checksum of the external journal's file system superblock is wrong (0x4A).
+    ExternalChecksum,
+    /// The journal superblock is unusable (0x15).
+    SuperblockCorrupt {
+        /// Why.
+        fault: SuperblockFault,
+    },
+    /// A journal without the has_journal feature (0x16).
+    PresentWithoutFeature,
+    /// needs_recovery without a journal (0x17).
+    NeedsRecoveryWithoutJournal,
+    /// The journal holds transactions, but needs_recovery is clear (0x18, then 0x2B or 0x2C). By
+    /// the default answer the journal is replayed.
+    DataWithoutNeedsRecovery,
+    /// An unknown ro_compat bit in the journal superblock (0x25). Fatal by default.
+    UnknownRoCompat {
+        /// The unknown bits.
+        bits: u32,
+    },
+    /// An unknown incompat bit in the journal superblock (0x26). Fatal by default.
+    UnknownIncompat {
+        /// The unknown bits.
+        bits: u32,
+    },
+    /// A journal superblock of an unknown kind (0x27). Fatal by default.
+    UnknownVersion {
+        /// `h_blocktype`.
+        blocktype: u32,
+    },
+    /// The journal inode is not 8 and the root directory may name it (0x28, to be settled by
+    /// whoever reads directories).
+    InodeNotReserved {
+        /// `s_journal_inum`.
+        inode: InodeNr,
+    },
+    /// Fields of version 2 where they must be zero (0x2A).
+    StaleV2Fields,
+    /// The copy of the journal inode in the superblock is missing or old (0x2D).
+    InodeBackupStale {
+        /// `s_journal_inum`.
+        inode: InodeNr,
+    },
+    /// The journal's `s_errno` is set: the file system has errors (`ERROR_FS`).
+    ErrorRecorded {
+        /// `s_errno` as stored.
+        errno: u32,
+    },
+    /// A committed transaction does not fit the checksum of its commit block (0x3A); it and what
+    /// follows were not replayed.
+    TransactionCorrupt {
+        /// The transaction.
+        sequence: u32,
+    },
+    /// The replay failed in part or as a whole: a full check follows.
+    RecoveryFailed(RecoveryFault),
+    /// An orphan that recovery will delete (no links) or truncate (0x20).
+    Orphan {
+        /// The inode.
+        inode: InodeNr,
+    },
+    /// The orphan list or file is damaged: a full check follows.
+    OrphansDamaged(OrphanFault),
+}
+
+impl JournalEvent {
+    /// The permanent code of the condition in the problem table; `None` where e2fsck has none.
+    pub fn problem_code(&self) -> Option<u32> {
+        Some(match self {
+            Self::InodeInvalid { .. } => 0x0f,
+            Self::MultipleUsers { .. } => 0x10,
+            Self::ExternalNotFound { .. } => 0x11,
+            Self::ExternalNotAJournal => 0x12,
+            Self::ExternalUuidMismatch { .. } => 0x13,
+            Self::SuperblockCorrupt { .. } => 0x15,
+            Self::PresentWithoutFeature => 0x16,
+            Self::NeedsRecoveryWithoutJournal => 0x17,
+            Self::DataWithoutNeedsRecovery => 0x18,
+            Self::Orphan { .. } => 0x20,
+            Self::UnknownRoCompat { .. } => 0x25,
+            Self::UnknownIncompat { .. } => 0x26,
+            Self::UnknownVersion { .. } => 0x27,
+            Self::InodeNotReserved { .. } => 0x28,
+            Self::StaleV2Fields => 0x2a,
+            Self::InodeBackupStale { .. } => 0x2d,
+            Self::TransactionCorrupt { .. } => 0x3a,
+            Self::ExternalChecksum => 0x4a,
+            Self::OrphansDamaged(fault) => return fault.problem_code(),
+            Self::InodeFromBackup { .. } | Self::ErrorRecorded { .. } | Self::RecoveryFailed(_) => {
+                return None;
+            }
+        })
+    }
+
+    /// Whether a check must not go on (what e2fsck ends the run for).
+    pub fn is_fatal(&self) -> bool {
+        matches!(
+            self,
+            Self::MultipleUsers { .. }
+                | Self::ExternalNotFound { .. }
+                | Self::ExternalNotAJournal
+                | Self::ExternalUuidMismatch { .. }
+                | Self::UnknownRoCompat { .. }
+                | Self::UnknownIncompat { .. }
+                | Self::UnknownVersion { .. }
+        )
+    }
+}
+
+impl OrphanFault {
+    /// The permanent code of the condition in the problem table; `None` where e2fsck has none.
+    pub fn problem_code(&self) -> Option<u32> {
+        Some(match self {
+            Self::Head(_) => 0x23,
+            Self::Next { .. } => 0x24,
+            Self::Hole(_) => 0x52,
+            Self::Magic(_) => 0x53,
+            Self::Checksum(_) => 0x54,
+            Self::Unaligned { .. } => 0x55,
+            Self::Loop(_) | Self::Unreadable(_) | Self::Slot(_) => return None,
+        })
+    }
+}

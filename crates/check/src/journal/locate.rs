@@ -1,0 +1,361 @@
+//! Finding the journal and judging its superblock.
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::{FileType, Inode, InodeFlags};
+use floe_format::ext::jbd2::{
+    self, CHECKSUM_CRC32C, JournalCompat, JournalIncompat, JournalSuperblock, MIN_JOURNAL_BLOCKS,
+};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_format::features::{Compat, Features, Incompat};
+use floe_format::{Geometry, InodeNr};
+
+use super::block_map::{BlockMap, read_inode};
+use super::event::{InodeFault, JournalEvent, JournalPlace, SuperblockFault};
+
+/// A journal whose superblock can be trusted.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    /// Where it lives.
+    pub place: JournalPlace,
+    /// Its superblock; fields of version 2 are zero where they do not count.
+    pub superblock: JournalSuperblock,
+    /// Blocks of the journal, its superblock and the fast-commit area included.
+    pub blocks: u32,
+    /// Blocks of the fast-commit area at its end.
+    pub fast_commit_blocks: u32,
+    /// Whether it is to be replayed: it needs recovery, or holds transactions without saying so.
+    pub needs_replay: bool,
+    /// Bytes of a block: the file system's.
+    pub block_size: u32,
+    /// Where its blocks lie; `None`: a block's number is its place on the external device.
+    pub(crate) map: Option<BlockMap>,
+}
+
+/// Finds and judges the journal of a file system, as e2fsck does before its first pass.
+///
+/// `device` and what was decoded from it are the file system's; `external` is the device of an
+/// external journal, if the caller has one. No journal comes back if there is none, or none that
+/// can be used (the events say why). An event for which [`JournalEvent::is_fatal`] holds should
+/// end the check.
+pub fn find(
+    device: &dyn ReadBlocks,
+    sb: &Superblock,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+    external: Option<&dyn ReadBlocks>,
+) -> (Option<Journal>, Vec<JournalEvent>) {
+    let mut finder = Finder { device, sb, geo, groups, external, events: Vec::new() };
+    let journal = finder.find();
+    (journal, finder.events)
+}
+
+/// A journal's place, before its superblock was judged.
+struct Candidate {
+    place: JournalPlace,
+    map: Option<BlockMap>,
+    blocks: u32,
+    superblock: Box<[u8; 1024]>,
+}
+
+struct Finder<'a> {
+    device: &'a dyn ReadBlocks,
+    sb: &'a Superblock,
+    geo: &'a Geometry,
+    groups: &'a [GroupDesc],
+    external: Option<&'a dyn ReadBlocks>,
+    events: Vec<JournalEvent>,
+}
+
+impl Finder<'_> {
+    fn has_journal(&self) -> bool {
+        self.geo.features.compat.contains(Compat::HAS_JOURNAL)
+    }
+
+    fn needs_recovery(&self) -> bool {
+        self.geo.features.incompat.contains(Incompat::RECOVER)
+    }
+
+    fn find(&mut self) -> Option<Journal> {
+        let sb = self.sb;
+        let named = sb.journal_inum != 0 || sb.journal_dev != 0 || sb.journal_uuid != [0; 16];
+        if !self.has_journal() && !self.needs_recovery() && !named {
+            return None;
+        }
+        let candidate = if sb.journal_uuid == [0; 16] {
+            match self.internal() {
+                Ok(candidate) => candidate,
+                Err(fault) => {
+                    self.inode_invalid(fault);
+                    return None;
+                }
+            }
+        } else {
+            self.on_device()?
+        };
+        let superblock = self.judge(&candidate)?;
+        let fast_commit_blocks = superblock.fast_commit_blocks();
+        if !self.has_journal() {
+            self.events.push(JournalEvent::PresentWithoutFeature);
+            if self.needs_recovery() {
+                self.events.push(JournalEvent::NeedsRecoveryWithoutJournal);
+            }
+        }
+        let has_data = self.has_journal() && superblock.start != 0;
+        if has_data && !self.needs_recovery() {
+            self.events.push(JournalEvent::DataWithoutNeedsRecovery);
+        }
+        let needs_replay = self.has_journal() && (self.needs_recovery() || has_data);
+        if superblock.errno != 0 {
+            self.events.push(JournalEvent::ErrorRecorded { errno: superblock.errno });
+        }
+        self.compare_backup(&candidate);
+        Some(Journal {
+            place: candidate.place,
+            // The log ends where the superblock says, if that is earlier than the file.
+            blocks: superblock.maxlen.min(candidate.blocks),
+            superblock,
+            fast_commit_blocks,
+            needs_replay,
+            block_size: self.geo.block_size,
+            map: candidate.map,
+        })
+    }
+
+    fn inode_invalid(&mut self, fault: InodeFault) {
+        let inode = InodeNr(self.sb.journal_inum);
+        if self.has_journal() || inode.0 != 0 {
+            self.events.push(JournalEvent::InodeInvalid { inode, fault });
+        } else if self.needs_recovery() {
+            self.events.push(JournalEvent::NeedsRecoveryWithoutJournal);
+        }
+    }
+
+    /// The journal in an inode: by the inode itself, or by its copy in the superblock.
+    fn internal(&mut self) -> Result<Candidate, InodeFault> {
+        let inode = InodeNr(self.sb.journal_inum);
+        if inode.0 == 0 || inode.0 > self.geo.inodes_count {
+            return Err(InodeFault::Number);
+        }
+        let own = self.map_of_inode(inode);
+        let (place, map, blocks) = match own {
+            Ok((map, blocks)) => (JournalPlace::Inode(inode), map, blocks),
+            Err(fault) => {
+                let (map, blocks) = self.map_of_backup().ok_or(fault)?;
+                self.events.push(JournalEvent::InodeFromBackup { inode, fault });
+                (JournalPlace::InodeBackup(inode), map, blocks)
+            }
+        };
+        if inode != InodeNr::JOURNAL {
+            self.events.push(JournalEvent::InodeNotReserved { inode });
+        }
+        let first = map.block(0).ok_or(InodeFault::Map)?;
+        let mut superblock = Box::new([0; 1024]);
+        let read = self.device.read_at(self.geo.offset_bytes(first), superblock.as_mut_slice());
+        if read.is_err() || jbd2::header(superblock.as_slice()).is_none() {
+            return Err(InodeFault::NoMagic);
+        }
+        Ok(Candidate { place, map: Some(map), blocks, superblock })
+    }
+
+    fn map_of_inode(&self, inode: InodeNr) -> Result<(BlockMap, u32), InodeFault> {
+        let raw =
+            read_inode(inode, self.device, self.geo, self.groups).ok_or(InodeFault::Unreadable)?;
+        let inode = Inode::decode(&raw).ok_or(InodeFault::Unreadable)?;
+        let encrypted = inode.flags().contains(InodeFlags::ENCRYPT);
+        let regular = inode.file_type() == Some(FileType::Regular);
+        if inode.base.links_count == 0 || !regular || encrypted {
+            return Err(InodeFault::NotAJournalFile);
+        }
+        self.map_of_words(&inode.base.block, inode.flags(), inode.size_bytes())
+    }
+
+    /// The map by `s_jnl_blocks`: `i_block`, `i_size_high`, `i_size`. Flags are not part of it; an
+    /// extent root is known by its magic.
+    fn map_of_backup(&self) -> Option<(BlockMap, u32)> {
+        if self.sb.jnl_backup_type != 1 {
+            return None;
+        }
+        let words = &self.sb.jnl_blocks;
+        let size_bytes = u64::from(words[16]) | u64::from(words[15]) << 32;
+        let mut block = [0; 60];
+        for (bytes, word) in block.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let extents = block[..2] == floe_format::ext::extent::MAGIC.to_le_bytes();
+        let flags = if extents { InodeFlags::EXTENTS } else { InodeFlags::empty() };
+        self.map_of_words(&block, flags, size_bytes).ok()
+    }
+
+    fn map_of_words(
+        &self,
+        words: &[u8; 60],
+        flags: InodeFlags,
+        size_bytes: u64,
+    ) -> Result<(BlockMap, u32), InodeFault> {
+        let blocks = size_bytes / u64::from(self.geo.block_size);
+        if blocks < u64::from(MIN_JOURNAL_BLOCKS) {
+            return Err(InodeFault::TooShort);
+        }
+        // More blocks than the file system has cannot all be mapped.
+        let blocks = u32::try_from(blocks.min(self.geo.blocks_count)).unwrap_or(u32::MAX);
+        let limit = size_bytes.div_ceil(u64::from(self.geo.block_size));
+        let map = BlockMap::of_words(words, flags, self.device, self.geo, limit)
+            .map_err(|_| InodeFault::Map)?;
+        if map.blocks_without_hole() < limit {
+            return Err(InodeFault::Map);
+        }
+        Ok((map, blocks))
+    }
+
+    /// The external journal: a device whose file system superblock says journal_dev, and behind it
+    /// the journal superblock.
+    fn on_device(&mut self) -> Option<Candidate> {
+        let Some(device) = self.external else {
+            self.events.push(JournalEvent::ExternalNotFound { uuid: self.sb.journal_uuid });
+            return None;
+        };
+        let mut bytes = [0; 1024];
+        let read = device.read_at(OFFSET_BYTES, &mut bytes);
+        let outer = Superblock::decode(&bytes);
+        let is_journal = outer.features().incompat.contains(Incompat::JOURNAL_DEV);
+        if read.is_err() || outer.magic != MAGIC || !is_journal {
+            self.events.push(JournalEvent::ExternalNotAJournal);
+            return None;
+        }
+        if outer.uuid != self.sb.journal_uuid {
+            self.events.push(JournalEvent::ExternalUuidMismatch { found: outer.uuid });
+            return None;
+        }
+        if !Superblock::checksum_ok(&bytes) {
+            self.events.push(JournalEvent::ExternalChecksum);
+        }
+        // Block 1 with blocks of 1 KiB is the file system superblock; otherwise that is block 0.
+        let at = if self.geo.block_size == 1024 { 2 } else { 1 };
+        let mut superblock = Box::new([0; 1024]);
+        let offset = at * u64::from(self.geo.block_size);
+        let read = device.read_at(offset, superblock.as_mut_slice());
+        if read.is_err() || jbd2::header(superblock.as_slice()).is_none() {
+            self.events.push(JournalEvent::ExternalNotAJournal);
+            return None;
+        }
+        let blocks = u32::try_from(outer.blocks_count()).unwrap_or(u32::MAX);
+        Some(Candidate { place: JournalPlace::External, map: None, blocks, superblock })
+    }
+
+    /// Judges the journal superblock; the one that comes back has no stale fields.
+    fn judge(&mut self, candidate: &Candidate) -> Option<JournalSuperblock> {
+        let superblock = JournalSuperblock::decode(&candidate.superblock);
+        let internal = candidate.place != JournalPlace::External;
+        let clean = match superblock.blocktype {
+            jbd2::SUPERBLOCK_V1 => {
+                let fields = [
+                    superblock.feature_compat,
+                    superblock.feature_incompat,
+                    superblock.feature_ro_compat,
+                    superblock.nr_users,
+                ];
+                fields == [0; 4]
+            }
+            jbd2::SUPERBLOCK_V2 if superblock.nr_users > 1 && !internal => {
+                self.events.push(JournalEvent::MultipleUsers { users: superblock.nr_users });
+                return None;
+            }
+            jbd2::SUPERBLOCK_V2 => superblock.nr_users <= 1,
+            kind @ (jbd2::DESCRIPTOR_BLOCK | jbd2::COMMIT_BLOCK | jbd2::REVOKE_BLOCK) => {
+                return self.corrupt(SuperblockFault::BlockType(kind));
+            }
+            blocktype => {
+                self.events.push(JournalEvent::UnknownVersion { blocktype });
+                return None;
+            }
+        };
+        let mut bytes = *candidate.superblock;
+        if !clean {
+            self.events.push(JournalEvent::StaleV2Fields);
+            bytes[0x24..].fill(0);
+        }
+        let superblock = JournalSuperblock::decode(&bytes);
+        let unknown = superblock.incompat().bits() & !JournalIncompat::all().bits();
+        if unknown != 0 {
+            self.events.push(JournalEvent::UnknownIncompat { bits: unknown });
+            return None;
+        }
+        if superblock.is_v2() && superblock.feature_ro_compat != 0 {
+            let bits = superblock.feature_ro_compat;
+            self.events.push(JournalEvent::UnknownRoCompat { bits });
+            return None;
+        }
+        match self.superblock_fault(&superblock, &bytes, candidate.blocks) {
+            Some(fault) => self.corrupt(fault),
+            None => Some(superblock),
+        }
+    }
+
+    fn superblock_fault(
+        &self,
+        superblock: &JournalSuperblock,
+        bytes: &[u8; 1024],
+        blocks: u32,
+    ) -> Option<SuperblockFault> {
+        let incompat = superblock.incompat();
+        let v2 = incompat.contains(JournalIncompat::CSUM_V2);
+        let v3 = incompat.contains(JournalIncompat::CSUM_V3);
+        let v1 = superblock.compat().contains(JournalCompat::CHECKSUM);
+        if (v2 && v3) || ((v2 || v3) && v1) {
+            return Some(SuperblockFault::ChecksumVersions);
+        }
+        if v2 || v3 {
+            if superblock.checksum_type != CHECKSUM_CRC32C {
+                return Some(SuperblockFault::ChecksumType(superblock.checksum_type));
+            }
+            if !JournalSuperblock::checksum_ok(bytes) {
+                return Some(SuperblockFault::Checksum);
+            }
+        }
+        if superblock.blocksize != self.geo.block_size {
+            return Some(SuperblockFault::BlockSize(superblock.blocksize));
+        }
+        if superblock.maxlen > blocks {
+            let (stated_blocks, actual_blocks) = (superblock.maxlen, blocks);
+            return Some(SuperblockFault::TooLong { stated_blocks, actual_blocks });
+        }
+        let area = superblock.fast_commit_blocks();
+        let too_large =
+            superblock.maxlen.checked_sub(area).is_none_or(|rest| rest < MIN_JOURNAL_BLOCKS);
+        (area > 0 && too_large).then_some(SuperblockFault::FastCommitArea(area))
+    }
+
+    fn corrupt(&mut self, fault: SuperblockFault) -> Option<JournalSuperblock> {
+        if self.has_journal() {
+            self.events.push(JournalEvent::SuperblockCorrupt { fault });
+        } else {
+            self.inode_invalid(InodeFault::BadSuperblock);
+        }
+        None
+    }
+
+    /// Compares the copy of the journal inode in the superblock with the inode.
+    fn compare_backup(&mut self, candidate: &Candidate) {
+        let JournalPlace::Inode(inode) = candidate.place else { return };
+        let Some(raw) = read_inode(inode, self.device, self.geo, self.groups) else { return };
+        let Some(own) = Inode::decode(&raw) else { return };
+        let words = &self.sb.jnl_blocks;
+        let same = (0..15).all(|index| own.block_word(index) == words.get(index).copied());
+        let stale = match self.sb.jnl_backup_type {
+            0 => true,
+            1 => !same,
+            _ => false,
+        };
+        if stale && self.has_journal() {
+            self.events.push(JournalEvent::InodeBackupStale { inode });
+        }
+    }
+}
+
+/// The features of a superblock without needs_recovery: what a recovered file system has.
+pub(crate) fn recovered_features(sb: &Superblock) -> Features {
+    let mut features = sb.features();
+    features.incompat.remove(Incompat::RECOVER);
+    features
+}

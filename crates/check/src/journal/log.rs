@@ -1,0 +1,91 @@
+//! Blocks of a journal by their number in it.
+
+use std::io;
+
+use floe_blockdev::ReadBlocks;
+
+use super::locate::Journal;
+
+/// Reads blocks of the log.
+#[derive(Clone, Copy)]
+pub(crate) struct Log<'a> {
+    /// The device that holds the journal.
+    pub(crate) device: &'a dyn ReadBlocks,
+    pub(crate) journal: &'a Journal,
+}
+
+impl Log<'_> {
+    /// Byte of the device at which a block of the journal starts.
+    pub(crate) fn offset_bytes(&self, log_block: u32) -> Option<u64> {
+        if log_block >= self.journal.blocks {
+            return None;
+        }
+        let block = match &self.journal.map {
+            Some(map) => map.block(u64::from(log_block))?.0,
+            None => u64::from(log_block),
+        };
+        block.checked_mul(u64::from(self.journal.block_size))
+    }
+
+    /// Reads one block of the journal; `into` has just one block.
+    pub(crate) fn read(&self, log_block: u32, into: &mut [u8]) -> io::Result<()> {
+        let offset = self.offset_bytes(log_block).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.device.read_at(offset, into)
+    }
+}
+
+/// The part of a journal that wraps around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ring {
+    first: u32,
+    end: u32,
+}
+
+impl Ring {
+    /// Blocks `first..end`; `None` if that is empty.
+    pub(crate) fn new(first: u32, end: u32) -> Option<Self> {
+        (first < end).then_some(Self { first, end })
+    }
+
+    pub(crate) fn len_blocks(self) -> u32 {
+        self.end - self.first
+    }
+
+    pub(crate) fn contains(self, block: u32) -> bool {
+        (self.first..self.end).contains(&block)
+    }
+
+    /// The block `by` behind `block`, around the end. `block` is in the ring.
+    pub(crate) fn advance(self, block: u32, by: u32) -> u32 {
+        let len = u64::from(self.len_blocks());
+        let offset = u64::from(block.saturating_sub(self.first)) + u64::from(by);
+        // Less than len, which came from u32s.
+        self.first + (offset % len) as u32
+    }
+}
+
+/// Whether transaction `a` comes after `b`; numbers wrap around.
+pub(crate) fn is_after(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_wraps_as_often_as_it_must() {
+        let ring = Ring::new(1, 5).unwrap();
+        assert_eq!(ring.advance(1, 3), 4);
+        assert_eq!(ring.advance(4, 1), 1);
+        assert_eq!(ring.advance(4, 9), 1);
+        assert_eq!(ring.advance(2, u32::MAX), 1);
+        assert!(Ring::new(5, 5).is_none());
+    }
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        assert!(is_after(2, 1) && !is_after(1, 1) && !is_after(1, 2));
+        assert!(is_after(0, u32::MAX) && !is_after(u32::MAX, 0));
+    }
+}

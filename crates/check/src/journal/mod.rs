@@ -1,0 +1,28 @@
+//! The journal: finding it, judging it, and replaying it into memory.
+//!
+//! [`find`] locates and validates the journal; [`replay`] recovers it into an
+//! [`Overlay`](floe_blockdev::Overlay), so that the file system can be judged as it will be after
+//! recovery while nothing is written. [`find_orphans`] lists the inodes that recovery will delete
+//! or truncate.
+//!
+//! This module knows nothing of the problem table: what it meets comes back as [`JournalEvent`]s.
+//!
+//! Reads: superblock, journal, and what fast commits change.  Keeps: the journal's block map, one
+//! small record per log block of control data, and per replayed block the place of its last copy.
+//! Does not verify: the file system that comes out of it.
+
+mod block_map;
+mod event;
+pub mod fast_commit;
+mod finish;
+mod locate;
+mod log;
+mod orphans;
+mod recover;
+
+pub use event::{
+    InodeFault, JournalEvent, JournalPlace, OrphanFault, RecoveryFault, SuperblockFault,
+};
+pub use locate::{Journal, find};
+pub use orphans::find_orphans;
+pub use recover::{Replay, replay};

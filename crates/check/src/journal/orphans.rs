@@ -1,0 +1,122 @@
+//! Orphans: inodes that recovery will delete (no links) or truncate (links left).
+
+use std::collections::HashSet;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::Inode;
+use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
+use floe_format::ext::superblock::{STATE_ERROR, Superblock};
+use floe_format::features::{Compat, RoCompat};
+use floe_format::{Geometry, InodeNr, LogicalBlock};
+
+use super::block_map::{BlockMap, read_inode};
+use super::event::{JournalEvent, OrphanFault};
+
+/// The orphans that recovery will process, sorted, each once: first those of the list
+/// (`s_last_orphan`), then those of the orphan file (with orphan_present).
+///
+/// As in e2fsck nothing is processed if errors are recorded (`ERROR_FS`), and processing stops at
+/// the first damage; orphans before it count. The events have one [`JournalEvent::Orphan`] each.
+pub fn find_orphans(
+    device: &dyn ReadBlocks,
+    sb: &Superblock,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+) -> (Vec<InodeNr>, Vec<JournalEvent>) {
+    let mut finder = Finder { device, sb, geo, groups, found: Vec::new(), seen: HashSet::new() };
+    let mut events = Vec::new();
+    if sb.state & STATE_ERROR == 0
+        && let Err(fault) = finder.list().and_then(|()| finder.file())
+    {
+        events.push(JournalEvent::OrphansDamaged(fault));
+    }
+    let mut orphans = finder.found;
+    orphans.sort_unstable();
+    orphans.dedup();
+    events.extend(orphans.iter().map(|&inode| JournalEvent::Orphan { inode }));
+    (orphans, events)
+}
+
+struct Finder<'a> {
+    device: &'a dyn ReadBlocks,
+    sb: &'a Superblock,
+    geo: &'a Geometry,
+    groups: &'a [GroupDesc],
+    found: Vec<InodeNr>,
+    seen: HashSet<InodeNr>,
+}
+
+impl Finder<'_> {
+    /// Whether an inode may be an orphan: not reserved, and there.
+    fn may_be_orphan(&self, inode: InodeNr) -> bool {
+        inode >= self.geo.first_inode && inode.0 <= self.geo.inodes_count
+    }
+
+    fn list(&mut self) -> Result<(), OrphanFault> {
+        let mut inode = InodeNr(self.sb.last_orphan);
+        if inode.0 != 0 && !self.may_be_orphan(inode) {
+            return Err(OrphanFault::Head(inode));
+        }
+        while inode.0 != 0 {
+            if !self.seen.insert(inode) {
+                return Err(OrphanFault::Loop(inode));
+            }
+            let raw = read_inode(inode, self.device, self.geo, self.groups);
+            let raw = raw.ok_or(OrphanFault::Unreadable(inode))?;
+            let orphan = Inode::decode(&raw).ok_or(OrphanFault::Unreadable(inode))?;
+            let next = InodeNr(orphan.base.dtime);
+            if next.0 != 0 && !self.may_be_orphan(next) {
+                return Err(OrphanFault::Next { inode, next });
+            }
+            self.found.push(inode);
+            inode = next;
+        }
+        Ok(())
+    }
+
+    fn file(&mut self) -> Result<(), OrphanFault> {
+        let features = &self.geo.features;
+        if !features.compat.contains(Compat::ORPHAN_FILE)
+            || !features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
+        {
+            return Ok(());
+        }
+        let inode = InodeNr(self.sb.orphan_file_inum);
+        let raw = read_inode(inode, self.device, self.geo, self.groups);
+        let raw = raw.ok_or(OrphanFault::Unreadable(inode))?;
+        let file = Inode::decode(&raw).ok_or(OrphanFault::Unreadable(inode))?;
+        let size_bytes = file.size_bytes();
+        let block_size = u64::from(self.geo.block_size);
+        if !size_bytes.is_multiple_of(block_size) {
+            return Err(OrphanFault::Unaligned { size_bytes });
+        }
+        let blocks = size_bytes / block_size;
+        let map = BlockMap::of(&file, self.device, self.geo, blocks)
+            .map_err(|_| OrphanFault::Unreadable(inode))?;
+        let seed = self.sb.seed().of_inode(inode, file.base.generation);
+        let mut bytes = vec![0; self.geo.block_size as usize];
+        // A hole ends it, so a huge size costs nothing.
+        for logical in 0..blocks {
+            let block = map.block(logical).ok_or(OrphanFault::Hole(LogicalBlock(logical)))?;
+            self.device
+                .read_at(self.geo.offset_bytes(block), &mut bytes)
+                .map_err(|_| OrphanFault::Unreadable(inode))?;
+            let orphans = OrphanBlock::new(&bytes).ok_or(OrphanFault::Magic(block))?;
+            if orphans.magic() != MAGIC {
+                return Err(OrphanFault::Magic(block));
+            }
+            let fits = orphans.stored_checksum() == orphans.compute_checksum(seed, block);
+            if features.metadata_csum() && !fits {
+                return Err(OrphanFault::Checksum(block));
+            }
+            for slot in orphans.orphans() {
+                if !self.may_be_orphan(slot) {
+                    return Err(OrphanFault::Slot(slot));
+                }
+                self.found.push(slot);
+            }
+        }
+        Ok(())
+    }
+}

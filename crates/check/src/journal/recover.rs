@@ -1,0 +1,396 @@
+//! Replaying the journal into an overlay: scan, revoke, replay.
+//!
+//! Rules: `fs/jbd2/recovery.c` of the kernel and problems/README ("Journal"). A transaction counts
+//! only if its commit block is there with the right number. Blocks are staged as references to
+//! their place in the journal, so a large journal costs a map entry per block, not the block.
+
+use std::collections::HashMap;
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_format::ext::jbd2::{
+    self, CHECKSUM_CRC32, CHECKSUM_CRC32_SIZE, Checksums, CommitBlock, JournalFormat,
+    JournalIncompat, TagFlags,
+};
+use floe_format::{BlockNr, Geometry};
+
+use super::event::{JournalEvent, JournalPlace, RecoveryFault};
+use super::fast_commit;
+use super::finish;
+use super::locate::Journal;
+use super::log::{Log, Ring, is_after};
+
+/// What a replay came to.
+#[derive(Debug)]
+pub struct Replay<D> {
+    /// The device as it will be after recovery. Superblock and descriptors must be read anew.
+    pub overlay: Overlay<D>,
+    /// What was met.
+    pub events: Vec<JournalEvent>,
+    /// Transactions replayed.
+    pub transactions: u32,
+    /// Blocks replayed, each copy counted.
+    pub blocks: u64,
+    /// Blocks left out because a later transaction revoked them.
+    pub revoked_blocks: u64,
+    /// Tags of fast commits replayed.
+    pub fast_commit_tags: u64,
+}
+
+/// Replays a journal over `device` in memory, if it needs that; otherwise only the recorded error
+/// is carried over. `external` is the device of an external journal.
+///
+/// Nothing is written; damage is reported and left out. Work and memory are bounded by the size of
+/// the journal.
+pub fn replay<D: ReadBlocks>(
+    device: D,
+    geo: &Geometry,
+    journal: &Journal,
+    external: Option<&dyn ReadBlocks>,
+) -> Replay<D> {
+    let overlay = Overlay::new(device, geo.block_size);
+    let mut replay = Replay {
+        overlay,
+        events: Vec::new(),
+        transactions: 0,
+        blocks: 0,
+        revoked_blocks: 0,
+        fast_commit_tags: 0,
+    };
+    let is_external = journal.place == JournalPlace::External;
+    if is_external && external.is_none() {
+        return replay;
+    }
+    let mut next = journal.superblock.sequence;
+    let mut stop = Stop::default();
+    if journal.needs_replay && journal.superblock.start != 0 {
+        let device: &dyn ReadBlocks = external.unwrap_or(replay.overlay.base());
+        let log = Log { device, journal };
+        let mut recovery = Recovery {
+            log,
+            geo,
+            format: journal.superblock.format(),
+            overlay: &replay.overlay,
+            in_place: !is_external,
+            report: Report::default(),
+        };
+        let fast = recovery.run();
+        let report = recovery.report;
+        next = report.end;
+        stop = report.stop;
+        replay.events = report.events;
+        replay.transactions = report.transactions;
+        replay.blocks = report.blocks;
+        replay.revoked_blocks = report.revoked_blocks;
+        replay.fast_commit_tags = fast_commit::replay(&replay.overlay, fast, &mut replay.events);
+        stop.failed |=
+            replay.events.iter().any(|event| matches!(event, JournalEvent::RecoveryFailed(_)));
+    }
+    finish::finish(&replay.overlay, geo, journal, next, stop);
+    replay
+}
+
+/// How a recovery ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stop {
+    /// In part or as a whole it failed: `VALID_FS` goes.
+    pub(crate) failed: bool,
+    /// A transaction was corrupt: `ERROR_FS` comes.
+    pub(crate) corrupt: bool,
+}
+
+#[derive(Default)]
+struct Report {
+    events: Vec<JournalEvent>,
+    transactions: u32,
+    blocks: u64,
+    revoked_blocks: u64,
+    /// The transaction after the last one.
+    end: u32,
+    stop: Stop,
+}
+
+/// A control block of the log.
+struct Control {
+    kind: Kind,
+    /// Block of the journal.
+    at: u32,
+    sequence: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Descriptor,
+    Revoke,
+}
+
+struct Recovery<'a, D> {
+    log: Log<'a>,
+    geo: &'a Geometry,
+    format: JournalFormat,
+    overlay: &'a Overlay<D>,
+    /// The journal lies on the device itself, so its blocks can be referred to.
+    in_place: bool,
+    report: Report,
+}
+
+/// The scan's state between two control blocks.
+struct Scan {
+    at: u32,
+    sequence: u32,
+    /// Blocks of the log not passed yet: what ends a log that bites its tail.
+    budget: u32,
+    /// A control block of this transaction did not fit its checksum.
+    doubtful: bool,
+    last_commit_seconds: u64,
+    /// Version 1: checksum of the transaction so far.
+    crc: u32,
+    /// Where replay must end although scanning goes on (asynchronous commits).
+    end: Option<u32>,
+}
+
+/// What the scan does behind a control block.
+#[derive(PartialEq, Eq)]
+enum Next {
+    GoOn,
+    Done,
+    Abort,
+}
+
+impl<D: ReadBlocks> Recovery<'_, D> {
+    /// The three passes. Comes back with the fast commits to replay behind them.
+    fn run(&mut self) -> fast_commit::FastCommits {
+        let superblock = &self.log.journal.superblock;
+        self.report.end = superblock.sequence;
+        let end = self.log.journal.blocks.saturating_sub(self.log.journal.fast_commit_blocks);
+        let ring = Ring::new(superblock.first, end);
+        let Some(ring) = ring.filter(|ring| ring.contains(superblock.start)) else {
+            self.fail(RecoveryFault::LogBounds);
+            return fast_commit::FastCommits::default();
+        };
+        let Some(controls) = self.scan(ring) else {
+            return fast_commit::FastCommits::default();
+        };
+        let Some(revoked) = self.revoke(&controls) else {
+            return fast_commit::FastCommits::default();
+        };
+        for control in controls.iter().filter(|control| control.kind == Kind::Descriptor) {
+            self.replay_descriptor(control, ring, &revoked);
+        }
+        let first = superblock.sequence;
+        self.report.transactions = self.report.end.wrapping_sub(first);
+        fast_commit::scan(self.log, self.geo, self.report.end, &mut self.report.events)
+    }
+
+    fn fail(&mut self, fault: RecoveryFault) {
+        self.report.stop.failed = true;
+        self.report.events.push(JournalEvent::RecoveryFailed(fault));
+    }
+
+    /// Walks the log to its end. The control blocks of all transactions before `report.end` come
+    /// back; `None` if nothing may be replayed.
+    fn scan(&mut self, ring: Ring) -> Option<Vec<Control>> {
+        let superblock = &self.log.journal.superblock;
+        let mut scan = Scan {
+            at: superblock.start,
+            sequence: superblock.sequence,
+            budget: ring.len_blocks(),
+            doubtful: false,
+            last_commit_seconds: 0,
+            crc: u32::MAX,
+            end: None,
+        };
+        let mut controls = Vec::new();
+        let mut block = vec![0; self.log.journal.block_size as usize];
+        loop {
+            let at = scan.at;
+            let Some(budget) = scan.budget.checked_sub(1) else { break };
+            if self.log.read(at, &mut block).is_err() {
+                self.fail(RecoveryFault::Unreadable { log_block: at });
+                return None;
+            }
+            scan.budget = budget;
+            scan.at = ring.advance(at, 1);
+            let header = jbd2::header(&block);
+            let Some(header) = header.filter(|header| header.sequence == scan.sequence) else {
+                break;
+            };
+            let sequence = scan.sequence;
+            let next = match header.blocktype {
+                jbd2::DESCRIPTOR_BLOCK => {
+                    controls.push(Control { kind: Kind::Descriptor, at, sequence });
+                    self.scan_descriptor(&mut scan, ring, &block)
+                }
+                jbd2::REVOKE_BLOCK => {
+                    controls.push(Control { kind: Kind::Revoke, at, sequence });
+                    scan.doubtful |= !self.format.tail_ok(&block);
+                    Next::GoOn
+                }
+                jbd2::COMMIT_BLOCK => self.scan_commit(&mut scan, &block),
+                _ => Next::Done,
+            };
+            match next {
+                Next::GoOn => {}
+                Next::Done => break,
+                Next::Abort => return None,
+            }
+        }
+        let end = scan.end.unwrap_or(scan.sequence);
+        self.report.end = end;
+        controls.retain(|control| is_after(end, control.sequence));
+        Some(controls)
+    }
+
+    fn scan_descriptor(&mut self, scan: &mut Scan, ring: Ring, block: &[u8]) -> Next {
+        scan.doubtful |= !self.format.tail_ok(block);
+        let tags = u32::try_from(self.format.tags(block).count()).unwrap_or(u32::MAX);
+        let Some(budget) = scan.budget.checked_sub(tags) else { return Next::Done };
+        scan.budget = budget;
+        if self.format.checksums == Checksums::V1 && !scan.doubtful && scan.end.is_none() {
+            scan.crc = floe_format::crc::crc32_be(scan.crc, block);
+            let mut data = vec![0; block.len()];
+            for tag in 0..tags {
+                let at = ring.advance(scan.at, tag);
+                if self.log.read(at, &mut data).is_err() {
+                    self.fail(RecoveryFault::Unreadable { log_block: at });
+                    return Next::Abort;
+                }
+                scan.crc = floe_format::crc::crc32_be(scan.crc, &data);
+            }
+        }
+        scan.at = ring.advance(scan.at, tags);
+        Next::GoOn
+    }
+
+    fn scan_commit(&mut self, scan: &mut Scan, block: &[u8]) -> Next {
+        let commit = CommitBlock::decode(block.first_chunk().unwrap_or(&[0; 60]));
+        let older = commit.commit_sec < scan.last_commit_seconds;
+        if scan.doubtful {
+            if !older {
+                self.fail(RecoveryFault::ControlChecksum { sequence: scan.sequence });
+                return Next::Abort;
+            }
+            // A commit from the past: left over from an earlier use of these blocks.
+            return Next::Done;
+        }
+        let v1 = self.format.checksums == Checksums::V1;
+        if v1 && let Some(end) = scan.end {
+            self.corrupt(end);
+            return Next::Done;
+        }
+        if (v1 && !v1_fits(&commit, scan.crc)) || !self.format.commit_ok(block) {
+            if older {
+                return Next::Done;
+            }
+            if scan.end.is_none() {
+                scan.end = Some(scan.sequence);
+                self.corrupt_unless_async(scan.sequence);
+            }
+            if !self.is_async() {
+                return Next::Done;
+            }
+        }
+        scan.crc = u32::MAX;
+        scan.last_commit_seconds = commit.commit_sec;
+        scan.sequence = scan.sequence.wrapping_add(1);
+        Next::GoOn
+    }
+
+    fn is_async(&self) -> bool {
+        self.log.journal.superblock.incompat().contains(JournalIncompat::ASYNC_COMMIT)
+    }
+
+    fn corrupt_unless_async(&mut self, sequence: u32) {
+        if !self.is_async() {
+            self.corrupt(sequence);
+        }
+    }
+
+    fn corrupt(&mut self, sequence: u32) {
+        self.report.stop.corrupt = true;
+        self.report.events.push(JournalEvent::TransactionCorrupt { sequence });
+    }
+
+    /// For each revoked block the last transaction that revoked it.
+    fn revoke(&mut self, controls: &[Control]) -> Option<HashMap<u64, u32>> {
+        let mut revoked: HashMap<u64, u32> = HashMap::new();
+        let mut block = vec![0; self.log.journal.block_size as usize];
+        for control in controls.iter().filter(|control| control.kind == Kind::Revoke) {
+            if self.log.read(control.at, &mut block).is_err() {
+                self.fail(RecoveryFault::Unreadable { log_block: control.at });
+                return None;
+            }
+            let Some(numbers) = self.format.revoked(&block) else {
+                self.fail(RecoveryFault::RevokeCount { sequence: control.sequence });
+                return None;
+            };
+            for number in numbers {
+                let last = revoked.entry(number).or_insert(control.sequence);
+                if is_after(control.sequence, *last) {
+                    *last = control.sequence;
+                }
+            }
+        }
+        Some(revoked)
+    }
+
+    fn replay_descriptor(&mut self, control: &Control, ring: Ring, revoked: &HashMap<u64, u32>) {
+        let mut block = vec![0; self.log.journal.block_size as usize];
+        if self.log.read(control.at, &mut block).is_err() {
+            self.fail(RecoveryFault::Unreadable { log_block: control.at });
+            return;
+        }
+        let mut data = vec![0; block.len()];
+        let mut at = control.at;
+        for tag in self.format.tags(&block) {
+            at = ring.advance(at, 1);
+            let revoked_by = revoked.get(&tag.block);
+            if revoked_by.is_some_and(|&last| !is_after(control.sequence, last)) {
+                self.report.revoked_blocks += 1;
+                continue;
+            }
+            self.replay_block(control.sequence, &tag, at, &mut data);
+        }
+    }
+
+    fn replay_block(&mut self, sequence: u32, tag: &jbd2::Tag, at: u32, data: &mut [u8]) {
+        let block = BlockNr(tag.block);
+        // Block 0 may come before the first data block: with 1 KiB blocks it holds a boot sector.
+        if tag.block >= self.geo.blocks_count {
+            self.fail(RecoveryFault::TargetOutOfRange { sequence, block });
+            return;
+        }
+        let escaped = tag.flags.contains(TagFlags::ESCAPE);
+        let to = self.geo.offset_bytes(block);
+        let by_reference = self.in_place && !escaped;
+        if !by_reference || self.format.has_block_tails() {
+            if self.log.read(at, data).is_err() {
+                self.fail(RecoveryFault::Unreadable { log_block: at });
+                return;
+            }
+            if !self.format.data_ok(tag, sequence, data) {
+                self.fail(RecoveryFault::DataChecksum { sequence, block });
+                return;
+            }
+        }
+        let staged = if by_reference {
+            self.log.offset_bytes(at).is_some_and(|from| self.overlay.stage_copy(to, from).is_ok())
+        } else {
+            if escaped {
+                data[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
+            }
+            self.overlay.write_at(to, data).is_ok()
+        };
+        if staged {
+            self.report.blocks += 1;
+        } else {
+            self.fail(RecoveryFault::TargetOutOfRange { sequence, block });
+        }
+    }
+}
+
+/// Whether a commit block of version 1 fits its transaction. One without any checksum fits too: it
+/// is of a kernel that knew none.
+fn v1_fits(commit: &CommitBlock, crc: u32) -> bool {
+    let stored = (commit.chksum_type, commit.chksum_size, commit.chksum[0]);
+    stored == (CHECKSUM_CRC32, CHECKSUM_CRC32_SIZE, crc) || stored == (0, 0, 0)
+}
