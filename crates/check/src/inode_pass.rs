@@ -165,6 +165,22 @@ fn scan_part(volume: &Volume<'_>, part: TablePart, evidence: &mut InodeEvidence)
     evidence.buffers.table = table;
 }
 
+/// Calls `each` with every inode of a part, without judging anything: for a second look.
+pub fn for_each_inode(
+    volume: &Volume<'_>,
+    part: TablePart,
+    evidence: &mut InodeEvidence,
+    mut each: impl FnMut(&mut InodeEvidence, InodeNr, &Inode<'_>),
+) {
+    let mut table = std::mem::take(&mut evidence.buffers.table);
+    for_each_block(volume, part, &mut table, evidence, |evidence, at, raw, _| {
+        if let Some(inode) = Inode::decode(raw) {
+            each(evidence, volume.geometry.inode_at(part.group, part.first + at), &inode);
+        }
+    });
+    evidence.buffers.table = table;
+}
+
 /// What the block of the inode table says of an inode in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableContext {

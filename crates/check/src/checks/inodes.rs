@@ -1,9 +1,354 @@
 //! Check: what an inode alone can prove.
+//! Reads: the inode and its map nodes.  Keeps: type, links, claims, directory runs, quota use.
+//! Emits: `Inode*`, `RootInode*`, `ReservedInode*`, and what the modules it calls emit.
+//! Does not verify: names (`dir_pass`), link counts (`checks/link_counts.rs`), attribute blocks
+//! (`checks/xattrs.rs`, after the pass), shared blocks (`checks/shared_blocks.rs`).
 
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::superblock::{OS_HURD, OS_LINUX};
+use floe_format::features::{Compat, Incompat, RoCompat};
+
+use super::mapping::{Mapper, Mapping};
+use super::reserved_inodes::{self, Role};
+use super::{block_map, extents, inode_sizes, xattrs};
+use crate::evidence::dirs::{DirFlags, DirInfo};
 use crate::evidence::inode_facts::Facts;
-use crate::inode_pass::{InodeCx, InodeEvidence, TableContext};
+use crate::evidence::quota_usage::Usage;
+use crate::inode_pass::{InodeCx, InodeEvidence, TableContext, Totals};
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::Volume;
 
 /// Checks one inode and says what later passes must know of it.
-pub fn check(_cx: &InodeCx<'_>, _table: TableContext, _evidence: &mut InodeEvidence) -> Facts {
-    Facts::default()
+pub fn check(cx: &InodeCx<'_>, table: TableContext, evidence: &mut InodeEvidence) -> Facts {
+    let base = &cx.inode.base;
+    let role = reserved_inodes::role_of(cx);
+    if base.links_count == 0 && role == Role::Ordinary && is_zero(cx.inode.raw) {
+        return Facts::default();
+    }
+    check_checksum(cx, evidence);
+    if table.garbage_block && base.links_count > 0 {
+        let block = table_block(cx);
+        evidence.found.push(Problem::InodeBlockGarbage { inode: cx.number, block });
+        return Facts::used(cx.inode.file_type()).with_bad();
+    }
+    match role {
+        Role::Ordinary | Role::Root => check_named(cx, role, evidence),
+        Role::BadBlocks => {
+            reserved_inodes::check_bad_blocks(cx, evidence);
+            Facts::used(None)
+        }
+        _ => {
+            check_dtime(cx, evidence);
+            if reserved_inodes::check(cx, role, evidence) {
+                check_body(cx, cx.inode.file_type(), evidence);
+            }
+            Facts::used(None)
+        }
+    }
+}
+
+/// Whether an inode was never used: all its bytes are zero.
+#[inline]
+fn is_zero(raw: &[u8]) -> bool {
+    raw.chunks_exact(8).all(|word| word == [0; 8])
+}
+
+/// The block of the inode table that holds the inode.
+fn table_block(cx: &InodeCx<'_>) -> floe_format::BlockNr {
+    let geometry = &cx.volume.geometry;
+    let Some((group, index)) = geometry.place_of(cx.number) else { return Default::default() };
+    let per_block = geometry.block_size / geometry.inode_size;
+    let table = cx.volume.group(group).inode_table;
+    floe_format::BlockNr(table.0.saturating_add(u64::from(index / per_block)))
+}
+
+/// Problem `inode-checksum-bad`; an inode of zeroes passes.
+#[inline]
+fn check_checksum(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+    let volume = cx.volume;
+    if !volume.features().metadata_csum() {
+        return;
+    }
+    let (stored, expected) =
+        (cx.inode.stored_checksum(), cx.inode.compute_checksum(volume.seed, cx.number));
+    if stored != expected && !is_zero(cx.inode.raw) {
+        evidence.found.push(Problem::InodeChecksumBad { inode: cx.number, stored, expected });
+    }
+}
+
+/// Checks the root or an inode that is not reserved.
+fn check_named(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> Facts {
+    let base = &cx.inode.base;
+    let orphan = cx.volume.is_orphan(cx.number);
+    if !orphan {
+        check_dtime(cx, evidence);
+    }
+    if base.links_count == 0 && !orphan {
+        if base.dtime == 0 && base.mode != 0 && role == Role::Ordinary {
+            evidence.found.push(Problem::DeletedInodeDtimeMissing { inode: cx.number });
+        }
+        return Facts::default();
+    }
+    let file_type = cx.inode.file_type();
+    if role == Role::Root && file_type != Some(FileType::Directory) {
+        let mode = base.mode;
+        evidence.found.push(Problem::RootInodeNotDirectory { inode: cx.number, mode });
+    }
+    count(cx, file_type, &mut evidence.totals);
+    check_fields(cx, evidence);
+    if !matches!(file_type, Some(FileType::Directory | FileType::Regular | FileType::Symlink)) {
+        check_type(cx, file_type, evidence);
+    }
+    check_body(cx, file_type, evidence);
+    let mut facts = Facts::used(file_type);
+    if orphan {
+        facts = facts.with_orphan();
+    }
+    let flags = cx.inode.flags();
+    if flags.contains(InodeFlags::EA_INODE) && file_type == Some(FileType::Regular) {
+        facts = facts.with_ea_inode();
+    }
+    if flags.contains(InodeFlags::ENCRYPT) {
+        facts = facts.with_encrypted();
+    }
+    facts
+}
+
+fn count(cx: &InodeCx<'_>, file_type: Option<FileType>, totals: &mut Totals) {
+    totals.inodes_used += 1;
+    totals.by_type[file_type.map_or(0, |file_type| file_type as usize)] += 1;
+    let large = file_type == Some(FileType::Regular) && cx.inode.size_bytes() >= 1 << 31;
+    totals.large_files += u64::from(large);
+}
+
+/// Deletion times of inodes that are no pending orphans.
+#[inline]
+fn check_dtime(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+    let (inode, dtime) = (cx.number, cx.inode.base.dtime);
+    if dtime == 0 {
+        return;
+    }
+    let sb = &cx.volume.superblock;
+    let inodes = cx.volume.geometry.inodes_count;
+    // A clock that near to 1970 makes honest deletion times look like list members.
+    let odd_clock =
+        [sb.wtime, sb.mtime, sb.mkfs_time].iter().any(|&time| time != 0 && time < inodes);
+    if dtime < inodes && !odd_clock {
+        evidence.found.push(Problem::InodeDtimeLooksLikeOrphanLink { inode, dtime });
+    }
+    let ordinary = !cx.volume.geometry.is_reserved(inode) || inode == InodeNr::ROOT;
+    if cx.inode.base.links_count > 0 && ordinary {
+        evidence.found.push(if inode == InodeNr::ROOT {
+            Problem::RootInodeDtimeSet { inode, dtime }
+        } else {
+            Problem::InodeInUseDtimeSet { inode, dtime }
+        });
+    }
+}
+
+/// Fields that must be zero, and flags that need a feature.
+fn check_fields(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+    let inode = cx.number;
+    let base = &cx.inode.base;
+    let found = &mut evidence.found;
+    let volume = cx.volume;
+    if base.faddr != 0 {
+        found.push(Problem::InodeFaddrNonzero { inode, value: base.faddr });
+    }
+    match volume.superblock.creator_os {
+        OS_LINUX if base.blocks_high != 0 && !volume.has_ro_compat(RoCompat::HUGE_FILE) => {
+            found.push(Problem::InodeBlocksHighNonzero { inode, value: base.blocks_high });
+        }
+        OS_HURD => {
+            let [frag, fsize] = base.blocks_high.to_le_bytes();
+            if frag != 0 {
+                found.push(Problem::InodeFragNonzero { inode, value: frag });
+            }
+            if fsize != 0 {
+                found.push(Problem::InodeFsizeNonzero { inode, value: fsize });
+            }
+        }
+        _ => {}
+    }
+    let flags = cx.inode.flags();
+    let is_dir = cx.inode.file_type() == Some(FileType::Directory);
+    if is_dir && base.size_high != 0 && !volume.has_incompat(Incompat::LARGEDIR) {
+        found.push(Problem::DirectorySizeHighNonzero { inode, value: base.size_high });
+    }
+    if flags.contains(InodeFlags::IMAGIC) && !volume.has_compat(Compat::IMAGIC_INODES) {
+        found.push(Problem::ImagicFlagUnsupported { inode });
+    }
+    if flags.contains(InodeFlags::EA_INODE) && cx.inode.file_type() != Some(FileType::Regular) {
+        found.push(Problem::EaInodeFlagOnNonRegular { inode });
+    }
+    if flags.contains(InodeFlags::INDEX) {
+        if !volume.has_compat(Compat::DIR_INDEX) {
+            found.push(Problem::IndexFlagWithoutDirIndex { inode });
+        } else if !is_dir {
+            found.push(Problem::IndexFlagOnNonDirectory { inode });
+        }
+    }
+}
+
+/// An inode that is no file, directory or link: its type may be undefined, or the type may have
+/// been overwritten while the first block still holds a directory.
+fn check_type(cx: &InodeCx<'_>, file_type: Option<FileType>, evidence: &mut InodeEvidence) {
+    let (inode, mode) = (cx.number, cx.inode.base.mode);
+    if super::lost_directory::is_really_directory(cx, file_type, &mut evidence.buffers.block) {
+        evidence.found.push(Problem::InodeIsReallyDirectory { inode, mode });
+    }
+    if file_type.is_none() {
+        evidence.found.push(Problem::InodeModeIllegal { inode, mode });
+    }
+}
+
+/// Attributes, mapping, sizes and use of an inode.
+fn check_body(cx: &InodeCx<'_>, file_type: Option<FileType>, evidence: &mut InodeEvidence) {
+    let of_attributes = xattrs::check(cx, evidence);
+    let flags = cx.inode.flags();
+    let is_dir = file_type == Some(FileType::Directory);
+    let dir_flags = if is_dir { dir_flags(cx) } else { DirFlags::default() };
+    let mapping = map(cx, file_type, dir_flags, evidence);
+    let ratio = u64::from(cx.volume.geometry.cluster_blocks);
+    let clusters =
+        mapping.clusters + of_attributes.blocks + of_attributes.ea_inode_blocks.div_ceil(ratio);
+    evidence.totals.blocks_mapped += mapping.clusters * ratio;
+    evidence.totals.fragments += mapping.fragments;
+    if is_dir {
+        add_dir(cx, dir_flags, evidence);
+        if clusters == 0 && !flags.contains(InodeFlags::INLINE_DATA) && !mapping.lost {
+            evidence.found.push(Problem::DirectoryWithoutBlocks { inode: cx.number });
+        }
+    }
+    if !mapping.lost {
+        inode_sizes::check_size(
+            cx,
+            file_type,
+            &mapping,
+            of_attributes.inline_bytes,
+            &mut evidence.found,
+        );
+        inode_sizes::check_block_count(cx, clusters, &mut evidence.found);
+    }
+    add_usage(cx, clusters, of_attributes.ea_inodes, evidence);
+}
+
+/// Walks the mapping of an inode, whatever its kind; nothing for one that has no blocks.
+pub(super) fn map(
+    cx: &InodeCx<'_>,
+    file_type: Option<FileType>,
+    dir_flags: DirFlags,
+    evidence: &mut InodeEvidence,
+) -> Mapping {
+    let flags = cx.inode.flags();
+    let with_extents = cx.volume.has_incompat(Incompat::EXTENTS);
+    let inode = cx.number;
+    let live = matches!(file_type, Some(FileType::Regular | FileType::Directory));
+    if flags.contains(InodeFlags::EXTENTS) && !with_extents {
+        let known = extents::root_ok(cx);
+        evidence.found.push(if known {
+            Problem::ExtentsFeatureMissing { inode }
+        } else {
+            Problem::ExtentsFlagUnsupported { inode }
+        });
+        if !known {
+            return Mapping { lost: true, ..Mapping::default() };
+        }
+    }
+    if !has_blocks(cx, file_type) {
+        return Mapping::default();
+    }
+    if flags.contains(InodeFlags::EXTENTS) {
+        return extents::walk(&mut Mapper::new(*cx, dir_flags, evidence));
+    }
+    if with_extents && live && !flags.contains(InodeFlags::INLINE_DATA) && extents::root_ok(cx) {
+        evidence.found.push(Problem::ExtentsFlagMissing { inode });
+        return extents::walk(&mut Mapper::new(*cx, dir_flags, evidence));
+    }
+    let mapping = block_map::walk(&mut Mapper::new(*cx, dir_flags, evidence));
+    let bigalloc = cx.volume.has_ro_compat(RoCompat::BIGALLOC);
+    let ordinary = inode == InodeNr::ROOT || !cx.volume.geometry.is_reserved(inode);
+    if bigalloc && ordinary && live && mapping.clusters > 0 {
+        evidence.found.push(Problem::BigallocBlockMappedFile { inode });
+    }
+    mapping
+}
+
+/// Whether `i_block` maps blocks: files, directories and long symlinks without inline data.
+fn has_blocks(cx: &InodeCx<'_>, file_type: Option<FileType>) -> bool {
+    let inode = cx.inode;
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        return false;
+    }
+    match file_type {
+        Some(FileType::Regular | FileType::Directory) => true,
+        Some(FileType::Symlink) => {
+            let base = &inode.base;
+            if inode.file_acl(cx.volume.has_incompat(Incompat::BIT64)) == 0 {
+                return base.blocks_lo != 0;
+            }
+            // With an attribute block `i_blocks` does not tell: look at the target's length.
+            base.size_lo >= 60 || (base.size_lo > 4 && inode.block_word(1) == Some(0))
+        }
+        _ => false,
+    }
+}
+
+/// What the directory pass must know of a directory.
+fn dir_flags(cx: &InodeCx<'_>) -> DirFlags {
+    let flags = cx.inode.flags();
+    let mut known = DirFlags::default();
+    let indexed = flags.contains(InodeFlags::INDEX) && cx.volume.has_compat(Compat::DIR_INDEX);
+    known.set(DirFlags::INDEXED, indexed);
+    known.set(DirFlags::ENCRYPTED, flags.contains(InodeFlags::ENCRYPT));
+    let casefold = flags.contains(InodeFlags::CASEFOLD);
+    known.set(DirFlags::CASEFOLD, casefold && cx.volume.has_incompat(Incompat::CASEFOLD));
+    known.set(DirFlags::INLINE, flags.contains(InodeFlags::INLINE_DATA));
+    known
+}
+
+fn add_dir(cx: &InodeCx<'_>, flags: DirFlags, evidence: &mut InodeEvidence) {
+    let size_blocks = cx.inode.size_bytes() / u64::from(cx.volume.geometry.block_size);
+    let size_blocks = u32::try_from(size_blocks).unwrap_or(u32::MAX);
+    evidence.dirs.infos.push(DirInfo { inode: cx.number, size_blocks });
+    if flags.contains(DirFlags::INLINE) {
+        evidence.dirs.inline.push(cx.number);
+    }
+}
+
+/// Adds what the inode uses to its owner, group and project.
+fn add_usage(cx: &InodeCx<'_>, clusters: u64, ea_inodes: u64, evidence: &mut InodeEvidence) {
+    let volume = cx.volume;
+    if !volume.has_ro_compat(RoCompat::QUOTA) {
+        return;
+    }
+    let sb = &volume.superblock;
+    let ordinary = cx.number == InodeNr::ROOT || !volume.geometry.is_reserved(cx.number);
+    let hidden = [sb.prj_quota_inum, sb.orphan_file_inum].contains(&cx.number.0)
+        || cx.inode.flags().contains(InodeFlags::EA_INODE);
+    if !ordinary || hidden {
+        return;
+    }
+    let cluster_bytes =
+        u64::from(volume.geometry.block_size) * u64::from(volume.geometry.cluster_blocks);
+    let usage = Usage { space_bytes: clusters * cluster_bytes, inodes: 1 + ea_inodes };
+    let project = if volume.has_ro_compat(RoCompat::PROJECT) && cx.inode.has_extra(32) {
+        cx.inode.extra.projid
+    } else {
+        0
+    };
+    for (kind, id) in [cx.inode.uid(), cx.inode.gid(), project].into_iter().enumerate() {
+        evidence.quota.add(kind, id, usage);
+    }
+}
+
+/// What all inodes together prove about the superblock.
+pub fn check_totals(volume: &Volume<'_>, totals: &Totals, found: &mut Findings) {
+    if totals.large_files > 0 && !volume.has_ro_compat(RoCompat::LARGE_FILE) {
+        found.push(Problem::LargeFileFeatureMissing);
+    }
+    if totals.large_files > 0 && volume.superblock.rev_level == 0 {
+        found.push(Problem::RevisionZeroWithLargeFiles);
+    }
 }

@@ -1,6 +1,13 @@
 //! One file a check, named by its object. A check reads and reports; it writes nothing and never
 //! stops at the first fault.
 
+pub mod block_map;
+pub mod extents;
 pub mod inode_block;
+pub mod inode_sizes;
 pub mod inodes;
+pub mod lost_directory;
+pub mod mapping;
+pub mod reserved_inodes;
+pub mod shared_blocks;
 pub mod xattrs;

@@ -13,12 +13,28 @@ use super::block_set::BlockSet;
 pub struct Claims {
     used: BlockSet,
     shared: BlockSet,
+    /// Where claims are listed instead, while one inode's are asked for.
+    recorded: Option<Vec<(u64, u64)>>,
 }
 
 impl Claims {
+    /// Claims that are listed, not marked: to learn what one inode claims.
+    pub fn recording() -> Self {
+        Self { recorded: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// The runs listed so far, as (first cluster, number), in the order they were claimed.
+    pub fn take_recorded(&mut self) -> Vec<(u64, u64)> {
+        self.recorded.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Claims clusters `start..start + len`.
     #[inline]
     pub fn claim_clusters(&mut self, start: u64, len: u64) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push((start, len));
+            return;
+        }
         let shared = &mut self.shared;
         self.used.insert(start, len, |word, bits| note(shared, word, bits));
     }
@@ -31,6 +47,9 @@ impl Claims {
 
     /// Marks clusters as claimed more than once (a misaligned mapping, for example).
     pub fn share_clusters(&mut self, start: u64, len: u64) {
+        if self.recorded.is_some() {
+            return;
+        }
         self.shared.insert(start, len, |_, _| ());
     }
 

@@ -1,0 +1,166 @@
+//! Check: the block map (direct and indirect pointers) of an inode.
+//! Reads: `i_block` and the indirect blocks.  Keeps: claims, directory runs.
+//! Emits: `BlockMap*`, `FileTooBig`, `DirectoryTooBig`, `SymlinkTooBig`, `UnreadableBlock`.
+//! Does not verify: overlap with other inodes (`checks/shared_blocks.rs`).
+
+use floe_format::ext::indirect::{pointers, root_slot, span_blocks};
+use floe_format::ext::inode::FileType;
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+
+use super::mapping::{Mapper, Mapping};
+use crate::problem::Problem;
+
+/// e2fsck offers to clear an inode after each this many illegal blocks.
+const MANY_BAD_BLOCKS: u32 = 12;
+
+/// What is known while walking one block map.
+struct Walk<'m, 'a, 'e> {
+    mapper: &'m mut Mapper<'a, 'e>,
+    bad_blocks: u32,
+    /// Adjacent data blocks not yet mapped: logical start, run.
+    pending: Option<(u64, BlockRun)>,
+}
+
+/// Walks the block map of an inode.
+pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
+    let block_size = mapper.cx.volume.geometry.block_size;
+    let resize = mapper.inode() == InodeNr::RESIZE;
+    let mut walk = Walk { mapper, bad_blocks: 0, pending: None };
+    for index in 0..15 {
+        let pointer = walk.mapper.cx.inode.block_word(index).unwrap_or(0);
+        let Some((logical, level)) = root_slot(block_size, index) else { continue };
+        if resize {
+            walk.resize_inode_word(index, pointer);
+        } else {
+            walk.pointer(pointer, logical.0, level as u8);
+        }
+    }
+    walk.flush();
+    if walk.bad_blocks >= MANY_BAD_BLOCKS {
+        let (inode, count) = (walk.mapper.inode(), walk.bad_blocks);
+        walk.mapper.report(Problem::BlockMapTooManyBadBlocks { inode, count });
+    }
+    walk.mapper.mapping
+}
+
+impl Walk<'_, '_, '_> {
+    /// The resize inode's blocks belong to the reserved descriptors, which count as static metadata
+    /// and were judged by `checks/resize_inode.rs`: only its double-indirect block is its own.
+    fn resize_inode_word(&mut self, index: usize, pointer: u32) {
+        let block = BlockNr(u64::from(pointer));
+        let volume = self.mapper.cx.volume;
+        if pointer == 0 || !volume.geometry.contains(block) {
+            return;
+        }
+        if index != 13 {
+            self.mapper.mapping.clusters += 1;
+            return;
+        }
+        self.mapper.evidence.claims.claim(&volume.geometry, BlockRun::new(block, 1));
+        self.mapper.mapping.clusters += 1;
+        let mut bytes = Vec::new();
+        if volume.read_block(block, &mut bytes).is_err() {
+            return;
+        }
+        // Each descriptor block listed here, and the copies that it lists in turn.
+        let mut copies = Vec::new();
+        for block in
+            pointers(&bytes).filter(|&block| block != 0).map(|block| BlockNr(u64::from(block)))
+        {
+            self.mapper.mapping.clusters += 1;
+            if volume.geometry.contains(block) && volume.read_block(block, &mut copies).is_ok() {
+                self.mapper.mapping.clusters +=
+                    pointers(&copies).filter(|&copy| copy != 0).count() as u64;
+            }
+        }
+    }
+
+    /// One pointer: to a data block (level 0) or an indirect block.
+    fn pointer(&mut self, pointer: u32, logical: u64, level: u8) {
+        if pointer == 0 {
+            return;
+        }
+        let block = BlockNr(u64::from(pointer));
+        if let Some(problem) = self.judge(block, logical, level) {
+            self.bad_blocks += 1;
+            self.mapper.report(problem);
+            return;
+        }
+        if level == 0 {
+            self.data(block, logical);
+        } else {
+            self.flush();
+            self.indirect(block, logical, level);
+        }
+    }
+
+    /// The first thing wrong with a pointer.
+    fn judge(&self, block: BlockNr, first: u64, level: u8) -> Option<Problem> {
+        let cx = &self.mapper.cx;
+        let inode = cx.number;
+        let logical = LogicalBlock(first);
+        if !cx.volume.geometry.contains(block) {
+            return Some(Problem::BlockMapBlockOutOfRange { inode, logical, block, level });
+        }
+        if level > 0 {
+            return None;
+        }
+        let most = 1u64 << (31 - cx.volume.superblock.log_block_size.min(20));
+        let pending = self.pending.map_or(0, |(_, run)| run.len_blocks);
+        let too_many = self.mapper.mapping.clusters + pending + 1 >= most;
+        match self.mapper.file_type {
+            Some(FileType::Directory) => (too_many || self.mapper.too_far_for_dir(first))
+                .then_some(Problem::DirectoryTooBig { inode, logical, block }),
+            Some(FileType::Regular) => {
+                too_many.then_some(Problem::FileTooBig { inode, logical, block })
+            }
+            _ => (first > 0).then_some(Problem::SymlinkTooBig { inode, logical, block }),
+        }
+    }
+
+    /// Joins adjacent data blocks, so that claims are made by run.
+    fn data(&mut self, block: BlockNr, logical: u64) {
+        match &mut self.pending {
+            Some((start, run)) if run.end() == block && *start + run.len_blocks == logical => {
+                run.len_blocks += 1;
+            }
+            _ => {
+                self.flush();
+                self.pending = Some((logical, BlockRun::new(block, 1)));
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some((logical, run)) = self.pending.take() {
+            self.mapper.map(logical, run, true);
+        }
+    }
+
+    /// Reads an indirect block and follows its pointers.
+    fn indirect(&mut self, block: BlockNr, logical: u64, level: u8) {
+        let inode = self.mapper.inode();
+        if !self.mapper.claim_node(block, LogicalBlock(logical)) {
+            // Met before in this inode: it is claimed twice now, which the shared-block check sees.
+            return;
+        }
+        let at = usize::from(level);
+        let nodes = &mut self.mapper.evidence.buffers.nodes;
+        if nodes.len() <= at {
+            nodes.resize_with(at + 1, Vec::new);
+        }
+        let mut bytes = std::mem::take(&mut nodes[at]);
+        if self.mapper.cx.volume.read_block(block, &mut bytes).is_err() {
+            self.mapper.report(Problem::UnreadableBlock { inode, block });
+            let logical = LogicalBlock(logical);
+            self.mapper.report(Problem::InodeBlockWalkFailed { inode, logical, block, level });
+        } else {
+            let span = span_blocks(self.mapper.cx.volume.geometry.block_size, u32::from(level) - 1);
+            for (slot, pointer) in pointers(&bytes).enumerate() {
+                self.pointer(pointer, logical + slot as u64 * span, level - 1);
+            }
+            self.flush();
+        }
+        self.mapper.evidence.buffers.nodes[at] = bytes;
+    }
+}

@@ -1,0 +1,146 @@
+//! Check: blocks claimed more than once (e2fsck's passes 1B to 1D).
+//! Reads: every inode again, but only if some cluster is claimed twice.  Keeps: who claims what.
+//! Emits: `MultiplyClaimed*`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use floe_exec::{Accumulator, Pool};
+use floe_format::ext::inode::Inode;
+use floe_format::features::RoCompat;
+use floe_format::{BlockNr, Geometry, InodeNr};
+
+use super::inodes;
+use crate::evidence::block_set::BlockSet;
+use crate::evidence::claims::Claims;
+use crate::evidence::dirs::DirFlags;
+use crate::evidence::inode_facts::InodeFacts;
+use crate::inode_pass::{self, InodeCx, InodeEvidence};
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::Volume;
+
+/// Runs of shared clusters, each with an inode that claims it.
+#[derive(Debug, Default)]
+struct Sharers {
+    runs: Vec<(InodeNr, u64, u64)>,
+    scratch: InodeEvidence,
+}
+
+impl Accumulator for Sharers {
+    fn merge(&mut self, mut other: Self) {
+        self.runs.append(&mut other.runs);
+    }
+}
+
+/// Finds the inodes that claim clusters of `claims.shared()`. `attribute_uses` are the attribute
+/// blocks and the inodes that use them.
+pub fn check(
+    volume: &Volume<'_>,
+    facts: &InodeFacts,
+    claims: &Claims,
+    attribute_uses: &[(BlockNr, InodeNr)],
+    pool: &Pool,
+) -> Findings {
+    let mut found = Findings::default();
+    let shared = claims.shared();
+    if shared.is_empty() || volume.has_ro_compat(RoCompat::SHARED_BLOCKS) {
+        return found;
+    }
+    let mut sharers: Sharers =
+        pool.run(&inode_pass::table_parts(volume), |own: &mut Sharers, part| {
+            let Sharers { runs, scratch } = own;
+            inode_pass::for_each_inode(volume, *part, scratch, |scratch, number, inode| {
+                if facts.get(number).is_used() && number != InodeNr::BAD_BLOCKS {
+                    collect(volume, number, inode, shared, scratch, runs);
+                }
+            });
+            scratch.found.0.clear();
+        });
+    let geometry = &volume.geometry;
+    for &(block, inode) in attribute_uses {
+        if geometry.contains(block) && shared.contains(geometry.cluster_of(block)) {
+            sharers.runs.push((inode, geometry.cluster_of(block), 1));
+        }
+    }
+    sharers.runs.sort_unstable();
+    report(volume, &sharers.runs, &mut found);
+    found
+}
+
+/// Adds the shared clusters that one inode claims.
+fn collect(
+    volume: &Volume<'_>,
+    number: InodeNr,
+    inode: &Inode<'_>,
+    shared: &BlockSet,
+    scratch: &mut InodeEvidence,
+    runs: &mut Vec<(InodeNr, u64, u64)>,
+) {
+    let cx = InodeCx { volume, number, inode };
+    scratch.claims = Claims::recording();
+    inodes::map(&cx, inode.file_type(), DirFlags::default(), scratch);
+    scratch.dirs.runs.clear();
+    for (start, len) in scratch.claims.take_recorded() {
+        let mut at = start;
+        while at < start + len {
+            if shared.word(at) == 0 {
+                at += 64;
+                continue;
+            }
+            if shared.contains(at) {
+                match runs.last_mut() {
+                    Some((last, first, len)) if *last == number && *first + *len == at => *len += 1,
+                    _ => runs.push((number, at, 1)),
+                }
+            }
+            at += 1;
+        }
+    }
+}
+
+/// First block of a cluster.
+fn block_of(geometry: &Geometry, cluster: u64) -> BlockNr {
+    BlockNr(geometry.first_data_block.0 + (cluster << geometry.cluster_bits))
+}
+
+/// Reports each inode's shared runs, and who shares them.
+fn report(volume: &Volume<'_>, runs: &[(InodeNr, u64, u64)], found: &mut Findings) {
+    let geometry = &volume.geometry;
+    let mut by_cluster: BTreeMap<u64, BTreeSet<InodeNr>> = BTreeMap::new();
+    for &(inode, start, len) in runs {
+        for cluster in start..start + len {
+            by_cluster.entry(cluster).or_default().insert(inode);
+        }
+    }
+    for of_inode in runs.chunk_by(|left, right| left.0 == right.0) {
+        let Some(&(inode, ..)) = of_inode.first() else { continue };
+        let mut sharers = BTreeSet::new();
+        let (mut blocks, mut on_metadata) = (0, false);
+        for &(_, start, len) in of_inode {
+            let block = block_of(geometry, start);
+            let len_blocks = len << geometry.cluster_bits;
+            found.push(if len == 1 {
+                Problem::MultiplyClaimedBlock { inode, block }
+            } else {
+                Problem::MultiplyClaimedRange { inode, block, len: len_blocks }
+            });
+            blocks += len_blocks;
+            for cluster in start..start + len {
+                sharers.extend(by_cluster.get(&cluster).into_iter().flatten().copied());
+                on_metadata |= volume.metadata.used().contains(cluster);
+            }
+        }
+        sharers.remove(&inode);
+        if inode == InodeNr::RESIZE {
+            continue;
+        }
+        let count = u32::try_from(sharers.len()).unwrap_or(u32::MAX);
+        found.push(Problem::MultiplyClaimedFile { inode, shared_blocks: blocks, sharers: count });
+        if on_metadata {
+            found.push(Problem::MultiplyClaimedWithMetadata { inode });
+        }
+        // Thousands of inodes on one block would make millions of pairs.
+        for sharer in sharers.into_iter().take(16) {
+            found.push(Problem::MultiplyClaimedSharer { inode, sharer });
+        }
+    }
+}
