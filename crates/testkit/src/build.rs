@@ -95,6 +95,15 @@ pub fn mke2fs(path: &Path, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Runs commands of debugfs, one a line, on an image, and wants no complaint.
+///
+/// # Errors
+/// debugfs complains, or is missing.
+pub fn debugfs(image: &Image, script: &str) -> Result<String> {
+    let folder = tool::scratch("floe-debugfs-")?;
+    populate::debugfs(image.path(), folder.path(), script)
+}
+
 fn build(profile: Profile) -> Result<Contents> {
     // Tools that open an image with multiple-mount protection for writing wait for many seconds:
     // fill it without, and protect it afterwards.

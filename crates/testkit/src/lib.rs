@@ -12,6 +12,7 @@ pub mod image;
 pub mod kernel;
 pub mod oracle;
 pub mod profile;
+pub mod recipe;
 pub mod rng;
 pub mod tool;
 pub mod volume;
