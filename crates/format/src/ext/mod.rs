@@ -1,6 +1,7 @@
 //! ext4's own structures, one a file.
 
 pub mod bitmap;
+pub mod casefold;
 pub mod crypt;
 pub mod dirent;
 pub mod dirhash;
