@@ -5,7 +5,9 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -101,17 +103,23 @@ fn as_range(run: BlockRun) -> Option<RangeInclusive<u64>> {
     (run.len_blocks > 0).then(|| run.start.0..=run.end().0 - 1)
 }
 
-fn desc_of(image: &[u8], geo: &Geometry, group: GroupNr) -> GroupDesc {
+fn superblock_at(image: &File, at: u64) -> Superblock {
+    let mut bytes = [0; 1024];
+    image.read_exact_at(&mut bytes, at).unwrap();
+    Superblock::decode(&bytes)
+}
+
+fn desc_of(image: &File, geo: &Geometry, group: GroupNr) -> GroupDesc {
     let per_block = geo.block_size / geo.desc_size;
     let block = geo.primary_desc_block(group.0 / per_block);
-    let at =
-        geo.offset_bytes(block) as usize + (group.0 % per_block) as usize * geo.desc_size as usize;
-    let bytes = &image[at..at + geo.desc_size as usize];
+    let at = geo.offset_bytes(block) + u64::from(group.0 % per_block * geo.desc_size);
+    let mut bytes = vec![0; geo.desc_size as usize];
+    image.read_exact_at(&mut bytes, at).unwrap();
     let high = bytes.get(32..).and_then(|rest| rest.first_chunk());
     GroupDesc::decode(bytes.first_chunk().unwrap(), high)
 }
 
-fn derived(image: &[u8], geo: &Geometry, group: GroupNr) -> Places {
+fn derived(image: &File, geo: &Geometry, group: GroupNr) -> Places {
     let desc = desc_of(image, geo, group);
     let table = BlockRun::new(desc.inode_table, u64::from(geo.inode_table_blocks));
     Places {
@@ -126,13 +134,12 @@ fn derived(image: &[u8], geo: &Geometry, group: GroupNr) -> Places {
 }
 
 /// Every backup superblock is where the geometry says, and nowhere near is one that it omits.
-fn check_superblocks(name: &str, image: &[u8], geo: &Geometry) {
+fn check_superblocks(name: &str, image: &File, geo: &Geometry) {
     for group in (0..geo.group_count).map(GroupNr) {
         let place = geo.superblock_of(group);
         let block = place.unwrap_or(geo.group_start(group));
-        let at = if group.0 == 0 { 1024 } else { geo.offset_bytes(block) as usize };
-        let Some(bytes) = image.get(at..at + 1024) else { continue };
-        let copy = Superblock::decode(bytes.first_chunk().unwrap());
+        let at = if group.0 == 0 { 1024 } else { geo.offset_bytes(block) };
+        let copy = superblock_at(image, at);
         assert_eq!(copy.magic == MAGIC, place.is_some(), "{name}: superblock in {group}");
         if place.is_some() {
             assert_eq!(u32::from(copy.block_group_nr), group.0, "{name}: superblock in {group}");
@@ -149,17 +156,17 @@ fn places_equal_dumpe2fs() {
     for (name, args, size) in PROFILES {
         let file = tempfile::NamedTempFile::new().unwrap();
         support::mke2fs(&mke2fs, file.path(), args, size);
-        let image = std::fs::read(file.path()).unwrap();
-        let sb = Superblock::decode(image[1024..].first_chunk().unwrap());
+        let image = file.as_file();
+        let sb = superblock_at(image, 1024);
         let geo = Geometry::new(&sb, Strictness::Strict)
             .unwrap_or_else(|fault| panic!("{name}: {fault:?}"));
         let listed = listed(&dumpe2fs, file.path());
         assert_eq!(listed.len(), geo.group_count as usize, "{name}: groups");
         for (group, theirs) in &listed {
-            let ours = derived(&image, &geo, GroupNr(*group));
+            let ours = derived(image, &geo, GroupNr(*group));
             assert_eq!(&ours, theirs, "{name}: group {group}");
         }
-        check_superblocks(name, &image, &geo);
+        check_superblocks(name, image, &geo);
         let last = geo.group_of(BlockNr(geo.blocks_count - 1));
         assert_eq!(last, Some(GroupNr(geo.group_count - 1)), "{name}");
         assert_eq!(geo.group_of(BlockNr(geo.blocks_count)), None, "{name}");

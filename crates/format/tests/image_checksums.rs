@@ -49,7 +49,7 @@ const PROFILES: &[(&str, &str, &str)] = &[
     ),
     ("crc16", "-b 1024 -g 1024 -O extent,uninit_bg,dir_index,ext_attr", "48M"),
     ("crc16, 64bit", "-b 1024 -g 1024 -O extent,64bit,uninit_bg,dir_index,ext_attr", "48M"),
-    ("64k", "-b 65536 -O extent,64bit,metadata_csum,dir_index,ext_attr", "256M"),
+    ("64k", "-b 65536 -O extent,64bit,metadata_csum,dir_index,ext_attr", "80M"),
 ];
 
 /// Folders with many entries, a fragmented file, links, attributes in inodes and in a block.

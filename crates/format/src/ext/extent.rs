@@ -82,6 +82,27 @@ impl From<RawExtent> for Extent {
     }
 }
 
+impl Extent {
+    /// The entry as stored; `None` if the logical start needs more than 32 bits, the physical one
+    /// more than 48, or the length is not 1 to 32768 blocks (32767 unwritten).
+    pub fn to_raw(&self) -> Option<RawExtent> {
+        let len = u16::try_from(self.run.len_blocks).ok()?;
+        let most = if self.unwritten { MAX_INIT_LEN - 1 } else { MAX_INIT_LEN };
+        if len == 0 || len > most {
+            return None;
+        }
+        let (start_hi, start_lo) = halves(self.run.start)?;
+        let block = u32::try_from(self.logical.0).ok()?;
+        let len = if self.unwritten { len + MAX_INIT_LEN } else { len };
+        Some(RawExtent { block, len, start_hi, start_lo })
+    }
+}
+
+/// A block number as its upper 16 and lower 32 bits; `None` above 48 bits.
+fn halves(block: BlockNr) -> Option<(u16, u32)> {
+    Some((u16::try_from(block.0 >> 32).ok()?, (block.0 & 0xffff_ffff) as u32))
+}
+
 /// An index entry with its halves joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
@@ -99,6 +120,25 @@ impl From<RawIndex> for Index {
             node: BlockNr(u64::from(raw.leaf_lo) | u64::from(raw.leaf_hi) << 32),
         }
     }
+}
+
+impl Index {
+    /// The entry as stored; `None` if the logical start needs more than 32 bits or the node's block
+    /// more than 48.
+    pub fn to_raw(&self) -> Option<RawIndex> {
+        let (leaf_hi, leaf_lo) = halves(self.node)?;
+        let block = u32::try_from(self.logical.0).ok()?;
+        Some(RawIndex { block, leaf_lo, leaf_hi, unused: 0 })
+    }
+}
+
+/// Writes the checksum behind the entries of a node in a block. `None`, and nothing written, if
+/// its header's `max` leaves no room for it.
+pub fn write_checksum(inode_seed: u32, block: &mut [u8]) -> Option<()> {
+    let node = ExtentNode::new(block)?;
+    let (at, checksum) = (node.tail_offset(), node.compute_checksum(inode_seed));
+    block.get_mut(at..at + 4)?.copy_from_slice(&checksum.to_le_bytes());
+    Some(())
 }
 
 /// A node: the 60 bytes of `i_block` or a whole block.
@@ -168,5 +208,58 @@ impl<'a> ExtentNode<'a> {
     /// The checksum of a node in a block. `inode_seed` comes from [`crate::crc::Seed::of_inode`].
     pub fn compute_checksum(&self, inode_seed: u32) -> u32 {
         crc32c(inode_seed, self.bytes.get(..self.tail_offset()).unwrap_or(self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn entries_survive(logical: u32, len in 1u16..=32768, start in 0u64..1 << 48, unwritten: bool) {
+            let len = if unwritten { len.min(32767) } else { len };
+            let run = BlockRun::new(BlockNr(start), u64::from(len));
+            let logical = LogicalBlock(u64::from(logical));
+            let extent = Extent { logical, run, unwritten };
+            prop_assert_eq!(Extent::from(extent.to_raw().unwrap()), extent);
+            let index = Index { logical, node: BlockNr(start) };
+            prop_assert_eq!(Index::from(index.to_raw().unwrap()), index);
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..1100)) {
+            let Some(node) = ExtentNode::new(&bytes) else { return Ok(()) };
+            let _ = (node.header_ok(), node.stored_checksum(), node.compute_checksum(1));
+            let _ = (node.extent(0), node.index(u16::MAX), node.capacity());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_stored_is_refused() {
+        let extent = |logical, start, len, unwritten| Extent {
+            logical: LogicalBlock(logical),
+            run: BlockRun::new(BlockNr(start), len),
+            unwritten,
+        };
+        assert!(extent(0, 1, 32768, false).to_raw().is_some());
+        assert!(extent(0, 1, 32769, false).to_raw().is_none());
+        assert!(extent(0, 1, 32768, true).to_raw().is_none());
+        assert!(extent(0, 1, 0, false).to_raw().is_none());
+        assert!(extent(1 << 32, 1, 1, false).to_raw().is_none());
+        assert!(extent(0, 1 << 48, 1, false).to_raw().is_none());
+    }
+
+    #[test]
+    fn a_written_checksum_fits() {
+        let mut block = vec![0; 1024];
+        let header = ExtentHeader { magic: MAGIC, entries: 0, max: 84, depth: 0, generation: 0 };
+        header.encode_into(block.first_chunk_mut().unwrap());
+        write_checksum(5, &mut block).unwrap();
+        let node = ExtentNode::new(&block).unwrap();
+        assert!(node.header_ok());
+        assert_eq!(node.stored_checksum(), Some(node.compute_checksum(5)));
+        assert!(write_checksum(5, &mut block[..64]).is_none());
     }
 }

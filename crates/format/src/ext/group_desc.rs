@@ -182,3 +182,24 @@ impl GroupDesc {
         crc16(crc, bytes.get(0x20..).unwrap_or(&[]))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn descriptors_survive(bytes: [u8; 32], high: [u8; 32]) {
+            let desc = GroupDesc::decode(&bytes, Some(&high));
+            let (mut low_again, mut high_again) = (bytes, high);
+            desc.encode_into(&mut low_again, Some(&mut high_again));
+            prop_assert_eq!((low_again, high_again), (bytes, high));
+            let (mut low_new, mut high_new) = ([0; 32], [0; 32]);
+            desc.encode_into(&mut low_new, Some(&mut high_new));
+            prop_assert_eq!(GroupDesc::decode(&low_new, Some(&high_new)), desc);
+            let short = GroupDesc::decode(&bytes, None);
+            prop_assert!(short.block_bitmap.0 <= u64::from(u32::MAX) && short.itable_unused < 65536);
+        }
+    }
+}

@@ -17,7 +17,7 @@ pub fn pointers_per_block(block_size: u32) -> u64 {
 /// Logical blocks that one pointer at `level` covers: 1 for a data block (level 0), else all data
 /// blocks below an indirect block of that level (1 to 3).
 pub fn span_blocks(block_size: u32, level: u32) -> u64 {
-    pointers_per_block(block_size).pow(level)
+    pointers_per_block(block_size).saturating_pow(level)
 }
 
 /// The first logical block below the `i_block` word `index` (0 to 14), and the level of what the

@@ -293,6 +293,12 @@ impl Superblock {
             || Self::compute_checksum(bytes) == le::<u32, 0x3fc, 1024>(bytes)
     }
 
+    /// Writes the checksum at the end of `bytes`.
+    pub fn write_checksum(bytes: &mut [u8; 1024]) {
+        let checksum = Self::compute_checksum(bytes);
+        crate::layout::put_le::<u32, 0x3fc, 1024>(bytes, &checksum);
+    }
+
     /// The volume label up to its first NUL, with bytes that are not UTF-8 replaced.
     pub fn label(&self) -> String {
         let end = self.volume_name.iter().position(|&byte| byte == 0).unwrap_or(16);

@@ -349,6 +349,14 @@ pub fn block_checksum(seed: Seed, block_nr: BlockNr, block: &[u8]) -> u32 {
     crc32c(crc, block.get(0x14..).unwrap_or(&[]))
 }
 
+/// Writes the checksum of an attribute block; blocks too short for a header are left alone.
+pub fn write_block_checksum(seed: Seed, block_nr: BlockNr, block: &mut [u8]) {
+    let checksum = block_checksum(seed, block_nr, block);
+    if let Some(field) = block.get_mut(0x10..0x14) {
+        field.copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
 /// Whether the checksum of an attribute block fits; false if it is too short for a header.
 pub fn block_checksum_ok(seed: Seed, block_nr: BlockNr, block: &[u8]) -> bool {
     block.first_chunk().is_some_and(|header| {
