@@ -12,11 +12,13 @@ pub mod inode_pass;
 pub mod journal;
 pub mod options;
 pub mod problem;
+pub mod reader;
 pub mod report;
 pub mod volume;
 
 pub use error::CheckError;
 pub use options::{CheckOptions, JournalUse};
 pub use problem::Problem;
+pub use reader::Reader;
 pub use report::Report;
 pub use volume::Volume;
