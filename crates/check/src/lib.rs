@@ -6,18 +6,24 @@
 //! cannot be seen in them.
 
 pub mod checks;
+pub mod descriptors;
 pub mod error;
 pub mod evidence;
 pub mod inode_pass;
 pub mod journal;
+pub mod layout_map;
+pub mod open;
 pub mod options;
+pub mod pipeline;
 pub mod problem;
 pub mod reader;
+pub mod recovery;
 pub mod report;
 pub mod volume;
 
 pub use error::CheckError;
 pub use options::{CheckOptions, JournalUse};
+pub use pipeline::check;
 pub use problem::Problem;
 pub use reader::Reader;
 pub use report::Report;

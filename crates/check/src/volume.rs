@@ -10,6 +10,8 @@ use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
 use crate::evidence::claims::Claims;
+use crate::open::Opened;
+use crate::problem::Findings;
 
 /// A file system whose superblock and descriptors were read; what every check looks at.
 pub struct Volume<'d> {
@@ -30,9 +32,30 @@ pub struct Volume<'d> {
     pub orphans: Vec<floe_format::InodeNr>,
     /// Seconds since 1970 that count as now.
     pub now_seconds: i64,
+    /// The block of the superblock in use, if it is a backup.
+    pub used_backup: Option<BlockNr>,
 }
 
-impl Volume<'_> {
+impl<'d> Volume<'d> {
+    /// The volume of an opened file system, and what was found while opening it. `device` is the
+    /// one it was opened on.
+    pub fn new(device: &'d dyn ReadBlocks, opened: Opened, now_seconds: i64) -> (Self, Findings) {
+        let Opened { superblock, geometry, groups, layout, used_backup, mut found, .. } = opened;
+        found.0.extend(layout.found.0);
+        let volume = Self {
+            device,
+            seed: superblock.seed(),
+            superblock,
+            geometry,
+            groups,
+            metadata: layout.claims,
+            orphans: Vec::new(),
+            now_seconds,
+            used_backup,
+        };
+        (volume, found)
+    }
+
     /// The feature words.
     #[inline]
     pub fn features(&self) -> &Features {

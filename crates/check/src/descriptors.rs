@@ -1,0 +1,95 @@
+//! Reading the group descriptors, from the primary table or from a backup.
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::RoCompat;
+use floe_format::{BlockNr, Geometry, GroupNr};
+
+use crate::problem::{Findings, Problem, Sink};
+
+/// Reads all descriptors. `backup` is the block of the superblock in use if it is a backup: its own
+/// descriptors are read then, and nothing in them that says "never written" is believed.
+pub fn read(
+    device: &dyn ReadBlocks,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    backup: Option<BlockNr>,
+    found: &mut Findings,
+) -> Vec<GroupDesc> {
+    let per_block = geometry.block_size / geometry.desc_size;
+    let mut groups = Vec::with_capacity(geometry.group_count as usize);
+    let mut bytes = vec![0; geometry.block_size as usize];
+    for index in 0..geometry.desc_blocks {
+        let block = match backup {
+            None => geometry.primary_desc_block(index),
+            Some(superblock) => backup_desc_block(geometry, superblock, index),
+        };
+        let first = GroupNr(index * per_block);
+        let offset = block.0.checked_mul(u64::from(geometry.block_size));
+        let read = offset.is_some_and(|offset| device.read_at(offset, &mut bytes).is_ok());
+        if !read {
+            found.push(Problem::UnreadableGroupDescriptors { group: first, block });
+            bytes.fill(0);
+        }
+        let count = per_block.min(geometry.group_count - first.0);
+        for (at, raw) in
+            bytes.chunks_exact(geometry.desc_size as usize).take(count as usize).enumerate()
+        {
+            // At most one block of descriptors.
+            let group = GroupNr(first.0 + at as u32);
+            let mut desc = decode(raw);
+            if backup.is_some() {
+                if geometry.features.group_desc_csum() {
+                    desc.flags &= !(FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT);
+                    desc.itable_unused = 0;
+                }
+            } else if read {
+                judge_checksum(superblock, geometry, group, &desc, raw, found);
+            }
+            groups.push(desc);
+        }
+    }
+    groups
+}
+
+fn decode(raw: &[u8]) -> GroupDesc {
+    let lo = raw.first_chunk().unwrap_or(&[0; 32]);
+    let hi = raw.get(32..).and_then(|rest| rest.first_chunk());
+    GroupDesc::decode(lo, hi)
+}
+
+fn judge_checksum(
+    superblock: &Superblock,
+    geometry: &Geometry,
+    group: GroupNr,
+    desc: &GroupDesc,
+    raw: &[u8],
+    found: &mut Findings,
+) {
+    let expected = if geometry.features.metadata_csum() {
+        GroupDesc::crc32c(superblock.seed(), group, raw)
+    } else if geometry.features.ro_compat.contains(RoCompat::GDT_CSUM) {
+        GroupDesc::crc16(&superblock.uuid, group, raw)
+    } else {
+        return;
+    };
+    if expected != desc.checksum {
+        found.push(Problem::GroupDescriptorChecksumBad { group, stored: desc.checksum, expected });
+    }
+}
+
+/// Where descriptor block `index` that goes with the superblock in block `superblock` lies: behind
+/// it, or with meta_bg in the second group of the meta group.
+fn backup_desc_block(geometry: &Geometry, superblock: BlockNr, index: u32) -> BlockNr {
+    if index < geometry.first_meta_bg {
+        return BlockNr(superblock.0.saturating_add(1 + u64::from(index)));
+    }
+    let first = GroupNr(index * (geometry.block_size / geometry.desc_size));
+    let second = GroupNr(first.0.saturating_add(1));
+    if second.0 < geometry.group_count {
+        geometry.group_desc_run(second).start
+    } else {
+        geometry.group_desc_run(first).start
+    }
+}

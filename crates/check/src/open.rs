@@ -1,0 +1,409 @@
+//! Finding a superblock that can be used, the geometry that follows from it, and the descriptors.
+//!
+//! The choice follows e2fsck: the primary superblock, else the first backup that opens, else the
+//! primary once more with a relaxed judgement. Insane descriptors make a backup be tried too.
+
+use floe_blockdev::ReadBlocks;
+use floe_format::BlockNr;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::geometry::{Geometry, GeometryFault, Strictness};
+
+use crate::descriptors;
+use crate::error::CheckError;
+use crate::layout_map::LayoutMap;
+use crate::options::CheckOptions;
+use crate::problem::{Findings, Problem, Sink};
+
+/// The newest `s_rev_level` that e2fsck and Linux know.
+const NEWEST_REVISION: u32 = 1;
+/// `s_checksum_type` of crc32c, the only one there is.
+const CHECKSUM_TYPE_CRC32C: u8 = 1;
+/// `log2` of the smallest and the largest block.
+const BLOCK_BITS: std::ops::RangeInclusive<u32> = 10..=16;
+
+/// A file system whose superblock and descriptors were read.
+#[derive(Debug)]
+pub struct Opened {
+    /// The superblock in use.
+    pub superblock: Superblock,
+    /// Its bytes.
+    pub bytes: Box<[u8; 1024]>,
+    /// What follows from it.
+    pub geometry: Geometry,
+    /// All descriptors.
+    pub groups: Vec<GroupDesc>,
+    /// Where static metadata lies.
+    pub layout: LayoutMap,
+    /// The block of the superblock in use, if it is not the primary one; in blocks of the file
+    /// system.
+    pub used_backup: Option<BlockNr>,
+    /// What was found on the way.
+    pub found: Findings,
+}
+
+/// Why a superblock cannot be used.
+#[derive(Debug)]
+enum Refusal {
+    Read(std::io::Error),
+    Magic,
+    Checksum { stored: u32, expected: u32 },
+    ChecksumType(u8),
+    Revision(u32),
+    Features(Vec<String>),
+    OtherBlockSize,
+    Field(GeometryFault),
+}
+
+impl Refusal {
+    const fn reason(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "it cannot be read",
+            Self::Magic => "it lacks the magic number",
+            Self::Checksum { .. } => "its checksum is wrong",
+            Self::ChecksumType(_) => "its checksum is of an unknown kind",
+            Self::Revision(_) => "its revision is unknown",
+            Self::Features(_) => "it has unknown features",
+            Self::OtherBlockSize => "it states another block size",
+            Self::Field(fault) => fault.field,
+        }
+    }
+
+    fn problems(&self, block: BlockNr) -> Vec<Problem> {
+        match *self {
+            Self::Checksum { stored, expected } => {
+                vec![Problem::SuperblockChecksumBad { block, stored, expected }]
+            }
+            Self::Field(GeometryFault { field: "s_inodes_count", .. }) => Vec::new(),
+            Self::Field(GeometryFault { field, value }) => {
+                vec![Problem::SuperblockFieldOutOfRange { field, value }]
+            }
+            Self::ChecksumType(value) => vec![Problem::SuperblockFieldOutOfRange {
+                field: "s_checksum_type",
+                value: value.into(),
+            }],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A superblock that can be used.
+struct Candidate {
+    superblock: Superblock,
+    bytes: Box<[u8; 1024]>,
+    geometry: Geometry,
+    /// Block of the superblock, in blocks of the file system; `None` for the primary.
+    backup: Option<BlockNr>,
+}
+
+/// Opens the file system on `device`.
+///
+/// # Errors
+/// [`CheckError::NoSuperblock`] if nothing usable was found (with the backups that look good),
+/// [`CheckError::UnknownFeatures`], [`CheckError::Fatal`] for an unknown revision or encoding, and
+/// [`CheckError::Read`] if the device does not even let the primary superblock be read.
+pub fn open(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Opened, CheckError> {
+    let mut found = Findings::default();
+    let opened = match options.superblock {
+        Some(block) => {
+            let candidate = open_named(device, block, options.block_size)?;
+            finish(device, candidate, &mut found)
+        }
+        None => open_unnamed(device, options, &mut found)?,
+    };
+    refuse_unknown(&opened.geometry.features)?;
+    refuse_encoding(&opened)?;
+    let mut opened = opened;
+    opened.found = found;
+    judge_device_size(device, &mut opened);
+    Ok(opened)
+}
+
+/// Opens the superblock at `block`, of the block size given or of the first one that fits.
+fn open_named(
+    device: &dyn ReadBlocks,
+    block: BlockNr,
+    block_size: Option<u32>,
+) -> Result<Candidate, CheckError> {
+    let mut last = None;
+    for strictness in [Strictness::Strict, Strictness::Relaxed] {
+        for size in sizes(block_size) {
+            let Some(offset) = block.0.checked_mul(u64::from(size)) else { continue };
+            // `-b 1` of 1 KiB blocks names the primary one.
+            let backup = (offset != OFFSET_BYTES).then_some(block);
+            match read_candidate(device, offset, Some(size), backup, strictness) {
+                Ok(candidate) => return Ok(candidate),
+                // A refusal that says more than "there is nothing" is the one to report.
+                Err(refusal) => match (&last, &refusal) {
+                    (Some(Refusal::Field(_) | Refusal::Checksum { .. }), _) => {}
+                    _ => last = Some(refusal),
+                },
+            }
+        }
+    }
+    let refusal = last.unwrap_or(Refusal::Magic);
+    Err(no_superblock(device, refusal, block, Vec::new()))
+}
+
+fn open_unnamed(
+    device: &dyn ReadBlocks,
+    options: &CheckOptions<'_>,
+    found: &mut Findings,
+) -> Result<Opened, CheckError> {
+    let primary = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Strict);
+    let refusal = match primary {
+        Ok(candidate) => return Ok(open_primary(device, candidate, found)),
+        Err(refusal @ (Refusal::Revision(_) | Refusal::Features(_))) => {
+            return Err(fatal(refusal));
+        }
+        Err(refusal) => refusal,
+    };
+    let block = BlockNr(0);
+    let mut own = refusal.problems(block);
+    own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
+    let mut places = backup_places(device, options.block_size, None);
+    let backup = places.find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    });
+    if let Some(candidate) = backup {
+        // With a backup in use the field is damage, but the check goes on: the finding that ends
+        // a run belongs to a run that ended.
+        own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
+        found.0.append(&mut own);
+        return Ok(finish(device, candidate, found));
+    }
+    if matches!(refusal, Refusal::Field(_))
+        && let Ok(candidate) = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed)
+    {
+        relaxed_findings(&candidate, found);
+        return Ok(finish(device, candidate, found));
+    }
+    Err(no_superblock(device, refusal, block, own))
+}
+
+/// What the relaxed judgement let pass.
+fn relaxed_findings(candidate: &Candidate, found: &mut Findings) {
+    let (superblock, geometry) = (&candidate.superblock, &candidate.geometry);
+    if superblock.inodes_count != geometry.inodes_count {
+        found.push(Problem::InodeCountMismatch {
+            stored: superblock.inodes_count,
+            expected: u64::from(geometry.inodes_count),
+        });
+    }
+    let meta_bg = geometry.features.incompat.contains(Incompat::META_BG);
+    if meta_bg && superblock.first_meta_bg > geometry.desc_blocks {
+        found.push(Problem::FirstMetaBgTooBig {
+            stored: superblock.first_meta_bg,
+            limit: geometry.desc_blocks,
+        });
+    }
+}
+
+/// Takes the primary superblock, unless its descriptors are insane and a backup opens.
+fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -> Opened {
+    let mut own = Findings::default();
+    let opened = finish(device, candidate, &mut own);
+    let Some((group, reason)) = opened.layout.insane else {
+        found.0.append(&mut own.0);
+        return opened;
+    };
+    found.push(Problem::GroupDescriptorsInsane { group, reason });
+    let geometry = &opened.geometry;
+    let known = (geometry.block_size, geometry.blocks_per_group);
+    let backup = backup_places(device, Some(known.0), Some(known.1)).find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    });
+    if let Some(backup) = backup
+        && geometry.group_count > 1
+    {
+        return finish(device, backup, found);
+    }
+    found.0.append(&mut own.0);
+    opened
+}
+
+/// Reads the descriptors of a superblock and lays out its metadata.
+fn finish(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -> Opened {
+    let Candidate { superblock, bytes, geometry, backup } = candidate;
+    let groups = descriptors::read(device, &superblock, &geometry, backup, found);
+    let layout = LayoutMap::new(&superblock, &geometry, &groups, device.size_bytes());
+    Opened {
+        superblock,
+        bytes,
+        geometry,
+        groups,
+        layout,
+        used_backup: backup,
+        found: Findings::default(),
+    }
+}
+
+/// Reads and judges the superblock at `offset_bytes`.
+fn read_candidate(
+    device: &dyn ReadBlocks,
+    offset_bytes: u64,
+    block_size: Option<u32>,
+    backup: Option<BlockNr>,
+    strictness: Strictness,
+) -> Result<Candidate, Refusal> {
+    let mut bytes = Box::new([0; 1024]);
+    device.read_at(offset_bytes, &mut *bytes).map_err(Refusal::Read)?;
+    let superblock = Superblock::decode(&bytes);
+    if superblock.magic != MAGIC {
+        return Err(Refusal::Magic);
+    }
+    let features = superblock.features();
+    if features.metadata_csum() && superblock.checksum_type != CHECKSUM_TYPE_CRC32C {
+        return Err(Refusal::ChecksumType(superblock.checksum_type));
+    }
+    if !Superblock::checksum_ok(&bytes) {
+        let expected = Superblock::compute_checksum(&bytes);
+        return Err(Refusal::Checksum { stored: superblock.checksum, expected });
+    }
+    if superblock.rev_level > NEWEST_REVISION {
+        return Err(Refusal::Revision(superblock.rev_level));
+    }
+    let unknown = unknown_features(&Features::from_words(0, superblock.feature_incompat, 0));
+    if !unknown.is_empty() {
+        return Err(Refusal::Features(unknown));
+    }
+    let geometry = Geometry::new(&superblock, strictness).map_err(Refusal::Field)?;
+    if block_size.is_some_and(|size| size != geometry.block_size) {
+        return Err(Refusal::OtherBlockSize);
+    }
+    Ok(Candidate { superblock, bytes, geometry, backup })
+}
+
+/// Block sizes to try.
+fn sizes(known: Option<u32>) -> impl Iterator<Item = u32> {
+    BLOCK_BITS.map(|bits| 1 << bits).filter(move |&size| known.is_none_or(|known| known == size))
+}
+
+/// Places where a backup could lie, with the block size that goes with them, inside the device:
+/// groups 1 and powers of 3, 5 and 7, for the block size known or each one.
+fn backup_places(
+    device: &dyn ReadBlocks,
+    block_size: Option<u32>,
+    blocks_per_group: Option<u32>,
+) -> impl Iterator<Item = (BlockNr, u32)> {
+    let size_bytes = device.size_bytes();
+    sizes(block_size).flat_map(move |size| {
+        let per_group = u64::from(blocks_per_group.unwrap_or(size * 8));
+        backup_groups()
+            .map(move |group| BlockNr(group * per_group + u64::from(size == 1024)))
+            .take_while(move |block| block.0 < size_bytes / u64::from(size))
+            .map(move |block| (block, size))
+    })
+}
+
+/// Groups that may hold a backup, in ascending order.
+fn backup_groups() -> impl Iterator<Item = u64> {
+    let mut next = [1u64, 5, 7];
+    std::iter::from_fn(move || {
+        let group = *next.iter().min()?;
+        if group > u64::from(u32::MAX) {
+            return None;
+        }
+        for (at, base) in next.iter_mut().zip([3, 5, 7]) {
+            if *at == group {
+                *at *= base;
+            }
+        }
+        Some(group)
+    })
+}
+
+fn no_superblock(
+    device: &dyn ReadBlocks,
+    refusal: Refusal,
+    block: BlockNr,
+    mut problems: Vec<Problem>,
+) -> CheckError {
+    let backups = good_backups(device);
+    let refusal = match refusal {
+        Refusal::Read(source) if backups.is_empty() => {
+            return CheckError::Read { what: "the superblock", source };
+        }
+        Refusal::Revision(_) | Refusal::Features(_) => return fatal(refusal),
+        refusal => refusal,
+    };
+    if problems.is_empty() {
+        problems = refusal.problems(block);
+        problems.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
+    }
+    problems.push(Problem::SuperblockUnusable);
+    CheckError::NoSuperblock { problems, backups }
+}
+
+/// Blocks of backup superblocks that can be used, with the block size they state.
+pub fn good_backups(device: &dyn ReadBlocks) -> Vec<(BlockNr, u32)> {
+    backup_places(device, None, None)
+        .filter(|&(block, size)| {
+            block.0.checked_mul(u64::from(size)).is_some_and(|offset| {
+                read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).is_ok()
+            })
+        })
+        .collect()
+}
+
+fn fatal(refusal: Refusal) -> CheckError {
+    match refusal {
+        Refusal::Features(names) => CheckError::UnknownFeatures { names },
+        Refusal::Revision(value) => {
+            CheckError::Fatal { problem: Problem::UnknownRevision { value } }
+        }
+        _ => CheckError::Fatal { problem: Problem::SuperblockUnusable },
+    }
+}
+
+/// Features that ext4 reserves a bit for, but that no e2fsck of version 1.47 supports.
+const UNSUPPORTED: (Compat, Incompat, RoCompat) = (
+    Compat::LAZY_BG.union(Compat::EXCLUDE_INODE).union(Compat::EXCLUDE_BITMAP),
+    Incompat::COMPRESSION.union(Incompat::JOURNAL_DEV).union(Incompat::DIRDATA),
+    RoCompat::BTREE_DIR.union(RoCompat::HAS_SNAPSHOT).union(RoCompat::REPLICA),
+);
+
+/// Names of the features that are not supported.
+fn unknown_features(features: &Features) -> Vec<String> {
+    let supported = |all: u32, not: u32| all & !not;
+    let (compat, incompat, ro_compat) = UNSUPPORTED;
+    Features::from_words(
+        features.compat.bits() & !supported(Compat::all().bits(), compat.bits()),
+        features.incompat.bits() & !supported(Incompat::all().bits(), incompat.bits()),
+        features.ro_compat.bits() & !supported(RoCompat::all().bits(), ro_compat.bits()),
+    )
+    .names()
+}
+
+fn refuse_unknown(features: &Features) -> Result<(), CheckError> {
+    let names = unknown_features(features);
+    if names.is_empty() { Ok(()) } else { Err(CheckError::UnknownFeatures { names }) }
+}
+
+/// `s_encoding` must be known where names are case-folded: 1 is UTF-8 12.1.
+fn refuse_encoding(opened: &Opened) -> Result<(), CheckError> {
+    let value = opened.superblock.encoding;
+    if opened.geometry.features.incompat.contains(Incompat::CASEFOLD) && value != 1 {
+        return Err(CheckError::Fatal { problem: Problem::UnknownNameEncoding { value } });
+    }
+    Ok(())
+}
+
+fn judge_device_size(device: &dyn ReadBlocks, opened: &mut Opened) {
+    let geometry = &opened.geometry;
+    let device_blocks = device.size_bytes() / u64::from(geometry.block_size);
+    if device_blocks < geometry.blocks_count {
+        opened.found.push(Problem::FilesystemExceedsDevice {
+            blocks: geometry.blocks_count,
+            device_blocks,
+        });
+    }
+    if let Some(needed_bytes) = opened.layout.past_device_end {
+        opened
+            .found
+            .push(Problem::ImageTruncated { size_bytes: device.size_bytes(), needed_bytes });
+    }
+}

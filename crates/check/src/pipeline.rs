@@ -1,0 +1,100 @@
+//! The order of the passes.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use floe_blockdev::ReadBlocks;
+use floe_exec::{Accumulator, Pool};
+
+use crate::error::CheckError;
+use crate::evidence::inode_facts::InodeFacts;
+use crate::inode_pass;
+use crate::open::{Opened, open};
+use crate::options::CheckOptions;
+use crate::problem::Findings;
+use crate::recovery;
+use crate::report::{JournalState, PhaseTime, Report, in_order};
+use crate::volume::Volume;
+
+/// Times the phases.
+struct Clock {
+    phases: Vec<PhaseTime>,
+    since: Instant,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { phases: Vec::new(), since: Instant::now() }
+    }
+
+    /// Ends the phase that began with the last call.
+    fn end(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.phases.push(PhaseTime { name, time: now - self.since });
+        self.since = now;
+    }
+}
+
+/// Checks the file system on `device`. Nothing is written.
+///
+/// # Errors
+/// See [`CheckError`]: nothing could be looked at, or it must not be.
+pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Report, CheckError> {
+    let mut clock = Clock::start();
+    let opened = open(device, options)?;
+    clock.end("open");
+    let recovery = recovery::recover(device, &opened, options)?;
+    clock.end("journal");
+    match recovery.overlay {
+        Some(overlay) => {
+            // What was found before recovery is gone after it, or is found again.
+            let opened = open(&overlay, options)?;
+            passes(&overlay, opened, recovery.state, recovery.found, options, clock)
+        }
+        None => passes(device, opened, recovery.state, recovery.found, options, clock),
+    }
+}
+
+fn passes(
+    device: &dyn ReadBlocks,
+    opened: Opened,
+    journal: JournalState,
+    found: Findings,
+    options: &CheckOptions<'_>,
+    mut clock: Clock,
+) -> Result<Report, CheckError> {
+    let mut found = found;
+    let pool = Pool::new(options.threads);
+    let (volume, of_volume) = Volume::new(device, opened, options.now_seconds);
+    found.merge(of_volume);
+    clock.end("superblock");
+
+    let mut inodes = inode_pass::run(&volume, &pool);
+    found.merge(std::mem::take(&mut inodes.found));
+    let totals = inodes.totals;
+    let facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
+    inodes.dirs.sort();
+    inodes.policies.sort();
+    clock.end("inodes");
+
+    // Attribute blocks; shared blocks; directories, connectivity, link counts.
+
+    // Bitmaps and counts; quota.
+    let _ = facts;
+    let mut claims = volume.metadata.clone();
+    claims.merge(std::mem::take(&mut inodes.claims));
+    clock.end("bitmaps");
+
+    let Volume { superblock, geometry, used_backup, .. } = volume;
+    Ok(Report {
+        found: in_order(found),
+        superblock,
+        geometry,
+        used_backup,
+        totals,
+        clusters_used: 0,
+        journal,
+        paths: BTreeMap::new(),
+        phases: clock.phases,
+    })
+}
