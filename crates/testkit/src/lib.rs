@@ -8,6 +8,7 @@
 
 pub mod build;
 pub mod damage;
+pub mod differential;
 pub mod image;
 pub mod kernel;
 pub mod oracle;

@@ -1,0 +1,222 @@
+//! Compares a checker's verdict on randomly damaged images with e2fsck's, and groups what differs
+//! by its likely cause.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use anyhow::Result;
+
+use crate::damage::damaged_image;
+use crate::image::Image;
+use crate::oracle;
+use crate::profile::Profile;
+
+/// What a checker under test said of an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opinion {
+    /// Exit status; `None` after a crash or when its time was up.
+    pub exit: Option<i32>,
+    /// Codes of its findings.
+    pub codes: BTreeSet<u32>,
+    /// What it printed, or why it has no exit status.
+    pub text: String,
+}
+
+/// How two opinions differ, the worst first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Difference {
+    /// The checker crashed or hung.
+    Crash,
+    /// e2fsck found damage, the checker none.
+    Missed {
+        /// What e2fsck found.
+        codes: BTreeSet<u32>,
+    },
+    /// The checker found damage, e2fsck none.
+    FalseAlarm {
+        /// What the checker found.
+        codes: BTreeSet<u32>,
+    },
+    /// Both found damage, but the exit statuses differ.
+    Exit {
+        /// e2fsck's.
+        theirs: Option<i32>,
+        /// The checker's.
+        ours: Option<i32>,
+    },
+    /// The same exit status, but other findings.
+    Codes {
+        /// Found by e2fsck alone.
+        only_theirs: BTreeSet<u32>,
+        /// Found by the checker alone.
+        only_ours: BTreeSet<u32>,
+    },
+}
+
+/// One damaged image on which opinions differ.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The base image.
+    pub profile: Profile,
+    /// The damage.
+    pub seed: u64,
+    /// What the damage did.
+    pub events: Vec<String>,
+    /// How the opinions differ.
+    pub difference: Difference,
+}
+
+/// Damages the base image of `profile` as `seed` says, asks both checkers, and returns the case if
+/// they differ. Of e2fsck's codes only those count that `comparable` lets pass: some announce
+/// other problems, or offer a repair for all of them together.
+///
+/// # Errors
+/// The image cannot be built, or e2fsck or the checker cannot be asked.
+pub fn compare(
+    profile: Profile,
+    seed: u64,
+    comparable: &dyn Fn(u32) -> bool,
+    checker: &dyn Fn(&Image) -> Result<Opinion>,
+) -> Result<Option<Case>> {
+    let (image, damage) = damaged_image(profile, seed)?;
+    let theirs = oracle::e2fsck(&image)?;
+    let ours = checker(&image)?;
+    let mut codes = theirs.codes();
+    codes.retain(|&code| comparable(code));
+    let theirs = Opinion { exit: theirs.exit, codes, text: theirs.text };
+    Ok(difference(&theirs, &ours).map(|difference| Case {
+        profile,
+        seed,
+        events: damage.events,
+        difference,
+    }))
+}
+
+/// How two opinions differ; `None` if they do not.
+pub fn difference(theirs: &Opinion, ours: &Opinion) -> Option<Difference> {
+    let alone =
+        |one: &Opinion, other: &Opinion| one.codes.difference(&other.codes).copied().collect();
+    match (theirs.exit, ours.exit) {
+        (_, None) => Some(Difference::Crash),
+        (_, Some(exit)) if exit >= 100 => Some(Difference::Crash),
+        (Some(0), Some(0)) => None,
+        (_, Some(0)) => Some(Difference::Missed { codes: theirs.codes.clone() }),
+        (Some(0), _) => Some(Difference::FalseAlarm { codes: ours.codes.clone() }),
+        (theirs, ours) if theirs != ours => Some(Difference::Exit { theirs, ours }),
+        _ if theirs.codes != ours.codes => Some(Difference::Codes {
+            only_theirs: alone(theirs, ours),
+            only_ours: alone(ours, theirs),
+        }),
+        _ => None,
+    }
+}
+
+/// Cases with the same difference.
+#[derive(Debug)]
+pub struct Group {
+    /// The difference.
+    pub difference: Difference,
+    /// All cases, ordered by profile and seed.
+    pub cases: Vec<Case>,
+}
+
+/// Groups cases by their difference: the worst kinds first, then the largest groups.
+pub fn group(cases: Vec<Case>) -> Vec<Group> {
+    let mut groups: BTreeMap<Difference, Vec<Case>> = BTreeMap::new();
+    for case in cases {
+        groups.entry(case.difference.clone()).or_default().push(case);
+    }
+    let mut groups: Vec<Group> = groups
+        .into_iter()
+        .map(|(difference, mut cases)| {
+            cases.sort_by_key(|case| (case.profile, case.seed));
+            Group { difference, cases }
+        })
+        .collect();
+    groups.sort_by_key(|group| (group.difference.rank(), std::cmp::Reverse(group.cases.len())));
+    groups
+}
+
+impl Difference {
+    /// 0 is the worst.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Self::Crash => 0,
+            Self::Missed { .. } => 1,
+            Self::FalseAlarm { .. } => 2,
+            Self::Exit { .. } => 3,
+            Self::Codes { .. } => 4,
+        }
+    }
+
+    /// Whether the verdicts themselves differ: clean or not.
+    pub fn is_of_verdict(&self) -> bool {
+        self.rank() <= 2
+    }
+
+    /// One line; `name` gives the id of a code.
+    pub fn describe(&self, name: &dyn Fn(u32) -> String) -> String {
+        let list = |codes: &BTreeSet<u32>| -> String {
+            let names: Vec<String> = codes.iter().map(|&code| name(code)).collect();
+            if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }
+        };
+        match self {
+            Self::Crash => "the checker crashed or hung".to_owned(),
+            Self::Missed { codes } => format!("missed: e2fsck found {}", list(codes)),
+            Self::FalseAlarm { codes } => format!("false alarm: {}", list(codes)),
+            Self::Exit { theirs, ours } => format!("exit status: e2fsck {theirs:?}, we {ours:?}"),
+            Self::Codes { only_theirs, only_ours } => {
+                format!("only e2fsck: {}; only we: {}", list(only_theirs), list(only_ours))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} ({})", self.profile, self.seed, self.events.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opinion(exit: i32, codes: &[u32]) -> Opinion {
+        Opinion { exit: Some(exit), codes: codes.iter().copied().collect(), text: String::new() }
+    }
+
+    #[test]
+    fn differences_are_told_apart() {
+        let damaged = opinion(4, &[1, 2]);
+        let clean = opinion(0, &[]);
+        fn rank(theirs: &Opinion, ours: &Opinion) -> Option<u8> {
+            difference(theirs, ours).map(|difference| difference.rank())
+        }
+        assert_eq!(rank(&clean, &clean), None);
+        assert_eq!(rank(&damaged, &damaged), None);
+        assert_eq!(rank(&damaged, &Opinion::default()), Some(0));
+        assert_eq!(rank(&damaged, &opinion(101, &[])), Some(0));
+        assert_eq!(rank(&damaged, &clean), Some(1));
+        assert_eq!(rank(&clean, &damaged), Some(2));
+        assert_eq!(rank(&opinion(8, &[]), &damaged), Some(3));
+        assert_eq!(rank(&damaged, &opinion(4, &[2, 3])), Some(4));
+        // Findings that change no verdict (remarks) are no difference of clean images.
+        assert_eq!(rank(&clean, &opinion(0, &[7])), None);
+    }
+
+    #[test]
+    fn groups_start_with_the_worst() {
+        let case = |seed, difference| Case {
+            profile: Profile::Ext4,
+            seed,
+            events: Vec::new(),
+            difference,
+        };
+        let exit = Difference::Exit { theirs: Some(8), ours: Some(4) };
+        let groups = group(vec![case(1, exit.clone()), case(2, exit), case(3, Difference::Crash)]);
+        assert_eq!(groups.len(), 2);
+        assert_eq!(groups[0].difference, Difference::Crash);
+        assert_eq!(groups[1].cases.len(), 2);
+    }
+}

@@ -1,0 +1,231 @@
+//! `cargo xtask differential`: Floe against e2fsck on randomly damaged images.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use floe_testkit::differential::{Case, Group, Opinion, compare, difference, group};
+use floe_testkit::{Image, Profile, damage, oracle, tool};
+use serde_json::Value;
+
+/// Seconds after which Floe is taken to hang.
+const LIMIT_SECONDS: u32 = 20;
+
+/// Options of the chore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Damaged images to check, spread over the profiles
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+    /// First seed
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Only these profiles (repeat, or separate by commas); all by default
+    #[arg(long, value_delimiter = ',')]
+    profile: Vec<String>,
+    /// Images checked at the same time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// The program to compare; target/release/floe or target/debug/floe by default
+    #[arg(long)]
+    floe: Option<PathBuf>,
+    /// Cases to name in each group of differences
+    #[arg(long, default_value_t = 3)]
+    examples: usize,
+    /// Show only differences of the verdict: crash, missed damage, false alarm
+    #[arg(long)]
+    verdicts: bool,
+    /// Repeat one case, as PROFILE:SEED, and show what both programs say
+    #[arg(long)]
+    replay: Option<String>,
+    /// With --replay: keep the damaged image and say where it lies
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Runs the chore; fails if a verdict differs.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    tool::available().map_err(|reason| anyhow!(reason))?;
+    let floe = match &args.floe {
+        Some(path) => path.clone(),
+        None => built_floe()?,
+    };
+    let names = names();
+    if let Some(case) = &args.replay {
+        return replay(case, &floe, args.keep, &names);
+    }
+    let profiles = profiles(&args.profile)?;
+    let begin = Instant::now();
+    let cases = compare_all(args, &floe, &profiles, &names)?;
+    let groups = group(cases);
+    print_groups(&groups, args, &names);
+    let of_verdict: usize = groups
+        .iter()
+        .filter(|group| group.difference.is_of_verdict())
+        .map(|group| group.cases.len())
+        .sum();
+    let all: usize = groups.iter().map(|group| group.cases.len()).sum();
+    println!(
+        "{} images of {} profiles in {:.1} s: {of_verdict} verdicts differ, {} other differences",
+        args.seeds,
+        profiles.len(),
+        begin.elapsed().as_secs_f64(),
+        all - of_verdict,
+    );
+    if of_verdict > 0 {
+        bail!("{of_verdict} verdicts differ; repeat one with --replay PROFILE:SEED");
+    }
+    Ok(())
+}
+
+/// The newest floe that cargo built.
+pub(crate) fn built_floe() -> Result<PathBuf> {
+    ["target/release/floe", "target/debug/floe"]
+        .into_iter()
+        .map(|path| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path))
+        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+        .max()
+        .map(|(_, path)| path)
+        .context("floe is not built: cargo build -p floe, or name it with --floe")
+}
+
+fn profiles(names: &[String]) -> Result<Vec<Profile>> {
+    if names.is_empty() {
+        return Ok(Profile::ALL.to_vec());
+    }
+    let known = || Profile::ALL.iter().map(|profile| profile.name()).collect::<Vec<_>>().join(" ");
+    names
+        .iter()
+        .map(|name| {
+            Profile::by_name(name)
+                .with_context(|| format!("no profile {name}; there are {}", known()))
+        })
+        .collect()
+}
+
+fn compare_all(args: &Args, floe: &Path, profiles: &[Profile], names: &Names) -> Result<Vec<Case>> {
+    let next = AtomicU64::new(args.from);
+    let done = AtomicUsize::new(0);
+    let end = args.from + args.seeds;
+    let cases = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let work = || -> Result<()> {
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= end {
+                    return Ok(());
+                }
+                let profile = profiles[(seed % profiles.len() as u64) as usize];
+                let case = compare(profile, seed, &|code| names.contains_key(&code), &|image| {
+                    ask(floe, image)
+                })
+                .with_context(|| format!("{profile}:{seed}"))?;
+                if let (Some(case), Ok(mut cases)) = (case, cases.lock()) {
+                    cases.push(case);
+                }
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                if done.is_multiple_of(500) {
+                    eprintln!("{done} of {}", args.seeds);
+                }
+            }
+        };
+        let workers: Vec<_> = (0..args.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().map_err(|_| anyhow!("a worker panicked"))?)
+    })?;
+    cases.into_inner().map_err(|_| anyhow!("a worker panicked"))
+}
+
+/// Asks the program for its verdict (as e2fsck's replacement) and its findings.
+fn ask(floe: &Path, image: &Image) -> Result<Opinion> {
+    let mut verdict = Command::new(floe);
+    verdict.args(["fsck", "-fn"]).arg(image.path());
+    let verdict = tool::run(&verdict, LIMIT_SECONDS)?;
+    if verdict.timed_out {
+        return Ok(Opinion { exit: None, text: verdict.text, ..Opinion::default() });
+    }
+    let mut findings = Command::new(floe);
+    findings.args(["check", "--json", "--ignore-journal"]).arg(image.path());
+    let findings = tool::run(&findings, LIMIT_SECONDS)?;
+    let codes = findings_codes(&findings.text).unwrap_or_default();
+    Ok(Opinion { exit: verdict.exit, codes, text: verdict.text + &findings.text })
+}
+
+/// Codes of the findings in a JSON report (that may be followed by other text).
+fn findings_codes(report: &str) -> Option<std::collections::BTreeSet<u32>> {
+    let report = serde_json::Deserializer::from_str(report).into_iter::<Value>().next()?.ok()?;
+    let code = |finding: &Value| {
+        u32::from_str_radix(finding["code"].as_str()?.trim_start_matches("0x"), 16).ok()
+    };
+    Some(report["findings"].as_array()?.iter().filter_map(code).collect())
+}
+
+type Names = BTreeMap<u32, &'static str>;
+
+/// Ids of all codes.
+fn names() -> Names {
+    floe_check::problem::ROWS.iter().map(|row| (row.code, row.id)).collect()
+}
+
+fn name_of(names: &Names, code: u32) -> String {
+    names.get(&code).map_or_else(|| format!("{code:#08x}"), |&id| id.to_owned())
+}
+
+fn print_groups(groups: &[Group], args: &Args, names: &Names) {
+    for group in groups {
+        if args.verdicts && !group.difference.is_of_verdict() {
+            continue;
+        }
+        let line = group.difference.describe(&|code| name_of(names, code));
+        println!("{:5}  {line}", group.cases.len());
+        for case in group.cases.iter().take(args.examples) {
+            println!("         {case}");
+        }
+    }
+}
+
+fn replay(case: &str, floe: &Path, keep: bool, names: &Names) -> Result<()> {
+    let (profile, seed) = case.rsplit_once(':').context("PROFILE:SEED")?;
+    let profile = profiles(&[profile.to_owned()])?[0];
+    let seed = seed.parse().with_context(|| format!("seed {seed}"))?;
+    let (image, damage) = damage::damaged_image(profile, seed)?;
+    println!("{profile}: {damage}");
+    let theirs = oracle::e2fsck(&image)?;
+    println!("--- e2fsck -fn: exit {:?}\n{}", theirs.exit, theirs.text.trim());
+    for problem in &theirs.problems {
+        println!("{} {:?}", name_of(names, problem.code), problem.attributes);
+    }
+    let ours = ask(floe, &image)?;
+    println!("--- floe: exit {:?}\n{}", ours.exit, ours.text.trim());
+    let mut codes = theirs.codes();
+    codes.retain(|code| names.contains_key(code));
+    let theirs = Opinion { exit: theirs.exit, codes, text: theirs.text };
+    match difference(&theirs, &ours) {
+        Some(difference) => {
+            println!("--- {}", difference.describe(&|code| name_of(names, code)));
+        }
+        None => println!("--- the same"),
+    }
+    if keep {
+        println!("{}", image.keep().display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_read_from_a_report() {
+        let report = "{\"findings\":[{\"code\":\"0x010001\"},{\"code\":\"0x050006\"}]}\nand more";
+        let codes = findings_codes(report).expect("a report");
+        assert_eq!(codes.into_iter().collect::<Vec<_>>(), [0x01_0001, 0x05_0006]);
+        assert_eq!(findings_codes("no report"), None);
+    }
+}
