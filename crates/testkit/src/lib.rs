@@ -11,6 +11,7 @@ pub mod damage;
 pub mod differential;
 pub mod image;
 pub mod kernel;
+pub mod load;
 pub mod oracle;
 pub mod profile;
 pub mod recipe;
