@@ -6,6 +6,7 @@ use std::time::Instant;
 use floe_blockdev::ReadBlocks;
 use floe_exec::{Accumulator, Pool};
 
+use crate::checks;
 use crate::error::CheckError;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::inode_pass;
@@ -72,6 +73,7 @@ fn passes(
     let mut inodes = inode_pass::run(&volume, &pool);
     found.merge(std::mem::take(&mut inodes.found));
     let totals = inodes.totals;
+    checks::inodes::check_totals(&volume, &totals, &mut found);
     let facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
     inodes.dirs.sort();
     inodes.policies.sort();
@@ -80,9 +82,12 @@ fn passes(
     // Attribute blocks; shared blocks; directories, connectivity, link counts.
 
     // Bitmaps and counts; quota.
-    let _ = facts;
     let mut claims = volume.metadata.clone();
     claims.merge(std::mem::take(&mut inodes.claims));
+    let attribute_uses = &inodes.attributes.block_uses;
+    found.merge(checks::shared_blocks::check(&volume, &facts, &claims, attribute_uses, &pool));
+    clock.end("shared blocks");
+
     clock.end("bitmaps");
 
     let Volume { superblock, geometry, used_backup, .. } = volume;
