@@ -9,6 +9,7 @@
 pub mod build;
 pub mod damage;
 pub mod differential;
+pub mod fill;
 pub mod image;
 pub mod kernel;
 pub mod load;
