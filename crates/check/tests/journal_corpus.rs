@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use floe_blockdev::FileDevice;
-use journal_support::{differing_kib, find, recover, replayed_by_e2fsck};
+use journal_support::{differing_kib, dump, find, recover, replayed_by_e2fsck, run, text_of};
 
 fn unpack(from: &Path, to: &Path) {
     let to = std::fs::File::create(to).unwrap();
@@ -48,6 +48,17 @@ fn replay_agrees_with_e2fsck_on_the_corpus() {
         let (blocks, revoked) = (replay.blocks, replay.revoked_blocks);
         println!("  {:?} {blocks} blocks, {revoked} revoked, {:?}", found.place, replay.events);
         let oracle = FileDevice::open(&replayed_by_e2fsck(&image, external)).unwrap();
+        if replay.fast_commit_tags > 0 {
+            // Blocks may be allocated elsewhere: e2fsck's verdict counts.
+            let dumped = image.with_extension("floe");
+            dump(&replay.overlay, &dumped);
+            let output = run("e2fsck", &["-fn", dumped.to_str().unwrap()]);
+            println!("  {} tags: {}", replay.fast_commit_tags, text_of(&output));
+            if !output.status.success() {
+                failed.push(name);
+            }
+            continue;
+        }
         let differing = differing_kib(&replay.overlay, &oracle);
         if !differing.is_empty() {
             println!("  differing: {:?}", &differing[..differing.len().min(20)]);

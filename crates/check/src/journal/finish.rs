@@ -2,8 +2,10 @@
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::Geometry;
+use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::jbd2::{Checksums, JournalSuperblock};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
+use floe_format::geometry::Strictness;
 
 use super::locate::{Journal, recovered_features};
 use super::log::Log;
@@ -18,9 +20,15 @@ pub(crate) fn finish<D: ReadBlocks>(
     next: u32,
     stop: Stop,
 ) {
+    let totals = free_totals(overlay);
     edit_superblock(overlay, |sb| {
         if journal.needs_replay {
             sb.feature_incompat = recovered_features(sb).incompat.bits();
+            if let Some((blocks, inodes)) = totals {
+                sb.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
+                sb.free_blocks_count_hi = (blocks >> 32) as u32;
+                sb.free_inodes_count = inodes;
+            }
         }
         if stop.failed {
             sb.state &= !STATE_VALID;
@@ -30,6 +38,39 @@ pub(crate) fn finish<D: ReadBlocks>(
         }
     });
     empty_journal(overlay, geo, journal, next, stop.failed);
+}
+
+/// Free blocks and inodes by the descriptors. A mounted file system does not keep the totals of the
+/// superblock up to date, and mounting after a crash sets them anew: stale ones are no damage.
+fn free_totals<D: ReadBlocks>(overlay: &Overlay<D>) -> Option<(u64, u32)> {
+    let mut bytes = [0; 1024];
+    overlay.read_at(OFFSET_BYTES, &mut bytes).ok()?;
+    let geo = Geometry::new(&Superblock::decode(&bytes), Strictness::Relaxed).ok()?;
+    let groups = read_groups(overlay, &geo)?;
+    let clusters: u64 = groups.iter().map(|desc| u64::from(desc.free_blocks_count)).sum();
+    let inodes: u64 = groups.iter().map(|desc| u64::from(desc.free_inodes_count)).sum();
+    let blocks = clusters.checked_mul(u64::from(geo.cluster_blocks))?;
+    // Descriptors that count more than there is are for the check to find.
+    if blocks > geo.blocks_count || inodes > u64::from(geo.inodes_count) {
+        return None;
+    }
+    Some((blocks, u32::try_from(inodes).ok()?))
+}
+
+/// All descriptors of the primary table; `None` if one cannot be read.
+pub(crate) fn read_groups(device: &dyn ReadBlocks, geo: &Geometry) -> Option<Vec<GroupDesc>> {
+    let mut groups = Vec::new();
+    let mut block = vec![0; geo.block_size as usize];
+    for index in 0..geo.desc_blocks {
+        let at = geo.primary_desc_block(index);
+        device.read_at(geo.offset_bytes(at), &mut block).ok()?;
+        for raw in block.chunks_exact(geo.desc_size as usize) {
+            let hi = raw.get(32..64).and_then(|hi| hi.first_chunk());
+            groups.push(GroupDesc::decode(raw.first_chunk()?, hi));
+        }
+    }
+    groups.truncate(usize::try_from(geo.group_count).ok()?);
+    Some(groups)
 }
 
 /// Changes the primary superblock in the overlay and its checksum. A superblock that cannot be read

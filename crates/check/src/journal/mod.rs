@@ -13,7 +13,7 @@
 
 mod block_map;
 mod event;
-pub mod fast_commit;
+mod fast_commit;
 mod finish;
 mod locate;
 mod log;
