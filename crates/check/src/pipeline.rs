@@ -88,6 +88,7 @@ fn passes(
     found.merge(checks::shared_blocks::check(&volume, &facts, &claims, attribute_uses, &pool));
     clock.end("shared blocks");
 
+    let clusters_used = checks::bitmaps::check(&volume, &facts, &claims, &pool, &mut found);
     clock.end("bitmaps");
 
     let Volume { superblock, geometry, used_backup, .. } = volume;
@@ -97,7 +98,7 @@ fn passes(
         geometry,
         used_backup,
         totals,
-        clusters_used: 0,
+        clusters_used,
         journal,
         paths: BTreeMap::new(),
         phases: clock.phases,

@@ -157,6 +157,24 @@ impl BlockSet {
         aligned(start) >> shift | aligned(start + 64) << (64 - shift)
     }
 
+    /// Whether no bit of `start..start + len` is set; costs little where nothing is near.
+    pub fn is_clear_in(&self, start: u64, len: u64) -> bool {
+        let end = start.saturating_add(len);
+        let mut bit = start;
+        while bit < end {
+            let left = end - bit;
+            let mask = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
+            if matches!(self.chunk(bit / CHUNK_BITS), Chunk::Empty) {
+                bit = bit - bit % CHUNK_BITS + CHUNK_BITS;
+            } else if self.word(bit) & mask != 0 {
+                return false;
+            } else {
+                bit += 64;
+            }
+        }
+        true
+    }
+
     /// The runs of set bits, in order, as (first bit, number of bits).
     pub fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
