@@ -7,6 +7,8 @@ use floe_format::ext::inode::Inode;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::checks;
+use crate::checks::inode_block::TableBlock;
+pub use crate::checks::inode_block::TableContext;
 use crate::evidence::claims::Claims;
 use crate::evidence::dirs::Dirs;
 use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
@@ -181,13 +183,6 @@ pub fn for_each_inode(
     evidence.buffers.table = table;
 }
 
-/// What the block of the inode table says of an inode in it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TableContext {
-    /// More than half of the inodes of its block are garbage.
-    pub garbage_block: bool,
-}
-
 /// Reads the part and calls `each` with the index in the part, the bytes of the inode, and what its
 /// block says. Blocks that cannot be read are reported and their inodes skipped.
 fn for_each_block(
@@ -195,7 +190,7 @@ fn for_each_block(
     part: TablePart,
     table: &mut Vec<u8>,
     evidence: &mut InodeEvidence,
-    mut each: impl FnMut(&mut InodeEvidence, u32, &[u8], TableContext),
+    mut each: impl FnMut(&mut InodeEvidence, u32, &[u8], TableContext<'_>),
 ) {
     let geometry = &volume.geometry;
     let inode_size = geometry.inode_size;
@@ -233,11 +228,9 @@ fn for_each_block(
             }
         }
         let Some(bytes) = table.get(bytes) else { continue };
-        let context = checks::inode_block::judge(
-            volume,
-            block_first(part, first_block + index, per_block, volume),
-            bytes,
-        );
+        let first = volume.geometry.inode_at(part.group, (first_block + index) * per_block);
+        let table = TableBlock::new(block, first, bytes);
+        let context = TableContext { volume, table: &table };
         for slot in 0..per_block {
             let Some(at) = ((first_block + index) * per_block + slot).checked_sub(part.first)
             else {
@@ -252,9 +245,4 @@ fn for_each_block(
             }
         }
     }
-}
-
-/// The first inode of block `index` of a group's table.
-fn block_first(part: TablePart, index: u32, per_block: u32, volume: &Volume<'_>) -> InodeNr {
-    volume.geometry.inode_at(part.group, index * per_block)
 }

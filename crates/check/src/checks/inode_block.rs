@@ -1,12 +1,77 @@
 //! Check: a block of an inode table of which more than half is garbage.
-//! Reads: the block.  Keeps: nothing.  Emits: nothing itself (`checks/inodes.rs` does, for each inode).
+//! Reads: the block.  Keeps: nothing.  Emits: nothing itself: `checks/inodes.rs` asks, for an inode
+//! that looks wrong, and reports `inode-block-garbage`.  Costs nothing until asked.
 
-use floe_format::InodeNr;
+use std::cell::OnceCell;
 
-use crate::inode_pass::TableContext;
+use floe_format::ext::extent::ExtentNode;
+use floe_format::ext::inode::{Inode, InodeFlags};
+use floe_format::{BlockNr, InodeNr};
+
 use crate::volume::Volume;
 
-/// Judges a block of the table by its inodes (problem `inode-block-garbage`).
-pub fn judge(_volume: &Volume<'_>, _first: InodeNr, _block: &[u8]) -> TableContext {
-    TableContext::default()
+/// A block of an inode table. Judged once, when the first of its inodes asks.
+#[derive(Debug)]
+pub struct TableBlock<'a> {
+    bytes: &'a [u8],
+    block: BlockNr,
+    first: InodeNr,
+    garbage: OnceCell<bool>,
+}
+
+impl<'a> TableBlock<'a> {
+    /// The bytes of a block whose first inode is `first`.
+    #[inline]
+    pub const fn new(block: BlockNr, first: InodeNr, bytes: &'a [u8]) -> Self {
+        Self { bytes, block, first, garbage: OnceCell::new() }
+    }
+}
+
+/// What the block of the inode table says of an inode in it.
+#[derive(Clone, Copy)]
+pub struct TableContext<'a> {
+    /// The file system.
+    pub volume: &'a Volume<'a>,
+    /// The block.
+    pub table: &'a TableBlock<'a>,
+}
+
+impl TableContext<'_> {
+    /// The block.
+    pub const fn block(&self) -> BlockNr {
+        self.table.block
+    }
+
+    /// Whether more than half of the block's inodes are garbage (problem `inode-block-garbage`).
+    ///
+    /// The first call judges all inodes of the block, so ask only for an inode whose checksum, extent
+    /// root or block pointers are wrong.
+    pub fn garbage_block(&self) -> bool {
+        *self.table.garbage.get_or_init(|| {
+            let inode_size = self.volume.geometry.inode_size as usize;
+            let inodes = self.table.bytes.chunks_exact(inode_size.max(1));
+            let count = inodes.len();
+            let bad = inodes
+                .zip(self.table.first.0..)
+                .filter(|(raw, number)| is_garbage(self.volume, InodeNr(*number), raw))
+                .count();
+            bad > count / 2
+        })
+    }
+}
+
+/// Whether an inode by itself looks like garbage: its checksum, its extent root, or more than half
+/// of its block pointers. An inode of zeroes never does.
+fn is_garbage(volume: &Volume<'_>, number: InodeNr, raw: &[u8]) -> bool {
+    let Some(inode) = Inode::decode(raw) else { return false };
+    if raw.iter().all(|&byte| byte == 0) {
+        return false;
+    }
+    if volume.features().metadata_csum() && !inode.checksum_ok(volume.seed, number) {
+        return true;
+    }
+    if inode.flags().contains(InodeFlags::EXTENTS) {
+        return !ExtentNode::new(&inode.base.block).is_some_and(|root| root.header_ok());
+    }
+    false
 }

@@ -3,12 +3,17 @@
 
 pub mod bitmaps;
 pub mod block_map;
+pub mod encryption;
 pub mod extents;
+pub mod inline_data;
 pub mod inode_block;
 pub mod inode_sizes;
+pub mod inode_times;
 pub mod inodes;
 pub mod lost_directory;
 pub mod mapping;
 pub mod reserved_inodes;
 pub mod shared_blocks;
+pub mod special_files;
+pub mod symlinks;
 pub mod xattrs;

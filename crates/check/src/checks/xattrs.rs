@@ -1,9 +1,12 @@
 //! Check: extended attributes in the inode and in blocks, and the inodes that hold big values.
 
-use floe_exec::Accumulator;
+use std::collections::BTreeMap;
+
+use floe_exec::{Accumulator, Pool};
 use floe_format::{BlockNr, InodeNr};
 
 use crate::inode_pass::{InodeCx, InodeEvidence};
+use crate::volume::Volume;
 
 /// Evidence about attributes that needs other objects.
 #[derive(Clone, Debug, Default)]
@@ -11,11 +14,17 @@ pub struct AttributeEvidence {
     /// Each use of an attribute block: block, inode. Blocks are shared, so each is checked and
     /// claimed once, after the inode pass.
     pub block_uses: Vec<(BlockNr, InodeNr)>,
+    /// How many attributes have their value in an EA inode, for each such inode. Complete after
+    /// [`check_blocks`].
+    pub ea_references: BTreeMap<InodeNr, u64>,
 }
 
 impl Accumulator for AttributeEvidence {
     fn merge(&mut self, mut other: Self) {
         self.block_uses.append(&mut other.block_uses);
+        for (inode, count) in other.ea_references {
+            *self.ea_references.entry(inode).or_default() += count;
+        }
     }
 }
 
@@ -24,11 +33,12 @@ impl Accumulator for AttributeEvidence {
 pub struct OfInode {
     /// Bytes of the value of the in-inode attribute `system.data`; `None` without it.
     pub inline_bytes: Option<u32>,
-    /// Blocks that count for the inode: its attribute block (1 or 0).
+    /// Blocks that `i_blocks` and quota count for the attribute block: those of a cluster, or 0.
     pub blocks: u64,
-    /// Sectors and inodes charged for values in other inodes.
+    /// Blocks that `i_blocks` and quota count for values in EA inodes, whose own blocks count for
+    /// nobody: whole clusters.
     pub ea_inode_blocks: u64,
-    /// Number of values in other inodes.
+    /// Inodes that quota counts for values in EA inodes.
     pub ea_inodes: u64,
 }
 
@@ -36,3 +46,8 @@ pub struct OfInode {
 pub fn check(_cx: &InodeCx<'_>, _evidence: &mut InodeEvidence) -> OfInode {
     OfInode::default()
 }
+
+/// Reads each attribute block that an inode uses once, in disk order, and adds to `evidence` what it
+/// says: findings, claims of the blocks, policies, references to EA inodes. Run it after the inode
+/// pass and before anything that needs complete claims or policies.
+pub fn check_blocks(_volume: &Volume<'_>, _evidence: &mut InodeEvidence, _pool: &Pool) {}

@@ -1,31 +1,112 @@
 //! Which encrypted inode has which encryption policy.
 
+use std::collections::HashMap;
+
 use floe_exec::Accumulator;
 use floe_format::InodeNr;
+use floe_format::ext::crypt::Policy;
 
-/// Encryption policies of encrypted inodes.
+/// A policy, as a number that only means something within one [`Policies`]: equal policies have
+/// equal numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PolicyNr(u32);
+
+impl PolicyNr {
+    /// The inode is encrypted, but has no readable context (reported by the inode pass).
+    pub const NO_CONTEXT: Self = Self(u32::MAX);
+
+    /// Whether two inodes may lie in one directory: equal policies, or one that is not known, about
+    /// which the inode pass has said all there is to say.
+    pub fn agrees_with(self, other: Self) -> bool {
+        self == other || self == Self::NO_CONTEXT || other == Self::NO_CONTEXT
+    }
+}
+
+/// Encryption policies of encrypted inodes: 8 bytes an inode, and each policy once.
+///
+/// Law: the order of additions and merges is invisible but for the numbers themselves, of which only
+/// equality counts.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
-    /// Each encrypted inode with the identity of its policy: the context without its nonce; empty
-    /// if it has no readable context. In no order while collected.
-    pub by_inode: Vec<(InodeNr, Box<[u8]>)>,
+    by_inode: Vec<(InodeNr, PolicyNr)>,
+    numbers: HashMap<Policy, PolicyNr>,
 }
 
 impl Policies {
+    /// Notes the policy of an encrypted inode; `None` if it has no readable context.
+    pub fn add(&mut self, inode: InodeNr, policy: Option<Policy>) {
+        let number = policy.map_or(PolicyNr::NO_CONTEXT, |policy| self.number(policy));
+        self.by_inode.push((inode, number));
+    }
+
+    fn number(&mut self, policy: Policy) -> PolicyNr {
+        // There are fewer policies than inodes, whose numbers fit 32 bits.
+        let next = PolicyNr(self.numbers.len() as u32);
+        *self.numbers.entry(policy).or_insert(next)
+    }
+
     /// Puts the inodes in order, so that [`Policies::get`] finds them.
     pub fn sort(&mut self) {
         self.by_inode.sort_unstable();
     }
 
     /// The policy of an inode, once sorted; `None` if it is not encrypted.
-    pub fn get(&self, inode: InodeNr) -> Option<&[u8]> {
+    pub fn get(&self, inode: InodeNr) -> Option<PolicyNr> {
         let at = self.by_inode.binary_search_by_key(&inode, |(inode, _)| *inode).ok()?;
-        self.by_inode.get(at).map(|(_, policy)| &**policy)
+        self.by_inode.get(at).map(|(_, policy)| *policy)
+    }
+
+    /// Number of encrypted inodes.
+    pub fn len(&self) -> usize {
+        self.by_inode.len()
+    }
+
+    /// Whether no inode is encrypted.
+    pub fn is_empty(&self) -> bool {
+        self.by_inode.is_empty()
     }
 }
 
 impl Accumulator for Policies {
-    fn merge(&mut self, mut other: Self) {
-        self.by_inode.append(&mut other.by_inode);
+    fn merge(&mut self, other: Self) {
+        if self.by_inode.is_empty() {
+            *self = other;
+            return;
+        }
+        let renumber: HashMap<PolicyNr, PolicyNr> =
+            other.numbers.into_iter().map(|(policy, old)| (old, self.number(policy))).collect();
+        self.by_inode.extend(other.by_inode.into_iter().map(|(inode, old)| {
+            (inode, renumber.get(&old).copied().unwrap_or(PolicyNr::NO_CONTEXT))
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policies(list: &[(u32, Option<u8>)]) -> Policies {
+        let mut policies = Policies::default();
+        for &(inode, policy) in list {
+            policies.add(InodeNr(inode), policy.map(|byte| Policy::V1([byte; 12])));
+        }
+        policies
+    }
+
+    #[test]
+    fn merging_keeps_what_is_equal() {
+        let left = policies(&[(12, Some(1)), (14, Some(2)), (16, None)]);
+        let right = policies(&[(13, Some(2)), (15, Some(3)), (17, Some(1)), (18, None)]);
+        for (mut all, other) in [(left.clone(), right.clone()), (right, left)] {
+            all.merge(other);
+            all.sort();
+            let get = |inode| all.get(InodeNr(inode)).unwrap();
+            assert_eq!((get(12), get(13)), (get(17), get(14)));
+            assert_ne!(get(12), get(14));
+            assert_ne!(get(15), get(12));
+            assert!(get(16) == PolicyNr::NO_CONTEXT && get(18) == get(16));
+            assert!(get(16).agrees_with(get(12)) && !get(12).agrees_with(get(13)));
+            assert_eq!(all.get(InodeNr(99)), None);
+        }
     }
 }
