@@ -83,6 +83,8 @@ pub struct Buffers {
     pub table: Vec<u8>,
     /// One extent node or indirect block for each level of a tree.
     pub nodes: Vec<Vec<u8>>,
+    /// Which bytes of an attribute area are taken.
+    pub(crate) region: checks::xattrs::Region,
     /// Anything else of one block.
     pub block: Vec<u8>,
 }

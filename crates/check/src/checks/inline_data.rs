@@ -1,8 +1,98 @@
 //! Check: data that lives in the inode.
+//! Reads: the inode.  Keeps: nothing.  Emits: `InlineAndExtentsFlagsExtentRoot`,
+//! `InlineAndExtentsFlagsSmallFile`, `InlineAndExtentsFlagsBlockMap`, `InlineAndExtentsFlagsJunk`,
+//! `InlineDataFeatureMissing`, `InlineDataFlagUnsupported`, `InlineDataAttrMissing`, `InodeSizeWrong`.
+//! Does not verify: the entries of inline directories (the directory pass).
+
+use floe_format::ext::extent::ExtentNode;
+use floe_format::ext::inline_data::IN_BLOCK_SIZE;
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, InodeNr};
 
 use crate::inode_pass::{InodeCx, InodeEvidence};
+use crate::problem::{Problem, Sink};
 
 use super::xattrs::OfInode;
 
 /// Checks the flags and the size of an inode in use with INLINE_DATA_FL; any other passes.
-pub fn check(_cx: &InodeCx<'_>, _attributes: &OfInode, _evidence: &mut InodeEvidence) {}
+/// `attributes` is what [`super::xattrs::check`] said of it.
+#[inline]
+pub fn check(cx: &InodeCx<'_>, attributes: &OfInode, evidence: &mut InodeEvidence) {
+    if cx.inode.flags().contains(InodeFlags::INLINE_DATA) {
+        check_flagged(cx, attributes, evidence);
+    }
+}
+
+#[cold]
+fn check_flagged(cx: &InodeCx<'_>, attributes: &OfInode, evidence: &mut InodeEvidence) {
+    let inode = cx.number;
+    let has_feature = cx.volume.has_incompat(Incompat::INLINE_DATA);
+    let is_file = matches!(
+        cx.inode.file_type(),
+        Some(FileType::Regular | FileType::Directory | FileType::Symlink)
+    );
+    let both = cx.inode.flags().contains(InodeFlags::EXTENTS)
+        && (has_feature || cx.volume.has_incompat(Incompat::EXTENTS));
+    if both && is_file {
+        let problem = which_flag(cx);
+        let stays_inline = matches!(problem, Problem::InlineAndExtentsFlagsSmallFile { .. });
+        evidence.found.push(problem);
+        if !stays_inline {
+            return;
+        }
+    }
+    if cx.volume.geometry.is_reserved(inode) && inode != InodeNr::ROOT {
+        return;
+    }
+    let ordinary = !cx.volume.geometry.is_reserved(inode);
+    match (attributes.inline_bytes, has_feature) {
+        (Some(_), false) if ordinary => {
+            evidence.found.push(Problem::InlineDataFeatureMissing { inode });
+        }
+        (None, false) if ordinary => {
+            evidence.found.push(Problem::InlineDataFlagUnsupported { inode });
+        }
+        (None, true) if ordinary => evidence.found.push(Problem::InlineDataAttrMissing { inode }),
+        _ => {}
+    }
+    if let Some(bytes) = attributes.inline_bytes {
+        check_size(cx, u64::from(bytes) + IN_BLOCK_SIZE as u64, evidence);
+    }
+}
+
+/// An inline directory is as long as its room: 60 bytes and the attribute. A file may be shorter; a
+/// symlink is judged by `symlinks`.
+fn check_size(cx: &InodeCx<'_>, room: u64, evidence: &mut InodeEvidence) {
+    let stored = cx.inode.size_bytes();
+    let wrong = match cx.inode.file_type() {
+        Some(FileType::Directory) => stored != room,
+        Some(FileType::Regular) => stored > room,
+        _ => false,
+    };
+    if wrong {
+        let problem = Problem::InodeSizeWrong { inode: cx.number, stored, expected: room };
+        evidence.found.push(problem);
+    }
+}
+
+/// Which of two flags that exclude each other is wrong: the first reading that fits.
+fn which_flag(cx: &InodeCx<'_>) -> Problem {
+    let inode = cx.number;
+    if ExtentNode::new(&cx.inode.base.block).is_some_and(|root| root.header_ok()) {
+        return Problem::InlineAndExtentsFlagsExtentRoot { inode };
+    }
+    let extra = u64::from(cx.inode.extra.extra_isize);
+    let room = (cx.inode.raw.len() as u64).saturating_sub(128 + extra) + IN_BLOCK_SIZE as u64;
+    if cx.inode.size_bytes() < room {
+        return Problem::InlineAndExtentsFlagsSmallFile { inode };
+    }
+    let maps_blocks = (0..15)
+        .filter_map(|word| cx.inode.block_word(word))
+        .all(|word| word == 0 || cx.volume.geometry.contains(BlockNr(u64::from(word))));
+    if maps_blocks {
+        Problem::InlineAndExtentsFlagsBlockMap { inode }
+    } else {
+        Problem::InlineAndExtentsFlagsJunk { inode }
+    }
+}

@@ -73,5 +73,12 @@ fn is_garbage(volume: &Volume<'_>, number: InodeNr, raw: &[u8]) -> bool {
     if inode.flags().contains(InodeFlags::EXTENTS) {
         return !ExtentNode::new(&inode.base.block).is_some_and(|root| root.header_ok());
     }
-    false
+    if !super::symlinks::maps_blocks(volume, &inode) {
+        return false;
+    }
+    let outside = (0..15)
+        .filter_map(|word| inode.block_word(word))
+        .filter(|&word| word != 0 && !volume.geometry.contains(BlockNr(u64::from(word))))
+        .count();
+    outside > 15 / 2
 }

@@ -1,29 +1,80 @@
 //! Check: extended attributes in the inode and in blocks, and the inodes that hold big values.
+//! Reads: the inode; EA inodes; later each attribute block once, and blocks of long symlinks.
+//! Keeps: uses of attribute blocks, references to EA inodes.
+//! Emits: see `xattrs/`; here `InodeExtraIsizeBad`, `InodeFileAclHighNonzero`,
+//! `InodeFileAclWithoutXattrFeature`, `InodeFileAclOutOfRange`.
+//! Does not verify: that values are sound ACLs or capabilities; what EA inodes hold (their stored
+//! hash stands for it); reference counts of EA inodes (pass 4).
+
+mod blocks;
+mod in_block;
+mod in_inode;
+mod region;
+mod value_inode;
 
 use std::collections::BTreeMap;
 
-use floe_exec::{Accumulator, Pool};
+use floe_exec::Accumulator;
+use floe_format::ext::xattr::MAGIC;
+use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, InodeNr};
 
 use crate::inode_pass::{InodeCx, InodeEvidence};
-use crate::volume::Volume;
+use crate::problem::{Problem, Sink};
+
+pub use blocks::check_blocks;
+pub(crate) use region::Region;
 
 /// Evidence about attributes that needs other objects.
 #[derive(Clone, Debug, Default)]
 pub struct AttributeEvidence {
-    /// Each use of an attribute block: block, inode. Blocks are shared, so each is checked and
-    /// claimed once, after the inode pass.
-    pub block_uses: Vec<(BlockNr, InodeNr)>,
-    /// How many attributes have their value in an EA inode, for each such inode. Complete after
-    /// [`check_blocks`].
+    /// Each use of an attribute block. Blocks are shared, so each is checked and claimed once, after
+    /// the inode pass ([`check_blocks`], which leaves the uses sorted by block, then inode).
+    pub block_uses: Vec<BlockUse>,
+    /// Symlinks whose target lies in a block of their own; emptied by [`check_blocks`].
+    pub long_symlinks: Vec<LongSymlink>,
+    /// How many attributes have their value in an EA inode, for each such inode. Attributes of a
+    /// shared block count once. Complete after [`check_blocks`].
     pub ea_references: BTreeMap<InodeNr, u64>,
+}
+
+/// An inode uses an attribute block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockUse {
+    /// The block; inside the file system.
+    pub block: BlockNr,
+    /// The inode.
+    pub inode: InodeNr,
+    /// The inode is encrypted and its context was not found in it.
+    pub wants_context: bool,
+}
+
+/// A symlink whose target lies in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongSymlink {
+    /// The block; inside the file system.
+    pub block: BlockNr,
+    /// The symlink.
+    pub inode: InodeNr,
+    /// `i_size`.
+    pub size_bytes: u32,
+    /// The target is encrypted.
+    pub encrypted: bool,
+}
+
+impl AttributeEvidence {
+    fn add_reference(&mut self, inode: InodeNr, count: u64) {
+        let sum = self.ea_references.entry(inode).or_default();
+        *sum = sum.saturating_add(count);
+    }
 }
 
 impl Accumulator for AttributeEvidence {
     fn merge(&mut self, mut other: Self) {
         self.block_uses.append(&mut other.block_uses);
+        self.long_symlinks.append(&mut other.long_symlinks);
         for (inode, count) in other.ea_references {
-            *self.ea_references.entry(inode).or_default() += count;
+            self.add_reference(inode, count);
         }
     }
 }
@@ -31,7 +82,7 @@ impl Accumulator for AttributeEvidence {
 /// What the attributes of one inode say about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfInode {
-    /// Bytes of the value of the in-inode attribute `system.data`; `None` without it.
+    /// Bytes of the value of the in-inode attribute `system.data`; `None` without a usable one.
     pub inline_bytes: Option<u32>,
     /// Blocks that `i_blocks` and quota count for the attribute block: those of a cluster, or 0.
     pub blocks: u64,
@@ -42,12 +93,86 @@ pub struct OfInode {
     pub ea_inodes: u64,
 }
 
-/// Checks the attributes of an inode in use.
-pub fn check(_cx: &InodeCx<'_>, _evidence: &mut InodeEvidence) -> OfInode {
-    OfInode::default()
+/// Checks the attributes of an inode in use. Most have none and cost a few comparisons.
+#[inline]
+pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> OfInode {
+    let mut found = OfInode::default();
+    if cx.inode.base.file_acl_lo != 0 || cx.inode.base.file_acl_high != 0 {
+        check_file_acl(cx, evidence, &mut found);
+    }
+    // Sound sizes are multiples of 4 that leave room for a magic at least; attributes exist if it
+    // is there. All else takes the long way.
+    let area = cx.inode.xattr_area();
+    let marked = area.first_chunk() == Some(&MAGIC.to_le_bytes());
+    if cx.inode.raw.len() > 128 && (marked || extra_isize_bad(cx)) {
+        check_in_inode(cx, evidence, &mut found);
+    }
+    found
 }
 
-/// Reads each attribute block that an inode uses once, in disk order, and adds to `evidence` what it
-/// says: findings, claims of the blocks, policies, references to EA inodes. Run it after the inode
-/// pass and before anything that needs complete claims or policies.
-pub fn check_blocks(_volume: &Volume<'_>, _evidence: &mut InodeEvidence, _pool: &Pool) {}
+/// Whether `i_extra_isize` of an inode of more than 128 bytes is impossible; 0 is allowed.
+#[inline]
+fn extra_isize_bad(cx: &InodeCx<'_>) -> bool {
+    let (size, max) = (usize::from(cx.inode.extra.extra_isize), cx.inode.raw.len() - 128);
+    size != 0 && (size < 4 || size > max || !size.is_multiple_of(4))
+}
+
+/// Whether e2fsck judges an inode like a file: the root, and all that are not reserved.
+fn is_ordinary(cx: &InodeCx<'_>) -> bool {
+    cx.number == InodeNr::ROOT || !cx.volume.geometry.is_reserved(cx.number)
+}
+
+#[cold]
+fn check_in_inode(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut OfInode) {
+    if !is_ordinary(cx) {
+        return;
+    }
+    if extra_isize_bad(cx) {
+        let value = cx.inode.extra.extra_isize;
+        evidence.found.push(Problem::InodeExtraIsizeBad { inode: cx.number, value });
+        return;
+    }
+    in_inode::check(cx, evidence, found);
+}
+
+/// Judges `i_file_acl` and notes the use of the block.
+#[cold]
+fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut OfInode) {
+    let (volume, inode) = (cx.volume, cx.number);
+    let bit64 = volume.has_incompat(Incompat::BIT64);
+    let value = cx.inode.base.file_acl_high;
+    // The Hurd (1) keeps other things there.
+    if !bit64 && value != 0 && volume.superblock.creator_os == 0 && is_ordinary(cx) {
+        evidence.found.push(Problem::InodeFileAclHighNonzero { inode, value });
+    }
+    let block = BlockNr(cx.inode.file_acl(bit64));
+    if block.0 == 0 {
+        return;
+    }
+    let (announced, inside) =
+        (volume.has_compat(Compat::EXT_ATTR), volume.geometry.contains(block));
+    if is_ordinary(cx) {
+        if !announced {
+            evidence.found.push(Problem::InodeFileAclWithoutXattrFeature { inode, block });
+        }
+        if !inside {
+            evidence.found.push(Problem::InodeFileAclOutOfRange { inode, block });
+        }
+    }
+    if !announced || !inside {
+        return;
+    }
+    found.blocks = u64::from(volume.geometry.cluster_blocks);
+    evidence.attributes.block_uses.push(BlockUse { block, inode, wants_context: false });
+    if volume.has_incompat(Incompat::EA_INODE) {
+        // What the block's values in other inodes cost counts for each of its users, and `i_blocks`
+        // is judged at once: look ahead. Such file systems are rare and their blocks few.
+        let mut bytes = std::mem::take(&mut evidence.buffers.block);
+        if volume.read_block(block, &mut bytes).is_ok() {
+            let (blocks, inodes) = value_inode::charge_of_block(cx, &bytes);
+            found.ea_inode_blocks = blocks;
+            found.ea_inodes = inodes;
+        }
+        evidence.buffers.block = bytes;
+    }
+}
