@@ -71,6 +71,7 @@ fn passes(
     clock.end("superblock");
 
     let mut inodes = inode_pass::run(&volume, &pool);
+    crate::checks::xattrs::check_blocks(&volume, &mut inodes, &pool);
     found.merge(std::mem::take(&mut inodes.found));
     let totals = inodes.totals;
     checks::inodes::check_totals(&volume, &totals, &mut found);
@@ -79,7 +80,7 @@ fn passes(
     inodes.policies.sort();
     clock.end("inodes");
 
-    // Attribute blocks; shared blocks; directories, connectivity, link counts.
+    // Shared blocks; directories, connectivity, link counts.
 
     // Bitmaps and counts; quota.
     let mut claims = volume.metadata.clone();

@@ -8,6 +8,7 @@ use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::inode::{Inode, InodeFlags};
 use floe_format::{BlockNr, InodeNr};
 
+use crate::inode_pass::InodeCx;
 use crate::volume::Volume;
 
 /// A block of an inode table. Judged once, when the first of its inodes asks.
@@ -42,11 +43,17 @@ impl TableContext<'_> {
         self.table.block
     }
 
-    /// Whether more than half of the block's inodes are garbage (problem `inode-block-garbage`).
-    ///
-    /// The first call judges all inodes of the block, so ask only for an inode whose checksum, extent
-    /// root or block pointers are wrong.
-    pub fn garbage_block(&self) -> bool {
+    /// Whether an inode of the block looks like garbage, and so do more than half of the block's
+    /// inodes (problem `inode-block-garbage`). A sound inode is never called garbage for the company
+    /// that it keeps: it can be saved.
+    #[inline]
+    pub fn is_garbage(&self, cx: &InodeCx<'_>, checksum_ok: bool) -> bool {
+        (!checksum_ok || maps_garbage(self.volume, cx.inode)) && self.garbage_block()
+    }
+
+    /// Whether more than half of the block's inodes are garbage; the first call judges them all.
+    #[cold]
+    fn garbage_block(&self) -> bool {
         *self.table.garbage.get_or_init(|| {
             let inode_size = self.volume.geometry.inode_size as usize;
             let inodes = self.table.bytes.chunks_exact(inode_size.max(1));
@@ -67,13 +74,17 @@ fn is_garbage(volume: &Volume<'_>, number: InodeNr, raw: &[u8]) -> bool {
     if raw.iter().all(|&byte| byte == 0) {
         return false;
     }
-    if volume.features().metadata_csum() && !inode.checksum_ok(volume.seed, number) {
-        return true;
-    }
+    let checksum_bad = volume.features().metadata_csum() && !inode.checksum_ok(volume.seed, number);
+    checksum_bad || maps_garbage(volume, &inode)
+}
+
+/// Whether the extent root of an inode, or more than half of its block pointers, are garbage.
+#[inline]
+fn maps_garbage(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
     if inode.flags().contains(InodeFlags::EXTENTS) {
         return !ExtentNode::new(&inode.base.block).is_some_and(|root| root.header_ok());
     }
-    if !super::symlinks::maps_blocks(volume, &inode) {
+    if !super::symlinks::maps_blocks(volume, inode) {
         return false;
     }
     let outside = (0..15)

@@ -11,7 +11,10 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 
 use super::mapping::{Mapper, Mapping};
 use super::reserved_inodes::{self, Role};
-use super::{block_map, extents, inode_sizes, xattrs};
+use super::xattrs::{self, OfInode};
+use super::{
+    block_map, encryption, extents, inline_data, inode_sizes, inode_times, special_files, symlinks,
+};
 use crate::evidence::dirs::{DirFlags, DirInfo};
 use crate::evidence::inode_facts::Facts;
 use crate::evidence::quota_usage::Usage;
@@ -20,15 +23,15 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
 /// Checks one inode and says what later passes must know of it.
-pub fn check(cx: &InodeCx<'_>, table: TableContext, evidence: &mut InodeEvidence) -> Facts {
+pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvidence) -> Facts {
     let base = &cx.inode.base;
     let role = reserved_inodes::role_of(cx);
     if base.links_count == 0 && role == Role::Ordinary && is_zero(cx.inode.raw) {
         return Facts::default();
     }
-    check_checksum(cx, evidence);
-    if table.garbage_block && base.links_count > 0 {
-        let block = table_block(cx);
+    let checksum_ok = check_checksum(cx, evidence);
+    if base.links_count > 0 && table.is_garbage(cx, checksum_ok) {
+        let block = table.block();
         evidence.found.push(Problem::InodeBlockGarbage { inode: cx.number, block });
         return Facts::used(cx.inode.file_type()).with_bad();
     }
@@ -54,27 +57,20 @@ fn is_zero(raw: &[u8]) -> bool {
     raw.chunks_exact(8).all(|word| word == [0; 8])
 }
 
-/// The block of the inode table that holds the inode.
-fn table_block(cx: &InodeCx<'_>) -> floe_format::BlockNr {
-    let geometry = &cx.volume.geometry;
-    let Some((group, index)) = geometry.place_of(cx.number) else { return Default::default() };
-    let per_block = geometry.block_size / geometry.inode_size;
-    let table = cx.volume.group(group).inode_table;
-    floe_format::BlockNr(table.0.saturating_add(u64::from(index / per_block)))
-}
-
-/// Problem `inode-checksum-bad`; an inode of zeroes passes.
+/// Problem `inode-checksum-bad`; an inode of zeroes passes. Returns whether it passes.
 #[inline]
-fn check_checksum(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+fn check_checksum(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> bool {
     let volume = cx.volume;
     if !volume.features().metadata_csum() {
-        return;
+        return true;
     }
     let (stored, expected) =
         (cx.inode.stored_checksum(), cx.inode.compute_checksum(volume.seed, cx.number));
-    if stored != expected && !is_zero(cx.inode.raw) {
+    let passes = stored == expected || is_zero(cx.inode.raw);
+    if !passes {
         evidence.found.push(Problem::InodeChecksumBad { inode: cx.number, stored, expected });
     }
+    passes
 }
 
 /// Checks the root or an inode that is not reserved.
@@ -97,10 +93,17 @@ fn check_named(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> Fa
     }
     count(cx, file_type, &mut evidence.totals);
     check_fields(cx, evidence);
+    inode_times::check(cx, evidence);
     if !matches!(file_type, Some(FileType::Directory | FileType::Regular | FileType::Symlink)) {
         check_type(cx, file_type, evidence);
+        special_files::check(cx, evidence);
     }
-    check_body(cx, file_type, evidence);
+    let of_attributes = check_body(cx, file_type, evidence);
+    encryption::check(cx, evidence);
+    inline_data::check(cx, &of_attributes, evidence);
+    if file_type == Some(FileType::Symlink) {
+        symlinks::check(cx, &of_attributes, evidence);
+    }
     let mut facts = Facts::used(file_type);
     if orphan {
         facts = facts.with_orphan();
@@ -204,7 +207,11 @@ fn check_type(cx: &InodeCx<'_>, file_type: Option<FileType>, evidence: &mut Inod
 }
 
 /// Attributes, mapping, sizes and use of an inode.
-fn check_body(cx: &InodeCx<'_>, file_type: Option<FileType>, evidence: &mut InodeEvidence) {
+fn check_body(
+    cx: &InodeCx<'_>,
+    file_type: Option<FileType>,
+    evidence: &mut InodeEvidence,
+) -> OfInode {
     let of_attributes = xattrs::check(cx, evidence);
     let flags = cx.inode.flags();
     let is_dir = file_type == Some(FileType::Directory);
@@ -212,7 +219,7 @@ fn check_body(cx: &InodeCx<'_>, file_type: Option<FileType>, evidence: &mut Inod
     let mapping = map(cx, file_type, dir_flags, evidence);
     let ratio = u64::from(cx.volume.geometry.cluster_blocks);
     let clusters =
-        mapping.clusters + of_attributes.blocks + of_attributes.ea_inode_blocks.div_ceil(ratio);
+        mapping.clusters + of_attributes.clusters + of_attributes.ea_inode_blocks.div_ceil(ratio);
     evidence.totals.blocks_mapped += mapping.clusters * ratio;
     evidence.totals.fragments += mapping.fragments;
     if is_dir {
@@ -232,6 +239,7 @@ fn check_body(cx: &InodeCx<'_>, file_type: Option<FileType>, evidence: &mut Inod
         inode_sizes::check_block_count(cx, clusters, &mut evidence.found);
     }
     add_usage(cx, clusters, of_attributes.ea_inodes, evidence);
+    of_attributes
 }
 
 /// Walks the mapping of an inode, whatever its kind; nothing for one that has no blocks.
@@ -256,7 +264,7 @@ pub(super) fn map(
             return Mapping { lost: true, ..Mapping::default() };
         }
     }
-    if !has_blocks(cx, file_type) {
+    if !symlinks::maps_blocks(cx.volume, cx.inode) {
         return Mapping::default();
     }
     if flags.contains(InodeFlags::EXTENTS) {
@@ -273,26 +281,6 @@ pub(super) fn map(
         evidence.found.push(Problem::BigallocBlockMappedFile { inode });
     }
     mapping
-}
-
-/// Whether `i_block` maps blocks: files, directories and long symlinks without inline data.
-fn has_blocks(cx: &InodeCx<'_>, file_type: Option<FileType>) -> bool {
-    let inode = cx.inode;
-    if inode.flags().contains(InodeFlags::INLINE_DATA) {
-        return false;
-    }
-    match file_type {
-        Some(FileType::Regular | FileType::Directory) => true,
-        Some(FileType::Symlink) => {
-            let base = &inode.base;
-            if inode.file_acl(cx.volume.has_incompat(Incompat::BIT64)) == 0 {
-                return base.blocks_lo != 0;
-            }
-            // With an attribute block `i_blocks` does not tell: look at the target's length.
-            base.size_lo >= 60 || (base.size_lo > 4 && inode.block_word(1) == Some(0))
-        }
-        _ => false,
-    }
 }
 
 /// What the directory pass must know of a directory.

@@ -10,6 +10,7 @@ use floe_format::features::RoCompat;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 use super::inodes;
+use super::xattrs::BlockUse;
 use crate::evidence::block_set::BlockSet;
 use crate::evidence::claims::Claims;
 use crate::evidence::dirs::DirFlags;
@@ -37,7 +38,7 @@ pub fn check(
     volume: &Volume<'_>,
     facts: &InodeFacts,
     claims: &Claims,
-    attribute_uses: &[(BlockNr, InodeNr)],
+    attribute_uses: &[BlockUse],
     pool: &Pool,
 ) -> Findings {
     let mut found = Findings::default();
@@ -56,7 +57,7 @@ pub fn check(
             scratch.found.0.clear();
         });
     let geometry = &volume.geometry;
-    for &(block, inode) in attribute_uses {
+    for &BlockUse { block, inode, .. } in attribute_uses {
         if geometry.contains(block) && shared.contains(geometry.cluster_of(block)) {
             sharers.runs.push((inode, geometry.cluster_of(block), 1));
         }

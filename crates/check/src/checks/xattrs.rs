@@ -84,8 +84,8 @@ impl Accumulator for AttributeEvidence {
 pub struct OfInode {
     /// Bytes of the value of the in-inode attribute `system.data`; `None` without a usable one.
     pub inline_bytes: Option<u32>,
-    /// Blocks that `i_blocks` and quota count for the attribute block: those of a cluster, or 0.
-    pub blocks: u64,
+    /// Clusters that `i_blocks` and quota count for the attribute block: 1 or 0.
+    pub clusters: u64,
     /// Blocks that `i_blocks` and quota count for values in EA inodes, whose own blocks count for
     /// nobody: whole clusters.
     pub ea_inode_blocks: u64,
@@ -162,7 +162,7 @@ fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
     if !announced || !inside {
         return;
     }
-    found.blocks = u64::from(volume.geometry.cluster_blocks);
+    found.clusters = 1;
     evidence.attributes.block_uses.push(BlockUse { block, inode, wants_context: false });
     if volume.has_incompat(Incompat::EA_INODE) {
         // What the block's values in other inodes cost counts for each of its users, and `i_blocks`
