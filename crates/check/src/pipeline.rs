@@ -71,7 +71,7 @@ fn passes(
     clock.end("superblock");
 
     let mut inodes = inode_pass::run(&volume, &pool);
-    crate::checks::xattrs::check_blocks(&volume, &mut inodes, &pool);
+    checks::xattrs::check_blocks(&volume, &mut inodes, &pool);
     found.merge(std::mem::take(&mut inodes.found));
     let totals = inodes.totals;
     checks::inodes::check_totals(&volume, &totals, &mut found);
