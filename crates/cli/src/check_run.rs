@@ -1,0 +1,131 @@
+//! One check, from the device to its report: what `floe check` and `floe fsck` share.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use floe_blockdev::{Counted, FileDevice, ReadBlocks};
+use floe_check::problem::Severity;
+use floe_check::reader::{Reader, paths};
+use floe_check::report::{Cost, Report, Verdict, human, json};
+use floe_check::{CheckError, CheckOptions, JournalUse};
+use floe_format::BlockNr;
+
+use crate::device::Source;
+use crate::exit::Outcome;
+use crate::{failure, usage};
+
+/// Directory blocks that are read to find the paths of the inodes in a report.
+const PATH_BLOCKS: u64 = 1 << 20;
+
+/// How to check and how to say it.
+#[derive(Clone, Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) threads: usize,
+    pub(crate) journal: JournalUse,
+    pub(crate) external_journal: Option<&'a Path>,
+    pub(crate) json: bool,
+    pub(crate) verbose: bool,
+    /// Findings below this do not make the exit code 4; `None`: those that need repair do.
+    pub(crate) fail_on: Option<Severity>,
+}
+
+impl Run<'_> {
+    /// Checks and writes the report to `out`.
+    pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let started = Instant::now();
+        let device = Counted::new(self.source.open()?);
+        let journal = self.external_journal.map(FileDevice::open).transpose()?;
+        let options = CheckOptions {
+            threads: self.threads,
+            superblock: self.source.superblock.map(BlockNr),
+            block_size: self.source.block_size,
+            journal: self.journal,
+            external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
+            now_seconds: now_seconds(),
+        };
+        let mut report = match floe_check::check(&device, &options) {
+            Ok(report) => report,
+            Err(error) => return self.failed(out, &error, &device),
+        };
+        self.find_paths(&mut report, &device);
+        let counts = device.counts();
+        let cost = Cost {
+            elapsed: started.elapsed(),
+            threads: self.threads,
+            reads: counts.reads,
+            bytes_read: counts.bytes,
+            peak_memory_bytes: usage::peak_memory_bytes(),
+        };
+        let outcome = outcome(&report, self.fail_on);
+        if self.json {
+            let value = json::report(&report, &cost, &self.source.name(), outcome.code());
+            writeln!(out, "{value:#}")?;
+        } else {
+            human::write(out, &report, &cost, human::Style { verbose: self.verbose })?;
+        }
+        Ok(outcome)
+    }
+
+    /// Adds the paths of inodes that findings are about, unless the check already did.
+    fn find_paths(&self, report: &mut Report, device: &dyn ReadBlocks) {
+        let wanted = report.inodes();
+        if wanted.is_empty() || !report.paths.is_empty() {
+            return;
+        }
+        let block_size = report.geometry.block_size;
+        // Without a superblock that the reader can use there are no paths; the report stands.
+        if let Ok(reader) = Reader::open(device, report.used_backup, Some(block_size)) {
+            report.paths = paths(&reader, &wanted, PATH_BLOCKS);
+        }
+    }
+
+    fn failed(
+        &self,
+        out: &mut impl Write,
+        error: &CheckError,
+        device: &dyn ReadBlocks,
+    ) -> anyhow::Result<Outcome> {
+        let name = self.source.name();
+        let text = failure::of_check(error, device, &name);
+        let (outcome, problems) = match error {
+            // e2fsck counts a file system that stops it as one with errors.
+            CheckError::Fatal { problem } => {
+                (Outcome { damaged: true, ..Outcome::FAILED }, vec![problem.clone()])
+            }
+            CheckError::NoSuperblock { problems, .. } => (Outcome::FAILED, problems.clone()),
+            CheckError::UnknownFeatures { .. } | CheckError::Read { .. } => {
+                (Outcome::FAILED, Vec::new())
+            }
+        };
+        if self.json {
+            let value = json::failure(&name, &text, &problems, outcome.code());
+            writeln!(out, "{value:#}")?;
+        }
+        eprintln!("floe: {text}");
+        Ok(outcome)
+    }
+}
+
+/// The exit bits of a report.
+pub(crate) fn outcome(report: &Report, fail_on: Option<Severity>) -> Outcome {
+    let incomplete = report.verdict() == Verdict::Incomplete;
+    let damaged = match fail_on {
+        None => report.verdict() != Verdict::Clean,
+        Some(least) => {
+            incomplete || report.found.iter().any(|problem| problem.row().severity >= least)
+        }
+    };
+    Outcome { damaged, failed: incomplete, ..Outcome::CLEAN }
+}
+
+/// Now, in seconds since 1970. `E2FSCK_TIME` replaces the clock, as for e2fsck, so that a run can
+/// be repeated.
+pub(crate) fn now_seconds() -> i64 {
+    let given = std::env::var("E2FSCK_TIME").ok().and_then(|text| text.trim().parse().ok());
+    given.unwrap_or_else(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
+}

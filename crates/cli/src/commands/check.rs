@@ -1,0 +1,78 @@
+//! `floe check`: what is wrong with a file system.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use floe_check::JournalUse;
+use floe_check::problem::Severity;
+
+use crate::check_run::Run;
+use crate::device::{InUse, Source};
+use crate::exit::Outcome;
+
+/// Check a file system and report what is wrong.
+///
+/// Nothing is written, whatever is found. Changes that are still in the journal are replayed in
+/// memory, so that the verdict is the one after recovery.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: Source,
+    /// Work with this many threads; all processors if not given
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Report as JSON (see docs/json-schema.md)
+    #[arg(long)]
+    json: bool,
+    /// Show every finding with its evidence and what a repair does, and the time of each phase
+    #[arg(long, short)]
+    verbose: bool,
+    /// Exit with 4 only for findings at least this severe; not given: for those that need repair
+    #[arg(long, value_name = "SEVERITY")]
+    fail_on: Option<FailOn>,
+    /// The journal is on this device or in this file
+    #[arg(long, short = 'j', value_name = "PATH")]
+    external_journal: Option<PathBuf>,
+    /// Judge the disk as it is, without the changes that are still in the journal
+    #[arg(long)]
+    ignore_journal: bool,
+    /// Check even if the device is mounted or otherwise in use
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FailOn {
+    Cosmetic,
+    Metadata,
+    DataRisk,
+    Fatal,
+}
+
+impl From<FailOn> for Severity {
+    fn from(fail_on: FailOn) -> Self {
+        match fail_on {
+            FailOn::Cosmetic => Self::Cosmetic,
+            FailOn::Metadata => Self::Metadata,
+            FailOn::DataRisk => Self::DataRisk,
+            FailOn::Fatal => Self::Fatal,
+        }
+    }
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
+        let run = Run {
+            source: &self.source,
+            threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
+            journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
+            external_journal: self.external_journal.as_deref(),
+            json: self.json,
+            verbose: self.verbose,
+            fail_on: self.fail_on.map(Into::into),
+        };
+        run.run(out)
+    }
+}

@@ -1,0 +1,225 @@
+//! `floe fsck`: e2fsck's command line, for scripts and for `fsck`.
+//!
+//! Only what reads is there. `-n` judges the raw disk as `e2fsck -n` does, without the changes that
+//! are still in the journal; without `-n` they are replayed in memory. `-y` and `-p` would repair,
+//! which this version cannot: they are refused before anything is looked at.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use floe_check::JournalUse;
+use floe_check::problem::Weight;
+use floe_check::reader::Reader;
+use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
+use floe_format::features::{Compat, Incompat, RoCompat};
+
+use crate::check_run::{Run, now_seconds};
+use crate::device::{InUse, Source};
+use crate::exit::Outcome;
+use crate::fsck_options::Options;
+
+/// A clock that is off by less than this is not believed to be wrong (e2fsck's time fudge).
+const CLOCK_SLACK_SECONDS: i64 = 24 * 60 * 60;
+/// A clock before 2010 is believed to be unset: time is then not judged.
+const EARLIEST_NOW_SECONDS: i64 = 1_262_322_000;
+
+const USAGE: &str = "\
+usage: floe fsck [-n] [-f] [-v] [-t] [-b superblock] [-B blocksize] [-j external-journal]
+                 [-E extended-options] [-C fd] device
+
+e2fsck's command line, as far as it reads: -y, -p, -a, -c, -D, -l and -L would change the file
+system, which this version cannot. -n leaves out the journal, as e2fsck does. Exit codes are
+e2fsck's: 0 clean, 4 damage left, 8 failed, 16 wrong command line.";
+
+/// Check with e2fsck's command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// As for e2fsck(8)
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+/// Runs the command with the arguments behind its name.
+pub(crate) fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let help = |argument: &OsString| argument == "--help" || argument == "-h";
+    if arguments.len() == 1 && arguments.iter().all(help) {
+        writeln!(out, "{USAGE}")?;
+        return Ok(Outcome::CLEAN);
+    }
+    let options = match Options::parse(arguments) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("floe fsck: {why}\n{USAGE}");
+            return Ok(Outcome::USAGE);
+        }
+    };
+    if options.version {
+        eprintln!("floe fsck {}", env!("CARGO_PKG_VERSION"));
+        return Ok(Outcome::CLEAN);
+    }
+    if let Some(wish) = writes(&options) {
+        eprintln!(
+            "floe fsck: {wish} changes the file system, and this version only reads. Nothing was \
+             looked at or changed. Use -n to check."
+        );
+        return Ok(Outcome::FAILED);
+    }
+    check(&options, out)
+}
+
+/// The option that would have to write, if there is one.
+fn writes(options: &Options) -> Option<&'static str> {
+    if options.yes {
+        Some("-y")
+    } else if options.preen {
+        Some("-p")
+    } else if options.bad_blocks {
+        Some("-c, -l or -L")
+    } else if options.optimize_dirs {
+        Some("-D")
+    } else if options.has_extended("journal_only") && !options.no {
+        Some("-E journal_only")
+    } else if options.has_extended("unshare_blocks") && !options.no {
+        Some("-E unshare_blocks")
+    } else {
+        None
+    }
+}
+
+fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let source = Source {
+        superblock: options.superblock,
+        block_size: options.block_size,
+        ..Source::whole(&options.device)
+    };
+    // As e2fsck: -n may look at a mounted file system; anything else must not.
+    source.mind_users(if options.no { InUse::Warn } else { InUse::Refuse })?;
+    let may_skip = !options.force && options.superblock.is_none();
+    if let Some(line) = may_skip.then(|| clean_by_its_records(&source)).flatten() {
+        writeln!(out, "{line}")?;
+        return Ok(Outcome::CLEAN);
+    }
+    let run = Run {
+        source: &source,
+        threads: floe_exec::default_threads(),
+        journal: if options.no { JournalUse::Ignore } else { JournalUse::Replay },
+        external_journal: options.journal.as_deref(),
+        json: false,
+        verbose: options.verbose,
+        fail_on: None,
+    };
+    run.run(out)
+}
+
+/// What to say instead of checking, if the file system claims to be clean and no check is due: the
+/// rules of e2fsck (`problems/README.md`, "Full check or skip"). `None`: check.
+fn clean_by_its_records(source: &Source) -> Option<String> {
+    let device = source.open().ok()?;
+    let reader = Reader::open(&device, None, None).ok()?;
+    let superblock = &reader.superblock;
+    if !Superblock::checksum_ok(&reader.superblock_bytes)
+        || reader.geometry.inodes_count != superblock.inodes_count
+        || check_is_due(superblock, now_seconds())
+        || backups_differ(&reader)
+    {
+        return None;
+    }
+    let options = floe_check::CheckOptions {
+        journal: JournalUse::Ignore,
+        now_seconds: now_seconds(),
+        ..floe_check::CheckOptions::default()
+    };
+    let opened = floe_check::open::open(&device, &options).ok()?;
+    if opened.found.0.iter().any(|problem| problem.row().weight > Weight::Remark) {
+        return None;
+    }
+    let replay = if superblock.features().incompat.contains(Incompat::RECOVER) {
+        " The journal holds changes not yet in place."
+    } else {
+        ""
+    };
+    Some(format!(
+        "{}: clean by its own records, so not checked (-f checks anyway). {} of {} inodes and {} \
+         of {} blocks in use.{replay}",
+        source.name(),
+        superblock.inodes_count.saturating_sub(superblock.free_inodes_count),
+        superblock.inodes_count,
+        superblock.blocks_count().saturating_sub(superblock.free_blocks_count()),
+        superblock.blocks_count(),
+    ))
+}
+
+fn check_is_due(superblock: &Superblock, now_seconds: i64) -> bool {
+    let features = superblock.features();
+    let orphans = features.compat.contains(Compat::ORPHAN_FILE)
+        && features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
+    let max_mounts = superblock.max_mnt_count.cast_signed();
+    let lastcheck = i64::from(superblock.lastcheck) | i64::from(superblock.lastcheck_hi) << 32;
+    let clock_is_sane = now_seconds >= EARLIEST_NOW_SECONDS;
+    let interval = i64::from(superblock.checkinterval);
+    orphans
+        || superblock.state & STATE_ERROR != 0
+        || superblock.state & STATE_VALID == 0
+        || (max_mounts > 0 && superblock.mnt_count >= superblock.max_mnt_count)
+        || (clock_is_sane && interval > 0 && lastcheck > now_seconds + CLOCK_SLACK_SECONDS)
+        || (clock_is_sane && interval > 0 && now_seconds - lastcheck >= interval)
+}
+
+/// Whether the first readable backup says something else about features, sizes or identity than
+/// the primary, apart from bits that Linux sets in the primary alone.
+fn backups_differ(reader: &Reader<'_>) -> bool {
+    let primary = &reader.superblock;
+    let backup = (1..reader.geometry.group_count).find_map(|group| {
+        let block = reader.geometry.superblock_of(floe_format::GroupNr(group))?;
+        Reader::open_at(reader.device(), reader.geometry.offset_bytes(block)).ok()
+    });
+    let Some(backup) = backup.map(|backup| backup.superblock) else { return false };
+    let incompat = !(Incompat::EXTENTS | Incompat::RECOVER).bits();
+    let ro_compat = !(RoCompat::LARGE_FILE | RoCompat::DIR_NLINK | RoCompat::ORPHAN_PRESENT).bits();
+    primary.feature_compat != backup.feature_compat
+        || (primary.feature_incompat ^ backup.feature_incompat) & incompat != 0
+        || (primary.feature_ro_compat ^ backup.feature_ro_compat) & ro_compat != 0
+        || primary.blocks_count() != backup.blocks_count()
+        || primary.inodes_count != backup.inodes_count
+        || primary.uuid != backup.uuid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn clean() -> Superblock {
+        let mut superblock = Superblock::decode(&[0; 1024]);
+        superblock.state = STATE_VALID;
+        superblock.lastcheck = 1_799_990_000;
+        superblock
+    }
+
+    #[test]
+    fn a_check_is_due_as_for_e2fsck() {
+        assert!(!check_is_due(&clean(), NOW));
+        let with = |change: fn(&mut Superblock)| {
+            let mut superblock = clean();
+            change(&mut superblock);
+            check_is_due(&superblock, NOW)
+        };
+        assert!(with(|superblock| superblock.state = 0));
+        assert!(with(|superblock| superblock.state = STATE_VALID | STATE_ERROR));
+        assert!(with(|superblock| (superblock.mnt_count, superblock.max_mnt_count) = (20, 20)));
+        assert!(!with(|superblock| (superblock.mnt_count, superblock.max_mnt_count) = (20, 0)));
+        assert!(!with(|superblock| (superblock.mnt_count, superblock.max_mnt_count) = (20, 65535)));
+        assert!(with(|superblock| superblock.checkinterval = 10_000));
+        assert!(!with(|superblock| superblock.checkinterval = 10_001));
+        assert!(with(|superblock| {
+            superblock.feature_compat = Compat::ORPHAN_FILE.bits();
+            superblock.feature_ro_compat = RoCompat::ORPHAN_PRESENT.bits();
+        }));
+        let mut future = clean();
+        future.lastcheck = 1_800_000_000 + 24 * 60 * 60 + 1;
+        future.checkinterval = 1;
+        assert!(check_is_due(&future, NOW));
+        assert!(!check_is_due(&future, 1_000_000_000), "an unset clock proves nothing");
+    }
+}

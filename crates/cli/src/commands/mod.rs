@@ -1,0 +1,46 @@
+//! One file a command, each with its arguments and its `run`.
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+use crate::exit::Outcome;
+
+pub(crate) mod check;
+pub(crate) mod dump;
+pub(crate) mod explain;
+pub(crate) mod fsck;
+pub(crate) mod info;
+pub(crate) mod problems;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check a file system and report what is wrong
+    Check(check::Args),
+    /// Check with e2fsck's command line (see `floe fsck` without arguments)
+    #[command(disable_help_flag = true)]
+    Fsck(fsck::Args),
+    /// Show the superblock, features and layout, and estimate the cost of a check
+    Info(info::Args),
+    /// Show any structure of a file system, field by field
+    Dump(dump::Args),
+    /// List every condition that a check can report
+    Problems(problems::Args),
+    /// Say what a condition means and what a repair does about it
+    Explain(explain::Args),
+}
+
+impl Command {
+    /// Runs the command, writing to `out`.
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Check(args) => args.run(out),
+            Self::Fsck(args) => fsck::run(&args.arguments, out),
+            Self::Info(args) => args.run(out),
+            Self::Dump(args) => args.run(out),
+            Self::Problems(args) => args.run(out),
+            Self::Explain(args) => args.run(out),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Opening what the command line names: a device or image, a part of it, not in use.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use floe_blockdev::{FileDevice, PartitionTable, ReadBlocks, Window, uses_of};
+
+/// Where a file system is. Common to all commands that look at one.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Source {
+    /// Block device or image file
+    pub(crate) device: PathBuf,
+    /// The file system begins this many bytes into the device
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub(crate) offset: u64,
+    /// The file system is in this partition of a disk or image (GPT or MBR)
+    #[arg(long, value_name = "N", conflicts_with = "offset")]
+    pub(crate) partition: Option<u32>,
+    /// Use the superblock in this block (a backup)
+    #[arg(long, short = 'b', value_name = "BLOCK")]
+    pub(crate) superblock: Option<u64>,
+    /// Bytes of a block, if the superblock cannot say
+    #[arg(long, short = 'B', value_name = "BYTES", value_parser = block_size)]
+    pub(crate) block_size: Option<u32>,
+}
+
+/// A block size: a power of two from 1024 to 65536.
+pub(crate) fn block_size(text: &str) -> Result<u32, String> {
+    let size: u32 = text.parse().map_err(|_| "is not a number".to_owned())?;
+    if (1024..=65536).contains(&size) && size.is_power_of_two() {
+        Ok(size)
+    } else {
+        Err("must be a power of two from 1024 to 65536".to_owned())
+    }
+}
+
+/// What to do about a device that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InUse {
+    /// Refuse.
+    Refuse,
+    /// Go on with a warning.
+    Warn,
+}
+
+impl Source {
+    /// A device named by e2fsck's command line.
+    pub(crate) fn whole(device: &Path) -> Self {
+        Self {
+            device: device.to_owned(),
+            offset: 0,
+            partition: None,
+            superblock: None,
+            block_size: None,
+        }
+    }
+
+    /// The path as the user gave it, safe to print.
+    pub(crate) fn name(&self) -> String {
+        self.device.to_string_lossy().into_owned()
+    }
+
+    /// Opens the device for reading, cut to the offset or partition.
+    pub(crate) fn open(&self) -> anyhow::Result<Box<dyn ReadBlocks>> {
+        let file = FileDevice::open(&self.device)?;
+        if let Some(number) = self.partition {
+            let table =
+                PartitionTable::read(&file, file.sector_bytes()).with_context(|| self.name())?;
+            return Ok(Box::new(table.open(file, number).with_context(|| self.name())?));
+        }
+        if self.offset == 0 {
+            return Ok(Box::new(file));
+        }
+        Ok(Box::new(Window::new(file, self.offset, None).with_context(|| self.name())?))
+    }
+
+    /// Refuses a device that somebody may write to, or warns of it on standard error. Returns
+    /// whether it is in use.
+    pub(crate) fn mind_users(&self, in_use: InUse) -> anyhow::Result<bool> {
+        let uses = uses_of(&self.device)?;
+        let Some(found) = uses.iter().find(|found| found.may_write()) else { return Ok(false) };
+        let name = self.name();
+        match in_use {
+            InUse::Refuse => bail!(
+                "{name} is {found}. It changes while it is read, so a check would find damage \
+                 that is none. Unmount it, or check a snapshot; --force checks it all the same"
+            ),
+            InUse::Warn => {
+                eprintln!(
+                    "floe: warning: {name} is {found}. It changes while it is read: what is \
+                     found need not be damage."
+                );
+                Ok(true)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_sizes_are_powers_of_two_in_range() {
+        assert_eq!(block_size("4096"), Ok(4096));
+        for text in ["0", "512", "131072", "4097", "-1", "4k"] {
+            assert!(block_size(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a check will cost, from the superblock and the group descriptors alone.
+//!
+//! The formula (all of it is shown by `floe info`):
+//!
+//! - **Bytes** = superblock and descriptors
+//!   + inode tables: the used part of each group's table (all of it without descriptor checksums),
+//!     in whole blocks
+//!   + bitmaps: two blocks a group, without those that were never initialised
+//!   + directories: [`DIR_BLOCKS_PER_DIR`] blocks each
+//!   + maps and attributes: one block for every [`INODES_PER_EXTRA_BLOCK`] inodes in use. Files in
+//!     many pieces need more; this is the part that the descriptors cannot tell.
+//! - **Reads** = one for every [`BYTES_PER_READ`] of inode tables and bitmaps, plus one for every
+//!   two directory, map or attribute blocks, which lie scattered.
+//! - **Time** on a device = bytes / throughput + reads * latency, or the time of the processors
+//!   (inodes in use / [`INODES_PER_CORE_SECOND`] / threads), whichever is longer: both go on at the
+//!   same time.
+//! - **Memory** = [`BASE_BYTES`] + 1 bit a cluster + 3 bytes for every inode in the used part of a
+//!   table + 32 bytes a directory + [`BUFFER_BYTES`] a thread.
+
+use floe_check::reader::{Reader, ReaderError};
+use floe_format::GroupNr;
+
+/// Directory blocks assumed for a directory: most have one, a few have very many.
+const DIR_BLOCKS_PER_DIR: f64 = 1.3;
+/// Inodes in use for which one map or attribute block is assumed.
+const INODES_PER_EXTRA_BLOCK: u64 = 50;
+/// Bytes of a large read.
+const BYTES_PER_READ: u64 = 1 << 20;
+/// Inodes that one core checks in a second, with their names.
+const INODES_PER_CORE_SECOND: f64 = 1_000_000.0;
+/// Memory that any check takes.
+const BASE_BYTES: u64 = 6 << 20;
+/// Buffers of a thread.
+const BUFFER_BYTES: u64 = 2 << 20;
+
+/// A kind of device: name, bytes a second, seconds a scattered read.
+type Device = (&'static str, f64, f64);
+
+/// Devices that times are given for.
+pub(crate) const DEVICES: [Device; 3] = [
+    ("hard disk (150 MB/s, 8 ms)", 150e6, 8e-3),
+    ("SATA SSD (500 MB/s, 100 us)", 500e6, 100e-6),
+    ("NVMe SSD (3 GB/s, 20 us)", 3e9, 20e-6),
+];
+
+/// What a check will read and take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Estimate {
+    /// Inodes in use.
+    pub(crate) inodes_used: u64,
+    /// Directories.
+    pub(crate) directories: u64,
+    /// Bytes of inode tables that are read.
+    pub(crate) table_bytes: u64,
+    /// Bytes in all.
+    pub(crate) bytes: u64,
+    /// Reads.
+    pub(crate) reads: u64,
+    /// Peak memory with one thread.
+    pub(crate) memory_bytes: u64,
+}
+
+impl Estimate {
+    /// Seconds on a device with so many threads.
+    pub(crate) fn seconds(&self, (_, throughput, latency): Device, threads: usize) -> f64 {
+        let device = self.bytes as f64 / throughput + self.reads as f64 * latency;
+        let cores = self.inodes_used as f64 / INODES_PER_CORE_SECOND / threads.max(1) as f64;
+        device.max(cores)
+    }
+
+    /// Peak memory with so many threads.
+    pub(crate) fn memory_bytes(&self, threads: usize) -> u64 {
+        self.memory_bytes.saturating_add(BUFFER_BYTES.saturating_mul(threads as u64 - 1))
+    }
+}
+
+/// Makes the estimate.
+///
+/// # Errors
+/// That a descriptor cannot be read.
+pub(crate) fn estimate(reader: &Reader<'_>) -> Result<Estimate, ReaderError> {
+    let geometry = &reader.geometry;
+    let block_size = u64::from(geometry.block_size);
+    let has_csum = geometry.features.group_desc_csum();
+    let mut sum = Estimate::default();
+    let (mut bitmap_blocks, mut table_inodes) = (0u64, 0u64);
+    for group in 0..geometry.group_count {
+        let (_, desc) = reader.group(GroupNr(group))?;
+        let unused = match (has_csum, desc.inode_uninit()) {
+            (false, _) => 0,
+            (true, true) => geometry.inodes_per_group,
+            (true, false) => desc.itable_unused,
+        };
+        let scanned = u64::from(geometry.inodes_per_group.saturating_sub(unused));
+        table_inodes += scanned;
+        let bytes = scanned * u64::from(geometry.inode_size);
+        sum.table_bytes += bytes.div_ceil(block_size) * block_size;
+        bitmap_blocks += u64::from(!(has_csum && desc.block_uninit()));
+        bitmap_blocks += u64::from(!(has_csum && desc.inode_uninit()));
+        let free = desc.free_inodes_count.min(geometry.inodes_per_group);
+        sum.inodes_used += u64::from(geometry.inodes_per_group - free);
+        sum.directories += u64::from(desc.used_dirs_count.min(geometry.inodes_per_group));
+    }
+    let directory_blocks = (sum.directories as f64 * DIR_BLOCKS_PER_DIR).ceil() as u64;
+    let extra_blocks = sum.inodes_used.div_ceil(INODES_PER_EXTRA_BLOCK);
+    let fixed = (1 + u64::from(geometry.desc_blocks) + bitmap_blocks) * block_size;
+    let scattered = directory_blocks + extra_blocks;
+    sum.bytes = fixed + sum.table_bytes + scattered * block_size;
+    sum.reads = (fixed + sum.table_bytes).div_ceil(BYTES_PER_READ) + scattered.div_ceil(2);
+    sum.memory_bytes = BASE_BYTES
+        + BUFFER_BYTES
+        + geometry.clusters_count() / 8
+        + table_inodes * 3
+        + sum.directories * 32;
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_threads_save_time_of_the_cores_only() {
+        let sum = Estimate {
+            inodes_used: 10_000_000,
+            bytes: 3_000_000_000,
+            reads: 0,
+            memory_bytes: 10,
+            ..Estimate::default()
+        };
+        assert!((sum.seconds(DEVICES[2], 1) - 10.0).abs() < 1e-6);
+        assert!((sum.seconds(DEVICES[2], 4) - 2.5).abs() < 1e-6);
+        assert!((sum.seconds(DEVICES[2], 100) - 1.0).abs() < 1e-6);
+        assert_eq!(sum.memory_bytes(1), 10);
+        assert_eq!(sum.memory_bytes(3), 10 + 2 * BUFFER_BYTES);
+    }
+}

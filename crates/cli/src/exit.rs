@@ -1,0 +1,99 @@
+//! Exit codes: the bits of e2fsck(8), which scripts and `fsck` itself go by.
+
+/// How a run ended. Several may be true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Damage was repaired.
+    pub(crate) repaired: bool,
+    /// Damage of a mounted root was repaired: the system should be restarted.
+    pub(crate) restart: bool,
+    /// Damage is left.
+    pub(crate) damaged: bool,
+    /// The work could not be done: no such device, not an ext file system, read errors.
+    pub(crate) failed: bool,
+    /// The command line was wrong.
+    pub(crate) usage: bool,
+    /// The user ended it.
+    pub(crate) cancelled: bool,
+}
+
+impl Outcome {
+    /// Nothing to tell.
+    pub(crate) const CLEAN: Self = Self {
+        repaired: false,
+        restart: false,
+        damaged: false,
+        failed: false,
+        usage: false,
+        cancelled: false,
+    };
+    /// The work could not be done.
+    pub(crate) const FAILED: Self = Self { failed: true, ..Self::CLEAN };
+    /// The command line was wrong.
+    pub(crate) const USAGE: Self = Self { usage: true, ..Self::CLEAN };
+
+    /// The exit code: 1 repaired, 2 restart, 4 damage left, 8 failed, 16 usage, 32 cancelled.
+    pub(crate) const fn code(self) -> u8 {
+        let mut code = 0;
+        if self.repaired {
+            code |= 1;
+        }
+        if self.restart {
+            code |= 2;
+        }
+        if self.damaged {
+            code |= 4;
+        }
+        if self.failed {
+            code |= 8;
+        }
+        if self.usage {
+            code |= 16;
+        }
+        if self.cancelled {
+            code |= 32;
+        }
+        code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Outcome;
+
+    #[test]
+    fn clean_is_0() {
+        assert_eq!(Outcome::CLEAN.code(), 0);
+    }
+
+    #[test]
+    fn repaired_is_bit_1() {
+        assert_eq!(Outcome { repaired: true, ..Outcome::CLEAN }.code(), 1);
+    }
+
+    #[test]
+    fn restart_is_bit_2() {
+        assert_eq!(Outcome { restart: true, ..Outcome::CLEAN }.code(), 2);
+    }
+
+    #[test]
+    fn damage_left_is_bit_4() {
+        assert_eq!(Outcome { damaged: true, ..Outcome::CLEAN }.code(), 4);
+    }
+
+    #[test]
+    fn failed_is_bit_8_and_may_join_bit_4() {
+        assert_eq!(Outcome::FAILED.code(), 8);
+        assert_eq!(Outcome { damaged: true, ..Outcome::FAILED }.code(), 12);
+    }
+
+    #[test]
+    fn usage_is_bit_16() {
+        assert_eq!(Outcome::USAGE.code(), 16);
+    }
+
+    #[test]
+    fn cancelled_is_bit_32() {
+        assert_eq!(Outcome { cancelled: true, ..Outcome::CLEAN }.code(), 32);
+    }
+}

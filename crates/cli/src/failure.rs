@@ -1,0 +1,78 @@
+//! What to say when a file system could not be looked at.
+
+use std::fmt::Write;
+
+use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
+use floe_check::CheckError;
+use floe_check::reader::{Reader, ReaderError};
+use floe_check::report::human;
+use floe_format::BlockNr;
+
+/// An error of the checker, for a person: what was found instead, and what to try.
+pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) -> String {
+    match error {
+        CheckError::NoSuperblock { problems, backups } => {
+            let mut text = format!("{name}: no usable ext2, ext3 or ext4 superblock");
+            for problem in problems {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "\n  {problem}");
+            }
+            text.push_str(&instead(device, backups));
+            text
+        }
+        CheckError::UnknownFeatures { names } => format!(
+            "{name}: the file system uses features that this version does not know: {}.\n  Judging \
+             it by old rules could be wrong, so nothing was judged. Nothing was changed.",
+            names.join(", ")
+        ),
+        CheckError::Fatal { problem } => {
+            let row = problem.row();
+            format!("{name}: {problem}\n  {}\n  See: floe explain {}", row.meaning, row.id)
+        }
+        CheckError::Read { what, source } => format!("{name}: cannot read {what}: {source}"),
+    }
+}
+
+/// An error of the reader, likewise.
+pub(crate) fn of_reader(error: &ReaderError, device: &dyn ReadBlocks, name: &str) -> String {
+    match error {
+        ReaderError::NoMagic { .. } | ReaderError::Geometry(_) => {
+            format!("{name}: {error}{}", instead(device, &Reader::backups(device)))
+        }
+        _ => format!("{name}: {error}"),
+    }
+}
+
+/// What the device looks like, and backups that are good.
+fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
+    let mut text = String::new();
+    let size_bytes = device.size_bytes();
+    if size_bytes == 0 {
+        return "\n  It is empty.".to_owned();
+    }
+    if size_bytes < 2048 {
+        let _ = write!(text, "\n  It has only {size_bytes} bytes.");
+    }
+    let len = size_bytes.min(IDENTIFY_BYTES as u64) as usize;
+    let mut head = vec![0; len];
+    let content = device.read_at(0, &mut head).ok().and_then(|()| identify(&head));
+    if let Some(content) = content {
+        let _ = write!(text, "\n  This looks like {}", content.name);
+        match content.advice {
+            Some(advice) => {
+                let _ = write!(text, "; {advice}.");
+            }
+            None => text.push('.'),
+        }
+    }
+    if let Some(&(block, block_size)) = backups.first() {
+        text.push_str("\n  Backup superblocks that look good:");
+        for (block, block_size) in backups {
+            let _ = write!(text, "\n    block {} of {block_size} bytes", block.0);
+        }
+        let _ = write!(text, "\n  Try: --superblock {} --block-size {block_size}", block.0);
+    } else if size_bytes >= 2048 {
+        let _ = write!(text, "\n  No backup superblock was found in {}.", human::size(size_bytes));
+    }
+    text
+}
