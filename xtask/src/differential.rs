@@ -93,7 +93,8 @@ pub(crate) fn built_floe() -> Result<PathBuf> {
         .context("floe is not built: cargo build -p floe, or name it with --floe")
 }
 
-fn profiles(names: &[String]) -> Result<Vec<Profile>> {
+/// The profiles of these names; all if there is none.
+pub(crate) fn profiles(names: &[String]) -> Result<Vec<Profile>> {
     if names.is_empty() {
         return Ok(Profile::ALL.to_vec());
     }

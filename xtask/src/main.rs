@@ -1,6 +1,9 @@
 //! Floe's own chores: `cargo xtask tidy | ci | images | bench | differential`.
 
+mod bench;
 mod differential;
+mod measure;
+mod roofline;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -16,10 +19,23 @@ struct Args {
 enum Chore {
     /// Compare Floe with e2fsck on randomly damaged images
     Differential(differential::Args),
+    /// Measure Floe, e2fsck and the roofline on large images
+    Bench(bench::Args),
+    /// Write the base images of the tests to a folder, damaged if wanted
+    Images(bench::ImageArgs),
+    /// Only read, checksum and walk an image: what `bench` compares with
+    Roofline(roofline::Args),
+    /// Run one program and print what it took (used by `bench`)
+    #[command(hide = true)]
+    Measure(measure::Args),
 }
 
 fn main() -> Result<()> {
     match Args::parse().chore {
         Chore::Differential(args) => differential::run(&args),
+        Chore::Bench(args) => bench::run(&args),
+        Chore::Images(args) => bench::images(&args),
+        Chore::Roofline(args) => roofline::run(&args),
+        Chore::Measure(args) => measure::run(&args),
     }
 }

@@ -1,0 +1,299 @@
+//! `cargo xtask bench`: Floe, e2fsck and the roofline on large images, alternating, in one run on
+//! one machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use floe_testkit::fill::{Shape, fill};
+use floe_testkit::oracle;
+
+use crate::differential::built_floe;
+use crate::measure::{Cost, measure};
+
+/// Options of the chore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Inodes of each image
+    #[arg(long, default_value_t = 1_000_000)]
+    inodes: u32,
+    /// Only this shape; both by default
+    #[arg(long, value_enum)]
+    shape: Option<Kind>,
+    /// Thread counts of Floe to measure
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+    /// Runs of each program; the median counts
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Empty the page cache before each run (needs root)
+    #[arg(long)]
+    cold: bool,
+    /// Print tables in Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Folder of the images; they are kept and used again
+    #[arg(long, default_value = "target/bench")]
+    folder: PathBuf,
+    /// The program to measure; the newest built floe by default
+    #[arg(long)]
+    floe: Option<PathBuf>,
+    /// Leave Floe out: e2fsck and the roofline alone
+    #[arg(long)]
+    without_floe: bool,
+    /// Do not build anything first
+    #[arg(long)]
+    no_build: bool,
+}
+
+/// The shapes of the papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// 99 files in each directory
+    FileIntensive,
+    /// One file in each directory
+    DirectoryIntensive,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::FileIntensive => "file-intensive",
+            Self::DirectoryIntensive => "directory-intensive",
+        }
+    }
+}
+
+/// Runs the chore: in a release build of xtask, because the roofline and the builder of images are
+/// part of it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if cfg!(debug_assertions) && !args.no_build {
+        return in_release(args);
+    }
+    let kinds = args
+        .shape
+        .map_or_else(|| vec![Kind::FileIntensive, Kind::DirectoryIntensive], |kind| vec![kind]);
+    println!("{}", machine());
+    for kind in kinds {
+        let image = image(args, kind)?;
+        let rows = measure_all(args, &image)?;
+        print_table(args, kind, &rows);
+    }
+    Ok(())
+}
+
+fn in_release(args: &Args) -> Result<()> {
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--release", "-p", "xtask"]);
+    if !args.without_floe && args.floe.is_none() {
+        build.args(["-p", "floe"]);
+    }
+    ensure!(build.status()?.success(), "the release build failed");
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/xtask");
+    let status = Command::new(xtask).args(std::env::args_os().skip(1)).status()?;
+    ensure!(status.success(), "the bench failed");
+    Ok(())
+}
+
+/// The image of a shape, built and found clean if it is not there yet.
+fn image(args: &Args, kind: Kind) -> Result<PathBuf> {
+    let shape = match kind {
+        Kind::FileIntensive => Shape::file_intensive(args.inodes),
+        Kind::DirectoryIntensive => Shape::directory_intensive(args.inodes),
+    };
+    fs::create_dir_all(&args.folder)?;
+    let path = args.folder.join(format!("{}-{}.img", kind.name(), args.inodes));
+    if !path.exists() {
+        let begin = std::time::Instant::now();
+        let unproved = path.with_extension("new");
+        fill(&unproved, shape)?;
+        let built = begin.elapsed().as_secs_f64();
+        let verdict = oracle::run(&unproved, &["-fn"])?;
+        ensure!(verdict.clean(), "the image is not clean: {}", verdict.text);
+        fs::rename(&unproved, &path)?;
+        eprintln!("built {} in {built:.1} s", path.display());
+    }
+    Ok(path)
+}
+
+/// One program and its runs.
+struct Row {
+    name: String,
+    costs: Vec<Cost>,
+}
+
+fn measure_all(args: &Args, image: &Path) -> Result<Vec<Row>> {
+    let image = image.to_str().context("a plain path")?.to_owned();
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    let xtask = std::env::current_exe()?.display().to_string();
+    let mut programs = vec![
+        ("e2fsck -fn".to_owned(), words(&["/usr/sbin/e2fsck", "-fn", &image])),
+        ("roofline".to_owned(), words(&[&xtask, "roofline", &image])),
+    ];
+    if !args.without_floe {
+        let floe = match &args.floe {
+            Some(path) => path.clone(),
+            None => built_floe()?,
+        };
+        let floe = floe.display().to_string();
+        for threads in &args.threads {
+            let threads = threads.to_string();
+            programs.push((
+                format!("floe --threads {threads}"),
+                words(&[&floe, "check", "--threads", &threads, &image]),
+            ));
+        }
+    }
+    let mut rows: Vec<Row> =
+        programs.iter().map(|(name, _)| Row { name: name.clone(), costs: Vec::new() }).collect();
+    // Run 0 fills the page cache and is not counted.
+    let first = usize::from(args.cold);
+    for run in first..=args.runs {
+        for (row, (name, command)) in rows.iter_mut().zip(&programs) {
+            if args.cold {
+                drop_caches()?;
+            }
+            let cost = measure(command)?;
+            // A fast wrong verdict is worth nothing.
+            ensure!(cost.exit == 0, "{name} ended with {} on a clean image", cost.exit);
+            if run > 0 {
+                row.costs.push(cost);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn drop_caches() -> Result<()> {
+    ensure!(Command::new("sync").status()?.success(), "sync failed");
+    fs::write("/proc/sys/vm/drop_caches", "3")
+        .context("--cold empties the page cache, which only root may do")
+}
+
+fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
+    let mut values: Vec<f64> = costs.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        len if len % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
+    let cache = if args.cold { "cold" } else { "warm" };
+    let title = format!(
+        "{}, {} inodes, {cache} cache, median of {} alternating runs",
+        kind.name(),
+        args.inodes,
+        args.runs
+    );
+    let wall = |row: &Row| median(&row.costs, |cost| cost.wall);
+    let base = rows.first().map_or(f64::NAN, wall);
+    let header = ["program", "wall s", "min..max", "x e2fsck", "user+sys s", "peak MiB", "read MB"];
+    let mut lines = vec![header.map(str::to_owned)];
+    for row in rows {
+        let least = row.costs.iter().map(|cost| cost.wall).fold(f64::INFINITY, f64::min);
+        let most = row.costs.iter().map(|cost| cost.wall).fold(0.0, f64::max);
+        lines.push([
+            row.name.clone(),
+            format!("{:.3}", wall(row)),
+            format!("{least:.3}..{most:.3}"),
+            format!("{:.2}", base / wall(row)),
+            format!("{:.3}", median(&row.costs, |cost| cost.cpu)),
+            format!("{:.1}", median(&row.costs, |cost| cost.peak_mib)),
+            format!("{:.1}", median(&row.costs, |cost| cost.read_mb)),
+        ]);
+    }
+    if args.markdown {
+        println!("\n**{title}**\n");
+        for (at, line) in lines.iter().enumerate() {
+            println!("| {} |", line.join(" | "));
+            if at == 0 {
+                println!("|---{}|", "|---:".repeat(line.len() - 1));
+            }
+        }
+        return;
+    }
+    println!("\n{title}");
+    for [name, rest @ ..] in &lines {
+        let rest: Vec<String> = rest.iter().map(|cell| format!("{cell:>14}")).collect();
+        println!("{name:<18}{}", rest.concat());
+    }
+}
+
+/// What figures depend on: processor, cores, memory, kernel, e2fsck.
+fn machine() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, key: &str| -> String {
+        text.lines()
+            .find(|line| line.starts_with(key))
+            .and_then(|line| line.split_once(':'))
+            .map_or_else(|| "?".to_owned(), |(_, value)| value.trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let version = Command::new("/usr/sbin/e2fsck").arg("-V").output();
+    let version = version.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+    let version = version.unwrap_or_default();
+    format!(
+        "{}, {cores} cores, {} memory, Linux {}, {}",
+        value(&read("/proc/cpuinfo"), "model name"),
+        value(&read("/proc/meminfo"), "MemTotal"),
+        read("/proc/sys/kernel/osrelease").trim(),
+        version.lines().next().unwrap_or("no e2fsck"),
+    )
+}
+
+/// Options of `images`.
+#[derive(clap::Args)]
+pub(crate) struct ImageArgs {
+    /// Folder to put the images into
+    #[arg(default_value = "target/images")]
+    folder: PathBuf,
+    /// Only these profiles; all by default
+    #[arg(long, value_delimiter = ',')]
+    profile: Vec<String>,
+    /// Damage them as this seed says
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// `cargo xtask images`: writes the base images (or damaged ones) to a folder, for a look at them.
+pub(crate) fn images(args: &ImageArgs) -> Result<()> {
+    fs::create_dir_all(&args.folder)?;
+    for profile in crate::differential::profiles(&args.profile)? {
+        let (image, what) = match args.seed {
+            None => (floe_testkit::build::base(profile)?, String::new()),
+            Some(seed) => {
+                let (image, damage) = floe_testkit::damage::damaged_image(profile, seed)?;
+                (image, damage.to_string())
+            }
+        };
+        let path = args.folder.join(format!("{profile}.img"));
+        let copied =
+            Command::new("cp").arg("--sparse=always").arg(image.path()).arg(&path).status()?;
+        if !copied.success() {
+            bail!("cannot write {}", path.display());
+        }
+        println!("{} {what}", path.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        let costs = |walls: &[f64]| -> Vec<Cost> {
+            walls.iter().map(|&wall| Cost { wall, ..Cost::default() }).collect()
+        };
+        let of = |walls: &[f64]| median(&costs(walls), |cost| cost.wall);
+        assert_eq!(of(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(of(&[]).is_nan());
+    }
+}
