@@ -44,7 +44,7 @@ pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Repo
     let mut clock = Clock::start();
     let opened = open(device, options)?;
     clock.end("open");
-    let recovery = recovery::recover(device, &opened, options)?;
+    let recovery = recovery::recover(device, &opened, options);
     clock.end("journal");
     match recovery.overlay {
         Some(overlay) => {
@@ -66,7 +66,9 @@ fn passes(
 ) -> Result<Report, CheckError> {
     let mut found = found;
     let pool = Pool::new(options.threads);
-    let (volume, of_volume) = Volume::new(device, opened, options.now_seconds);
+    let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
+    let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
+    volume.orphans = orphans;
     found.merge(of_volume);
     clock.end("superblock");
 

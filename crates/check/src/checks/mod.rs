@@ -12,6 +12,7 @@ pub mod inode_times;
 pub mod inodes;
 pub mod lost_directory;
 pub mod mapping;
+pub mod orphans;
 pub mod reserved_inodes;
 pub mod shared_blocks;
 pub mod special_files;

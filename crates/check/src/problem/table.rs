@@ -81,7 +81,7 @@ problems! {
         means "The Hurd uses the byte of the file type otherwise."
         repair "Clear the feature and the type bytes.";
     0x00000F "journal-inode-invalid" JournalInodeInvalid { inode: InodeNr, reason: &'static str }
-        DataRisk Fatal preen Journal
+        DataRisk Damage preen Journal
         "the journal in {inode} cannot be used: {reason}"
         means "The journal cannot be read, so changes that were under way at the last stop may be \
              missing from the file system."
@@ -113,7 +113,7 @@ problems! {
     0x000015 "journal-superblock-corrupt" JournalSuperblockCorrupt {
         inode: InodeNr, reason: &'static str,
     }
-        DataRisk Fatal preen Journal
+        DataRisk Damage preen Journal
         "the journal superblock in {inode} is unusable: {reason}"
         means "The header of the journal is damaged, so changes that were under way at the last \
              stop may be missing from the file system."
@@ -125,7 +125,7 @@ problems! {
              replayed."
         repair "Forget the journal, or switch the feature on if that is declined.";
     0x000017 "needs-recovery-without-journal" NeedsRecoveryWithoutJournal
-        Metadata Fatal preen Journal
+        Metadata Damage preen Journal
         "the superblock asks for journal recovery, but there is no journal"
         means "The flag and the rest of the superblock contradict each other; something was lost \
              or the flag is stale."
@@ -163,31 +163,31 @@ problems! {
         means "Finishing an interrupted deletion would free a block twice."
         repair "Stop orphan processing and let the full check deal with the inode.";
     0x000023 "orphan-list-head-invalid" OrphanListHeadInvalid { value: u32 }
-        Metadata Remark preen Orphan
+        Metadata Damage preen Orphan
         "the orphan list begins with inode number {value}, which is impossible"
         means "The list of interrupted deletions cannot be followed; files on it show up in the \
              scan of the inodes."
         repair "Empty the list; the full check finds what was on it.";
     0x000024 "orphan-list-next-invalid" OrphanListNextInvalid { inode: InodeNr, value: u32 }
-        Metadata Remark preen Orphan
+        Metadata Damage preen Orphan
         "the orphan list goes on from {inode} to inode number {value}, which is impossible"
         means "The list of interrupted deletions is broken off; files after this one show up in \
              the scan of the inodes."
         repair "Empty the list; the full check finds what was on it.";
     0x000025 "journal-unknown-rocompat-feature" JournalUnknownRocompatFeature { bits: u32 }
-        Fatal Fatal ask Journal
+        Fatal Damage ask Journal
         "the journal uses unknown read-only features {bits:#x}"
         means "The journal was written by something newer, or its header is damaged. It cannot be \
              replayed safely."
         repair "Use a newer tool; treating the header as corrupt drops the journal's contents.";
     0x000026 "journal-unknown-incompat-feature" JournalUnknownIncompatFeature { bits: u32 }
-        Fatal Fatal ask Journal
+        Fatal Damage ask Journal
         "the journal uses unknown features {bits:#x}"
         means "The journal was written by something newer, or its header is damaged. It cannot be \
              replayed safely."
         repair "Use a newer tool; treating the header as corrupt drops the journal's contents.";
     0x000027 "journal-version-unknown" JournalVersionUnknown { value: u32 }
-        Fatal Fatal ask Journal
+        Fatal Damage ask Journal
         "the journal superblock is of the unknown kind {value}"
         means "The journal was written by something newer, or its header is damaged. It cannot be \
              replayed safely."
