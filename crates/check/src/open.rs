@@ -114,6 +114,7 @@ pub fn open(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Opene
     };
     refuse_unknown(&opened.geometry.features)?;
     refuse_encoding(&opened)?;
+    refuse_first_data_block(&opened)?;
     let mut opened = opened;
     opened.found = found;
     judge_device_size(device, &mut opened);
@@ -388,6 +389,19 @@ fn refuse_encoding(opened: &Opened) -> Result<(), CheckError> {
     let value = opened.superblock.encoding;
     if opened.geometry.features.incompat.contains(Incompat::CASEFOLD) && value != 1 {
         return Err(CheckError::Fatal { problem: Problem::UnknownNameEncoding { value } });
+    }
+    Ok(())
+}
+
+/// `s_first_data_block` follows from the block size: 1 with blocks of 1 KiB that are no clusters.
+fn refuse_first_data_block(opened: &Opened) -> Result<(), CheckError> {
+    let geometry = &opened.geometry;
+    let expected = u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1);
+    let value = opened.superblock.first_data_block;
+    if value != expected {
+        return Err(CheckError::Fatal {
+            problem: Problem::FirstDataBlockWrong { value, expected },
+        });
     }
     Ok(())
 }

@@ -70,6 +70,12 @@ fn passes(
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     volume.orphans = orphans;
     found.merge(of_volume);
+    if let Some(problem) = checks::mmp::check(&volume) {
+        return Err(CheckError::Fatal { problem });
+    }
+    checks::superblock::check(&volume, &mut found);
+    checks::group_desc::check(&volume, &mut found);
+    checks::resize_inode::check(&volume, &mut found);
     clock.end("superblock");
 
     let mut inodes = inode_pass::run(&volume, &pool);
