@@ -7,6 +7,7 @@
 
 pub mod checks;
 pub mod descriptors;
+pub mod dir_pass;
 pub mod error;
 pub mod evidence;
 pub mod inode_pass;

@@ -1,13 +1,16 @@
 //! The order of the passes.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use floe_blockdev::ReadBlocks;
 use floe_exec::{Accumulator, Pool};
+use floe_format::InodeNr;
 
 use crate::checks;
+use crate::dir_pass::{self, DirCx};
 use crate::error::CheckError;
+use crate::evidence::dir_index::DirIndex;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::inode_pass;
 use crate::open::{Opened, open};
@@ -88,8 +91,6 @@ fn passes(
     inodes.policies.sort();
     clock.end("inodes");
 
-    // Shared blocks; directories, connectivity, link counts.
-
     // Bitmaps and counts; quota.
     let mut claims = volume.metadata.clone();
     claims.merge(std::mem::take(&mut inodes.claims));
@@ -97,8 +98,22 @@ fn passes(
     found.merge(checks::shared_blocks::check(&volume, &facts, &claims, attribute_uses, &pool));
     clock.end("shared blocks");
 
+    let index = DirIndex::new(&inodes.dirs.infos);
+    let (policies, references) = (&inodes.policies, &inodes.attributes.ea_references);
+    let cx = DirCx::new(&volume, &inodes.dirs, &index, &facts, policies, references);
+    let mut dirs = dir_pass::run(&cx, &pool);
+    found.merge(std::mem::take(&mut dirs.found));
+    clock.end("directories");
+    let (tree, of_tree) = checks::connectivity::check(&cx, &mut dirs, &pool);
+    found.merge(of_tree);
+    clock.end("connectivity");
+    found.merge(checks::link_counts::check(&cx, &dirs, &tree, &pool));
+    clock.end("link counts");
+
     let clusters_used = checks::bitmaps::check(&volume, &facts, &claims, &pool, &mut found);
     clock.end("bitmaps");
+    let paths = checks::paths::find(&cx, &tree, &inodes_of(&found), &pool);
+    clock.end("paths");
 
     let Volume { superblock, geometry, used_backup, .. } = volume;
     Ok(Report {
@@ -109,7 +124,12 @@ fn passes(
         totals,
         clusters_used,
         journal,
-        paths: BTreeMap::new(),
+        paths,
         phases: clock.phases,
     })
+}
+
+/// The inodes that findings are about: their paths belong in the report.
+fn inodes_of(found: &Findings) -> BTreeSet<InodeNr> {
+    found.0.iter().filter_map(crate::problem::Problem::inode).collect()
 }

@@ -55,6 +55,13 @@ impl Facts {
         self.0 & Self::USED != 0
     }
 
+    /// Whether the inode is in use, no attribute value and not damaged: nothing speaks against a
+    /// directory entry that names it.
+    #[inline]
+    pub const fn is_plain_used(self) -> bool {
+        self.0 & (Self::USED | Self::EA_INODE | Self::BAD) == Self::USED
+    }
+
     /// The type; `None` if undefined or not in use.
     #[inline]
     pub const fn file_type(self) -> Option<FileType> {

@@ -2,8 +2,11 @@
 
 pub mod block_set;
 pub mod claims;
+pub mod dir_index;
 pub mod dirs;
 pub mod inode_facts;
+pub mod inode_reader;
 pub mod link_counts;
+pub mod name_set;
 pub mod policies;
 pub mod quota_usage;

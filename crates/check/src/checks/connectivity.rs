@@ -1,0 +1,282 @@
+//! Check: the directories make one tree, and `..` leads up in it.
+//! Reads: which directory names which, and what `..` says.  Keeps: the parent of each directory.
+//! Emits: 0x020006, 0x030001, 0x030003, 0x030005, 0x03001D; as remarks 0x030004, 0x030017,
+//! 0x030018, 0x03001B.
+//! Does not verify: files (`checks/link_counts.rs`).
+
+use floe_exec::{Accumulator, Pool};
+use floe_format::features::Compat;
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
+
+use super::entry_scan;
+use crate::dir_pass::{DirCx, DirEvidence};
+use crate::evidence::inode_reader::InodeReader;
+use crate::problem::{Findings, Name, Problem, Sink};
+
+/// No directory.
+const NONE: u32 = u32::MAX;
+
+/// The tree of directories: 12 bytes each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirTree {
+    /// For each directory the one that holds its entry, as ranks; `u32::MAX` without one.
+    parents: Vec<u32>,
+    /// For each directory the inode that `..` names; 0 if it has no usable one.
+    dotdots: Vec<InodeNr>,
+    /// For each directory how many `..` of others will name it, once repaired.
+    children: Vec<u32>,
+}
+
+impl DirTree {
+    /// The rank of the directory that holds the entry of another.
+    #[inline]
+    pub fn parent(&self, rank: u32) -> Option<u32> {
+        self.parents.get(rank as usize).copied().filter(|parent| *parent != NONE)
+    }
+
+    /// Links that a directory has, once repaired: its entry, its `.`, and `..` of those in it.
+    #[inline]
+    pub fn links(&self, rank: u32) -> u32 {
+        self.children.get(rank as usize).map_or(2, |children| children.saturating_add(2))
+    }
+}
+
+/// Puts the tree together and judges it.
+pub fn check(cx: &DirCx<'_>, evidence: &mut DirEvidence, pool: &Pool) -> (DirTree, Findings) {
+    let mut found = Findings::default();
+    let mut tree = gather(cx, evidence);
+    let contested = settle_first(&mut tree, std::mem::take(&mut evidence.named));
+    settle_contested(cx, &mut tree, &contested, pool, &mut found);
+    let root = cx.index.get(InodeNr::ROOT);
+    if root.is_none() && !cx.facts.get(InodeNr::ROOT).is_used() {
+        found.push(Problem::RootInodeMissing { inode: InodeNr::ROOT });
+    }
+    let cut = walk_up(cx, &tree, root, &mut found);
+    check_dotdots(cx, &mut tree, root, &cut, &mut found);
+    if root.is_some() {
+        check_lost_found(cx, evidence, &mut found);
+    }
+    (tree, found)
+}
+
+/// The tree without parents.
+fn gather(cx: &DirCx<'_>, evidence: &mut DirEvidence) -> DirTree {
+    let count = cx.index.len();
+    let mut dotdots = vec![InodeNr(0); count];
+    for (rank, inode) in std::mem::take(&mut evidence.dotdots) {
+        // Two blocks may both claim to be the first one, on a damaged map: the lower inode wins.
+        if let Some(slot) = dotdots.get_mut(rank as usize)
+            && (slot.0 == 0 || inode < *slot)
+        {
+            *slot = inode;
+        }
+    }
+    DirTree { parents: vec![NONE; count], dotdots, children: vec![0; count] }
+}
+
+/// Enters each directory's parent; returns those that more than one entry names.
+fn settle_first(tree: &mut DirTree, named: Vec<(u32, u32)>) -> Vec<u32> {
+    let mut contested = Vec::new();
+    for (child, parent) in named {
+        match tree.parents.get_mut(child as usize) {
+            Some(slot) if *slot == NONE => *slot = parent,
+            Some(_) => contested.push(child),
+            None => {}
+        }
+    }
+    contested.sort_unstable();
+    contested.dedup();
+    contested
+}
+
+/// An entry that names a contested directory. Ordered as e2fsck finds them: with dir_index first
+/// blocks of directories before others; then by place on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    child: u32,
+    not_first_block: bool,
+    block: BlockNr,
+    dir: InodeNr,
+    logical: u32,
+    offset_bytes: u32,
+    rank: u32,
+    name: Name,
+}
+
+#[derive(Debug, Default)]
+struct ContestedNames(Vec<Claim>);
+
+impl Accumulator for ContestedNames {
+    fn merge(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+}
+
+/// Decides which entry of a directory with several is the one that stays.
+fn settle_contested(
+    cx: &DirCx<'_>,
+    tree: &mut DirTree,
+    contested: &[u32],
+    pool: &Pool,
+    found: &mut impl Sink,
+) {
+    if contested.is_empty() {
+        return;
+    }
+    let first_blocks_first = cx.volume.has_compat(Compat::DIR_INDEX);
+    let ContestedNames(mut names) = entry_scan::run(
+        cx,
+        pool,
+        |_| true,
+        |all: &mut ContestedNames, block, entry| {
+            let child = cx.index.get(entry.inode);
+            if let Some(child) = child.filter(|child| contested.binary_search(child).is_ok()) {
+                all.0.push(Claim {
+                    child,
+                    not_first_block: first_blocks_first && block.logical != 0,
+                    block: block.block,
+                    dir: block.dir,
+                    logical: block.logical,
+                    offset_bytes: entry.offset,
+                    rank: block.rank,
+                    name: Name::new(entry.name),
+                });
+            }
+        },
+    );
+    names.sort_unstable();
+    for of_child in names.chunk_by(|one, other| one.child == other.child) {
+        let Some((first, others)) = of_child.split_first() else { continue };
+        if let Some(slot) = tree.parents.get_mut(first.child as usize) {
+            *slot = first.rank;
+        }
+        for other in others {
+            found.push(Problem::DirectoryHardLink {
+                dir: other.dir,
+                logical: LogicalBlock(u64::from(other.logical)),
+                offset_bytes: other.offset_bytes,
+                inode_named: cx.index.inode(other.child),
+                name: other.name.clone(),
+            });
+        }
+    }
+}
+
+/// How far a directory has been followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Unseen,
+    OnTheWay,
+    Done,
+}
+
+/// Follows every directory up to the root. Returns those that hang on nothing, as ranks in order:
+/// without a parent, or (one for each loop, the lowest inode) in a loop.
+fn walk_up(cx: &DirCx<'_>, tree: &DirTree, root: Option<u32>, found: &mut impl Sink) -> Vec<u32> {
+    let mut steps = vec![Step::Unseen; tree.parents.len()];
+    let mut cut = Vec::new();
+    for start in 0..tree.parents.len() {
+        let mut at = start;
+        while steps[at] == Step::Unseen {
+            steps[at] = Step::OnTheWay;
+            // Ranks fit 32 bits.
+            let rank = at as u32;
+            if Some(rank) == root {
+                break;
+            }
+            let Some(parent) = tree.parent(rank) else {
+                report_unconnected(cx, tree, rank, &mut cut, found);
+                break;
+            };
+            at = parent as usize;
+            if steps[at] == Step::OnTheWay {
+                report_loop(cx, tree, parent, &mut cut, found);
+            }
+        }
+        let mut at = start;
+        while steps[at] == Step::OnTheWay {
+            steps[at] = Step::Done;
+            let Some(parent) = tree.parent(at as u32) else { break };
+            at = parent as usize;
+        }
+    }
+    cut.sort_unstable();
+    cut
+}
+
+fn report_unconnected(
+    cx: &DirCx<'_>,
+    tree: &DirTree,
+    rank: u32,
+    cut: &mut Vec<u32>,
+    found: &mut impl Sink,
+) {
+    let dir = cx.index.inode(rank);
+    cut.push(rank);
+    let facts = cx.facts.get(dir);
+    // A directory that goes itself, or that no entry may name, need not be connected.
+    if !facts.is_bad() && !facts.is_orphan() {
+        let parent = tree.dotdots.get(rank as usize).copied().unwrap_or_default();
+        found.push(Problem::DirectoryUnconnected { dir, parent });
+    }
+}
+
+/// Cuts a loop at its lowest inode. `at` is in it.
+fn report_loop(cx: &DirCx<'_>, tree: &DirTree, at: u32, cut: &mut Vec<u32>, found: &mut impl Sink) {
+    let (mut lowest, mut next) = (at, tree.parent(at));
+    while let Some(rank) = next.filter(|rank| *rank != at) {
+        lowest = lowest.min(rank);
+        next = tree.parent(rank);
+    }
+    let parent = tree.parent(lowest).map_or(InodeNr(0), |rank| cx.index.inode(rank));
+    cut.push(lowest);
+    found.push(Problem::DirectoryLoop { dir: cx.index.inode(lowest), parent });
+}
+
+/// Compares `..` of each directory with its parent, and counts the links that `..` will be.
+fn check_dotdots(
+    cx: &DirCx<'_>,
+    tree: &mut DirTree,
+    root: Option<u32>,
+    cut: &[u32],
+    found: &mut impl Sink,
+) {
+    for rank in 0..tree.parents.len() as u32 {
+        let stored = tree.dotdots[rank as usize];
+        let is_root = Some(rank) == root;
+        let parent = if is_root { root } else { tree.parent(rank) };
+        let is_cut = !is_root && (parent.is_none() || cut.binary_search(&rank).is_ok());
+        // What is moved to lost+found takes its `..` along, and the count that goes with it.
+        let target = if is_cut { cx.index.get(stored) } else { parent };
+        if let (Some(target), false) = (target, is_root) {
+            tree.children[target as usize] += 1;
+        }
+        if let (Some(parent), false) = (parent, is_cut) {
+            let expected = cx.index.inode(parent);
+            // Without a usable `..`, the directory pass has said so.
+            if stored.0 != 0 && stored != expected {
+                let dir = cx.index.inode(rank);
+                found.push(Problem::DotdotWrongParent { dir, stored, expected });
+            }
+        }
+    }
+}
+
+/// Looks whether a repair could put files into lost+found.
+fn check_lost_found(cx: &DirCx<'_>, evidence: &DirEvidence, found: &mut impl Sink) {
+    let Some(entry) = evidence.lost_found else {
+        found.push(Problem::LostFoundMissing);
+        return;
+    };
+    let inode = entry.inode;
+    let facts = cx.facts.get(inode);
+    if !facts.is_dir() {
+        let mut reader = InodeReader::default();
+        let mode = reader.read(cx.volume, inode).map_or(0, |inode| inode.base.mode);
+        found.push(Problem::LostFoundNotDirectory { inode, mode });
+    } else if facts.is_encrypted() {
+        found.push(Problem::LostFoundEncrypted { inode });
+    } else if cx.dirs.inline.binary_search(&inode).is_ok() {
+        found.push(Problem::LostFoundInline { inode });
+    }
+}

@@ -1,0 +1,83 @@
+//! A second look at directories: their entries that stay, for checks that need places and names.
+//! The directory pass keeps neither, as almost nobody asks.
+
+use floe_exec::{Accumulator, Pool};
+use floe_format::InodeNr;
+use floe_format::ext::dirent::DirEntry;
+
+use super::dirents::{self, DirBlock, Position};
+use super::{entry_rules, inline_dirs};
+use crate::dir_pass::{BlockScan, DirCx, scan_runs};
+use crate::evidence::dirs::DirRun;
+use crate::evidence::inode_reader::InodeReader;
+use crate::problem::{Findings, Sink};
+
+/// What a worker keeps, and its buffers.
+#[derive(Debug, Default)]
+pub struct Scan<A> {
+    /// What the scan is for.
+    pub own: A,
+    read: Vec<u8>,
+    salvaged: Vec<u8>,
+    /// Unreadable blocks: the directory pass has reported them.
+    ignored: Findings,
+}
+
+impl<A: Accumulator> Accumulator for Scan<A> {
+    fn merge(&mut self, other: Self) {
+        self.own.merge(other.own);
+    }
+}
+
+impl<A: Accumulator> BlockScan for Scan<A> {
+    fn room(&mut self) -> &mut Vec<u8> {
+        &mut self.read
+    }
+    fn sink(&mut self) -> &mut impl Sink {
+        &mut self.ignored
+    }
+}
+
+/// Calls `each` with every entry that stays (none of `.` and `..`) of the directories that `wanted`
+/// picks. The order is that of the disk within a worker, and inline directories come last; the
+/// accumulator must not let it be seen.
+pub fn run<A: Accumulator>(
+    cx: &DirCx<'_>,
+    pool: &Pool,
+    wanted: impl Fn(InodeNr) -> bool,
+    each: impl Fn(&mut A, &DirBlock<'_>, &DirEntry<'_>) + Sync,
+) -> A {
+    let runs: Vec<DirRun> = cx.dirs.runs.iter().filter(|run| wanted(run.dir)).copied().collect();
+    let mut all = scan_runs(cx, &runs, pool, |scan: &mut Scan<A>, block| {
+        look(cx, &block, scan, &each);
+    });
+    let mut reader = InodeReader::default();
+    for &dir in cx.dirs.inline.iter().filter(|dir| wanted(**dir)) {
+        let Some(rank) = cx.index.get(dir) else { continue };
+        let Some(inode) = reader.read(cx.volume, dir) else { continue };
+        inline_dirs::for_each_part(&inode, dir, rank, |block| look(cx, &block, &mut all, &each));
+    }
+    all.own
+}
+
+/// Calls `each` with every entry of a block that stays.
+pub fn look<A: Accumulator>(
+    cx: &DirCx<'_>,
+    block: &DirBlock<'_>,
+    scan: &mut Scan<A>,
+    mut each: impl FnMut(&mut A, &DirBlock<'_>, &DirEntry<'_>),
+) {
+    let mut room = std::mem::take(&mut scan.salvaged);
+    let mut position = Position::of(block);
+    dirents::walk(cx, block, dirents::end_of(cx, block), &mut room, |_, entry| {
+        let at = position;
+        position = at.next();
+        if at == Position::Other
+            && entry.in_use()
+            && entry_rules::accept(cx, block, entry, None::<&mut Findings>).is_some()
+        {
+            each(&mut scan.own, block, entry);
+        }
+    });
+    scan.salvaged = room;
+}

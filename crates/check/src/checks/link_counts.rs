@@ -1,0 +1,194 @@
+//! Check: every inode in use is named, as often as it says.
+//! Reads: link counts of inodes, entries counted by the directory pass, the tree of directories,
+//! uses of attribute values.  Keeps: nothing.
+//! Emits: 0x040001, 0x040002, 0x040003, 0x040005-0x040008.
+//! Does not verify: that directories are connected (`checks/connectivity.rs`).
+//!
+//! Counts are those that follow once the findings about directories are repaired.
+
+use floe_exec::Pool;
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, Inode, InodeFlags};
+use floe_format::features::{Compat, RoCompat};
+
+use super::connectivity::DirTree;
+use crate::dir_pass::{DirCx, DirEvidence};
+use crate::evidence::inode_facts::{CHUNK_INODES, Facts};
+use crate::evidence::inode_reader::InodeReader;
+use crate::problem::{Findings, Problem, Sink};
+
+/// Most links that are counted (`EXT4_LINK_MAX`); a directory with more has a count of 1.
+pub const LINK_MAX: u32 = 65_000;
+/// Magic number of attributes in an inode.
+const XATTR_MAGIC: u32 = 0xea02_0000;
+/// Chunks of inodes of one unit of work.
+const UNIT: usize = 16;
+
+/// Compares all link counts.
+pub fn check(cx: &DirCx<'_>, evidence: &DirEvidence, tree: &DirTree, pool: &Pool) -> Findings {
+    let units: Vec<_> = (0..cx.facts.chunk_count()).step_by(UNIT).collect();
+    let judge = Judge {
+        cx,
+        evidence,
+        tree,
+        dir_nlink: cx.volume.has_ro_compat(RoCompat::DIR_NLINK),
+        imagic: cx.volume.has_compat(Compat::IMAGIC_INODES),
+    };
+    pool.run(&units, |found: &mut Findings, &first| {
+        let mut reader = InodeReader::default();
+        for index in first..first + UNIT {
+            let Some((start, chunk)) = cx.facts.chunk(index) else { continue };
+            debug_assert!(chunk.facts.len() <= CHUNK_INODES as usize);
+            for (at, (&facts, &stored)) in (start.0..).zip(chunk.facts.iter().zip(&chunk.links)) {
+                if facts.is_used() && !facts.is_bad() {
+                    judge.inode(InodeNr(at), facts, stored, &mut reader, found);
+                }
+            }
+        }
+    })
+}
+
+struct Judge<'a> {
+    cx: &'a DirCx<'a>,
+    evidence: &'a DirEvidence,
+    tree: &'a DirTree,
+    dir_nlink: bool,
+    imagic: bool,
+}
+
+impl Judge<'_> {
+    #[inline]
+    fn inode(
+        &self,
+        inode: InodeNr,
+        facts: Facts,
+        stored: u16,
+        reader: &mut InodeReader,
+        found: &mut impl Sink,
+    ) {
+        let rank = if facts.is_dir() { self.cx.index.get(inode) } else { None };
+        let counted = match rank {
+            Some(rank) => u64::from(self.tree.links(rank)),
+            None => self.evidence.links.get(inode),
+        };
+        if counted == u64::from(stored) && counted > 0 && !facts.is_ea_inode() {
+            return;
+        }
+        if self.cx.is_illegal(inode) || self.is_imagic(inode, reader) {
+            return;
+        }
+        match rank {
+            // At most one child a directory: fits 32 bits.
+            Some(_) => self.directory(inode, stored, counted as u32, reader, found),
+            None => self.file(inode, facts, stored, counted, reader, found),
+        }
+    }
+
+    /// An inode of the AFS kind may be known by its number alone.
+    fn is_imagic(&self, inode: InodeNr, reader: &mut InodeReader) -> bool {
+        self.imagic
+            && reader
+                .read(self.cx.volume, inode)
+                .is_some_and(|inode| inode.flags().contains(InodeFlags::IMAGIC))
+    }
+
+    #[cold]
+    fn directory(
+        &self,
+        inode: InodeNr,
+        stored: u16,
+        counted: u32,
+        reader: &mut InodeReader,
+        found: &mut impl Sink,
+    ) {
+        let mut expected = counted;
+        if counted > LINK_MAX {
+            if !self.dir_nlink {
+                found.push(Problem::DirNlinkFeatureMissing { inode, counted });
+            }
+            expected = 1;
+        }
+        if expected == u32::from(stored) {
+            return;
+        }
+        let overflowed = stored == 1
+            && expected > 1
+            && reader
+                .read(self.cx.volume, inode)
+                .is_some_and(|inode| inode.flags().contains(InodeFlags::INDEX));
+        found.push(if overflowed {
+            Problem::DirectoryLinkCountOverflowStale { inode, counted: expected }
+        } else {
+            Problem::InodeLinkCountWrong { inode, stored, counted: expected }
+        });
+    }
+
+    #[cold]
+    fn file(
+        &self,
+        inode: InodeNr,
+        facts: Facts,
+        stored: u16,
+        counted: u64,
+        reader: &mut InodeReader,
+        found: &mut impl Sink,
+    ) {
+        let mut expected = counted;
+        if counted == 0 {
+            let references = self.cx.ea_references.get(&inode).copied().unwrap_or(0);
+            if facts.is_ea_inode() && references == 0 {
+                found.push(Problem::EaInodeFlagUnreferenced { inode });
+                return;
+            }
+            if !facts.is_ea_inode() {
+                if !facts.is_orphan() {
+                    self.unattached(inode, stored, reader, found);
+                }
+                return;
+            }
+            expected = 1;
+            if let Some(decoded) = reader.read(self.cx.volume, inode) {
+                check_references(inode, &decoded, references, found);
+            }
+        }
+        if expected != u64::from(stored) {
+            let counted = u32::try_from(expected).unwrap_or(u32::MAX);
+            found.push(Problem::InodeLinkCountWrong { inode, stored, counted });
+        }
+    }
+
+    fn unattached(
+        &self,
+        inode: InodeNr,
+        links: u16,
+        reader: &mut InodeReader,
+        found: &mut impl Sink,
+    ) {
+        let is_empty = reader.read(self.cx.volume, inode).is_some_and(|decoded| {
+            let ordinary =
+                matches!(decoded.file_type(), Some(FileType::Regular | FileType::Directory));
+            ordinary && decoded.base.blocks_lo == 0 && !has_attributes(&decoded)
+        });
+        found.push(if is_empty {
+            Problem::UnattachedEmptyInode { inode }
+        } else {
+            Problem::UnattachedInode { inode, links }
+        });
+    }
+}
+
+/// Whether the body of an inode has attributes.
+fn has_attributes(inode: &Inode<'_>) -> bool {
+    let magic = inode.xattr_area().first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    magic == Some(XATTR_MAGIC)
+}
+
+/// Compares the count of uses that an inode with an attribute value stores with those found. Old
+/// Lustre inodes, with equal times, store none.
+fn check_references(inode: InodeNr, decoded: &Inode<'_>, counted: u64, found: &mut impl Sink) {
+    let base = &decoded.base;
+    let stored = u64::from(base.ctime) << 32 | u64::from(base.version);
+    if base.ctime != base.atime && stored != counted {
+        found.push(Problem::EaInodeRefcountWrong { inode, stored, counted });
+    }
+}

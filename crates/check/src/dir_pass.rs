@@ -1,0 +1,317 @@
+//! The directory pass: every directory block, in disk order and in parallel, each entry checked
+//! against what the inode pass knows of the inode that it names.
+
+use std::collections::BTreeMap;
+
+use floe_blockdev::{Batch, JoinLimits, PartBytes, ReadPlan};
+use floe_exec::{Accumulator, Pool};
+use floe_format::ext::dirent::DirEntry;
+use floe_format::ext::htree::HashVersion;
+use floe_format::ext::superblock::{ENCODING_STRICT, FLAG_UNSIGNED_HASH};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+
+use crate::checks::dirents::{self, DirBlock};
+use crate::checks::htree::HtreeEvidence;
+use crate::checks::{dir_holes, htree_trees, inline_dirs};
+use crate::evidence::dir_index::DirIndex;
+use crate::evidence::dirs::{DirFlags, DirRun, Dirs};
+use crate::evidence::inode_facts::InodeFacts;
+use crate::evidence::link_counts::LinkCounts;
+use crate::evidence::name_set::NameSet;
+use crate::evidence::policies::Policies;
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::Volume;
+
+/// Bytes of one read, at most (but at least one block).
+const READ_BYTES: u32 = 1 << 20;
+/// Bytes between two directory blocks that are read along rather than skipped.
+const GAP_BYTES: u32 = 16 << 10;
+
+/// What the checks of directories look at: the file system and what the inode pass found.
+#[derive(Clone, Copy)]
+pub struct DirCx<'a> {
+    /// The file system.
+    pub volume: &'a Volume<'a>,
+    /// The directories and their blocks, sorted.
+    pub dirs: &'a Dirs,
+    /// Ranks of the directories.
+    pub index: &'a DirIndex,
+    /// Types of all inodes.
+    pub facts: &'a InodeFacts,
+    /// Encryption policies, sorted.
+    pub policies: &'a Policies,
+    /// How many attributes use each inode that holds an attribute value.
+    pub ea_references: &'a BTreeMap<InodeNr, u64>,
+    /// Whether blocks have checksums.
+    pub metadata_csum: bool,
+    /// Whether entries hold types.
+    pub filetype: bool,
+    /// Whether names must be valid text in casefolded directories.
+    pub strict_encoding: bool,
+    /// Whether hashes are over unsigned characters.
+    pub unsigned_hash: bool,
+    /// Whether directories may have three levels of index.
+    pub large_dir: bool,
+    /// `s_hash_seed`.
+    pub hash_seed: [u32; 4],
+    default_hash: HashVersion,
+    /// Inodes that no entry may name, besides reserved ones: quota files and the orphan file.
+    hidden: [u32; 4],
+}
+
+impl<'a> DirCx<'a> {
+    /// Collects what the checks look at. `dirs` and `policies` are sorted; `index` is that of
+    /// `dirs`.
+    pub fn new(
+        volume: &'a Volume<'a>,
+        dirs: &'a Dirs,
+        index: &'a DirIndex,
+        facts: &'a InodeFacts,
+        policies: &'a Policies,
+        ea_references: &'a BTreeMap<InodeNr, u64>,
+    ) -> Self {
+        let sb = &volume.superblock;
+        let unsigned_hash = sb.flags & FLAG_UNSIGNED_HASH != 0;
+        Self {
+            volume,
+            dirs,
+            index,
+            facts,
+            policies,
+            ea_references,
+            metadata_csum: volume.features().metadata_csum(),
+            filetype: volume.has_incompat(Incompat::FILETYPE),
+            strict_encoding: sb.encoding_flags & ENCODING_STRICT != 0,
+            unsigned_hash,
+            large_dir: volume.has_incompat(Incompat::LARGEDIR),
+            hash_seed: sb.hash_seed,
+            default_hash: HashVersion::of_root(sb.def_hash_version, unsigned_hash)
+                .filter(|version| *version != HashVersion::SipHash)
+                .unwrap_or(HashVersion::HalfMd4),
+            hidden: [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum, sb.orphan_file_inum],
+        }
+    }
+
+    /// Whether no directory entry may name an inode: reserved, outside the file system, or one of
+    /// the file system's own files.
+    #[inline]
+    pub fn is_illegal(&self, inode: InodeNr) -> bool {
+        let geometry = &self.volume.geometry;
+        (geometry.is_reserved(inode) && inode != InodeNr::ROOT)
+            || inode.0 > geometry.inodes_count
+            || self.hidden.contains(&inode.0)
+    }
+
+    /// The hash that a directory most likely has: its root, which says so, may be read later. Most
+    /// directories of a file system have the one it names; others are looked at again.
+    #[inline]
+    pub fn usual_hash(&self, flags: DirFlags) -> HashVersion {
+        if flags.contains(DirFlags::ENCRYPTED.union(DirFlags::CASEFOLD)) {
+            HashVersion::SipHash
+        } else {
+            self.default_hash
+        }
+    }
+
+    /// Blocks of the directory of a rank, as its size says.
+    pub fn size_blocks(&self, rank: u32) -> u32 {
+        self.dirs.infos.get(rank as usize).map_or(0, |info| info.size_blocks)
+    }
+
+    /// Whether a directory is too large for two levels of index.
+    pub fn needs_three_levels(&self, rank: u32) -> bool {
+        let entries = u64::from(self.volume.geometry.block_size / 8);
+        u64::from(self.size_blocks(rank)) >= (entries - 1) * (entries - 2)
+    }
+
+    /// A block of a run of directory blocks. `None` if no directory owns the run.
+    #[inline]
+    pub fn block<'b>(&self, run: &DirRun, at: u64, bytes: &'b [u8]) -> Option<DirBlock<'b>> {
+        Some(DirBlock {
+            dir: run.dir,
+            rank: self.index.get(run.dir)?,
+            generation: run.generation,
+            // A directory has at most 2^32 blocks; a run that says otherwise is cut elsewhere.
+            logical: run.logical.saturating_add(u32::try_from(at).ok()?),
+            block: BlockNr(run.block.0.saturating_add(at)),
+            flags: run.flags,
+            bytes,
+        })
+    }
+}
+
+/// The entry `lost+found` of the root directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LostFound {
+    /// Block and byte of the entry.
+    pub place: (u32, u32),
+    /// The inode it names.
+    pub inode: InodeNr,
+}
+
+/// Everything one worker finds and keeps while it reads directories.
+#[derive(Debug, Default)]
+pub struct DirEvidence {
+    /// Findings.
+    pub found: Findings,
+    /// Entries that name each inode that is no directory. (A directory has one name, and the
+    /// checks of the tree know which.)
+    pub links: LinkCounts,
+    /// Each directory that an entry names, and the directory that holds the entry, as ranks. In no
+    /// order.
+    pub named: Vec<(u32, u32)>,
+    /// The inode that `..` names, for each directory (as a rank) that has a usable one. In no
+    /// order.
+    pub dotdots: Vec<(u32, InodeNr)>,
+    /// Indexes of directories.
+    pub htree: HtreeEvidence,
+    /// The first entry `lost+found` of the root.
+    pub lost_found: Option<LostFound>,
+    /// Entries that stay, without `.` and `..`.
+    pub entries: u64,
+    /// Buffers that live as long as the worker.
+    pub room: Room,
+}
+
+impl DirEvidence {
+    /// Notes an entry `lost+found` of the root.
+    #[cold]
+    pub fn note_lost_found(&mut self, logical: u32, entry: &DirEntry<'_>) {
+        let new = LostFound { place: (logical, entry.offset), inode: entry.inode };
+        self.lost_found = Some(self.lost_found.map_or(new, |old| old.min(new)));
+    }
+}
+
+impl Accumulator for DirEvidence {
+    fn merge(&mut self, mut other: Self) {
+        self.found.merge(other.found);
+        self.links.merge(other.links);
+        self.named.append(&mut other.named);
+        self.dotdots.append(&mut other.dotdots);
+        self.htree.merge(other.htree);
+        self.lost_found = match (self.lost_found, other.lost_found) {
+            (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
+            (mine, theirs) => mine.or(theirs),
+        };
+        self.entries += other.entries;
+    }
+}
+
+/// Buffers of a worker.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// Directory blocks as read.
+    pub read: Vec<u8>,
+    /// A broken block, mended.
+    pub salvaged: Vec<u8>,
+    /// Names of one block.
+    pub names: NameSet,
+}
+
+/// Reads and checks all directories.
+pub fn run(cx: &DirCx<'_>, pool: &Pool) -> DirEvidence {
+    let mut all = scan_runs(cx, &cx.dirs.runs, pool, |evidence: &mut DirEvidence, block| {
+        dirents::check_block(cx, &block, evidence);
+    });
+    all.merge(inline_dirs::run(cx, pool));
+    dir_holes::check(cx, &mut all.found);
+    htree_trees::check(cx, &mut all, pool);
+    all
+}
+
+/// What a scan of directory blocks needs of its accumulator.
+pub trait BlockScan: Accumulator {
+    /// Room for reading.
+    fn room(&mut self) -> &mut Vec<u8>;
+    /// Where unreadable blocks are reported.
+    fn sink(&mut self) -> &mut impl Sink;
+}
+
+impl BlockScan for DirEvidence {
+    fn room(&mut self) -> &mut Vec<u8> {
+        &mut self.room.read
+    }
+    fn sink(&mut self) -> &mut impl Sink {
+        &mut self.found
+    }
+}
+
+/// Reads the blocks of `runs` in disk order, in large reads, and hands each to `each`.
+pub fn scan_runs<A: BlockScan>(
+    cx: &DirCx<'_>,
+    runs: &[DirRun],
+    pool: &Pool,
+    each: impl Fn(&mut A, DirBlock<'_>) + Sync,
+) -> A {
+    let geometry = &cx.volume.geometry;
+    let limits = JoinLimits {
+        max_blocks: u64::from((READ_BYTES / geometry.block_size).max(1)),
+        max_gap_blocks: u64::from(GAP_BYTES / geometry.block_size),
+        end: BlockNr(geometry.blocks_count),
+    };
+    let requests = runs
+        .iter()
+        .enumerate()
+        .map(|(at, run)| (BlockRun::new(run.block, u64::from(run.len_blocks)), at));
+    let plan = ReadPlan::new(requests, limits);
+    let batches: Vec<_> = plan.batches().collect();
+    let mut all = pool.run(&batches, |all: &mut A, batch| scan_batch(cx, runs, batch, all, &each));
+    for &(_, at) in plan.refused() {
+        // The inode pass lets no such run through; but nothing here depends on that.
+        if let Some(run) = runs.get(at) {
+            report_unreadable(run, 0, all.sink());
+        }
+    }
+    all
+}
+
+fn scan_batch<A: BlockScan>(
+    cx: &DirCx<'_>,
+    runs: &[DirRun],
+    batch: &Batch<'_, usize>,
+    all: &mut A,
+    each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
+) {
+    let mut room = std::mem::take(all.room());
+    let block_size = cx.volume.geometry.block_size;
+    let outcome = batch.read(cx.volume.device, block_size, &mut room, |part| {
+        scan_part(cx, runs, &part, all, each);
+    });
+    if outcome.is_err() {
+        for part in batch.parts {
+            if let Some(run) = runs.get(part.tag) {
+                report_unreadable(run, part.offset_blocks, all.sink());
+            }
+        }
+    }
+    *all.room() = room;
+}
+
+fn scan_part<A: BlockScan>(
+    cx: &DirCx<'_>,
+    runs: &[DirRun],
+    read: &PartBytes<'_, usize>,
+    all: &mut A,
+    each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
+) {
+    let Some(run) = runs.get(read.part.tag) else { return };
+    let blocks = read.bytes.chunks_exact(cx.volume.geometry.block_size as usize);
+    for (bytes, at) in blocks.zip(read.part.offset_blocks..) {
+        let Some(block) = cx.block(run, at, bytes) else { return };
+        if !read.unreadable.is_empty() && read.unreadable.contains(&block.block) {
+            report_unreadable(run, at, all.sink());
+        } else {
+            each(all, block);
+        }
+    }
+}
+
+/// Reports block `at` of a run as unreadable.
+fn report_unreadable(run: &DirRun, at: u64, found: &mut impl Sink) {
+    found.push(Problem::DirBlockReadError {
+        dir: run.dir,
+        logical: LogicalBlock(u64::from(run.logical).saturating_add(at)),
+        block: BlockNr(run.block.0.saturating_add(at)),
+    });
+}

@@ -1,0 +1,123 @@
+//! From the inode of a directory to its place in the list of directories, in constant time.
+
+use floe_format::InodeNr;
+
+use super::dirs::DirInfo;
+
+/// Inodes of a chunk.
+const SPAN: u32 = 2048;
+/// Words of a chunk.
+const WORDS: usize = SPAN as usize / 64;
+
+/// The directories among [`SPAN`] inodes.
+#[derive(Clone, Debug)]
+struct Chunk {
+    /// Directories before this chunk.
+    base: u32,
+    /// Directories of this chunk before each word.
+    before: [u16; WORDS],
+    /// One bit an inode.
+    bits: [u64; WORDS],
+}
+
+/// The rank of each directory among all, by inode: what arrays "one entry a directory" are indexed
+/// with. About a sixth of a byte an inode, where there are directories.
+#[derive(Clone, Debug, Default)]
+pub struct DirIndex {
+    chunks: Vec<Option<Box<Chunk>>>,
+    inodes: Vec<InodeNr>,
+}
+
+impl DirIndex {
+    /// The index of the directories in `infos`, which is sorted by inode.
+    pub fn new(infos: &[DirInfo]) -> Self {
+        let mut index = Self { chunks: Vec::new(), inodes: Vec::with_capacity(infos.len()) };
+        for info in infos {
+            if index.inodes.last().is_some_and(|last| *last >= info.inode) {
+                continue;
+            }
+            index.push(info.inode);
+        }
+        for chunk in index.chunks.iter_mut().flatten() {
+            let mut before = 0;
+            for (word, count) in chunk.bits.iter().zip(&mut chunk.before) {
+                *count = before;
+                // At most 2048 in all.
+                before += word.count_ones() as u16;
+            }
+        }
+        index
+    }
+
+    fn push(&mut self, inode: InodeNr) {
+        let (chunk, at) = (inode.0 / SPAN, inode.0 % SPAN);
+        if chunk as usize >= self.chunks.len() {
+            self.chunks.resize_with(chunk as usize + 1, || None);
+        }
+        // Fewer directories than inodes, whose numbers fit 32 bits.
+        let base = self.inodes.len() as u32;
+        let chunk = self.chunks[chunk as usize]
+            .get_or_insert_with(|| Box::new(Chunk { base, before: [0; WORDS], bits: [0; WORDS] }));
+        chunk.bits[at as usize / 64] |= 1 << (at % 64);
+        self.inodes.push(inode);
+    }
+
+    /// Number of directories.
+    pub fn len(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// Whether there is no directory.
+    pub fn is_empty(&self) -> bool {
+        self.inodes.is_empty()
+    }
+
+    /// The rank of a directory: 0 for the one with the lowest inode. `None` for any other inode.
+    #[inline]
+    pub fn get(&self, inode: InodeNr) -> Option<u32> {
+        let chunk = self.chunks.get((inode.0 / SPAN) as usize)?.as_ref()?;
+        let at = inode.0 % SPAN;
+        let word = chunk.bits[at as usize / 64];
+        let bit = 1u64 << (at % 64);
+        if word & bit == 0 {
+            return None;
+        }
+        let below = (word & (bit - 1)).count_ones();
+        Some(chunk.base + u32::from(chunk.before[at as usize / 64]) + below)
+    }
+
+    /// The directory of a rank; inode 0 past the last one.
+    #[inline]
+    pub fn inode(&self, rank: u32) -> InodeNr {
+        self.inodes.get(rank as usize).copied().unwrap_or_default()
+    }
+
+    /// All directories, in order of their inodes.
+    pub fn inodes(&self) -> &[InodeNr] {
+        &self.inodes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ranks_are_positions(inodes in proptest::collection::btree_set(1u32..20_000, 0..400)) {
+            let infos: Vec<_> = inodes
+                .iter()
+                .map(|&inode| DirInfo { inode: InodeNr(inode), size_blocks: 1 })
+                .collect();
+            let index = DirIndex::new(&infos);
+            for inode in 0..20_100 {
+                let expected = inodes.iter().position(|&dir| dir == inode).map(|at| at as u32);
+                prop_assert_eq!(index.get(InodeNr(inode)), expected);
+            }
+            for (rank, &inode) in inodes.iter().enumerate() {
+                prop_assert_eq!(index.inode(rank as u32), InodeNr(inode));
+            }
+        }
+    }
+}
