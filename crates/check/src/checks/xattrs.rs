@@ -176,3 +176,22 @@ fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
         evidence.buffers.block = bytes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        AttributeEvidence,
+        (1u32..9, 0u64..9),
+        |all: &mut AttributeEvidence, (inode, block): (u32, u64)| {
+            let (inode, block) = (InodeNr(inode), BlockNr(block));
+            all.block_uses.push(BlockUse { block, inode, wants_context: false });
+            all.add_reference(inode, block.0);
+        },
+        |mut all: AttributeEvidence| {
+            all.block_uses.sort_unstable();
+            (all.block_uses, all.ea_references)
+        }
+    );
+}

@@ -85,6 +85,26 @@ impl Accumulator for Policies {
 mod tests {
     use super::*;
 
+    fn seen(policies: Policies) -> Vec<(InodeNr, Option<Policy>)> {
+        let policy = |number| policies.numbers.iter().find(|(_, own)| **own == number);
+        let mut seen: Vec<_> = policies
+            .by_inode
+            .iter()
+            .map(|&(inode, number)| (inode, policy(number).map(|(policy, _)| *policy)))
+            .collect();
+        seen.sort_unstable();
+        seen
+    }
+
+    floe_exec::accumulator_laws!(
+        Policies,
+        (1u32..50, proptest::option::of(0u8..6)),
+        |all: &mut Policies, (inode, byte): (u32, Option<u8>)| {
+            all.add(InodeNr(inode), byte.map(|byte| Policy::V1([byte; 12])));
+        },
+        seen
+    );
+
     fn policies(list: &[(u32, Option<u8>)]) -> Policies {
         let mut policies = Policies::default();
         for &(inode, policy) in list {
