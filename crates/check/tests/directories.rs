@@ -2,6 +2,7 @@
 //! damage raises what it should, with the same verdict, for any number of threads.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
+#![allow(clippy::too_many_lines)] // one list of cases
 
 use std::collections::BTreeSet;
 
