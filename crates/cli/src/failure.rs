@@ -8,6 +8,11 @@ use floe_check::reader::{Reader, ReaderError};
 use floe_check::report::human;
 use floe_format::BlockNr;
 
+/// Bytes that are searched for backup superblocks at unusual places.
+const SCANNED_BYTES: u64 = 512 << 20;
+/// Backups that are listed.
+const SHOWN_BACKUPS: usize = 8;
+
 /// An error of the checker, for a person: what was found instead, and what to try.
 pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) -> String {
     match error {
@@ -29,7 +34,11 @@ pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) 
             let row = problem.row();
             format!("{name}: {problem}\n  {}\n  See: floe explain {}", row.meaning, row.id)
         }
-        CheckError::Read { what, source } => format!("{name}: cannot read {what}: {source}"),
+        CheckError::Read { what, source } => {
+            let text = format!("{name}: cannot read {what}: {source}");
+            let is_cut = source.kind() == std::io::ErrorKind::UnexpectedEof;
+            if is_cut { text + &instead(device, &[]) } else { text }
+        }
     }
 }
 
@@ -65,14 +74,17 @@ fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
             None => text.push('.'),
         }
     }
+    let scanned = if backups.is_empty() { Reader::scan(device, SCANNED_BYTES) } else { Vec::new() };
+    let backups = if backups.is_empty() { &scanned } else { backups };
     if let Some(&(block, block_size)) = backups.first() {
         text.push_str("\n  Backup superblocks that look good:");
-        for (block, block_size) in backups {
+        for (block, block_size) in backups.iter().take(SHOWN_BACKUPS) {
             let _ = write!(text, "\n    block {} of {block_size} bytes", block.0);
         }
         let _ = write!(text, "\n  Try: --superblock {} --block-size {block_size}", block.0);
     } else if size_bytes >= 2048 {
-        let _ = write!(text, "\n  No backup superblock was found in {}.", human::size(size_bytes));
+        let searched = human::size(size_bytes.min(SCANNED_BYTES));
+        let _ = write!(text, "\n  No backup superblock was found in {searched}.");
     }
     text
 }

@@ -1,0 +1,145 @@
+//! What is not an ext file system, or no longer one: a clear word, exit code 8, nothing changed.
+
+use std::fs;
+
+use floe_testkit::{Image, build};
+
+use super::{floe, floe_on, image};
+
+/// Runs every command that opens a device; all must fail with 8 and say `words`.
+fn refused(bytes: &[u8], words: &[&str]) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), bytes).unwrap();
+    for command in [&["check"][..], &["info"], &["fsck", "-fn"], &["check", "--json"]] {
+        let ran = floe_on(command, file.path());
+        assert_eq!(ran.code, 8, "{command:?}: {}{}", ran.out, ran.err);
+        for word in words {
+            assert!(ran.err.contains(word), "{command:?} does not say {word:?}: {}", ran.err);
+        }
+    }
+    assert!(fs::read(file.path()).unwrap() == bytes, "the file was changed");
+}
+
+#[test]
+fn no_such_file_and_a_directory() {
+    let ran = floe(&["check", "/nowhere/at/all"]);
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("no such file"), "{}", ran.err);
+    let dir = tempfile::tempdir().unwrap();
+    let ran = floe_on(&["check"], dir.path());
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("directory"), "{}", ran.err);
+}
+
+#[test]
+fn an_empty_file_and_tiny_ones() {
+    refused(b"", &["superblock", "empty"]);
+    refused(b"x", &["superblock", "only 1 bytes"]);
+    refused(&[0; 1500], &["superblock"]);
+}
+
+#[test]
+fn zeroes_and_noise() {
+    refused(&vec![0; 1 << 20], &["superblock"]);
+    let mut state = 1u64;
+    let noise: Vec<u8> = (0..1 << 20)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect();
+    refused(&noise, &["superblock"]);
+}
+
+#[test]
+fn another_file_system_is_named() {
+    let mut bytes = vec![0; 1 << 20];
+    bytes[..4].copy_from_slice(b"XFSB");
+    refused(&bytes, &["looks like an XFS file system"]);
+}
+
+#[test]
+fn a_truncated_image_is_damage_and_no_crash() {
+    let Some(mut image) = image("ext4-1k") else { return };
+    let size = image.size();
+    image.set_size(size / 2).unwrap();
+    let ran = floe_on(&["check"], image.path());
+    assert_eq!(ran.code & 12, ran.code, "{}", ran.err);
+    assert_ne!(ran.code, 0, "{}", ran.out);
+    assert!(format!("{}{}", ran.out, ran.err).contains("the device only"), "{}", ran.out);
+    image.set_size(4096).unwrap();
+    assert_ne!(floe_on(&["check"], image.path()).code, 0);
+    assert_eq!(floe_on(&["info"], image.path()).code, 0, "the superblock is still there");
+}
+
+#[test]
+fn an_unknown_feature_is_refused_by_name() {
+    let Some(image) = image("no-csum") else { return };
+    let at = 1024 + 0x60;
+    let mut word = [0; 4];
+    image.read(at, &mut word).unwrap();
+    word[3] |= 0x40;
+    image.write(at, &word).unwrap();
+    for command in [&["check"][..], &["fsck", "-fn"]] {
+        let ran = floe_on(command, image.path());
+        assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains("FEATURE_I30"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_lost_superblock_is_replaced_by_a_backup() {
+    if image("ext4").is_none() {
+        return;
+    }
+    let image = Image::empty(64 << 20).unwrap();
+    build::mke2fs(image.path(), &["-b", "1024"]).unwrap();
+    image.write(1024, &[0; 1024]).unwrap();
+    let ran = floe_on(&["check"], image.path());
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("backup superblock"), "{}", ran.out);
+    let ran = floe_on(&["info"], image.path());
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("Try: --superblock 8193 --block-size 1024"), "{}", ran.err);
+}
+
+#[test]
+fn backups_at_unusual_places_are_named() {
+    // Groups of 2048 blocks: no backup is where one is looked for.
+    let Some(image) = image("ext4-1k") else { return };
+    image.write(1024, &[0; 1024]).unwrap();
+    let ran = floe_on(&["check"], image.path());
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("Try: --superblock 2049 --block-size 1024"), "{}", ran.err);
+    let ran = floe_on(&["check", "-b", "2049", "-B", "1024"], image.path());
+    assert_eq!(ran.code & !4, 0, "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn an_offset_or_partition_that_is_not_there() {
+    let Some(image) = image("ext4-1k") else { return };
+    let ran = floe_on(&["check", "--offset", "999999999999"], image.path());
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("999999999999"), "{}", ran.err);
+    let ran = floe_on(&["check", "--partition", "3"], image.path());
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("partition"), "{}", ran.err);
+}
+
+#[test]
+fn wrong_command_lines_are_16() {
+    for line in [
+        &["check"][..],
+        &["check", "--threads", "0", "x"],
+        &["check", "--block-size", "1000", "x"],
+        &["check", "--fail-on", "nothing", "x"],
+        &["nonsense"],
+        &["explain", "no-such-condition"],
+        &["dump", "x"],
+        &[],
+    ] {
+        let ran = floe(line);
+        assert_eq!(ran.code, 16, "{line:?}: {}", ran.err);
+        assert!(!ran.err.is_empty(), "{line:?}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Commands on sound images.
+
+use std::fs;
+
+use super::{floe, floe_on, image};
+
+/// Leaves the image as it was, finds nothing, and says so.
+fn is_clean(profile: &str) {
+    let Some(image) = image(profile) else { return };
+    let before = fs::read(image.path()).unwrap();
+    let ran = floe_on(&["check"], image.path());
+    assert_eq!(ran.code, 0, "{profile}: {}{}", ran.out, ran.err);
+    assert!(ran.out.lines().last().unwrap().starts_with("CLEAN"), "{profile}: {}", ran.out);
+    assert!(fs::read(image.path()).unwrap() == before, "{profile}: the image was changed");
+}
+
+#[test]
+fn sound_images_are_clean() {
+    for profile in ["ext4", "ext3", "ext2-1k", "bigalloc", "inline-data"] {
+        is_clean(profile);
+    }
+}
+
+#[test]
+fn the_verdict_does_not_depend_on_threads_and_can_be_read_by_programs() {
+    let Some(image) = image("ext4-1k") else { return };
+    let at = |threads: &str| {
+        let ran = floe_on(&["check", "--json", "--threads", threads], image.path());
+        let mut value: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert!(value.as_object_mut().unwrap().remove("cost").is_some());
+        value
+    };
+    let one = at("1");
+    assert_eq!(one["schema"], "floe-check");
+    assert_eq!(one, at("3"));
+}
+
+#[test]
+fn a_file_system_behind_an_offset_is_found() {
+    let Some(image) = image("ext2-1k") else { return };
+    let offset = 1 << 20;
+    let whole = tempfile::NamedTempFile::new().unwrap();
+    let mut bytes = vec![0xa5; offset];
+    bytes.extend(fs::read(image.path()).unwrap());
+    fs::write(whole.path(), bytes).unwrap();
+    assert_eq!(floe_on(&["check"], whole.path()).code, 8);
+    let ran = floe_on(&["check", "--offset", "1048576"], whole.path());
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn info_tells_what_dumpe2fs_tells() {
+    let Some(image) = image("ext4") else { return };
+    let ran = floe_on(&["info"], image.path());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    for word in ["ext4 file system", "metadata_csum", "backup superblocks", "bytes to read"] {
+        assert!(ran.out.contains(word), "no {word:?}: {}", ran.out);
+    }
+    let ran = floe_on(&["info", "--json"], image.path());
+    let value: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(value[2]["fields"]["block size"], "4096");
+}
+
+#[test]
+fn every_structure_can_be_dumped() {
+    let Some(image) = image("ext4") else { return };
+    let path = image.path().to_str().unwrap();
+    let dumps: &[(&[&str], &str)] = &[
+        (&["superblock"], "0xef53"),
+        (&["group", "0"], "inode_table"),
+        (&["inode", "/"], "directory (mode 04"),
+        (&["inode", "2"], "Inode 2 "),
+        (&["inode", "<2>"], "Inode 2 "),
+        (&["extents", "/"], "data"),
+        (&["dirents", "/"], "lost+found"),
+        (&["htree", "/"], "index root"),
+        (&["xattrs", "/"], "Attributes in inode 2"),
+        (&["block", "0"], "53 ef"),
+        (&["block", "1", "as", "bytes"], "Block 1"),
+        (&["journal"], "0xc03b3998"),
+        (&["orphans"], "Orphan list"),
+    ];
+    for (what, word) in dumps {
+        let mut line = vec!["dump", path];
+        line.extend(*what);
+        let ran = floe(&line);
+        assert_eq!(ran.code, 0, "{what:?}: {}", ran.err);
+        assert!(ran.out.contains(word), "{what:?} does not show {word:?}: {}", ran.out);
+    }
+    for what in [
+        &["group", "99999"][..],
+        &["inode", "0"],
+        &["inode", "/no/such/file"],
+        &["block", "99999999"],
+        &["block", "1", "as", "nonsense"],
+        &["mmp"],
+        &["quota"],
+    ] {
+        let mut line = vec!["dump", path];
+        line.extend(what);
+        let ran = floe(&line);
+        assert_eq!(ran.code, 8, "{what:?}: {}", ran.out);
+        assert!(ran.err.contains("there is no") || ran.err.contains("/no"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn problems_and_explain_agree() {
+    let list = floe(&["problems"]);
+    assert_eq!(list.code, 0);
+    let lines = list.out.lines().count();
+    assert!(lines > 250, "{lines}");
+    let value: serde_json::Value =
+        serde_json::from_str(&floe(&["problems", "--json"]).out).unwrap();
+    assert_eq!(value["problems"].as_array().unwrap().len(), lines);
+    for condition in ["0x040003", "inode-link-count-wrong"] {
+        let ran = floe(&["explain", condition]);
+        assert_eq!(ran.code, 0);
+        assert!(ran.out.contains("Meaning:"), "{}", ran.out);
+    }
+}
