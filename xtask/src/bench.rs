@@ -219,7 +219,7 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
     }
     println!("\n{title}");
     for [name, rest @ ..] in &lines {
-        let rest: Vec<String> = rest.iter().map(|cell| format!("{cell:>14}")).collect();
+        let rest: Vec<String> = rest.iter().map(|cell| format!("{cell:>16}")).collect();
         println!("{name:<18}{}", rest.concat());
     }
 }

@@ -1,9 +1,11 @@
 //! Floe's own chores: `cargo xtask tidy | ci | images | bench | differential`.
 
 mod bench;
+mod ci;
 mod differential;
 mod measure;
 mod roofline;
+mod tidy;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -17,6 +19,10 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
+    /// Check what the layout of the repository promises
+    Tidy,
+    /// Run everything that continuous integration runs
+    Ci,
     /// Compare Floe with e2fsck on randomly damaged images
     Differential(differential::Args),
     /// Measure Floe, e2fsck and the roofline on large images
@@ -32,6 +38,8 @@ enum Chore {
 
 fn main() -> Result<()> {
     match Args::parse().chore {
+        Chore::Tidy => tidy::run(),
+        Chore::Ci => ci::run(),
         Chore::Differential(args) => differential::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Images(args) => bench::images(&args),

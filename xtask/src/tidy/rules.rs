@@ -1,0 +1,430 @@
+//! The rules. Each says why it is there; exceptions are listed with a reason and must be needed.
+
+use std::collections::BTreeSet;
+
+use super::tree::{Tree, all_code, code};
+
+/// A rule: faults of a tree, each with its place.
+type Rule = fn(&Tree) -> Vec<String>;
+
+/// All rules by name.
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("layers", layers),
+    ("threads", threads),
+    ("unsafe", no_unsafe),
+    ("length", length),
+    ("unfinished", unfinished),
+    ("accumulators", accumulators),
+    ("devices", devices),
+    ("places", places),
+    ("structures", structures),
+    ("lints", lints),
+];
+
+/// An allowed breach of a rule, and why.
+type Exceptions = &'static [(&'static str, &'static str)];
+
+/// Faults of `found` (path or name, fault) that no exception covers, and exceptions that cover
+/// nothing.
+fn judge(found: Vec<(String, String)>, exceptions: Exceptions) -> Vec<String> {
+    let mut needed = BTreeSet::new();
+    let mut faults = Vec::new();
+    for (key, fault) in found {
+        match exceptions.iter().find(|(excepted, _)| *excepted == key) {
+            Some((excepted, _)) => {
+                needed.insert(*excepted);
+            }
+            None => faults.push(fault),
+        }
+    }
+    for (excepted, reason) in exceptions {
+        if !needed.contains(excepted) {
+            faults.push(format!("the exception of {excepted} is not needed: {reason}"));
+        }
+    }
+    faults
+}
+
+/// Crates, each with those it may use. Tests may use testkit besides.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("format", &[]),
+    // Knows nothing of file systems.
+    ("exec", &[]),
+    ("blockdev", &["format"]),
+    ("check", &["exec", "blockdev", "format"]),
+    ("repair", &["check", "exec", "blockdev", "format"]),
+    ("fs", &["repair", "check", "exec", "blockdev", "format"]),
+    ("fuse", &["fs", "repair", "check", "exec", "blockdev", "format"]),
+    ("cli", &["fuse", "fs", "repair", "check", "exec", "blockdev", "format"]),
+    // A dev-dependency of all, so it may use only what lies below the checker.
+    ("testkit", &["blockdev", "format"]),
+];
+
+/// A crate uses only crates to its right in `cli -> fuse -> fs -> repair -> check -> exec, blockdev
+/// -> format`; testkit and xtask are for development alone.
+fn layers(tree: &Tree) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (path, text) in tree.all().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
+        let Some(name) = path.strip_prefix("crates/").and_then(|rest| rest.split('/').next())
+        else {
+            continue;
+        };
+        let Some((_, allowed)) = LAYERS.iter().find(|(layer, _)| *layer == name) else {
+            faults.push(format!("{path}: {name} is not in the list of layers"));
+            continue;
+        };
+        let mut section = "";
+        for line in text.lines() {
+            if line.starts_with('[') {
+                section = line.trim();
+            }
+            let Some(used) = line.strip_prefix("floe-") else { continue };
+            let used = used.split(['.', ' ', '=']).next().unwrap_or_default();
+            let development = section == "[dev-dependencies]";
+            let fine = allowed.contains(&used) || (development && used == "testkit")
+                // exec's own laws and the like: a crate's tests may use any lower layer.
+                || (development && LAYERS.iter().any(|(layer, _)| *layer == used) && used != "cli");
+            if !fine {
+                faults.push(format!("{path}: {name} must not use {used} in {section}"));
+            }
+        }
+    }
+    faults
+}
+
+/// Files outside `exec/src/sync.rs` that may name `std::sync` or `std::thread`.
+const THREADS: Exceptions = &[
+    ("crates/blockdev/src/contract.rs", "the contract of devices calls one from many threads"),
+    ("crates/blockdev/src/counted.rs", "counters of a device that many threads read"),
+    ("crates/blockdev/src/holes.rs", "what is known of a file's holes, shared by its readers"),
+    ("crates/blockdev/src/lib.rs", "a shared device is a device"),
+    ("crates/blockdev/src/mem.rs", "a device that may be written while it is read"),
+    ("crates/blockdev/src/overlay.rs", "a device that may be written while it is read"),
+    ("crates/blockdev/src/recorder.rs", "the trace of a device that many threads write"),
+    ("crates/format/src/ext/casefold.rs", "a table made on first use; no thread waits for another"),
+];
+
+/// Threads and locks come from `exec::sync`, so that shuttle can explore them all. Blockdev lies
+/// below exec and has its own; testkit and xtask are tools.
+fn threads(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in tree.rust() {
+        let library = path.starts_with("crates/") && path.contains("/src/");
+        if !library || path.starts_with("crates/testkit/") || path == "crates/exec/src/sync.rs" {
+            continue;
+        }
+        for (line, code) in code(text) {
+            if ["std::sync", "std::thread", "core::sync"].iter().any(|name| code.contains(name)) {
+                found.push((path.to_owned(), format!("{path}:{line}: {}", code.trim())));
+            }
+        }
+    }
+    judge(found, THREADS)
+}
+
+/// No unsafe code anywhere, and no way around the lint that forbids it.
+fn no_unsafe(tree: &Tree) -> Vec<String> {
+    // In two parts, so that the rule does not find itself.
+    let word = concat!("un", "safe");
+    let forms: Vec<String> = ["{", "fn ", "impl ", "extern ", "trait "]
+        .iter()
+        .map(|what| format!("{word} {what}"))
+        .chain([format!("allow({word}_code")])
+        .collect();
+    let mut faults: Vec<String> = tree
+        .rust()
+        .flat_map(|(path, text)| all_code(text).map(move |(line, code)| (path, line, code)))
+        .filter(|(_, _, code)| forms.iter().any(|form| code.contains(form.as_str())))
+        .map(|(path, line, code)| format!("{path}:{line}: {}", code.trim()))
+        .collect();
+    let lint = format!("{word}_code = \"forbid\"");
+    if !tree.get("Cargo.toml").is_some_and(|text| text.contains(&lint)) {
+        faults.push(format!("Cargo.toml: the workspace's lints lack {lint}"));
+    }
+    faults
+}
+
+/// Lines of a file, at most.
+const MOST_LINES: usize = 900;
+
+/// Files that may be longer.
+const LONG: Exceptions = &[(
+    "crates/check/src/problem/table.rs",
+    "the table of problems is data, and one macro makes one type of it",
+)];
+
+/// A file has one purpose and can be read in one go.
+fn length(tree: &Tree) -> Vec<String> {
+    let found = tree
+        .rust()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|&(_, lines)| lines > MOST_LINES)
+        .map(|(path, lines)| {
+            (path.to_owned(), format!("{path}: {lines} lines; {MOST_LINES} at most"))
+        })
+        .collect();
+    judge(found, LONG)
+}
+
+/// Nothing unfinished lands.
+fn unfinished(tree: &Tree) -> Vec<String> {
+    let words = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
+    tree.rust()
+        .flat_map(|(path, text)| all_code(text).map(move |(line, code)| (path, line, code)))
+        .filter(|(_, _, code)| words.iter().any(|word| code.contains(word)))
+        .map(|(path, line, code)| format!("{path}:{line}: {}", code.trim()))
+        .collect()
+}
+
+/// Types that implement a trait in library code, with the path of each: `impl Trait for Type`.
+fn implementors<'a>(tree: &'a Tree, folder: &str, name: &str) -> Vec<(&'a str, &'a str)> {
+    let marker = format!("{name} for ");
+    tree.rust()
+        .filter(|(path, _)| path.starts_with(folder) && path.contains("/src/"))
+        .flat_map(|(path, text)| code(text).map(move |(_, code)| (path, code)))
+        .filter(|(_, code)| code.starts_with("impl"))
+        .filter_map(|(path, code)| {
+            let named = code.split(marker.as_str()).nth(1)?;
+            let end = named.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(named.len());
+            // References, boxes, tuples: what they hold is what counts.
+            let own = !["", "Box", "Arc"].contains(&&named[..end]);
+            own.then_some((path, &named[..end]))
+        })
+        .collect()
+}
+
+/// Types named as the first argument of a macro, anywhere.
+fn arguments<'a>(tree: &'a Tree, name: &str) -> BTreeSet<&'a str> {
+    let marker = format!("{name}!(");
+    let mut found = BTreeSet::new();
+    for (_, text) in tree.rust() {
+        for (at, _) in text.match_indices(marker.as_str()) {
+            let rest = text[at + marker.len()..].trim_start();
+            let rest = rest.strip_prefix("writable ").unwrap_or(rest);
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+            let named = &rest[..end.unwrap_or(rest.len())];
+            found.insert(named.rsplit("::").next().unwrap_or(named));
+        }
+    }
+    found
+}
+
+/// Accumulators whose law is not tested by the macro.
+const LAWLESS: Exceptions = &[];
+
+/// An accumulator promises that the order of merges is invisible; its laws are property-tested.
+fn accumulators(tree: &Tree) -> Vec<String> {
+    lawful(tree, LAWLESS)
+}
+
+fn lawful(tree: &Tree, exceptions: Exceptions) -> Vec<String> {
+    let tested = arguments(tree, "accumulator_laws");
+    let found = implementors(tree, "crates/", "Accumulator")
+        .into_iter()
+        .filter(|(_, name)| !tested.contains(name))
+        .map(|(path, name)| {
+            (name.to_owned(), format!("{path}: {name} has no {}!", "accumulator_laws"))
+        })
+        .collect();
+    judge(found, exceptions)
+}
+
+/// A device keeps the contract of all devices.
+fn devices(tree: &Tree) -> Vec<String> {
+    let tested = arguments(tree, "device_contract");
+    implementors(tree, "crates/blockdev/", "ReadBlocks")
+        .into_iter()
+        .filter(|(_, name)| !tested.contains(name))
+        .map(|(path, name)| format!("{path}: {name} has no {}!", "device_contract"))
+        .collect()
+}
+
+/// Nothing names a place on the machine of its author, or where its crates came from.
+fn places(tree: &Tree) -> Vec<String> {
+    let words = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("index.crates", ".io")];
+    let mut faults = Vec::new();
+    for (path, text) in tree.all() {
+        for (line, content) in text.lines().enumerate() {
+            // The lock file names the one public registry; anything else there is a mirror.
+            let source = content.strip_prefix("source = \"");
+            let mirror = path == "Cargo.lock"
+                && source.is_some_and(|source| {
+                    !source.starts_with("registry+https://github.com/rust-lang/crates.io-index")
+                });
+            if mirror || words.iter().any(|word| content.contains(word)) {
+                faults.push(format!("{path}:{}: {}", line + 1, content.trim()));
+            }
+        }
+    }
+    faults
+}
+
+/// Each on-disk structure is tried by a test of the format's own tests.
+fn structures(tree: &Tree) -> Vec<String> {
+    const FOLDER: &str = "crates/format/src/ext/";
+    let tests: String = tree
+        .rust()
+        .filter(|(path, _)| path.starts_with("crates/format/tests/"))
+        .map(|(_, text)| text)
+        .collect();
+    let mut modules = BTreeSet::new();
+    for (path, _) in tree.rust() {
+        if let Some(rest) = path.strip_prefix(FOLDER) {
+            modules.insert(rest.split('/').next().unwrap_or(rest).trim_end_matches(".rs"));
+        }
+    }
+    modules
+        .into_iter()
+        .filter(|&module| module != "mod" && !names_module(&tests, module))
+        .map(|module| format!("{FOLDER}{module} is in no test of crates/format/tests"))
+        .collect()
+}
+
+/// Whether a text names `ext::module`, perhaps in a list.
+fn names_module(text: &str, module: &str) -> bool {
+    text.contains(&format!("ext::{module}"))
+        || text.split("ext::{").skip(1).any(|list| {
+            list.split(';').next().is_some_and(|list| {
+                list.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == module)
+            })
+        })
+}
+
+/// Every crate takes the workspace's lints.
+fn lints(tree: &Tree) -> Vec<String> {
+    tree.all()
+        .filter(|(path, text)| path.ends_with("/Cargo.toml") && text.contains("[package]"))
+        .filter(|(path, _)| path.starts_with("crates/") || path.starts_with("xtask/"))
+        .filter(|(_, text)| !text.contains("[lints]\nworkspace = true"))
+        .map(|(path, _)| format!("{path} does not take the lints of the workspace"))
+        .collect()
+}
+
+/// Canaries: each rule fails on a bad tree and passes a good one.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults_of(rule: Rule, texts: &[(&str, &str)]) -> usize {
+        // Exceptions of the real repository are not needed in a made-up one.
+        rule(&Tree::of(texts)).iter().filter(|fault| !fault.starts_with("the exception")).count()
+    }
+
+    #[test]
+    fn every_rule_has_a_canary_here() {
+        let tests = include_str!("rules.rs");
+        let end = tests.find("/// Canaries").expect("this module");
+        for (name, _) in RULES {
+            assert!(tests[end..].contains(&format!("fn canary_{name}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn exceptions_must_be_needed() {
+        let found = vec![("a.rs".to_owned(), "a.rs is bad".to_owned())];
+        assert!(judge(found.clone(), &[("a.rs", "reason")]).is_empty());
+        assert_eq!(judge(found, &[]).len(), 1);
+        assert_eq!(judge(Vec::new(), &[("a.rs", "reason")]).len(), 1);
+    }
+
+    #[test]
+    fn canary_layers() {
+        let check = |text| faults_of(layers, &[("crates/exec/Cargo.toml", text)]);
+        assert_eq!(check("[dependencies]\nfloe-format.workspace = true\n"), 1);
+        assert_eq!(check("[dependencies]\nfloe-testkit.workspace = true\n"), 1);
+        assert_eq!(check("[dev-dependencies]\nfloe-testkit.workspace = true\n"), 0);
+        assert_eq!(faults_of(layers, &[("crates/new/Cargo.toml", "[package]")]), 1);
+        let upwards = "[dependencies]\nfloe-check = { path = \"../check\" }\n";
+        assert_eq!(faults_of(layers, &[("crates/blockdev/Cargo.toml", upwards)]), 1);
+        assert_eq!(faults_of(layers, &[("crates/repair/Cargo.toml", upwards)]), 0);
+    }
+
+    #[test]
+    fn canary_threads() {
+        let bad = "use std::sync::Mutex;\n";
+        assert_eq!(faults_of(threads, &[("crates/check/src/lib.rs", bad)]), 1);
+        assert_eq!(faults_of(threads, &[("crates/exec/src/pool.rs", "std::thread::spawn(f);")]), 1);
+        assert_eq!(faults_of(threads, &[("crates/exec/src/sync.rs", bad)]), 0);
+        assert_eq!(faults_of(threads, &[("crates/blockdev/src/mem.rs", bad)]), 0);
+        let in_tests = "fn f() {}\n#[cfg(test)]\nmod tests { use std::sync::Mutex; }\n";
+        assert_eq!(faults_of(threads, &[("crates/check/src/lib.rs", in_tests)]), 0);
+    }
+
+    #[test]
+    fn canary_unsafe() {
+        let lint = ("Cargo.toml", concat!("un", "safe_code = \"forbid\"\n"));
+        let bad = concat!("fn f() { un", "safe { g() } }");
+        assert_eq!(faults_of(no_unsafe, &[lint, ("crates/check/src/lib.rs", bad)]), 1);
+        assert_eq!(
+            faults_of(no_unsafe, &[lint, ("crates/check/src/lib.rs", "// no such thing")]),
+            0
+        );
+        assert_eq!(faults_of(no_unsafe, &[("Cargo.toml", "")]), 1);
+    }
+
+    #[test]
+    fn canary_length() {
+        let long = "\n".repeat(MOST_LINES + 1);
+        assert_eq!(faults_of(length, &[("crates/check/src/lib.rs", &long)]), 1);
+        assert_eq!(faults_of(length, &[("crates/check/src/problem/table.rs", &long)]), 0);
+        assert_eq!(faults_of(length, &[("a.rs", "\n")]), 0);
+    }
+
+    #[test]
+    fn canary_unfinished() {
+        assert_eq!(faults_of(unfinished, &[("a.rs", concat!("fn f() { todo", "!() }"))]), 1);
+        assert_eq!(faults_of(unfinished, &[("a.rs", "fn f() {} // later")]), 0);
+    }
+
+    #[test]
+    fn canary_accumulators() {
+        let rule: Rule = |tree| lawful(tree, &[]);
+        let bad = "impl Accumulator for Counts {\n";
+        let path = "crates/check/src/counts.rs";
+        assert_eq!(faults_of(rule, &[(path, bad)]), 1);
+        let good = format!("{bad}accumulator_laws{}(super::Counts, 0..1);", "!");
+        assert_eq!(faults_of(rule, &[(path, &good)]), 0);
+        assert_eq!(faults_of(rule, &[("crates/exec/src/a.rs", "impl Accumulator for () {\n")]), 0);
+    }
+
+    #[test]
+    fn canary_devices() {
+        let path = "crates/blockdev/src/tape.rs";
+        let bad = "impl<D: ReadBlocks> ReadBlocks for Tape<D> {\n";
+        assert_eq!(faults_of(devices, &[(path, bad)]), 1);
+        let good = format!("{bad}device_contract{}(writable Tape, super::made);", "!");
+        assert_eq!(faults_of(devices, &[(path, &good)]), 0);
+    }
+
+    #[test]
+    fn canary_places() {
+        assert_eq!(faults_of(places, &[("README.md", concat!("see /wo", "rk/x"))]), 1);
+        let mirror = "source = \"sparse+https://mirror.example/index\"\n";
+        assert_eq!(faults_of(places, &[("Cargo.lock", mirror)]), 1);
+        let public = "source = \"registry+https://github.com/rust-lang/crates.io-index\"\n";
+        assert_eq!(faults_of(places, &[("Cargo.lock", public)]), 0);
+    }
+
+    #[test]
+    fn canary_structures() {
+        let file = ("crates/format/src/ext/quota.rs", "");
+        assert_eq!(faults_of(structures, &[file]), 1);
+        let test = "crates/format/tests/all.rs";
+        assert_eq!(faults_of(structures, &[file, (test, "use floe_format::ext::quota::X;")]), 0);
+        assert_eq!(
+            faults_of(structures, &[file, (test, "use floe_format::ext::{mmp, quota};")]),
+            0
+        );
+        assert_eq!(
+            faults_of(structures, &[file, (test, "use floe_format::ext::{mmp, quotas};")]),
+            1
+        );
+    }
+
+    #[test]
+    fn canary_lints() {
+        let path = "crates/check/Cargo.toml";
+        assert_eq!(faults_of(lints, &[(path, "[package]\n")]), 1);
+        assert_eq!(faults_of(lints, &[(path, "[package]\n[lints]\nworkspace = true\n")]), 0);
+    }
+}

@@ -1,0 +1,67 @@
+//! The texts of a repository.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// Texts by their path from the root.
+pub(super) struct Tree {
+    texts: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// The files that git tracks or would track; those that are not text are left out.
+    pub(super) fn load(root: &Path) -> Result<Self> {
+        let output = Command::new("git")
+            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root)
+            .output()
+            .context("git lists the files")?;
+        ensure!(output.status.success(), "git ls-files failed");
+        let mut texts = BTreeMap::new();
+        for path in String::from_utf8_lossy(&output.stdout).lines() {
+            // A file that was removed but is still listed, or that is no text.
+            if let Ok(text) = std::fs::read_to_string(root.join(path)) {
+                texts.insert(path.to_owned(), text);
+            }
+        }
+        ensure!(texts.contains_key("Cargo.toml"), "no repository at {}", root.display());
+        Ok(Self { texts })
+    }
+
+    /// A tree made up for a test.
+    #[cfg(test)]
+    pub(super) fn of(texts: &[(&str, &str)]) -> Self {
+        let texts = texts.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect();
+        Self { texts }
+    }
+
+    /// All texts.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// Texts of Rust.
+    pub(super) fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.all().filter(|(path, _)| path.ends_with(".rs"))
+    }
+
+    /// One text.
+    pub(super) fn get(&self, path: &str) -> Option<&str> {
+        self.texts.get(path).map(String::as_str)
+    }
+}
+
+/// Lines of code with their numbers, without comments and without what tests alone see.
+pub(super) fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    // By convention tests are the last thing in a file.
+    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    all_code(&text[..end])
+}
+
+/// Lines of code with their numbers, tests included, without comments.
+pub(super) fn all_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(at, line)| (at + 1, line.split("//").next().unwrap_or(line)))
+}
