@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use floe_blockdev::FileDevice;
 use floe_check::{CheckOptions, JournalUse, Problem, check};
 use floe_testkit::recipe::{Recipe, debugfs, dir_block, entry, inode};
+use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, oracle, tool};
 
 /// Findings of the passes over directories (2, 3 and 4), of pass 1 about indexes, and of ours.
@@ -254,4 +255,43 @@ fn each_damage_is_found_and_judged_as_e2fsck_does() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Overwrites pieces of directory blocks at random, with right checksums, and compares the verdict
+/// with e2fsck's and the findings of several numbers of threads with each other.
+#[test]
+fn hostile_directories_do_no_harm() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut faults = Vec::new();
+    let profiles = [Profile::Ext4K1, Profile::Ext4, Profile::Ext2Plain, Profile::Casefold];
+    for (at, &profile) in profiles.iter().cycle().take(24).enumerate() {
+        let seed = 0x5eed + at as u64;
+        let recipe = Recipe::new(format!("{} with seed {seed}", profile.name()))
+            .on(profile)
+            .edit(dir_block("/big", at as u64 % 3).raw(move |block| scribble(block, seed)))
+            .edit(dir_block("/many", 0).raw(move |block| scribble(block, seed + 1)));
+        let image = recipe.build().unwrap();
+        let found = findings(&image, 1);
+        if damage_of(&found).is_empty() != oracle::e2fsck(&image).unwrap().clean() {
+            faults.push(format!("{}: {:#?}", recipe.name(), damage_of(&found)));
+        }
+        for threads in [2, 5] {
+            if findings(&image, threads) != found {
+                faults.push(format!("{}: {threads} threads find something else", recipe.name()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+fn scribble(block: &mut [u8], seed: u64) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..1 + seed % 4 {
+        let at = rng.below(block.len() as u64 - 8) as usize;
+        let len = 1 + rng.below(6) as usize;
+        rng.fill(&mut block[at..at + len]);
+    }
 }
