@@ -7,6 +7,8 @@ mod measure;
 mod roofline;
 mod tidy;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -36,8 +38,18 @@ enum Chore {
     Measure(measure::Args),
 }
 
-fn main() -> Result<()> {
-    match Args::parse().chore {
+fn main() -> ExitCode {
+    match run(Args::parse().chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<()> {
+    match chore {
         Chore::Tidy => tidy::run(),
         Chore::Ci => ci::run(),
         Chore::Differential(args) => differential::run(&args),
