@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use floe_blockdev::{Counted, FileDevice, ReadBlocks};
-use floe_check::problem::Severity;
+use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
 use floe_check::report::{Cost, Report, Verdict, human, json};
-use floe_check::{CheckError, CheckOptions, JournalUse};
+use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
 
 use crate::device::Source;
@@ -29,6 +29,8 @@ pub(crate) struct Run<'a> {
     pub(crate) verbose: bool,
     /// Findings below this do not make the exit code 4; `None`: those that need repair do.
     pub(crate) fail_on: Option<Severity>,
+    /// Codes of findings that do not count for the exit code, whatever their weight.
+    pub(crate) tolerated: &'static [u32],
 }
 
 impl Run<'_> {
@@ -58,7 +60,7 @@ impl Run<'_> {
             bytes_read: counts.bytes,
             peak_memory_bytes: usage::peak_memory_bytes(),
         };
-        let outcome = outcome(&report, self.fail_on);
+        let outcome = outcome(&report, self.fail_on, self.tolerated);
         if self.json {
             let value = json::report(&report, &cost, &self.source.name(), outcome.code());
             writeln!(out, "{value:#}")?;
@@ -109,14 +111,14 @@ impl Run<'_> {
 }
 
 /// The exit bits of a report.
-pub(crate) fn outcome(report: &Report, fail_on: Option<Severity>) -> Outcome {
+fn outcome(report: &Report, fail_on: Option<Severity>, tolerated: &[u32]) -> Outcome {
     let incomplete = report.verdict() == Verdict::Incomplete;
-    let damaged = match fail_on {
-        None => report.verdict() != Verdict::Clean,
-        Some(least) => {
-            incomplete || report.found.iter().any(|problem| problem.row().severity >= least)
-        }
+    let counts = |row: &Row| match fail_on {
+        None => row.weight > Weight::Remark,
+        Some(least) => row.severity >= least,
     };
+    let mut rows = report.found.iter().map(Problem::row);
+    let damaged = incomplete || rows.any(|row| counts(row) && !tolerated.contains(&row.code));
     Outcome { damaged, failed: incomplete, ..Outcome::CLEAN }
 }
 

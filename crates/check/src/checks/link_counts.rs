@@ -71,7 +71,8 @@ impl Judge<'_> {
             Some(rank) => u64::from(self.tree.links(rank)),
             None => self.evidence.links.get(inode),
         };
-        if counted == u64::from(stored) && counted > 0 && !facts.is_ea_inode() {
+        let fits = counted > 0 && counted <= u64::from(LINK_MAX) && counted == u64::from(stored);
+        if fits && !facts.is_ea_inode() {
             return;
         }
         if self.cx.is_illegal(inode) || self.is_imagic(inode, reader) {

@@ -72,6 +72,7 @@ impl Args {
             json: self.json,
             verbose: self.verbose,
             fail_on: self.fail_on.map(Into::into),
+            tolerated: &[],
         };
         run.run(out)
     }
