@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod differential;
+mod fuzz;
 mod measure;
 mod roofline;
 mod tidy;
@@ -36,6 +37,8 @@ enum Chore {
     /// Run one program and print what it took (used by `bench`)
     #[command(hide = true)]
     Measure(measure::Args),
+    /// Fuzz the decoders, or the checker with whole images (needs nightly and cargo-fuzz)
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> ExitCode {
@@ -57,5 +60,6 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Images(args) => bench::images(&args),
         Chore::Roofline(args) => roofline::run(&args),
         Chore::Measure(args) => measure::run(&args),
+        Chore::Fuzz(args) => fuzz::run(&args),
     }
 }

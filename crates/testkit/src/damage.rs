@@ -2,6 +2,7 @@
 //! whole blocks. Half of it gets past checksums, because they are set right afterwards.
 
 mod fields;
+pub mod script;
 
 use std::fmt;
 

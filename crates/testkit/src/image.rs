@@ -70,11 +70,20 @@ impl Contents {
     /// No space or no temporary folder.
     pub fn to_image(&self) -> Result<Image> {
         let image = Image::empty(self.size_bytes)?;
+        self.write_over(&image)?;
+        Ok(image)
+    }
+
+    /// Writes every piece that is not zero throughout over an image of the same size.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn write_over(&self, image: &Image) -> Result<()> {
         for (offset, piece) in self.pieces.iter() {
             let wanted = PIECE_BYTES.min((self.size_bytes - offset) as usize);
             image.write(*offset, &piece[..wanted])?;
         }
-        Ok(image)
+        Ok(())
     }
 }
 

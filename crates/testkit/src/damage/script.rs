@@ -1,0 +1,210 @@
+//! Damage written as bytes: what the fuzz target `check_image` mutates, and what its regression
+//! inputs are. Any bytes are a script, and the same bytes are always the same damage.
+//!
+//! ```text
+//! byte 0       profile, modulo their number
+//! byte 1       bit 0: the raw disk is judged, without replay of the journal
+//!              bits 1 to 2: so many blocks cannot be read      bit 3: the image is cut off
+//! byte 2       seed of the unreadable blocks, and where the image is cut: 256ths of it
+//! then         edits of 13 bytes: action, place (2), position (2), value (8), little-endian
+//! ```
+
+use anyhow::Result;
+use floe_blockdev::{FaultMix, Faulty};
+
+use super::fields_of;
+use crate::image::{Contents, Image};
+use crate::profile::Profile;
+use crate::volume::{Place, Volume, survey};
+
+/// Bytes before the first edit.
+const HEAD_BYTES: usize = 3;
+/// Bytes of an edit.
+const EDIT_BYTES: usize = 13;
+/// Edits that count; more only make a finding harder to understand.
+const MOST_EDITS: usize = 8;
+
+/// A base image that scripts damage and that is set right again afterwards.
+#[derive(Debug)]
+pub struct Stage {
+    contents: Contents,
+    image: Image,
+    places: Vec<Place>,
+}
+
+/// How the device under test behaves, besides the bytes on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// The journal is not to be replayed.
+    pub ignore_journal: bool,
+    /// Blocks that cannot be read.
+    pub unreadable: u32,
+    /// Seed of which those are.
+    pub seed: u64,
+    /// Bytes of the image that are left.
+    pub size_bytes: u64,
+}
+
+/// The profile that a script is about.
+pub fn profile_of(script: &[u8]) -> Profile {
+    let number = usize::from(script.first().copied().unwrap_or(0));
+    Profile::ALL[number % Profile::ALL.len()]
+}
+
+impl Stage {
+    /// The stage of a profile, undamaged.
+    ///
+    /// # Errors
+    /// As [`crate::build::base`].
+    pub fn new(profile: Profile) -> Result<Self> {
+        let contents = crate::build::base_contents(profile)?;
+        let image = contents.to_image()?;
+        let places = survey(&Volume::open(&image)?)?;
+        Ok(Self { contents, image, places })
+    }
+
+    /// What a script's first bytes say about the device.
+    pub fn conditions(&self, script: &[u8]) -> Conditions {
+        let byte = |at: usize| script.get(at).copied().unwrap_or(0);
+        let (options, how) = (byte(1), u64::from(byte(2)));
+        let whole = self.contents.size_bytes();
+        Conditions {
+            ignore_journal: options & 1 != 0,
+            unreadable: u32::from(options >> 1 & 3),
+            seed: how,
+            size_bytes: if options & 8 != 0 { whole * how / 256 } else { whole },
+        }
+    }
+
+    /// Damages the image as `script` says, gives `look` the device, and undoes the damage.
+    ///
+    /// # Errors
+    /// The image cannot be written.
+    pub fn perform<T>(
+        &self,
+        script: &[u8],
+        look: impl FnOnce(&Faulty<&Image>, Conditions) -> T,
+    ) -> Result<T> {
+        let conditions = self.conditions(script);
+        let volume = Volume::open(&self.image)?;
+        let block_bytes = volume.geometry.block_size;
+        let edits = script.get(HEAD_BYTES..).unwrap_or(&[]).chunks(EDIT_BYTES).take(MOST_EDITS);
+        let mut before = Vec::new();
+        for edit in edits {
+            before.extend(self.edit(&volume, edit)?);
+        }
+        let mix = FaultMix { unreadable: conditions.unreadable, ..FaultMix::default() };
+        let device = Faulty::from_seed(&self.image, block_bytes, conditions.seed, mix)
+            .truncated(conditions.size_bytes);
+        let seen = look(&device, conditions);
+        for (at, bytes) in before.iter().rev() {
+            self.image.write(*at, bytes)?;
+        }
+        // Checksums elsewhere may have been set right.
+        self.contents.write_over(&self.image)?;
+        Ok(seen)
+    }
+
+    /// Makes one edit; where it was, and what was there before.
+    fn edit(&self, volume: &Volume<'_>, edit: &[u8]) -> Result<Option<(u64, Vec<u8>)>> {
+        let mut raw = [0; EDIT_BYTES];
+        raw[..edit.len()].copy_from_slice(edit);
+        let [action, p0, p1, a0, a1, value @ ..] = raw;
+        let (which, position) = (u16::from_le_bytes([p0, p1]), u16::from_le_bytes([a0, a1]));
+        let place = self.places[usize::from(which) % self.places.len()];
+        let kind = action & 7;
+        // Anywhere in the image, or somewhere in a structure that may have moved out of reach.
+        let (at, len) = if kind == 7 {
+            let at = u64::from(u32::from_le_bytes([p0, p1, a0, a1])) % self.image.size();
+            (at, 8.min((self.image.size() - at) as usize))
+        } else {
+            match volume.range_of(place) {
+                Ok((at, len)) if at.saturating_add(len as u64) <= self.image.size() => (at, len),
+                _ => return Ok(None),
+            }
+        };
+        let mut bytes = vec![0; len];
+        self.image.read(at, &mut bytes)?;
+        let before = bytes.clone();
+        let number = u64::from_le_bytes(value);
+        match kind {
+            0..=2 => set_field(place, &mut bytes, usize::from(position), number, kind),
+            3 => overwrite(&mut bytes, usize::from(position), &value, 8),
+            4 => {
+                overwrite(&mut bytes, usize::from(position), &value, 1 + usize::from(value[7] & 7))
+            }
+            5 => self.copy(volume, number, &mut bytes)?,
+            6 => bytes.fill(value[0]),
+            _ => overwrite(&mut bytes, 0, &value, 8),
+        }
+        self.image.write(at, &bytes)?;
+        if action & 0x80 != 0 && kind != 7 {
+            // Impossible where damage moved things; then checksums stay wrong.
+            let _ = volume.fix(place);
+        }
+        Ok(Some((at, before)))
+    }
+
+    /// Replaces a structure by another one of the same length.
+    fn copy(&self, volume: &Volume<'_>, number: u64, bytes: &mut [u8]) -> Result<()> {
+        let other = self.places[(number % self.places.len() as u64) as usize];
+        if let Ok((at, len)) = volume.range_of(other)
+            && len == bytes.len()
+            && at.saturating_add(len as u64) <= self.image.size()
+        {
+            self.image.read(at, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sets a field, adds to it, or flips bits of it.
+fn set_field(place: Place, bytes: &mut [u8], position: usize, number: u64, kind: u8) {
+    let fields = fields_of(place, bytes);
+    let Some(field) = fields.get(position % fields.len().max(1)) else {
+        return overwrite(bytes, position, &number.to_le_bytes(), 4);
+    };
+    let old = field.get(bytes);
+    let new = match kind {
+        0 => number,
+        1 => old.wrapping_add(number),
+        _ => old ^ number,
+    };
+    field.put(bytes, new);
+}
+
+fn overwrite(bytes: &mut [u8], position: usize, value: &[u8; 8], len: usize) {
+    let start = position % bytes.len().max(1);
+    let end = (start + len).min(bytes.len());
+    bytes[start..end].copy_from_slice(&value[..end - start]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rng, tool};
+
+    #[test]
+    fn a_script_damages_and_is_undone() {
+        if let Err(reason) = tool::available() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let mut rng = Rng::new(7);
+        let stage = Stage::new(Profile::Ext4K1).expect("built");
+        let whole = stage.image.to_vec().expect("read");
+        let mut changed = 0;
+        for _ in 0..60 {
+            let mut script = vec![0; rng.index(120)];
+            rng.fill(&mut script);
+            let seen = |script: &[u8]| {
+                stage.perform(script, |_, _| stage.image.to_vec().expect("read")).expect("done")
+            };
+            let once = seen(&script);
+            changed += usize::from(once != whole);
+            assert!(once == seen(&script), "{script:x?} is not the same damage twice");
+            assert!(stage.image.to_vec().expect("read") == whole, "{script:x?} was not undone");
+        }
+        assert!(changed > 40, "only {changed} of 60 scripts change anything");
+    }
+}

@@ -1,0 +1,127 @@
+//! `cargo xtask fuzz TARGET`: seeds the corpus from real images and runs a fuzz target for a while.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use floe_testkit::volume::{Volume, survey};
+use floe_testkit::{Profile, build, tool};
+
+/// What is fuzzed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Target {
+    /// Every decoder of floe-format, over any bytes.
+    Decode,
+    /// A whole image, damaged by a script, checked with 1 and with 2 threads.
+    CheckImage,
+}
+
+/// The command line.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to fuzz
+    target: Target,
+    /// For how long
+    #[arg(long, default_value_t = 15)]
+    minutes: u32,
+    /// Only write the seeds into fuzz/corpus
+    #[arg(long)]
+    seeds_only: bool,
+}
+
+impl Target {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Decode => "decode",
+            Self::CheckImage => "check_image",
+        }
+    }
+
+    /// Longest input in bytes.
+    fn max_len(self) -> u32 {
+        match self {
+            Self::Decode => 8192,
+            // Three bytes and eight edits; see `floe_testkit::damage::script`.
+            Self::CheckImage => 3 + 8 * 13,
+        }
+    }
+}
+
+/// Seeds, then fuzzes.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    tool::available().map_err(anyhow::Error::msg)?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the tree")?;
+    let corpus = root.join("fuzz/corpus").join(args.target.name());
+    fs::create_dir_all(&corpus)?;
+    let seeds = match args.target {
+        Target::Decode => structures()?,
+        Target::CheckImage => scripts()?,
+    };
+    for (name, bytes) in &seeds {
+        fs::write(corpus.join(name), bytes)?;
+    }
+    let regressions = root.join("fuzz/regressions").join(args.target.name());
+    println!("{} seeds in {}", seeds.len(), corpus.display());
+    if args.seeds_only {
+        return Ok(());
+    }
+    fuzz(root, args, &[corpus, regressions])
+}
+
+/// One structure of each kind from images of several profiles.
+fn structures() -> Result<Vec<(String, Vec<u8>)>> {
+    let mut seeds = Vec::new();
+    for &profile in Profile::ALL {
+        let image = build::base(profile)?;
+        let volume = Volume::open(&image)?;
+        let mut kinds = Vec::new();
+        for place in survey(&volume)? {
+            let kind = std::mem::discriminant(&place);
+            // A few of each, as inodes and directory blocks differ.
+            if kinds.iter().filter(|&&seen| seen == kind).count() >= 3 {
+                continue;
+            }
+            kinds.push(kind);
+            let (at, len) = volume.range_of(place)?;
+            let mut bytes = vec![0; len];
+            image.read(at, &mut bytes)?;
+            seeds.push((format!("seed-{profile}-{}", kinds.len()), bytes));
+        }
+    }
+    Ok(seeds)
+}
+
+/// For every profile a script without damage and one for each action.
+fn scripts() -> Result<Vec<(String, Vec<u8>)>> {
+    let mut seeds = Vec::new();
+    for (number, profile) in Profile::ALL.iter().enumerate() {
+        let number = u8::try_from(number).context("few profiles")?;
+        seeds.push((format!("seed-{profile}"), vec![number, 0, 0]));
+        for action in 0..8 {
+            let place = 5 * action;
+            let edit = [0x80 | action, place, 0, 3, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+            let script = [&[number, 0, 0][..], &edit, &edit].concat();
+            seeds.push((format!("seed-{profile}-{action}"), script));
+        }
+    }
+    Ok(seeds)
+}
+
+fn fuzz(root: &Path, args: &Args, corpora: &[PathBuf]) -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.current_dir(root.join("fuzz")).args(["+nightly", "fuzz", "run"]);
+    // Nothing here is unsafe, so a sanitizer would only cost time; overflow checks are on.
+    command.args(["--sanitizer", "none", args.target.name()]).args(corpora).arg("--");
+    command.arg(format!("-max_total_time={}", u64::from(args.minutes) * 60));
+    command.arg(format!("-max_len={}", args.target.max_len()));
+    command.args(["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]);
+    let status = command.status().context("starting cargo")?;
+    if status.code() == Some(101) {
+        bail!("cargo cannot fuzz: `rustup toolchain install nightly; cargo install cargo-fuzz`");
+    }
+    ensure!(status.success(), "the fuzzer found something; its input is in fuzz/artifacts");
+    Ok(())
+}
