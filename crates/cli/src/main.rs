@@ -1,7 +1,7 @@
 //! `floe`: checks ext2, ext3 and ext4 file systems.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -33,20 +33,37 @@ struct Cli {
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let mut out = std::io::stdout().lock();
-    let outcome = match run(&arguments, &mut out) {
-        Ok(outcome) => outcome,
-        // Whoever read our output has seen enough; that is not a failure of the check, but its
-        // verdict was not delivered either.
-        Err(error) if is_broken_pipe(&error) => Outcome::FAILED,
-        Err(error) => {
-            eprintln!("floe: {error:#}");
-            Outcome::FAILED
-        }
-    };
+    let mut out = Patient(io::stdout().lock());
+    let outcome = run(&arguments, &mut out).unwrap_or_else(|error| {
+        eprintln!("floe: {error:#}");
+        Outcome::FAILED
+    });
     match out.flush() {
         Ok(()) => ExitCode::from(outcome.code()),
         Err(_) => ExitCode::from(Outcome { failed: true, ..outcome }.code()),
+    }
+}
+
+/// Standard output whose reader may leave early (`floe check | head`): what is written then is
+/// lost, but the verdict in the exit code stays.
+struct Patient<W>(W);
+
+impl<W: Write> Patient<W> {
+    fn forgive(result: io::Result<()>) -> io::Result<()> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl<W: Write> Write for Patient<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::forgive(self.0.write_all(bytes)).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Self::forgive(self.0.flush())
     }
 }
 
@@ -58,15 +75,9 @@ fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> 
     match Cli::try_parse_from(arguments) {
         Ok(cli) => cli.command.run(out),
         Err(error) => {
-            error.print()?;
+            // To standard output or standard error; if neither can be written, nobody reads.
+            let _ = error.print();
             Ok(if error.use_stderr() { Outcome::USAGE } else { Outcome::CLEAN })
         }
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -14,6 +14,9 @@ const SHOWN_PER_KIND: usize = 10;
 /// Findings shown in all before the rest is only counted.
 const SHOWN_IN_ALL: usize = 1000;
 
+/// Columns of a line of explanation.
+const WIDTH: usize = 96;
+
 /// How much to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
@@ -29,7 +32,23 @@ enum Place {
     Inode(InodeNr),
 }
 
+/// Whether there is damage in a place: such places are shown first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Damaged,
+    RemarksOnly,
+}
+
 impl Place {
+    /// What messages about the place begin with, and what its title already says.
+    fn prefix(self) -> Option<String> {
+        match self {
+            Self::Filesystem(_) => None,
+            Self::Group(group) => Some(format!("{group}: ")),
+            Self::Inode(inode) => Some(format!("{inode}: ")),
+        }
+    }
+
     fn of(problem: &Problem) -> Self {
         let row = problem.row();
         let group = problem.evidence().into_iter().find_map(|(_, value)| match value {
@@ -54,7 +73,8 @@ impl Place {
                 Object::Orphan => "Orphans".to_owned(),
                 Object::Mmp => "Multiple-mount protection".to_owned(),
                 Object::Xattr => "Extended attributes".to_owned(),
-                _ => "Superblock".to_owned(),
+                Object::Superblock | Object::Group | Object::Bitmap => "Superblock".to_owned(),
+                _ => "File system".to_owned(),
             },
             Self::Group(group) => format!("Group {}", group.0),
             Self::Inode(inode) => match (report.path(inode), reserved_name(inode)) {
@@ -138,42 +158,90 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
 }
 
 fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<()> {
-    let mut places: BTreeMap<Place, Vec<&Problem>> = BTreeMap::new();
+    let mut places: BTreeMap<(Rank, Place), Vec<&Problem>> = BTreeMap::new();
+    let mut ranks: BTreeMap<Place, Rank> = BTreeMap::new();
     for problem in &report.found {
-        places.entry(Place::of(problem)).or_default().push(problem);
+        let rank = ranks.entry(Place::of(problem)).or_insert(Rank::RemarksOnly);
+        if problem.row().weight > Weight::Remark {
+            *rank = Rank::Damaged;
+        }
+    }
+    for problem in &report.found {
+        let place = Place::of(problem);
+        let rank = ranks.get(&place).copied().unwrap_or(Rank::RemarksOnly);
+        places.entry((rank, place)).or_default().push(problem);
     }
     let mut left = if style.verbose { usize::MAX } else { SHOWN_IN_ALL };
-    for (place, problems) in places {
+    for ((_, place), mut problems) in places {
         if left == 0 {
             break;
         }
+        // Stable: within the same weight the order of the codes stays.
+        problems.sort_by_key(|problem| std::cmp::Reverse(problem.row().weight));
         writeln!(out, "\n{}", place.title(report))?;
         for same in problems.chunk_by(|one, other| one.row().code == other.row().code) {
             let most = if style.verbose { usize::MAX } else { SHOWN_PER_KIND };
             let shown = same.len().min(most).min(left);
             left -= shown;
-            for problem in &same[..shown] {
-                writeln!(out, "  {}: {problem}", tag(problem))?;
-                if style.verbose {
-                    evidence(out, problem)?;
-                }
-            }
-            let row = same[0].row();
-            if shown < same.len() {
-                writeln!(out, "  ... and {} more like this", grouped((same.len() - shown) as u64))?;
-            }
-            writeln!(out, "      {}", row.meaning)?;
-            if style.verbose {
-                let preen = if row.preen { " An unattended repair may do this." } else { "" };
-                writeln!(out, "      Repair: {}{preen}", row.repair)?;
-                writeln!(out, "      See: floe explain {}", row.id)?;
-            }
+            kind(out, place, same, shown, style)?;
         }
     }
     if left == 0 && report.found.len() > SHOWN_IN_ALL {
         writeln!(out, "\nOnly the first {SHOWN_IN_ALL} findings are shown; --verbose shows all.")?;
     }
     if report.found.is_empty() { Ok(()) } else { writeln!(out) }
+}
+
+/// Findings of one kind in one place: the first `shown` of them, then what they mean.
+fn kind(
+    out: &mut impl Write,
+    place: Place,
+    same: &[&Problem],
+    shown: usize,
+    style: Style,
+) -> io::Result<()> {
+    for problem in &same[..shown] {
+        let message = problem.to_string();
+        let message = place
+            .prefix()
+            .and_then(|prefix| message.strip_prefix(&prefix))
+            .map_or_else(|| message.clone(), str::to_owned);
+        writeln!(out, "  {}: {message}", tag(problem))?;
+        if style.verbose {
+            evidence(out, problem)?;
+        }
+    }
+    let row = same[0].row();
+    if shown < same.len() {
+        writeln!(out, "  ... and {} more like this", grouped((same.len() - shown) as u64))?;
+    }
+    wrapped(out, row.meaning)?;
+    if style.verbose {
+        let preen = if row.preen { " An unattended repair may do this." } else { "" };
+        wrapped(out, &format!("Repair: {}{preen}", row.repair))?;
+        wrapped(out, &format!("See: floe explain {}", row.id))?;
+    }
+    Ok(())
+}
+
+/// A paragraph, indented and broken at [`WIDTH`] columns.
+fn wrapped(out: &mut impl Write, text: &str) -> io::Result<()> {
+    let mut column = 0;
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > WIDTH {
+            writeln!(out)?;
+            column = 0;
+        }
+        if column == 0 {
+            write!(out, "      {word}")?;
+            column = 6 + width;
+        } else {
+            write!(out, " {word}")?;
+            column += 1 + width;
+        }
+    }
+    writeln!(out)
 }
 
 fn tag(problem: &Problem) -> &'static str {
@@ -321,10 +389,11 @@ mod tests {
     #[test]
     fn findings_stand_under_their_object() {
         let text = written(&sample(), false);
-        let inode = text.find("\nInode 13: /home/bob\n  DATA AT RISK: ").unwrap();
+        let inode = text.find("\nInode 13: /home/bob\n  DATA AT RISK: entry").unwrap();
         let group = text.find("\nGroup 1\n  damage: ").unwrap();
         let superblock = text.find("\nSuperblock\n  remark: ").unwrap();
-        assert!(superblock < group && group < inode, "{text}");
+        assert!(group < inode && inode < superblock, "remarks come last: {text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
         assert!(text.contains("\"lost\\xff\\n\""), "names are escaped: {text}");
         assert!(text.contains("judged as it will be after recovery"), "{text}");
         assert!(!text.contains("Repair:"), "{text}");
