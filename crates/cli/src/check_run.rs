@@ -66,6 +66,14 @@ impl Run<'_> {
             writeln!(out, "{value:#}")?;
         } else {
             human::write(out, &report, &cost, human::Style { verbose: self.verbose })?;
+            if report.verdict() == Verdict::Damaged && outcome == Outcome::CLEAN {
+                // Whoever reads both should not have to wonder.
+                let why = match self.fail_on {
+                    Some(_) => "for nothing reaches --fail-on",
+                    None => "as for e2fsck -n",
+                };
+                writeln!(out, "The exit code is 0 all the same, {why}.")?;
+            }
         }
         Ok(outcome)
     }

@@ -109,6 +109,9 @@ pub fn write(out: &mut impl Write, report: &Report, cost: &Cost, style: Style) -
         phases(out, report)?;
     }
     summary(out, report, cost)?;
+    if let Some(advice) = advice(report) {
+        writeln!(out, "{advice}")?;
+    }
     writeln!(out, "{}", verdict_line(report))
 }
 
@@ -120,7 +123,7 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
     };
     writeln!(
         out,
-        "{label}, UUID {}: {} blocks of {} bytes, {} inodes, {} group{}",
+        "{label}, UUID {}\n{} blocks of {} bytes, {} inodes, {} group{}",
         report.superblock.uuid_text(),
         grouped(geometry.blocks_count),
         geometry.block_size,
@@ -309,7 +312,17 @@ fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()>
     }
 }
 
-/// The last line: the verdict, and what to do about it.
+/// What a person should know before doing anything about the damage.
+fn advice(report: &Report) -> Option<&'static str> {
+    let worst = report.worst_damage()?;
+    Some(if worst >= Severity::DataRisk {
+        "Files, names or attributes are at risk: copy the device before any repair."
+    } else {
+        "No file content is known to be affected."
+    })
+}
+
+/// The last line: the verdict.
 pub fn verdict_line(report: &Report) -> String {
     let remarks = (report.found.len() - report.damage_count()) as u64;
     let damage = report.damage_count() as u64;
@@ -323,13 +336,8 @@ pub fn verdict_line(report: &Report) -> String {
             _ => format!("CLEAN{and_remarks}: nothing needs repair."),
         },
         Verdict::Damaged => {
-            let risk = if report.worst_damage() >= Some(Severity::DataRisk) {
-                " Files, names or attributes are at risk: copy the device before any repair."
-            } else {
-                " No file content is known to be affected."
-            };
             format!(
-                "DAMAGED: {} finding{} need{} repair{and_remarks}.{risk} Nothing was changed.",
+                "DAMAGED: {} finding{} need{} repair{and_remarks}. Nothing was changed.",
                 grouped(damage),
                 plural(damage),
                 if damage == 1 { "s" } else { "" },
