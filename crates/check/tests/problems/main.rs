@@ -1,0 +1,147 @@
+//! One damaged image for each problem of the table: built by a recipe, judged by Floe with 1 and 3
+//! workers, and by e2fsck.
+//!
+//! A problem without a recipe must stand in `docs/problems-without-recipe.tsv` with the reason.
+
+mod inodes;
+mod superblocks;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use floe_blockdev::FileDevice;
+use floe_check::problem::{ROWS, Row};
+use floe_check::{CheckError, CheckOptions, JournalUse, Problem, check};
+use floe_testkit::recipe::Recipe;
+use floe_testkit::{oracle, tool};
+
+/// A recipe, and how its image is judged.
+struct Case {
+    recipe: Recipe,
+    /// Why e2fsck's verdict differs from ours, where it does.
+    unlike_e2fsck: Option<&'static str>,
+    /// Whether the journal is replayed first; e2fsck's `-n` never does.
+    journal: JournalUse,
+}
+
+impl From<Recipe> for Case {
+    fn from(recipe: Recipe) -> Self {
+        Self { recipe, unlike_e2fsck: None, journal: JournalUse::Ignore }
+    }
+}
+
+#[allow(dead_code)] // not every method is used while recipes are being written
+impl Case {
+    /// e2fsck 1.47 judges the image otherwise, for this reason.
+    fn unlike_e2fsck(mut self, reason: &'static str) -> Self {
+        self.unlike_e2fsck = Some(reason);
+        self
+    }
+
+    /// Judge the file system as it is after recovery.
+    fn recovered(mut self) -> Self {
+        self.journal = JournalUse::Replay;
+        self
+    }
+
+    /// What is wrong with this case; empty if it does what it says.
+    fn run(&self) -> Vec<String> {
+        let name = self.recipe.name();
+        let image = match self.recipe.build() {
+            Ok(image) => image,
+            Err(error) => return vec![format!("{name}: cannot be built: {error:#}")],
+        };
+        let judge = |threads| {
+            let device = FileDevice::open(image.path()).expect("the image was just written");
+            let journal = self.journal;
+            match check(&device, &CheckOptions { threads, journal, ..CheckOptions::default() }) {
+                Ok(report) => report.found,
+                Err(CheckError::Fatal { problem }) => vec![problem],
+                Err(CheckError::NoSuperblock { problems, .. }) => problems,
+                Err(CheckError::UnknownFeatures { .. }) => Vec::new(),
+                Err(error) => panic!("{name}: {error}"),
+            }
+        };
+        let found = judge(1);
+        let mut faults = Vec::new();
+        if found != judge(3) {
+            faults.push(format!("{name}: 3 workers find something else than 1"));
+        }
+        let ids: BTreeSet<_> = found.iter().map(|problem| problem.row().id).collect();
+        for id in self.recipe.expected() {
+            if !ids.contains(id) {
+                faults.push(format!("{name}: {id} is not in {ids:?}"));
+            }
+        }
+        let verdict = oracle::e2fsck(&image).expect("e2fsck runs");
+        let ours = found.iter().any(is_damage);
+        if (ours != !verdict.clean()) != self.unlike_e2fsck.is_some() {
+            faults.push(format!(
+                "{name}: damaged for us: {ours} ({ids:?}), for e2fsck: {} ({:x?}), expected to \
+                 differ: {:?}",
+                !verdict.clean(),
+                verdict.codes(),
+                self.unlike_e2fsck
+            ));
+        }
+        faults
+    }
+}
+
+fn is_damage(problem: &Problem) -> bool {
+    problem.row().weight > floe_check::problem::Weight::Remark
+}
+
+fn cases() -> Vec<Case> {
+    [superblocks::cases(), inodes::cases()].into_iter().flatten().collect()
+}
+
+#[test]
+fn every_recipe_raises_its_problems() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let cases = cases();
+    // To look at one case: a part of its name.
+    let wanted = std::env::var("FLOE_CASE").ok();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut faults = Vec::new();
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if wanted.as_ref().is_none_or(|part| case.recipe.name().contains(part)) {
+                faults.extend(case.run());
+            }
+        }
+        faults
+    };
+    let faults: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("no case panics")).collect()
+    });
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// Families of codes (the upper 16 bits) whose recipes are all there; every family in the end.
+const FAMILIES_DONE: &[u32] = &[];
+
+#[test]
+fn every_problem_has_an_image() {
+    let with: BTreeSet<_> =
+        cases().iter().flat_map(|case| case.recipe.expected().to_vec()).collect();
+    let listed = include_str!("../../../../docs/problems-without-recipe.tsv");
+    let without: BTreeSet<_> = listed
+        .lines()
+        .filter_map(|line| line.split('\t').next())
+        .filter(|id| *id != "id")
+        .collect();
+    let missing: Vec<_> = ROWS
+        .iter()
+        .filter(|row: &&Row| FAMILIES_DONE.contains(&(row.code >> 16)))
+        .map(|row| row.id)
+        .filter(|id| !with.contains(id) && !without.contains(id))
+        .collect();
+    assert!(missing.is_empty(), "{} problems have no recipe: {missing:?}", missing.len());
+    let both: Vec<_> = with.intersection(&without).collect();
+    assert!(both.is_empty(), "listed as without a recipe, but have one: {both:?}");
+}
