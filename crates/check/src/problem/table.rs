@@ -1098,9 +1098,10 @@ problems! {
         inode: InodeNr, shared_blocks: u64, sharers: u32,
     }
         DataRisk Damage ask BlockMap
-        "{inode} shares {shared_blocks} blocks with {sharers} other owners"
-        means "The content of this file or of the others is damaged. Compare with a copy of the \
-             data before a repair."
+        "{inode} shares {shared_blocks} blocks, with {sharers} other inodes"
+        means "The content of this file or of the others is damaged. With 0 others it claims the \
+             blocks twice itself, or shares them with metadata. Compare with a copy of the data \
+             before a repair."
         repair "Give the file copies of the shared blocks.";
     0x013002 "multiply-claimed-sharer" MultiplyClaimedSharer { inode: InodeNr, sharer: InodeNr }
         DataRisk Damage ask BlockMap

@@ -7,10 +7,12 @@ use floe_format::ext::inode::FileType;
 use floe_format::{GroupNr, InodeNr};
 
 use super::{Cost, JournalState, Report, Verdict};
-use crate::problem::{Evidence, Object, Problem, Severity, Weight};
+use crate::problem::{Evidence, Object, Problem, ROWS, Severity, Weight};
 
 /// Findings of one kind that are shown in one object before the rest is only counted.
 const SHOWN_PER_KIND: usize = 10;
+/// Places with the same kinds of findings that are shown before the rest is only counted.
+const SHOWN_ALIKE: usize = 10;
 /// Findings shown in all before the rest is only counted.
 const SHOWN_IN_ALL: usize = 1000;
 
@@ -175,9 +177,19 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
         places.entry((rank, place)).or_default().push(problem);
     }
     let mut left = if style.verbose { usize::MAX } else { SHOWN_IN_ALL };
-    for ((_, place), mut problems) in places {
+    let mut alike: BTreeMap<(Rank, Vec<u32>), Alike> = BTreeMap::new();
+    for ((rank, place), mut problems) in places {
         if left == 0 {
             break;
+        }
+        if !style.verbose && !matches!(place, Place::Filesystem(_)) {
+            let mut codes: Vec<u32> = problems.iter().map(|problem| problem.row().code).collect();
+            codes.dedup();
+            let alike = alike.entry((rank, codes)).or_insert(Alike { first: place, count: 0 });
+            alike.count += 1;
+            if alike.count > SHOWN_ALIKE {
+                continue;
+            }
         }
         // Stable: within the same weight the order of the codes stays.
         problems.sort_by_key(|problem| std::cmp::Reverse(problem.row().weight));
@@ -189,10 +201,31 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
             kind(out, place, same, shown, style)?;
         }
     }
+    for ((_, codes), alike) in alike.iter().filter(|(_, alike)| alike.count > SHOWN_ALIKE) {
+        let more = grouped((alike.count - SHOWN_ALIKE) as u64);
+        let (what, first) = match alike.first {
+            Place::Group(group) => ("groups", group.to_string()),
+            Place::Inode(inode) => ("inodes", inode.to_string()),
+            Place::Filesystem(_) => continue,
+        };
+        let ids: Vec<_> = codes.iter().filter_map(|&code| id_of(code)).collect();
+        let like = format!("... and {more} more {what} like {first} ({})", ids.join(", "));
+        writeln!(out, "\n{like}")?;
+    }
     if left == 0 && report.found.len() > SHOWN_IN_ALL {
         writeln!(out, "\nOnly the first {SHOWN_IN_ALL} findings are shown; --verbose shows all.")?;
     }
     if report.found.is_empty() { Ok(()) } else { writeln!(out) }
+}
+
+/// Places with the same kinds of findings.
+struct Alike {
+    first: Place,
+    count: usize,
+}
+
+fn id_of(code: u32) -> Option<&'static str> {
+    ROWS.iter().find(|row| row.code == code).map(|row| row.id)
 }
 
 /// Findings of one kind in one place: the first `shown` of them, then what they mean.
@@ -418,21 +451,48 @@ mod tests {
 
     #[test]
     fn a_flood_is_counted_and_not_printed() {
+        let of = |group: u32, stored: u32| Problem::GroupFreeBlockCountWrong {
+            group: GroupNr(group),
+            stored,
+            counted: 0,
+        };
         let mut report = sample();
-        report.found = (0..30_000u32)
-            .map(|number| Problem::GroupFreeBlockCountWrong {
-                group: GroupNr(number / 15),
-                stored: number,
-                counted: 0,
-            })
-            .collect();
+        report.found = (0..30_000).map(|number| of(number / 15, number)).collect();
         let text = written(&report, false);
-        assert!(text.contains("  ... and 5 more like this"));
-        assert!(text.lines().count() < 5000, "{}", text.lines().count());
-        assert!(text.contains("Only the first 1000 findings are shown"));
-        assert!(
-            written(&report, true).matches("group-free-block-count-wrong group=").count() == 30_000
-        );
+        assert!(text.contains("  ... and 5 more like this"), "{text}");
+        let rest = "... and 1,990 more groups like group 0 (group-free-block-count-wrong)";
+        assert!(text.contains(rest), "{text}");
+        assert!(text.lines().count() < 200, "{}", text.lines().count());
+        let all = written(&report, true);
+        assert_eq!(all.matches("group-free-block-count-wrong group=").count(), 30_000);
+    }
+
+    #[test]
+    fn a_flood_of_different_findings_ends_too() {
+        // Each inode has another set of kinds, so that none is like another.
+        let inode = |number: u32| InodeNr(number + 100);
+        let mut report = sample();
+        report.found = (0..400u32)
+            .flat_map(|number| {
+                let all = [
+                    Problem::InodeInUseDtimeSet { inode: inode(number), dtime: 1 },
+                    Problem::DirectoryWithoutBlocks { inode: inode(number) },
+                    Problem::SpecialFileSizeNonzero { inode: inode(number), size: 1 },
+                    Problem::ExtentsFlagMissing { inode: inode(number) },
+                    Problem::InodeFaddrNonzero { inode: inode(number), value: 1 },
+                    Problem::UnattachedInode { inode: inode(number), links: 1 },
+                    Problem::CasefoldFlagUnsupported { inode: inode(number) },
+                    Problem::IndexFlagOnNonDirectory { inode: inode(number) },
+                    Problem::InodeChecksumBad { inode: inode(number), stored: 1, expected: 2 },
+                ];
+                let bits = number + 1;
+                all.into_iter().enumerate().filter(move |(at, _)| bits >> at & 1 != 0)
+            })
+            .map(|(_, problem)| problem)
+            .collect();
+        report.found.sort();
+        let text = written(&report, false);
+        assert!(text.contains("Only the first 1000 findings are shown"), "{text}");
     }
 
     #[test]

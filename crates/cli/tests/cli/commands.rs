@@ -49,6 +49,60 @@ fn a_file_system_behind_an_offset_is_found() {
 }
 
 #[test]
+fn a_file_system_in_a_partition_is_found() {
+    let Some(image) = image("ext2-1k") else { return };
+    let content = fs::read(image.path()).unwrap();
+    let mut disk = vec![0; 2048 * 512];
+    // An MBR entry: type 0x83 from sector 2048 on.
+    disk[446 + 4] = 0x83;
+    disk[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
+    let sectors = u32::try_from(content.len() / 512).unwrap();
+    disk[446 + 12..446 + 16].copy_from_slice(&sectors.to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk.extend(content);
+    let whole = tempfile::NamedTempFile::new().unwrap();
+    fs::write(whole.path(), disk).unwrap();
+    let ran = floe_on(&["check", "--partition", "1"], whole.path());
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    let ran = floe_on(&["check"], whole.path());
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("--partition"), "{}", ran.err);
+    let ran = floe_on(&["check", "--partition", "2"], whole.path());
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("no partition 2"), "{}", ran.err);
+}
+
+#[test]
+fn fail_on_chooses_which_findings_count() {
+    let Some(image) = image("ext2-1k") else { return };
+    // The total of free inodes: a remark, cosmetic.
+    image.write(1024 + 0x10, &[1, 0, 0, 0]).unwrap();
+    assert_eq!(floe_on(&["check"], image.path()).code, 0);
+    assert_eq!(floe_on(&["check", "--fail-on", "cosmetic"], image.path()).code, 4);
+    // A group's count of free inodes: damage, metadata. The descriptors follow in block 2.
+    image.write(2048 + 0x0e, &[1, 0]).unwrap();
+    assert_eq!(floe_on(&["check"], image.path()).code, 4);
+    assert_eq!(floe_on(&["check", "--fail-on", "metadata"], image.path()).code, 4);
+    let ran = floe_on(&["check", "--fail-on", "data-risk"], image.path());
+    assert_eq!(ran.code, 0);
+    assert!(ran.out.contains("DAMAGED") && ran.out.contains("--fail-on"), "{}", ran.out);
+}
+
+#[test]
+fn a_reader_that_leaves_early_does_not_change_the_verdict() {
+    let Some(image) = image("ext2-1k") else { return };
+    image.write(2048 + 0x0e, &[1, 0]).unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["check", "--verbose"])
+        .arg(image.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(4));
+}
+
+#[test]
 fn info_tells_what_dumpe2fs_tells() {
     let Some(image) = image("ext4") else { return };
     let ran = floe_on(&["info"], image.path());
