@@ -118,6 +118,7 @@ pub fn open(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Opene
     let mut opened = opened;
     opened.found = found;
     judge_device_size(device, &mut opened);
+    judge_desc_size(&mut opened);
     Ok(opened)
 }
 
@@ -404,6 +405,15 @@ fn refuse_first_data_block(opened: &Opened) -> Result<(), CheckError> {
         });
     }
     Ok(())
+}
+
+/// `s_desc_size` is judged without 64bit too, although nothing follows from it then.
+fn judge_desc_size(opened: &mut Opened) {
+    let size = opened.superblock.desc_size;
+    if size != 0 && (!size.is_power_of_two() || size > 1024) {
+        let value = u64::from(size);
+        opened.found.push(Problem::SuperblockFieldOutOfRange { field: "s_desc_size", value });
+    }
 }
 
 fn judge_device_size(device: &dyn ReadBlocks, opened: &mut Opened) {

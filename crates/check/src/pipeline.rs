@@ -79,6 +79,7 @@ fn passes(
     checks::superblock::check(&volume, &mut found);
     checks::group_desc::check(&volume, &mut found);
     checks::resize_inode::check(&volume, &mut found);
+    checks::bad_blocks::check(&volume, &mut found);
     clock.end("superblock");
 
     let mut inodes = inode_pass::run(&volume, &pool);
@@ -111,6 +112,8 @@ fn passes(
     clock.end("link counts");
 
     let clusters_used = checks::bitmaps::check(&volume, &facts, &claims, &pool, &mut found);
+    checks::orphan_file::check(&volume, &mut found);
+    checks::quota::check(&volume, &inodes.quota, &mut found);
     clock.end("bitmaps");
     let paths = checks::paths::find(&cx, &tree, &inodes_of(&found), &pool);
     clock.end("paths");

@@ -1,6 +1,7 @@
 //! One file a check, named by its object. A check reads and reports; it writes nothing and never
 //! stops at the first fault.
 
+pub mod bad_blocks;
 pub mod bitmaps;
 pub mod block_map;
 pub mod connectivity;
@@ -25,8 +26,10 @@ pub mod link_counts;
 pub mod lost_directory;
 pub mod mapping;
 pub mod mmp;
+pub mod orphan_file;
 pub mod orphans;
 pub mod paths;
+pub mod quota;
 pub mod reserved_inodes;
 pub mod resize_inode;
 pub mod shared_blocks;
