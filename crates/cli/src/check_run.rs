@@ -31,6 +31,8 @@ pub(crate) struct Run<'a> {
     pub(crate) fail_on: Option<Severity>,
     /// Codes of findings that do not count for the exit code, whatever their weight.
     pub(crate) tolerated: &'static [u32],
+    /// Somebody may write to the device meanwhile.
+    pub(crate) in_use: bool,
 }
 
 impl Run<'_> {
@@ -51,6 +53,10 @@ impl Run<'_> {
             Ok(report) => report,
             Err(error) => return self.failed(out, &error, &device),
         };
+        if self.in_use {
+            report.found.push(Problem::MountedDuringCheck);
+            report.found.sort_unstable();
+        }
         self.find_paths(&mut report, &device);
         let counts = device.counts();
         let cost = Cost {

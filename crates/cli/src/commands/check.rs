@@ -63,7 +63,8 @@ impl From<FailOn> for Severity {
 
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
-        self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
+        let in_use =
+            self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
@@ -73,6 +74,7 @@ impl Args {
             verbose: self.verbose,
             fail_on: self.fail_on.map(Into::into),
             tolerated: &[],
+            in_use,
         };
         run.run(out)
     }

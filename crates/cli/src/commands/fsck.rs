@@ -97,7 +97,7 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
         ..Source::whole(&options.device)
     };
     // As e2fsck: -n may look at a mounted file system; anything else must not.
-    source.mind_users(if options.no { InUse::Warn } else { InUse::Refuse })?;
+    let in_use = source.mind_users(if options.no { InUse::Warn } else { InUse::Refuse })?;
     let may_skip = !options.force && options.superblock.is_none();
     if let Some(line) = may_skip.then(|| clean_by_its_records(&source)).flatten() {
         writeln!(out, "{line}")?;
@@ -112,6 +112,7 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
         verbose: options.verbose,
         fail_on: None,
         tolerated: if options.no { TOLERATED_BY_N } else { &[] },
+        in_use,
     };
     run.run(out)
 }
