@@ -1,19 +1,28 @@
-//! `cargo xtask ci`: what continuous integration runs, in its order: quick things first.
+//! `cargo xtask ci`: what continuous integration runs, in its order: quick things first, all tests
+//! last, so that the last line is their summary.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::tidy;
+
+/// Damaged images that are compared with e2fsck.
+const DIFFERENTIAL_SEEDS: &str = "120";
 
 /// Runs every step; stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     step("fmt", &["fmt", "--all", "--check"])?;
     tidy::run()?;
     step("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
-    step("test", &["test", "--quiet", "--workspace"])?;
-    step("doc", &["doc", "--quiet", "--workspace", "--no-deps"])
+    step("doc", &["doc", "--quiet", "--workspace", "--no-deps"])?;
+    deny()?;
+    step("build", &["build", "--quiet", "--package", "floe"])?;
+    differential()?;
+    tests()
 }
 
 fn step(name: &str, args: &[&str]) -> Result<()> {
@@ -23,4 +32,110 @@ fn step(name: &str, args: &[&str]) -> Result<()> {
     ensure!(cargo.status()?.success(), "cargo {} failed", args.join(" "));
     println!("{name}: {:.1} s", begin.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Licences, sources and duplicates of dependencies, where cargo-deny is installed. Advisories need
+/// a network: `cargo deny check`.
+fn deny() -> Result<()> {
+    let found = Command::new(env!("CARGO")).args(["deny", "--version"]).output()?;
+    if !found.status.success() {
+        println!(
+            "deny: skipped, as cargo-deny is not installed (cargo install --locked cargo-deny)"
+        );
+        return Ok(());
+    }
+    let quiet = ["deny", "--offline", "--log-level", "error"];
+    step("deny", &[&quiet[..], &["check", "licenses", "bans", "sources"]].concat())
+}
+
+/// A small differential run with the program just built.
+fn differential() -> Result<()> {
+    let begin = Instant::now();
+    let floe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/floe");
+    let status = Command::new(std::env::current_exe()?)
+        .args(["differential", "--verdicts", "--seeds", DIFFERENTIAL_SEEDS, "--floe"])
+        .arg(&floe)
+        .status()?;
+    ensure!(status.success(), "Floe and e2fsck differ");
+    println!("differential: {:.1} s", begin.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// What the tests of all crates came to.
+#[derive(Default)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    /// Lines with which tests said that they skipped something, each once.
+    skipped: Vec<String>,
+}
+
+impl Tally {
+    /// Takes in a line that a test program or the test harness printed.
+    fn add(&mut self, line: &str) {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            let count = |what: &str| -> u64 {
+                counts
+                    .split([';', '.'])
+                    .filter_map(|part| part.trim().strip_suffix(what))
+                    .find_map(|number| number.trim().parse().ok())
+                    .unwrap_or(0)
+            };
+            self.passed += count("passed");
+            self.failed += count("failed");
+            self.ignored += count("ignored");
+        } else if line.starts_with("skipped: ") && !self.skipped.iter().any(|seen| seen == line) {
+            self.skipped.push(line.to_owned());
+        }
+    }
+}
+
+/// All tests of all crates, doc tests too; the last line counts them.
+fn tests() -> Result<()> {
+    // With --show-output the reasons of skipped tests can be seen; the whole of it goes to a file.
+    let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci-tests.log");
+    let mut file = std::fs::File::create(&log).context("making target/ci-tests.log")?;
+    let mut cargo = Command::new(env!("CARGO"))
+        .args(["test", "--workspace", "--no-fail-fast", "--", "--show-output"])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let (mut tally, mut in_failures) = (Tally::default(), false);
+    let output = cargo.stdout.take().context("cargo's output")?;
+    // Programs under test may print anything, so lines are bytes.
+    for line in BufReader::new(output).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        writeln!(file, "{line}")?;
+        tally.add(&line);
+        in_failures |= line == "failures:";
+        in_failures &= !line.starts_with("test result: ");
+        if in_failures || line.starts_with("test result: ") {
+            println!("{line}");
+        }
+    }
+    let status = cargo.wait()?;
+    for line in &tally.skipped {
+        println!("{line}");
+    }
+    let skipped = tally.ignored + tally.skipped.len() as u64;
+    println!("{} passed, {} failed, {skipped} skipped", tally.passed, tally.failed);
+    ensure!(status.success(), "tests failed; everything they said is in target/ci-tests.log");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_added_up() {
+        let mut tally = Tally::default();
+        tally.add("test result: ok. 14 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+        tally.add("test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured");
+        tally.add("skipped: mke2fs cannot be started");
+        tally.add("skipped: mke2fs cannot be started");
+        tally.add("anything else: 7 passed");
+        assert_eq!((tally.passed, tally.failed, tally.ignored), (16, 3, 1));
+        assert_eq!(tally.skipped.len(), 1);
+    }
 }
