@@ -276,6 +276,13 @@ fn read_candidate(
     if block_size.is_some_and(|size| size != geometry.block_size) {
         return Err(Refusal::OtherBlockSize);
     }
+    // Work and memory follow the number of groups, and a stranger's image may claim any: the
+    // device must at least have room for their descriptors.
+    let descriptors_bytes = u64::from(geometry.desc_blocks) * u64::from(geometry.block_size);
+    if descriptors_bytes > device.size_bytes() {
+        let (field, value) = ("s_blocks_count", geometry.blocks_count);
+        return Err(Refusal::Field(GeometryFault { field, value }));
+    }
     Ok(Candidate { superblock, bytes, geometry, backup })
 }
 

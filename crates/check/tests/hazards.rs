@@ -100,6 +100,49 @@ fn a_truncated_image_is_a_finding() {
     }
 }
 
+/// A superblock that claims `groups` groups, for a device that is far smaller.
+fn claim_groups(image: &Image, groups: u32) {
+    let volume = Volume::open(image).expect("a base image");
+    let geometry = &volume.geometry;
+    let mut bytes = [0; 1024];
+    image.read(1024, &mut bytes).expect("read");
+    let mut sb = volume.superblock.clone();
+    sb.blocks_count_lo = groups * geometry.blocks_per_group;
+    sb.inodes_count = groups * geometry.inodes_per_group;
+    sb.encode_into(&mut bytes);
+    image.write(1024, &bytes).expect("written");
+    volume.fix_superblock().expect("written");
+}
+
+#[test]
+fn a_small_image_that_claims_to_be_huge_costs_little() {
+    if tools_missing() {
+        return;
+    }
+    let image = build::base(Profile::Ext4K1).expect("built");
+    let volume = Volume::open(&image).expect("a base image");
+    for place in survey(&volume).expect("a base image") {
+        // Without backups the claim has to be believed.
+        if let (Place::Backup(_), Ok((at, len))) = (place, volume.range_of(place)) {
+            image.write(at, &vec![0; len]).expect("written");
+        }
+    }
+    let most = u32::try_from(image.size() / 64).expect("small");
+    for groups in [1000, most, most + 16, 0x001f_ffff] {
+        claim_groups(&image, groups);
+        let begin = std::time::Instant::now();
+        let seen = check_with(&image, 2);
+        eprintln!("{groups} groups: {:?}", begin.elapsed());
+        match seen {
+            Ok(report) => {
+                assert!(groups <= most && report.verdict() != Verdict::Clean);
+                eprintln!("{} findings", report.found.len());
+            }
+            Err(error) => assert!(groups > most, "{groups} groups: {error}"),
+        }
+    }
+}
+
 #[test]
 fn the_number_of_threads_cannot_be_seen() {
     if tools_missing() {
