@@ -24,9 +24,9 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
 /// Bytes of one read, at most (but at least one block).
-const READ_BYTES: u32 = 256 << 10;
+const READ_BYTES: u32 = 1 << 20;
 /// Bytes between two directory blocks that are read along rather than skipped.
-const GAP_BYTES: u32 = 4 << 10;
+const GAP_BYTES: u32 = 16 << 10;
 
 /// What the checks of directories look at: the file system and what the inode pass found.
 #[derive(Clone, Copy)]

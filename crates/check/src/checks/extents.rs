@@ -111,9 +111,7 @@ impl Walk<'_, '_, '_> {
             } else {
                 let entry = node.index(index);
                 let next = (index + 1 < header.entries).then(|| node.index(index + 1).logical.0);
-                if self.index_entry(entry, next, place, level, floor, range) {
-                    floor = entry.logical.0 + 1;
-                }
+                self.index_entry(entry, next, place, level, range);
             }
         }
     }
@@ -198,25 +196,25 @@ impl Walk<'_, '_, '_> {
         self.floor = logical.0 + run.len_blocks;
     }
 
-    /// Judges one index entry and walks the node below. `false`: a repair would remove it.
+    /// Judges one index entry and walks the node below. Where entries are not in order, the nodes
+    /// themselves say which of them starts elsewhere (`extent-index-start-mismatch`).
     fn index_entry(
         &mut self,
         entry: Index,
         next: Option<u64>,
         node: BlockNr,
         level: u16,
-        floor: u64,
         range: Range,
-    ) -> bool {
+    ) {
         let inode = self.mapper.inode();
         let Index { logical, node: block } = entry;
         if block.0 == 0 || !self.mapper.cx.volume.geometry.contains(block) {
             self.mapper.report(Problem::ExtentStartOutOfRange { inode, node, logical, block });
-            return false;
+            return;
         }
-        if logical.0 < floor {
+        if logical.0 < range.start {
             self.mapper.report(Problem::ExtentsOutOfOrder { inode, node, logical, block });
-            return false;
+            return;
         }
         if let Some(limit) = range.last.filter(|&limit| logical.0 > limit) {
             let limit = LogicalBlock(limit);
@@ -227,14 +225,13 @@ impl Walk<'_, '_, '_> {
                 len: 0,
                 limit,
             });
-            return false;
+            return;
         }
         let below = Range {
             start: logical.0,
-            last: next.and_then(|next| next.checked_sub(1)).or(range.last),
+            last: next.filter(|&next| next > logical.0).map(|next| next - 1).or(range.last),
         };
         self.descend(block, node, level + 1, below);
-        true
     }
 
     /// Reads the node in `block` and walks it.
@@ -242,7 +239,7 @@ impl Walk<'_, '_, '_> {
         let inode = self.mapper.inode();
         let logical = LogicalBlock(range.start);
         if !self.mapper.claim_node(block, logical) || level > DEEPEST {
-            let reason = "a node is met twice, or the tree is too deep";
+            let reason = "a node is met twice or lies on metadata, or the tree is too deep";
             self.mapper.report(Problem::ExtentTreeWalkFailed { inode, node: block, reason });
             return;
         }

@@ -44,7 +44,10 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         _ => {
             check_dtime(cx, evidence);
             if reserved_inodes::check(cx, role, evidence) {
-                check_body(cx, cx.inode.file_type(), evidence);
+                // Whatever its mode says: no name leads to it, so it is no directory.
+                let is_dir = cx.inode.file_type() == Some(FileType::Directory);
+                let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
+                check_body(cx, file_type, evidence);
             }
             Facts::used(None)
         }
@@ -268,13 +271,13 @@ pub(super) fn map(
         return Mapping::default();
     }
     if flags.contains(InodeFlags::EXTENTS) {
-        return extents::walk(&mut Mapper::new(*cx, dir_flags, evidence));
+        return extents::walk(&mut Mapper::new(*cx, file_type, dir_flags, evidence));
     }
     if with_extents && live && !flags.contains(InodeFlags::INLINE_DATA) && extents::root_ok(cx) {
         evidence.found.push(Problem::ExtentsFlagMissing { inode });
-        return extents::walk(&mut Mapper::new(*cx, dir_flags, evidence));
+        return extents::walk(&mut Mapper::new(*cx, file_type, dir_flags, evidence));
     }
-    let mapping = block_map::walk(&mut Mapper::new(*cx, dir_flags, evidence));
+    let mapping = block_map::walk(&mut Mapper::new(*cx, file_type, dir_flags, evidence));
     let bigalloc = cx.volume.has_ro_compat(RoCompat::BIGALLOC);
     let ordinary = inode == InodeNr::ROOT || !cx.volume.geometry.is_reserved(inode);
     if bigalloc && ordinary && live && mapping.clusters > 0 {
@@ -287,8 +290,8 @@ pub(super) fn map(
 fn dir_flags(cx: &InodeCx<'_>) -> DirFlags {
     let flags = cx.inode.flags();
     let mut known = DirFlags::default();
-    let indexed = flags.contains(InodeFlags::INDEX) && cx.volume.has_compat(Compat::DIR_INDEX);
-    known.set(DirFlags::INDEXED, indexed);
+    // Also where the feature is missing: index blocks are no lists of entries either way.
+    known.set(DirFlags::INDEXED, flags.contains(InodeFlags::INDEX));
     known.set(DirFlags::ENCRYPTED, flags.contains(InodeFlags::ENCRYPT));
     let casefold = flags.contains(InodeFlags::CASEFOLD);
     known.set(DirFlags::CASEFOLD, casefold && cx.volume.has_incompat(Incompat::CASEFOLD));

@@ -31,7 +31,7 @@ pub struct Mapper<'a, 'e> {
     pub evidence: &'e mut InodeEvidence,
     /// The result so far.
     pub mapping: Mapping,
-    /// The type of the inode.
+    /// The type that the inode is taken for.
     pub file_type: Option<FileType>,
     dir_flags: DirFlags,
     /// The last mapped block: physical, logical.
@@ -41,9 +41,13 @@ pub struct Mapper<'a, 'e> {
 }
 
 impl<'a, 'e> Mapper<'a, 'e> {
-    /// Starts to walk an inode.
-    pub fn new(cx: InodeCx<'a>, dir_flags: DirFlags, evidence: &'e mut InodeEvidence) -> Self {
-        let file_type = cx.inode.file_type();
+    /// Starts to walk an inode, as one of this type.
+    pub fn new(
+        cx: InodeCx<'a>,
+        file_type: Option<FileType>,
+        dir_flags: DirFlags,
+        evidence: &'e mut InodeEvidence,
+    ) -> Self {
         let mapping = Mapping::default();
         Self { cx, evidence, mapping, file_type, dir_flags, previous: None, nodes_seen: Vec::new() }
     }
@@ -72,6 +76,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
         if volume.is_metadata(node) {
             let inode = self.cx.number;
             self.report(Problem::MapNodeOverlapsCriticalMetadata { inode, logical, block: node });
+            return false;
         }
         match self.nodes_seen.binary_search(&node) {
             Ok(_) => false,

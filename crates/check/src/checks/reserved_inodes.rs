@@ -124,7 +124,7 @@ pub fn check_bad_blocks(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
         claims: crate::evidence::claims::Claims::recording(),
         ..Default::default()
     };
-    block_map::walk(&mut Mapper::new(*cx, DirFlags::default(), &mut own));
+    block_map::walk(&mut Mapper::new(*cx, None, DirFlags::default(), &mut own));
     for (start, len) in own.claims.take_recorded() {
         for cluster in start..start + len {
             if !cx.volume.metadata.used().contains(cluster) {

@@ -2,7 +2,6 @@
 
 pub mod block_set;
 pub mod claims;
-pub mod column;
 pub mod dir_index;
 pub mod dirs;
 pub mod inode_facts;

@@ -716,14 +716,6 @@ problems! {
         "{inode} claims {value} extra bytes, which cannot be"
         means "The boundary between the fields of the inode and its attributes is damaged."
         repair "Store a valid number; attributes in the inode may be dropped.";
-    0x010050 "xattr-ibody-name-too-long" XattrIbodyNameTooLong {
-        inode: InodeNr, offset_bytes: u32, name_len: u8,
-    }
-        DataRisk Damage preen Xattr
-        "an attribute in {inode} (at byte {offset_bytes}) has a name of {name_len} bytes, more \
-             than there is room for"
-        means "The attributes in the inode are damaged."
-        repair "Drop the attributes in the inode.";
     0x010053 "xattr-value-size-bad" XattrValueSizeBad {
         inode: InodeNr, block: BlockNr, offset_bytes: u32, value_size: u32,
     }
@@ -746,11 +738,6 @@ problems! {
         "{inode} has mode {mode:o}, but its first block holds a directory"
         means "The type of the inode was overwritten; its content says that it is a directory."
         repair "Set the type to directory.";
-    0x010056 "extent-tree-open-failed" ExtentTreeOpenFailed { inode: InodeNr, reason: &'static str }
-        DataRisk Damage ask Extent
-        "the extent tree of {inode} cannot be opened: {reason}"
-        means "Nothing says any more where the file is."
-        repair "Clear the inode.";
     0x010057 "extent-tree-walk-failed" ExtentTreeWalkFailed {
         inode: InodeNr, node: BlockNr, reason: &'static str,
     }

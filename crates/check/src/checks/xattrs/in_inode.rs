@@ -1,5 +1,5 @@
 //! Check: attributes behind the extra fields of an inode.
-//! Emits: `XattrIbodyOverlap`, `XattrIbodyNameTooLong`, `XattrValueSizeBad`, `XattrHashBad`, and those
+//! Emits: `XattrIbodyOverlap`, `XattrValueSizeBad`, `XattrHashBad`, and those
 //! of `value_inode`. The first fault ends it: all attributes of the inode are dropped together.
 
 use floe_format::BlockNr;
@@ -71,11 +71,8 @@ impl Walk<'_> {
             if !region.take(IBODY_HEADER_SIZE + entry.offset, len) {
                 return Err(overlap(entry.offset));
             }
-            self.left = self.left.checked_sub(len).ok_or(Problem::XattrIbodyNameTooLong {
-                inode,
-                offset_bytes: entry.offset as u32,
-                name_len: entry.name.len() as u8, // from a u8
-            })?;
+            // What does not overlap has room.
+            self.left = self.left.checked_sub(len).ok_or_else(|| overlap(entry.offset))?;
             self.value(&entry, region, evidence, &overlap)?;
             if entry.name_index == INDEX_SYSTEM && entry.name == inline_data::ATTRIBUTE_NAME {
                 self.of_inode.inline_bytes =
