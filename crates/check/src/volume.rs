@@ -11,7 +11,7 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
 use crate::evidence::claims::Claims;
 use crate::open::Opened;
-use crate::problem::Findings;
+use crate::problem::{Findings, Problem};
 
 /// A file system whose superblock and descriptors were read; what every check looks at.
 pub struct Volume<'d> {
@@ -34,6 +34,8 @@ pub struct Volume<'d> {
     pub now_seconds: i64,
     /// The block of the superblock in use, if it is a backup.
     pub used_backup: Option<BlockNr>,
+    /// Groups whose descriptors fail their checksums; sorted.
+    pub distrusted: Vec<GroupNr>,
 }
 
 impl<'d> Volume<'d> {
@@ -42,6 +44,8 @@ impl<'d> Volume<'d> {
     pub fn new(device: &'d dyn ReadBlocks, opened: Opened, now_seconds: i64) -> (Self, Findings) {
         let Opened { superblock, geometry, groups, layout, used_backup, mut found, .. } = opened;
         found.0.extend(layout.found.0);
+        let mut distrusted: Vec<GroupNr> = found.0.iter().filter_map(of_bad_descriptor).collect();
+        distrusted.sort_unstable();
         let volume = Self {
             device,
             seed: superblock.seed(),
@@ -52,6 +56,7 @@ impl<'d> Volume<'d> {
             orphans: Vec::new(),
             now_seconds,
             used_backup,
+            distrusted,
         };
         (volume, found)
     }
@@ -84,6 +89,23 @@ impl<'d> Volume<'d> {
     #[inline]
     pub fn group(&self, group: GroupNr) -> GroupDesc {
         self.groups.get(group.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Whether a group's block bitmap was never written, so that what it would hold is computed. A
+    /// descriptor that fails its checksum is not believed: the bitmap is read, as by e2fsck.
+    #[inline]
+    pub fn block_bitmap_computed(&self, group: GroupNr) -> bool {
+        self.group(group).block_uninit() && self.believes_uninit(group)
+    }
+
+    /// Whether a group's inode bitmap was never written; see [`Volume::block_bitmap_computed`].
+    #[inline]
+    pub fn inode_bitmap_computed(&self, group: GroupNr) -> bool {
+        self.group(group).inode_uninit() && self.believes_uninit(group)
+    }
+
+    fn believes_uninit(&self, group: GroupNr) -> bool {
+        self.features().group_desc_csum() && self.distrusted.binary_search(&group).is_err()
     }
 
     /// Reads one block into the first `block_size` bytes of `into`, which is resized to hold it.
@@ -131,5 +153,12 @@ impl<'d> Volume<'d> {
             return 0;
         }
         per_group.checked_sub(desc.itable_unused).unwrap_or(per_group)
+    }
+}
+
+fn of_bad_descriptor(problem: &Problem) -> Option<GroupNr> {
+    match problem {
+        Problem::GroupDescriptorChecksumBad { group, .. } => Some(*group),
+        _ => None,
     }
 }

@@ -190,7 +190,7 @@ impl Cx<'_> {
         let clusters = geometry.clusters_of(group);
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
         let expected = |word: u32| self.used.word(first + u64::from(word * WORD_BITS));
-        let uninit = geometry.features.group_desc_csum() && desc.block_uninit();
+        let uninit = self.volume.block_bitmap_computed(group);
         let used = if uninit && self.used.is_clear_in(first, u64::from(clusters)) {
             0
         } else if uninit {
@@ -318,7 +318,7 @@ impl Cx<'_> {
         let mut expected = std::mem::take(&mut work.expected);
         let dirs = self.expect_inodes(group, &mut expected);
         let expected_word = |word: u32| expected.get(word as usize).copied().unwrap_or(0);
-        let uninit = geometry.features.group_desc_csum() && desc.inode_uninit();
+        let uninit = self.volume.inode_bitmap_computed(group);
         let used = if uninit {
             let (differences, used) = compare(inodes, |_| 0, expected_word);
             if let Some(range) = differences.missing.first() {
