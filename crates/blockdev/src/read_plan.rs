@@ -141,7 +141,7 @@ pub struct PartBytes<'a, T> {
 
 impl<T> Batch<'_, T> {
     /// Reads the batch and hands each part's bytes to `each`, by first block. `buffer` is only
-    /// room: keep one a worker. A hole is not read. If the large read fails, each part is read
+    /// room: keep one a worker. If the large read fails, each part is read
     /// alone, block by block where need be, so that a bad block is the trouble of nobody but its
     /// owner.
     ///
@@ -161,9 +161,8 @@ impl<T> Batch<'_, T> {
             buffer.resize(len_bytes, 0);
         }
         let bytes = &mut buffer[..len_bytes];
-        if device.is_hole(offset_bytes, len_bytes as u64) {
-            bytes.fill(0);
-        } else if device.read_at(offset_bytes, bytes).is_err() {
+        // What is asked for singly is in use: asking whether it is a hole costs more than it saves.
+        if device.read_at(offset_bytes, bytes).is_err() {
             return self.read_each_alone(device, block_bytes, bytes, each);
         }
         for part in self.parts {

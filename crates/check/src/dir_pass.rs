@@ -24,9 +24,13 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
 /// Bytes of one read, at most (but at least one block).
-const READ_BYTES: u32 = 1 << 20;
+const READ_BYTES: u32 = 128 << 10;
 /// Bytes between two directory blocks that are read along rather than skipped.
-const GAP_BYTES: u32 = 16 << 10;
+const GAP_BYTES: u32 = 4 << 10;
+
+/// Runs of directory blocks that a worker takes at once: the plan of all reads would be larger than
+/// what is kept of the directories.
+const RUNS_PER_UNIT: usize = 512;
 
 /// What the checks of directories look at: the file system and what the inode pass found.
 #[derive(Clone, Copy)]
@@ -250,20 +254,18 @@ pub fn scan_runs<A: BlockScan>(
         max_gap_blocks: u64::from(GAP_BYTES / geometry.block_size),
         end: BlockNr(geometry.blocks_count),
     };
-    let requests = runs
-        .iter()
-        .enumerate()
-        .map(|(at, run)| (BlockRun::new(run.block, u64::from(run.len_blocks)), at));
-    let plan = ReadPlan::new(requests, limits);
-    let batches: Vec<_> = plan.batches().collect();
-    let mut all = pool.run(&batches, |all: &mut A, batch| scan_batch(cx, runs, batch, all, &each));
-    for &(_, at) in plan.refused() {
-        // The inode pass lets no such run through; but nothing here depends on that.
-        if let Some(run) = runs.get(at) {
-            report_unreadable(run, 0, all.sink());
+    let slices: Vec<_> = (0..runs.len()).step_by(RUNS_PER_UNIT).collect();
+    pool.run(&slices, |all: &mut A, &first| {
+        let end = runs.len().min(first + RUNS_PER_UNIT);
+        let requests = (first..end)
+            .map(|at| (BlockRun::new(runs[at].block, u64::from(runs[at].len_blocks)), at));
+        let plan = ReadPlan::new(requests, limits);
+        plan.batches().for_each(|batch| scan_batch(cx, runs, &batch, all, &each));
+        for &(_, at) in plan.refused() {
+            // The inode pass lets no such run through; but nothing here depends on that.
+            report_unreadable(&runs[at], 0, all.sink());
         }
-    }
-    all
+    })
 }
 
 fn scan_batch<A: BlockScan>(

@@ -10,6 +10,7 @@ use crate::checks;
 use crate::checks::inode_block::TableBlock;
 pub use crate::checks::inode_block::TableContext;
 use crate::evidence::claims::Claims;
+use crate::evidence::column::Column;
 use crate::evidence::dirs::Dirs;
 use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
 use crate::problem::{Findings, Problem, Sink};
@@ -87,6 +88,14 @@ pub struct Buffers {
     pub(crate) region: checks::xattrs::Region,
     /// Anything else of one block.
     pub block: Vec<u8>,
+    rows: Rows,
+}
+
+/// What is known of the inodes of the part at hand, before it is packed.
+#[derive(Debug, Default)]
+struct Rows {
+    facts: Vec<Facts>,
+    links: Vec<u16>,
 }
 
 /// One inode under check.
@@ -144,29 +153,38 @@ pub fn run(volume: &Volume<'_>, pool: &Pool) -> InodeEvidence {
 /// Reads one part of a table and checks its inodes.
 fn scan_part(volume: &Volume<'_>, part: TablePart, evidence: &mut InodeEvidence) {
     let mut table = std::mem::take(&mut evidence.buffers.table);
-    let mut facts = FactsChunk {
-        facts: vec![Facts::default(); part.count as usize].into(),
-        links: vec![0; part.count as usize].into(),
-    };
+    let mut rows = std::mem::take(&mut evidence.buffers.rows);
+    rows.facts.clear();
+    rows.facts.resize(part.count as usize, Facts::default());
+    rows.links.clear();
+    rows.links.resize(part.count as usize, 0);
     let mut any = false;
-    for_each_block(volume, part, &mut table, evidence, |evidence, at, raw, context| {
+    for_each_slot(volume, part, &mut table, evidence, |evidence, at, raw, context| {
         let number = volume.geometry.inode_at(part.group, part.first + at);
+        let Some(raw) = raw else {
+            // Nobody knows what is there: names that lead to it are not to be cleared as unused.
+            any = true;
+            rows.facts[at as usize] = Facts::default().with_bad();
+            return;
+        };
         if let Some(inode) = Inode::decode(raw) {
             let cx = InodeCx { volume, number, inode: &inode };
             let of_inode = checks::inodes::check(&cx, context, evidence);
             if of_inode.is_used() {
                 any = true;
-                facts.facts[at as usize] = of_inode;
-                facts.links[at as usize] = inode.base.links_count;
+                rows.facts[at as usize] = of_inode;
+                rows.links[at as usize] = inode.base.links_count;
             }
         }
     });
     if any {
         let index = part.group.0 * chunks_per_group(volume.geometry.inodes_per_group)
             + part.first / CHUNK_INODES;
-        evidence.facts.0.push((index, facts));
+        let (facts, links) = (Column::pack(&rows.facts), Column::pack(&rows.links));
+        evidence.facts.0.push((index, FactsChunk { facts, links }));
     }
     evidence.buffers.table = table;
+    evidence.buffers.rows = rows;
 }
 
 /// Calls `each` with every inode of a part, without judging anything: for a second look.
@@ -177,74 +195,91 @@ pub fn for_each_inode(
     mut each: impl FnMut(&mut InodeEvidence, InodeNr, &Inode<'_>),
 ) {
     let mut table = std::mem::take(&mut evidence.buffers.table);
-    for_each_block(volume, part, &mut table, evidence, |evidence, at, raw, _| {
-        if let Some(inode) = Inode::decode(raw) {
+    for_each_slot(volume, part, &mut table, evidence, |evidence, at, raw, _| {
+        if let Some(inode) = raw.and_then(Inode::decode) {
             each(evidence, volume.geometry.inode_at(part.group, part.first + at), &inode);
         }
     });
     evidence.buffers.table = table;
 }
 
+/// Bytes of an inode table that are read at once: what stays in a core's cache until it is checked.
+const READ_BYTES: u32 = 128 << 10;
+
 /// Reads the part and calls `each` with the index in the part, the bytes of the inode, and what its
-/// block says. Blocks that cannot be read are reported and their inodes skipped.
-fn for_each_block(
+/// block says. Blocks that cannot be read are reported; their inodes have no bytes.
+fn for_each_slot(
     volume: &Volume<'_>,
     part: TablePart,
     table: &mut Vec<u8>,
     evidence: &mut InodeEvidence,
-    mut each: impl FnMut(&mut InodeEvidence, u32, &[u8], TableContext<'_>),
+    mut each: impl FnMut(&mut InodeEvidence, u32, Option<&[u8]>, TableContext<'_>),
 ) {
     let geometry = &volume.geometry;
-    let inode_size = geometry.inode_size;
-    let per_block = geometry.block_size / inode_size;
+    let per_block = geometry.block_size / geometry.inode_size;
     let start = volume.group(part.group).inode_table;
-    let first_block = part.first / per_block;
-    let blocks = (part.first + part.count).div_ceil(per_block) - first_block;
-    let run =
-        BlockRun::new(BlockNr(start.0.saturating_add(u64::from(first_block))), u64::from(blocks));
-    let usable = geometry.contains(run.start) && run.end().0 <= geometry.blocks_count;
-    if !usable {
-        // Reported by the check of the descriptors.
+    let first = part.first / per_block;
+    let end = (part.first + part.count).div_ceil(per_block);
+    let block_at = |index: u32| BlockNr(start.0.saturating_add(u64::from(index)));
+    let whole = BlockRun::new(block_at(first), u64::from(end - first));
+    let usable = geometry.contains(whole.start) && whole.end().0 <= geometry.blocks_count;
+    let bytes = whole.len_blocks * u64::from(geometry.block_size);
+    // Reported by the check of the descriptors if unusable; a hole holds no inode.
+    if !usable || volume.device.is_hole(geometry.offset_bytes(whole.start), bytes) {
         return;
     }
-    if volume
-        .device
-        .is_hole(geometry.offset_bytes(run.start), run.len_blocks * u64::from(geometry.block_size))
-    {
-        return;
-    }
-    let whole = volume.read_run(run, table).is_ok();
-    for index in 0..blocks {
-        let block = BlockNr(run.start.0 + u64::from(index));
-        let bytes = index as usize * geometry.block_size as usize;
-        let bytes = bytes..bytes + geometry.block_size as usize;
-        if !whole {
-            // Find the blocks that cannot be read, one by one.
-            let slot = table.get_mut(bytes.clone());
-            let read = slot.is_some_and(|slot| {
-                volume.device.read_at(geometry.offset_bytes(block), slot).is_ok()
-            });
-            if !read {
-                evidence.found.push(Problem::UnreadableInodeTable { group: part.group, block });
-                continue;
-            }
-        }
-        let Some(bytes) = table.get(bytes) else { continue };
-        let first = volume.geometry.inode_at(part.group, (first_block + index) * per_block);
-        let table = TableBlock::new(block, first, bytes);
-        let context = TableContext { volume, table: &table };
-        for slot in 0..per_block {
-            let Some(at) = ((first_block + index) * per_block + slot).checked_sub(part.first)
-            else {
+    let step = (READ_BYTES / geometry.block_size).max(1);
+    for from in (first..end).step_by(step as usize) {
+        let blocks = step.min(end - from);
+        let read = volume.read_run(BlockRun::new(block_at(from), u64::from(blocks)), table).is_ok();
+        for index in 0..blocks {
+            let place =
+                TableBlockPlace { part, block: block_at(from + index), index: from + index };
+            let bytes = index as usize * geometry.block_size as usize;
+            let Some(slot) = table.get_mut(bytes..bytes + geometry.block_size as usize) else {
                 continue;
             };
-            if at >= part.count {
-                break;
+            // A failed read is repeated block by block: only those that fail are lost.
+            let good =
+                read || volume.device.read_at(geometry.offset_bytes(place.block), slot).is_ok();
+            if !good {
+                let (group, block) = (part.group, place.block);
+                evidence.found.push(Problem::UnreadableInodeTable { group, block });
             }
-            let raw = slot as usize * inode_size as usize;
-            if let Some(raw) = bytes.get(raw..raw + inode_size as usize) {
-                each(evidence, at, raw, context);
-            }
+            slots_of_block(volume, place, slot, good, evidence, &mut each);
         }
+    }
+}
+
+/// A block of a part of an inode table.
+#[derive(Clone, Copy)]
+struct TableBlockPlace {
+    part: TablePart,
+    block: BlockNr,
+    /// Its index in the table.
+    index: u32,
+}
+
+/// Calls `each` with the inodes of one block that belong to the part.
+fn slots_of_block(
+    volume: &Volume<'_>,
+    place: TableBlockPlace,
+    bytes: &[u8],
+    good: bool,
+    evidence: &mut InodeEvidence,
+    each: &mut impl FnMut(&mut InodeEvidence, u32, Option<&[u8]>, TableContext<'_>),
+) {
+    let TableBlockPlace { part, block, index } = place;
+    let inode_size = volume.geometry.inode_size;
+    let per_block = volume.geometry.block_size / inode_size;
+    let table =
+        TableBlock::new(block, volume.geometry.inode_at(part.group, index * per_block), bytes);
+    let context = TableContext { volume, table: &table };
+    for (slot, raw) in (0..per_block).zip(bytes.chunks_exact(inode_size as usize)) {
+        let Some(at) = (index * per_block + slot).checked_sub(part.first) else { continue };
+        if at >= part.count {
+            break;
+        }
+        each(evidence, at, good.then_some(raw), context);
     }
 }

@@ -85,6 +85,8 @@ fn passes(
     let mut inodes = inode_pass::run(&volume, &pool);
     checks::xattrs::check_blocks(&volume, &mut inodes, &pool);
     found.merge(std::mem::take(&mut inodes.found));
+    // Room for reading is not kept: other passes have their own.
+    inodes.buffers = inode_pass::Buffers::default();
     let totals = inodes.totals;
     checks::inodes::check_totals(&volume, &totals, &mut found);
     let facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));

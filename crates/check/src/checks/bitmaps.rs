@@ -301,7 +301,7 @@ impl Cx<'_> {
         }
         let mut dirs = 0;
         for (first, chunk) in self.facts.chunks_of(group) {
-            for (at, facts) in (first.0 - start..).zip(&chunk.facts) {
+            for (at, facts) in (first.0 - start..).zip(chunk.facts.iter()) {
                 if facts.is_used() {
                     set(expected, at);
                     dirs += u32::from(facts.is_dir());

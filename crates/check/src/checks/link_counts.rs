@@ -13,7 +13,7 @@ use floe_format::features::{Compat, RoCompat};
 
 use super::connectivity::DirTree;
 use crate::dir_pass::{DirCx, DirEvidence};
-use crate::evidence::inode_facts::{CHUNK_INODES, Facts};
+use crate::evidence::inode_facts::Facts;
 use crate::evidence::inode_reader::InodeReader;
 use crate::problem::{Findings, Problem, Sink};
 
@@ -38,8 +38,8 @@ pub fn check(cx: &DirCx<'_>, evidence: &DirEvidence, tree: &DirTree, pool: &Pool
         let mut reader = InodeReader::default();
         for index in first..first + UNIT {
             let Some((start, chunk)) = cx.facts.chunk(index) else { continue };
-            debug_assert!(chunk.facts.len() <= CHUNK_INODES as usize);
-            for (at, (&facts, &stored)) in (start.0..).zip(chunk.facts.iter().zip(&chunk.links)) {
+            for (at, (facts, stored)) in (start.0..).zip(chunk.facts.iter().zip(chunk.links.iter()))
+            {
                 if facts.is_used() && !facts.is_bad() {
                     judge.inode(InodeNr(at), facts, stored, &mut reader, found);
                 }

@@ -1,5 +1,7 @@
-//! What later passes need to know of every inode: three bytes each, only where inodes are in use.
+//! What later passes need to know of every inode: at most three bytes each, only where inodes are
+//! in use, and next to nothing where they are alike.
 
+use super::column::Column;
 use floe_exec::Accumulator;
 use floe_format::ext::inode::FileType;
 use floe_format::{Geometry, GroupNr, InodeNr};
@@ -103,9 +105,9 @@ impl Facts {
 #[derive(Clone, Debug)]
 pub struct FactsChunk {
     /// One entry an inode, `CHUNK_INODES` or fewer at the end of a group.
-    pub facts: Box<[Facts]>,
+    pub facts: Column<Facts>,
     /// `i_links_count`, one entry an inode.
-    pub links: Box<[u16]>,
+    pub links: Column<u16>,
 }
 
 /// The facts of all inodes: chunks of [`CHUNK_INODES`], in order; absent where none is in use.
@@ -157,7 +159,6 @@ impl InodeFacts {
     pub fn get(&self, inode: InodeNr) -> Facts {
         self.slot(inode)
             .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.facts.get(at))
-            .copied()
             .unwrap_or_default()
     }
 
@@ -166,7 +167,6 @@ impl InodeFacts {
     pub fn links(&self, inode: InodeNr) -> u16 {
         self.slot(inode)
             .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.links.get(at))
-            .copied()
             .unwrap_or(0)
     }
 
@@ -188,19 +188,6 @@ impl InodeFacts {
     pub fn chunks_of(&self, group: GroupNr) -> impl Iterator<Item = (InodeNr, &FactsChunk)> {
         let first = group.0 as usize * self.chunks_per_group as usize;
         (first..first + self.chunks_per_group as usize).filter_map(|index| self.chunk(index))
-    }
-
-    /// All inodes in use, in order.
-    pub fn iter_used(&self) -> impl Iterator<Item = (InodeNr, Facts, u16)> {
-        (0..self.chunks.len()).filter_map(|index| self.chunk(index)).flat_map(|(first, chunk)| {
-            chunk
-                .facts
-                .iter()
-                .zip(&chunk.links)
-                .enumerate()
-                .filter(|(_, (facts, _))| facts.is_used())
-                .map(move |(at, (&facts, &links))| (InodeNr(first.0 + at as u32), facts, links))
-        })
     }
 }
 

@@ -7,13 +7,88 @@ use floe_format::InodeNr;
 
 /// Inodes of a chunk of counters.
 const CHUNK: usize = 2048;
+/// Inodes of a chunk that may have more than one link before each gets a counter: then the counters
+/// are about as small.
+const MOST_WITH_MORE: usize = 512;
 
-/// Counted links: 16-bit counters in chunks that exist where something is counted; what does not
-/// fit in 16 bits goes to a map.
+/// The counters of a chunk. Most inodes have one name, so one bit each is the usual form.
+#[derive(Clone, Debug, Default)]
+enum Counters {
+    #[default]
+    None,
+    Bits {
+        /// Inodes with at least one link.
+        one: Box<[u64; CHUNK / 64]>,
+        /// Links beyond the first, by place in the chunk, ascending.
+        more: Vec<(u16, u16)>,
+    },
+    Counts(Box<[u16; CHUNK]>),
+}
+
+/// Counted links. What does not fit in 16 bits goes to a map.
+///
+/// Law: neither the order of links nor of merges can be seen.
 #[derive(Clone, Debug, Default)]
 pub struct LinkCounts {
-    chunks: Vec<Option<Box<[u16; CHUNK]>>>,
+    chunks: Vec<Counters>,
     over: BTreeMap<u32, u64>,
+}
+
+impl Counters {
+    #[inline]
+    fn get(&self, at: usize) -> u16 {
+        match self {
+            Self::None => 0,
+            Self::Counts(counts) => counts[at],
+            Self::Bits { one, more } => {
+                let bit = (one[at / 64] >> (at % 64) & 1) as u16;
+                if more.is_empty() {
+                    return bit;
+                }
+                let found = more.binary_search_by_key(&(at as u16), |&(place, _)| place);
+                bit + found.map_or(0, |found| more[found].1)
+            }
+        }
+    }
+
+    /// Adds links; `true` if the counter went round.
+    #[inline]
+    fn add(&mut self, at: usize, links: u16) -> bool {
+        if matches!(self, Self::None) {
+            *self = Self::Bits { one: Box::new([0; CHUNK / 64]), more: Vec::new() };
+        }
+        match self {
+            Self::Bits { one, .. } if links == 1 && one[at / 64] >> (at % 64) & 1 == 0 => {
+                one[at / 64] |= 1 << (at % 64);
+                false
+            }
+            _ => self.add_more(at, links),
+        }
+    }
+
+    /// Adds links to an inode that has some, or several at once.
+    #[cold]
+    fn add_more(&mut self, at: usize, links: u16) -> bool {
+        let (sum, went_round) = self.get(at).overflowing_add(links);
+        if let Self::Bits { one, more } = self {
+            let bit = 1 << (at % 64);
+            one[at / 64] = if sum == 0 { one[at / 64] & !bit } else { one[at / 64] | bit };
+            match (more.binary_search_by_key(&(at as u16), |&(place, _)| place), sum) {
+                (Ok(found), 0 | 1) => drop(more.remove(found)),
+                (Ok(found), _) => more[found].1 = sum - 1,
+                (Err(_), 0 | 1) => {}
+                (Err(found), _) => more.insert(found, (at as u16, sum - 1)),
+            }
+            if more.len() > MOST_WITH_MORE {
+                let mut counts = Box::new([0; CHUNK]);
+                counts.iter_mut().enumerate().for_each(|(at, count)| *count = self.get(at));
+                *self = Self::Counts(counts);
+            }
+        } else if let Self::Counts(counts) = self {
+            counts[at] = sum;
+        }
+        went_round
+    }
 }
 
 impl LinkCounts {
@@ -22,26 +97,18 @@ impl LinkCounts {
     pub fn add(&mut self, inode: InodeNr) {
         let (index, at) = (inode.0 as usize / CHUNK, inode.0 as usize % CHUNK);
         if index >= self.chunks.len() {
-            self.chunks.resize_with(index + 1, || None);
+            self.chunks.resize_with(index + 1, Counters::default);
         }
-        let chunk = self.chunks[index].get_or_insert_with(|| Box::new([0; CHUNK]));
-        match chunk[at].checked_add(1) {
-            Some(count) => chunk[at] = count,
-            None => {
-                chunk[at] = 0;
-                *self.over.entry(inode.0).or_default() += 1 << 16;
-            }
+        if self.chunks[index].add(at, 1) {
+            *self.over.entry(inode.0).or_default() += 1 << 16;
         }
     }
 
     /// The links counted for an inode.
     #[inline]
     pub fn get(&self, inode: InodeNr) -> u64 {
-        let low = self
-            .chunks
-            .get(inode.0 as usize / CHUNK)
-            .and_then(Option::as_ref)
-            .map_or(0, |chunk| chunk[inode.0 as usize % CHUNK]);
+        let chunk = self.chunks.get(inode.0 as usize / CHUNK);
+        let low = chunk.map_or(0, |chunk| chunk.get(inode.0 as usize % CHUNK));
         if self.over.is_empty() {
             return u64::from(low);
         }
@@ -52,21 +119,22 @@ impl LinkCounts {
 impl Accumulator for LinkCounts {
     fn merge(&mut self, other: Self) {
         if self.chunks.len() < other.chunks.len() {
-            self.chunks.resize_with(other.chunks.len(), || None);
+            self.chunks.resize_with(other.chunks.len(), Counters::default);
         }
         for (index, (mine, theirs)) in self.chunks.iter_mut().zip(other.chunks).enumerate() {
-            match (&mut *mine, theirs) {
-                (_, None) => {}
-                (None, theirs) => *mine = theirs,
-                (Some(mine), Some(theirs)) => {
-                    for (at, (mine, theirs)) in mine.iter_mut().zip(theirs.iter()).enumerate() {
-                        let (sum, carried) = mine.overflowing_add(*theirs);
-                        *mine = sum;
-                        if carried {
-                            // Counted inode numbers fit 32 bits.
-                            *self.over.entry((index * CHUNK + at) as u32).or_default() += 1 << 16;
-                        }
-                    }
+            match (&mut *mine, &theirs) {
+                (_, Counters::None) => continue,
+                (Counters::None, _) => {
+                    *mine = theirs;
+                    continue;
+                }
+                _ => {}
+            }
+            for at in 0..CHUNK {
+                let links = theirs.get(at);
+                if links > 0 && mine.add(at, links) {
+                    // Counted inode numbers fit 32 bits.
+                    *self.over.entry((index * CHUNK + at) as u32).or_default() += 1 << 16;
                 }
             }
         }
@@ -78,6 +146,8 @@ impl Accumulator for LinkCounts {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -90,5 +160,29 @@ mod tests {
         assert_eq!(left.get(InodeNr(5)), 136_000);
         assert_eq!(left.get(InodeNr(100_000)), 1);
         assert_eq!(left.get(InodeNr(6)), 0);
+    }
+
+    proptest! {
+        /// Few and many links an inode, so that every form of a chunk is met.
+        #[test]
+        fn counts_like_a_map(
+            left in proptest::collection::vec(0u32..2600, 0..6000),
+            right in proptest::collection::vec(0u32..2600, 0..200),
+        ) {
+            let mut map = BTreeMap::new();
+            let mut fill = |inodes: &[u32]| {
+                let mut counts = LinkCounts::default();
+                for &inode in inodes {
+                    counts.add(InodeNr(inode));
+                    *map.entry(inode).or_insert(0u64) += 1;
+                }
+                counts
+            };
+            let (mut counts, other) = (fill(&left), fill(&right));
+            counts.merge(other);
+            for inode in 0..2700 {
+                prop_assert_eq!(counts.get(InodeNr(inode)), map.get(&inode).copied().unwrap_or(0));
+            }
+        }
     }
 }

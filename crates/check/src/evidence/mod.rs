@@ -2,6 +2,7 @@
 
 pub mod block_set;
 pub mod claims;
+pub mod column;
 pub mod dir_index;
 pub mod dirs;
 pub mod inode_facts;
