@@ -164,7 +164,7 @@ fn open_unnamed(
     let block = BlockNr(0);
     let mut own = refusal.problems(block);
     own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
-    let mut places = backup_places(device, options.block_size, None);
+    let mut places = backup_places(device, options.block_size, None).chain(stated_places(device));
     let backup = places.find_map(|(block, size)| {
         let offset = block.0.checked_mul(u64::from(size))?;
         read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
@@ -308,6 +308,20 @@ fn backup_places(
     })
 }
 
+/// Places that follow from what the primary superblock states, although it cannot be used: groups
+/// may be smaller than usual. e2fsck does not look there.
+fn stated_places(device: &dyn ReadBlocks) -> impl Iterator<Item = (BlockNr, u32)> {
+    let mut bytes = [0; 1024];
+    let read = device.read_at(OFFSET_BYTES, &mut bytes).is_ok();
+    let superblock = Superblock::decode(&bytes);
+    let per_group = superblock.blocks_per_group;
+    let size = 1024u32.checked_shl(superblock.log_block_size).filter(|_| {
+        superblock.log_block_size <= 6 && superblock.log_cluster_size == superblock.log_block_size
+    });
+    let size = size.filter(|&size| read && per_group >= 8 && per_group < size * 8);
+    size.into_iter().flat_map(move |size| backup_places(device, Some(size), Some(per_group)))
+}
+
 /// Groups that may hold a backup, in ascending order.
 fn backup_groups() -> impl Iterator<Item = u64> {
     let mut next = [1u64, 5, 7];
@@ -350,6 +364,7 @@ fn no_superblock(
 /// Blocks of backup superblocks that can be used, with the block size they state.
 pub fn good_backups(device: &dyn ReadBlocks) -> Vec<(BlockNr, u32)> {
     backup_places(device, None, None)
+        .chain(stated_places(device))
         .filter(|&(block, size)| {
             block.0.checked_mul(u64::from(size)).is_some_and(|offset| {
                 read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).is_ok()

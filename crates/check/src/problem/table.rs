@@ -1804,7 +1804,7 @@ problems! {
         means "No file should be waiting for its deletion any more."
         repair "Write a clean block.";
     0x06000D "orphan-present-flag-stale" OrphanPresentFlagStale
-        Cosmetic Remark preen Orphan
+        Cosmetic Damage preen Orphan
         "the superblock says that files wait for their deletion, but the orphan file is empty"
         means "A leftover flag."
         repair "Clear the flag.";
