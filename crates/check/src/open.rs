@@ -164,17 +164,15 @@ fn open_unnamed(
     let block = BlockNr(0);
     let mut own = refusal.problems(block);
     own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
-    let mut places = backup_places(device, options.block_size, None).chain(stated_places(device));
-    let backup = places.find_map(|(block, size)| {
-        let offset = block.0.checked_mul(u64::from(size))?;
-        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
-    });
-    if let Some(candidate) = backup {
+    let take_backup = |candidate, mut own: Vec<Problem>, found: &mut Findings| {
         // With a backup in use the field is damage, but the check goes on: the finding that ends
         // a run belongs to a run that ended.
         own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
         found.0.append(&mut own);
-        return Ok(finish(device, candidate, found));
+        finish(device, candidate, found)
+    };
+    if let Some(backup) = first_backup(device, backup_places(device, options.block_size, None)) {
+        return Ok(take_backup(backup, own, found));
     }
     if matches!(refusal, Refusal::Field(_))
         && let Ok(candidate) = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed)
@@ -182,7 +180,21 @@ fn open_unnamed(
         relaxed_findings(&candidate, found);
         return Ok(finish(device, candidate, found));
     }
+    if let Some(backup) = first_backup(device, stated_places(device)) {
+        return Ok(take_backup(backup, own, found));
+    }
     Err(no_superblock(device, refusal, block, own))
+}
+
+/// The first of the places that holds a superblock which opens.
+fn first_backup(
+    device: &dyn ReadBlocks,
+    mut places: impl Iterator<Item = (BlockNr, u32)>,
+) -> Option<Candidate> {
+    places.find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    })
 }
 
 /// What the relaxed judgement let pass.
@@ -214,10 +226,7 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     found.push(Problem::GroupDescriptorsInsane { group, reason });
     let geometry = &opened.geometry;
     let known = (geometry.block_size, geometry.blocks_per_group);
-    let backup = backup_places(device, Some(known.0), Some(known.1)).find_map(|(block, size)| {
-        let offset = block.0.checked_mul(u64::from(size))?;
-        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
-    });
+    let backup = first_backup(device, backup_places(device, Some(known.0), Some(known.1)));
     if let Some(backup) = backup
         && geometry.group_count > 1
     {
