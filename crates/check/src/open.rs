@@ -164,15 +164,17 @@ fn open_unnamed(
     let block = BlockNr(0);
     let mut own = refusal.problems(block);
     own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
-    let take_backup = |candidate, mut own: Vec<Problem>, found: &mut Findings| {
+    let mut places = backup_places(device, options.block_size, None);
+    let backup = places.find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    });
+    if let Some(candidate) = backup {
         // With a backup in use the field is damage, but the check goes on: the finding that ends
         // a run belongs to a run that ended.
         own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
         found.0.append(&mut own);
-        finish(device, candidate, found)
-    };
-    if let Some(backup) = first_backup(device, backup_places(device, options.block_size, None)) {
-        return Ok(take_backup(backup, own, found));
+        return Ok(finish(device, candidate, found));
     }
     if matches!(refusal, Refusal::Field(_))
         && let Ok(candidate) = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed)
@@ -180,21 +182,7 @@ fn open_unnamed(
         relaxed_findings(&candidate, found);
         return Ok(finish(device, candidate, found));
     }
-    if let Some(backup) = first_backup(device, stated_places(device)) {
-        return Ok(take_backup(backup, own, found));
-    }
     Err(no_superblock(device, refusal, block, own))
-}
-
-/// The first of the places that holds a superblock which opens.
-fn first_backup(
-    device: &dyn ReadBlocks,
-    mut places: impl Iterator<Item = (BlockNr, u32)>,
-) -> Option<Candidate> {
-    places.find_map(|(block, size)| {
-        let offset = block.0.checked_mul(u64::from(size))?;
-        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
-    })
 }
 
 /// What the relaxed judgement let pass.
@@ -226,10 +214,16 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     found.push(Problem::GroupDescriptorsInsane { group, reason });
     let geometry = &opened.geometry;
     let known = (geometry.block_size, geometry.blocks_per_group);
-    let backup = first_backup(device, backup_places(device, Some(known.0), Some(known.1)));
+    let backup = backup_places(device, Some(known.0), Some(known.1)).find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    });
     if let Some(backup) = backup
         && geometry.group_count > 1
     {
+        // What the device cannot read is worth a word whichever descriptors are used.
+        own.0.retain(|problem| matches!(problem, Problem::UnreadableGroupDescriptors { .. }));
+        found.0.append(&mut own.0);
         return finish(device, backup, found);
     }
     found.0.append(&mut own.0);
@@ -317,20 +311,6 @@ fn backup_places(
     })
 }
 
-/// Places that follow from what the primary superblock states, although it cannot be used: groups
-/// may be smaller than usual. e2fsck does not look there.
-fn stated_places(device: &dyn ReadBlocks) -> impl Iterator<Item = (BlockNr, u32)> {
-    let mut bytes = [0; 1024];
-    let read = device.read_at(OFFSET_BYTES, &mut bytes).is_ok();
-    let superblock = Superblock::decode(&bytes);
-    let per_group = superblock.blocks_per_group;
-    let size = 1024u32.checked_shl(superblock.log_block_size).filter(|_| {
-        superblock.log_block_size <= 6 && superblock.log_cluster_size == superblock.log_block_size
-    });
-    let size = size.filter(|&size| read && per_group >= 8 && per_group < size * 8);
-    size.into_iter().flat_map(move |size| backup_places(device, Some(size), Some(per_group)))
-}
-
 /// Groups that may hold a backup, in ascending order.
 fn backup_groups() -> impl Iterator<Item = u64> {
     let mut next = [1u64, 5, 7];
@@ -373,7 +353,6 @@ fn no_superblock(
 /// Blocks of backup superblocks that can be used, with the block size they state.
 pub fn good_backups(device: &dyn ReadBlocks) -> Vec<(BlockNr, u32)> {
     backup_places(device, None, None)
-        .chain(stated_places(device))
         .filter(|&(block, size)| {
             block.0.checked_mul(u64::from(size)).is_some_and(|offset| {
                 read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).is_ok()

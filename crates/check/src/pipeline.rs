@@ -114,7 +114,7 @@ fn passes(
     clock.end("link counts");
 
     let clusters_used = checks::bitmaps::check(&volume, &facts, &claims, &pool, &mut found);
-    checks::orphan_file::check(&volume, options.journal, &mut found);
+    checks::orphan_file::check(&volume, &mut found);
     checks::quota::check(&volume, &inodes.quota, &mut found);
     clock.end("bitmaps");
     let paths = checks::paths::find(&cx, &tree, &inodes_of(&found), &pool);

@@ -1,6 +1,6 @@
 //! Check: what the blocks listed in the bad-block inode hit.
 //! Reads: the map of inode 1.  Keeps: nothing.  Emits: `Badblocks*`, `*OnBadBlock`,
-//! `BadBlockOwnerUnknown`, `BadBlockListUnreadable`, `UnreadableInodeTable`.
+//! `BadBlockOwnerUnknown`, `BadBlockListUnreadable`.
 //! Does not verify: the inode itself, and its claims (`checks/reserved_inodes.rs`).
 
 use std::collections::{BTreeMap, HashSet};
@@ -121,14 +121,7 @@ fn judge(
         // A bad block of an inode table only takes the inodes in it, but it must not be the list's.
         let table = desc.inode_table.0;
         let end = table.saturating_add(u64::from(geometry.inode_table_blocks));
-        let per_block = geometry.block_size / geometry.inode_size;
-        let scanned = volume.used_inodes_bound(group).div_ceil(per_block);
-        for (&block, _) in listed.range(BlockNr(table)..BlockNr(end)) {
-            explained.insert(block);
-            if block.0 - table < u64::from(scanned) {
-                found.push(Problem::UnreadableInodeTable { group, block });
-            }
-        }
+        explained.extend(listed.range(BlockNr(table)..BlockNr(end)).map(|(&block, _)| block));
         if group.0 == 0 && listed.contains_key(&desc.inode_table) {
             let block = desc.inode_table;
             found.push(Problem::BadblocksListContainsItself { inode, block });

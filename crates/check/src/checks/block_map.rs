@@ -114,8 +114,6 @@ impl Walk<'_, '_, '_> {
             Some(FileType::Regular) => {
                 too_many.then_some(Problem::FileTooBig { inode, logical, block })
             }
-            // The list of bad blocks has no type.
-            None if inode == InodeNr::BAD_BLOCKS => None,
             _ => (first > 0).then_some(Problem::SymlinkTooBig { inode, logical, block }),
         }
     }

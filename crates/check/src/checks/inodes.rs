@@ -35,8 +35,11 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         evidence.found.push(Problem::InodeBlockGarbage { inode: cx.number, block });
         return Facts::used(cx.inode.file_type()).with_bad();
     }
+    // Of the inodes with a role, the orphan file alone may be deleted as any file is.
+    let deleted = base.links_count == 0 && !cx.volume.geometry.is_reserved(cx.number);
     match role {
         Role::Ordinary | Role::Root => check_named(cx, role, evidence),
+        Role::OrphanFile if deleted => check_named(cx, Role::Ordinary, evidence),
         Role::BadBlocks => {
             reserved_inodes::check_bad_blocks(cx, evidence);
             Facts::used(None)

@@ -4,19 +4,15 @@
 
 use floe_format::ext::inode::Inode;
 use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
-use floe_format::ext::superblock::STATE_ERROR;
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{InodeNr, LogicalBlock};
 
 use crate::journal::block_map::{BlockMap, read_inode};
-use crate::options::JournalUse;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
-/// Checks the orphan file. Slots with inodes that recovery empties are no damage, nor is a flag
-/// that recovery clears.
-pub fn check(volume: &Volume<'_>, journal: JournalUse, found: &mut Findings) {
-    let recovers = journal == JournalUse::Replay && volume.superblock.state & STATE_ERROR == 0;
+/// Checks the orphan file. Slots with inodes that recovery empties are no damage.
+pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     let present = volume.has_ro_compat(RoCompat::ORPHAN_PRESENT);
     if !volume.has_compat(Compat::ORPHAN_FILE) {
         if present {
@@ -30,7 +26,7 @@ pub fn check(volume: &Volume<'_>, journal: JournalUse, found: &mut Findings) {
     }
     let before = found.0.len();
     let pending = judge(volume, inode, found);
-    if present && !pending && !recovers && found.0.len() == before {
+    if present && !pending && found.0.len() == before {
         found.push(Problem::OrphanPresentFlagStale);
     }
 }

@@ -102,12 +102,7 @@ impl QuotaFile<'_> {
             return None;
         }
         let blocks = file.size_bytes() / quota::BLOCK_SIZE as u64;
-        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
-        if header.blocks > blocks || header.free_block.max(header.free_entry) >= header.blocks {
-            found.push(self.fault(0, "its header counts more blocks than it has"));
-            return None;
-        }
-        let blocks = header.blocks;
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).min(header.blocks);
         let mut stored = BTreeMap::new();
         let mut faults = Vec::new();
         let walked = quota::walk(

@@ -7,36 +7,68 @@
 
 mod attributes;
 mod bad_blocks;
+mod bitmaps;
 mod block_maps;
+mod connectivity;
+mod directories;
+mod edits;
 mod extents;
+mod external;
+mod groups;
+mod htrees;
 mod index_roots;
 mod inodes;
+mod journals;
+mod orphans;
 mod shared_blocks;
 mod superblocks;
+mod unreadable;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use floe_blockdev::FileDevice;
+use floe_blockdev::{Fault, Faulty};
 use floe_check::problem::{ROWS, Row};
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem, check};
+use floe_format::BlockNr;
 use floe_testkit::recipe::Recipe;
-use floe_testkit::{oracle, tool};
+use floe_testkit::volume::Volume;
+use floe_testkit::{Image, oracle, tool};
 
 /// A recipe, and how its image is judged.
 struct Case {
     recipe: Recipe,
     /// Why e2fsck's verdict differs from ours, where it does.
     unlike_e2fsck: Option<&'static str>,
+    /// Why e2fsck's verdict is not asked for, where it cannot be had.
+    not_by_e2fsck: Option<&'static str>,
     /// Whether the journal is replayed first; e2fsck's `-n` never does.
     journal: JournalUse,
     /// Whether e2fsck must find all of what is expected, too.
     same_codes: bool,
+    /// What counts as now; `None`: far in the future.
+    now_seconds: Option<i64>,
+    /// The device of the journal.
+    external_journal: Option<Image>,
+    /// Blocks that cannot be read.
+    unreadable: Option<FindBlocks>,
 }
+
+/// Finds blocks of an image.
+type FindBlocks = Box<dyn Fn(&Volume<'_>) -> Vec<BlockNr> + Send + Sync>;
 
 impl From<Recipe> for Case {
     fn from(recipe: Recipe) -> Self {
-        Self { recipe, unlike_e2fsck: None, journal: JournalUse::Ignore, same_codes: false }
+        Self {
+            recipe,
+            unlike_e2fsck: None,
+            not_by_e2fsck: None,
+            journal: JournalUse::Ignore,
+            same_codes: false,
+            now_seconds: None,
+            external_journal: None,
+            unreadable: None,
+        }
     }
 }
 
@@ -59,9 +91,38 @@ impl Case {
             .collect()
     }
 
-    /// Judge the file system as it is after recovery.
+    /// e2fsck asks about it before its first pass, and forgets the answer no: `-n` exits with 0.
+    fn forgotten(self) -> Self {
+        self.unlike_e2fsck("it forgets what it was not allowed to repair before its first pass")
+    }
+
+    /// Judge the file system as it is after recovery, which e2fsck does only while it repairs.
     fn recovered(mut self) -> Self {
         self.journal = JournalUse::Replay;
+        self.not_by_e2fsck = Some("it recovers only while it repairs");
+        self
+    }
+
+    /// Judge the times by this clock.
+    fn at(mut self, now_seconds: i64) -> Self {
+        self.now_seconds = Some(now_seconds);
+        self
+    }
+
+    /// The journal lies on this device.
+    fn with_journal(mut self, device: Image) -> Self {
+        self.external_journal = Some(device);
+        self.not_by_e2fsck = Some("it finds journals among the devices of the machine only");
+        self
+    }
+
+    /// Some blocks cannot be read.
+    fn unreadable(
+        mut self,
+        find: impl Fn(&Volume<'_>) -> Vec<BlockNr> + Send + Sync + 'static,
+    ) -> Self {
+        self.unreadable = Some(Box::new(find));
+        self.not_by_e2fsck = Some("files can be read");
         self
     }
 
@@ -78,14 +139,21 @@ impl Case {
             Ok(image) => image,
             Err(error) => return vec![format!("{name}: cannot be built: {error:#}")],
         };
+        let blocks = match &self.unreadable {
+            Some(find) => find(&Volume::open(&image).expect("the image is whole")),
+            None => Vec::new(),
+        };
+        let block_bytes = u32::try_from(self.recipe.profile().block_size()).expect("small");
         let judge = |threads| {
-            let device = FileDevice::open(image.path()).expect("the image was just written");
-            let journal = self.journal;
-            match check(&device, &CheckOptions { threads, journal, ..CheckOptions::default() }) {
+            let faults = blocks.iter().map(|&block| (block, Fault::Unreadable));
+            let device = Faulty::new(&image, block_bytes, faults);
+            let mut options = CheckOptions { threads, journal: self.journal, ..Default::default() };
+            options.now_seconds = self.now_seconds.unwrap_or(options.now_seconds);
+            options.external_journal = self.external_journal.as_ref().map(|device| device as _);
+            match check(&device, &options) {
                 Ok(report) => report.found,
                 Err(CheckError::Fatal { problem }) => vec![problem],
                 Err(CheckError::NoSuperblock { problems, .. }) => problems,
-                Err(CheckError::UnknownFeatures { .. }) => Vec::new(),
                 Err(error) => panic!("{name}: {error}"),
             }
         };
@@ -99,6 +167,9 @@ impl Case {
             if !ids.contains(id) {
                 faults.push(format!("{name}: {id} is not in {ids:?}"));
             }
+        }
+        if self.not_by_e2fsck.is_some() {
+            return faults;
         }
         let verdict = oracle::e2fsck(&image).expect("e2fsck runs");
         let ours = found.iter().any(is_damage);
@@ -148,12 +219,21 @@ fn cases() -> Vec<Case> {
     [
         attributes::cases(),
         bad_blocks::cases(),
+        bitmaps::cases(),
         block_maps::cases(),
+        connectivity::cases(),
+        directories::cases(),
         extents::cases(),
+        external::cases(),
+        groups::cases(),
+        htrees::cases(),
         index_roots::cases(),
         inodes::cases(),
+        journals::cases(),
+        orphans::cases(),
         shared_blocks::cases(),
         superblocks::cases(),
+        unreadable::cases(),
     ]
     .into_iter()
     .flatten()

@@ -1,24 +1,206 @@
 //! The superblock and its backups.
 
 use floe_testkit::Profile;
-use floe_testkit::recipe::{Recipe, superblock};
+use floe_testkit::recipe::{Edit, Recipe, backup, bytes, inode, superblock};
 
 use crate::Case;
 
-/// A recipe on the standard image.
-fn k1(name: &str, ids: &[&'static str]) -> Recipe {
-    Recipe::new(name).expect(ids)
+/// 2024-01-01, the clock of the tools, as `s_mtime` has it.
+const NOW: u32 = 1_704_067_200;
+
+fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
+    Recipe::new(name).on(profile).edit(edit).expect(ids).into()
 }
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
+    [unusable(), features(), sizes(), times_and_states(), backups()].into_iter().flatten().collect()
+}
+
+fn unusable() -> Vec<Case> {
+    use Profile::*;
     vec![
-        k1("inode count", &["inode-count-mismatch"])
-            .edit(superblock(|sb| sb.inodes_count += 8))
+        case(
+            "no superblock",
+            Ext2K1,
+            superblock(|sb| sb.magic = 0),
+            &["superblock-unusable", "primary-superblock-open-failed"],
+        ),
+        case(
+            "block size",
+            Ext4K1,
+            superblock(|sb| sb.log_block_size = 20),
+            &["superblock-field-out-of-range", "primary-superblock-open-failed"],
+        ),
+        case(
+            "first data block",
+            Ext4K1,
+            superblock(|sb| sb.first_data_block = 0),
+            &["first-data-block-wrong"],
+        ),
+        Recipe::new("cut off")
+            .on(NoFlexBg)
+            .cut(5 << 20)
+            .expect(&["filesystem-exceeds-device", "image-truncated"])
             .into(),
-        k1("no uuid", &["uuid-missing"])
-            .on(Profile::Ext2K1)
-            .edit(superblock(|sb| sb.uuid = [0; 16]))
+        case("revision", Ext4K1, superblock(|sb| sb.rev_level = 9), &["unknown-revision"]),
+        case("encoding", Casefold, superblock(|sb| sb.encoding = 7), &["unknown-name-encoding"]),
+        case(
+            "checksum",
+            Ext4K1,
+            bytes(1024 + 0x78, b"volume".to_vec()),
+            &["superblock-checksum-bad"],
+        ),
+    ]
+}
+
+fn features() -> Vec<Case> {
+    use Profile::*;
+    vec![
+        case("no uuid", Ext2K1, superblock(|sb| sb.uuid = [0; 16]), &["uuid-missing"]),
+        case("the Hurd's", Ext2K1, superblock(|sb| sb.creator_os = 1), &["hurd-filetype-feature"]),
+        case(
+            "revision 0",
+            Ext2Rev0,
+            superblock(|sb| sb.feature_compat |= 8),
+            &["revision-zero-with-features"],
+        ),
+        case(
+            "two checksums",
+            Ext4K1,
+            superblock(|sb| sb.feature_ro_compat |= 0x10),
+            &["gdt-csum-and-metadata-csum-both-set"],
+        ),
+        case(
+            "seed alone",
+            CsumSeed,
+            superblock(|sb| sb.feature_ro_compat &= !0x400),
+            &["csum-seed-without-metadata-csum"],
+        ),
+        case(
+            "no extents",
+            Ext4K1,
+            superblock(|sb| sb.feature_incompat &= !0x40),
+            &["64bit-without-extents"],
+        ),
+        Recipe::new("two ways to grow")
+            .edit(superblock(|sb| {
+                sb.feature_incompat |= 0x10;
+                sb.first_meta_bg = 1;
+            }))
+            .expect(&["resize-inode-with-meta-bg"])
+            .into(),
+        case("hash sign", Ext4K1, superblock(|sb| sb.flags &= !3), &["dirhash-signedness-unset"]),
+        case("test", Ext4K1, superblock(|sb| sb.flags |= 4), &["test-fs-flag-set"]),
+        case(
+            "not growing",
+            Ext4K1,
+            superblock(|sb| sb.feature_compat &= !0x10),
+            &["reserved-gdt-without-resize-inode", "resize-inode-leftover"],
+        )
+        .forgotten(),
+        case("resize inode", Ext4K1, inode("<7>").block_word(13, 9000), &["resize-inode-invalid"]),
+        case("large file", Ext4K1, inode("/blocks").size(3 << 30), &[]),
+        Recipe::new("no large files")
+            .edit(superblock(|sb| sb.feature_ro_compat &= !2))
+            .edit(inode("/unwritten").size(3 << 30))
+            .expect(&["large-file-feature-missing"])
             .into(),
     ]
+}
+
+fn sizes() -> Vec<Case> {
+    use Profile::*;
+    vec![
+        case(
+            "inode count",
+            Ext4K1,
+            superblock(|sb| sb.inodes_count += 8),
+            &["inode-count-mismatch"],
+        ),
+        case(
+            "meta groups",
+            MetaBg,
+            superblock(|sb| sb.first_meta_bg = 9999),
+            &["first-meta-bg-too-big"],
+        ),
+        case(
+            "small extra",
+            Ext4K1,
+            superblock(|sb| sb.min_extra_isize = 3),
+            &["min-extra-isize-bad"],
+        ),
+        case(
+            "wanted extra",
+            Ext4K1,
+            superblock(|sb| sb.want_extra_isize = 999),
+            &["want-extra-isize-bad"],
+        ),
+        case(
+            "quota elsewhere",
+            Quota,
+            superblock(|sb| sb.usr_quota_inum = 14),
+            &["quota-inode-not-reserved"],
+        ),
+        case(
+            "quota in root",
+            Quota,
+            superblock(|sb| sb.usr_quota_inum = 2),
+            &["quota-inode-number-invalid"],
+        ),
+        case(
+            "free blocks",
+            Ext4K1,
+            superblock(|sb| sb.free_blocks_count_lo += 1),
+            &["free-block-total-wrong"],
+        ),
+        case(
+            "free inodes",
+            Ext4K1,
+            superblock(|sb| sb.free_inodes_count += 1),
+            &["free-inode-total-wrong"],
+        ),
+    ]
+}
+
+fn times_and_states() -> Vec<Case> {
+    use Profile::*;
+    let now = i64::from(NOW);
+    vec![
+        case(
+            "mounted tomorrow",
+            Ext4K1,
+            superblock(|sb| sb.mtime = NOW + 90_000),
+            &["last-mount-time-in-future"],
+        )
+        .at(now),
+        case(
+            "written tomorrow",
+            Ext4K1,
+            superblock(|sb| sb.wtime = NOW + 90_000),
+            &["last-write-time-in-future"],
+        )
+        .at(now),
+        case(
+            "mounted soon",
+            Ext4K1,
+            superblock(|sb| sb.mtime = NOW + 3600),
+            &["last-mount-time-slightly-ahead"],
+        )
+        .at(now),
+        case(
+            "written soon",
+            Ext4K1,
+            superblock(|sb| sb.wtime = NOW + 3600),
+            &["last-write-time-slightly-ahead"],
+        )
+        .at(now),
+        case("dirty", Ext4K1, superblock(|sb| sb.state = 0), &["not-cleanly-unmounted"]),
+        case("errors", Ext4K1, superblock(|sb| sb.error_count = 1), &["kernel-recorded-errors"]),
+    ]
+}
+
+fn backups() -> Vec<Case> {
+    use Profile::*;
+    vec![case("old backup", Ext4K1, backup(1, |sb| sb.inodes_count = 1), &[])]
 }

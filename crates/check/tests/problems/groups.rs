@@ -1,0 +1,100 @@
+//! Group descriptors, and what they say of places and counts.
+
+use floe_format::BlockNr;
+use floe_testkit::Profile;
+use floe_testkit::recipe::{Edit, Recipe, descriptor};
+
+use crate::Case;
+
+fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
+    Recipe::new(name).on(profile).edit(edit).expect(ids).into()
+}
+
+/// The recipes of this module. A file system of one group has no backup to turn to, so that what is
+/// wrong with its descriptor stays.
+pub(super) fn cases() -> Vec<Case> {
+    use Profile::*;
+    const FAR: BlockNr = BlockNr(1 << 30);
+    vec![
+        case(
+            "block bitmap",
+            Bigalloc,
+            descriptor(0, |desc| desc.block_bitmap = FAR),
+            &["group-block-bitmap-out-of-range"],
+        ),
+        case(
+            "inode bitmap",
+            Bigalloc,
+            descriptor(0, |desc| desc.inode_bitmap = FAR),
+            &["group-inode-bitmap-out-of-range"],
+        ),
+        case(
+            "inode table",
+            Bigalloc,
+            descriptor(0, |desc| desc.inode_table = FAR),
+            &["group-inode-table-out-of-range"],
+        ),
+        case(
+            "insane",
+            Ext4K1,
+            descriptor(1, |desc| desc.inode_table = FAR),
+            &["group-descriptors-insane"],
+        ),
+        case(
+            "checksum",
+            Ext4K1,
+            descriptor(1, |desc| desc.checksum ^= 1),
+            &["group-descriptor-checksum-bad"],
+        ),
+        case(
+            "uninit without checksums",
+            NoCsum,
+            descriptor(1, |desc| desc.flags |= 1),
+            &["group-uninit-without-checksum-feature"],
+        )
+        .forgotten(),
+        case(
+            "unused inodes",
+            Ext4K1,
+            descriptor(1, |desc| desc.itable_unused = 5000),
+            &["group-itable-unused-too-large"],
+        )
+        .forgotten(),
+        case(
+            "last group",
+            Ext4K1,
+            descriptor(3, |desc| desc.flags |= 2),
+            &["last-group-block-uninit"],
+        ),
+        case(
+            "free inodes",
+            Ext4K1,
+            descriptor(0, |desc| desc.free_inodes_count -= 1),
+            &["group-free-inode-count-wrong"],
+        ),
+        case(
+            "free blocks",
+            Ext4K1,
+            descriptor(0, |desc| desc.free_blocks_count += 1),
+            &["group-free-block-count-wrong"],
+        ),
+        case(
+            "directories",
+            Ext4K1,
+            descriptor(0, |desc| desc.used_dirs_count += 1),
+            &["group-directory-count-wrong"],
+        ),
+        case(
+            "blocks in uninit",
+            Ext4K1,
+            descriptor(0, |desc| desc.flags |= 2),
+            &["block-used-in-uninit-group"],
+        ),
+        case(
+            "inodes in uninit",
+            Ext4K1,
+            descriptor(0, |desc| desc.flags |= 1),
+            &["inode-used-in-uninit-group"],
+        ),
+    ]
+}

@@ -1,0 +1,83 @@
+//! The journal in an inode, and multiple-mount protection.
+
+use floe_testkit::Profile;
+use floe_testkit::recipe::{Edit, Recipe, inode, journal_superblock, mmp, superblock};
+
+use crate::Case;
+use crate::edits::{HAS_JOURNAL, RECOVER, needs_recovery};
+
+fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
+    Recipe::new(name).on(profile).edit(edit).expect(ids).into()
+}
+
+/// The recipes of this module. Numbers of a journal have their high byte first.
+pub(super) fn cases() -> Vec<Case> {
+    [superblocks(), contents(), mmps()].into_iter().flatten().collect()
+}
+
+fn superblocks() -> Vec<Case> {
+    use Profile::*;
+    let put = |at, value: u32| journal_superblock().put(at, value.to_be_bytes());
+    vec![
+        case("journal inode", Ext4K1, inode("<8>").mode(0), &["journal-inode-invalid"]),
+        case("journal block size", Ext4K1, put(0x0c, 2048), &["journal-superblock-corrupt"]),
+        case(
+            "journal unused",
+            Ext4K1,
+            superblock(|sb| sb.feature_compat &= !HAS_JOURNAL),
+            &["journal-present-without-feature"],
+        )
+        .forgotten(),
+        case(
+            "recovery of nothing",
+            NoJournal,
+            superblock(|sb| sb.feature_incompat |= RECOVER),
+            &["needs-recovery-without-journal"],
+        ),
+        case("journal data", Ext4K1, put(0x1c, 1), &["journal-has-data-without-needs-recovery"])
+            .forgotten(),
+        case("journal ro feature", Ext4K1, put(0x2c, 1), &["journal-unknown-rocompat-feature"]),
+        case("journal feature", Ext4K1, put(0x28, 1 << 24), &["journal-unknown-incompat-feature"]),
+        case("journal version", Ext4K1, put(0x04, 9), &["journal-version-unknown"]),
+        Case::from(
+            Recipe::new("journal leftovers")
+                .edit(put(0x04, 3))
+                .edit(put(0x40, 1))
+                .expect(&["journal-stale-v2-fields"]),
+        )
+        .forgotten(),
+        case(
+            "journal copy",
+            Ext4K1,
+            superblock(|sb| sb.jnl_blocks[5] ^= 1),
+            &["journal-inode-backup-stale"],
+        ),
+        case("journal error", Ext4K1, put(0x20, 5), &["journal-error-recorded"]),
+    ]
+}
+
+fn contents() -> Vec<Case> {
+    let put = |at, value: u32| journal_superblock().put(at, value.to_be_bytes());
+    let pending =
+        |name: &str, start| Recipe::new(name).edit(needs_recovery()).edit(put(0x1c, start));
+    vec![
+        pending("recovery", 1).expect(&["recovery-pending"]).into(),
+        Case::from(pending("log bounds", 0x00ff_ffff).expect(&["journal-transaction-corrupt"]))
+            .recovered(),
+    ]
+}
+
+fn mmps() -> Vec<Case> {
+    use Profile::Mmp;
+    vec![
+        case(
+            "mmp place",
+            Mmp,
+            superblock(|sb| sb.mmp_block = 1 << 40),
+            &["mmp-block-out-of-range"],
+        ),
+        case("mmp magic", Mmp, mmp().put32(0, 5), &["mmp-magic-bad"]),
+        case("mmp checksum", Mmp, mmp().put32(16, 5).stale(), &["mmp-checksum-bad"]),
+        case("mmp fsck", Mmp, mmp().put32(4, 0xe24d_4d50), &["mmp-in-use"]),
+    ]
+}

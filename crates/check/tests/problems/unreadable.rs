@@ -1,0 +1,29 @@
+//! Blocks that the device cannot read.
+
+use floe_format::GroupNr;
+use floe_testkit::Profile;
+use floe_testkit::recipe::Recipe;
+
+use crate::Case;
+use crate::edits::{data_of, inode_table, nodes_of};
+
+fn case(name: &str, profile: Profile, ids: &[&'static str]) -> Case {
+    Recipe::new(name).on(profile).expect(ids).into()
+}
+
+/// The recipes of this module.
+pub(super) fn cases() -> Vec<Case> {
+    use Profile::*;
+    vec![
+        case("unreadable node", Ext4K1, &["unreadable-block"])
+            .unreadable(|volume| nodes_of(volume, "/fragmented")),
+        case("unreadable table", Ext4K1, &["unreadable-inode-table"])
+            .unreadable(|volume| inode_table(volume, 0)),
+        case("unreadable bitmap", Ext4K1, &["unreadable-bitmap"])
+            .unreadable(|volume| vec![volume.desc(GroupNr(0)).expect("a group").block_bitmap]),
+        case("unreadable descriptors", Ext4K1, &["unreadable-group-descriptors"])
+            .unreadable(|volume| vec![volume.geometry.primary_desc_block(0)]),
+        case("unreadable directory", Ext4K1, &["dir-block-read-error"])
+            .unreadable(|volume| data_of(volume, "/dir")),
+    ]
+}
