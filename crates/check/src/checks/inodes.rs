@@ -192,10 +192,10 @@ fn check_fields(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
         found.push(Problem::EaInodeFlagOnNonRegular { inode });
     }
     if flags.contains(InodeFlags::INDEX) {
-        if !volume.has_compat(Compat::DIR_INDEX) {
-            found.push(Problem::IndexFlagWithoutDirIndex { inode });
-        } else if !is_dir {
+        if !is_dir {
             found.push(Problem::IndexFlagOnNonDirectory { inode });
+        } else if !volume.has_compat(Compat::DIR_INDEX) {
+            found.push(Problem::IndexFlagWithoutDirIndex { inode });
         }
     }
 }

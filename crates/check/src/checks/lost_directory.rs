@@ -1,9 +1,9 @@
 //! Check: an inode whose type was overwritten while its first block still holds a directory.
 
-use floe_format::BlockNr;
 use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::layout::{le16_at, le32_at};
+use floe_format::{BlockNr, InodeNr};
 
 use crate::inode_pass::InodeCx;
 
@@ -21,7 +21,7 @@ pub fn is_really_directory(
     }
     let flags = cx.inode.flags();
     if flags.contains(InodeFlags::INLINE_DATA) {
-        return false;
+        return is_inline_directory(cx);
     }
     let is_device = matches!(file_type, Some(FileType::CharDevice | FileType::BlockDevice));
     let block = if flags.contains(InodeFlags::EXTENTS) {
@@ -52,6 +52,22 @@ pub fn is_really_directory(
     geometry.contains(block)
         && cx.volume.read_block(block, buffer).is_ok()
         && starts_as_directory(buffer, cx.number.0)
+}
+
+/// Whether inline data starts with the number of a parent and an entry that fits behind it: there are
+/// no names to recognize.
+fn is_inline_directory(cx: &InodeCx<'_>) -> bool {
+    let geometry = &cx.volume.geometry;
+    let bytes = &cx.inode.base.block;
+    let plausible = |number: u32, or: u32| {
+        let inode = InodeNr(number);
+        number == or || (!geometry.is_reserved(inode) && number < geometry.inodes_count)
+    };
+    let (parent, child) = (cx.inode.block_word(0), cx.inode.block_word(1));
+    cx.inode.size_bytes().is_multiple_of(4)
+        && parent.is_some_and(|parent| plausible(parent, InodeNr::ROOT.0))
+        && child.is_some_and(|child| plausible(child, 0))
+        && le16_at(bytes, 8).is_some_and(|rec_len| usize::from(rec_len) <= bytes.len() - 4)
 }
 
 /// Whether a block starts with `.` naming `inode` and then `..`.

@@ -5,6 +5,7 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::features::Incompat;
 
 use crate::inode_pass::{InodeCx, InodeEvidence};
 use crate::problem::{Problem, Sink};
@@ -13,7 +14,10 @@ use crate::problem::{Problem, Sink};
 pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let Some(invalid) = invalid_row(cx.inode.file_type()) else { return };
     let (inode, flags) = (cx.number, cx.inode.flags());
-    if flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
+    let volume = cx.volume;
+    let known =
+        volume.has_incompat(Incompat::EXTENTS) || volume.has_incompat(Incompat::INLINE_DATA);
+    if known && flags.contains(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA) {
         // Both at once are no proof of another type: they are dropped together.
         extents_or_inline(cx, evidence);
     } else if let Some(reason) = invalid_reason(cx) {

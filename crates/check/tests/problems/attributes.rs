@@ -196,6 +196,11 @@ fn inline_data() -> Vec<(Who, Recipe)> {
     vec![
         (
             Both,
+            case("no data, nowhere", on, put16("/ea", FIRST + 2, 400))
+                .expect(&["inline-data-attr-missing"]),
+        ),
+        (
+            Both,
             case("attribute", on, put32("/medium", 160, 0)).expect(&["inline-data-attr-missing"]),
         ),
         (Both, case("shorter file", on, inode("/medium").size(100))),
@@ -267,6 +272,11 @@ fn symlinks_and_special_files() -> Vec<(Who, Recipe)> {
         (Both, case("b", on, inode("/block").set_flags(EXTENTS)).expect(&["block-device-invalid"])),
         (Both, case("p", on, inode("/fifo").set_flags(INDEX)).expect(&["fifo-invalid"])),
         (Both, case("s", on, inode("/socket").set_flags(EXTENTS)).expect(&["socket-invalid"])),
+        (
+            Both,
+            case("old flags", Profile::Ext3, inode("/fifo").set_flags(INLINE | EXTENTS))
+                .expect(&["fifo-invalid"]),
+        ),
         (
             Both,
             case("inline", Profile::InlineData, inode("/fifo").set_flags(INLINE | EXTENTS))

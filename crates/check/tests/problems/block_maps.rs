@@ -74,7 +74,7 @@ fn recipes() -> Vec<Recipe> {
             raw[0x60..0x64].copy_from_slice(&(top.0 as u32).to_le_bytes());
             let mut pointers = volume.block(top)?;
             pointers.fill(0);
-            pointers[255 * 4..].copy_from_slice(&(mid.0 as u32).to_le_bytes());
+            pointers[255 * 4..256 * 4].copy_from_slice(&(mid.0 as u32).to_le_bytes());
             volume.put_block(top, &pointers)?;
             volume.put_inode(number, &raw)
         })),

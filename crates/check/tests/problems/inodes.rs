@@ -97,6 +97,12 @@ fn roles() -> Vec<Recipe> {
             .edit(superblock(|sb| sb.feature_compat &= !0x1000)),
         on(Profile::Ext3, "a directory called a fifo", &["inode-is-really-directory"])
             .edit(inode("/dir/sub").mode(0o010_755)),
+        on(
+            Profile::InlineData,
+            "an inline directory called a pipe",
+            &["inode-is-really-directory"],
+        )
+        .edit(inode("/dir/sub").mode(0o010_755)),
         k1("an extent directory called a socket", &["inode-is-really-directory"])
             .edit(inode("/dir/sub").mode(0o140_755)),
     ]
@@ -146,6 +152,8 @@ fn flags() -> Vec<Recipe> {
         k1("an immutable fifo", &["special-file-immutable-flag"])
             .edit(inode("/fifo").set_flags(IMMUTABLE)),
         k1("an indexed file", &["index-flag-on-non-directory"])
+            .edit(inode("/file").set_flags(INDEX)),
+        on(Profile::NoDirIndex, "an indexed file of old", &["index-flag-on-non-directory"])
             .edit(inode("/file").set_flags(INDEX)),
         k1("indexes not announced", &["index-flag-without-dir-index"])
             .edit(superblock(|sb| sb.feature_compat &= !0x20)),

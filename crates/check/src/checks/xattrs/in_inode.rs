@@ -27,6 +27,7 @@ pub(super) fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut 
         // The end marker needs room too.
         left: bytes.len().saturating_sub(IBODY_HEADER_SIZE),
         values_elsewhere: false,
+        bytes: bytes.len().saturating_sub(IBODY_HEADER_SIZE),
         of_inode: OfInode::default(),
     };
     let judged = walk.run(&mut region, evidence);
@@ -53,6 +54,8 @@ struct Walk<'a> {
     /// Bytes that entries and values, the latter unpadded, may still take.
     left: usize,
     values_elsewhere: bool,
+    /// Bytes behind the magic.
+    bytes: usize,
     of_inode: OfInode,
 }
 
@@ -75,8 +78,10 @@ impl Walk<'_> {
             self.left = self.left.checked_sub(len).ok_or_else(|| overlap(entry.offset))?;
             self.value(&entry, region, evidence, &overlap)?;
             if entry.name_index == INDEX_SYSTEM && entry.name == inline_data::ATTRIBUTE_NAME {
+                // No bytes, but at no place: e2fsck's library does not find the attribute then.
+                let inside = usize::from(entry.value_offs) <= self.bytes;
                 self.of_inode.inline_bytes =
-                    self.area.value(&entry).map(|value| value.len() as u32);
+                    self.area.value(&entry).filter(|_| inside).map(|value| value.len() as u32);
             }
         }
         if region.take(IBODY_HEADER_SIZE + end, 4) { Ok(()) } else { Err(overlap(end)) }
