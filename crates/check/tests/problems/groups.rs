@@ -12,6 +12,7 @@ fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str
 
 /// The recipes of this module. A file system of one group has no backup to turn to, so that what is
 /// wrong with its descriptor stays.
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 pub(super) fn cases() -> Vec<Case> {
     use Profile::*;
     const FAR: BlockNr = BlockNr(1 << 30);
