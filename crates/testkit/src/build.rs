@@ -37,7 +37,7 @@ const HASH_SEED: &str = "f10e0000-0005-4006-8007-000000000008";
 
 /// The populated image of a profile: a private copy. The image itself is built once per process.
 ///
-/// Which files it holds says [`populate`]'s documentation: see [`Content`].
+/// Which files it holds says the module `populate`.
 ///
 /// # Errors
 /// A tool is missing or refuses, or e2fsck does not find the image clean.
