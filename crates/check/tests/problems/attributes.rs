@@ -32,7 +32,7 @@ enum Who {
 use Who::{Both, Floe, Remark};
 
 fn case(name: &str, profile: Profile, edit: impl Into<Edit>) -> Recipe {
-    Recipe::new(name).on(profile).edit(edit)
+    Recipe::new(format!("attributes: {name}")).on(profile).edit(edit)
 }
 
 fn put16(path: &'static str, at: usize, value: u16) -> recipe::InodeEdit {

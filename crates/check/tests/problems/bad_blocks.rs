@@ -8,7 +8,7 @@ use floe_testkit::{Profile, Volume};
 use crate::Case;
 
 fn k1(name: &str, ids: &[&'static str]) -> Recipe {
-    Recipe::new(name).expect(ids)
+    Recipe::new(format!("bad blocks: {name}")).expect(ids)
 }
 
 /// Lists blocks as bad: words of `i_block` from `first` on.

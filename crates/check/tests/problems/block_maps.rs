@@ -7,7 +7,7 @@ use floe_testkit::recipe::{Edit, Recipe, inode, map_node};
 use crate::Case;
 
 fn on(profile: Profile, name: &str, ids: &[&'static str]) -> Recipe {
-    Recipe::new(name).on(profile).expect(ids)
+    Recipe::new(format!("block maps: {name}")).on(profile).expect(ids)
 }
 
 fn ext3(name: &str, ids: &[&'static str]) -> Recipe {

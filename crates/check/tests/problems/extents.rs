@@ -11,7 +11,7 @@ const EXTENTS: u32 = 0x0008_0000;
 
 /// A recipe on the standard image.
 fn k1(name: &str, ids: &[&'static str]) -> Recipe {
-    Recipe::new(name).expect(ids)
+    Recipe::new(format!("extents: {name}")).expect(ids)
 }
 
 /// The first extent of a file, whose root is a leaf.

@@ -9,7 +9,7 @@ use crate::attributes::context;
 const ENCRYPT: u32 = 0x0800;
 
 fn k1(name: &str, ids: &[&'static str]) -> Recipe {
-    Recipe::new(name).expect(ids)
+    Recipe::new(format!("index roots: {name}")).expect(ids)
 }
 
 /// Changes one byte of the root of `/big`: 0x18 reserved, 0x1c version, 0x1d length, 0x1e levels,

@@ -15,7 +15,7 @@ const EA_INODE: u32 = 0x0020_0000;
 
 /// A recipe on the standard image.
 fn k1(name: &str, ids: &[&'static str]) -> Recipe {
-    Recipe::new(name).expect(ids)
+    Recipe::new(format!("inodes: {name}")).expect(ids)
 }
 
 fn on(profile: Profile, name: &str, ids: &[&'static str]) -> Recipe {

@@ -9,7 +9,7 @@ use floe_testkit::{Profile, Volume};
 use crate::Case;
 
 fn k1(name: &str, ids: &[&'static str]) -> Recipe {
-    Recipe::new(name).expect(ids)
+    Recipe::new(format!("sharing: {name}")).expect(ids)
 }
 
 fn first_block(volume: &Volume<'_>, path: &str) -> Result<BlockNr> {
