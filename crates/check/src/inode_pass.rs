@@ -131,8 +131,15 @@ pub struct TablePart {
 /// The parts of all inode tables that may hold inodes in use, in order of groups.
 pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
     let mut parts = Vec::new();
+    // Sound tables do not overlap, so together they are smaller than the device. Where descriptors
+    // claim more (damage, or a stranger's image), the rest is left out: overlaps and tables past
+    // the end are findings of the layout, and what is read stays in proportion to the device.
+    let mut left_bytes = volume.device.size_bytes();
     for group in (0..volume.geometry.group_count).map(GroupNr) {
         let bound = volume.used_inodes_bound(group);
+        let table_bytes = u64::from(bound) * u64::from(volume.geometry.inode_size);
+        let Some(left) = left_bytes.checked_sub(table_bytes) else { break };
+        left_bytes = left;
         let mut first = 0;
         while first < bound {
             let count = CHUNK_INODES.min(bound - first);
