@@ -78,6 +78,7 @@ fn passes(
     }
     checks::superblock::check(&volume, &mut found);
     checks::group_desc::check(&volume, &mut found);
+    checks::backups::check(&volume, &mut found);
     checks::resize_inode::check(&volume, &mut found);
     checks::bad_blocks::check(&volume, &mut found);
     clock.end("superblock");

@@ -15,6 +15,7 @@ use floe_format::ext::dirent::{
     DirCursor, DirEntry, DirFault, DirTail, TAIL_SIZE, TailState, tail_state,
 };
 use floe_format::ext::htree::DxBlock;
+use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::entry_rules::accept;
@@ -408,17 +409,33 @@ fn count(
     evidence: &mut DirEvidence,
 ) {
     evidence.entries += 1;
+    if block.dir == InodeNr::ROOT {
+        note_in_root(cx, block, entry, evidence);
+    }
     if facts.is_dir()
         && let Some(child) = cx.index.get(entry.inode)
     {
         evidence.named.push((child, block.rank));
-        if block.dir == InodeNr::ROOT && entry.name == b"lost+found" {
-            evidence.note_lost_found(block.logical, entry);
-        }
         return;
     }
-    if block.dir == InodeNr::ROOT && entry.name == b"lost+found" {
+    evidence.links.add(entry.inode);
+}
+
+/// Notes what only the root directory holds: lost+found, and on old file systems the journal.
+#[cold]
+fn note_in_root(
+    cx: &DirCx<'_>,
+    block: &DirBlock<'_>,
+    entry: &DirEntry<'_>,
+    evidence: &mut DirEvidence,
+) {
+    if entry.name == b"lost+found" {
         evidence.note_lost_found(block.logical, entry);
     }
-    evidence.links.add(entry.inode);
+    // A reserved inode is refused before: no name may lead to it.
+    let journal = cx.volume.superblock.journal_inum;
+    if entry.inode.0 == journal && cx.volume.has_compat(Compat::HAS_JOURNAL) {
+        let (inode, name) = (entry.inode, Name::new(entry.name));
+        evidence.found.push(Problem::JournalFileVisible { inode, name });
+    }
 }

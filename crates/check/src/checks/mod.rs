@@ -1,6 +1,7 @@
 //! One file a check, named by its object. A check reads and reports; it writes nothing and never
 //! stops at the first fault.
 
+pub mod backups;
 pub mod bad_blocks;
 pub mod bitmaps;
 pub mod block_map;

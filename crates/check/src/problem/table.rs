@@ -152,16 +152,6 @@ problems! {
         means "The system stopped before it could release the blocks of this file. This is normal \
              after a crash."
         repair "Free the inode if it has no links, otherwise cut it to its size.";
-    0x000021 "orphan-illegal-block" OrphanIllegalBlock { inode: InodeNr, block: BlockNr }
-        Metadata Damage preen Orphan
-        "{inode} on the orphan list refers to {block}, which does not exist"
-        means "Finishing an interrupted deletion would free a block outside the file system."
-        repair "Stop orphan processing and let the full check deal with the inode.";
-    0x000022 "orphan-block-already-free" OrphanBlockAlreadyFree { inode: InodeNr, block: BlockNr }
-        Metadata Damage preen Orphan
-        "{block} of {inode} on the orphan list is already marked free"
-        means "Finishing an interrupted deletion would free a block twice."
-        repair "Stop orphan processing and let the full check deal with the inode.";
     0x000023 "orphan-list-head-invalid" OrphanListHeadInvalid { value: u32 }
         Metadata Damage preen Orphan
         "the orphan list begins with inode number {value}, which is impossible"
@@ -237,13 +227,6 @@ problems! {
              1970)"
         means "A clock was wrong, at the last write or now."
         repair "Set the time to now.";
-    0x000033 "external-journal-device-hint-stale" ExternalJournalDeviceHintStale {
-        stored: u32, expected: u32,
-    }
-        Cosmetic Remark preen Journal
-        "the journal device is remembered as number {stored:#x}, it is now {expected:#x}"
-        means "The journal was found by its UUID; the remembered device number is only a hint."
-        repair "Store the present number.";
     0x000034 "dirhash-signedness-unset" DirhashSignednessUnset
         Cosmetic Remark preen Superblock
         "the superblock does not say whether name hashes treat bytes as signed"
@@ -382,12 +365,6 @@ problems! {
         means "The superblock names an inode for quotas that serves another purpose or does not \
              exist."
         repair "Forget it; this kind of quota is then not tracked.";
-    0x000050 "inode-count-overflow" InodeCountOverflow { groups: u32, inodes_per_group: u32 }
-        Fatal Fatal ask Superblock
-        "{groups} groups with {inodes_per_group} inodes each are more inodes than can be \
-             numbered"
-        means "The geometry of the file system cannot be trusted."
-        repair "None in place. Use a backup superblock.";
     0x000051 "resize-inode-with-meta-bg" ResizeInodeWithMetaBg
         Metadata Damage ask Superblock
         "resize_inode and meta_bg are both on"
@@ -1278,13 +1255,6 @@ problems! {
              {inode_named})"
         means "Only the second entry of a directory may have this name."
         repair "Clear the entry.";
-    0x02001D "last-dirent-length-wrong" LastDirentLengthWrong {
-        dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, expected: u32,
-    }
-        Metadata Damage ask Dirent
-        "{dir}: the last entry of {logical} ends at byte {offset_bytes} instead of {expected}"
-        means "The entries do not fill the block as they must."
-        repair "Stretch or cut the last entry.";
     0x020020 "dir-block-read-error" DirBlockReadError {
         dir: InodeNr, logical: LogicalBlock, block: BlockNr,
     }
@@ -1435,21 +1405,6 @@ problems! {
         "{dir}: {logical} is {depth} steps below the root of the index instead of {expected}"
         means "The index is damaged. No name is lost."
         repair "Build the index anew.";
-    0x020041 "dirent-duplicate-same-inode" DirentDuplicateSameInode {
-        dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, name: Name,
-    }
-        DataRisk Damage ask Dirent
-        "{dir}: the name {name} is there twice, both times for {inode_named}"
-        means "One of the two is superfluous."
-        repair "Drop one and lower the link count.";
-    0x020042 "dirent-duplicate-name" DirentDuplicateName {
-        dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, name: Name,
-        first_inode: InodeNr,
-    }
-        DataRisk Damage ask Dirent
-        "{dir}: the name {name} is there twice, for {first_inode} and {inode_named}"
-        means "Only one of the two files can be reached by the name."
-        repair "Rename the later one.";
     0x020043 "dirent-duplicate-in-block" DirentDuplicateInBlock {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, name: Name,
         first_inode: InodeNr,
@@ -1463,11 +1418,6 @@ problems! {
         "{inode} has {value} in the upper part of its block count, which is not in use here"
         means "Without huge_file the field must be zero."
         repair "Set it to zero.";
-    0x020045 "htree-unexpected-block" HtreeUnexpectedBlock { dir: InodeNr, logical: LogicalBlock }
-        Metadata Damage ask Htree
-        "{dir}: the index belongs to a smaller directory; {logical} is beyond it"
-        means "The directory grew past what its index covers."
-        repair "Drop the index and build it anew.";
     0x020046 "dirent-inode-in-uninit-group" DirentInodeInUninitGroup {
         group: GroupNr, dir: InodeNr, logical: LogicalBlock, offset_bytes: u32,
         inode_named: InodeNr, name: Name,
@@ -1554,14 +1504,6 @@ problems! {
         "{dir}: the name {name} ({inode_named}) is not valid text"
         means "A directory that ignores case needs names in its encoding."
         repair "Replace the invalid rest of the name by dots.";
-    0x020054 "encrypted-duplicate-name" EncryptedDuplicateName {
-        dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, name: Name,
-        first_inode: InodeNr,
-    }
-        DataRisk Damage ask Encryption
-        "encrypted {dir} has one name twice, for {first_inode} and {inode_named} ({name})"
-        means "Only one of the two can be reached, and it cannot be renamed without the key."
-        repair "Drop the later entry.";
     0x020055 "dirent-links-to-ea-inode" DirentLinksToEaInode {
         dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, inode_named: InodeNr, name: Name,
     }
@@ -1856,12 +1798,6 @@ problems! {
         "the device ends after {size_bytes} bytes, metadata in use reaches to {needed_bytes}"
         means "The image or device was cut off; what lay past its end is gone."
         repair "None in place. Get the whole image.";
-    0x070006 "unknown-feature" UnknownFeature { word: &'static str, bits: u32 }
-        Fatal Fatal ask Superblock
-        "the {word} feature bits {bits:#x} are unknown"
-        means "Something newer wrote this file system, or the superblock is damaged. Judging it \
-             by old rules could be wrong."
-        repair "None. Use a newer version.";
     0x070007 "unknown-revision" UnknownRevision { value: u32 }
         Fatal Fatal ask Superblock
         "the file system is of the unknown revision {value}"
@@ -1878,12 +1814,6 @@ problems! {
         means "It may change while it is read; findings may be artefacts, and none proves \
              damage."
         repair "None. Unmount it, or check a snapshot.";
-    0x07000A "external-journal-missing" ExternalJournalMissing
-        Metadata Remark ask Journal
-        "the external journal was not given"
-        means "The file system was judged as it lies on the disk, without the changes that the \
-             journal may hold."
-        repair "None. Name the journal device.";
     0x07000B "recovery-pending" RecoveryPending { start: u32, sequence: u32 }
         Cosmetic Remark preen Journal
         "the journal holds changes not yet in place (from its block {start}, transaction \

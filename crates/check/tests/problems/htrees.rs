@@ -1,7 +1,7 @@
 //! Indexes of directories.
 
 use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, dir_block};
+use floe_testkit::recipe::{Edit, Recipe, dir_block, inode};
 
 use crate::Case;
 use crate::edits::index_node;
@@ -53,6 +53,7 @@ pub(super) fn cases() -> Vec<Case> {
             dir_block("/big", 0).put(41, [1]).stale(),
             &["htree-root-checksum-bad"],
         ),
+        case("index of 2 GiB", Ext4, inode("/big").size(1 << 31), &["large-dir-feature-missing"]),
         case(
             "node checksum",
             Ext4K1,

@@ -1,5 +1,8 @@
 //! The journal in an inode, and multiple-mount protection.
 
+use floe_format::ext::jbd2::JournalSuperblock;
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::{InodeNr, LogicalBlock};
 use floe_testkit::Profile;
 use floe_testkit::recipe::{Edit, Recipe, inode, journal_superblock, mmp, superblock};
 
@@ -64,7 +67,56 @@ fn contents() -> Vec<Case> {
         pending("recovery", 1).expect(&["recovery-pending"]).into(),
         Case::from(pending("log bounds", 0x00ff_ffff).expect(&["journal-transaction-corrupt"]))
             .recovered(),
+        Case::from(
+            Recipe::new("fast commits")
+                .on(Profile::FastCommit)
+                .edit(needs_recovery())
+                .edit(unknown_fast_commit())
+                .expect(&["fast-commit-corrupt"]),
+        )
+        .recovered(),
+        Recipe::new("journal with a name")
+            .on(Profile::Ext3)
+            .edit(journal_as("/empty"))
+            .expect(&["journal-file-visible"])
+            .into(),
     ]
+}
+
+/// An empty log, and a fast commit that needs features that nobody knows.
+fn unknown_fast_commit() -> Edit {
+    Edit::new(|volume| {
+        let map = volume.map(InodeNr::JOURNAL)?;
+        let block_at = |at: u32| map.data[&LogicalBlock(u64::from(at))];
+        let mut bytes = volume.block(block_at(0))?;
+        let raw = bytes.first_chunk_mut().expect("1 KiB at the least");
+        let mut superblock = JournalSuperblock::decode(raw);
+        superblock.feature_incompat |= 0x20;
+        superblock.start = 1;
+        superblock.encode_into(raw);
+        volume.put_block(block_at(0), &bytes)?;
+        volume.fix_journal_superblock(block_at(0))?;
+        let mut head = vec![9, 0, 8, 0];
+        head.extend(u32::MAX.to_le_bytes());
+        head.extend(superblock.sequence.to_le_bytes());
+        volume.put_block(block_at(superblock.maxlen - superblock.fast_commit_blocks() + 1), &head)
+    })
+}
+
+/// Moves the journal to the inode of a file, as it was before inode 8 was there for it.
+fn journal_as(path: &'static str) -> Edit {
+    Edit::new(move |volume| {
+        let inode = volume.lookup(path)?;
+        let bytes = volume.inode_bytes(InodeNr::JOURNAL)?;
+        volume.put_inode(inode, &bytes)?;
+        volume.put_inode(InodeNr::JOURNAL, &vec![0; bytes.len()])?;
+        let mut bytes = [0; 1024];
+        volume.image.read(OFFSET_BYTES, &mut bytes)?;
+        let mut superblock = Superblock::decode(&bytes);
+        superblock.journal_inum = inode.0;
+        superblock.encode_into(&mut bytes);
+        volume.image.write(OFFSET_BYTES, &bytes)
+    })
 }
 
 fn mmps() -> Vec<Case> {

@@ -202,5 +202,42 @@ fn times_and_states() -> Vec<Case> {
 
 fn backups() -> Vec<Case> {
     use Profile::*;
-    vec![case("old backup", Ext4K1, backup(1, |sb| sb.inodes_count = 1), &[])]
+    const CUT: floe_format::BlockNr = floe_format::BlockNr(7);
+    vec![
+        case(
+            "old backup",
+            Ext4K1,
+            backup(1, |sb| sb.inodes_count = 1),
+            &["backup-superblock-differs"],
+        ),
+        case("no backup", Ext4K1, backup(1, |sb| sb.magic = 1), &["backup-superblock-bad"]),
+        case(
+            "old descriptors",
+            Ext4K1,
+            Edit::new(|volume| {
+                let copy = volume.geometry.group_desc_run(floe_format::GroupNr(1)).start;
+                let mut bytes = volume.block(copy)?;
+                bytes[8..16].copy_from_slice(&CUT.0.to_le_bytes());
+                volume.put_block(copy, &bytes)
+            }),
+            &["backup-descriptors-bad"],
+        ),
+    ]
+}
+
+/// What mke2fs, debugfs and e2fsck leave behind in backups is not worth a word.
+#[test]
+fn backups_of_sound_images_are_good() {
+    use floe_check::{CheckOptions, check};
+    if let Err(reason) = floe_testkit::tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    for &profile in Profile::ALL {
+        let image = floe_testkit::build::base(profile).expect("a clean image");
+        let report = check(&image, &CheckOptions::default()).expect("a clean image");
+        let of_backups: Vec<_> =
+            report.found.iter().filter(|problem| problem.row().id.starts_with("backup-")).collect();
+        assert!(of_backups.is_empty(), "{profile}: {of_backups:?}");
+    }
 }

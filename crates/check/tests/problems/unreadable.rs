@@ -1,8 +1,8 @@
 //! Blocks that the device cannot read.
 
-use floe_format::GroupNr;
+use floe_format::{BlockNr, GroupNr};
 use floe_testkit::Profile;
-use floe_testkit::recipe::Recipe;
+use floe_testkit::recipe::{Recipe, inode};
 
 use crate::Case;
 use crate::edits::{data_of, inode_table, nodes_of};
@@ -23,6 +23,18 @@ pub(super) fn cases() -> Vec<Case> {
             .unreadable(|volume| vec![volume.desc(GroupNr(0)).expect("a group").block_bitmap]),
         case("unreadable descriptors", Ext4K1, &["unreadable-group-descriptors"])
             .unreadable(|volume| vec![volume.geometry.primary_desc_block(0)]),
+        case("unreadable inode", Ext4K1, &["dirent-inode-on-bad-block"]).unreadable(|volume| {
+            let inode = volume.lookup("/dir/file").expect("a path of the base image");
+            let at = volume.inode_offset(inode).expect("an inode");
+            vec![BlockNr(at / u64::from(volume.geometry.block_size))]
+        }),
+        Case::from(
+            Recipe::new("unreadable list of bad blocks")
+                .on(Ext2K1)
+                .edit(inode("<1>").block_word(12, 8100))
+                .expect(&["bad-block-list-unreadable"]),
+        )
+        .unreadable(|_| vec![BlockNr(8100)]),
         case("unreadable directory", Ext4K1, &["dir-block-read-error"])
             .unreadable(|volume| data_of(volume, "/dir")),
     ]
