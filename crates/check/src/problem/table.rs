@@ -348,12 +348,12 @@ problems! {
         means "The seed serves nothing."
         repair "Clear the feature and the seed.";
     0x00004D "min-extra-isize-bad" MinExtraIsizeBad { value: u16 }
-        Metadata Remark ask Superblock
+        Metadata Damage ask Superblock
         "the superblock demands {value} extra bytes in each inode, which cannot be"
         means "The number of bytes that every inode must have beyond the old 128 is impossible."
         repair "Set it to 32.";
     0x00004E "want-extra-isize-bad" WantExtraIsizeBad { value: u16 }
-        Metadata Remark ask Superblock
+        Metadata Damage ask Superblock
         "the superblock wishes {value} extra bytes in new inodes, which cannot be"
         means "The number of bytes that new inodes should have beyond the old 128 is impossible."
         repair "Set it to 32.";

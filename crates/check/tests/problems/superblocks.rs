@@ -129,13 +129,15 @@ fn sizes() -> Vec<Case> {
             Ext4K1,
             superblock(|sb| sb.min_extra_isize = 3),
             &["min-extra-isize-bad"],
-        ),
+        )
+        .forgotten(),
         case(
             "wanted extra",
             Ext4K1,
             superblock(|sb| sb.want_extra_isize = 999),
             &["want-extra-isize-bad"],
-        ),
+        )
+        .forgotten(),
         case(
             "quota elsewhere",
             Quota,

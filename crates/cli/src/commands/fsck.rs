@@ -26,8 +26,10 @@ const EARLIEST_NOW_SECONDS: i64 = 1_262_322_000;
 /// Damage with which `e2fsck -n` exits 0: it offers to repair it before its first pass, is told no,
 /// and goes on content. `floe check` counts it: Linux refuses to mount a group with a wrong checksum,
 /// for example, and a journal with data that nobody will replay may be a loss.
-const TOLERATED_BY_N: &[u32] =
-    &[0x00_0016, 0x00_0018, 0x00_002a, 0x00_002e, 0x00_002f, 0x00_0035, 0x00_0036, 0x00_0038];
+const TOLERATED_BY_N: &[u32] = &[
+    0x00_0016, 0x00_0018, 0x00_002a, 0x00_002e, 0x00_002f, 0x00_0035, 0x00_0036, 0x00_004d,
+    0x00_004e, 0x00_004f,
+];
 
 const USAGE: &str = "\
 usage: floe fsck [-n] [-f] [-v] [-t] [-b superblock] [-B blocksize] [-j external-journal]
