@@ -189,10 +189,11 @@ impl Geometry {
         blocks.div_ceil(u64::from(self.cluster_blocks)) as u32
     }
 
-    /// Byte of the device at which a block starts.
+    /// Byte of the device at which a block starts. Wild numbers give at most 2^63 - 1, which no device
+    /// reaches and from which there is still room to count on.
     #[inline]
     pub fn offset_bytes(&self, block: BlockNr) -> u64 {
-        block.0 * u64::from(self.block_size)
+        block.0.saturating_mul(u64::from(self.block_size)).min(i64::MAX as u64)
     }
 
     /// Whether a group holds a copy of the superblock (group 0: the primary).
