@@ -136,7 +136,9 @@ pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
     // the end are findings of the layout, and what is read stays in proportion to the device.
     let mut left_bytes = volume.device.size_bytes();
     for group in (0..volume.geometry.group_count).map(GroupNr) {
-        let bound = volume.used_inodes_bound(group);
+        // A table at block 0 has lost its place, even where block 0 is one of the file system's.
+        let placed = volume.group(group).inode_table.0 != 0;
+        let bound = if placed { volume.used_inodes_bound(group) } else { 0 };
         let table_bytes = u64::from(bound) * u64::from(volume.geometry.inode_size);
         let Some(left) = left_bytes.checked_sub(table_bytes) else { break };
         left_bytes = left;

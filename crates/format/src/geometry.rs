@@ -78,7 +78,7 @@ impl Geometry {
         let desc_size = desc_size(sb, &features)?;
         let blocks_count = blocks_count(sb, &features)?;
         let (inode_size, first_inode) = inode_size(sb, block_size)?;
-        groups(sb, &features, block_size, cluster_bits, inode_size)?;
+        groups(sb, block_size, cluster_bits, inode_size)?;
         let first_data_block = u64::from(sb.first_data_block);
         let per_group = u64::from(sb.blocks_per_group);
         let group_count = (blocks_count - first_data_block).div_ceil(per_group);
@@ -330,7 +330,6 @@ fn inode_size(sb: &Superblock, block_size: u32) -> Result<(u32, u32), GeometryFa
 
 fn groups(
     sb: &Superblock,
-    features: &Features,
     block_size: u32,
     cluster_bits: u32,
     inode_size: u32,
@@ -342,10 +341,12 @@ fn groups(
     if blocks < 8 || blocks > most_clusters << cluster_bits {
         return Err(fault("s_blocks_per_group", blocks));
     }
-    if features.ro_compat.contains(RoCompat::BIGALLOC)
-        && (clusters < 8 || clusters > most_clusters || blocks != clusters << cluster_bits)
-    {
+    // Without bigalloc too: clusters are blocks then.
+    if clusters < 8 || clusters > most_clusters || blocks != clusters << cluster_bits {
         return Err(fault("s_clusters_per_group", clusters));
+    }
+    if sb.log_groups_per_flex > 31 {
+        return Err(fault("s_log_groups_per_flex", u64::from(sb.log_groups_per_flex)));
     }
     let inodes = u64::from(sb.inodes_per_group);
     let per_block = u64::from(block_size / inode_size);

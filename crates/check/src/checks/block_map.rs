@@ -47,32 +47,41 @@ impl Walk<'_, '_, '_> {
     /// The resize inode's blocks belong to the reserved descriptors, which count as static metadata
     /// and were judged by `checks/resize_inode.rs`: only its double-indirect block is its own.
     fn resize_inode_word(&mut self, index: usize, pointer: u32) {
-        let block = BlockNr(u64::from(pointer));
-        let volume = self.mapper.cx.volume;
-        if pointer == 0 || !volume.geometry.contains(block) {
-            return;
-        }
+        let Some(block) = self.resize_inode_block(pointer, index, 2) else { return };
         if index != 13 {
-            self.mapper.mapping.clusters += 1;
             return;
         }
+        let volume = self.mapper.cx.volume;
         self.mapper.evidence.claims.claim(&volume.geometry, BlockRun::new(block, 1));
-        self.mapper.mapping.clusters += 1;
         let mut bytes = Vec::new();
         if volume.read_block(block, &mut bytes).is_err() {
             return;
         }
         // Each descriptor block listed here, and the copies that it lists in turn.
         let mut copies = Vec::new();
-        for block in
-            pointers(&bytes).filter(|&block| block != 0).map(|block| BlockNr(u64::from(block)))
-        {
-            self.mapper.mapping.clusters += 1;
-            if volume.geometry.contains(block) && volume.read_block(block, &mut copies).is_ok() {
-                self.mapper.mapping.clusters +=
-                    pointers(&copies).filter(|&copy| copy != 0).count() as u64;
+        for pointer in pointers(&bytes) {
+            let Some(block) = self.resize_inode_block(pointer, index, 1) else { continue };
+            if volume.read_block(block, &mut copies).is_ok() {
+                for pointer in pointers(&copies) {
+                    self.resize_inode_block(pointer, index, 0);
+                }
             }
         }
+    }
+
+    /// Counts a block of the resize inode; `None` if there is none or it is out of range.
+    fn resize_inode_block(&mut self, pointer: u32, index: usize, level: u8) -> Option<BlockNr> {
+        let block = BlockNr(u64::from(pointer));
+        if pointer == 0 {
+            return None;
+        }
+        if !self.mapper.cx.volume.geometry.contains(block) {
+            let (inode, logical) = (self.mapper.inode(), LogicalBlock(index as u64));
+            self.mapper.report(Problem::BlockMapBlockOutOfRange { inode, logical, block, level });
+            return None;
+        }
+        self.mapper.mapping.clusters += 1;
+        Some(block)
     }
 
     /// One pointer: to a data block (level 0) or an indirect block.
@@ -102,7 +111,8 @@ impl Walk<'_, '_, '_> {
         if !cx.volume.geometry.contains(block) {
             return Some(Problem::BlockMapBlockOutOfRange { inode, logical, block, level });
         }
-        if level > 0 {
+        // The list of bad blocks has no size, and no type.
+        if level > 0 || inode == InodeNr::BAD_BLOCKS {
             return None;
         }
         let most = 1u64 << (31 - cx.volume.superblock.log_block_size.min(20));

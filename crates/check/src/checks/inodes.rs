@@ -191,12 +191,18 @@ fn check_fields(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     if flags.contains(InodeFlags::EA_INODE) && cx.inode.file_type() != Some(FileType::Regular) {
         found.push(Problem::EaInodeFlagOnNonRegular { inode });
     }
-    if flags.contains(InodeFlags::INDEX) {
-        if !is_dir {
-            found.push(Problem::IndexFlagOnNonDirectory { inode });
-        } else if !volume.has_compat(Compat::DIR_INDEX) {
-            found.push(Problem::IndexFlagWithoutDirIndex { inode });
-        }
+}
+
+/// The flag of indexed directories, on reserved inodes too.
+fn check_index_flag(cx: &InodeCx<'_>, is_dir: bool, found: &mut Findings) {
+    let inode = cx.number;
+    if !cx.inode.flags().contains(InodeFlags::INDEX) {
+        return;
+    }
+    if !is_dir {
+        found.push(Problem::IndexFlagOnNonDirectory { inode });
+    } else if !cx.volume.has_compat(Compat::DIR_INDEX) {
+        found.push(Problem::IndexFlagWithoutDirIndex { inode });
     }
 }
 
@@ -221,6 +227,7 @@ fn check_body(
     let of_attributes = xattrs::check(cx, evidence);
     let flags = cx.inode.flags();
     let is_dir = file_type == Some(FileType::Directory);
+    check_index_flag(cx, is_dir, &mut evidence.found);
     let dir_flags = if is_dir { dir_flags(cx) } else { DirFlags::default() };
     let mapping = map(cx, file_type, dir_flags, evidence);
     let ratio = u64::from(cx.volume.geometry.cluster_blocks);

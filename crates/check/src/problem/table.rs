@@ -1832,7 +1832,7 @@ problems! {
         means "Changes recorded after this place cannot be recovered."
         repair "Replay up to it, then check everything.";
     0x07000E "journal-error-recorded" JournalErrorRecorded { errno: i64 }
-        Cosmetic Remark preen Journal
+        Metadata Damage preen Journal
         "the journal recorded error {errno}"
         means "The system met an error of the device or the file system and stopped the journal."
         repair "Clear the record after a full check.";

@@ -104,7 +104,7 @@ fn judge_value(
     if size != 0 && !region.take(start, padded(size)) {
         return Err(Problem::XattrBlockOverlap { inode, block, offset_bytes });
     }
-    let value = area.value(entry).unwrap_or(&[]);
+    let value = area.hashed_value(entry).unwrap_or(&[]);
     let expected = entry_hash(entry.name, value, Chars::Unsigned);
     let stored = entry.hash;
     if stored == expected || stored == entry_hash(entry.name, value, Chars::Signed) {

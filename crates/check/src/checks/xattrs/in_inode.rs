@@ -115,7 +115,7 @@ impl Walk<'_> {
             return Err(overlap(entry.offset));
         }
         // Old kernels wrote no hash here.
-        let Some(value) = self.area.value(entry).filter(|_| entry.hash != 0) else {
+        let Some(value) = self.area.hashed_value(entry).filter(|_| entry.hash != 0) else {
             return Ok(());
         };
         let expected = entry_hash(entry.name, value, Chars::Unsigned);

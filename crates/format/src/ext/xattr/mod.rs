@@ -208,6 +208,15 @@ impl<'a> XattrArea<'a> {
         self.bytes.get(start..start.checked_add(entry.value_size as usize)?)
     }
 
+    /// The bytes that an entry's hash covers: its value up to the next multiple of 4, with whatever
+    /// lies there behind the value.
+    pub fn hashed_value(&self, entry: &XattrEntry<'_>) -> Option<&'a [u8]> {
+        let value = self.value(entry)?;
+        let start = usize::from(entry.value_offs);
+        let end = start.checked_add(value.len().next_multiple_of(4))?;
+        Some(self.bytes.get(start..end).filter(|_| !value.is_empty()).unwrap_or(value))
+    }
+
     /// Judges where entries and values lie: every entry, the end marker and every value inside the
     /// area, and nothing over anything else. Returns the number of entries, or the first fault.
     /// Hashes, names and inodes of values are not judged.
