@@ -279,10 +279,11 @@ fn small_things(bytes: &[u8]) {
         let _ = dirhash::dirhash(version, name, &[1, 2, 3, 4]);
     }
     let _ = dirhash::siphash(name, &[3; 16]);
-    if let Ok(folded) = casefold::fold(name) {
+    // A name with stray bytes may fold to one whose bytes fit together anew: no law holds for it.
+    let folded = casefold::fold(name);
+    if casefold::validate(name).is_ok() {
+        let folded = folded.expect("what is valid can be folded");
         assert!(casefold::same_name(name, &folded), "{name:x?} is not what it folds to");
-    } else {
-        assert!(casefold::validate(name).is_err(), "{name:x?} is valid but cannot be folded");
     }
     let _ = (crc16(7, bytes), crc32_be(7, bytes));
 }
