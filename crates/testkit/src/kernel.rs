@@ -164,6 +164,11 @@ mod tests {
             eprintln!("skipped: {reason}");
             return;
         }
+        // Linux can deadlock under this load, and a machine on which it did fails here for ever.
+        if std::env::var_os("FLOE_KERNEL_ROUNDS").is_none() {
+            eprintln!("skipped: the load can deadlock Linux; set FLOE_KERNEL_ROUNDS to run it");
+            return;
+        }
         for profile in [Profile::Ext4K1, Profile::Ext2K1, Profile::FastCommit, Profile::OrphanFile]
         {
             let image = match loaded(profile, 1, 150) {
