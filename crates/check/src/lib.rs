@@ -24,7 +24,7 @@ pub mod volume;
 
 pub use error::CheckError;
 pub use options::{CheckOptions, JournalUse};
-pub use pipeline::check;
+pub use pipeline::{Examination, check, examine};
 pub use problem::Problem;
 pub use reader::Reader;
 pub use report::Report;

@@ -1,23 +1,26 @@
 //! The order of the passes.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use floe_blockdev::ReadBlocks;
 use floe_exec::{Accumulator, Pool};
-use floe_format::InodeNr;
 
 use crate::checks;
-use crate::dir_pass::{self, DirCx};
+use crate::checks::connectivity::DirTree;
+use crate::checks::xattrs::AttributeEvidence;
+use crate::dir_pass::{self, DirCx, DirEvidence};
 use crate::error::CheckError;
+use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
+use crate::evidence::dirs::Dirs;
 use crate::evidence::inode_facts::InodeFacts;
-use crate::inode_pass;
+use crate::evidence::quota_usage::QuotaUsage;
+use crate::inode_pass::{self, InodeEvidence};
 use crate::open::{Opened, open};
 use crate::options::CheckOptions;
 use crate::problem::Findings;
 use crate::recovery;
-use crate::report::{JournalState, PhaseTime, Report, in_order};
+use crate::report::{JournalState, PhaseTime, Report, in_order, inodes_of};
 use crate::volume::Volume;
 
 /// Times the phases.
@@ -53,20 +56,64 @@ pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Repo
         Some(overlay) => {
             // What was found before recovery is gone after it, or is found again.
             let opened = open(&overlay, options)?;
-            passes(&overlay, opened, recovery.state, recovery.found, options, clock)
+            let examination =
+                passes(&overlay, opened, recovery.state, recovery.found, options, clock)?;
+            Ok(examination.report)
         }
-        None => passes(device, opened, recovery.state, recovery.found, options, clock),
+        None => {
+            let examination =
+                passes(device, opened, recovery.state, recovery.found, options, clock)?;
+            Ok(examination.report)
+        }
     }
 }
 
-fn passes(
-    device: &dyn ReadBlocks,
+/// A check, and what it learned on the way: what a repair needs besides the findings.
+pub struct Examination<'d> {
+    /// What was found.
+    pub report: Report,
+    /// The file system.
+    pub volume: Volume<'d>,
+    /// Types and link counts of all inodes.
+    pub facts: InodeFacts,
+    /// Clusters in use, static metadata included, and those claimed more than once.
+    pub claims: Claims,
+    /// The directories and their blocks, sorted.
+    pub dirs: Dirs,
+    /// Ranks of the directories.
+    pub index: DirIndex,
+    /// Their parents.
+    pub tree: DirTree,
+    /// What the entries of directories say.
+    pub entries: DirEvidence,
+    /// Extended attributes: who uses which block, how often values in inodes are used.
+    pub attributes: AttributeEvidence,
+    /// Space and inodes used by each user, group and project.
+    pub quota: QuotaUsage,
+}
+
+/// Checks a file system whose journal was looked at before: what recovery would replay is in place
+/// on `device`, as far as it can be.
+///
+/// # Errors
+/// As [`check`].
+pub fn examine<'d>(
+    device: &'d dyn ReadBlocks,
+    opened: Opened,
+    found: Findings,
+    options: &CheckOptions<'_>,
+) -> Result<Examination<'d>, CheckError> {
+    passes(device, opened, JournalState::Clean, found, options, Clock::start())
+}
+
+fn passes<'d>(
+    device: &'d dyn ReadBlocks,
     opened: Opened,
     journal: JournalState,
     found: Findings,
     options: &CheckOptions<'_>,
     mut clock: Clock,
-) -> Result<Report, CheckError> {
+) -> Result<Examination<'d>, CheckError> {
     let mut found = found;
     let pool = Pool::new(options.threads);
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
@@ -95,7 +142,6 @@ fn passes(
     inodes.policies.sort();
     clock.end("inodes");
 
-    // Bitmaps and counts; quota.
     let mut claims = volume.metadata.clone();
     claims.merge(std::mem::take(&mut inodes.claims));
     let attribute_uses = &inodes.attributes.block_uses;
@@ -118,24 +164,32 @@ fn passes(
     checks::orphan_file::check(&volume, &mut found);
     checks::quota::check(&volume, &inodes.quota, &mut found);
     clock.end("bitmaps");
+    let found = in_order(found);
     let paths = checks::paths::find(&cx, &tree, &inodes_of(&found), &pool);
     clock.end("paths");
 
-    let Volume { superblock, geometry, used_backup, .. } = volume;
-    Ok(Report {
-        found: in_order(found),
-        superblock,
-        geometry,
-        used_backup,
+    let report = Report {
+        found,
+        superblock: volume.superblock.clone(),
+        geometry: volume.geometry.clone(),
+        used_backup: volume.used_backup,
         totals,
         clusters_used,
         journal,
         paths,
         phases: clock.phases,
+    };
+    let InodeEvidence { dirs: all_dirs, attributes, quota, .. } = inodes;
+    Ok(Examination {
+        report,
+        volume,
+        facts,
+        claims,
+        dirs: all_dirs,
+        index,
+        tree,
+        entries: dirs,
+        attributes,
+        quota,
     })
-}
-
-/// The inodes that findings are about: their paths belong in the report.
-fn inodes_of(found: &Findings) -> BTreeSet<InodeNr> {
-    found.0.iter().filter_map(crate::problem::Problem::inode).collect()
 }

@@ -147,7 +147,7 @@ impl Report {
 
     /// The inodes that findings are about, for finding out their paths.
     pub fn inodes(&self) -> BTreeSet<InodeNr> {
-        self.found.iter().filter_map(Problem::inode).filter(|inode| inode.0 != 0).collect()
+        inodes_of(&self.found)
     }
 
     /// Blocks in use, static metadata included; whole clusters.
@@ -165,6 +165,11 @@ impl Report {
     pub fn path(&self, inode: InodeNr) -> Option<String> {
         self.paths.get(&inode).map(|path| display_path(path))
     }
+}
+
+/// The inodes that findings are about: their paths belong in the report.
+pub fn inodes_of(found: &[Problem]) -> BTreeSet<InodeNr> {
+    found.iter().filter_map(Problem::inode).filter(|inode| inode.0 != 0).collect()
 }
 
 /// Puts findings in order and drops repeated ones.
