@@ -71,29 +71,24 @@ pub trait WriteBlocks: ReadBlocks {
     fn flush(&self) -> io::Result<()>;
 }
 
-impl<D: ReadBlocks + ?Sized> ReadBlocks for &D {
-    fn size_bytes(&self) -> u64 {
-        (**self).size_bytes()
-    }
-    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        (**self).read_at(offset_bytes, into)
-    }
-    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        (**self).is_hole(offset_bytes, len_bytes)
-    }
+/// What points at a device can be read as the device itself.
+macro_rules! read_through {
+    ($($pointer:ty),*) => { $(
+        impl<D: ReadBlocks + ?Sized> ReadBlocks for $pointer {
+            fn size_bytes(&self) -> u64 {
+                (**self).size_bytes()
+            }
+            fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+                (**self).read_at(offset_bytes, into)
+            }
+            fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+                (**self).is_hole(offset_bytes, len_bytes)
+            }
+        }
+    )* };
 }
 
-impl<D: ReadBlocks + ?Sized> ReadBlocks for Arc<D> {
-    fn size_bytes(&self) -> u64 {
-        (**self).size_bytes()
-    }
-    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        (**self).read_at(offset_bytes, into)
-    }
-    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        (**self).is_hole(offset_bytes, len_bytes)
-    }
-}
+read_through!(&D, Arc<D>, Box<D>);
 
 impl<D: WriteBlocks + ?Sized> WriteBlocks for &D {
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
@@ -101,18 +96,6 @@ impl<D: WriteBlocks + ?Sized> WriteBlocks for &D {
     }
     fn flush(&self) -> io::Result<()> {
         (**self).flush()
-    }
-}
-
-impl<D: ReadBlocks + ?Sized> ReadBlocks for Box<D> {
-    fn size_bytes(&self) -> u64 {
-        (**self).size_bytes()
-    }
-    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        (**self).read_at(offset_bytes, into)
-    }
-    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        (**self).is_hole(offset_bytes, len_bytes)
     }
 }
 

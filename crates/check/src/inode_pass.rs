@@ -2,7 +2,6 @@
 //! the rest is kept as evidence.
 
 use floe_exec::{Accumulator, Pool};
-use floe_format::crc::Seed;
 use floe_format::ext::inode::Inode;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
@@ -112,7 +111,6 @@ pub struct InodeCx<'a> {
 impl InodeCx<'_> {
     /// The start of the checksums of the inode's extent nodes and directory blocks.
     pub fn checksum_seed(&self) -> u32 {
-        let Seed(_) = self.volume.seed;
         self.volume.seed.of_inode(self.number, self.inode.base.generation)
     }
 }

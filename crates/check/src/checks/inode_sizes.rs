@@ -16,17 +16,15 @@ fn block_map_limit_bytes(block_size: u32) -> u64 {
     blocks.saturating_mul(u64::from(block_size))
 }
 
-/// Problem `inode-size-wrong`. `inline_bytes` is the size of `system.data`, where the inode has it.
+/// Problem `inode-size-wrong`; the size of inline data is judged by `checks/inline_data.rs`.
 pub fn check_size(
     cx: &InodeCx<'_>,
     file_type: Option<FileType>,
     mapping: &Mapping,
-    inline_bytes: Option<u32>,
     found: &mut Findings,
 ) {
     // Recovery will truncate a pending orphan: blocks past its end are expected.
     if cx.inode.flags().contains(InodeFlags::INLINE_DATA) || cx.volume.is_orphan(cx.number) {
-        let _ = inline_bytes; // judged by checks/inline_data.rs
         return;
     }
     let block_size = u64::from(cx.volume.geometry.block_size);

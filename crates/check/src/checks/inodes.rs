@@ -46,12 +46,11 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         }
         _ => {
             check_dtime(cx, evidence);
-            if reserved_inodes::check(cx, role, evidence) {
-                // Whatever its mode says: no name leads to it, so it is no directory.
-                let is_dir = cx.inode.file_type() == Some(FileType::Directory);
-                let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
-                check_body(cx, file_type, evidence);
-            }
+            reserved_inodes::check(cx, role, evidence);
+            // Whatever its mode says: no name leads to it, so it is no directory.
+            let is_dir = cx.inode.file_type() == Some(FileType::Directory);
+            let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
+            check_body(cx, file_type, evidence);
             Facts::used(None)
         }
     }
@@ -242,13 +241,7 @@ fn check_body(
         }
     }
     if !mapping.lost {
-        inode_sizes::check_size(
-            cx,
-            file_type,
-            &mapping,
-            of_attributes.inline_bytes,
-            &mut evidence.found,
-        );
+        inode_sizes::check_size(cx, file_type, &mapping, &mut evidence.found);
         inode_sizes::check_block_count(cx, clusters, &mut evidence.found);
     }
     add_usage(cx, clusters, of_attributes.ea_inodes, evidence);

@@ -58,9 +58,8 @@ fn is_leftover(cx: &InodeCx<'_>) -> bool {
     base.links_count != 0 || base.blocks_lo != 0 || cx.inode.block_word(0) != Some(0)
 }
 
-/// Checks an inode with a role other than root and bad blocks; `true` if its body is to be checked
-/// as a file's.
-pub fn check(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> bool {
+/// Checks the role of an inode other than root and bad blocks.
+pub fn check(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) {
     let inode = cx.number;
     let mode = cx.inode.base.mode;
     let sb = &cx.volume.superblock;
@@ -91,7 +90,6 @@ pub fn check(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> bool
     if let Some(problem) = problem {
         evidence.found.push(problem);
     }
-    true
 }
 
 /// Problem `reserved-inode-mode-bad`.

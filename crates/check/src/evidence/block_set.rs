@@ -30,6 +30,20 @@ const fn word_mask(from: u64, to: u64) -> u64 {
     upper & (u64::MAX << from)
 }
 
+/// The runs of set bits of a word, lowest first, as (first bit, number of bits).
+pub fn bit_runs(word: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let from = u64::from(rest.trailing_zeros());
+        let len = u64::from((!(rest >> from)).trailing_zeros()).min(64 - from);
+        rest &= !word_mask(from, from + len);
+        Some((from, len))
+    })
+}
+
 impl BlockSet {
     /// Whether `bit` is set.
     #[inline]
@@ -189,12 +203,8 @@ impl BlockSet {
                 Chunk::Full => add(chunk_start, CHUNK_BITS),
                 Chunk::Bits(words) => {
                     for (at, &word) in words.iter().enumerate() {
-                        let mut rest = word;
-                        while rest != 0 {
-                            let from = u64::from(rest.trailing_zeros());
-                            let len = u64::from((!(rest >> from)).trailing_zeros()).min(64 - from);
+                        for (from, len) in bit_runs(word) {
                             add(chunk_start + at as u64 * 64 + from, len);
-                            rest &= !word_mask(from, from + len);
                         }
                     }
                 }

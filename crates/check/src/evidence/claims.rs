@@ -3,7 +3,7 @@
 use floe_exec::Accumulator;
 use floe_format::{BlockRun, Geometry};
 
-use super::block_set::BlockSet;
+use super::block_set::{BlockSet, bit_runs};
 
 /// Claims on clusters. The index of a cluster counts from the first data block.
 ///
@@ -77,12 +77,8 @@ impl Claims {
 
 /// Adds the set bits of a word to a set.
 fn note(set: &mut BlockSet, word: u64, bits: u64) {
-    let mut rest = bits;
-    while rest != 0 {
-        let from = u64::from(rest.trailing_zeros());
-        let len = u64::from((!(rest >> from)).trailing_zeros()).min(64 - from);
+    for (from, len) in bit_runs(bits) {
         set.insert(word + from, len, |_, _| ());
-        rest &= if from + len >= 64 { 0 } else { u64::MAX << (from + len) };
     }
 }
 
