@@ -123,11 +123,7 @@ fn passes<'d>(
     if let Some(problem) = checks::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
     }
-    checks::superblock::check(&volume, &mut found);
-    checks::group_desc::check(&volume, &mut found);
-    checks::backups::check(&volume, &mut found);
-    checks::resize_inode::check(&volume, &mut found);
-    checks::bad_blocks::check(&volume, &mut found);
+    check_layout(&volume, &mut found);
     clock.end("superblock");
 
     let mut inodes = inode_pass::run(&volume, &pool);
@@ -192,4 +188,13 @@ fn passes<'d>(
         attributes,
         quota,
     })
+}
+
+/// What the superblock, the descriptors and their copies say, before any inode is read.
+fn check_layout(volume: &Volume<'_>, found: &mut Findings) {
+    checks::superblock::check(volume, found);
+    checks::group_desc::check(volume, found);
+    checks::backups::check(volume, found);
+    checks::resize_inode::check(volume, found);
+    checks::bad_blocks::check(volume, found);
 }
