@@ -2,3 +2,5 @@
 //!
 //! A repair is planned from the findings of a check, staged in memory, checked again until it is
 //! clean, and only then written: old blocks go to an undo file first.
+
+pub mod build;

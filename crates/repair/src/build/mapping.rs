@@ -1,0 +1,59 @@
+//! What the builders of extent trees and block maps give back, and why they may refuse.
+
+use floe_format::{BlockNr, LogicalBlock};
+
+/// Bytes of `i_block`.
+pub const ROOT_BYTES: usize = 60;
+
+/// A map of a file's blocks, ready to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// `i_block`.
+    pub root: [u8; ROOT_BYTES],
+    /// Blocks of the map and their contents, one block size each: the first of the blocks that
+    /// were offered, in that order. What is not named here was not needed.
+    pub blocks: Vec<(BlockNr, Vec<u8>)>,
+}
+
+/// Why a map cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// Not a power of two from 1 KiB to 64 KiB.
+    #[error("{block_size} is not a size of blocks")]
+    BlockSize {
+        /// Bytes.
+        block_size: u32,
+    },
+    /// A run begins before the end of the one before it.
+    #[error("{logical} comes twice or too late")]
+    NotSorted {
+        /// Where the run begins.
+        logical: LogicalBlock,
+    },
+    /// The map has no place for so high a logical block.
+    #[error("{logical} is beyond the reach of the map")]
+    LogicalOutOfReach {
+        /// The first block that has no place.
+        logical: LogicalBlock,
+    },
+    /// The map cannot store so high a block number.
+    #[error("{block} is beyond the reach of the map")]
+    BlockOutOfReach {
+        /// The block.
+        block: BlockNr,
+    },
+    /// Fewer blocks were offered than the map itself takes.
+    #[error("the map takes {needed} blocks, {offered} were offered")]
+    TooFewNodes {
+        /// Blocks the map takes.
+        needed: usize,
+        /// Blocks that were offered.
+        offered: usize,
+    },
+}
+
+/// `block_size` in bytes if blocks can be that large.
+pub(super) fn block_bytes(block_size: u32) -> Result<usize, BuildError> {
+    let fits = block_size.is_power_of_two() && (1024..=65536).contains(&block_size);
+    if fits { Ok(block_size as usize) } else { Err(BuildError::BlockSize { block_size }) }
+}

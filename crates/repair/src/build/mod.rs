@@ -1,0 +1,5 @@
+//! Whole structures from what they must say: bytes in, bytes out, no I/O.
+
+pub mod block_map;
+pub mod extent_tree;
+pub mod mapping;
