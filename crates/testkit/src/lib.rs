@@ -14,6 +14,7 @@ pub mod image;
 pub mod kernel;
 pub mod load;
 pub mod oracle;
+pub mod problems;
 pub mod profile;
 pub mod recipe;
 pub mod rng;

@@ -1,11 +1,11 @@
 //! The list of bad blocks, inode 1.
 
+use crate::recipe::{Edit, Recipe, inode};
+use crate::{Profile, Volume};
 use anyhow::{Context, Result};
 use floe_format::{GroupNr, InodeNr};
-use floe_testkit::recipe::{Edit, Recipe, inode};
-use floe_testkit::{Profile, Volume};
 
-use crate::Case;
+use super::Case;
 
 fn k1(name: &str, ids: &[&'static str]) -> Recipe {
     Recipe::new(format!("bad blocks: {name}")).expect(ids)

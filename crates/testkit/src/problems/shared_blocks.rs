@@ -1,12 +1,12 @@
 //! Blocks with more than one owner: files that share blocks, groups whose metadata overlaps.
 
+use crate::recipe::{Edit, Recipe};
+use crate::{Profile, Volume};
 use anyhow::{Context, Result};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, GroupNr, LogicalBlock};
-use floe_testkit::recipe::{Edit, Recipe};
-use floe_testkit::{Profile, Volume};
 
-use crate::Case;
+use super::Case;
 
 fn k1(name: &str, ids: &[&'static str]) -> Recipe {
     Recipe::new(format!("sharing: {name}")).expect(ids)

@@ -1,12 +1,12 @@
 //! A journal on another device.
 
+use crate::Image;
+use crate::Profile;
+use crate::recipe::{Recipe, superblock};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
-use floe_testkit::Image;
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Recipe, superblock};
 
-use crate::Case;
-use crate::edits::HAS_JOURNAL;
+use super::Case;
+use super::edits::HAS_JOURNAL;
 
 const UUID: [u8; 16] = *b"the journal's id";
 const JOURNAL_DEV: u32 = 0x8;

@@ -1,10 +1,10 @@
 //! Direct and indirect pointers.
 
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, inode, map_node};
 use anyhow::Context;
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, inode, map_node};
 
-use crate::Case;
+use super::Case;
 
 fn on(profile: Profile, name: &str, ids: &[&'static str]) -> Recipe {
     Recipe::new(format!("block maps: {name}")).on(profile).expect(ids)

@@ -1,11 +1,11 @@
 //! Blocks that the device cannot read.
 
+use crate::Profile;
+use crate::recipe::{Recipe, inode};
 use floe_format::{BlockNr, GroupNr};
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Recipe, inode};
 
-use crate::Case;
-use crate::edits::{data_of, inode_table, nodes_of};
+use super::Case;
+use super::edits::{data_of, inode_table, nodes_of};
 
 fn case(name: &str, profile: Profile, ids: &[&'static str]) -> Case {
     Recipe::new(name).on(profile).expect(ids).into()

@@ -1,9 +1,9 @@
 //! Inodes as such: roles, types, deletion times, sizes, counts, flags, checksums.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, InodeEdit, Recipe, inode, superblock};
+use crate::Profile;
+use crate::recipe::{Edit, InodeEdit, Recipe, inode, superblock};
 
-use crate::Case;
+use super::Case;
 
 /// A moment after the superblock's times were set, and no inode number.
 const RECENTLY: u32 = 1_704_067_300;

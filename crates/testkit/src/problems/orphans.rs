@@ -1,10 +1,10 @@
 //! The orphan list and the orphan file.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, entry, inode, orphan_block, superblock};
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, entry, inode, orphan_block, superblock};
 
-use crate::Case;
-use crate::edits::{orphan_head, orphan_present};
+use super::Case;
+use super::edits::{orphan_head, orphan_present};
 
 /// The inode of the orphan file in the base images.
 const FILE: &str = "<12>";

@@ -1,10 +1,10 @@
 //! The tree of directories, and link counts.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, debugfs, entry, inode};
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, debugfs, entry, inode};
 
-use crate::Case;
-use crate::edits::change_ea_inode;
+use super::Case;
+use super::edits::change_ea_inode;
 
 fn case(name: &str, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
     on(name, Profile::Ext4K1, edit, ids)

@@ -1,10 +1,10 @@
 //! Indexes of directories.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, dir_block, inode};
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, dir_block, inode};
 
-use crate::Case;
-use crate::edits::index_node;
+use super::Case;
+use super::edits::index_node;
 
 fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
     Recipe::new(name).on(profile).edit(edit).expect(ids).into()

@@ -1,12 +1,12 @@
 //! Edits that the recipes of several modules share.
 
+use crate::recipe::{Edit, InodeEdit, inode, superblock};
+use crate::volume::{Place, Volume};
 use floe_format::ext::crypt;
 use floe_format::ext::inode::InodeBase;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::ext::xattr::{Chars, INDEX_ENCRYPTION, MAGIC, entry_hash};
 use floe_format::{BlockNr, GroupNr, InodeNr};
-use floe_testkit::recipe::{Edit, InodeEdit, inode, superblock};
-use floe_testkit::volume::{Place, Volume};
 
 /// `has_journal` in `s_feature_compat`.
 pub(crate) const HAS_JOURNAL: u32 = 0x4;

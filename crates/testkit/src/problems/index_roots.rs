@@ -1,10 +1,10 @@
 //! The roots of directory indexes.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{BlockEdit, Recipe, dir_block, inode};
+use crate::Profile;
+use crate::recipe::{BlockEdit, Recipe, dir_block, inode};
 
-use crate::Case;
-use crate::attributes::context;
+use super::Case;
+use super::attributes::context;
 
 const ENCRYPT: u32 = 0x0800;
 
@@ -33,11 +33,11 @@ fn recipes() -> Vec<Recipe> {
         k1("a keyed hash", &["htree-siphash-not-allowed"]).edit(root(0x1c, 6)),
         k1("no keyed hash", &["htree-siphash-required"])
             .on(Profile::Casefold)
-            .edit(floe_testkit::recipe::superblock(|sb| sb.feature_incompat |= 0x1_0000))
+            .edit(crate::recipe::superblock(|sb| sb.feature_incompat |= 0x1_0000))
             .edit(inode("/fold").set_flags(ENCRYPT)),
         k1("no keyed hash, but a policy", &["htree-siphash-required"])
             .on(Profile::Casefold)
-            .edit(floe_testkit::recipe::superblock(|sb| sb.feature_incompat |= 0x1_0000))
+            .edit(crate::recipe::superblock(|sb| sb.feature_incompat |= 0x1_0000))
             .edit(context("/fold", &[2; 40])),
     ]
 }

@@ -1,11 +1,11 @@
 //! Extent trees, and clusters.
 
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, inode, map_node};
 use floe_format::ext::extent::RawExtent;
 use floe_format::ext::inode::Inode;
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, inode, map_node};
 
-use crate::Case;
+use super::Case;
 
 const EXTENTS: u32 = 0x0008_0000;
 

@@ -1,12 +1,12 @@
 //! Attributes, inline data, symlinks, special files and times: Floe and e2fsck on images with one
 //! fault each.
 
+use crate::Profile;
+use crate::recipe::{self, Edit, Recipe, inode, xattr_block};
 use floe_format::ext::crypt;
 use floe_format::ext::xattr::{Chars, INDEX_ENCRYPTION, MAGIC, entry_hash};
-use floe_testkit::Profile;
-use floe_testkit::recipe::{self, Edit, Recipe, inode, xattr_block};
 
-use crate::Case;
+use super::Case;
 
 /// Byte of an inode with 32 extra bytes at which its first attribute starts.
 const FIRST: usize = 128 + 32 + 4;

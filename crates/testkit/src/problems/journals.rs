@@ -1,13 +1,13 @@
 //! The journal in an inode, and multiple-mount protection.
 
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, inode, journal_superblock, mmp, superblock};
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{InodeNr, LogicalBlock};
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, inode, journal_superblock, mmp, superblock};
 
-use crate::Case;
-use crate::edits::{HAS_JOURNAL, RECOVER, needs_recovery};
+use super::Case;
+use super::edits::{HAS_JOURNAL, RECOVER, needs_recovery};
 
 fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
     Recipe::new(name).on(profile).edit(edit).expect(ids).into()

@@ -1,10 +1,10 @@
 //! Directory entries, and inodes as directories name them.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, debugfs, dir_block, entry, inode, superblock};
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, debugfs, dir_block, entry, inode, superblock};
 
-use crate::Case;
-use crate::edits::{context, entry_to_ea_inode};
+use super::Case;
+use super::edits::{context, entry_to_ea_inode};
 
 fn case(name: &str, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
     on(name, Profile::Ext4K1, edit, ids)

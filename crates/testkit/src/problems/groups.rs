@@ -1,10 +1,10 @@
 //! Group descriptors, and what they say of places and counts.
 
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, descriptor};
 use floe_format::BlockNr;
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, descriptor};
 
-use crate::Case;
+use super::Case;
 
 fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
     Recipe::new(name).on(profile).edit(edit).expect(ids).into()

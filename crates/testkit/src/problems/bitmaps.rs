@@ -1,10 +1,10 @@
 //! Bitmaps.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, block_bits, descriptor, inode_bits};
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, block_bits, descriptor, inode_bits};
 
-use crate::Case;
-use crate::edits::{Bitmap, bitmap, bits};
+use super::Case;
+use super::edits::{Bitmap, bitmap, bits};
 
 fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
     Recipe::new(name).on(profile).edit(edit).expect(ids).into()

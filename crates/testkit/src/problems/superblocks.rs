@@ -1,9 +1,9 @@
 //! The superblock and its backups.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Edit, Recipe, backup, bytes, inode, superblock};
+use crate::Profile;
+use crate::recipe::{Edit, Recipe, backup, bytes, inode, superblock};
 
-use crate::Case;
+use super::Case;
 
 /// 2024-01-01, the clock of the tools, as `s_mtime` has it.
 const NOW: u32 = 1_704_067_200;
@@ -225,21 +225,4 @@ fn backups() -> Vec<Case> {
             &["backup-descriptors-bad"],
         ),
     ]
-}
-
-/// What mke2fs, debugfs and e2fsck leave behind in backups is not worth a word.
-#[test]
-fn backups_of_sound_images_are_good() {
-    use floe_check::{CheckOptions, check};
-    if let Err(reason) = floe_testkit::tool::available() {
-        eprintln!("skipped: {reason}");
-        return;
-    }
-    for &profile in Profile::ALL {
-        let image = floe_testkit::build::base(profile).expect("a clean image");
-        let report = check(&image, &CheckOptions::default()).expect("a clean image");
-        let of_backups: Vec<_> =
-            report.found.iter().filter(|problem| problem.row().id.starts_with("backup-")).collect();
-        assert!(of_backups.is_empty(), "{profile}: {of_backups:?}");
-    }
 }

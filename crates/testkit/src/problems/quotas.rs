@@ -1,9 +1,9 @@
 //! Quota files.
 
-use floe_testkit::Profile;
-use floe_testkit::recipe::{Recipe, block_of, inode};
+use crate::Profile;
+use crate::recipe::{Recipe, block_of, inode};
 
-use crate::Case;
+use super::Case;
 
 /// The recipes of this module. Inode 3 is the quota file of users.
 pub(super) fn cases() -> Vec<Case> {
