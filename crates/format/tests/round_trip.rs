@@ -8,6 +8,7 @@ use floe_format::ext::group_desc::{GroupDescHigh, GroupDescLow};
 use floe_format::ext::htree::{DxCountLimit, DxRootInfo, DxTail, RawDxEntry};
 use floe_format::ext::inode::{InodeBase, InodeExtra};
 use floe_format::ext::superblock::Superblock;
+use floe_format::ext::undo::{UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{RawXattrEntry, XattrHeader};
 use proptest::prelude::*;
 
@@ -48,6 +49,9 @@ round_trips! {
     dx_tail: DxTail,
     xattr_header: XattrHeader,
     raw_xattr_entry: RawXattrEntry,
+    undo_header: UndoHeader,
+    undo_key_header: UndoKeyHeader,
+    undo_key: UndoKey,
     context_v1: ContextV1,
     context_v2: ContextV2,
 }

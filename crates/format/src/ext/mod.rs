@@ -17,4 +17,5 @@ pub mod mmp;
 pub mod orphan_file;
 pub mod quota;
 pub mod superblock;
+pub mod undo;
 pub mod xattr;

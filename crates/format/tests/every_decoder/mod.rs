@@ -24,6 +24,7 @@ use floe_format::ext::mmp::Mmp;
 use floe_format::ext::orphan_file::OrphanBlock;
 use floe_format::ext::quota::{self, Dquot, LeafHeader, QuotaHeader};
 use floe_format::ext::superblock::Superblock;
+use floe_format::ext::undo::{self, UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{self, Chars, RawXattrEntry, XattrArea, XattrHeader};
 use floe_format::ext::xattr::{acl, value_inode};
 use floe_format::geometry::{Geometry, Strictness};
@@ -62,6 +63,7 @@ fn fixed_structures(bytes: &[u8]) {
     round_trips!(bytes: DirEntryHeader, DirTail, DxRootInfo, DxCountLimit, RawDxEntry, DxTail);
     round_trips!(bytes: ExtentHeader, RawExtent, RawIndex, InodeBase, InodeExtra);
     round_trips!(bytes: QuotaHeader, LeafHeader, Dquot, Mmp, ContextV1, ContextV2);
+    round_trips!(bytes: UndoHeader, UndoKeyHeader, UndoKey);
     round_trips!(bytes: GroupDescLow, GroupDescHigh, XattrHeader, RawXattrEntry, Superblock);
 }
 
@@ -285,7 +287,10 @@ fn small_things(bytes: &[u8]) {
         let folded = folded.expect("what is valid can be folded");
         assert!(casefold::same_name(name, &folded), "{name:x?} is not what it folds to");
     }
-    let _ = (crc16(7, bytes), crc32_be(7, bytes));
+    let _ = (crc16(7, bytes), crc32_be(7, bytes), undo::key_block_crc(bytes));
+    if let Some(raw) = bytes.first_chunk() {
+        let _ = (UndoHeader::compute_checksum(raw), UndoHeader::decode(raw).keys_per_block());
+    }
 }
 
 fn bitmaps(bytes: &[u8]) {

@@ -1,0 +1,149 @@
+//! The undo file of e2fsprogs (magic `E2UNDO02`): what `e2fsck -z` and its kin write, `e2undo`
+//! reads.
+//!
+//! The file is cut into blocks of [`UndoHeader::block_size`] bytes. Block 0 begins with the header.
+//! The header names the block of the superblock copy (whose magic is stored inverted, so that the
+//! file is not taken for a file system) and the first key block. A key block holds a
+//! [`UndoKeyHeader`] and keys up to its end; the old bytes of its keys follow it, each key's from
+//! the start of a block on, and after them the next key block.
+//!
+//! Learnt from undo files that e2fsprogs 1.47 wrote and from what its `e2undo` says of them.
+
+use crate::crc::crc32c;
+use crate::ext::superblock;
+
+/// The first bytes of an undo file.
+pub const MAGIC: [u8; 8] = *b"E2UNDO02";
+/// The first bytes of a key block.
+pub const KEY_MAGIC: u32 = 0xcade_cade;
+/// `state`: all that belongs into the file is in it.
+pub const STATE_FINISHED: u32 = 0x1;
+/// `f_compat`: `fs_offset` counts.
+pub const COMPAT_FS_OFFSET: u32 = 0x1;
+/// Least bytes of a block.
+pub const MIN_BLOCK_SIZE: u32 = 1024;
+/// Most bytes of a block.
+pub const MAX_BLOCK_SIZE: u32 = 1 << 20;
+/// Most blocks of old bytes that one key stands for.
+pub const MAX_KEY_BLOCKS: u32 = 512;
+
+layout! {
+    /// The header.
+    pub struct UndoHeader[512] little {
+        /// `MAGIC`.
+        0x000 magic: [u8; 8],
+        /// Keys in all key blocks.
+        0x008 num_keys: u64,
+        /// Block of this file that holds the superblock copy.
+        0x010 super_block: u64,
+        /// First key block, likewise.
+        0x018 key_block: u64,
+        /// Bytes of a block of this file.
+        0x020 block_size: u32,
+        /// Unit of `UndoKey::fs_block`.
+        0x024 fs_block_size: u32,
+        /// crc32c of the superblock as it is after the change.
+        0x028 super_crc: u32,
+        /// `STATE_*` bits.
+        0x02c state: u32,
+        /// Features that may be ignored.
+        0x030 f_compat: u32,
+        /// Features without which the file must not be read.
+        0x034 f_incompat: u32,
+        /// Features without which the file must not be written.
+        0x038 f_ro_compat: u32,
+        /// Padding.
+        0x03c pad32: u32,
+        /// Byte of the device at which the file system begins.
+        0x040 fs_offset: u64,
+        /// Zeroes.
+        0x048 padding: [u32; 109],
+        /// crc32c of all before.
+        0x1fc header_crc: u32,
+    }
+}
+
+layout! {
+    /// The beginning of a key block.
+    pub struct UndoKeyHeader[16] little {
+        /// `KEY_MAGIC`.
+        0x00 magic: u32,
+        /// crc32c of the whole key block, with zeroes here.
+        0x04 crc: u32,
+        /// Zero.
+        0x08 reserved: u64,
+    }
+}
+
+layout! {
+    /// A stretch of the device, and its old bytes.
+    pub struct UndoKey[16] little {
+        /// Where it begins, in units of `UndoHeader::fs_block_size`.
+        0x00 fs_block: u64,
+        /// crc32c of the old bytes.
+        0x08 crc: u32,
+        /// Bytes, at most `MAX_KEY_BLOCKS` blocks of the undo file.
+        0x0c size: u32,
+    }
+}
+
+impl UndoHeader {
+    /// The checksum that `bytes` should carry at its end.
+    pub fn compute_checksum(bytes: &[u8; 512]) -> u32 {
+        crc32c(u32::MAX, &bytes[..0x1fc])
+    }
+
+    /// Keys that fit into a key block.
+    pub fn keys_per_block(&self) -> u64 {
+        (u64::from(self.block_size) / UndoKey::SIZE as u64).saturating_sub(1)
+    }
+}
+
+/// The checksum of a superblock as `UndoHeader::super_crc` has it.
+pub fn super_crc(superblock: &[u8; 1024]) -> u32 {
+    crc32c(u32::MAX, superblock)
+}
+
+/// The checksum of a whole key block, whatever is stored in its place.
+pub fn key_block_crc(block: &[u8]) -> u32 {
+    let Some((start, rest)) = block.split_first_chunk::<{ UndoKeyHeader::SIZE }>() else {
+        return crc32c(u32::MAX, block);
+    };
+    let mut start = *start;
+    UndoKeyHeader { crc: 0, ..UndoKeyHeader::decode(&start) }.encode_into(&mut start);
+    crc32c(crc32c(u32::MAX, &start), rest)
+}
+
+/// A superblock with its magic inverted: what is stored of a real one, and the other way round.
+pub fn veil(superblock: &mut [u8; 1024]) {
+    let mut sb = superblock::Superblock::decode(superblock);
+    sb.magic = !sb.magic;
+    sb.encode_into(superblock);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_block_is_summed_without_its_sum() {
+        let mut block = [7; 64];
+        let crc = key_block_crc(&block);
+        block[4..8].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(key_block_crc(&block), crc);
+        block[63] = 8;
+        assert_ne!(key_block_crc(&block), crc);
+        assert_eq!(key_block_crc(&[1, 2]), crc32c(u32::MAX, &[1, 2]));
+    }
+
+    #[test]
+    fn the_magic_is_hidden_and_found_again() {
+        let mut bytes = [3; 1024];
+        bytes[0x38..0x3a].copy_from_slice(&superblock::MAGIC.to_le_bytes());
+        let real = bytes;
+        veil(&mut bytes);
+        assert_eq!(bytes[0x38..0x3a], [0xac, 0x10]);
+        veil(&mut bytes);
+        assert_eq!(bytes, real);
+    }
+}
