@@ -68,6 +68,14 @@ impl<D: WriteBlocks> WriteBlocks for Counted<D> {
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
     }
+
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        self.inner.current_size_bytes()
+    }
+
+    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        self.inner.forget(offset_bytes, len_bytes);
+    }
 }
 
 #[cfg(test)]

@@ -224,6 +224,14 @@ impl<D: WriteBlocks> WriteBlocks for Faulty<D> {
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
     }
+
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        Ok(self.inner.current_size_bytes()?.min(self.size_bytes))
+    }
+
+    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        self.inner.forget(offset_bytes, len_bytes);
+    }
 }
 
 /// Vigna's `SplitMix64`: small, and the same everywhere for ever, which a failing seed needs.

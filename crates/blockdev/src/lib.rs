@@ -30,7 +30,7 @@ pub use identify::{Content, IDENTIFY_BYTES, identify};
 pub use in_use::{DeviceNumber, Use, uses_of};
 pub use mem::MemDevice;
 pub use open::OpenError;
-pub use overlay::Overlay;
+pub use overlay::{Overlay, SpillOptions};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, Trace};
@@ -69,6 +69,19 @@ pub trait WriteBlocks: ReadBlocks {
     /// # Errors
     /// What the system said.
     fn flush(&self) -> io::Result<()>;
+
+    /// Bytes of the device now. Differs from [`ReadBlocks::size_bytes`], which never changes, once
+    /// a file was cut or a volume was resized behind our back.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        Ok(self.size_bytes())
+    }
+
+    /// Hint: the range is flushed, and the next read of it should ask the medium rather than a
+    /// cache. Nothing changes where this cannot be done.
+    fn forget(&self, _offset_bytes: u64, _len_bytes: u64) {}
 }
 
 /// What points at a device can be read as the device itself.
@@ -96,6 +109,27 @@ impl<D: WriteBlocks + ?Sized> WriteBlocks for &D {
     }
     fn flush(&self) -> io::Result<()> {
         (**self).flush()
+    }
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        (**self).current_size_bytes()
+    }
+    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        (**self).forget(offset_bytes, len_bytes);
+    }
+}
+
+impl<D: WriteBlocks + ?Sized> WriteBlocks for Box<D> {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        (**self).write_at(offset_bytes, from)
+    }
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        (**self).current_size_bytes()
+    }
+    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        (**self).forget(offset_bytes, len_bytes);
     }
 }
 

@@ -55,6 +55,15 @@ pub enum OpenError {
         /// The path as it was given.
         path: PathBuf,
     },
+    /// Another program holds the lock of this image file; only when opened for one alone.
+    #[error(
+        "{}: is locked: another program is working on it, most likely another `floe`; wait for it \
+         to end", .path.display()
+    )]
+    Locked {
+        /// The path as it was given.
+        path: PathBuf,
+    },
     /// It cannot be written (`EROFS`); only when opened for writing.
     #[error("{}: cannot be written; the device or what it lies on is read-only", .path.display())]
     ReadOnly {
@@ -96,6 +105,7 @@ impl OpenError {
             | Self::NotSeekable { path, .. }
             | Self::NoDevice { path }
             | Self::Busy { path }
+            | Self::Locked { path }
             | Self::ReadOnly { path }
             | Self::Other { path, .. } => path,
         }

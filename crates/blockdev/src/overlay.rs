@@ -1,13 +1,19 @@
 //! Edits staged in memory over a device that stays as it is.
 
+mod spill;
+
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{ReadBlocks, WriteBlocks, past_the_end, within};
+use spill::Spill;
 
-/// A device whose writes stay in memory: the base below is only read.
+/// A device whose writes stay in memory, or in a scratch file once there are many of them: the
+/// base below is only read.
 ///
 /// Changes are kept by pages of a fixed size, each either as bytes or as the place in the base
 /// that it now reads from (40 bytes a page instead of a page: a large journal costs little).
@@ -19,13 +25,41 @@ pub struct Overlay<D> {
     size_bytes: u64,
     /// Pages in the map, so that reads of an empty overlay take no lock.
     staged: AtomicUsize,
-    pages: RwLock<BTreeMap<u64, Page>>,
+    store: RwLock<Store>,
 }
 
+/// Where an [`Overlay`] keeps its pages.
 #[derive(Clone, Debug)]
+pub struct SpillOptions {
+    /// Bytes of pages that are kept in memory; the rest goes to the scratch file.
+    pub budget_bytes: u64,
+    /// Where the scratch file is made. It is made when it is needed, and never has a name.
+    pub folder: PathBuf,
+}
+
+impl SpillOptions {
+    /// `budget_bytes` in memory, the rest where the system puts temporary files (`TMPDIR`).
+    pub fn in_temporary_folder(budget_bytes: u64) -> Self {
+        Self { budget_bytes, folder: std::env::temp_dir() }
+    }
+}
+
+/// The pages, in memory up to a budget.
+#[derive(Debug)]
+struct Store {
+    pages: BTreeMap<u64, Page>,
+    /// Bytes of the pages held in memory.
+    held_bytes: u64,
+    budget_bytes: u64,
+    spill: Spill,
+}
+
+#[derive(Debug)]
 enum Page {
     /// The page itself; the last page of a device may be shorter.
     Bytes(Box<[u8]>),
+    /// The page lies in this slot of the scratch file.
+    Spilled(u64),
     /// The page reads as what the base holds from this byte on.
     Copy(u64),
 }
@@ -37,14 +71,57 @@ struct Part {
     len: usize,
 }
 
+impl Store {
+    /// Stores a page in place of what is there; on failure that stays.
+    fn put_bytes(&mut self, page: u64, bytes: Box<[u8]>) -> io::Result<()> {
+        let old_bytes = match self.pages.get(&page) {
+            Some(Page::Bytes(old)) => old.len() as u64,
+            _ => 0,
+        };
+        let held_bytes = self.held_bytes - old_bytes + bytes.len() as u64;
+        let content = if held_bytes <= self.budget_bytes {
+            self.held_bytes = held_bytes;
+            Page::Bytes(bytes)
+        } else {
+            let slot = self.spill.put(&bytes)?;
+            self.held_bytes -= old_bytes;
+            Page::Spilled(slot)
+        };
+        if let Some(Page::Spilled(slot)) = self.pages.insert(page, content) {
+            self.spill.release(slot);
+        }
+        Ok(())
+    }
+
+    /// Makes a page read from the base.
+    fn put_copy(&mut self, page: u64, source: u64) {
+        match self.pages.insert(page, Page::Copy(source)) {
+            Some(Page::Bytes(old)) => self.held_bytes -= old.len() as u64,
+            Some(Page::Spilled(slot)) => self.spill.release(slot),
+            Some(Page::Copy(_)) | None => {}
+        }
+    }
+}
+
 impl<D: ReadBlocks> Overlay<D> {
-    /// An overlay that holds nothing yet. `page_bytes` is the unit of staging, best the block size
-    /// of the file system; 0 counts as 1024.
+    /// An overlay that holds nothing yet and keeps everything in memory. `page_bytes` is the unit
+    /// of staging, best the block size of the file system; 0 counts as 1024.
     pub fn new(base: D, page_bytes: u32) -> Self {
+        Self::with_spill(base, page_bytes, SpillOptions::in_temporary_folder(u64::MAX))
+    }
+
+    /// An overlay that keeps only so much in memory; else like [`Overlay::new`].
+    pub fn with_spill(base: D, page_bytes: u32, options: SpillOptions) -> Self {
         let page_bytes = if page_bytes == 0 { 1024 } else { u64::from(page_bytes) };
         let size_bytes = base.size_bytes();
-        let (staged, pages) = (AtomicUsize::new(0), RwLock::default());
-        Self { base, page_bytes, size_bytes, staged, pages }
+        let store = Store {
+            pages: BTreeMap::new(),
+            held_bytes: 0,
+            budget_bytes: options.budget_bytes,
+            spill: Spill::new(page_bytes, options.folder),
+        };
+        let (staged, store) = (AtomicUsize::new(0), RwLock::new(store));
+        Self { base, page_bytes, size_bytes, staged, store }
     }
 
     /// The device below, without the edits.
@@ -69,7 +146,29 @@ impl<D: ReadBlocks> Overlay<D> {
 
     /// Bytes of the device at which each staged page starts, ascending.
     pub fn staged_offsets(&self) -> Vec<u64> {
-        self.read_pages().keys().map(|page| page * self.page_bytes).collect()
+        self.read_store().pages.keys().map(|page| page * self.page_bytes).collect()
+    }
+
+    /// What is staged, as ranges of bytes of the device: ascending, apart from each other, and
+    /// made of whole pages (the last may be shorter, at the end of the device). Read them through
+    /// the overlay itself.
+    pub fn staged_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for &page in self.read_store().pages.keys() {
+            let start = page * self.page_bytes;
+            let end = start + self.page_len(page) as u64;
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        }
+        ranges
+    }
+
+    /// Bytes of pages that are held in memory, and those that are in the scratch file.
+    pub fn held_bytes(&self) -> (u64, u64) {
+        let store = self.read_store();
+        (store.held_bytes, store.spill.held_bytes())
     }
 
     /// Makes the whole page that starts at `offset_bytes` read as what the base holds from
@@ -82,24 +181,49 @@ impl<D: ReadBlocks> Overlay<D> {
         if !offset_bytes.is_multiple_of(self.page_bytes) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the start of a page"));
         }
-        let len = self.page_len(offset_bytes / self.page_bytes);
+        let page = offset_bytes / self.page_bytes;
+        let len = self.page_len(page);
         within(self.size_bytes, offset_bytes, len)?;
         within(self.size_bytes, source_bytes, len)?;
-        self.put(offset_bytes / self.page_bytes, Page::Copy(source_bytes));
+        let mut store = self.write_store();
+        store.put_copy(page, source_bytes);
+        self.staged.store(store.pages.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives bytes of their own to those pages that read from a part of the base for which
+    /// `will_change` says yes. To be called before the base is written.
+    ///
+    /// # Errors
+    /// If the base cannot be read or the scratch file not be written; what is staged reads as
+    /// before.
+    pub fn settle(&self, will_change: impl Fn(Range<u64>) -> bool) -> io::Result<()> {
+        let mut store = self.write_store();
+        let reads_from = |(&page, content): (&u64, &Page)| match content {
+            Page::Copy(source) => Some((page, *source, self.page_len(page))),
+            Page::Bytes(_) | Page::Spilled(_) => None,
+        };
+        let due: Vec<_> = store
+            .pages
+            .iter()
+            .filter_map(reads_from)
+            .filter(|&(_, source, len)| will_change(source..source + len as u64))
+            .collect();
+        for (page, source, len) in due {
+            let mut bytes = vec![0; len].into_boxed_slice();
+            self.base.read_at(source, &mut bytes)?;
+            store.put_bytes(page, bytes)?;
+        }
         Ok(())
     }
 
     /// Drops all edits.
     pub fn clear(&self) {
-        let mut pages = self.write_pages();
-        pages.clear();
+        let mut store = self.write_store();
+        store.pages.clear();
+        store.spill.clear();
+        store.held_bytes = 0;
         self.staged.store(0, Ordering::Release);
-    }
-
-    fn put(&self, page: u64, content: Page) {
-        let mut pages = self.write_pages();
-        pages.insert(page, content);
-        self.staged.store(pages.len(), Ordering::Release);
     }
 
     /// Bytes of a page: less at the end of the device.
@@ -110,12 +234,12 @@ impl<D: ReadBlocks> Overlay<D> {
     }
 
     /// A lock that a panicking thread left behind is taken over: a page is never half changed.
-    fn read_pages(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Page>> {
-        self.pages.read().unwrap_or_else(PoisonError::into_inner)
+    fn read_store(&self) -> RwLockReadGuard<'_, Store> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_pages(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Page>> {
-        self.pages.write().unwrap_or_else(PoisonError::into_inner)
+    fn write_store(&self) -> RwLockWriteGuard<'_, Store> {
+        self.store.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The parts of a range that is not empty, page by page.
@@ -134,7 +258,14 @@ impl<D: ReadBlocks> Overlay<D> {
         })
     }
 
-    fn read_part(&self, content: &Page, within_page: u64, into: &mut [u8]) -> io::Result<()> {
+    /// Reads from `within_page` a page on.
+    fn read_part(
+        &self,
+        spill: &Spill,
+        content: &Page,
+        within_page: u64,
+        into: &mut [u8],
+    ) -> io::Result<()> {
         match content {
             Page::Bytes(bytes) => {
                 let start = usize::try_from(within_page).map_err(|_| past_the_end())?;
@@ -142,14 +273,34 @@ impl<D: ReadBlocks> Overlay<D> {
                 into.copy_from_slice(from);
                 Ok(())
             }
+            Page::Spilled(slot) => spill.get(*slot, within_page, into),
             Page::Copy(source) => self.base.read_at(source + within_page, into),
         }
+    }
+
+    /// Writes a part of one page.
+    fn write_part(&self, store: &mut Store, part: &Part, from: &[u8]) -> io::Result<()> {
+        // Less than page_bytes, which came from a u32.
+        let start = part.within_page as usize;
+        if let Some(Page::Bytes(page)) = store.pages.get_mut(&part.page) {
+            page[start..start + part.len].copy_from_slice(from);
+            return Ok(());
+        }
+        let mut page = vec![0; self.page_len(part.page)].into_boxed_slice();
+        if part.len < page.len() {
+            match store.pages.get(&part.page) {
+                Some(content) => self.read_part(&store.spill, content, 0, &mut page)?,
+                None => self.base.read_at(part.page * self.page_bytes, &mut page)?,
+            }
+        }
+        page[start..start + part.len].copy_from_slice(from);
+        store.put_bytes(part.page, page)
     }
 
     /// Whether any page of a range that is not empty is staged.
     fn touches(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let last = offset_bytes.saturating_add(len_bytes - 1) / self.page_bytes;
-        self.read_pages().range(offset_bytes / self.page_bytes..=last).next().is_some()
+        self.read_store().pages.range(offset_bytes / self.page_bytes..=last).next().is_some()
     }
 }
 
@@ -163,9 +314,9 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
             return self.base.read_at(offset_bytes, into);
         }
         within(self.size_bytes, offset_bytes, into.len())?;
-        let pages = self.read_pages();
+        let store = self.read_store();
         let (first, end) = (offset_bytes / self.page_bytes, offset_bytes + into.len() as u64);
-        let mut staged = pages.range(first..=(end - 1) / self.page_bytes).peekable();
+        let mut staged = store.pages.range(first..=(end - 1) / self.page_bytes).peekable();
         let mut at = offset_bytes;
         // Between staged pages the base is read in one piece.
         while at < end {
@@ -179,7 +330,7 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
                 let start = page * self.page_bytes;
                 let upto = start.saturating_add(self.page_bytes).min(end);
                 let target = &mut into[from..(upto - offset_bytes) as usize];
-                self.read_part(content, at - start, target)?;
+                self.read_part(&store.spill, content, at - start, target)?;
                 at = upto;
             }
         }
@@ -193,39 +344,23 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
 }
 
 impl<D: ReadBlocks> WriteBlocks for Overlay<D> {
+    /// Stages bytes. If that fails half-way (the base cannot be read, the scratch file has no
+    /// room), pages before that one are staged, and that one and those behind are as before.
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
         within(self.size_bytes, offset_bytes, from.len())?;
         let mut rest = from;
-        let mut pages = self.write_pages();
+        let mut store = self.write_store();
+        let mut written = Ok(());
         for part in self.parts(offset_bytes, from.len()) {
             let (bytes, behind) = rest.split_at(part.len);
             rest = behind;
-            let page_len = self.page_len(part.page);
-            let mut page = match pages.remove(&part.page) {
-                Some(Page::Bytes(page)) => page,
-                other if part.len < page_len => {
-                    let mut page = vec![0; page_len].into_boxed_slice();
-                    let source = match other {
-                        Some(Page::Copy(source)) => source,
-                        _ => part.page * self.page_bytes,
-                    };
-                    let read = self.base.read_at(source, &mut page);
-                    if let Err(error) = read {
-                        // What was there before must not be lost because of the failure.
-                        other.map(|content| pages.insert(part.page, content));
-                        return Err(error);
-                    }
-                    page
-                }
-                _ => vec![0; page_len].into_boxed_slice(),
-            };
-            // Less than page_bytes, which came from a u32.
-            let start = part.within_page as usize;
-            page[start..start + part.len].copy_from_slice(bytes);
-            pages.insert(part.page, Page::Bytes(page));
+            written = self.write_part(&mut store, &part, bytes);
+            if written.is_err() {
+                break;
+            }
         }
-        self.staged.store(pages.len(), Ordering::Release);
-        Ok(())
+        self.staged.store(store.pages.len(), Ordering::Release);
+        written
     }
 
     /// Does nothing: the edits live in memory.
@@ -256,6 +391,21 @@ mod tests {
         });
     }
 
+    mod with_nothing_in_memory {
+        use crate::WriteBlocks;
+
+        crate::device_contract!(writable Overlay, |bytes: &[u8]| {
+            let overlay = crate::overlay::Overlay::with_spill(
+                crate::MemDevice::new(vec![0x5a; bytes.len()]),
+                1024,
+                crate::overlay::SpillOptions::in_temporary_folder(0),
+            );
+            overlay.write_at(0, bytes).unwrap();
+            assert_eq!(overlay.held_bytes().0, 0);
+            overlay
+        });
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Write { at: u64, len: usize, byte: u8 },
@@ -276,9 +426,14 @@ mod tests {
     proptest! {
         /// Any edits read back as they would from a plain device, and the base never changes.
         #[test]
-        fn edits_read_back(steps in proptest::collection::vec(step(), 1..12), at in 0..9000usize) {
+        fn edits_read_back(
+            steps in proptest::collection::vec(step(), 1..12),
+            at in 0..9000usize,
+            budget_bytes in prop_oneof![Just(0), Just(u64::MAX), 0..9000u64],
+        ) {
             let base: Vec<u8> = (0..9001u32).map(|index| ((index * 7) >> 3) as u8).collect();
-            let overlay = Overlay::new(MemDevice::new(base.clone()), 1024);
+            let options = SpillOptions::in_temporary_folder(budget_bytes);
+            let overlay = Overlay::with_spill(MemDevice::new(base.clone()), 1024, options);
             let mut model = base.clone();
             for step in steps {
                 match step {
@@ -300,6 +455,18 @@ mod tests {
             let mut read = vec![0; 9001 - at];
             overlay.read_at(at as u64, &mut read).unwrap();
             prop_assert!(read == model[at..]);
+            let (in_memory, in_file) = overlay.held_bytes();
+            prop_assert!(in_memory <= budget_bytes);
+            prop_assert!(in_memory + in_file <= 10 * 1024);
+            overlay.settle(|_| true).unwrap();
+            overlay.read_at(at as u64, &mut read).unwrap();
+            prop_assert!(read == model[at..], "settling changed what is read");
+            let ranges = overlay.staged_ranges();
+            prop_assert!(ranges.is_sorted_by(|a, b| a.end < b.start));
+            let staged: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+            let pages = overlay.staged_offsets();
+            prop_assert_eq!(staged, pages.iter().map(|at| 1024.min(9001 - at)).sum::<u64>());
+            prop_assert!(pages.iter().all(|at| ranges.iter().any(|range| range.contains(at))));
             prop_assert_eq!(overlay.into_base().to_vec(), base);
         }
     }
@@ -329,5 +496,50 @@ mod tests {
         assert_eq!(overlay.staged_offsets(), [8192]);
         overlay.clear();
         assert!(overlay.is_empty() && overlay.is_hole(0, 1 << 40));
+    }
+
+    #[test]
+    fn what_reads_from_the_base_is_settled_before_the_base_changes() {
+        let base = MemDevice::new((0..4096u32).map(|index| (index / 1024) as u8).collect());
+        let overlay = Overlay::new(&base, 1024);
+        overlay.stage_copy(0, 2048).unwrap();
+        overlay.stage_copy(1024, 3072).unwrap();
+        overlay.settle(|range| range == (2048..3072)).unwrap();
+        base.write_at(2048, &[9; 2048]).unwrap();
+        let mut read = [0; 2048];
+        overlay.read_at(0, &mut read).unwrap();
+        assert_eq!((read[0], read[1023], read[1024], read[2047]), (2, 2, 9, 9));
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let options = SpillOptions::in_temporary_folder(1024);
+        let overlay = Overlay::with_spill(MemDevice::new(vec![0; 8192]), 1024, options);
+        for round in 0..100u8 {
+            overlay.write_at(0, &[round; 3000]).unwrap();
+        }
+        assert_eq!(overlay.held_bytes(), (1024, 2048));
+        assert!(overlay.read_store().spill.file_bytes() <= 4096);
+        overlay.stage_copy(0, 1024).unwrap();
+        overlay.stage_copy(1024, 2048).unwrap();
+        assert_eq!(overlay.held_bytes(), (0, 1024));
+        overlay.write_at(1024, &[5; 1024]).unwrap();
+        assert_eq!(overlay.held_bytes(), (1024, 1024));
+        overlay.clear();
+        assert_eq!(overlay.held_bytes(), (0, 0));
+    }
+
+    #[test]
+    fn a_scratch_file_that_cannot_be_made_is_an_error_and_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SpillOptions { budget_bytes: 1024, folder: folder.path().join("none") };
+        let overlay = Overlay::with_spill(MemDevice::new(vec![0; 4096]), 1024, options);
+        overlay.write_at(0, &[1; 1024]).unwrap();
+        let error = overlay.write_at(1000, &[2; 100]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        let mut read = [0; 2048];
+        overlay.read_at(0, &mut read).unwrap();
+        assert_eq!((read[999], read[1000], read[1024]), (1, 2, 0), "as far as it got");
+        overlay.write_at(0, &[3; 1024]).unwrap();
     }
 }

@@ -78,6 +78,18 @@ impl<D: WriteBlocks> WriteBlocks for Window<D> {
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
     }
+
+    /// Less than the window's size only where the device below now ends inside it.
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        let inner_bytes = self.inner.current_size_bytes()?;
+        Ok(inner_bytes.saturating_sub(self.offset_bytes).min(self.len_bytes))
+    }
+
+    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        if offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes) {
+            self.inner.forget(self.offset_bytes + offset_bytes, len_bytes);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
+use rustix::io::Errno;
 
 use crate::holes::is_hole_now;
 use crate::open::{OpenError, open_seekable};
@@ -30,15 +32,31 @@ impl WritableFile {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
 
-    /// Opens what is at `path`; a block device is claimed, so that it can neither be mounted nor
-    /// be claimed by another program until this is dropped (`O_EXCL`; without effect on files).
+    /// Opens what is at `path` for one program alone, until this is dropped.
+    ///
+    /// A block device is claimed (`O_EXCL`), so that it can neither be mounted nor be claimed by
+    /// another program. An image file is locked (`flock`): that keeps out only those who ask,
+    /// which are other instances of Floe.
     ///
     /// # Errors
-    /// [`OpenError::Busy`] if it is mounted or claimed already, or another of the usual reasons.
+    /// [`OpenError::Busy`] if a device is mounted or claimed already, [`OpenError::Locked`] if
+    /// another holds the lock of a file, or another of the usual reasons.
     pub fn open_exclusive(path: &Path) -> Result<Self, OpenError> {
         // Linux: without O_CREAT, O_EXCL claims a block device. The bits fit, being flags of open.
         let flags = OFlags::EXCL.bits().cast_signed();
-        Self::open_with(path, OpenOptions::new().read(true).write(true).custom_flags(flags))
+        let device =
+            Self::open_with(path, OpenOptions::new().read(true).write(true).custom_flags(flags))?;
+        if device.has_holes {
+            match flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
+                // Some network file systems know no locks; nobody else could hold one there.
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(OpenError::Locked { path: path.to_owned() });
+                }
+                Err(errno) => return Err(OpenError::new(path, errno.into())),
+            }
+        }
+        Ok(device)
     }
 
     /// Makes a new sparse image of `size_bytes`, all zeroes.
@@ -86,6 +104,18 @@ impl WriteBlocks for WritableFile {
     fn flush(&self) -> io::Result<()> {
         self.file.sync_all()
     }
+
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        // Moves the file's cursor, which nothing here uses.
+        (&self.file).seek(SeekFrom::End(0))
+    }
+
+    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        // A hint that is not taken changes nothing that anybody could see.
+        if let Some(len) = NonZeroU64::new(len_bytes) {
+            let _ = fadvise(&self.file, offset_bytes, Some(len), Advice::DontNeed);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -119,5 +149,44 @@ mod tests {
         assert!(WritableFile::create(file.path(), 1).is_err());
         assert!(WritableFile::open(file.path()).is_ok());
         assert!(WritableFile::open_exclusive(file.path()).is_ok());
+    }
+
+    #[test]
+    fn an_image_has_one_exclusive_owner() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let owner = WritableFile::open_exclusive(file.path()).unwrap();
+        let error = WritableFile::open_exclusive(file.path()).expect_err("two owners");
+        assert!(matches!(error, OpenError::Locked { .. }), "{error:?}");
+        assert!(error.to_string().contains("another"), "{error}");
+        // Readers, and builders of images, do not ask.
+        assert!(WritableFile::open(file.path()).is_ok());
+        drop(owner);
+        assert!(WritableFile::open_exclusive(file.path()).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_noticed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(8192).unwrap();
+        let device = WritableFile::open_exclusive(file.path()).unwrap();
+        let part = crate::Window::new(&device, 1000, Some(5000)).unwrap();
+        for (now, in_part) in [(8192, 5000), (6000, 5000), (5000, 4000), (10, 0)] {
+            file.as_file().set_len(now).unwrap();
+            assert_eq!(device.current_size_bytes().unwrap(), now);
+            assert_eq!(part.current_size_bytes().unwrap(), in_part);
+        }
+        assert_eq!((device.size_bytes(), part.size_bytes()), (8192, 5000));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_still_there() {
+        let device = holding(&[7; 10_000]);
+        device.flush().unwrap();
+        device.forget(0, 10_000);
+        device.forget(5, 0);
+        device.forget(u64::MAX, u64::MAX);
+        let mut read = [0; 10_000];
+        device.read_at(0, &mut read).unwrap();
+        assert_eq!(read, [7; 10_000]);
     }
 }
