@@ -7,6 +7,7 @@
 //! Everything is deterministic: an image depends on its profile and a seed, not on the clock.
 
 pub mod build;
+pub mod compare;
 pub mod damage;
 pub mod differential;
 pub mod fill;
@@ -19,6 +20,7 @@ pub mod profile;
 pub mod recipe;
 pub mod rng;
 pub mod tool;
+pub mod tree;
 pub mod volume;
 
 pub use image::Image;

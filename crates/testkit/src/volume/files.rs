@@ -1,6 +1,6 @@
 //! Blocks of files, directory entries, and paths.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail, ensure};
 use floe_format::ext::extent::ExtentNode;
@@ -39,6 +39,8 @@ pub struct Node {
 pub struct FileMap {
     /// Data blocks by their place in the file; holes are left out, unwritten blocks are not.
     pub data: BTreeMap<LogicalBlock, BlockNr>,
+    /// Those of them that are allocated, but read as zeroes.
+    pub unwritten: BTreeSet<LogicalBlock>,
     /// Blocks of the map itself, parents first.
     pub nodes: Vec<Node>,
 }
@@ -105,7 +107,11 @@ impl Volume<'_> {
                 let extent = node.extent(at);
                 for step in 0..extent.run.len_blocks {
                     let block = self.check_block(extent.run.start.0 + step)?;
-                    map.data.insert(LogicalBlock(extent.logical.0 + step), block);
+                    let logical = LogicalBlock(extent.logical.0 + step);
+                    map.data.insert(logical, block);
+                    if extent.unwritten {
+                        map.unwritten.insert(logical);
+                    }
                 }
             } else {
                 let block = self.check_block(node.index(at).node.0)?;

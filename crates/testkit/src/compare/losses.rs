@@ -1,0 +1,262 @@
+//! What one tree has that another lacks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use floe_format::InodeNr;
+use floe_format::ext::inode::FileType;
+
+use crate::tree::{Node, Tree};
+
+/// How an object of theirs is not in ours, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LossKind {
+    /// Nothing of ours is the same.
+    Gone,
+    /// Its path leads to an object of another type.
+    Type,
+    /// Its path leads to another content or size.
+    Content,
+    /// It is there, but in another directory.
+    Moved,
+    /// Permissions, owner or group.
+    Owner,
+    /// An attribute is missing or has another value.
+    Xattr,
+    /// Paths that lead to one file lead to several.
+    HardLink,
+}
+
+impl LossKind {
+    /// Whether names and contents are there.
+    pub fn is_of_metadata(self) -> bool {
+        self >= Self::Owner
+    }
+}
+
+/// An object of theirs that is not in ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Loss {
+    /// How.
+    pub kind: LossKind,
+    /// Its type.
+    pub file_type: Option<FileType>,
+    /// Whether it is in their lost+found, where only contents count.
+    pub in_lost_found: bool,
+    /// Its path in theirs.
+    pub path: String,
+    /// What is there instead.
+    pub instead: String,
+}
+
+impl Loss {
+    /// One line for losses of the same kind.
+    pub fn cause(&self) -> String {
+        let place = if self.in_lost_found { " of lost+found" } else { "" };
+        let file_type =
+            self.file_type.map_or("untyped".to_owned(), |file_type| format!("{file_type:?}"));
+        format!("{:?}, {file_type}{place}", self.kind)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}): {}", self.path, self.cause(), self.instead)
+    }
+}
+
+const LOST_FOUND: &[u8] = b"/lost+found";
+const IN_LOST_FOUND: &[u8] = b"/lost+found/";
+
+fn parent(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|&byte| byte == b'/').map_or(b"", |at| &path[..at])
+}
+
+fn describe(node: &Node) -> String {
+    format!("{:?}, {} bytes, {}", node.kind, node.size_bytes, node.content)
+}
+
+/// Everything in `theirs` that `ours` lacks. A file that only has another name in the same directory
+/// is there; for what lies in their lost+found, its content anywhere in ours is enough. More than
+/// theirs is no loss.
+pub fn losses(theirs: &Tree, ours: &Tree) -> Vec<Loss> {
+    let mut spare = Spare::new(theirs, ours);
+    let mut found = Vec::new();
+    let (in_lost_found, elsewhere): (Vec<_>, Vec<_>) = theirs
+        .iter()
+        .filter(|(path, _)| *path != LOST_FOUND)
+        .partition(|(path, _)| path.starts_with(IN_LOST_FOUND));
+    for (path, node) in elsewhere {
+        match ours.get(path) {
+            Some(own) => found.extend(differences(path, node, own)),
+            None => found.extend(spare.replace(path, node)),
+        }
+    }
+    for (path, node) in in_lost_found {
+        // The contents of a directory speak for it.
+        if !node.is_dir() && spare.take(node, parent(path)).is_none() {
+            found.push(loss(LossKind::Gone, path, node, "no object with this content"));
+        }
+    }
+    found.extend(broken_links(theirs, ours));
+    found
+}
+
+fn loss(kind: LossKind, path: &[u8], node: &Node, instead: impl Into<String>) -> Loss {
+    Loss {
+        kind,
+        file_type: node.kind,
+        in_lost_found: path.starts_with(IN_LOST_FOUND),
+        path: String::from_utf8_lossy(path).into_owned(),
+        instead: instead.into(),
+    }
+}
+
+/// What differs between two objects with the same path; the worst only.
+fn differences(path: &[u8], theirs: &Node, ours: &Node) -> Option<Loss> {
+    let kind = if theirs.kind != ours.kind {
+        LossKind::Type
+    } else if theirs.identity() != ours.identity() {
+        LossKind::Content
+    } else if (theirs.permissions, theirs.uid, theirs.gid) != (ours.permissions, ours.uid, ours.gid)
+    {
+        let owner = |node: &Node| format!("{:o} {}:{}", node.permissions, node.uid, node.gid);
+        let instead = format!("{} instead of {}", owner(ours), owner(theirs));
+        return Some(loss(LossKind::Owner, path, theirs, instead));
+    } else {
+        let (name, _) =
+            theirs.xattrs.iter().find(|&(name, value)| ours.xattrs.get(name) != Some(value))?;
+        let what = if ours.xattrs.contains_key(name) { "differs" } else { "is missing" };
+        let instead = format!("{} {what}", String::from_utf8_lossy(name));
+        return Some(loss(LossKind::Xattr, path, theirs, instead));
+    };
+    let instead = format!("{} instead of {}", describe(ours), describe(theirs));
+    Some(loss(kind, path, theirs, instead))
+}
+
+/// What a content is known by.
+type Identity = (Option<FileType>, u64, String);
+
+fn identity(node: &Node) -> Identity {
+    let (kind, size_bytes, content) = node.identity();
+    (kind, size_bytes, content.to_owned())
+}
+
+/// Objects of ours that no path of theirs speaks for, by what they are.
+struct Spare<'t>(BTreeMap<Identity, Vec<&'t [u8]>>);
+
+impl<'t> Spare<'t> {
+    fn new(theirs: &Tree, ours: &'t Tree) -> Self {
+        let mut spare: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (path, node) in ours {
+            let unspoken = !theirs.contains_key(path) || path.starts_with(IN_LOST_FOUND);
+            if unspoken && !node.is_dir() {
+                spare.entry(identity(node)).or_default().push(&path[..]);
+            }
+        }
+        Self(spare)
+    }
+
+    /// A path of ours with this content, in `folder` if there is one, which then is spoken for.
+    fn take(&mut self, node: &Node, folder: &[u8]) -> Option<&'t [u8]> {
+        let paths = self.0.get_mut(&identity(node))?;
+        let near = paths.iter().position(|path| parent(path) == folder);
+        let at = near.or(paths.len().checked_sub(1))?;
+        Some(paths.swap_remove(at))
+    }
+
+    /// Where an object went that has lost its path.
+    fn replace(&mut self, path: &[u8], node: &Node) -> Option<Loss> {
+        if node.is_dir() {
+            return Some(loss(LossKind::Gone, path, node, "nothing at this path"));
+        }
+        match self.take(node, parent(path)) {
+            Some(other) if parent(other) == parent(path) => None,
+            Some(other) => {
+                let instead = String::from_utf8_lossy(other);
+                Some(loss(LossKind::Moved, path, node, instead))
+            }
+            None => Some(loss(LossKind::Gone, path, node, "nothing with this content")),
+        }
+    }
+}
+
+/// Paths that are hard links of one file in theirs, but not in ours.
+fn broken_links(theirs: &Tree, ours: &Tree) -> Vec<Loss> {
+    let mut first: BTreeMap<InodeNr, InodeNr> = BTreeMap::new();
+    let mut broken = Vec::new();
+    for (path, node) in theirs.iter().filter(|(_, node)| !node.is_dir()) {
+        let Some(own) = ours.get(path).filter(|own| own.kind == node.kind) else { continue };
+        let linked = *first.entry(node.inode).or_insert(own.inode);
+        if linked != own.inode {
+            let instead = format!("{} and not {linked}", own.inode);
+            broken.push(loss(LossKind::HardLink, path, node, instead));
+        }
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(inode: u32, content: &str) -> Node {
+        Node {
+            kind: Some(FileType::Regular),
+            inode: InodeNr(inode),
+            size_bytes: content.len() as u64,
+            content: content.to_owned(),
+            permissions: 0o644,
+            uid: 0,
+            gid: 0,
+            xattrs: BTreeMap::from([(b"user.a".to_vec(), b"1".to_vec())]),
+        }
+    }
+
+    fn tree(nodes: &[(&str, Node)]) -> Tree {
+        nodes.iter().map(|(path, node)| (path.as_bytes().to_vec(), node.clone())).collect()
+    }
+
+    fn kinds(theirs: &[(&str, Node)], ours: &[(&str, Node)]) -> Vec<LossKind> {
+        losses(&tree(theirs), &tree(ours)).into_iter().map(|loss| loss.kind).collect()
+    }
+
+    #[test]
+    fn each_kind_of_loss_is_told() {
+        let theirs = [("/a/x", node(12, "x"))];
+        assert_eq!(kinds(&theirs, &theirs), []);
+        assert_eq!(kinds(&theirs, &[]), [LossKind::Gone]);
+        assert_eq!(kinds(&theirs, &[("/a/x", node(12, "y"))]), [LossKind::Content]);
+        assert_eq!(kinds(&theirs, &[("/b/x", node(12, "x"))]), [LossKind::Moved]);
+        assert_eq!(kinds(&theirs, &[("/a/renamed", node(12, "x"))]), []);
+        let changed = |change: fn(&mut Node)| {
+            let mut other = node(12, "x");
+            change(&mut other);
+            kinds(&theirs, &[("/a/x", other)])
+        };
+        assert_eq!(changed(|node| node.kind = Some(FileType::Symlink)), [LossKind::Type]);
+        assert_eq!(changed(|node| node.uid = 7), [LossKind::Owner]);
+        assert_eq!(changed(|node| node.xattrs.clear()), [LossKind::Xattr]);
+        assert_eq!(changed(|node| drop(node.xattrs.insert(vec![1], vec![2]))), []);
+    }
+
+    #[test]
+    fn lost_and_found_is_compared_by_content() {
+        let theirs = [("/lost+found/#12", node(12, "x")), ("/lost+found/#13", node(13, "x"))];
+        let kept = [("/a/x", node(12, "x")), ("/lost+found/x (2)", node(40, "x"))];
+        assert_eq!(kinds(&theirs, &kept), []);
+        assert_eq!(kinds(&theirs, &kept[..1]), [LossKind::Gone]);
+        // One object cannot stand for two.
+        let theirs = [("/a/x", node(12, "x")), ("/lost+found/#13", node(13, "x"))];
+        assert_eq!(kinds(&theirs, &[("/a/x", node(12, "x"))]), [LossKind::Gone]);
+    }
+
+    #[test]
+    fn links_of_one_file_stay_links_of_one_file() {
+        let theirs = [("/a", node(12, "x")), ("/b", node(12, "x"))];
+        let renumbered = [("/a", node(50, "x")), ("/b", node(50, "x"))];
+        assert_eq!(kinds(&theirs, &renumbered), []);
+        let apart = [("/a", node(12, "x")), ("/b", node(13, "x"))];
+        assert_eq!(kinds(&theirs, &apart), [LossKind::HardLink]);
+    }
+}

@@ -1,0 +1,181 @@
+//! Reads a tree with testkit's own small reader.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use floe_format::ext::inline_data::{self, InlineData};
+use floe_format::ext::inode::{FileType, Inode, InodeFlags};
+use floe_format::ext::xattr::{INDEX_SYSTEM, XattrArea, XattrEntry, full_name};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, InodeNr};
+
+use super::{Digest, Node, Tree, digest};
+use crate::Image;
+use crate::volume::Volume;
+
+/// Everything that can be reached from the root. What of a file cannot be read stands in its node.
+///
+/// # Errors
+/// There is no usable superblock or root directory.
+pub fn stored(image: &Image) -> Result<Tree> {
+    let volume = Volume::open(image)?;
+    let mut tree = Tree::new();
+    let root = node(&volume, InodeNr::ROOT)?;
+    anyhow::ensure!(root.is_dir(), "the root inode is no directory");
+    tree.insert(b"/".to_vec(), root);
+    let mut entered = BTreeSet::from([InodeNr::ROOT]);
+    let mut folders = vec![(Vec::new(), InodeNr::ROOT)];
+    while let Some((path, folder)) = folders.pop() {
+        let entries = match volume.entries(folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                let path = if path.is_empty() { b"/".to_vec() } else { path };
+                if let Some(node) = tree.get_mut(&path) {
+                    node.content = format!("cannot be read: {error:#}");
+                }
+                continue;
+            }
+        };
+        for entry in entries {
+            if entry.inode.0 == 0 || matches!(entry.name.as_slice(), b"." | b"..") {
+                continue;
+            }
+            let path = [&path[..], b"/", &entry.name].concat();
+            let node = node(&volume, entry.inode).unwrap_or_else(|error| unreadable(&entry, error));
+            if node.is_dir() && entered.insert(entry.inode) {
+                folders.push((path.clone(), entry.inode));
+            }
+            tree.insert(path, node);
+        }
+    }
+    Ok(tree)
+}
+
+fn unreadable(entry: &crate::volume::Entry, error: anyhow::Error) -> Node {
+    Node {
+        kind: None,
+        inode: entry.inode,
+        size_bytes: 0,
+        content: format!("cannot be read: {error:#}"),
+        permissions: 0,
+        uid: 0,
+        gid: 0,
+        xattrs: BTreeMap::new(),
+    }
+}
+
+fn node(volume: &Volume<'_>, number: InodeNr) -> Result<Node> {
+    let bytes = volume.inode_bytes(number)?;
+    let inode = Inode::decode(&bytes).context("an inode has 128 bytes")?;
+    let kind = inode.file_type();
+    let sized = matches!(kind, Some(FileType::Regular | FileType::Symlink));
+    let content = match kind {
+        Some(FileType::Regular | FileType::Symlink) => content(volume, number, &inode),
+        Some(FileType::CharDevice | FileType::BlockDevice) => Ok(device(&inode)),
+        _ => Ok(String::new()),
+    };
+    Ok(Node {
+        kind,
+        inode: number,
+        size_bytes: if sized { inode.size_bytes() } else { 0 },
+        content: content.unwrap_or_else(|error| format!("cannot be read: {error:#}")),
+        permissions: inode.base.mode & 0o7777,
+        uid: inode.uid(),
+        gid: inode.gid(),
+        xattrs: xattrs(volume, &inode),
+    })
+}
+
+/// Major and minor number, in the old form (16 bits in the first word) or the new one.
+fn device(inode: &Inode<'_>) -> String {
+    let (old, new) = (inode.block_word(0).unwrap_or(0), inode.block_word(1).unwrap_or(0));
+    let (major, minor) = match old {
+        0 => (new >> 8 & 0xfff, (new & 0xff) | (new >> 12 & 0xf_ff00)),
+        old => (old >> 8 & 0xff, old & 0xff),
+    };
+    format!("{major}:{minor}")
+}
+
+fn content(volume: &Volume<'_>, number: InodeNr, inode: &Inode<'_>) -> Result<String> {
+    let size_bytes = inode.size_bytes();
+    let flags = inode.flags();
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        let data = InlineData::of(inode).context("inline data without their attribute")?;
+        return Ok(digest(&data.content(size_bytes).concat()));
+    }
+    let fast = inode.file_type() == Some(FileType::Symlink)
+        && size_bytes < 60
+        && !flags.contains(InodeFlags::EXTENTS);
+    if fast {
+        return Ok(digest(inode.base.block.get(..size_bytes as usize).unwrap_or_default()));
+    }
+    let mut digest = Digest::default();
+    pieces(volume, number, size_bytes, |offset_bytes, bytes| digest.add(offset_bytes, bytes))?;
+    Ok(digest.text())
+}
+
+/// Gives every written block of a file, in order, cut at the file's end.
+fn pieces(
+    volume: &Volume<'_>,
+    number: InodeNr,
+    size_bytes: u64,
+    mut piece: impl FnMut(u64, &[u8]),
+) -> Result<()> {
+    let block_bytes = volume.block_bytes() as u64;
+    let map = volume.map(number)?;
+    for (logical, &block) in &map.data {
+        let offset_bytes = logical.0.saturating_mul(block_bytes);
+        if offset_bytes >= size_bytes || map.unwritten.contains(logical) {
+            continue;
+        }
+        let bytes = volume.block(block)?;
+        let end = usize::try_from((size_bytes - offset_bytes).min(block_bytes))?;
+        piece(offset_bytes, &bytes[..end]);
+    }
+    Ok(())
+}
+
+fn xattrs(volume: &Volume<'_>, inode: &Inode<'_>) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    if let Some(area) = XattrArea::of_inode(inode.xattr_area()) {
+        add_xattrs(volume, area, &mut found);
+    }
+    let block =
+        BlockNr(inode.file_acl(volume.geometry.features.incompat.contains(Incompat::BIT64)));
+    if block.0 != 0 {
+        match volume.block(block) {
+            Ok(bytes) => {
+                if let Some(area) = XattrArea::of_block(&bytes) {
+                    add_xattrs(volume, area, &mut found);
+                }
+            }
+            Err(error) => {
+                found.insert(b"(block)".to_vec(), format!("cannot be read: {error:#}").into());
+            }
+        }
+    }
+    found
+}
+
+fn add_xattrs(volume: &Volume<'_>, area: XattrArea<'_>, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
+    for entry in area.entries().map_while(Result::ok) {
+        let inline = entry.name_index == INDEX_SYSTEM && entry.name == inline_data::ATTRIBUTE_NAME;
+        if inline {
+            continue;
+        }
+        let value = value(volume, area, &entry)
+            .unwrap_or_else(|error| format!("cannot be read: {error:#}").into());
+        found.insert(full_name(entry.name_index, entry.name).into(), value);
+    }
+}
+
+fn value(volume: &Volume<'_>, area: XattrArea<'_>, entry: &XattrEntry<'_>) -> Result<Vec<u8>> {
+    let Some(holder) = entry.value_inode else {
+        return Ok(area.value(entry).context("a value behind the end")?.to_vec());
+    };
+    // A value has 64 KiB at the most where the kernel wrote it; a digest does for all of them.
+    let mut digest = Digest::default();
+    let size_bytes = u64::from(entry.value_size);
+    pieces(volume, holder, size_bytes, |offset_bytes, bytes| digest.add(offset_bytes, bytes))?;
+    Ok(digest.text().into())
+}
