@@ -3,4 +3,16 @@
 //! A repair is planned from the findings of a check, staged in memory, checked again until it is
 //! clean, and only then written: old blocks go to an undo file first.
 
+mod alloc;
 pub mod build;
+pub mod edit;
+pub mod failure;
+pub mod file_map;
+pub mod fixes;
+pub mod plan;
+pub mod policy;
+pub mod session;
+pub mod stage;
+
+pub use edit::Edit;
+pub use session::{Deed, Reason, Repair, RepairError, RepairOptions, repair};

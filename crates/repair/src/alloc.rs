@@ -1,0 +1,109 @@
+//! Free clusters and inodes, by what was found in use: the bitmaps on the disk are not asked.
+
+use floe_check::Examination;
+use floe_check::evidence::block_set::BlockSet;
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+
+/// Hands out what nothing uses.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    used: BlockSet,
+    taken_inodes: Vec<InodeNr>,
+}
+
+impl Allocator {
+    /// Free is what no claim of the examination covers.
+    pub(crate) fn new(evidence: &Examination<'_>) -> Self {
+        Self { used: evidence.claims.used().clone(), taken_inodes: Vec::new() }
+    }
+
+    /// The first block of a free cluster, the next one from `goal` on, then from the start; `None`
+    /// if all are in use.
+    pub(crate) fn block(&mut self, geometry: &Geometry, goal: BlockNr) -> Option<BlockNr> {
+        let all = geometry.clusters_count();
+        let start = if geometry.contains(goal) { geometry.cluster_of(goal) } else { 0 };
+        let cluster = self.free_in(start, all).or_else(|| self.free_in(0, start))?;
+        self.used.insert(cluster, 1, |_, _| ());
+        Some(first_block(geometry, cluster))
+    }
+
+    /// A free run of `len_blocks` blocks inside `within`; `None` if there is none.
+    pub(crate) fn run(
+        &mut self,
+        geometry: &Geometry,
+        within: BlockRun,
+        len_blocks: u64,
+    ) -> Option<BlockNr> {
+        let clusters = len_blocks.div_ceil(u64::from(geometry.cluster_blocks));
+        let start = within.start.max(geometry.first_data_block);
+        let end = within.end().0.min(geometry.blocks_count);
+        if start.0 >= end {
+            return None;
+        }
+        let mut at = geometry.cluster_of(BlockNr(start.0 + u64::from(geometry.cluster_blocks) - 1));
+        let last = geometry.cluster_of(BlockNr(end - 1)) + 1;
+        while at + clusters <= last {
+            match (at..at + clusters).rev().find(|&cluster| self.used.contains(cluster)) {
+                Some(taken) => at = taken + 1,
+                None => {
+                    self.used.insert(at, clusters, |_, _| ());
+                    return Some(first_block(geometry, at));
+                }
+            }
+        }
+        None
+    }
+
+    /// Marks blocks as in use.
+    pub(crate) fn take(&mut self, geometry: &Geometry, run: BlockRun) {
+        for block in run.start.0..run.end().0.min(geometry.blocks_count) {
+            if geometry.contains(BlockNr(block)) {
+                self.used.insert(geometry.cluster_of(BlockNr(block)), 1, |_, _| ());
+            }
+        }
+    }
+
+    /// The first free cluster of `start..end`.
+    fn free_in(&self, start: u64, end: u64) -> Option<u64> {
+        let mut at = start;
+        while at < end {
+            let free = !self.used.word(at);
+            if free != 0 {
+                let cluster = at + u64::from(free.trailing_zeros());
+                return (cluster < end).then_some(cluster);
+            }
+            at += 64;
+        }
+        None
+    }
+
+    /// A free inode, the first one from the group of `near` on.
+    pub(crate) fn inode(&mut self, evidence: &Examination<'_>, near: InodeNr) -> Option<InodeNr> {
+        let geometry = &evidence.volume.geometry;
+        let (home, _) = geometry.place_of(near)?;
+        let groups = (home.0..geometry.group_count).chain(0..home.0).map(GroupNr);
+        for group in groups {
+            // An inode table that has no place cannot hold one.
+            if !geometry.contains(evidence.volume.group(group).inode_table) {
+                continue;
+            }
+            for index in 0..geometry.inodes_per_group {
+                let inode = geometry.inode_at(group, index);
+                let free = !geometry.is_reserved(inode)
+                    && !evidence.facts.get(inode).is_used()
+                    && !evidence.facts.get(inode).is_bad()
+                    && !self.taken_inodes.contains(&inode);
+                if free {
+                    self.taken_inodes.push(inode);
+                    return Some(inode);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The first block of a cluster.
+fn first_block(geometry: &Geometry, cluster: u64) -> BlockNr {
+    BlockNr(geometry.first_data_block.0 + (cluster << geometry.cluster_bits))
+}

@@ -1,0 +1,25 @@
+//! Why an edit could not be made.
+
+use std::io;
+
+use floe_format::BlockNr;
+
+/// Why an edit could not be made. The finding behind it stays; the rest of the repair goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// No free block or inode is left.
+    #[error("no free {0} is left in the file system")]
+    NoSpace(&'static str),
+    /// A block is outside the file system, or what should be in it is not.
+    #[error("{0} is not where it should be")]
+    Misplaced(BlockNr),
+    /// The state of the file system does not allow it; another finding says more.
+    #[error("{0}")]
+    NotNow(&'static str),
+    /// Another edit of the same object failed, and this one with it.
+    #[error("{0}")]
+    Together(String),
+    /// The device or the staging area failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}

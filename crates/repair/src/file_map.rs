@@ -1,0 +1,270 @@
+//! The map of a file as a list of runs, taken out of its inode and put back: extent trees and block
+//! maps alike are written anew, so that no node keeps anything stale.
+
+use std::collections::HashSet;
+
+use floe_format::ext::extent::{Extent, ExtentNode, MAX_DEPTH};
+use floe_format::ext::indirect;
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::{BlockNr, BlockRun, LogicalBlock};
+
+use crate::build::block_map::{self, MappedRun};
+use crate::build::extent_tree::{self, NodeForm};
+use crate::build::mapping::{BuildError, Built};
+use crate::failure::Failure;
+use crate::stage::{InodeImage, Stage};
+
+/// The blocks of a file.
+#[derive(Clone, Debug, Default)]
+pub struct FileMap {
+    /// Whether they are mapped by extents.
+    pub extents: bool,
+    /// Mapped runs, in the order of the map.
+    pub runs: Vec<Extent>,
+    /// Blocks of the map itself.
+    pub nodes: Vec<BlockNr>,
+}
+
+/// An entry of a map that is being followed.
+#[derive(Clone, Copy, Debug)]
+pub struct MapEntry {
+    /// The node that holds it; 0: the inode.
+    pub node: BlockNr,
+    /// First logical block.
+    pub logical: LogicalBlock,
+    /// First physical block: data, or the node below.
+    pub block: BlockNr,
+    /// Levels below: 0 for data.
+    pub level: u16,
+}
+
+/// Whether `i_block` of an inode maps blocks.
+pub fn has_map(image: &InodeImage) -> bool {
+    let flags = image.flags();
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return false;
+    }
+    match FileType::of_mode(image.base.mode) {
+        Some(FileType::Regular | FileType::Directory) | None => true,
+        Some(FileType::Symlink) => flags.contains(InodeFlags::EXTENTS) || image.size_bytes() >= 60,
+        Some(_) => false,
+    }
+}
+
+impl FileMap {
+    /// Follows the map of an inode, leaving out what leads nowhere.
+    pub fn load(stage: &Stage<'_>, image: &InodeImage) -> Self {
+        Self::load_without(stage, image, &mut |_| false)
+    }
+
+    /// The same, leaving out entries that `drop` names, with all below them.
+    pub fn load_without(
+        stage: &Stage<'_>,
+        image: &InodeImage,
+        drop: &mut dyn FnMut(&MapEntry) -> bool,
+    ) -> Self {
+        let mut walk = Walk { stage, drop, seen: HashSet::new(), map: Self::default() };
+        if !has_map(image) {
+            return walk.map;
+        }
+        walk.map.extents = image.flags().contains(InodeFlags::EXTENTS);
+        if walk.map.extents {
+            walk.extent_node(BlockNr(0), &image.base.block, None);
+        } else {
+            for (index, word) in indirect::pointers(&image.base.block).enumerate() {
+                if let Some((logical, level)) =
+                    indirect::root_slot(stage.geometry.block_size, index)
+                {
+                    walk.pointer(BlockNr(0), word, logical, level);
+                }
+            }
+        }
+        walk.map
+    }
+
+    /// The physical block of a logical one.
+    pub fn find(&self, logical: LogicalBlock) -> Option<BlockNr> {
+        self.runs.iter().find_map(|extent| {
+            let offset = logical.0.checked_sub(extent.logical.0)?;
+            (offset < extent.run.len_blocks).then(|| BlockNr(extent.run.start.0 + offset))
+        })
+    }
+
+    /// One logical block behind the last that is mapped.
+    pub fn end(&self) -> u64 {
+        self.runs.iter().map(|extent| extent.logical.0 + extent.run.len_blocks).max().unwrap_or(0)
+    }
+
+    /// Maps one more block, where no other is.
+    pub fn insert(&mut self, logical: LogicalBlock, block: BlockNr) {
+        let extent = Extent { logical, run: BlockRun::new(block, 1), unwritten: false };
+        let at = self.runs.partition_point(|other| other.logical < logical);
+        self.runs.insert(at, extent);
+    }
+
+    /// Maps a logical block elsewhere.
+    pub fn replace(&mut self, logical: LogicalBlock, block: BlockNr) {
+        self.set(logical, Some(block));
+    }
+
+    /// Makes a logical block a hole.
+    pub fn remove(&mut self, logical: LogicalBlock) {
+        self.set(logical, None);
+    }
+
+    fn set(&mut self, logical: LogicalBlock, block: Option<BlockNr>) {
+        let Some(at) = self.runs.iter().position(|extent| {
+            logical.0 >= extent.logical.0 && logical.0 - extent.logical.0 < extent.run.len_blocks
+        }) else {
+            return;
+        };
+        let whole = self.runs.remove(at);
+        let before = logical.0 - whole.logical.0;
+        let piece = |from: u64, len: u64| Extent {
+            logical: LogicalBlock(whole.logical.0 + from),
+            run: BlockRun::new(BlockNr(whole.run.start.0 + from), len),
+            unwritten: whole.unwritten,
+        };
+        let moved = block.map(|block| Extent {
+            logical,
+            run: BlockRun::new(block, 1),
+            unwritten: whole.unwritten,
+        });
+        let behind = piece(before + 1, whole.run.len_blocks - before - 1);
+        let pieces = [Some(piece(0, before)), moved, Some(behind)];
+        let kept = pieces.into_iter().flatten().filter(|extent| extent.run.len_blocks > 0);
+        self.runs.splice(at..at, kept);
+    }
+
+    /// Blocks that are mapped, those of the map included.
+    pub fn blocks(&self) -> u64 {
+        let data: u64 = self.runs.iter().map(|extent| extent.run.len_blocks).sum();
+        data + self.nodes.len() as u64
+    }
+
+    /// Writes the map into the inode and its nodes, the old ones first; more are allocated as
+    /// needed. The inode itself is not staged. `i_blocks` is left to the next examination.
+    ///
+    /// # Errors
+    /// No space, or runs that overlap or do not fit the map.
+    pub fn store(&mut self, stage: &mut Stage<'_>, image: &mut InodeImage) -> Result<(), Failure> {
+        self.runs.sort_by_key(|extent| extent.logical);
+        let block_size = stage.geometry.block_size;
+        let mapped: Vec<MappedRun> = self
+            .runs
+            .iter()
+            .map(|extent| MappedRun { logical: extent.logical, run: extent.run })
+            .collect();
+        let needed = if self.extents {
+            extent_tree::nodes_needed(&self.runs, block_size)
+        } else {
+            block_map::nodes_needed(&mapped, block_size)
+        }
+        .map_err(impossible)?;
+        let goal = self.runs.first().map_or(BlockNr(0), |extent| extent.run.start);
+        while self.nodes.len() < needed {
+            let node = stage.allocate(goal)?;
+            self.nodes.push(node);
+        }
+        self.nodes.truncate(needed);
+        let Built { root, blocks } = if self.extents {
+            let form = NodeForm {
+                block_size,
+                inode_seed: stage.checksummed().then(|| stage.inode_seed(image)),
+            };
+            extent_tree::build(&self.runs, form, &self.nodes)
+        } else {
+            block_map::build(&mapped, block_size, &self.nodes)
+        }
+        .map_err(impossible)?;
+        for (block, bytes) in blocks {
+            stage.write_block(block, &bytes)?;
+        }
+        image.base.block = root;
+        if self.extents {
+            image.base.flags |= InodeFlags::EXTENTS.bits();
+        } else {
+            image.base.flags &= !InodeFlags::EXTENTS.bits();
+        }
+        Ok(())
+    }
+}
+
+fn impossible(error: BuildError) -> Failure {
+    Failure::Together(error.to_string())
+}
+
+struct Walk<'w, 'a> {
+    stage: &'w Stage<'a>,
+    drop: &'w mut dyn FnMut(&MapEntry) -> bool,
+    /// Nodes visited: each once, so that the walk ends.
+    seen: HashSet<BlockNr>,
+    map: FileMap,
+}
+
+impl Walk<'_, '_> {
+    fn extent_node(&mut self, place: BlockNr, bytes: &[u8], above: Option<u16>) {
+        let Some(node) = ExtentNode::new(bytes) else { return };
+        let header = node.header();
+        let fits = above.is_none_or(|depth| depth.checked_sub(1) == Some(header.depth));
+        if !node.header_ok() || header.depth > MAX_DEPTH || !fits {
+            return;
+        }
+        for at in 0..header.entries {
+            if header.depth == 0 {
+                let extent = node.extent(at);
+                let (logical, block) = (extent.logical, extent.run.start);
+                let entry = MapEntry { node: place, logical, block, level: 0 };
+                if !(self.drop)(&entry) {
+                    self.map.runs.push(extent);
+                }
+                continue;
+            }
+            let index = node.index(at);
+            let (logical, block) = (index.logical, index.node);
+            let entry = MapEntry { node: place, logical, block, level: header.depth };
+            if (self.drop)(&entry) || !self.seen.insert(block) {
+                continue;
+            }
+            if let Ok(below) = self.stage.read_block(block) {
+                self.map.nodes.push(block);
+                self.extent_node(block, &below, Some(header.depth));
+            }
+        }
+    }
+
+    fn pointer(&mut self, node: BlockNr, word: u32, logical: LogicalBlock, level: u32) {
+        let block = BlockNr(u64::from(word));
+        // At most 3: `root_slot` gives no deeper level.
+        let entry = MapEntry { node, logical, block, level: level as u16 };
+        if word == 0 || (self.drop)(&entry) {
+            return;
+        }
+        if level == 0 {
+            self.push_block(logical, block);
+            return;
+        }
+        if !self.seen.insert(block) {
+            return;
+        }
+        let Ok(bytes) = self.stage.read_block(block) else { return };
+        self.map.nodes.push(block);
+        let span = indirect::span_blocks(self.stage.geometry.block_size, level - 1);
+        for (word, index) in indirect::pointers(&bytes).zip(0u64..) {
+            let below = LogicalBlock(logical.0 + index * span);
+            self.pointer(block, word, below, level - 1);
+        }
+    }
+
+    fn push_block(&mut self, logical: LogicalBlock, block: BlockNr) {
+        if let Some(last) = self.map.runs.last_mut()
+            && last.logical.0 + last.run.len_blocks == logical.0
+            && last.run.end() == block
+        {
+            last.run.len_blocks += 1;
+            return;
+        }
+        let extent = Extent { logical, run: BlockRun::new(block, 1), unwritten: false };
+        self.map.runs.push(extent);
+    }
+}

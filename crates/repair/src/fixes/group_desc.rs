@@ -1,0 +1,193 @@
+//! Group descriptors, and the bitmaps and inode tables that they place.
+
+use floe_check::descriptors;
+use floe_check::problem::Findings;
+use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, BlockRun, GroupNr};
+
+use crate::edit::GroupEdit;
+use crate::failure::Failure;
+use crate::stage::Stage;
+
+pub(super) fn apply(stage: &mut Stage<'_>, group: GroupNr, edit: GroupEdit) -> Result<(), Failure> {
+    let shortcuts = FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT;
+    match edit {
+        GroupEdit::Distrust | GroupEdit::ClearUninit => stage.edit_group(group, |desc| {
+            desc.flags &= !shortcuts;
+            desc.itable_unused = 0;
+        }),
+        GroupEdit::ItableUnusedZero => stage.edit_group(group, |desc| desc.itable_unused = 0),
+        GroupEdit::ClearBlockUninit => {
+            stage.edit_group(group, |desc| desc.flags &= !FLAG_BLOCK_UNINIT);
+        }
+        GroupEdit::ClearInodeUninit => {
+            stage.edit_group(group, |desc| desc.flags &= !FLAG_INODE_UNINIT);
+        }
+        GroupEdit::PlaceBlockBitmap => return place_bitmap(stage, group, Bitmap::Blocks),
+        GroupEdit::PlaceInodeBitmap => return place_bitmap(stage, group, Bitmap::Inodes),
+        GroupEdit::PlaceInodeTable => return place_table(stage, group),
+        GroupEdit::MoveBlockBitmap => return move_bitmap(stage, group, Bitmap::Blocks),
+        GroupEdit::MoveInodeBitmap => return move_bitmap(stage, group, Bitmap::Inodes),
+        GroupEdit::MoveInodeTable => return move_table(stage, group),
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bitmap {
+    Blocks,
+    Inodes,
+}
+
+impl Bitmap {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Blocks => "block",
+            Self::Inodes => "inode",
+        }
+    }
+
+    const fn place(self, desc: &GroupDesc) -> BlockNr {
+        match self {
+            Self::Blocks => desc.block_bitmap,
+            Self::Inodes => desc.inode_bitmap,
+        }
+    }
+
+    const fn set(self, desc: &mut GroupDesc, block: BlockNr) {
+        match self {
+            Self::Blocks => desc.block_bitmap = block,
+            Self::Inodes => desc.inode_bitmap = block,
+        }
+    }
+}
+
+/// The descriptor of a group in the first backup that can be read.
+fn in_backup(stage: &Stage<'_>, group: GroupNr) -> Option<GroupDesc> {
+    let geometry = &stage.geometry;
+    let volume = &stage.evidence.volume;
+    if volume.used_backup.is_some() {
+        return None;
+    }
+    let backup =
+        (1..geometry.group_count).map(GroupNr).find_map(|at| geometry.superblock_of(at))?;
+    let mut unread = Findings::default();
+    let groups =
+        descriptors::read(volume.device, &volume.superblock, geometry, Some(backup), &mut unread);
+    if !unread.0.is_empty() {
+        return None;
+    }
+    groups.get(group.0 as usize).copied()
+}
+
+/// Blocks in which the metadata of a group may lie: its own ones first, with flex_bg any.
+fn allowed(stage: &Stage<'_>, group: GroupNr) -> Vec<BlockRun> {
+    let geometry = &stage.geometry;
+    let mut runs = vec![geometry.blocks_of(group)];
+    if geometry.features.incompat.contains(Incompat::FLEX_BG) {
+        let flex = stage.superblock().log_groups_per_flex;
+        let per_flex = 1u32.checked_shl(u32::from(flex)).unwrap_or(u32::MAX);
+        let first = GroupNr(group.0 - group.0 % per_flex);
+        let last = GroupNr(first.0.saturating_add(per_flex - 1).min(geometry.group_count - 1));
+        let (start, end) = (geometry.group_start(first), geometry.blocks_of(last).end());
+        runs.push(BlockRun::new(start, end.0 - start.0));
+        let start = geometry.first_data_block;
+        runs.push(BlockRun::new(start, geometry.blocks_count - start.0));
+    }
+    runs
+}
+
+/// A free run in the best place.
+fn find_run(stage: &mut Stage<'_>, group: GroupNr, len_blocks: u64) -> Result<BlockNr, Failure> {
+    for within in allowed(stage, group) {
+        if let Ok(start) = stage.allocate_run(within, len_blocks) {
+            return Ok(start);
+        }
+    }
+    Err(Failure::NoSpace("run of blocks for metadata of the group"))
+}
+
+/// Whether a run is free of other metadata, and may belong to a group.
+fn is_sound(stage: &Stage<'_>, group: GroupNr, run: BlockRun) -> bool {
+    let geometry = &stage.geometry;
+    let inside =
+        run.start.0 != 0 && geometry.contains(run.start) && run.end().0 <= geometry.blocks_count;
+    inside
+        && allowed(stage, group)
+            .iter()
+            .any(|within| within.start <= run.start && run.end() <= within.end())
+        && (run.start.0..run.end().0)
+            .all(|block| !stage.evidence.volume.is_metadata(BlockNr(block)))
+}
+
+/// A bitmap whose place is lost: where a backup says that it is, or in a new block. What it holds is
+/// computed later.
+fn place_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result<(), Failure> {
+    let known = in_backup(stage, group)
+        .map(|desc| bitmap.place(&desc))
+        .filter(|&block| is_sound(stage, group, BlockRun::new(block, 1)));
+    let block = match known {
+        Some(block) => block,
+        None => {
+            let block = find_run(stage, group, 1)?;
+            stage.write_block(block, &vec![0; stage.block_size()])?;
+            block
+        }
+    };
+    stage.edit_group(group, |desc| bitmap.set(desc, block));
+    stage.write_backups();
+    stage.note(format!("{group}: the {} bitmap is in {block} now", bitmap.name()));
+    Ok(())
+}
+
+fn move_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result<(), Failure> {
+    let old = bitmap.place(&stage.group(group));
+    let block = find_run(stage, group, 1)?;
+    // Contents that cannot be read are computed later.
+    let bytes = stage.read_block(old).unwrap_or_else(|_| vec![0; stage.block_size()]);
+    stage.write_block(block, &bytes)?;
+    stage.edit_group(group, |desc| bitmap.set(desc, block));
+    stage.write_backups();
+    stage.note(format!("{group}: the {} bitmap moved from {old} to {block}", bitmap.name()));
+    Ok(())
+}
+
+/// An inode table whose place is lost. If only the descriptor was hit, a backup still knows the place,
+/// and every inode is saved (e2fsck makes an empty table).
+fn place_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
+    let len_blocks = u64::from(stage.geometry.inode_table_blocks);
+    let known = in_backup(stage, group)
+        .map(|desc| desc.inode_table)
+        .filter(|&block| is_sound(stage, group, BlockRun::new(block, len_blocks)));
+    if let Some(block) = known {
+        stage.edit_group(group, |desc| desc.inode_table = block);
+        stage.note(format!("{group}: a backup says that the inode table is in {block}"));
+        return Ok(());
+    }
+    let start = find_run(stage, group, len_blocks)?;
+    let zeroes = vec![0; stage.block_size()];
+    for at in 0..len_blocks {
+        stage.write_block(BlockNr(start.0 + at), &zeroes)?;
+    }
+    stage.edit_group(group, |desc| desc.inode_table = start);
+    stage.write_backups();
+    stage.note(format!("{group}: a new, empty inode table was made in {start}"));
+    Ok(())
+}
+
+fn move_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
+    let len_blocks = u64::from(stage.geometry.inode_table_blocks);
+    let old = stage.group(group).inode_table;
+    let start = find_run(stage, group, len_blocks)?;
+    for at in 0..len_blocks {
+        let bytes = stage
+            .read_block(BlockNr(old.0.saturating_add(at)))
+            .unwrap_or_else(|_| vec![0; stage.block_size()]);
+        stage.write_block(BlockNr(start.0 + at), &bytes)?;
+    }
+    stage.edit_group(group, |desc| desc.inode_table = start);
+    stage.write_backups();
+    stage.note(format!("{group}: the inode table moved from {old} to {start}"));
+    Ok(())
+}

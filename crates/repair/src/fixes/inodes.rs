@@ -1,0 +1,211 @@
+//! Edits of inodes.
+
+use floe_format::InodeNr;
+use floe_format::ext::inline_data::{InlineDirSize, judge_dir_size};
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::superblock::OS_HURD;
+use floe_format::ext::xattr::value_inode;
+use floe_format::features::RoCompat;
+
+use crate::edit::InodeEdit;
+use crate::failure::Failure;
+use crate::stage::{InodeImage, Stage};
+
+/// `i_mode` bits of the type.
+const TYPE_MASK: u16 = 0o170_000;
+const TYPE_DIRECTORY: u16 = 0o040_000;
+/// Regular file that its owner alone may read and write.
+const MODE_PRIVATE: u16 = 0o100_600;
+/// Bytes of `i_block`.
+const BLOCK_BYTES: u64 = 60;
+
+pub(super) fn apply(
+    stage: &mut Stage<'_>,
+    number: InodeNr,
+    edit: InodeEdit,
+) -> Result<(), Failure> {
+    if edit == InodeEdit::Clear {
+        return clear(stage, number);
+    }
+    let mut image = stage.read_inode(number)?;
+    let now = stage.now32();
+    let base = &mut image.base;
+    match edit {
+        InodeEdit::Clear => {}
+        InodeEdit::Zero => return zero(stage, &image, image.raw.len()),
+        InodeEdit::ZeroBase => return zero(stage, &image, 128),
+        InodeEdit::Checksum => {}
+        InodeEdit::DtimeZero => base.dtime = 0,
+        InodeEdit::DtimeNow => base.dtime = now,
+        InodeEdit::SettleDtime => base.dtime = if base.links_count == 0 { now } else { 0 },
+        InodeEdit::Mode(mode) => base.mode = mode,
+        InodeEdit::BecomeDirectory => base.mode = base.mode & !TYPE_MASK | TYPE_DIRECTORY,
+        InodeEdit::SetFlags(flags) => base.flags |= flags,
+        InodeEdit::ClearFlags(flags) => base.flags &= !flags,
+        InodeEdit::Size(size) => set_size(&mut image, size),
+        InodeEdit::Sectors(count) => set_sectors(stage, &mut image, count),
+        InodeEdit::FaddrZero => base.faddr = 0,
+        InodeEdit::FragZero => base.blocks_high &= if hurd(stage) { 0xff00 } else { 0xffff },
+        InodeEdit::FsizeZero => base.blocks_high &= if hurd(stage) { 0x00ff } else { 0xffff },
+        InodeEdit::SizeHighZero => base.size_high = 0,
+        InodeEdit::BlocksHighZero => base.blocks_high = 0,
+        InodeEdit::FileAclHighZero => base.file_acl_high = 0,
+        InodeEdit::DropAttributeBlock => (base.file_acl_lo, base.file_acl_high) = (0, 0),
+        InodeEdit::DropOwnAttributes => {
+            if let Some(at) = image.attributes_offset() {
+                image.raw[at..at + 4].fill(0);
+            }
+        }
+        InodeEdit::ExtraIsize => set_extra_isize(stage, &mut image),
+        InodeEdit::Epoch(field) => {
+            let extra = &mut image.extra;
+            *match field {
+                "i_ctime" => &mut extra.ctime_extra,
+                "i_mtime" => &mut extra.mtime_extra,
+                "i_atime" => &mut extra.atime_extra,
+                _ => &mut extra.crtime_extra,
+            } &= !3;
+        }
+        InodeEdit::EmptyInline => {
+            base.flags &= !InodeFlags::INLINE_DATA.bits();
+            base.block = [0; 60];
+            image.set_size_bytes(0);
+        }
+        InodeEdit::InlineDirectorySize => set_inline_directory_size(&mut image),
+        InodeEdit::EaReferences(count) => {
+            value_inode::set_refcount(base, count);
+            base.links_count = u16::from(count > 0);
+        }
+    }
+    stage.write_inode(&image)
+}
+
+fn hurd(stage: &Stage<'_>) -> bool {
+    stage.superblock().creator_os == OS_HURD
+}
+
+/// Deletes a file as a repair does: its blocks and names are found unused by the next examination.
+pub(super) fn clear(stage: &mut Stage<'_>, number: InodeNr) -> Result<(), Failure> {
+    let reserved = stage.geometry.is_reserved(number);
+    let now = stage.now32();
+    stage.edit_inode(number, |image| {
+        image.base.links_count = 0;
+        image.base.flags = 0;
+        image.base.dtime = now;
+        if reserved {
+            image.base.block = [0; 60];
+        }
+    })
+}
+
+/// Zeroes the first bytes of an inode; whole inodes of zeroes need no checksum.
+fn zero(stage: &Stage<'_>, image: &InodeImage, len: usize) -> Result<(), Failure> {
+    let mut raw = image.raw.clone();
+    raw[..len].fill(0);
+    let whole = raw.iter().all(|&byte| byte == 0);
+    if whole {
+        return stage.write_raw_inode(image.number, &raw);
+    }
+    let zeroed =
+        InodeImage::of(image.number, raw).ok_or(Failure::NotNow("inodes are too short"))?;
+    stage.write_inode(&zeroed)
+}
+
+/// The link count of an inode.
+pub(super) fn set_links(stage: &mut Stage<'_>, number: InodeNr, links: u16) -> Result<(), Failure> {
+    stage.edit_inode(number, |image| image.base.links_count = links)
+}
+
+/// An inline file that becomes empty has no data in the inode either.
+fn set_size(image: &mut InodeImage, size: u64) {
+    if size == 0 && image.flags().contains(InodeFlags::INLINE_DATA) {
+        image.base.flags &= !InodeFlags::INLINE_DATA.bits();
+        image.base.block = [0; 60];
+    }
+    image.set_size_bytes(size);
+}
+
+/// `i_blocks`: `count` in the unit that the inode uses.
+fn set_sectors(stage: &Stage<'_>, image: &mut InodeImage, count: u64) {
+    let huge = stage.geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
+    let in_blocks = huge && image.flags().contains(InodeFlags::HUGE_FILE);
+    image.base.blocks_lo = (count & 0xffff_ffff) as u32;
+    if huge {
+        // 48 bits; of a file that is counted in blocks the upper ones stay zero.
+        let high = ((count >> 32) & 0xffff) as u16;
+        image.base.blocks_high = if in_blocks { 0 } else { high };
+    }
+}
+
+/// `i_blocks` of a file that takes `blocks` blocks, its map included.
+pub(super) fn set_blocks(stage: &Stage<'_>, image: &mut InodeImage, blocks: u64) {
+    let geometry = &stage.geometry;
+    let whole = blocks.next_multiple_of(u64::from(geometry.cluster_blocks));
+    image.base.flags &= !InodeFlags::HUGE_FILE.bits();
+    set_sectors(stage, image, whole * u64::from(geometry.block_size / 512));
+}
+
+/// Out of range: what new inodes get. Not a multiple of four: rounded up.
+fn set_extra_isize(stage: &Stage<'_>, image: &mut InodeImage) {
+    let most = image.raw.len().saturating_sub(128);
+    let stored = image.extra.extra_isize;
+    let rounded = stored.next_multiple_of(4);
+    image.extra.extra_isize = if usize::from(stored) > most || stored < 4 {
+        let want = stage.superblock().want_extra_isize.next_multiple_of(4);
+        if want >= 4 && usize::from(want) <= most { want } else { most.min(32) as u16 }
+    } else if usize::from(rounded) <= most {
+        rounded
+    } else {
+        // Less than the inode, whose size fits 16 bits.
+        most as u16 & !3
+    };
+}
+
+/// Between 61 and 71 bytes there is no room for an entry behind `i_block`: cut to 60. Else up to the
+/// next multiple of four, filled with zeroes, or down if there is no more room.
+fn set_inline_directory_size(image: &mut InodeImage) {
+    let size = image.size_bytes();
+    let room = inline_room(image);
+    let fitting = match judge_dir_size(size) {
+        InlineDirSize::Good => return,
+        _ if (BLOCK_BYTES + 1..BLOCK_BYTES + 12).contains(&size) => BLOCK_BYTES,
+        _ => {
+            let up = size.next_multiple_of(4);
+            if up <= room { up } else { (up - 4).min(room & !3) }
+        }
+    };
+    image.set_size_bytes(fitting);
+}
+
+/// Bytes of inline data for which an inode has room now: `i_block` and the value of `system.data`.
+fn inline_room(image: &InodeImage) -> u64 {
+    let value = floe_format::ext::inode::Inode::decode(&image.raw)
+        .and_then(|inode| {
+            let data = floe_format::ext::inline_data::InlineData::of(&inode)?;
+            Some(data.capacity_bytes())
+        })
+        .unwrap_or(0);
+    (value as u64).max(BLOCK_BYTES)
+}
+
+/// Copies a file of the file system's own from a number that users can see to its reserved one, and
+/// frees the old one.
+pub(super) fn move_to_reserved(
+    stage: &mut Stage<'_>,
+    from: InodeNr,
+    to: InodeNr,
+) -> Result<(), Failure> {
+    let image = stage.read_inode(from)?;
+    if FileType::of_mode(image.base.mode) != Some(FileType::Regular) {
+        return Err(Failure::NotNow("it is no regular file"));
+    }
+    let mut moved = image.clone();
+    moved.number = to;
+    moved.base.mode = MODE_PRIVATE;
+    moved.base.links_count = 1;
+    moved.base.flags |= InodeFlags::IMMUTABLE.bits();
+    stage.write_inode(&moved)?;
+    // Extent nodes and the like carry the number of their inode in their checksums.
+    super::maps::rechecksum(stage, &moved)?;
+    zero(stage, &image, image.raw.len())
+}

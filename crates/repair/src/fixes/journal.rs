@@ -1,0 +1,273 @@
+//! The journal: its inode, its superblock, and what the file system's superblock says of it.
+//!
+//! Replaying is not here: the session does that before each round (`floe_check::recovery`).
+
+use floe_check::journal::{self, JournalPlace};
+use floe_format::ext::extent::{self, Extent};
+use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock};
+use floe_format::ext::superblock::STATE_VALID;
+use floe_format::features::{Compat, Incompat};
+use floe_format::{BlockRun, InodeNr, LogicalBlock};
+
+use crate::edit::JournalEdit;
+use crate::failure::Failure;
+use crate::file_map::FileMap;
+use crate::stage::{InodeImage, Stage};
+
+/// Regular file that its owner alone may read and write.
+const MODE_PRIVATE: u16 = 0o100_600;
+/// Byte of the journal superblock from which on version 1 has nothing.
+const V2_FIELDS: usize = 0x24;
+
+pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Failure> {
+    match edit {
+        JournalEdit::Drop => restore_or_drop(stage),
+        JournalEdit::Reset => reset(stage),
+        JournalEdit::Forget => {
+            forget(stage);
+            Ok(())
+        }
+        JournalEdit::ClearNeedsRecovery => {
+            let sb = stage.superblock_mut();
+            sb.feature_incompat &= !Incompat::RECOVER.bits();
+            sb.state &= !STATE_VALID;
+            Ok(())
+        }
+        JournalEdit::Replay => {
+            stage.superblock_mut().feature_incompat |= Incompat::RECOVER.bits();
+            Ok(())
+        }
+        JournalEdit::ZeroStaleFields => edit_superblock(stage, |bytes| {
+            bytes[V2_FIELDS..].fill(0);
+        }),
+        JournalEdit::BackUpMap => back_up(stage),
+        JournalEdit::Hide(_) => hide(stage),
+        JournalEdit::Create => create(stage),
+        JournalEdit::ExternalChecksum => {
+            Err(Failure::NotNow("the journal device is repaired by itself"))
+        }
+    }
+}
+
+fn journal_inode(stage: &Stage<'_>) -> InodeNr {
+    match stage.superblock().journal_inum {
+        0 => InodeNr::JOURNAL,
+        number => InodeNr(number),
+    }
+}
+
+/// The superblock no longer names a journal.
+fn forget(stage: &mut Stage<'_>) {
+    let sb = stage.superblock_mut();
+    sb.journal_inum = 0;
+    sb.journal_dev = 0;
+    sb.journal_uuid = [0; 16];
+    sb.feature_incompat &= !Incompat::RECOVER.bits();
+    sb.state &= !STATE_VALID;
+}
+
+/// An inode that is damaged is written anew from its copy in the superblock; without a good copy the
+/// journal is dropped, with what it holds.
+fn restore_or_drop(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let volume = &stage.evidence.volume;
+    let (found, _) =
+        journal::find(&stage.overlay, stage.superblock(), &volume.geometry, &volume.groups, None);
+    if let Some(JournalPlace::InodeBackup(inode)) = found.map(|journal| journal.place) {
+        return restore(stage, inode);
+    }
+    forget(stage);
+    let sb = stage.superblock_mut();
+    sb.feature_compat &= !Compat::HAS_JOURNAL.bits();
+    sb.jnl_blocks = [0; 17];
+    sb.jnl_backup_type = 0;
+    stage.write_backups();
+    stage.note("the journal was dropped, with the changes that it may have held".into());
+    Ok(())
+}
+
+/// The journal inode, from its copy in the superblock.
+fn restore(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
+    let words = stage.superblock().jnl_blocks;
+    let mut image = stage.read_inode(inode)?;
+    for (bytes, word) in image.base.block.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    image.base.size_high = words[15];
+    image.base.size_lo = words[16];
+    let extents = image.base.block[..2] == extent::MAGIC.to_le_bytes();
+    image.base.flags = if extents { InodeFlags::EXTENTS.bits() } else { 0 };
+    image.base.mode = MODE_PRIVATE;
+    image.base.links_count = 1;
+    image.base.dtime = 0;
+    let map = FileMap::load(stage, &image);
+    super::inodes::set_blocks(stage, &mut image, map.blocks());
+    stage.write_inode(&image)?;
+    stage.note("the journal inode was restored from its copy in the superblock".into());
+    Ok(())
+}
+
+/// Changes the journal's own superblock; its checksum follows.
+fn edit_superblock(
+    stage: &mut Stage<'_>,
+    edit: impl FnOnce(&mut [u8; 1024]),
+) -> Result<(), Failure> {
+    let image = stage.read_inode(journal_inode(stage))?;
+    let first = FileMap::load(stage, &image).find(LogicalBlock(0));
+    let block = first.ok_or(Failure::NotNow("the journal has no first block"))?;
+    let mut whole = stage.read_block(block)?;
+    let Some(bytes) = whole.first_chunk_mut::<1024>() else { return Ok(()) };
+    edit(bytes);
+    let mut superblock = JournalSuperblock::decode(bytes);
+    if matches!(superblock.format().checksums, Checksums::V2 | Checksums::V3) {
+        superblock.checksum = JournalSuperblock::compute_checksum(bytes);
+        superblock.encode_into(bytes);
+    }
+    stage.write_block(block, &whole)
+}
+
+/// A fresh, empty journal superblock; what had not been replayed is lost.
+fn reset(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let block_size = stage.geometry.block_size;
+    let image = stage.read_inode(journal_inode(stage))?;
+    let blocks = image.size_bytes() / u64::from(block_size);
+    let sequence = u32::from_le_bytes([
+        stage.random[0],
+        stage.random[1],
+        stage.random[2],
+        stage.random[3] & 0x7f,
+    ]);
+    let maxlen = u32::try_from(blocks).map_err(|_| Failure::NotNow("the journal is too long"))?;
+    edit_superblock(stage, |bytes| {
+        let old = JournalSuperblock::decode(bytes);
+        let keeps_version = old.magic == jbd2::MAGIC && old.blocktype == jbd2::SUPERBLOCK_V1;
+        *bytes = fresh_superblock(block_size, maxlen, sequence, keeps_version);
+    })?;
+    let sb = stage.superblock_mut();
+    if sb.feature_incompat & Incompat::RECOVER.bits() != 0 {
+        sb.feature_incompat &= !Incompat::RECOVER.bits();
+        sb.state &= !STATE_VALID;
+        stage.note("the changes that the journal held are lost".into());
+    }
+    Ok(())
+}
+
+/// The superblock of an empty journal.
+fn fresh_superblock(block_size: u32, maxlen: u32, sequence: u32, version_1: bool) -> [u8; 1024] {
+    let mut bytes = [0; 1024];
+    let mut fresh = JournalSuperblock::decode(&bytes);
+    fresh.magic = jbd2::MAGIC;
+    fresh.blocktype = if version_1 { jbd2::SUPERBLOCK_V1 } else { jbd2::SUPERBLOCK_V2 };
+    fresh.blocksize = block_size;
+    fresh.maxlen = maxlen;
+    fresh.first = 1;
+    fresh.sequence = sequence;
+    if !version_1 {
+        fresh.nr_users = 1;
+    }
+    fresh.encode_into(&mut bytes);
+    bytes
+}
+
+/// Copies the map of the journal inode into the superblock.
+fn back_up(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let image = stage.read_inode(journal_inode(stage))?;
+    let sb = stage.superblock_mut();
+    for (word, bytes) in sb.jnl_blocks.iter_mut().zip(image.base.block.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    sb.jnl_blocks[15] = image.base.size_high;
+    sb.jnl_blocks[16] = image.base.size_lo;
+    sb.jnl_backup_type = 1;
+    stage.write_backups();
+    Ok(())
+}
+
+/// A journal file that users can see becomes the hidden inode; names that led to it go with the next
+/// round.
+fn hide(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let from = journal_inode(stage);
+    if from == InodeNr::JOURNAL {
+        return Ok(());
+    }
+    super::inodes::move_to_reserved(stage, from, InodeNr::JOURNAL)?;
+    stage.superblock_mut().journal_inum = InodeNr::JOURNAL.0;
+    stage.write_backups();
+    Ok(())
+}
+
+/// A new journal in inode 8, after the old one was dropped: as large as its copy in the superblock
+/// says, or as mke2fs would make it.
+fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let geometry = stage.geometry.clone();
+    let blocks = default_blocks(geometry.blocks_count);
+    let Some(blocks) = blocks else {
+        stage.note("the file system is too small for a journal".into());
+        return Ok(());
+    };
+    let mut image = InodeImage::of(InodeNr::JOURNAL, vec![0; geometry.inode_size as usize])
+        .ok_or(Failure::NotNow("inodes are too short"))?;
+    let mut map = FileMap {
+        extents: geometry.features.incompat.contains(Incompat::EXTENTS),
+        ..FileMap::default()
+    };
+    let whole = u64::from(blocks).next_multiple_of(u64::from(geometry.cluster_blocks));
+    let all = BlockRun::new(geometry.first_data_block, geometry.blocks_count);
+    if let Ok(start) = stage.allocate_run(all, whole) {
+        let run = BlockRun::new(start, u64::from(blocks));
+        map.runs.push(Extent { logical: LogicalBlock(0), run, unwritten: false });
+    } else {
+        let step = u64::from(geometry.cluster_blocks);
+        let mut goal = geometry.first_data_block;
+        for logical in (0..u64::from(blocks)).step_by(geometry.cluster_blocks as usize) {
+            goal = stage.allocate(goal)?;
+            let run = BlockRun::new(goal, step.min(u64::from(blocks) - logical));
+            map.runs.push(Extent { logical: LogicalBlock(logical), run, unwritten: false });
+        }
+    }
+    let now = stage.now32();
+    image.base.mode = MODE_PRIVATE;
+    image.base.links_count = 1;
+    (image.base.mtime, image.base.ctime, image.base.atime) = (now, now, now);
+    if geometry.inode_size > 128 {
+        image.extra.extra_isize = stage.superblock().want_extra_isize.max(4) & !3;
+    }
+    image.set_size_bytes(u64::from(blocks) * u64::from(geometry.block_size));
+    map.store(stage, &mut image)?;
+    super::inodes::set_blocks(stage, &mut image, map.blocks());
+    stage.write_inode(&image)?;
+    let zeroes = vec![0; stage.block_size()];
+    for extent in &map.runs {
+        for block in extent.run.start.0..extent.run.end().0 {
+            stage.write_block(floe_format::BlockNr(block), &zeroes)?;
+        }
+    }
+    let mut first = vec![0; stage.block_size()];
+    first[..1024].copy_from_slice(&fresh_superblock(geometry.block_size, blocks, 1, false));
+    if let Some(uuid) = first.get_mut(0x30..0x40) {
+        uuid.copy_from_slice(&stage.superblock().uuid);
+    }
+    let start = map.find(LogicalBlock(0)).ok_or(Failure::NoSpace("block"))?;
+    stage.write_block(start, &first)?;
+    let sb = stage.superblock_mut();
+    sb.journal_inum = InodeNr::JOURNAL.0;
+    sb.feature_compat |= Compat::HAS_JOURNAL.bits();
+    back_up(stage)?;
+    stage.note(format!("a new journal of {blocks} blocks was made"));
+    Ok(())
+}
+
+/// Blocks of the journal of a new file system (mke2fs(8): by size); `None` if it is too small for one.
+fn default_blocks(blocks: u64) -> Option<u32> {
+    Some(match blocks {
+        0..2048 => return None,
+        2048..32768 => 1024,
+        32768..262_144 => 4096,
+        262_144..524_288 => 8192,
+        524_288..4_194_304 => 16384,
+        4_194_304..8_388_608 => 32768,
+        8_388_608..16_777_216 => 65536,
+        16_777_216..33_554_432 => 131_072,
+        _ => 262_144,
+    })
+}

@@ -1,0 +1,183 @@
+//! Maps of files: extents and block maps.
+//!
+//! All edits of one file are made together: entries are taken out while the map is followed, then the
+//! map is written anew.
+
+use std::collections::HashSet;
+
+use floe_format::ext::extent::{self, Extent};
+use floe_format::ext::indirect;
+use floe_format::ext::inode::InodeFlags;
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
+
+use crate::edit::MapEdit;
+use crate::failure::Failure;
+use crate::file_map::{FileMap, MapEntry};
+use crate::stage::{InodeImage, Stage};
+
+/// Makes all edits of one file.
+pub(super) fn apply_all(
+    stage: &mut Stage<'_>,
+    inode: InodeNr,
+    edits: &[MapEdit],
+) -> Result<(), Failure> {
+    let mut image = stage.read_inode(inode)?;
+    if edits.iter().all(|edit| matches!(edit, MapEdit::Checksum { .. })) {
+        return checksums(stage, &image, edits);
+    }
+    if !image.flags().contains(InodeFlags::EXTENTS) {
+        zero_pointers(stage, &mut image, edits)?;
+        if edits.contains(&MapEdit::ToExtents) {
+            let mut map = FileMap::load(stage, &image);
+            map.extents = true;
+            map.store(stage, &mut image)?;
+        }
+        return stage.write_inode(&image);
+    }
+    let mut drop = |entry: &MapEntry| edits.iter().any(|edit| names(edit, entry));
+    let mut map = FileMap::load_without(stage, &image, &mut drop);
+    for edit in edits {
+        match *edit {
+            // A pointer that reaches too far: of an extent tree that is a whole extent.
+            MapEdit::ZeroPointer { logical, block, .. } => {
+                map.runs.retain(|extent| !covers(extent, logical, block));
+            }
+            MapEdit::CloseGap { logical, to } => close_gap(&mut map, logical, to),
+            MapEdit::MarkWritten => {
+                map.runs.iter_mut().for_each(|extent| extent.unwritten = false);
+            }
+            MapEdit::RemoveExtent { .. }
+            | MapEdit::Checksum { .. }
+            | MapEdit::IndexStarts
+            | MapEdit::ToExtents => {}
+        }
+    }
+    map.store(stage, &mut image)?;
+    stage.write_inode(&image)
+}
+
+/// Whether an edit takes an entry out. An edit whose block is 0 names the entry by its logical block.
+fn names(edit: &MapEdit, entry: &MapEntry) -> bool {
+    match *edit {
+        MapEdit::RemoveExtent { node, logical, block } => {
+            entry.node == node && entry.logical == logical && (block.0 == 0 || entry.block == block)
+        }
+        _ => false,
+    }
+}
+
+fn covers(extent: &Extent, logical: LogicalBlock, block: BlockNr) -> bool {
+    let Some(offset) = logical.0.checked_sub(extent.logical.0) else { return false };
+    offset < extent.run.len_blocks && extent.run.start.0 + offset == block.0
+}
+
+/// Moves the extent that begins at `logical` down to `to`, and all behind it as far.
+fn close_gap(map: &mut FileMap, logical: LogicalBlock, to: LogicalBlock) {
+    for extent in map.runs.iter_mut().filter(|extent| extent.logical == logical) {
+        extent.logical = to;
+    }
+}
+
+/// Nodes keep what they hold.
+fn checksums(stage: &Stage<'_>, image: &InodeImage, edits: &[MapEdit]) -> Result<(), Failure> {
+    for edit in edits {
+        if let MapEdit::Checksum { node } = *edit {
+            let mut bytes = stage.read_block(node)?;
+            // A node without room for a checksum is another finding.
+            let _ = extent::write_checksum(stage.inode_seed(image), &mut bytes);
+            stage.write_block(node, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// New checksums for all nodes of a file whose number changed.
+pub(super) fn rechecksum(stage: &Stage<'_>, image: &InodeImage) -> Result<(), Failure> {
+    if !stage.checksummed() || !image.flags().contains(InodeFlags::EXTENTS) {
+        return Ok(());
+    }
+    let nodes = FileMap::load(stage, image).nodes;
+    let edits: Vec<MapEdit> = nodes.iter().map(|&node| MapEdit::Checksum { node }).collect();
+    checksums(stage, image, &edits)
+}
+
+/// A tree written anew, as flat as it can be.
+pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
+    let mut image = stage.read_inode(inode)?;
+    let mut map = FileMap::load(stage, &image);
+    map.store(stage, &mut image)?;
+    stage.write_inode(&image)
+}
+
+/// Makes holes of pointers of a block map, in their places.
+fn zero_pointers(
+    stage: &Stage<'_>,
+    image: &mut InodeImage,
+    edits: &[MapEdit],
+) -> Result<(), Failure> {
+    let wanted: HashSet<(LogicalBlock, u8, BlockNr)> = edits
+        .iter()
+        .filter_map(|edit| match *edit {
+            MapEdit::ZeroPointer { logical, level, block } => Some((logical, level, block)),
+            _ => None,
+        })
+        .collect();
+    let mut zero = Zero { stage, wanted, seen: HashSet::new() };
+    for index in 0..15 {
+        if let Some((logical, level)) = indirect::root_slot(stage.geometry.block_size, index) {
+            let slot = &mut image.base.block[index * 4..index * 4 + 4];
+            let mut word = [0; 4];
+            word.copy_from_slice(slot);
+            if zero.pointer(u32::from_le_bytes(word), logical, level)? {
+                slot.fill(0);
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Zero<'w, 'a> {
+    stage: &'w Stage<'a>,
+    wanted: HashSet<(LogicalBlock, u8, BlockNr)>,
+    seen: HashSet<BlockNr>,
+}
+
+impl Zero<'_, '_> {
+    /// Whether a pointer goes; those below it are dealt with.
+    fn pointer(&mut self, word: u32, logical: LogicalBlock, level: u32) -> Result<bool, Failure> {
+        let block = BlockNr(u64::from(word));
+        if word == 0 {
+            return Ok(false);
+        }
+        // At most 3: `root_slot` gives no deeper level.
+        let anywhere = (LogicalBlock(0), u8::MAX, block);
+        let named = self.wanted.contains(&(logical, level as u8, block))
+            || (level > 0 && self.wanted.contains(&anywhere));
+        if named {
+            return Ok(true);
+        }
+        if level == 0 || !self.seen.insert(block) {
+            return Ok(false);
+        }
+        // Nodes on critical metadata are not touched: cloning gives the file its own ones.
+        if self.stage.evidence.volume.is_metadata(block) {
+            return Ok(false);
+        }
+        let Ok(mut bytes) = self.stage.read_block(block) else { return Ok(false) };
+        let span = indirect::span_blocks(self.stage.geometry.block_size, level - 1);
+        let mut changed = false;
+        for (index, slot) in (0u64..).zip(bytes.chunks_exact_mut(4)) {
+            let mut word = [0; 4];
+            word.copy_from_slice(slot);
+            let below = LogicalBlock(logical.0 + index * span);
+            if self.pointer(u32::from_le_bytes(word), below, level - 1)? {
+                slot.fill(0);
+                changed = true;
+            }
+        }
+        if changed {
+            self.stage.write_block(block, &bytes)?;
+        }
+        Ok(false)
+    }
+}

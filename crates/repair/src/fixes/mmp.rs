@@ -1,0 +1,36 @@
+//! The block against multiple mounts, written clean.
+
+use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_format::BlockNr;
+use floe_format::Geometry;
+use floe_format::crc::Seed;
+use floe_format::ext::mmp::{MAGIC, Mmp, SEQ_CLEAN};
+
+use crate::failure::Failure;
+
+/// Seconds between updates where the file system does not say.
+const INTERVAL: u16 = 5;
+
+/// Writes the block in `block` as that of a file system that nobody has mounted. A check cannot go on
+/// before, so this is made outside of rounds.
+pub(crate) fn clean(
+    device: &(impl ReadBlocks + WriteBlocks),
+    geometry: &Geometry,
+    seed: Seed,
+    block: BlockNr,
+    now_seconds: i64,
+) -> Result<(), Failure> {
+    let mut bytes = [0; 1024];
+    let mut mmp = Mmp::decode(&bytes);
+    mmp.magic = MAGIC;
+    mmp.seq = SEQ_CLEAN;
+    mmp.time = now_seconds.unsigned_abs();
+    mmp.check_interval = INTERVAL;
+    mmp.encode_into(&mut bytes);
+    if geometry.features.metadata_csum() {
+        mmp.checksum = Mmp::compute_checksum(seed, &bytes);
+        mmp.encode_into(&mut bytes);
+    }
+    device.write_at(geometry.offset_bytes(block), &bytes)?;
+    Ok(())
+}

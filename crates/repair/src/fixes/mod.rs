@@ -1,0 +1,107 @@
+//! How each edit is made. One file an object, named as in `check/checks`.
+
+use crate::edit::{Edit, MapEdit};
+use crate::failure::Failure;
+use crate::stage::Stage;
+
+mod bad_blocks;
+mod bitmaps;
+mod group_desc;
+mod inodes;
+mod journal;
+mod maps;
+mod mmp;
+mod orphan_file;
+mod orphans;
+mod resize_inode;
+mod shared_blocks;
+mod superblock;
+mod xattrs;
+
+pub(crate) use mmp::clean as clean_mmp;
+pub(crate) use shared_blocks::SharedLedger;
+
+/// What came of an edit, and what is to be said of it.
+pub type Made = (Result<(), Failure>, Vec<String>);
+
+/// Makes edits in order.
+pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
+    let together = |one: &Edit, other: &Edit| match (one, other) {
+        // All changes of one map at once: each is written anew once.
+        (Edit::Map { inode: left, .. }, Edit::Map { inode: right, .. }) => left == right,
+        _ => false,
+    };
+    let mut results = Vec::with_capacity(edits.len());
+    for group in edits.chunk_by(together) {
+        if let [Edit::Map { inode, .. }, ..] = group {
+            let of_map: Vec<MapEdit> = group
+                .iter()
+                .filter_map(|edit| match edit {
+                    Edit::Map { edit, .. } => Some(*edit),
+                    _ => None,
+                })
+                .collect();
+            let result = maps::apply_all(stage, *inode, &of_map);
+            let text = result.as_ref().err().map(Failure::to_string);
+            results.push((result, stage.take_notes()));
+            for _ in 1..group.len() {
+                let same = text.clone().map_or(Ok(()), |text| Err(Failure::Together(text)));
+                results.push((same, Vec::new()));
+            }
+        } else {
+            for edit in group {
+                let result = apply(stage, edit);
+                results.push((result, stage.take_notes()));
+            }
+        }
+    }
+    results
+}
+
+/// Makes one edit. The stage may hold a part of one that failed; the next examination judges it.
+fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
+    match edit {
+        Edit::Superblock(edit) => superblock::apply(stage, edit),
+        Edit::Group { group, edit } => group_desc::apply(stage, *group, *edit),
+        Edit::Journal(edit) => journal::apply(stage, edit),
+        // Made before any round: nothing can be examined with a bad block.
+        Edit::CleanMmp => Ok(()),
+        Edit::Orphans(edit) => orphans::apply(stage, *edit),
+        Edit::RecreateResizeInode => resize_inode::apply(stage),
+        Edit::NotBad { block } => bad_blocks::forget(stage, *block),
+        Edit::Inode { inode, edit } => inodes::apply(stage, *inode, *edit),
+        Edit::Map { inode, edit } => maps::apply_all(stage, *inode, &[*edit]),
+        Edit::AttributeBlock { block, edit } => xattrs::apply(stage, *block, *edit),
+        Edit::CloneShared { inode } => shared_blocks::clone(stage, *inode),
+        Edit::Directory { dir, logical, edit } => {
+            let _ = (dir, logical, edit);
+            Err(Failure::NotNow(""))
+        }
+        Edit::Entry { dir, logical, offset_bytes, edit } => {
+            let _ = (dir, logical, offset_bytes, edit);
+            Err(Failure::NotNow(""))
+        }
+        Edit::Tree(edit) => {
+            let _ = edit;
+            Err(Failure::NotNow(""))
+        }
+        Edit::RebuildDirectory { dir } => {
+            let _ = dir;
+            Err(Failure::NotNow(""))
+        }
+        Edit::RebuildExtents { inode } => maps::rebuild(stage, *inode),
+        Edit::Attach { inode } => {
+            let _ = inode;
+            Err(Failure::NotNow(""))
+        }
+        Edit::LinkCount { inode, links } => inodes::set_links(stage, *inode, *links),
+        Edit::GroupMaps { group } => bitmaps::write(stage, *group),
+        Edit::Totals => bitmaps::write_totals(stage),
+        Edit::QuotaFile { kind } => Err(Failure::NotNow(kind)),
+        Edit::OrphanFile(edit) => orphan_file::apply(stage, *edit),
+        Edit::Backups => {
+            stage.write_backups();
+            Ok(())
+        }
+    }
+}

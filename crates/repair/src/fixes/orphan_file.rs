@@ -1,0 +1,127 @@
+//! The orphan file: cleaned, made anew, or removed.
+
+use floe_format::ext::extent::Extent;
+use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::orphan_file::{self, OrphanBlock};
+use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+
+use crate::edit::OrphanFileEdit;
+use crate::failure::Failure;
+use crate::file_map::FileMap;
+use crate::stage::{InodeImage, Stage};
+
+/// Blocks of a new orphan file: by the size of the file system, between these.
+const LEAST_BLOCKS: u64 = 32;
+const MOST_BLOCKS: u64 = 512;
+/// Blocks of the file system for each block of the orphan file.
+const BLOCKS_PER_BLOCK: u64 = 4096;
+/// Regular file that its owner alone may read and write.
+const MODE_PRIVATE: u16 = 0o100_600;
+
+pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanFileEdit) -> Result<(), Failure> {
+    match edit {
+        OrphanFileEdit::Remove => remove(stage),
+        OrphanFileEdit::Recreate => recreate(stage),
+        OrphanFileEdit::Clean => clean(stage),
+        OrphanFileEdit::ClearPresent => {
+            clear_present(stage);
+            Ok(())
+        }
+    }
+}
+
+fn clear_present(stage: &mut Stage<'_>) {
+    stage.superblock_mut().feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
+}
+
+fn number(stage: &Stage<'_>) -> InodeNr {
+    InodeNr(stage.superblock().orphan_file_inum)
+}
+
+/// The checksum of a block of the orphan file, where it has one.
+pub(super) fn seal(stage: &Stage<'_>, file: &InodeImage, block: BlockNr, bytes: &mut [u8]) {
+    if !stage.checksummed() {
+        return;
+    }
+    let crc =
+        OrphanBlock::new(bytes).map(|slots| slots.compute_checksum(stage.inode_seed(file), block));
+    if let (Some(crc), Some(tail)) = (crc, bytes.last_chunk_mut::<4>()) {
+        *tail = crc.to_le_bytes();
+    }
+}
+
+fn remove(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let inode = number(stage);
+    let size = stage.geometry.inode_size as usize;
+    stage.write_raw_inode(inode, &vec![0; size])?;
+    clear_present(stage);
+    let sb = stage.superblock_mut();
+    sb.feature_compat &= !Compat::ORPHAN_FILE.bits();
+    sb.orphan_file_inum = 0;
+    Ok(())
+}
+
+/// All blocks of the file, clean.
+fn clean(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let file = stage.read_inode(number(stage))?;
+    let map = FileMap::load(stage, &file);
+    write_clean(stage, &file, &map.runs)?;
+    clear_present(stage);
+    Ok(())
+}
+
+fn write_clean(stage: &Stage<'_>, file: &InodeImage, runs: &[Extent]) -> Result<(), Failure> {
+    let seed = stage.checksummed().then(|| stage.inode_seed(file));
+    let mut bytes = vec![0; stage.block_size()];
+    for extent in runs {
+        for block in (extent.run.start.0..extent.run.end().0).map(BlockNr) {
+            orphan_file::encode_clean(&mut bytes, seed, block);
+            stage.write_block(block, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// A new file in the same inode: its old blocks are found unused by the next examination.
+fn recreate(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    let geometry = stage.geometry.clone();
+    let inode = number(stage);
+    let mut file = stage.read_inode(inode)?;
+    let blocks = (geometry.blocks_count / BLOCKS_PER_BLOCK).clamp(LEAST_BLOCKS, MOST_BLOCKS);
+    let whole = blocks.next_multiple_of(u64::from(geometry.cluster_blocks));
+    let all = BlockRun::new(geometry.first_data_block, geometry.blocks_count);
+    let mut map = FileMap {
+        extents: geometry.features.incompat.contains(Incompat::EXTENTS),
+        ..FileMap::default()
+    };
+    match stage.allocate_run(all, whole) {
+        Ok(start) => map.runs.push(Extent {
+            logical: LogicalBlock(0),
+            run: BlockRun::new(start, blocks),
+            unwritten: false,
+        }),
+        Err(_) => {
+            let step = u64::from(geometry.cluster_blocks);
+            for logical in (0..blocks).step_by(geometry.cluster_blocks as usize) {
+                let block = stage.allocate(geometry.first_data_block)?;
+                map.runs.push(Extent {
+                    logical: LogicalBlock(logical),
+                    run: BlockRun::new(block, step.min(blocks - logical)),
+                    unwritten: false,
+                });
+            }
+        }
+    }
+    file.base.mode = MODE_PRIVATE;
+    file.base.links_count = 1;
+    file.base.dtime = 0;
+    file.base.flags &= !InodeFlags::INLINE_DATA.bits();
+    file.set_size_bytes(blocks * u64::from(geometry.block_size));
+    map.store(stage, &mut file)?;
+    super::inodes::set_blocks(stage, &mut file, map.blocks());
+    stage.write_inode(&file)?;
+    write_clean(stage, &file, &map.runs)?;
+    clear_present(stage);
+    Ok(())
+}

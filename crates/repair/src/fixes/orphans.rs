@@ -1,0 +1,100 @@
+//! The list of orphans: what recovery does about files that were deleted or cut while open.
+
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::features::RoCompat;
+use floe_format::{BlockNr, InodeNr};
+
+use crate::edit::OrphanEdit;
+use crate::failure::Failure;
+use crate::file_map::{FileMap, has_map};
+use crate::stage::Stage;
+
+pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanEdit) -> Result<(), Failure> {
+    match edit {
+        OrphanEdit::Empty => {
+            stage.superblock_mut().last_orphan = 0;
+            Ok(())
+        }
+        OrphanEdit::Finish(inode) => finish(stage, inode),
+    }
+}
+
+/// Releases an inode without links; cuts another one to its size.
+fn finish(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
+    let mut image = stage.read_inode(inode)?;
+    if image.base.links_count == 0 {
+        image.base.dtime = stage.now32();
+        image.base.flags = 0;
+        image.base.mode = 0;
+        stage.write_inode(&image)?;
+    } else {
+        let is_plain = matches!(
+            FileType::of_mode(image.base.mode),
+            Some(FileType::Regular | FileType::Directory)
+        );
+        if is_plain && has_map(&image) && !image.flags().contains(InodeFlags::VERITY) {
+            cut(stage, &mut image)?;
+        }
+        image.base.dtime = 0;
+        stage.write_inode(&image)?;
+    }
+    stage.superblock_mut().last_orphan = 0;
+    clear_slots(stage, inode)
+}
+
+/// Drops the blocks behind the size, and zeroes the rest of the last one.
+fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<(), Failure> {
+    let block_size = u64::from(stage.geometry.block_size);
+    let (size, mut map) = (image.size_bytes(), FileMap::load(stage, image));
+    let keep = size.div_ceil(block_size);
+    let before = map.blocks();
+    map.runs.retain_mut(|extent| {
+        let left = keep.saturating_sub(extent.logical.0);
+        extent.run.len_blocks = extent.run.len_blocks.min(left);
+        extent.run.len_blocks > 0
+    });
+    let tail = size % block_size;
+    if tail != 0
+        && let Some(block) = map.find(floe_format::LogicalBlock(size / block_size))
+    {
+        let mut bytes = stage.read_block(block)?;
+        // Less than a block.
+        bytes[tail as usize..].fill(0);
+        stage.write_block(block, &bytes)?;
+    }
+    if map.blocks() != before {
+        map.store(stage, image)?;
+    }
+    Ok(())
+}
+
+/// Takes an inode out of the orphan file; empty slots are zero.
+fn clear_slots(stage: &mut Stage<'_>, orphan: InodeNr) -> Result<(), Failure> {
+    if !stage.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
+        return Ok(());
+    }
+    let file = stage.read_inode(InodeNr(stage.superblock().orphan_file_inum))?;
+    let map = FileMap::load(stage, &file);
+    let blocks: Vec<BlockNr> = map
+        .runs
+        .iter()
+        .flat_map(|extent| extent.run.start.0..extent.run.end().0)
+        .map(BlockNr)
+        .collect();
+    for block in blocks {
+        let mut bytes = stage.read_block(block)?;
+        let slots = bytes.len() - floe_format::ext::orphan_file::TAIL_SIZE;
+        let mut found = false;
+        for slot in bytes[..slots].chunks_exact_mut(4) {
+            if slot == orphan.0.to_le_bytes() {
+                slot.fill(0);
+                found = true;
+            }
+        }
+        if found {
+            super::orphan_file::seal(stage, &file, block, &mut bytes);
+            stage.write_block(block, &bytes)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Edits of the superblock.
+
+use floe_format::InodeNr;
+use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS};
+use floe_format::features::{Compat, Incompat, RoCompat};
+
+use crate::edit::SuperblockEdit;
+use crate::failure::Failure;
+use crate::stage::Stage;
+
+/// `s_first_ino` and `s_inode_size` of revision 0, which knows no other.
+const FIRST_INO: u32 = 11;
+const INODE_SIZE: u16 = 128;
+
+pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), Failure> {
+    let now = stage.now_seconds;
+    match *edit {
+        SuperblockEdit::PrimaryFromBackup => return from_backup(stage),
+        SuperblockEdit::RandomUuid => {
+            let random = stage.random;
+            let sb = stage.superblock_mut();
+            sb.uuid = random;
+            // Version 4, variant 1 (RFC 9562).
+            sb.uuid[6] = sb.uuid[6] & 0x0f | 0x40;
+            sb.uuid[8] = sb.uuid[8] & 0x3f | 0x80;
+            stage.rewrite_groups();
+            stage.write_backups();
+        }
+        SuperblockEdit::InodesCount(count) => stage.superblock_mut().inodes_count = count,
+        SuperblockEdit::Revision1 => {
+            let sb = stage.superblock_mut();
+            sb.rev_level = 1;
+            sb.first_ino = FIRST_INO;
+            sb.inode_size = INODE_SIZE;
+            stage.write_backups();
+        }
+        SuperblockEdit::ClearTestFlag => stage.superblock_mut().flags &= !FLAG_TEST_FS,
+        // Floe treats the bytes of names as signed, as on x86.
+        SuperblockEdit::HashSignedness => stage.superblock_mut().flags |= FLAG_SIGNED_HASH,
+        SuperblockEdit::MountTimeNow => {
+            let sb = stage.superblock_mut();
+            (sb.mtime, sb.mtime_hi) = time(now);
+        }
+        SuperblockEdit::WriteTimeNow => {
+            let sb = stage.superblock_mut();
+            (sb.wtime, sb.wtime_hi) = time(now);
+        }
+        SuperblockEdit::MinExtraIsize(bytes) => stage.superblock_mut().min_extra_isize = bytes,
+        SuperblockEdit::WantExtraIsize(bytes) => stage.superblock_mut().want_extra_isize = bytes,
+        SuperblockEdit::NoReservedDescriptors => stage.superblock_mut().reserved_gdt_blocks = 0,
+        SuperblockEdit::DropMetaBg => {
+            let sb = stage.superblock_mut();
+            sb.feature_incompat &= !Incompat::META_BG.bits();
+            sb.first_meta_bg = 0;
+        }
+        SuperblockEdit::DropResizeInodeFeature => {
+            let sb = stage.superblock_mut();
+            sb.feature_compat &= !Compat::RESIZE_INODE.bits();
+            sb.reserved_gdt_blocks = 0;
+        }
+        SuperblockEdit::DropChecksumSeed => {
+            let sb = stage.superblock_mut();
+            sb.feature_incompat &= !Incompat::CSUM_SEED.bits();
+            sb.checksum_seed = 0;
+        }
+        SuperblockEdit::DropGroupChecksums => {
+            stage.superblock_mut().feature_ro_compat &= !RoCompat::GDT_CSUM.bits();
+            stage.rewrite_groups();
+        }
+        SuperblockEdit::DropFiletype => {
+            stage.superblock_mut().feature_incompat &= !Incompat::FILETYPE.bits();
+            stage.write_backups();
+        }
+        SuperblockEdit::DropMmp => {
+            let sb = stage.superblock_mut();
+            sb.feature_incompat &= !Incompat::MMP.bits();
+            sb.mmp_block = 0;
+        }
+        SuperblockEdit::SetCompat(bits) => stage.superblock_mut().feature_compat |= bits,
+        SuperblockEdit::SetIncompat(bits) => stage.superblock_mut().feature_incompat |= bits,
+        SuperblockEdit::SetRoCompat(bits) => stage.superblock_mut().feature_ro_compat |= bits,
+        SuperblockEdit::ClearRoCompat(bits) => stage.superblock_mut().feature_ro_compat &= !bits,
+        SuperblockEdit::ForgetQuotaInode(kind) => *quota_field(stage, kind) = 0,
+        SuperblockEdit::MoveQuotaInode(kind) => return move_quota_inode(stage, kind),
+    }
+    Ok(())
+}
+
+/// The primary superblock and descriptors as the backup in use has them.
+fn from_backup(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    if stage.evidence.volume.used_backup.is_none() {
+        return Err(Failure::NotNow("no backup is good; each part is repaired by itself"));
+    }
+    stage.superblock_mut().block_group_nr = 0;
+    stage.rewrite_groups();
+    Ok(())
+}
+
+/// The low 32 bits of a time, and the byte above.
+pub(super) const fn time(seconds: i64) -> (u32, u8) {
+    (seconds as u32, (seconds >> 32) as u8)
+}
+
+fn quota_field<'s>(stage: &'s mut Stage<'_>, kind: &str) -> &'s mut u32 {
+    let sb = stage.superblock_mut();
+    match kind {
+        "user" => &mut sb.usr_quota_inum,
+        "group" => &mut sb.grp_quota_inum,
+        _ => &mut sb.prj_quota_inum,
+    }
+}
+
+/// The inode reserved for a kind of quota; projects have none.
+fn reserved(kind: &str) -> Option<InodeNr> {
+    match kind {
+        "user" => Some(InodeNr(3)),
+        "group" => Some(InodeNr(4)),
+        _ => None,
+    }
+}
+
+/// A quota file that users can see becomes the hidden one: the inode is copied to its reserved
+/// number, the old one is freed; names that led to it go with the next round.
+fn move_quota_inode(stage: &mut Stage<'_>, kind: &'static str) -> Result<(), Failure> {
+    let to = reserved(kind).ok_or(Failure::NotNow("project quotas have no reserved inode"))?;
+    let from = InodeNr(*quota_field(stage, kind));
+    super::inodes::move_to_reserved(stage, from, to)?;
+    *quota_field(stage, kind) = to.0;
+    Ok(())
+}

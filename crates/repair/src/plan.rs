@@ -1,0 +1,506 @@
+//! From a finding to the edits that mend it: a pure function of the finding alone, with no
+//! catch-all, so that a new problem does not compile before somebody has thought of its repair.
+//!
+//! The repairs follow the catalogue (`repair` in `check/problem/table.rs`).
+
+use floe_check::Problem;
+use floe_format::ext::inode::InodeFlags;
+use floe_format::features::{Incompat, RoCompat};
+use floe_format::{GroupNr, InodeNr, LogicalBlock};
+
+use crate::edit::{
+    AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
+    OrphanEdit, OrphanFileEdit, SuperblockEdit, TreeEdit,
+};
+
+/// What a finding asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// These edits, at least one.
+    Edits(Vec<Edit>),
+    /// Another finding of the same examination brings the repair.
+    WithAnother,
+    /// It says something of the file system, and there is nothing to repair.
+    Remark,
+    /// It is settled at the end, when the file system is clean.
+    AtTheEnd,
+    /// No repair is possible, for this reason.
+    Impossible(&'static str),
+}
+
+/// Regular file, no permissions: what e2fsck gives files of the file system's own.
+const MODE_REGULAR: u16 = 0o100_000;
+/// `LINUX_S_IFDIR`-independent flags that special files must not have.
+const SPECIAL_ATTRIBUTES: u32 = InodeFlags::IMMUTABLE.bits() | InodeFlags::APPEND.bits();
+const MAPPED: u32 = InodeFlags::EXTENTS.bits() | InodeFlags::INLINE_DATA.bits();
+/// Bytes that `s_min_extra_isize` and `s_want_extra_isize` get: all fields that are known.
+const EXTRA_ISIZE: u16 = 32;
+
+fn one(edit: Edit) -> Plan {
+    Plan::Edits(vec![edit])
+}
+
+fn superblock(edit: SuperblockEdit) -> Plan {
+    one(Edit::Superblock(edit))
+}
+
+fn group(group: GroupNr, edit: GroupEdit) -> Plan {
+    one(Edit::Group { group, edit })
+}
+
+fn journal(edit: JournalEdit) -> Plan {
+    one(Edit::Journal(edit))
+}
+
+fn inode(inode: InodeNr, edit: InodeEdit) -> Plan {
+    one(Edit::Inode { inode, edit })
+}
+
+fn map(inode: InodeNr, edit: MapEdit) -> Plan {
+    one(Edit::Map { inode, edit })
+}
+
+fn directory(dir: InodeNr, logical: LogicalBlock, edit: DirectoryEdit) -> Plan {
+    one(Edit::Directory { dir, logical, edit })
+}
+
+fn entry(dir: InodeNr, logical: LogicalBlock, offset_bytes: u32, edit: EntryEdit) -> Plan {
+    one(Edit::Entry { dir, logical, offset_bytes, edit })
+}
+
+fn clear_flags(of: InodeNr, flags: InodeFlags) -> Plan {
+    inode(of, InodeEdit::ClearFlags(flags.bits()))
+}
+
+/// The index is dropped and made anew.
+fn rebuild(dir: InodeNr) -> Plan {
+    one(Edit::RebuildDirectory { dir })
+}
+
+/// What is to be done about a finding.
+#[allow(clippy::too_many_lines)] // one arm a problem
+#[allow(clippy::match_same_arms)] // in the order of the table
+pub fn plan(problem: &Problem) -> Plan {
+    use Problem as P;
+    match *problem {
+        P::GroupBlockBitmapOutOfRange { group: nr, .. } => group(nr, GroupEdit::PlaceBlockBitmap),
+        P::GroupInodeBitmapOutOfRange { group: nr, .. } => group(nr, GroupEdit::PlaceInodeBitmap),
+        P::GroupInodeTableOutOfRange { group: nr, .. } => group(nr, GroupEdit::PlaceInodeTable),
+        P::SuperblockUnusable => Plan::Impossible("no superblock describes the file system"),
+        P::FilesystemExceedsDevice { .. } => {
+            Plan::Impossible("what lies past the end of the device is not there to be repaired")
+        }
+        P::FirstDataBlockWrong { .. } | P::SuperblockFieldOutOfRange { .. } => {
+            Plan::Impossible("nothing can be located by this superblock; name a backup")
+        }
+        P::UuidMissing => superblock(SuperblockEdit::RandomUuid),
+        P::InodeCountMismatch { expected, .. } => match u32::try_from(expected) {
+            Ok(count) => superblock(SuperblockEdit::InodesCount(count)),
+            Err(_) => Plan::Impossible("inode numbers have 32 bits"),
+        },
+        P::HurdFiletypeFeature => superblock(SuperblockEdit::DropFiletype),
+        P::JournalInodeInvalid { .. } => journal(JournalEdit::Drop),
+        P::ExternalJournalMultipleUsers { .. }
+        | P::ExternalJournalNotFound { .. }
+        | P::ExternalJournalNotAJournalDevice
+        | P::ExternalJournalUuidMismatch => {
+            Plan::Impossible("the journal device that belongs to the file system must be named")
+        }
+        P::JournalSuperblockCorrupt { .. } => journal(JournalEdit::Reset),
+        P::JournalPresentWithoutFeature { .. } => journal(JournalEdit::Forget),
+        P::NeedsRecoveryWithoutJournal => journal(JournalEdit::ClearNeedsRecovery),
+        P::JournalHasDataWithoutNeedsRecovery { .. } => journal(JournalEdit::Replay),
+        P::RevisionZeroWithFeatures | P::RevisionZeroWithLargeFiles => {
+            superblock(SuperblockEdit::Revision1)
+        }
+        P::OrphanInodeProcessed { inode, .. } => one(Edit::Orphans(OrphanEdit::Finish(inode))),
+        P::OrphanListHeadInvalid { .. } | P::OrphanListNextInvalid { .. } => {
+            one(Edit::Orphans(OrphanEdit::Empty))
+        }
+        P::JournalUnknownRocompatFeature { .. }
+        | P::JournalUnknownIncompatFeature { .. }
+        | P::JournalVersionUnknown { .. } => {
+            Plan::Impossible("a newer tool must say what the journal holds")
+        }
+        P::JournalFileVisible { ref name, .. } => journal(JournalEdit::Hide(name.clone())),
+        P::JournalStaleV2Fields { .. } => journal(JournalEdit::ZeroStaleFields),
+        P::JournalInodeBackupStale { .. } => journal(JournalEdit::BackUpMap),
+        P::ReservedGdtWithoutResizeInode { .. } => {
+            superblock(SuperblockEdit::NoReservedDescriptors)
+        }
+        P::ResizeInodeLeftover { inode: of } => inode(of, InodeEdit::Zero),
+        P::ResizeInodeInvalid { .. } => one(Edit::RecreateResizeInode),
+        P::LastMountTimeInFuture { .. } | P::LastMountTimeSlightlyAhead { .. } => {
+            superblock(SuperblockEdit::MountTimeNow)
+        }
+        P::LastWriteTimeInFuture { .. } | P::LastWriteTimeSlightlyAhead { .. } => {
+            superblock(SuperblockEdit::WriteTimeNow)
+        }
+        P::DirhashSignednessUnset => superblock(SuperblockEdit::HashSignedness),
+        P::GroupDescriptorChecksumBad { group: nr, .. } => group(nr, GroupEdit::Distrust),
+        P::GroupUninitWithoutChecksumFeature { group: nr, .. } => group(nr, GroupEdit::ClearUninit),
+        P::GroupItableUnusedTooLarge { group: nr, .. } => group(nr, GroupEdit::ItableUnusedZero),
+        P::LastGroupBlockUninit { group: nr } => group(nr, GroupEdit::ClearBlockUninit),
+        P::JournalTransactionCorrupt { .. } | P::FastCommitCorrupt { .. } => Plan::Remark,
+        P::TestFsFlagSet => superblock(SuperblockEdit::ClearTestFlag),
+        P::QuotaInodeNotReserved { kind, .. } => superblock(SuperblockEdit::MoveQuotaInode(kind)),
+        P::MmpBlockOutOfRange { .. } => superblock(SuperblockEdit::DropMmp),
+        P::MmpMagicBad { .. } | P::MmpChecksumBad { .. } => one(Edit::CleanMmp),
+        P::PrimarySuperblockOpenFailed { .. }
+        | P::GroupDescriptorsInsane { .. }
+        | P::SuperblockChecksumBad { .. } => superblock(SuperblockEdit::PrimaryFromBackup),
+        P::GdtCsumAndMetadataCsumBothSet => superblock(SuperblockEdit::DropGroupChecksums),
+        P::Bits64bitWithoutExtents => {
+            superblock(SuperblockEdit::SetIncompat(Incompat::EXTENTS.bits()))
+        }
+        P::FirstMetaBgTooBig { .. } => superblock(SuperblockEdit::DropMetaBg),
+        P::ExternalJournalChecksumBad { .. } => journal(JournalEdit::ExternalChecksum),
+        P::CsumSeedWithoutMetadataCsum => superblock(SuperblockEdit::DropChecksumSeed),
+        P::MinExtraIsizeBad { .. } => superblock(SuperblockEdit::MinExtraIsize(EXTRA_ISIZE)),
+        P::WantExtraIsizeBad { .. } => superblock(SuperblockEdit::WantExtraIsize(EXTRA_ISIZE)),
+        P::QuotaInodeNumberInvalid { kind, .. } => {
+            superblock(SuperblockEdit::ForgetQuotaInode(kind))
+        }
+        P::ResizeInodeWithMetaBg => superblock(SuperblockEdit::DropResizeInodeFeature),
+        P::OrphanFileHoleInRecovery { .. } | P::OrphanFileSizeUnalignedInRecovery { .. } => {
+            one(Edit::OrphanFile(OrphanFileEdit::Recreate))
+        }
+        P::OrphanFileBlockMagicBad { .. } | P::OrphanFileBlockChecksumBad { .. } => {
+            one(Edit::OrphanFile(OrphanFileEdit::Clean))
+        }
+
+        P::RootInodeNotDirectory { inode: of, .. } => inode(of, InodeEdit::Clear),
+        P::RootInodeDtimeSet { inode: of, .. } | P::InodeInUseDtimeSet { inode: of, .. } => {
+            inode(of, InodeEdit::DtimeZero)
+        }
+        P::ReservedInodeModeBad { inode: of, .. } => inode(of, InodeEdit::Mode(0)),
+        P::DeletedInodeDtimeMissing { inode: of } => inode(of, InodeEdit::DtimeNow),
+        P::DirectoryWithoutBlocks { inode: of } => inode(of, InodeEdit::Clear),
+        P::GroupBlockBitmapOverlap { group: nr, .. }
+        | P::GroupBlockBitmapOnBadBlock { group: nr, .. } => group(nr, GroupEdit::MoveBlockBitmap),
+        P::GroupInodeBitmapOverlap { group: nr, .. }
+        | P::GroupInodeBitmapOnBadBlock { group: nr, .. } => group(nr, GroupEdit::MoveInodeBitmap),
+        P::GroupInodeTableOverlap { group: nr, .. } => group(nr, GroupEdit::MoveInodeTable),
+        P::InodeSizeWrong { inode: of, expected, .. } => inode(of, InodeEdit::Size(expected)),
+        P::InodeBlockCountWrong { inode: of, counted, .. } => {
+            inode(of, InodeEdit::Sectors(counted))
+        }
+        P::BlockMapBlockOutOfRange { inode: of, logical, block, level } => {
+            map(of, MapEdit::ZeroPointer { logical, level, block })
+        }
+        P::BlockMapTooManyBadBlocks { inode: of, .. } => inode(of, InodeEdit::Clear),
+        P::BadblocksInodeBlockOutOfRange { inode: of, logical, block } => {
+            map(of, MapEdit::ZeroPointer { logical, level: 0, block })
+        }
+        P::BadblocksInodeIndirectBlockBad { inode: of, block }
+        | P::BadblocksInodeIndirectOnMetadata { inode: of, block } => {
+            map(of, MapEdit::ZeroPointer { logical: LogicalBlock(0), level: u8::MAX, block })
+        }
+        P::PrimarySuperblockOnBadBlock { block }
+        | P::PrimaryDescriptorsOnBadBlock { block, .. } => one(Edit::NotBad { block }),
+        P::BackupSuperblockOnBadBlock { .. }
+        | P::BackupDescriptorsOnBadBlock { .. }
+        | P::BadBlockOwnerUnknown { .. } => Plan::Remark,
+        P::InodeBlockWalkFailed { inode: of, logical, block, level } => {
+            map(of, MapEdit::ZeroPointer { logical, level, block })
+        }
+        P::ImagicFlagUnsupported { inode: of } => clear_flags(of, InodeFlags::IMAGIC),
+        P::SpecialFileImmutableFlag { inode: of, .. } => {
+            inode(of, InodeEdit::ClearFlags(SPECIAL_ATTRIBUTES))
+        }
+        P::SpecialFileSizeNonzero { inode: of, .. } => inode(of, InodeEdit::Size(0)),
+        P::JournalInodeLeftover { inode: of }
+        | P::QuotaInodeLeftover { inode: of }
+        | P::OrphanFileInodeLeftover { inode: of } => inode(of, InodeEdit::Zero),
+        P::JournalInodeNotRegular { inode: of, .. }
+        | P::QuotaInodeNotRegular { inode: of, .. }
+        | P::OrphanFileNotRegular { inode: of, .. } => inode(of, InodeEdit::Mode(MODE_REGULAR)),
+        P::InodeDtimeLooksLikeOrphanLink { inode: of, .. } => inode(of, InodeEdit::SettleDtime),
+        P::XattrBlockUnreadable { inode: of, .. }
+        | P::XattrBlockMagicBad { inode: of, .. }
+        | P::XattrBlockCountBad { inode: of, .. }
+        | P::XattrBlockOverlap { inode: of, .. }
+        | P::XattrBlockNameBad { inode: of, .. }
+        | P::XattrBlockValueBad { inode: of, .. } => inode(of, InodeEdit::DropAttributeBlock),
+        P::XattrBlockRefcountWrong { block, counted, .. } => {
+            one(Edit::AttributeBlock { block, edit: AttributeBlockEdit::References(counted) })
+        }
+        P::DirectoryTooBig { inode: of, logical, block } => Plan::Edits(vec![
+            // Only the one that exists in this map does anything.
+            Edit::Map { inode: of, edit: MapEdit::ZeroPointer { logical, level: 0, block } },
+        ]),
+        P::FileTooBig { inode: of, logical, block }
+        | P::SymlinkTooBig { inode: of, logical, block } => {
+            map(of, MapEdit::ZeroPointer { logical, level: 0, block })
+        }
+        P::IndexFlagWithoutDirIndex { inode: of } | P::IndexFlagOnNonDirectory { inode: of } => {
+            clear_flags(of, InodeFlags::INDEX)
+        }
+        P::HtreeRootInvalid { inode: of, .. }
+        | P::HtreeHashVersionUnknown { inode: of, .. }
+        | P::HtreeIncompatFlag { inode: of, .. }
+        | P::HtreeTooDeep { inode: of, .. }
+        | P::HtreeSiphashRequired { inode: of, .. }
+        | P::HtreeSiphashNotAllowed { inode: of } => rebuild(of),
+        P::InodeExtraIsizeBad { inode: of, .. } => inode(of, InodeEdit::ExtraIsize),
+        // Block 0 stands for the inode itself.
+        P::XattrValueSizeBad { inode: of, block, .. }
+        | P::XattrHashBad { inode: of, block, .. }
+        | P::XattrEaInodeNumberBad { inode: of, block, .. } => inode(
+            of,
+            if block.0 == 0 { InodeEdit::DropOwnAttributes } else { InodeEdit::DropAttributeBlock },
+        ),
+        P::InodeIsReallyDirectory { inode: of, .. } => inode(of, InodeEdit::BecomeDirectory),
+        P::ExtentTreeWalkFailed { inode: of, .. } => inode(of, InodeEdit::Clear),
+        P::ExtentStartOutOfRange { inode: of, node, logical, block }
+        | P::ExtentsOutOfOrder { inode: of, node, logical, block }
+        | P::ExtentNodeHeaderCorrupt { inode: of, node, logical, block, .. }
+        | P::ExtentLengthZero { inode: of, node, logical, block }
+        | P::ExtentEndOutOfRange { inode: of, node, logical, block, .. }
+        | P::ExtentOverlapsPrevious { inode: of, node, logical, block, .. } => {
+            map(of, MapEdit::RemoveExtent { node, logical, block })
+        }
+        P::ExtentPastParentRange { inode: of, node, logical, .. } => {
+            map(of, MapEdit::RemoveExtent { node, logical, block: floe_format::BlockNr(0) })
+        }
+        P::ExtentsFlagUnsupported { inode: of } => inode(of, InodeEdit::Clear),
+        P::ExtentsFeatureMissing { .. } => {
+            superblock(SuperblockEdit::SetIncompat(Incompat::EXTENTS.bits()))
+        }
+        P::ExtentsFlagMissing { inode: of } => {
+            inode(of, InodeEdit::SetFlags(InodeFlags::EXTENTS.bits()))
+        }
+        P::FastSymlinkExtentsFlag { inode: of } => clear_flags(of, InodeFlags::EXTENTS),
+        P::BadblocksInodeInvalid { inode: of, .. } => inode(of, InodeEdit::ZeroBase),
+        P::InodeBlockGarbage { inode: of, .. } => inode(of, InodeEdit::Clear),
+        P::InodeChecksumBad { inode: of, .. } => inode(of, InodeEdit::Checksum),
+        P::XattrIbodyOverlap { inode: of, .. } => inode(of, InodeEdit::DropOwnAttributes),
+        P::ExtentBlockChecksumBad { inode: of, node, .. } => map(of, MapEdit::Checksum { node }),
+        P::XattrBlockChecksumBad { block, .. } => {
+            one(Edit::AttributeBlock { block, edit: AttributeBlockEdit::Checksum })
+        }
+        P::ExtentIndexStartMismatch { inode: of, .. } => map(of, MapEdit::IndexStarts),
+        P::InlineDataFeatureMissing { .. } => {
+            superblock(SuperblockEdit::SetIncompat(Incompat::INLINE_DATA.bits()))
+        }
+        P::InlineDataFlagUnsupported { inode: of } => inode(of, InodeEdit::Clear),
+        P::MapNodeOverlapsCriticalMetadata { inode: of, .. }
+        | P::ClusterMisalignedMapping { inode: of, .. } => one(Edit::CloneShared { inode: of }),
+        P::DirectoryExtentGap { inode: of, logical, expected } => {
+            map(of, MapEdit::CloseGap { logical, to: expected })
+        }
+        P::DirectoryExtentUnwritten { inode: of, .. } => map(of, MapEdit::MarkWritten),
+        P::InlineDataAttrMissing { inode: of } => inode(of, InodeEdit::EmptyInline),
+        P::SpecialFileExtentsOrInlineFlag { inode: of, .. } => {
+            inode(of, InodeEdit::ClearFlags(MAPPED))
+        }
+        P::InlineAndExtentsFlagsExtentRoot { inode: of } => {
+            clear_flags(of, InodeFlags::INLINE_DATA)
+        }
+        P::InlineAndExtentsFlagsSmallFile { inode: of } => clear_flags(of, InodeFlags::EXTENTS),
+        P::InlineAndExtentsFlagsBlockMap { inode: of } => inode(of, InodeEdit::ClearFlags(MAPPED)),
+        P::InlineAndExtentsFlagsJunk { inode: of } => inode(of, InodeEdit::Clear),
+        P::BadblocksListContainsItself { inode: of, .. } => inode(of, InodeEdit::ZeroBase),
+        P::ExtentTreeTooDeep { inode, .. }
+        | P::ExtentTreeCollapsible { inode, .. }
+        | P::ExtentTreeNarrowable { inode, .. } => one(Edit::RebuildExtents { inode }),
+        P::BigallocBlockMappedFile { inode: of } => map(of, MapEdit::ToExtents),
+        P::InodeExtentHeaderCorrupt { inode: of, .. } => inode(of, InodeEdit::Clear),
+        P::InodeTimeEpochMisencoded { inode: of, field, .. } => inode(of, InodeEdit::Epoch(field)),
+        P::XattrEaInodeFlagMissing { value_inode, .. } => {
+            inode(value_inode, InodeEdit::SetFlags(InodeFlags::EA_INODE.bits()))
+        }
+        P::CasefoldFlagOnNonDirectory { inode: of } | P::CasefoldFlagUnsupported { inode: of } => {
+            clear_flags(of, InodeFlags::CASEFOLD)
+        }
+        P::EncryptFlagWithoutContext { inode: of } => clear_flags(of, InodeFlags::ENCRYPT),
+        P::EncryptionContextCorrupt { inode: of, .. } => inode(of, InodeEdit::Clear),
+        P::EaInodeFlagOnNonRegular { inode: of } => clear_flags(of, InodeFlags::EA_INODE),
+        P::EaInodeFeatureMissing { .. } => {
+            superblock(SuperblockEdit::SetIncompat(Incompat::EA_INODE.bits()))
+        }
+
+        P::MultiplyClaimedBlock { .. }
+        | P::MultiplyClaimedRange { .. }
+        | P::MultiplyClaimedSharer { .. }
+        | P::MultiplyClaimedWithMetadata { .. } => Plan::WithAnother,
+        P::MultiplyClaimedFile { inode, .. } => one(Edit::CloneShared { inode }),
+
+        P::DotEntryWrongInode { dir, logical, .. }
+        | P::DotEntryMissing { dir, logical }
+        | P::FirstEntryNotDot { dir, logical, .. }
+        | P::DotEntryNotTerminated { dir, logical } => {
+            directory(dir, logical, DirectoryEdit::MakeDot)
+        }
+        P::DotdotEntryMissing { dir, logical }
+        | P::SecondEntryNotDotdot { dir, logical, .. }
+        | P::DotdotEntryNotTerminated { dir, logical } => {
+            directory(dir, logical, DirectoryEdit::MakeDotdot)
+        }
+        P::DirentInodeIllegal { dir, logical, offset_bytes, .. }
+        | P::DirentInodeUnused { dir, logical, offset_bytes, .. }
+        | P::DirentLinksToOwnDirectory { dir, logical, offset_bytes, .. }
+        | P::DirentInodeOnBadBlock { dir, logical, offset_bytes, .. }
+        | P::DirectoryHardLink { dir, logical, offset_bytes, .. }
+        | P::DirentLinksToRoot { dir, logical, offset_bytes, .. }
+        | P::DotEntryDuplicate { dir, logical, offset_bytes, .. }
+        | P::DotdotEntryDuplicate { dir, logical, offset_bytes, .. }
+        | P::DirentNameEmpty { dir, logical, offset_bytes, .. }
+        | P::EncryptedNameTooShort { dir, logical, offset_bytes, .. }
+        | P::EncryptedDirPlainFile { dir, logical, offset_bytes, .. }
+        | P::EncryptedDirPolicyMismatch { dir, logical, offset_bytes, .. }
+        | P::DirentLinksToEaInode { dir, logical, offset_bytes, .. } => {
+            entry(dir, logical, offset_bytes, EntryEdit::Clear)
+        }
+        P::DirentNameIllegalChar { dir, logical, offset_bytes, .. } => {
+            entry(dir, logical, offset_bytes, EntryEdit::LegalCharacters)
+        }
+        P::CasefoldNameInvalidEncoding { dir, logical, offset_bytes, .. } => {
+            entry(dir, logical, offset_bytes, EntryEdit::ValidText)
+        }
+        P::InodeFaddrNonzero { inode: of, .. } => inode(of, InodeEdit::FaddrZero),
+        P::InodeFileAclWithoutXattrFeature { inode: of, .. }
+        | P::InodeFileAclOutOfRange { inode: of, .. } => inode(of, InodeEdit::DropAttributeBlock),
+        P::DirectorySizeHighNonzero { inode: of, .. } => inode(of, InodeEdit::SizeHighZero),
+        P::InodeFragNonzero { inode: of, .. } => inode(of, InodeEdit::FragZero),
+        P::InodeFsizeNonzero { inode: of, .. } => inode(of, InodeEdit::FsizeZero),
+        P::InodeModeIllegal { inode: of, .. }
+        | P::CharDeviceInvalid { inode: of, .. }
+        | P::BlockDeviceInvalid { inode: of, .. }
+        | P::FifoInvalid { inode: of, .. }
+        | P::SocketInvalid { inode: of, .. }
+        | P::SymlinkInvalid { inode: of, .. } => inode(of, InodeEdit::Clear),
+        P::DirentStructureCorrupt { dir, logical, .. } => {
+            directory(dir, logical, DirectoryEdit::Salvage)
+        }
+        P::DirectoryHole { dir, logical } => directory(dir, logical, DirectoryEdit::Fill),
+        P::DirBlockReadError { dir, logical, .. } => directory(dir, logical, DirectoryEdit::Empty),
+        P::DotEntryOversized { dir, logical, .. } => {
+            directory(dir, logical, DirectoryEdit::TrimDot)
+        }
+        P::DirentTypeUnset { dir, logical, offset_bytes, expected, .. }
+        | P::DirentTypeWrong { dir, logical, offset_bytes, expected, .. } => {
+            entry(dir, logical, offset_bytes, EntryEdit::Type(expected))
+        }
+        P::DirentTypeUnsupported { dir, logical, offset_bytes, .. } => {
+            entry(dir, logical, offset_bytes, EntryEdit::Type(0))
+        }
+        P::LargeFileFeatureMissing => {
+            superblock(SuperblockEdit::SetRoCompat(RoCompat::LARGE_FILE.bits()))
+        }
+        P::HtreeBlockUnreferenced { dir, .. }
+        | P::HtreeBlockReferencedTwice { dir, .. }
+        | P::HtreeHashBelowRange { dir, .. }
+        | P::HtreeHashAboveRange { dir, .. }
+        | P::HtreeInconsistent { dir }
+        | P::HtreeBlockNumberBad { dir, .. }
+        | P::HtreeRootBad { dir, .. }
+        | P::HtreeLimitWrong { dir, .. }
+        | P::HtreeCountTooLarge { dir, .. }
+        | P::HtreeHashesUnordered { dir, .. }
+        | P::HtreeLeafDepthWrong { dir, .. }
+        | P::DirentDuplicateInBlock { dir, .. }
+        | P::HtreeRootChecksumBad { dir, .. }
+        | P::HtreeNodeChecksumBad { dir, .. }
+        | P::DirBlockChecksumTailMissing { dir, .. } => rebuild(dir),
+        P::LargeDirFeatureMissing { .. } => {
+            superblock(SuperblockEdit::SetIncompat(Incompat::LARGEDIR.bits()))
+        }
+        P::InodeBlocksHighNonzero { inode: of, .. } => inode(of, InodeEdit::BlocksHighZero),
+        P::DirentInodeInUninitGroup { group: nr, .. } => group(nr, GroupEdit::ClearInodeUninit),
+        P::DirentInodeInUnusedArea { group: nr, .. } => group(nr, GroupEdit::ItableUnusedZero),
+        P::InodeFileAclHighNonzero { inode: of, .. } => inode(of, InodeEdit::FileAclHighZero),
+        P::DirBlockChecksumBad { dir, logical, .. } => {
+            directory(dir, logical, DirectoryEdit::Checksum)
+        }
+        P::InlineDirectorySizeBad { dir, .. } => inode(dir, InodeEdit::InlineDirectorySize),
+
+        P::RootInodeMissing { .. } => one(Edit::Tree(TreeEdit::CreateRoot)),
+        P::DirectoryUnconnected { dir, .. } | P::DirectoryLoop { dir, .. } => {
+            one(Edit::Tree(TreeEdit::Reconnect(dir)))
+        }
+        P::LostFoundMissing => one(Edit::Tree(TreeEdit::CreateLostFound)),
+        P::DotdotWrongParent { dir, expected, .. } => {
+            one(Edit::Tree(TreeEdit::Parent { dir, parent: expected }))
+        }
+        P::LostFoundNotDirectory { .. }
+        | P::LostFoundInline { .. }
+        | P::LostFoundEncrypted { .. } => one(Edit::Tree(TreeEdit::UnlinkLostFound)),
+
+        P::UnattachedEmptyInode { inode: of } => inode(of, InodeEdit::Clear),
+        P::UnattachedInode { inode, .. } => one(Edit::Attach { inode }),
+        P::InodeLinkCountWrong { inode, counted, .. }
+        | P::DirectoryLinkCountOverflowStale { inode, counted } => match u16::try_from(counted) {
+            Ok(links) => one(Edit::LinkCount { inode, links }),
+            Err(_) => Plan::Impossible("an inode cannot have so many links"),
+        },
+        P::EaInodeRefcountWrong { inode: of, counted, .. } => {
+            inode(of, InodeEdit::EaReferences(counted))
+        }
+        P::DirNlinkFeatureMissing { .. } => {
+            superblock(SuperblockEdit::SetRoCompat(RoCompat::DIR_NLINK.bits()))
+        }
+        P::EaInodeFlagUnreferenced { inode: of } => clear_flags(of, InodeFlags::EA_INODE),
+
+        P::InodeBitmapPaddingClear { group }
+        | P::BlockBitmapPaddingClear { group }
+        | P::BlockBitmapLeakedBlock { group, .. }
+        | P::BlockBitmapMissingBlock { group, .. }
+        | P::InodeBitmapLeakedInode { group, .. }
+        | P::InodeBitmapMissingInode { group, .. }
+        | P::GroupFreeInodeCountWrong { group, .. }
+        | P::GroupDirectoryCountWrong { group, .. }
+        | P::GroupFreeBlockCountWrong { group, .. }
+        | P::BlockBitmapLeakedRange { group, .. }
+        | P::BlockBitmapMissingRange { group, .. }
+        | P::InodeBitmapLeakedRange { group, .. }
+        | P::InodeBitmapMissingRange { group, .. }
+        | P::BlockUsedInUninitGroup { group, .. }
+        | P::InodeUsedInUninitGroup { group, .. }
+        | P::InodeBitmapChecksumBad { group, .. }
+        | P::BlockBitmapChecksumBad { group, .. } => one(Edit::GroupMaps { group }),
+        P::FreeInodeTotalWrong { .. } | P::FreeBlockTotalWrong { .. } => one(Edit::Totals),
+
+        P::QuotaUsageWrong { kind, .. } | P::QuotaFileCorrupt { kind, .. } => {
+            one(Edit::QuotaFile { kind })
+        }
+        P::OrphanFileWithoutJournal { .. } => one(Edit::OrphanFile(OrphanFileEdit::Remove)),
+        P::OrphanFileCorrupt { .. }
+        | P::OrphanFileSizeUnaligned { .. }
+        | P::OrphanFileHole { .. } => one(Edit::OrphanFile(OrphanFileEdit::Recreate)),
+        P::OrphanFileBlockDirty { .. } => one(Edit::OrphanFile(OrphanFileEdit::Clean)),
+        P::OrphanPresentFlagStale | P::OrphanPresentWithoutOrphanFile => {
+            one(Edit::OrphanFile(OrphanFileEdit::ClearPresent))
+        }
+
+        P::UnreadableBlock { .. } => {
+            Plan::Impossible("the device cannot read the block; what it held is gone")
+        }
+        P::UnreadableInodeTable { .. } => {
+            Plan::Impossible("the device cannot read the block: copy the device first (ddrescue)")
+        }
+        P::UnreadableBitmap { group: nr, kind, .. } => group(
+            nr,
+            if kind == "block" { GroupEdit::MoveBlockBitmap } else { GroupEdit::MoveInodeBitmap },
+        ),
+        P::UnreadableGroupDescriptors { .. } => {
+            Plan::Impossible("the device cannot read the block: copy the device first (ddrescue)")
+        }
+        P::ImageTruncated { .. } => {
+            Plan::Impossible("what lies past the end of the device is not there to be repaired")
+        }
+        P::UnknownRevision { .. } | P::UnknownNameEncoding { .. } => {
+            Plan::Impossible("a newer tool is needed")
+        }
+        P::MountedDuringCheck => Plan::Remark,
+        P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
+        P::JournalErrorRecorded { .. } => Plan::Remark,
+        P::TimestampNanosecondsBad { .. } => Plan::Remark,
+        P::NotCleanlyUnmounted { .. } | P::KernelRecordedErrors { .. } => Plan::AtTheEnd,
+        P::BackupSuperblockDiffers { .. }
+        | P::BackupSuperblockBad { .. }
+        | P::BackupDescriptorsBad { .. } => one(Edit::Backups),
+        P::MmpInUse { .. } => Plan::Impossible("somebody else uses the file system"),
+        P::BadBlockListUnreadable { inode: of, .. } => inode(of, InodeEdit::ZeroBase),
+    }
+}

@@ -1,0 +1,459 @@
+//! A repair from the first look to the staged file system: examine, plan, stage, examine again, until
+//! nothing is left that could be mended. Nothing is written to the device.
+
+use std::collections::BTreeMap;
+
+use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, WriteBlocks};
+use floe_check::open::{Opened, open};
+use floe_check::problem::{Findings, Weight};
+use floe_check::report::JournalState;
+use floe_check::{
+    CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine, recovery,
+};
+use floe_format::BlockNr;
+use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
+use floe_format::features::Compat;
+
+use crate::edit::{Edit, JournalEdit, Loss, Phase, SuperblockEdit};
+use crate::failure::Failure;
+use crate::fixes;
+use crate::plan::{Plan, plan};
+use crate::policy::{Decision, Policy};
+use crate::stage::Stage;
+
+/// Rounds after which a repair gives up: each mends at least one phase, and there are eight.
+const MOST_ROUNDS: u32 = 64;
+/// Times that a finding may come back although its repair was made.
+const MOST_TRIES: u32 = 3;
+
+/// How a repair is made.
+#[derive(Clone, Copy)]
+pub struct RepairOptions<'a> {
+    /// How the file system is examined. `now_seconds` also dates what a repair writes.
+    pub check: CheckOptions<'a>,
+    /// Bytes of staged blocks that are kept in memory; more go to a temporary file.
+    pub staging_bytes: u64,
+    /// Random bytes, for a UUID where there is none.
+    pub random: [u8; 16],
+}
+
+impl Default for RepairOptions<'_> {
+    fn default() -> Self {
+        Self { check: CheckOptions::default(), staging_bytes: 256 << 20, random: [0; 16] }
+    }
+}
+
+/// One change that was staged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deed {
+    /// The first finding that asked for it; `None` for what follows from other deeds.
+    pub problem: Option<Problem>,
+    /// The change.
+    pub edit: Edit,
+    /// What it costs.
+    pub loss: Loss,
+    /// Path of the inode it is about, as bytes, if it was known.
+    pub path: Option<Vec<u8>>,
+    /// What else there is to say.
+    pub notes: Vec<String>,
+    /// The round it was made in, from 1 on.
+    pub round: u32,
+}
+
+/// Why a finding is still there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The policy refused.
+    Refused,
+    /// No repair is possible.
+    Impossible(&'static str),
+    /// The repair failed.
+    Failed(String),
+    /// The repair was made, and did not help.
+    CameBack,
+}
+
+/// A staged repair.
+pub struct Repair<'d> {
+    /// The file system as it will be.
+    pub staged: Overlay<&'d dyn ReadBlocks>,
+    /// What the first examination found, after recovery of the journal.
+    pub before: Report,
+    /// What the last one found.
+    pub after: Report,
+    /// What was done, in order.
+    pub deeds: Vec<Deed>,
+    /// Damage that is left, and why.
+    pub left: Vec<(Problem, Reason)>,
+    /// The finding at which an unattended repair halted.
+    pub halted: Option<Problem>,
+    /// What became of the journal.
+    pub journal: JournalState,
+    /// Examinations made.
+    pub rounds: u32,
+}
+
+/// Why a repair could not be planned.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// The file system could not be examined.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// Staging failed.
+    #[error("cannot stage the repair: {0}")]
+    Stage(#[from] Failure),
+}
+
+impl Repair<'_> {
+    /// Whether the staged file system is clean.
+    pub fn is_clean(&self) -> bool {
+        self.after.is_clean()
+    }
+
+    /// Whether anything is to be written.
+    pub fn changes(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Whether damage was mended, beyond what every run writes.
+    pub fn repaired(&self) -> bool {
+        !self.deeds.is_empty() || matches!(self.journal, JournalState::Replayed { .. })
+    }
+}
+
+/// Plans a repair of the file system on `device` and stages it.
+///
+/// # Errors
+/// [`RepairError`]: the file system could not be looked at, or staging failed.
+pub fn repair<'d>(
+    device: &'d dyn ReadBlocks,
+    options: &RepairOptions<'_>,
+    policy: &mut dyn Policy,
+) -> Result<Repair<'d>, RepairError> {
+    let page_bytes = open(device, &options.check)?.geometry.block_size;
+    let spill = SpillOptions::in_temporary_folder(options.staging_bytes);
+    let staged = Overlay::with_spill(device, page_bytes, spill);
+    let outcome = Session::new(&staged, options, policy).run()?;
+    let Outcome { before, after, deeds, left, halted, journal, rounds } = outcome;
+    Ok(Repair { staged, before, after, deeds, left, halted, journal, rounds })
+}
+
+/// What a session ends with, besides the staged blocks.
+struct Outcome {
+    before: Report,
+    after: Report,
+    deeds: Vec<Deed>,
+    left: Vec<(Problem, Reason)>,
+    halted: Option<Problem>,
+    journal: JournalState,
+    rounds: u32,
+}
+
+/// A repair under way.
+struct Session<'s> {
+    staged: &'s Overlay<&'s dyn ReadBlocks>,
+    options: RepairOptions<'s>,
+    policy: &'s mut dyn Policy,
+    /// What the policy said of each finding.
+    decided: BTreeMap<Problem, bool>,
+    /// How often the repair of a finding was made or failed.
+    tries: BTreeMap<Problem, u32>,
+    failures: BTreeMap<Problem, String>,
+    deeds: Vec<Deed>,
+    halted: Option<Problem>,
+    journal: JournalState,
+    journal_dropped: bool,
+    /// What recovery found: it is not found again afterwards.
+    of_recovery: Findings,
+    rounds: u32,
+}
+
+/// What follows an examination.
+enum Next {
+    /// Another round.
+    Again,
+    /// Nothing is left to be done.
+    Done,
+}
+
+impl<'s> Session<'s> {
+    fn new(
+        staged: &'s Overlay<&'s dyn ReadBlocks>,
+        options: &RepairOptions<'s>,
+        policy: &'s mut dyn Policy,
+    ) -> Self {
+        Self {
+            staged,
+            options: *options,
+            policy,
+            decided: BTreeMap::new(),
+            tries: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            deeds: Vec::new(),
+            halted: None,
+            journal: JournalState::None,
+            journal_dropped: false,
+            of_recovery: Findings::default(),
+            rounds: 0,
+        }
+    }
+
+    fn run(mut self) -> Result<Outcome, RepairError> {
+        let mut before = None;
+        loop {
+            self.rounds += 1;
+            let opened = self.recover()?;
+            let used_backup = opened.used_backup.is_some();
+            let found = if before.is_none() {
+                std::mem::take(&mut self.of_recovery)
+            } else {
+                Findings::default()
+            };
+            let staged = self.staged;
+            let examination = match examine(staged, opened, found, &self.options.check) {
+                Ok(examination) => examination,
+                Err(CheckError::Fatal { problem }) if self.mend_mmp(&problem)? => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let before = before.get_or_insert_with(|| examination.report.clone());
+            let next = self.round(&examination, used_backup)?;
+            if matches!(next, Next::Again) && self.rounds < MOST_ROUNDS {
+                continue;
+            }
+            let before = before.clone();
+            return self.end(before, examination.report);
+        }
+    }
+
+    /// Opens the staged file system; a journal that can be replayed is replayed into it.
+    fn recover(&mut self) -> Result<Opened, RepairError> {
+        let mut options = self.options.check;
+        options.journal = JournalUse::Replay;
+        let opened = open(self.staged, &options)?;
+        let recovery = recovery::recover(self.staged, &opened, &options);
+        if self.rounds == 1 {
+            self.journal = recovery.state;
+        }
+        self.of_recovery.0.extend(recovery.found.0);
+        let Some(replayed) = recovery.overlay else { return Ok(opened) };
+        self.journal = recovery.state;
+        fold(&replayed, self.staged).map_err(Failure::Io)?;
+        Ok(open(self.staged, &options)?)
+    }
+
+    /// One round: the first phase that has something to do is done.
+    fn round(
+        &mut self,
+        examination: &Examination<'_>,
+        used_backup: bool,
+    ) -> Result<Next, RepairError> {
+        let mut wanted = self.wanted(&examination.report);
+        if self.halted.is_some() {
+            return Ok(Next::Done);
+        }
+        if used_backup {
+            // A named backup is no finding, and yet the primary is to be written from it.
+            let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
+            wanted.entry(edit).or_insert(None);
+        }
+        if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
+            self.journal_dropped = false;
+            wanted.insert(Edit::Journal(JournalEdit::Create), None);
+        }
+        let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
+        self.make(examination, phase, wanted)?;
+        if phase == Phase::Ground {
+            // The primary is good from now on.
+            self.options.check.superblock = None;
+            self.options.check.block_size = None;
+        }
+        Ok(Next::Again)
+    }
+
+    /// The edits that findings ask for and the policy accepts, each with the first such finding.
+    fn wanted(&mut self, report: &Report) -> BTreeMap<Edit, Option<Problem>> {
+        let mut plans: Vec<(&Problem, Vec<Edit>)> = Vec::new();
+        for problem in &report.found {
+            let tries = self.tries.get(problem).copied().unwrap_or(0);
+            if let (Plan::Edits(edits), true) = (plan(problem), tries < MOST_TRIES) {
+                plans.push((problem, edits));
+            }
+        }
+        let new: Vec<Problem> = plans
+            .iter()
+            .filter(|(problem, _)| !self.decided.contains_key(*problem))
+            .map(|(problem, _)| (*problem).clone())
+            .collect();
+        if !new.is_empty() {
+            match self.policy.decide(&new, report) {
+                Decision::Each(answers) => self.decided.extend(new.into_iter().zip(answers)),
+                Decision::Halt(problem) => {
+                    self.halted = Some(problem);
+                    return BTreeMap::new();
+                }
+            }
+        }
+        let mut wanted = BTreeMap::new();
+        for (problem, edits) in plans {
+            if self.decided.get(problem) == Some(&true) {
+                for edit in edits {
+                    wanted.entry(edit).or_insert_with(|| Some(problem.clone()));
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Makes the edits of one phase.
+    fn make(
+        &mut self,
+        examination: &Examination<'_>,
+        phase: Phase,
+        wanted: BTreeMap<Edit, Option<Problem>>,
+    ) -> Result<(), RepairError> {
+        let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) =
+            wanted.into_iter().filter(|(edit, _)| edit.phase() == phase).unzip();
+        let now = self.options.check.now_seconds;
+        let mut stage = Stage::new(self.staged, examination, now, self.options.random);
+        let results = fixes::apply_all(&mut stage, &edits);
+        let all = edits.into_iter().zip(causes).zip(results);
+        for ((edit, problem), (result, notes)) in all {
+            let failed = result.err().map(|failure| failure.to_string());
+            if let Some(problem) = &problem {
+                *self.tries.entry(problem.clone()).or_default() += 1;
+                if let Some(text) = &failed {
+                    self.failures.insert(problem.clone(), text.clone());
+                }
+            }
+            if failed.is_some() {
+                continue;
+            }
+            self.journal_dropped |= edit == Edit::Journal(JournalEdit::Drop)
+                && stage.superblock().feature_compat & Compat::HAS_JOURNAL.bits() == 0;
+            let inode = problem.as_ref().and_then(Problem::inode);
+            let path = inode.and_then(|inode| examination.report.paths.get(&inode).cloned());
+            let (loss, round) = (edit.loss(), self.rounds);
+            self.deeds.push(Deed { problem, edit, loss, path, notes, round });
+        }
+        stage.finish()?;
+        Ok(())
+    }
+
+    /// A block against multiple mounts that ends every check is mended at once, if that is accepted.
+    fn mend_mmp(&mut self, problem: &Problem) -> Result<bool, RepairError> {
+        let opened = open(self.staged, &self.options.check)?;
+        let Plan::Edits(edits) = plan(problem) else { return Ok(false) };
+        let tries = self.tries.entry(problem.clone()).or_default();
+        *tries += 1;
+        if *tries > 1 {
+            return Ok(false);
+        }
+        for edit in edits {
+            match edit {
+                Edit::CleanMmp => {
+                    let block = BlockNr(opened.superblock.mmp_block);
+                    let (geometry, seed) = (&opened.geometry, opened.superblock.seed());
+                    let now = self.options.check.now_seconds;
+                    fixes::clean_mmp(self.staged, geometry, seed, block, now)?;
+                }
+                Edit::Superblock(SuperblockEdit::DropMmp) => {
+                    let incompat = !floe_format::features::Incompat::MMP.bits();
+                    edit_superblock(self.staged, |sb| {
+                        sb.feature_incompat &= incompat;
+                        sb.mmp_block = 0;
+                    })?;
+                }
+                _ => return Ok(false),
+            }
+            let (loss, round) = (edit.loss(), self.rounds);
+            let problem = Some(problem.clone());
+            self.deeds.push(Deed { problem, edit, loss, path: None, notes: Vec::new(), round });
+        }
+        Ok(true)
+    }
+
+    /// Settles the superblock, and says what is left.
+    fn end(self, before: Report, after: Report) -> Result<Outcome, RepairError> {
+        let clean = after.is_clean() && self.halted.is_none();
+        let now = self.options.check.now_seconds;
+        if self.halted.is_none() {
+            edit_superblock(self.staged, |sb| settle(sb, clean, now))?;
+        }
+        let left = after
+            .found
+            .iter()
+            .filter(|problem| problem.row().weight > Weight::Remark)
+            .map(|problem| (problem.clone(), self.reason(problem)))
+            .collect();
+        let Self { deeds, halted, journal, rounds, .. } = self;
+        Ok(Outcome { before, after, deeds, left, halted, journal, rounds })
+    }
+
+    fn reason(&self, problem: &Problem) -> Reason {
+        if let Plan::Impossible(why) = plan(problem) {
+            return Reason::Impossible(why);
+        }
+        match (self.decided.get(problem), self.failures.get(problem)) {
+            (Some(false), _) | (None, None) => Reason::Refused,
+            (_, Some(text)) => Reason::Failed(text.clone()),
+            (Some(true), None) => Reason::CameBack,
+        }
+    }
+}
+
+/// What a superblock says after a check: of a clean file system that it is, and when.
+fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64) {
+    if clean {
+        sb.state = STATE_VALID;
+    } else {
+        sb.state &= !STATE_VALID;
+    }
+    (sb.lastcheck, sb.lastcheck_hi) = time(now_seconds);
+    (sb.wtime, sb.wtime_hi) = time(now_seconds);
+    sb.mnt_count = 0;
+    sb.error_count = 0;
+    (sb.first_error_time, sb.first_error_time_hi) = (0, 0);
+    (sb.first_error_ino, sb.first_error_block, sb.first_error_line) = (0, 0, 0);
+    (sb.first_error_func, sb.first_error_errcode) = ([0; 32], 0);
+    (sb.last_error_time, sb.last_error_time_hi) = (0, 0);
+    (sb.last_error_ino, sb.last_error_block, sb.last_error_line) = (0, 0, 0);
+    (sb.last_error_func, sb.last_error_errcode) = ([0; 32], 0);
+}
+
+/// The low 32 bits of a time, and the byte above.
+const fn time(seconds: i64) -> (u32, u8) {
+    (seconds as u32, (seconds >> 32) as u8)
+}
+
+/// Changes the primary superblock in the staged file system.
+fn edit_superblock(
+    staged: &Overlay<&dyn ReadBlocks>,
+    edit: impl FnOnce(&mut Superblock),
+) -> Result<(), Failure> {
+    let mut bytes = [0; 1024];
+    staged.read_at(OFFSET_BYTES, &mut bytes)?;
+    let mut sb = Superblock::decode(&bytes);
+    edit(&mut sb);
+    sb.encode_into(&mut bytes);
+    if sb.features().metadata_csum() {
+        Superblock::write_checksum(&mut bytes);
+    }
+    staged.write_at(OFFSET_BYTES, &bytes)?;
+    Ok(())
+}
+
+/// Stages what an overlay over the staged file system holds.
+fn fold(
+    replayed: &Overlay<&dyn ReadBlocks>,
+    staged: &Overlay<&dyn ReadBlocks>,
+) -> std::io::Result<()> {
+    let mut page = Vec::new();
+    for offset in replayed.staged_offsets() {
+        let len = replayed.page_bytes().min(replayed.size_bytes() - offset);
+        // At most a page, whose size came from 32 bits.
+        page.resize(len as usize, 0);
+        replayed.read_at(offset, &mut page)?;
+        staged.write_at(offset, &page)?;
+    }
+    Ok(())
+}

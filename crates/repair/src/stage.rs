@@ -1,0 +1,457 @@
+//! A file system whose edits are staged: reads see them, the device does not.
+//!
+//! One stage lives for one round: it looks at the evidence of one examination, edits, and writes
+//! superblock and descriptors back into the overlay at its end.
+
+use std::collections::BTreeSet;
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_check::Examination;
+use floe_format::crc::Seed;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::{self, InodeBase, InodeExtra, InodeFlags};
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::features::RoCompat;
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+
+use crate::alloc::Allocator;
+use crate::failure::Failure;
+use crate::fixes::SharedLedger;
+
+/// A file system being repaired, for one round.
+pub struct Stage<'a> {
+    /// Where edits go.
+    pub overlay: &'a Overlay<&'a dyn ReadBlocks>,
+    /// What the examination of this round learned.
+    pub evidence: &'a Examination<'a>,
+    /// What follows from the superblock as it was at the start of the round.
+    pub geometry: Geometry,
+    /// The start of metadata checksums.
+    pub seed: Seed,
+    /// Seconds since 1970 that count as now.
+    pub now_seconds: i64,
+    /// 16 random bytes, for a file system that has no UUID.
+    pub random: [u8; 16],
+    checksums: bool,
+    superblock: Superblock,
+    groups: Vec<GroupDesc>,
+    changed_groups: BTreeSet<u32>,
+    all_groups: bool,
+    superblock_changed: bool,
+    backups: bool,
+    allocator: Allocator,
+    ledger: Option<SharedLedger>,
+    notes: Vec<String>,
+}
+
+/// An inode, taken apart.
+#[derive(Clone, Debug)]
+pub struct InodeImage {
+    /// Its number.
+    pub number: InodeNr,
+    /// The first 128 bytes.
+    pub base: InodeBase,
+    /// The fields behind, zero where the inode is too short.
+    pub extra: InodeExtra,
+    /// All bytes, `s_inode_size` of them; those of `base` and `extra` are replaced when it is
+    /// written.
+    pub raw: Vec<u8>,
+}
+
+impl InodeImage {
+    /// Takes the bytes of an inode apart; `None` below 128 bytes.
+    pub fn of(number: InodeNr, raw: Vec<u8>) -> Option<Self> {
+        let inode = inode::Inode::decode(&raw)?;
+        let (base, extra) = (inode.base.clone(), inode.extra.clone());
+        Some(Self { number, base, extra, raw })
+    }
+
+    /// `i_flags`.
+    pub fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain(self.base.flags)
+    }
+
+    /// `i_size`.
+    pub fn size_bytes(&self) -> u64 {
+        u64::from(self.base.size_lo) | u64::from(self.base.size_high) << 32
+    }
+
+    /// Sets `i_size`.
+    pub fn set_size_bytes(&mut self, size: u64) {
+        self.base.size_lo = (size & 0xffff_ffff) as u32;
+        self.base.size_high = (size >> 32) as u32;
+    }
+
+    /// Where in-inode attributes begin; `None` if the inode has no room for them.
+    pub fn attributes_offset(&self) -> Option<usize> {
+        let at = 128 + usize::from(self.extra.extra_isize);
+        (self.raw.len() > 128 && at.is_multiple_of(4) && at + 4 <= self.raw.len()).then_some(at)
+    }
+}
+
+impl<'a> Stage<'a> {
+    /// A stage over `overlay` as `evidence` found it.
+    pub fn new(
+        overlay: &'a Overlay<&'a dyn ReadBlocks>,
+        evidence: &'a Examination<'a>,
+        now_seconds: i64,
+        random: [u8; 16],
+    ) -> Self {
+        let volume = &evidence.volume;
+        Self {
+            overlay,
+            geometry: volume.geometry.clone(),
+            seed: volume.seed,
+            checksums: volume.features().metadata_csum(),
+            superblock: volume.superblock.clone(),
+            groups: volume.groups.clone(),
+            changed_groups: BTreeSet::new(),
+            all_groups: false,
+            superblock_changed: false,
+            backups: false,
+            allocator: Allocator::new(evidence),
+            ledger: None,
+            notes: Vec::new(),
+            evidence,
+            now_seconds,
+            random,
+        }
+    }
+
+    /// The superblock, with the edits of this round.
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The superblock, to be changed.
+    pub const fn superblock_mut(&mut self) -> &mut Superblock {
+        self.superblock_changed = true;
+        &mut self.superblock
+    }
+
+    /// The descriptor of a group, with the edits of this round; a zeroed one outside.
+    pub fn group(&self, group: GroupNr) -> GroupDesc {
+        self.groups.get(group.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Changes the descriptor of a group; its checksum follows.
+    pub fn edit_group(&mut self, group: GroupNr, edit: impl FnOnce(&mut GroupDesc)) {
+        if let Some(desc) = self.groups.get_mut(group.0 as usize) {
+            edit(desc);
+            self.changed_groups.insert(group.0);
+        }
+    }
+
+    /// All descriptors are written with new checksums.
+    pub const fn rewrite_groups(&mut self) {
+        self.all_groups = true;
+    }
+
+    /// Backups are written at the end of the round.
+    pub const fn write_backups(&mut self) {
+        self.backups = true;
+    }
+
+    /// Who still shares which blocks; made from the findings when it is first asked for.
+    pub(crate) fn take_ledger(&mut self) -> SharedLedger {
+        let found = &self.evidence.report.found;
+        self.ledger.take().unwrap_or_else(|| SharedLedger::of(found, &self.geometry))
+    }
+
+    /// Keeps it for the next inode.
+    pub(crate) fn put_ledger(&mut self, ledger: SharedLedger) {
+        self.ledger = Some(ledger);
+    }
+
+    /// Tells the person something that the edit alone does not say.
+    pub fn note(&mut self, text: String) {
+        self.notes.push(text);
+    }
+
+    /// What was told since the last call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Bytes of a block.
+    pub const fn block_size(&self) -> usize {
+        self.geometry.block_size as usize
+    }
+
+    /// `i_mtime` and the like: now, in 32 bits.
+    pub const fn now32(&self) -> u32 {
+        // The low 32 bits are what such fields hold.
+        self.now_seconds as u32
+    }
+
+    /// One block, with the edits.
+    ///
+    /// # Errors
+    /// [`Failure::Misplaced`] outside the file system, or that it cannot be read.
+    pub fn read_block(&self, block: BlockNr) -> Result<Vec<u8>, Failure> {
+        if !self.geometry.contains(block) {
+            return Err(Failure::Misplaced(block));
+        }
+        let mut bytes = vec![0; self.block_size()];
+        self.overlay.read_at(self.geometry.offset_bytes(block), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Stages a block.
+    ///
+    /// # Errors
+    /// [`Failure::Misplaced`] outside the file system, or that it cannot be staged.
+    pub fn write_block(&self, block: BlockNr, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.geometry.contains(block) {
+            return Err(Failure::Misplaced(block));
+        }
+        self.overlay.write_at(self.geometry.offset_bytes(block), bytes)?;
+        Ok(())
+    }
+
+    /// Byte of the device at which an inode lies.
+    fn inode_offset(&self, inode: InodeNr) -> Result<u64, Failure> {
+        let place = self.geometry.place_of(inode);
+        let (group, index) = place.ok_or(Failure::NotNow("there is no such inode"))?;
+        let table = self.group(group).inode_table;
+        let run = BlockRun::new(table, u64::from(self.geometry.inode_table_blocks));
+        if table.0 == 0
+            || !self.geometry.contains(table)
+            || run.end().0 > self.geometry.blocks_count
+        {
+            return Err(Failure::NotNow("the inode table has no place yet"));
+        }
+        let within = u64::from(index) * u64::from(self.geometry.inode_size);
+        Ok(self.geometry.offset_bytes(table) + within)
+    }
+
+    /// An inode, with the edits.
+    ///
+    /// # Errors
+    /// That there is no such inode, its table has no place, or it cannot be read.
+    pub fn read_inode(&self, number: InodeNr) -> Result<InodeImage, Failure> {
+        let mut raw = vec![0; self.geometry.inode_size as usize];
+        self.overlay.read_at(self.inode_offset(number)?, &mut raw)?;
+        InodeImage::of(number, raw).ok_or(Failure::NotNow("inodes are too short"))
+    }
+
+    /// Stages the bytes of an inode as they are.
+    ///
+    /// # Errors
+    /// As [`Stage::read_inode`].
+    pub fn write_raw_inode(&self, number: InodeNr, raw: &[u8]) -> Result<(), Failure> {
+        self.overlay.write_at(self.inode_offset(number)?, raw)?;
+        Ok(())
+    }
+
+    /// Stages an inode with its checksum.
+    ///
+    /// # Errors
+    /// As [`Stage::read_inode`].
+    pub fn write_inode(&self, image: &InodeImage) -> Result<(), Failure> {
+        let mut raw = image.raw.clone();
+        if let Some(base) = raw.first_chunk_mut::<128>() {
+            image.base.encode_into(base);
+        }
+        if let Some(extra) = raw.get_mut(128..).and_then(|rest| rest.first_chunk_mut::<32>()) {
+            // Fields beyond `extra_isize` belong to the attributes.
+            let mut all = [0; 32];
+            image.extra.encode_into(&mut all);
+            let len = usize::from(image.extra.extra_isize).clamp(4, 32);
+            extra[..len].copy_from_slice(&all[..len]);
+        }
+        if self.geometry.features.metadata_csum() {
+            // Nothing else than a length below 128 fails.
+            let _ = inode::write_checksum(&mut raw, self.seed, image.number);
+        }
+        self.overlay.write_at(self.inode_offset(image.number)?, &raw)?;
+        Ok(())
+    }
+
+    /// Changes an inode.
+    ///
+    /// # Errors
+    /// As [`Stage::read_inode`].
+    pub fn edit_inode(
+        &self,
+        number: InodeNr,
+        edit: impl FnOnce(&mut InodeImage),
+    ) -> Result<(), Failure> {
+        let mut image = self.read_inode(number)?;
+        edit(&mut image);
+        self.write_inode(&image)
+    }
+
+    /// Whether metadata has checksums.
+    pub const fn checksummed(&self) -> bool {
+        self.checksums
+    }
+
+    /// The start of checksums of what belongs to an inode: extent nodes, directory blocks.
+    pub fn inode_seed(&self, image: &InodeImage) -> u32 {
+        self.seed.of_inode(image.number, image.base.generation)
+    }
+
+    /// A block that nothing uses (the first one of its cluster), best at or behind `goal`.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
+        self.allocator.block(&self.geometry, goal).ok_or(Failure::NoSpace("block"))
+    }
+
+    /// A free run of blocks inside `within`.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub fn allocate_run(&mut self, within: BlockRun, len_blocks: u64) -> Result<BlockNr, Failure> {
+        let run = self.allocator.run(&self.geometry, within, len_blocks);
+        run.ok_or(Failure::NoSpace("run of blocks"))
+    }
+
+    /// Blocks that are in use from now on.
+    pub fn take(&mut self, run: BlockRun) {
+        self.allocator.take(&self.geometry, run);
+    }
+
+    /// A free inode, best in the group of `near`; the shortcuts of its group no longer hide it.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
+        let inode = self.allocator.inode(self.evidence, near).ok_or(Failure::NoSpace("inode"))?;
+        self.uncover_inode(inode)?;
+        Ok(inode)
+    }
+
+    /// Makes the shortcuts of a group admit that an inode may be in use. What they hid was never
+    /// written, so it is zeroed up to the inode.
+    ///
+    /// # Errors
+    /// That the table cannot be staged.
+    pub fn uncover_inode(&mut self, inode: InodeNr) -> Result<(), Failure> {
+        if !self.geometry.features.group_desc_csum() {
+            return Ok(());
+        }
+        let Some((group, index)) = self.geometry.place_of(inode) else { return Ok(()) };
+        let desc = self.group(group);
+        let per_group = self.geometry.inodes_per_group;
+        let bound =
+            if desc.inode_uninit() { 0 } else { per_group.saturating_sub(desc.itable_unused) };
+        if index < bound {
+            return Ok(());
+        }
+        let zeroes = vec![0; self.geometry.inode_size as usize];
+        for hidden in bound..=index {
+            let offset = self.inode_offset(self.geometry.inode_at(group, hidden))?;
+            self.overlay.write_at(offset, &zeroes)?;
+        }
+        self.edit_group(group, |desc| {
+            if desc.inode_uninit() {
+                desc.flags &= !floe_format::ext::group_desc::FLAG_INODE_UNINIT;
+            }
+            desc.itable_unused = per_group - index - 1;
+        });
+        Ok(())
+    }
+
+    /// Stages superblock and descriptors, with their checksums.
+    ///
+    /// # Errors
+    /// That they cannot be staged.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        self.write_groups()?;
+        if self.superblock_changed {
+            self.write_superblock(OFFSET_BYTES, &self.superblock.clone())?;
+        }
+        if self.backups {
+            self.write_all_backups()?;
+        }
+        Ok(())
+    }
+
+    /// A superblock with its checksum, at a byte of the device.
+    fn write_superblock(&self, offset: u64, superblock: &Superblock) -> Result<(), Failure> {
+        let mut bytes = [0; 1024];
+        superblock.encode_into(&mut bytes);
+        if superblock.features().metadata_csum() {
+            Superblock::write_checksum(&mut bytes);
+        }
+        self.overlay.write_at(offset, &bytes)?;
+        Ok(())
+    }
+
+    /// The bytes of a descriptor, with its checksum.
+    fn encode_group(&self, group: GroupNr) -> Vec<u8> {
+        let features = self.superblock.features();
+        let mut desc = self.group(group);
+        let mut raw = vec![0; self.geometry.desc_size as usize];
+        // Twice: the checksum is of the encoded bytes.
+        for round in 0..2 {
+            if let Some((low, high)) = raw.split_first_chunk_mut::<32>() {
+                desc.encode_into(low, high.first_chunk_mut());
+            }
+            if round == 0 && features.metadata_csum() {
+                desc.checksum = GroupDesc::crc32c(self.superblock.seed(), group, &raw);
+            } else if round == 0 && features.ro_compat.contains(RoCompat::GDT_CSUM) {
+                desc.checksum = GroupDesc::crc16(&self.superblock.uuid, group, &raw);
+            }
+        }
+        raw
+    }
+
+    fn write_groups(&mut self) -> Result<(), Failure> {
+        let changed: Vec<u32> = if self.all_groups {
+            (0..self.geometry.group_count).collect()
+        } else {
+            self.changed_groups.iter().copied().collect()
+        };
+        let size = self.geometry.desc_size;
+        let per_block = self.geometry.block_size / size;
+        for group in changed {
+            let block = self.geometry.primary_desc_block(group / per_block);
+            let offset = self.geometry.offset_bytes(block) + u64::from(group % per_block * size);
+            self.overlay.write_at(offset, &self.encode_group(GroupNr(group)))?;
+        }
+        Ok(())
+    }
+
+    /// All backups: superblocks as those of a clean file system, then descriptors.
+    fn write_all_backups(&self) -> Result<(), Failure> {
+        let geometry = &self.geometry;
+        let per_block = geometry.block_size / geometry.desc_size;
+        for group in (1..geometry.group_count).map(GroupNr) {
+            if let Some(block) = geometry.superblock_of(group) {
+                let mut copy = self.superblock.clone();
+                // Groups past 65,535 store what fits; readers know their place anyway.
+                copy.block_group_nr = (group.0 & 0xffff) as u16;
+                copy.state &= !floe_format::ext::superblock::STATE_VALID;
+                copy.feature_incompat &= !floe_format::features::Incompat::RECOVER.bits();
+                self.write_superblock(geometry.offset_bytes(block), &copy)?;
+            }
+            let run = geometry.group_desc_run(group);
+            let meta_bg = run.len_blocks == 1
+                && group.0 / per_block >= geometry.first_meta_bg
+                && geometry.features.incompat.contains(floe_format::features::Incompat::META_BG);
+            for at in 0..run.len_blocks {
+                // At most the number of descriptor blocks, which is 32 bits.
+                let index = if meta_bg { group.0 / per_block } else { at as u32 };
+                if index >= geometry.desc_blocks
+                    || geometry.primary_desc_block(index).0 == run.start.0 + at
+                {
+                    continue;
+                }
+                let first = index * per_block;
+                let count = per_block.min(geometry.group_count - first);
+                let mut bytes = vec![0; self.block_size()];
+                for (slot, nr) in
+                    bytes.chunks_exact_mut(geometry.desc_size as usize).zip(first..first + count)
+                {
+                    slot.copy_from_slice(&self.encode_group(GroupNr(nr)));
+                }
+                self.write_block(BlockNr(run.start.0 + at), &bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
