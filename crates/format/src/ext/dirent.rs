@@ -395,10 +395,37 @@ pub fn write_entry(
     Some(())
 }
 
+/// Writes hash and minor hash behind the padded name of an entry of `name_len` bytes that starts
+/// `record`. `None`, and nothing written, if `record` ends before.
+pub fn write_entry_hash(record: &mut [u8], name_len: usize, hash: (u32, u32)) -> Option<()> {
+    let at = (HEADER_SIZE + name_len + 3) & !3;
+    let (first, second) = record.get_mut(at..at + ENTRY_HASH_SIZE)?.split_at_mut(4);
+    first.copy_from_slice(&hash.0.to_le_bytes());
+    second.copy_from_slice(&hash.1.to_le_bytes());
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_hash_comes_back() {
+        for name in [&b"a"[..], b"four", b"a longer name that is encrypted", &[7; 255]] {
+            let rec_len = needed_rec_len(name.len(), true);
+            let mut block = vec![0xaa; rec_len as usize];
+            write_entry(&mut block, InodeNr(12), rec_len, name, 1, 1024).unwrap();
+            write_entry_hash(&mut block, name.len(), (0x1234_5678, 9)).unwrap();
+            let entry = DirCursor::new(&block).hashed(true).next().unwrap().unwrap();
+            assert_eq!(entry.stored_hash(), Some((0x1234_5678, 9)));
+            assert_eq!(entry.name, name);
+            block.pop();
+            let before = block.clone();
+            assert_eq!(write_entry_hash(&mut block, name.len(), (1, 1)), None);
+            assert_eq!(block, before);
+        }
+    }
 
     fn block_of(names: &[&[u8]], size: usize) -> Vec<u8> {
         let mut block = vec![0; size];

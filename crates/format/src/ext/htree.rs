@@ -4,10 +4,10 @@
 //! spans the rest of the block, a node behind one unused entry that spans the block. Leaves are
 //! linear blocks ([`crate::ext::dirent`]).
 
-use crate::LogicalBlock;
 use crate::crc::crc32c;
-use crate::ext::dirent::{DirEntryHeader, decode_rec_len};
+use crate::ext::dirent::{DirEntryHeader, MIN_REC_LEN, decode_rec_len, write_entry};
 use crate::layout::{le16_at, le32_at};
+use crate::{InodeNr, LogicalBlock};
 
 /// Bytes of an index entry, and of the limit and count word with its first block.
 pub const ENTRY_SIZE: usize = 8;
@@ -286,6 +286,80 @@ pub fn write_checksum(inode_seed: u32, bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
+/// Byte of the root at which limit and count lie.
+pub const ROOT_COUNT_OFFSET: usize = ROOT_INFO_OFFSET + ROOT_INFO_LENGTH as usize;
+
+/// What the root of an index says besides its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootHead {
+    /// What `.` names.
+    pub dir: InodeNr,
+    /// What `..` names.
+    pub parent: InodeNr,
+    /// The type byte of both.
+    pub file_type: u8,
+    /// How names are hashed, as stored: 0 to 2 or 6.
+    pub hash_version: u8,
+    /// Levels of interior nodes below the root.
+    pub indirect_levels: u8,
+}
+
+/// Fills a block as the root of an index; with `metadata_csum` the limit leaves room for the
+/// checksum, which [`write_checksum`] sets. `None` if the entries do not fit; what the block holds
+/// then is open.
+pub fn write_root(
+    bytes: &mut [u8],
+    head: &RootHead,
+    entries: &[DxEntry],
+    metadata_csum: bool,
+) -> Option<()> {
+    let size = bytes.len();
+    bytes.fill(0);
+    let rest = u32::try_from(size).ok()?.checked_sub(MIN_REC_LEN)?;
+    write_entry(bytes, head.dir, MIN_REC_LEN, b".", head.file_type, size)?;
+    let second = bytes.get_mut(MIN_REC_LEN as usize..)?;
+    write_entry(second, head.parent, rest, b"..", head.file_type, size)?;
+    DxRootInfo {
+        reserved_zero: 0,
+        hash_version: head.hash_version,
+        info_length: ROOT_INFO_LENGTH,
+        indirect_levels: head.indirect_levels,
+        unused_flags: 0,
+    }
+    .encode_into(bytes.get_mut(ROOT_INFO_OFFSET..)?.first_chunk_mut()?);
+    write_entries(bytes, ROOT_COUNT_OFFSET, entries, metadata_csum)
+}
+
+/// Fills a block as an interior node of an index; otherwise as [`write_root`].
+pub fn write_node(bytes: &mut [u8], entries: &[DxEntry], metadata_csum: bool) -> Option<()> {
+    let size = bytes.len();
+    bytes.fill(0);
+    write_entry(bytes, InodeNr(0), u32::try_from(size).ok()?, b"", 0, size)?;
+    write_entries(bytes, NODE_COUNT_OFFSET, entries, metadata_csum)
+}
+
+/// Writes limit, count and entries. The place of the first hash is taken by the former two.
+fn write_entries(
+    bytes: &mut [u8],
+    count_offset: usize,
+    entries: &[DxEntry],
+    metadata_csum: bool,
+) -> Option<()> {
+    let limit = expected_limit(bytes.len(), count_offset, metadata_csum);
+    let count = u16::try_from(entries.len()).ok().filter(|count| *count <= limit)?;
+    let slots = bytes.get_mut(count_offset..)?.chunks_exact_mut(ENTRY_SIZE);
+    for (at, (slot, entry)) in slots.zip(entries).enumerate() {
+        let block = u32::try_from(entry.block.0).ok().filter(|block| *block <= BLOCK_MASK)?;
+        let slot = slot.first_chunk_mut()?;
+        if at == 0 {
+            DxCountLimit { limit, count, block }.encode_into(slot);
+        } else {
+            RawDxEntry { hash: entry.hash, block }.encode_into(slot);
+        }
+    }
+    (count > 0).then_some(())
+}
+
 /// Whether a block that is no root looks like an interior node to e2fsck's second pass: an unused
 /// entry without a name spans it, and `limit` is exactly what fits.
 pub fn looks_like_node(bytes: &[u8], metadata_csum: bool) -> bool {
@@ -332,6 +406,60 @@ mod tests {
             let entries: Vec<_> = index.entries().collect();
             assert_eq!(entries[0], DxEntry { hash: 0, block: LogicalBlock(1) });
             assert_eq!(entries[1], DxEntry { hash: 0x8000_0000, block: LogicalBlock(2) });
+        }
+    }
+
+    #[test]
+    fn index_blocks_come_back() {
+        let entry = |at: u32| DxEntry {
+            hash: if at == 0 { 0 } else { at * 2 + (at & 1) },
+            block: LogicalBlock(u64::from(at) + 1),
+        };
+        for (block_size, csum) in
+            [(1024, true), (1024, false), (2048, true), (4096, true), (65536, true), (65536, false)]
+        {
+            let head = RootHead {
+                dir: InodeNr(12),
+                parent: InodeNr(2),
+                file_type: 2,
+                hash_version: 1,
+                indirect_levels: 1,
+            };
+            for node in [false, true] {
+                let count_offset = if node { NODE_COUNT_OFFSET } else { ROOT_COUNT_OFFSET };
+                let limit = expected_limit(block_size, count_offset, csum);
+                let write = |block: &mut [u8], entries: &[DxEntry]| {
+                    if node {
+                        write_node(block, entries, csum)
+                    } else {
+                        write_root(block, &head, entries, csum)
+                    }
+                };
+                for count in [1, 2, u32::from(limit)] {
+                    let entries: Vec<_> = (0..count).map(entry).collect();
+                    let mut block = vec![0x55; block_size];
+                    write(&mut block, &entries).unwrap();
+                    if csum {
+                        write_checksum(5, &mut block).unwrap();
+                    }
+                    let (kind, index) = DxBlock::detect(&block).unwrap();
+                    assert_eq!(kind, if node { DxKind::Node } else { DxKind::Root });
+                    assert_eq!((index.limit(), index.count()), (limit, count as u16));
+                    assert_eq!(index.entries().collect::<Vec<_>>(), entries);
+                    assert_eq!(index.checksum_ok(5), csum);
+                    assert_eq!(looks_like_node(&block, csum), node);
+                }
+                let too_many: Vec<_> = (0..=u32::from(limit)).map(entry).collect();
+                assert_eq!(write(&mut vec![0; block_size], &too_many), None);
+                assert_eq!(write(&mut vec![0; block_size], &[]), None);
+                assert_eq!(write(&mut [0; 12], &too_many[..1]), None);
+            }
+            let mut block = vec![0; block_size];
+            write_root(&mut block, &head, &[entry(0)], csum).unwrap();
+            assert_eq!(DxBlock::root_info(&block).unwrap().indirect_levels, 1);
+            let names = crate::ext::dirent::DirCursor::new(&block).map(Result::unwrap);
+            let names: Vec<_> = names.map(|entry| (entry.inode, entry.name)).collect();
+            assert_eq!(names, [(InodeNr(12), &b"."[..]), (InodeNr(2), b"..")]);
         }
     }
 

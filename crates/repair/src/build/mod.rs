@@ -1,5 +1,6 @@
 //! Whole structures from what they must say: bytes in, bytes out, no I/O.
 
 pub mod block_map;
+pub mod directory;
 pub mod extent_tree;
 pub mod mapping;

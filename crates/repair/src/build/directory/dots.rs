@@ -1,0 +1,190 @@
+//! The first two entries of a directory, written over whatever is there.
+
+use floe_format::InodeNr;
+use floe_format::ext::dirent::{HEADER_SIZE, MIN_REC_LEN};
+
+use super::area::{inode_at, is_named, rec_len_at, set_inode, set_rec_len, write_empty};
+use super::{AreaForm, dir_type};
+
+const DOT_LEN: usize = MIN_REC_LEN as usize;
+
+/// Writes `.` over the first entry. More than 12 bytes that are left of it become an entry of
+/// their own, see [`split_dot`].
+pub fn write_dot(area: &mut [u8], form: AreaForm, dir: InodeNr) -> Option<()> {
+    write_dots(area, form, 0, dir, b".")?;
+    split_dot(area, form)
+}
+
+/// Cuts an overlong `.` (`dot-entry-oversized`): what is behind its 12 bytes becomes an unused
+/// entry, unless a whole `..` lies there already, which then comes to light again with all that
+/// follows it.
+pub fn split_dot(area: &mut [u8], form: AreaForm) -> Option<()> {
+    let whole = rec_len_at(area, 0)?.min(form.end(area.len()));
+    let least = form.least().max(DOT_LEN + 1);
+    let Some(rest) = whole.checked_sub(DOT_LEN).filter(|rest| *rest >= least) else {
+        return Some(());
+    };
+    // Nothing may have been changed if one of the two steps cannot be done.
+    area.get(..2 * DOT_LEN)?;
+    let hidden = is_named(area, DOT_LEN, b"..")
+        && rec_len_at(area, DOT_LEN)
+            .is_some_and(|len| (DOT_LEN..=rest).contains(&len) && len.is_multiple_of(4));
+    if !hidden {
+        write_empty(area, DOT_LEN, rest)?;
+    }
+    set_rec_len(area, 0, DOT_LEN)
+}
+
+/// Writes `..` over the second entry, whose length stays. If the first one leaves no room for a
+/// second, it is cut.
+pub fn write_dotdot(area: &mut [u8], form: AreaForm, parent: InodeNr) -> Option<()> {
+    let end = form.end(area.len());
+    let first = rec_len_at(area, 0)?;
+    let fits = first >= DOT_LEN && first.is_multiple_of(4) && first + DOT_LEN <= end;
+    if fits {
+        return write_dots(area, form, first, parent, b"..");
+    }
+    let rest = end.checked_sub(DOT_LEN).filter(|rest| *rest >= DOT_LEN)?;
+    area.get(..2 * DOT_LEN)?;
+    write_empty(area, DOT_LEN, rest)?;
+    set_rec_len(area, 0, DOT_LEN)?;
+    write_dots(area, form, DOT_LEN, parent, b"..")
+}
+
+/// Lets `..` name another directory and returns what it named; in the root of an index too.
+/// `None` if the second entry is not `..`.
+pub fn set_parent(area: &mut [u8], parent: InodeNr) -> Option<InodeNr> {
+    let at = rec_len_at(area, 0)?;
+    if !is_named(area, at, b"..") {
+        return None;
+    }
+    let old = inode_at(area, at)?;
+    set_inode(area, u32::try_from(at).ok()?, parent)?;
+    Some(old)
+}
+
+/// Writes a name of dots over the entry at a byte, with its length raised to 12 if it has less.
+fn write_dots(
+    area: &mut [u8],
+    form: AreaForm,
+    at: usize,
+    inode: InodeNr,
+    name: &[u8],
+) -> Option<()> {
+    let end = form.end(area.len());
+    let left = end.checked_sub(at).filter(|left| *left >= DOT_LEN)?;
+    let rec_len = rec_len_at(area, at)?;
+    if rec_len < DOT_LEN {
+        set_rec_len(area, at, DOT_LEN)?;
+    } else if rec_len > left || !rec_len.is_multiple_of(4) {
+        set_rec_len(area, at, left)?;
+    }
+    set_inode(area, u32::try_from(at).ok()?, inode)?;
+    let bytes = area.get_mut(at + 6..at + DOT_LEN)?;
+    let (lengths, text) = bytes.split_at_mut(HEADER_SIZE - 6);
+    // At most two dots; the zero byte behind them is part of the rule.
+    lengths.copy_from_slice(&[u8::try_from(name.len()).ok()?, dir_type(form.filetype)]);
+    text.fill(0);
+    text.get_mut(..name.len())?.copy_from_slice(name);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::directory::{Entry, insert, salvage};
+    use floe_format::ext::dirent::{DirCursor, write_entry};
+    use proptest::prelude::*;
+
+    const FORM: AreaForm = AreaForm { tail: false, hashed: false, filetype: true };
+
+    fn entries(area: &[u8], form: AreaForm) -> Vec<(u32, String, u32)> {
+        DirCursor::new(area)
+            .ending_at(form.end(area.len()))
+            .hashed(form.hashed)
+            .map(Result::unwrap)
+            .map(|e| (e.inode.0, String::from_utf8_lossy(e.name).into_owned(), e.rec_len))
+            .collect()
+    }
+
+    fn block(first: &[u8], first_len: u32, second: &[u8], second_len: u32) -> Vec<u8> {
+        let mut area = vec![0; 1024];
+        write_entry(&mut area, InodeNr(20), first_len, first, 2, 1024).unwrap();
+        let at = first_len as usize;
+        write_entry(&mut area[at..], InodeNr(21), second_len, second, 2, 1024).unwrap();
+        let at = at + second_len as usize;
+        if at < 1024 {
+            let rest = (1024 - at) as u32;
+            write_entry(&mut area[at..], InodeNr(22), rest, b"file", 1, 1024).unwrap();
+        }
+        area
+    }
+
+    #[test]
+    fn a_first_name_becomes_dot_and_what_is_left_of_it_is_free() {
+        let mut area = block(b"a name of some length", 64, b"..", 12);
+        write_dot(&mut area, FORM, InodeNr(20)).unwrap();
+        let all = entries(&area, FORM);
+        assert_eq!(all[0], (20, ".".into(), 12));
+        assert_eq!(all[1], (0, String::new(), 52));
+        assert_eq!(all[3].1, "file");
+        // 24 bytes are not split.
+        let mut area = block(b"abc", 24, b"..", 12);
+        write_dot(&mut area, FORM, InodeNr(20)).unwrap();
+        assert_eq!(entries(&area, FORM)[0], (20, ".".into(), 24));
+    }
+
+    #[test]
+    fn a_hidden_dotdot_comes_to_light() {
+        let whole = block(b".", 12, b"..", 12);
+        let mut area = whole.clone();
+        set_rec_len(&mut area, 0, 1024).unwrap();
+        split_dot(&mut area, FORM).unwrap();
+        assert_eq!(area, whole);
+        write_dot(&mut area, FORM, InodeNr(20)).unwrap();
+        assert_eq!(area, whole);
+    }
+
+    #[test]
+    fn dotdot_is_written_over_the_second_entry() {
+        let mut area = block(b".", 12, b"victim", 20);
+        write_dotdot(&mut area, FORM, InodeNr(2)).unwrap();
+        assert_eq!(entries(&area, FORM)[1], (2, "..".into(), 20));
+        assert_eq!(entries(&area, FORM)[2].1, "file");
+        assert_eq!(set_parent(&mut area, InodeNr(30)), Some(InodeNr(2)));
+        assert_eq!(entries(&area, FORM)[1].0, 30);
+        let mut lonely = vec![0; 1024];
+        write_entry(&mut lonely, InodeNr(20), 1024, b".", 2, 1024).unwrap();
+        assert_eq!(set_parent(&mut lonely, InodeNr(2)), None);
+        write_dotdot(&mut lonely, FORM, InodeNr(2)).unwrap();
+        assert_eq!(entries(&lonely, FORM).len(), 2);
+        assert_eq!(entries(&lonely, FORM)[1], (2, "..".into(), 1012));
+    }
+
+    proptest! {
+        /// Both can be written over any bytes that can be followed, and then they can still.
+        #[test]
+        fn any_block_gets_its_dots(
+            mut area in proptest::collection::vec(
+                prop_oneof![any::<u8>(), Just(0), Just(12), Just(16)], 48..300),
+            tail: bool, hashed: bool,
+        ) {
+            let form = AreaForm { tail, hashed, filetype: true };
+            area.truncate(area.len() / 4 * 4);
+            // Without salvage nothing may panic.
+            let mut raw = area.clone();
+            let _ = (write_dot(&mut raw, form, InodeNr(9)), write_dotdot(&mut raw, form, InodeNr(2)));
+            let _ = (set_parent(&mut raw, InodeNr(3)), split_dot(&mut raw, form));
+            salvage(&mut area, form, 100);
+            write_dot(&mut area, form, InodeNr(9)).unwrap();
+            // What a `..` that came to light leads to may be broken once more.
+            salvage(&mut area, form, 100);
+            write_dotdot(&mut area, form, InodeNr(2)).unwrap();
+            let all = entries(&area, form);
+            prop_assert_eq!((all[0].0, all[0].1.as_str()), (9, "."));
+            prop_assert_eq!((all[1].0, all[1].1.as_str()), (2, ".."));
+            let _ = insert(&mut area, form, &Entry::new(InodeNr(5), &b"x"[..], 1));
+            entries(&area, form);
+        }
+    }
+}

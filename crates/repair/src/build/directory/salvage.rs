@@ -1,0 +1,80 @@
+//! Broken chains of entries, mended on the disk by the very steps by which the checker reads on.
+
+use floe_check::checks::dirent_salvage::mend;
+use floe_format::ext::dirent::{DirCursor, DirFault};
+
+use super::AreaForm;
+use super::area::write_empty;
+
+/// Mends an area until its entries can be followed to the end (`dirent-structure-corrupt`), and
+/// returns the number of steps that it took. An area that is too short for any entry, or whose
+/// length is no multiple of 4, stays as broken as it is.
+pub fn salvage(area: &mut [u8], form: AreaForm, inodes_count: u32) -> u32 {
+    let end = form.end(area.len());
+    let (mut at, mut previous, mut steps) = (0, None, 0);
+    while let Some(fault) = follow(area, form, at, &mut previous) {
+        // Each step shortens what is left by 4 bytes at least; the bound is for entries that stay
+        // too short for their hash whatever is done.
+        if steps as usize > end / 4 {
+            let _ = write_empty(area, fault.offset as usize, end - fault.offset as usize);
+            break;
+        }
+        at = mend(area, fault.offset as usize, end, previous, inodes_count);
+        steps += 1;
+    }
+    steps
+}
+
+/// Follows the entries from byte `at` on to the first break; `previous` is the last whole one.
+fn follow(
+    area: &[u8],
+    form: AreaForm,
+    at: usize,
+    previous: &mut Option<usize>,
+) -> Option<DirFault> {
+    let cursor =
+        DirCursor::new(area).ending_at(form.end(area.len())).starting_at(at).hashed(form.hashed);
+    for item in cursor {
+        match item {
+            Ok(entry) => *previous = Some(entry.offset as usize),
+            Err(fault) => return Some(fault),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_area_ends_up_whole(
+            mut area in proptest::collection::vec(
+                prop_oneof![any::<u8>(), Just(0), Just(8), Just(12), Just(16), Just(20)], 32..400),
+            tail: bool, hashed: bool,
+        ) {
+            area.truncate(area.len() / 4 * 4);
+            let form = AreaForm { tail, hashed, filetype: true };
+            let end = form.end(area.len());
+            let behind = area[end..].to_vec();
+            salvage(&mut area, form, 100);
+            let whole = |area: &[u8]| {
+                DirCursor::new(area).ending_at(end).hashed(hashed).all(|item| item.is_ok())
+            };
+            prop_assert!(whole(&area), "{:?}", area);
+            prop_assert_eq!(&area[end..], &behind[..], "the tail was touched");
+            let before = area.clone();
+            prop_assert_eq!(salvage(&mut area, form, 100), 0);
+            prop_assert_eq!(before, area);
+        }
+
+        #[test]
+        fn short_areas_do_not_panic(
+            mut area in proptest::collection::vec(any::<u8>(), 0..30), tail: bool, hashed: bool,
+        ) {
+            salvage(&mut area, AreaForm { tail, hashed, filetype: true }, 100);
+        }
+    }
+}
