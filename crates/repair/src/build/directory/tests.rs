@@ -81,9 +81,9 @@ impl Reader<'_> {
             if next_hash != hash | HASH_CONTINUES {
                 return false;
             }
-            for below in level + 1..path.len() {
-                path[below] = (self.index(next, false), 0);
-                next = path[below].0[0].1;
+            for below in &mut path[level + 1..] {
+                *below = (self.index(next, false), 0);
+                next = below.0[0].1;
             }
             at = next;
         }
