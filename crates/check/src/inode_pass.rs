@@ -231,8 +231,13 @@ fn for_each_slot(
     let whole = BlockRun::new(block_at(first), u64::from(end - first));
     let usable = geometry.contains(whole.start) && whole.end().0 <= geometry.blocks_count;
     let bytes = whole.len_blocks * u64::from(geometry.block_size);
-    // Reported by the check of the descriptors if unusable; a hole holds no inode.
-    if !usable || volume.device.is_hole(geometry.offset_bytes(whole.start), bytes) {
+    // Reported by the check of the descriptors if unusable; a hole holds no inode, but one that the
+    // superblock names for quotas counts as used whatever it holds.
+    let named = volume.superblock.prj_quota_inum;
+    let has_named =
+        (0..part.count).contains(&named.wrapping_sub(geometry.inode_at(part.group, part.first).0));
+    let hole = || volume.device.is_hole(geometry.offset_bytes(whole.start), bytes);
+    if !usable || (!has_named && hole()) {
         return;
     }
     let step = (READ_BYTES / geometry.block_size).max(1);

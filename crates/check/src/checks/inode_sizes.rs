@@ -16,7 +16,8 @@ fn block_map_limit_bytes(block_size: u32) -> u64 {
     blocks.saturating_mul(u64::from(block_size))
 }
 
-/// Problem `inode-size-wrong`; the size of inline data is judged by `checks/inline_data.rs`.
+/// Problem `inode-size-wrong`. The size of an inline directory or link is judged by
+/// `checks/inline_data.rs` and `checks/symlinks.rs`; a file has the limits of any other.
 pub fn check_size(
     cx: &InodeCx<'_>,
     file_type: Option<FileType>,
@@ -24,7 +25,8 @@ pub fn check_size(
     found: &mut Findings,
 ) {
     // Recovery will truncate a pending orphan: blocks past its end are expected.
-    if cx.inode.flags().contains(InodeFlags::INLINE_DATA) || cx.volume.is_orphan(cx.number) {
+    let inline = cx.inode.flags().contains(InodeFlags::INLINE_DATA);
+    if inline && file_type != Some(FileType::Regular) || cx.volume.is_orphan(cx.number) {
         return;
     }
     let block_size = u64::from(cx.volume.geometry.block_size);

@@ -46,11 +46,14 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         }
         _ => {
             check_dtime(cx, evidence);
-            reserved_inodes::check(cx, role, evidence);
-            // Whatever its mode says: no name leads to it, so it is no directory.
-            let is_dir = cx.inode.file_type() == Some(FileType::Directory);
-            let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
-            check_body(cx, file_type, evidence);
+            // What an unused role left behind counts for as much as any deleted file, unless it has
+            // a link.
+            if reserved_inodes::check(cx, role, evidence) || base.links_count > 0 {
+                // Whatever its mode says: no name leads to it, so it is no directory.
+                let is_dir = cx.inode.file_type() == Some(FileType::Directory);
+                let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
+                check_body(cx, file_type, evidence);
+            }
             Facts::used(None)
         }
     }

@@ -43,10 +43,7 @@ pub fn role_of(cx: &InodeCx<'_>) -> Role {
         InodeNr::USER_QUOTA => Role::Quota("user"),
         InodeNr::GROUP_QUOTA => Role::Quota("group"),
         InodeNr(number) if number == sb.orphan_file_inum && number != 0 => Role::OrphanFile,
-        InodeNr(number) if number == sb.prj_quota_inum && number != 0 => {
-            let quota = cx.volume.has_ro_compat(RoCompat::QUOTA);
-            if quota { Role::Quota("project") } else { Role::Ordinary }
-        }
+        InodeNr(number) if number == sb.prj_quota_inum && number != 0 => Role::Quota("project"),
         number if cx.volume.geometry.is_reserved(number) => Role::Reserved,
         _ => Role::Ordinary,
     }
@@ -58,31 +55,40 @@ fn is_leftover(cx: &InodeCx<'_>) -> bool {
     base.links_count != 0 || base.blocks_lo != 0 || cx.inode.block_word(0) != Some(0)
 }
 
-/// Checks the role of an inode other than root and bad blocks.
-pub fn check(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) {
+/// Checks the role of an inode other than root and bad blocks; `false` if the role is not in use, so
+/// that the inode should be empty.
+pub fn check(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> bool {
     let inode = cx.number;
     let mode = cx.inode.base.mode;
     let sb = &cx.volume.superblock;
     let regular = cx.inode.file_type() == Some(FileType::Regular);
+    let mut in_use = true;
     let problem = match role {
         Role::Ordinary | Role::Root | Role::BadBlocks => None,
         Role::Journal if sb.journal_inum == inode.0 => {
             (!regular).then_some(Problem::JournalInodeNotRegular { inode, mode })
         }
-        Role::Journal => is_leftover(cx).then_some(Problem::JournalInodeLeftover { inode }),
+        Role::Journal => {
+            in_use = false;
+            is_leftover(cx).then_some(Problem::JournalInodeLeftover { inode })
+        }
         Role::Quota(kind) => {
             let named =
                 [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum].contains(&inode.0);
             if named && cx.volume.has_ro_compat(RoCompat::QUOTA) {
                 (!regular).then_some(Problem::QuotaInodeNotRegular { kind, inode, mode })
             } else {
+                in_use = false;
                 is_leftover(cx).then_some(Problem::QuotaInodeLeftover { inode })
             }
         }
         Role::OrphanFile if cx.volume.has_compat(Compat::ORPHAN_FILE) => {
             (!regular).then_some(Problem::OrphanFileNotRegular { inode, mode })
         }
-        Role::OrphanFile => is_leftover(cx).then_some(Problem::OrphanFileInodeLeftover { inode }),
+        Role::OrphanFile => {
+            in_use = false;
+            is_leftover(cx).then_some(Problem::OrphanFileInodeLeftover { inode })
+        }
         Role::Reserved => {
             reserved_mode_bad(cx).then_some(Problem::ReservedInodeModeBad { inode, mode })
         }
@@ -90,6 +96,7 @@ pub fn check(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) {
     if let Some(problem) = problem {
         evidence.found.push(problem);
     }
+    in_use
 }
 
 /// Problem `reserved-inode-mode-bad`.

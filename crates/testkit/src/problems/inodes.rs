@@ -91,6 +91,17 @@ fn roles() -> Vec<Recipe> {
             sb.usr_quota_inum = 0;
             sb.grp_quota_inum = 0;
         })),
+        on(Profile::NoCsum, "a project quota file, but no quotas", &["inode-bitmap-missing-inode"])
+            .edit(superblock(|sb| sb.prj_quota_inum = 500)),
+        on(
+            Profile::Ext2K1,
+            "a project quota file where there is a hole",
+            &["inode-bitmap-missing-inode"],
+        )
+        .edit(superblock(|sb| sb.prj_quota_inum = 770)),
+        // e2fsck, too, takes what an unused role left behind as a deleted file.
+        k1("blocks of a group quota file, but no quotas", &[])
+            .edit(inode("<4>").base(|base| base.blocks_high = 4)),
         on(Profile::OrphanFile, "the orphan file a fifo", &["orphan-file-not-regular"])
             .edit(orphan_file_mode(0o010_600)),
         on(Profile::OrphanFile, "an orphan file left over", &["orphan-file-inode-leftover"])
@@ -131,6 +142,8 @@ fn sizes() -> Vec<Recipe> {
         k1("too long a directory", &["inode-size-wrong"]).edit(inode("/dir").size(1 << 16)),
         on(Profile::Ext3, "past the block map", &["inode-size-wrong"])
             .edit(inode("/blocks").size(1 << 40)),
+        on(Profile::InlineData, "past the block map, but inline", &["inode-size-wrong"])
+            .edit(inode("/many/f013").size(1 << 42)),
         k1("one block more", &["inode-block-count-wrong"])
             .edit(inode("/blocks").base(|base| base.blocks_lo += 2)),
         k1("counted in blocks", &["inode-block-count-wrong"])
