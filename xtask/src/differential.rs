@@ -1,4 +1,7 @@
-//! `cargo xtask differential`: Floe against e2fsck on randomly damaged images.
+//! `cargo xtask differential`: Floe against e2fsck on randomly damaged images: what they find, or with
+//! `--repair` what they make of them.
+
+mod repair;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,11 +48,23 @@ pub(crate) struct Args {
     /// With --replay: keep the damaged image and say where it lies
     #[arg(long)]
     keep: bool,
+    /// Let both repair a copy, and look for what Floe leaves damaged or loses and e2fsck does not
+    #[arg(long)]
+    repair: bool,
+    /// With --repair: the program that repairs, which is given `-fy IMAGE`, instead of `floe fsck`
+    #[arg(long, requires = "repair")]
+    checker: Option<String>,
+    /// With --repair: compare files as the kernel's mount shows them (needs root)
+    #[arg(long, requires = "repair")]
+    kernel: bool,
 }
 
 /// Runs the chore; fails if a verdict differs.
 pub(crate) fn run(args: &Args) -> Result<()> {
     tool::available().map_err(|reason| anyhow!(reason))?;
+    if args.repair {
+        return repair::run(args);
+    }
     let floe = match &args.floe {
         Some(path) => path.clone(),
         None => built_floe()?,
@@ -109,10 +124,22 @@ pub(crate) fn profiles(names: &[String]) -> Result<Vec<Profile>> {
 }
 
 fn compare_all(args: &Args, floe: &Path, profiles: &[Profile], names: &Names) -> Result<Vec<Case>> {
+    let cases = for_all_seeds(args, profiles, &|profile, seed| {
+        compare(profile, seed, &|code| names.contains_key(&code), &|image| ask(floe, image))
+    })?;
+    Ok(cases.into_iter().flatten().collect())
+}
+
+/// Calls `work` for every seed, several at a time; what it returns comes in any order.
+fn for_all_seeds<T: Send>(
+    args: &Args,
+    profiles: &[Profile],
+    work: &(dyn Fn(Profile, u64) -> Result<T> + Sync),
+) -> Result<Vec<T>> {
     let next = AtomicU64::new(args.from);
     let done = AtomicUsize::new(0);
     let end = args.from + args.seeds;
-    let cases = Mutex::new(Vec::new());
+    let results = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let work = || -> Result<()> {
             loop {
@@ -121,12 +148,9 @@ fn compare_all(args: &Args, floe: &Path, profiles: &[Profile], names: &Names) ->
                     return Ok(());
                 }
                 let profile = profiles[(seed % profiles.len() as u64) as usize];
-                let case = compare(profile, seed, &|code| names.contains_key(&code), &|image| {
-                    ask(floe, image)
-                })
-                .with_context(|| format!("{profile}:{seed}"))?;
-                if let (Some(case), Ok(mut cases)) = (case, cases.lock()) {
-                    cases.push(case);
+                let result = work(profile, seed).with_context(|| format!("{profile}:{seed}"))?;
+                if let Ok(mut results) = results.lock() {
+                    results.push(result);
                 }
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                 if done.is_multiple_of(500) {
@@ -139,7 +163,14 @@ fn compare_all(args: &Args, floe: &Path, profiles: &[Profile], names: &Names) ->
             .into_iter()
             .try_for_each(|worker| worker.join().map_err(|_| anyhow!("a worker panicked"))?)
     })?;
-    cases.into_inner().map_err(|_| anyhow!("a worker panicked"))
+    results.into_inner().map_err(|_| anyhow!("a worker panicked"))
+}
+
+/// The profile and the seed in `PROFILE:SEED`.
+fn parse_case(case: &str) -> Result<(Profile, u64)> {
+    let (profile, seed) = case.rsplit_once(':').context("PROFILE:SEED")?;
+    let seed = seed.parse().with_context(|| format!("seed {seed}"))?;
+    Ok((profiles(&[profile.to_owned()])?[0], seed))
 }
 
 /// Asks the program for its verdict (as e2fsck's replacement) and its findings.
@@ -191,9 +222,7 @@ fn print_groups(groups: &[Group], args: &Args, names: &Names) {
 }
 
 fn replay(case: &str, floe: &Path, keep: bool, names: &Names) -> Result<()> {
-    let (profile, seed) = case.rsplit_once(':').context("PROFILE:SEED")?;
-    let profile = profiles(&[profile.to_owned()])?[0];
-    let seed = seed.parse().with_context(|| format!("seed {seed}"))?;
+    let (profile, seed) = parse_case(case)?;
     let (image, damage) = damage::damaged_image(profile, seed)?;
     println!("{profile}: {damage}");
     let theirs = oracle::e2fsck(&image)?;

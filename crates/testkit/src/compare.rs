@@ -97,8 +97,8 @@ impl fmt::Display for Fault {
 pub struct Judgement {
     /// What is wrong with it, the worst first.
     pub faults: Vec<Fault>,
-    /// Why e2fsck's own repair is no measure, if it is none: then only crashes, timeouts and a
-    /// second run are judged.
+    /// Why e2fsck's own repair is no measure, if it is none: then nothing can be called lost, and
+    /// the program may give up, too.
     pub no_measure: Option<String>,
     /// What e2fsck made of the image.
     pub theirs: Image,
@@ -172,10 +172,11 @@ fn judge_result(
     read_by: ReadBy,
     program: &dyn Fn(&Path) -> Result<Outcome>,
 ) -> Result<()> {
-    if judgement.no_measure.is_none() {
+    // 2: the machine should be restarted, which is only ever said of a root device.
+    let done = matches!(first.exit, Some(0..=3));
+    let measured = judgement.no_measure.is_none();
+    if done || measured {
         let after = oracle::e2fsck(&judgement.ours)?;
-        // 2: the machine should be restarted, which is only ever said of a root device.
-        let done = matches!(first.exit, Some(0..=3));
         if !done || !after.clean() {
             judgement.faults.push(Fault::Unclean {
                 ours: first.exit,
@@ -183,6 +184,8 @@ fn judge_result(
                 codes: after.codes(),
             });
         }
+    }
+    if measured {
         let (theirs, ours) = trees(&judgement.theirs, &judgement.ours, read_by)?;
         judgement.faults.extend(losses(&theirs, &ours).into_iter().map(|loss| {
             if loss.kind.is_of_metadata() { Fault::Metadata(loss) } else { Fault::Lost(loss) }
@@ -194,8 +197,8 @@ fn judge_result(
         Some(fault) => judgement.faults.push(fault),
         None => {
             let changed = !same_but_times(&before, &judgement.ours)?;
-            // Where even e2fsck leaves something, an exit status of 0 cannot be wanted.
-            let unfinished = second.exit != Some(0) && judgement.no_measure.is_none();
+            // What neither of the two can repair stays as it is.
+            let unfinished = second.exit != Some(0) && (done || measured);
             if changed || unfinished {
                 judgement.faults.push(Fault::NotFixpoint { exit: second.exit, changed });
             }

@@ -109,17 +109,22 @@ mod tests {
             eprintln!("skipped: {reason}");
             return;
         }
-        let mut compared = 0;
-        for &profile in Profile::ALL {
+        // A mount takes long, so not every profile has one.
+        let profiles = [
+            Profile::Ext2K1,
+            Profile::Ext2Rev0,
+            Profile::Ext4,
+            Profile::NoExtents,
+            Profile::InlineEaInode,
+            Profile::Bigalloc,
+            Profile::Quota,
+        ];
+        for profile in profiles {
             let image = build::base(profile).expect("a clean image");
             let stored = stored(&image).expect("a clean image");
-            let Ok(mounted) = kernel::Mounted::new(image.path(), "ro,noload")
-                .and_then(|mount| mounted(mount.path()))
-            else {
-                eprintln!("skipped {profile}: the kernel does not mount it");
-                continue;
-            };
-            compared += 1;
+            let mount = kernel::Mounted::new(image.path(), "ro,noload").expect("a clean image");
+            let mounted = mounted(mount.path()).expect("a clean image");
+            mount.unmount().expect("nobody uses it");
             // Names and attributes of ACLs look different; contents, owners and links do not.
             let plain = |tree: &Tree| -> Vec<_> {
                 let mut nodes: Vec<_> = tree
@@ -141,6 +146,5 @@ mod tests {
             }
             assert_eq!(stored.len(), mounted.len(), "{profile}");
         }
-        assert!(compared > 5, "the kernel mounted only {compared} profiles");
     }
 }
