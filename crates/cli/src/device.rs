@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use floe_blockdev::{FileDevice, PartitionTable, ReadBlocks, Window, uses_of};
+use floe_blockdev::{
+    FileDevice, PartitionTable, ReadBlocks, Window, WritableFile, WriteBlocks, uses_of,
+};
 
 /// Where a file system is. Common to all commands that look at one.
 #[derive(Clone, Debug, clap::Args)]
@@ -66,6 +68,21 @@ impl Source {
         if let Some(number) = self.partition {
             let table =
                 PartitionTable::read(&file, file.sector_bytes()).with_context(|| self.name())?;
+            return Ok(Box::new(table.open(file, number).with_context(|| self.name())?));
+        }
+        if self.offset == 0 {
+            return Ok(Box::new(file));
+        }
+        Ok(Box::new(Window::new(file, self.offset, None).with_context(|| self.name())?))
+    }
+
+    /// Opens the device for reading and writing, cut to the offset or partition, and claims it.
+    pub(crate) fn open_for_writing(&self) -> anyhow::Result<Box<dyn WriteBlocks>> {
+        let file = WritableFile::open_exclusive(&self.device)?;
+        if let Some(number) = self.partition {
+            let reader = FileDevice::open(&self.device)?;
+            let table = PartitionTable::read(&reader, reader.sector_bytes())
+                .with_context(|| self.name())?;
             return Ok(Box::new(table.open(file, number).with_context(|| self.name())?));
         }
         if self.offset == 0 {

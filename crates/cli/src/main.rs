@@ -14,6 +14,7 @@ mod estimate;
 mod exit;
 mod failure;
 mod fsck_options;
+mod repair_run;
 mod sheet;
 mod usage;
 

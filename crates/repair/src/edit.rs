@@ -394,6 +394,11 @@ pub enum TreeEdit {
     CreateLostFound,
     /// What is called lost+found, and cannot be it, loses the name.
     UnlinkLostFound,
+    /// Entries of a directory that name another one go: they close a loop.
+    Unlink {
+        dir: InodeNr,
+        child: InodeNr,
+    },
     /// A directory that hangs on nothing is entered in lost+found.
     Reconnect(InodeNr),
     /// `..` is made to name the parent.

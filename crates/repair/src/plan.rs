@@ -337,6 +337,15 @@ pub fn plan(problem: &Problem) -> Plan {
         | P::DotdotEntryNotTerminated { dir, logical } => {
             directory(dir, logical, DirectoryEdit::MakeDotdot)
         }
+        // `..` is not cleared, but made anew: the tree says later what it must name.
+        P::DirentInodeIllegal { dir, logical, ref name, .. }
+        | P::DirentInodeUnused { dir, logical, ref name, .. }
+        | P::DirentInodeOnBadBlock { dir, logical, ref name, .. }
+        | P::DirentLinksToEaInode { dir, logical, ref name, .. }
+            if *name.0 == *b".." =>
+        {
+            directory(dir, logical, DirectoryEdit::MakeDotdot)
+        }
         P::DirentInodeIllegal { dir, logical, offset_bytes, .. }
         | P::DirentInodeUnused { dir, logical, offset_bytes, .. }
         | P::DirentLinksToOwnDirectory { dir, logical, offset_bytes, .. }
@@ -416,9 +425,11 @@ pub fn plan(problem: &Problem) -> Plan {
         P::InlineDirectorySizeBad { dir, .. } => inode(dir, InodeEdit::InlineDirectorySize),
 
         P::RootInodeMissing { .. } => one(Edit::Tree(TreeEdit::CreateRoot)),
-        P::DirectoryUnconnected { dir, .. } | P::DirectoryLoop { dir, .. } => {
-            one(Edit::Tree(TreeEdit::Reconnect(dir)))
-        }
+        P::DirectoryUnconnected { dir, .. } => one(Edit::Tree(TreeEdit::Reconnect(dir))),
+        P::DirectoryLoop { dir, parent } => Plan::Edits(vec![
+            Edit::Tree(TreeEdit::Unlink { dir: parent, child: dir }),
+            Edit::Tree(TreeEdit::Reconnect(dir)),
+        ]),
         P::LostFoundMissing => one(Edit::Tree(TreeEdit::CreateLostFound)),
         P::DotdotWrongParent { dir, expected, .. } => {
             one(Edit::Tree(TreeEdit::Parent { dir, parent: expected }))

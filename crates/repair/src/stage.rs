@@ -16,7 +16,7 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::alloc::Allocator;
 use crate::failure::Failure;
-use crate::fixes::SharedLedger;
+use crate::fixes::{SharedLedger, serves_as_lost_found};
 
 /// A file system being repaired, for one round.
 pub struct Stage<'a> {
@@ -41,6 +41,7 @@ pub struct Stage<'a> {
     backups: bool,
     allocator: Allocator,
     ledger: Option<SharedLedger>,
+    lost_found: Option<InodeNr>,
     notes: Vec<String>,
 }
 
@@ -111,6 +112,7 @@ impl<'a> Stage<'a> {
             backups: false,
             allocator: Allocator::new(evidence),
             ledger: None,
+            lost_found: None,
             notes: Vec::new(),
             evidence,
             now_seconds,
@@ -150,6 +152,20 @@ impl<'a> Stage<'a> {
     /// Backups are written at the end of the round.
     pub const fn write_backups(&mut self) {
         self.backups = true;
+    }
+
+    /// The directory for what has no name, if there is a usable one.
+    pub fn lost_found(&self) -> Option<InodeNr> {
+        self.lost_found.or_else(|| {
+            let inode = self.evidence.entries.lost_found?.inode;
+            let image = self.read_inode(inode).ok()?;
+            serves_as_lost_found(&image).then_some(inode)
+        })
+    }
+
+    /// A new lost+found.
+    pub(crate) const fn set_lost_found(&mut self, inode: InodeNr) {
+        self.lost_found = Some(inode);
     }
 
     /// Who still shares which blocks; made from the findings when it is first asked for.

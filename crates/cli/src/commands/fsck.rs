@@ -12,11 +12,13 @@ use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_repair::policy::{Preen, Yes};
 
 use crate::check_run::{Run, now_seconds};
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
 use crate::fsck_options::Options;
+use crate::repair_run::RepairRun;
 
 /// A clock that is off by less than this is not believed to be wrong (e2fsck's time fudge).
 const CLOCK_SLACK_SECONDS: i64 = 24 * 60 * 60;
@@ -87,11 +89,7 @@ pub(crate) fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Resul
 
 /// The option that would have to write, if there is one.
 fn writes(options: &Options) -> Option<&'static str> {
-    if options.yes {
-        Some("-y")
-    } else if options.preen {
-        Some("-p")
-    } else if options.bad_blocks {
+    if options.bad_blocks {
         Some("-c, -l or -L")
     } else if options.optimize_dirs {
         Some("-D")
@@ -116,6 +114,16 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
     if let Some(line) = may_skip.then(|| clean_by_its_records(&source)).flatten() {
         writeln!(out, "{line}")?;
         return Ok(Outcome::CLEAN);
+    }
+    if options.yes || options.preen {
+        let run = RepairRun {
+            source: &source,
+            threads: floe_exec::default_threads(),
+            external_journal: options.journal.as_deref(),
+            verbose: options.verbose,
+            dry_run: false,
+        };
+        return if options.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) };
     }
     let run = Run {
         source: &source,

@@ -12,12 +12,15 @@ pub(crate) mod explain;
 pub(crate) mod fsck;
 pub(crate) mod info;
 pub(crate) mod problems;
+pub(crate) mod repair;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check a file system and report what is wrong
     Check(check::Args),
+    /// Repair a file system
+    Repair(repair::Args),
     /// Check with e2fsck's command line (see `floe fsck` without arguments)
     #[command(disable_help_flag = true)]
     Fsck(fsck::Args),
@@ -36,6 +39,7 @@ impl Command {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         match self {
             Self::Check(args) => args.run(out),
+            Self::Repair(args) => args.run(out),
             Self::Fsck(args) => fsck::run(&args.arguments, out),
             Self::Info(args) => args.run(out),
             Self::Dump(args) => args.run(out),

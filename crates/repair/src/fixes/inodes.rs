@@ -1,7 +1,6 @@
 //! Edits of inodes.
 
 use floe_format::InodeNr;
-use floe_format::ext::inline_data::{InlineDirSize, judge_dir_size};
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::superblock::OS_HURD;
 use floe_format::ext::xattr::value_inode;
@@ -16,8 +15,6 @@ const TYPE_MASK: u16 = 0o170_000;
 const TYPE_DIRECTORY: u16 = 0o040_000;
 /// Regular file that its owner alone may read and write.
 const MODE_PRIVATE: u16 = 0o100_600;
-/// Bytes of `i_block`.
-const BLOCK_BYTES: u64 = 60;
 
 pub(super) fn apply(
     stage: &mut Stage<'_>,
@@ -71,7 +68,7 @@ pub(super) fn apply(
             base.block = [0; 60];
             image.set_size_bytes(0);
         }
-        InodeEdit::InlineDirectorySize => set_inline_directory_size(&mut image),
+        InodeEdit::InlineDirectorySize => super::inline_data::set_directory_size(&mut image)?,
         InodeEdit::EaReferences(count) => {
             value_inode::set_refcount(base, count);
             base.links_count = u16::from(count > 0);
@@ -159,33 +156,6 @@ fn set_extra_isize(stage: &Stage<'_>, image: &mut InodeImage) {
         // Less than the inode, whose size fits 16 bits.
         most as u16 & !3
     };
-}
-
-/// Between 61 and 71 bytes there is no room for an entry behind `i_block`: cut to 60. Else up to the
-/// next multiple of four, filled with zeroes, or down if there is no more room.
-fn set_inline_directory_size(image: &mut InodeImage) {
-    let size = image.size_bytes();
-    let room = inline_room(image);
-    let fitting = match judge_dir_size(size) {
-        InlineDirSize::Good => return,
-        _ if (BLOCK_BYTES + 1..BLOCK_BYTES + 12).contains(&size) => BLOCK_BYTES,
-        _ => {
-            let up = size.next_multiple_of(4);
-            if up <= room { up } else { (up - 4).min(room & !3) }
-        }
-    };
-    image.set_size_bytes(fitting);
-}
-
-/// Bytes of inline data for which an inode has room now: `i_block` and the value of `system.data`.
-fn inline_room(image: &InodeImage) -> u64 {
-    let value = floe_format::ext::inode::Inode::decode(&image.raw)
-        .and_then(|inode| {
-            let data = floe_format::ext::inline_data::InlineData::of(&inode)?;
-            Some(data.capacity_bytes())
-        })
-        .unwrap_or(0);
-    (value as u64).max(BLOCK_BYTES)
 }
 
 /// Copies a file of the file system's own from a number that users can see to its reserved one, and

@@ -6,7 +6,11 @@ use crate::stage::Stage;
 
 mod bad_blocks;
 mod bitmaps;
+mod connectivity;
+mod dirents;
 mod group_desc;
+mod htree;
+mod inline_data;
 mod inodes;
 mod journal;
 mod maps;
@@ -18,6 +22,7 @@ mod shared_blocks;
 mod superblock;
 mod xattrs;
 
+pub(crate) use connectivity::serves_as_lost_found;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use shared_blocks::SharedLedger;
 
@@ -73,27 +78,14 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::Map { inode, edit } => maps::apply_all(stage, *inode, &[*edit]),
         Edit::AttributeBlock { block, edit } => xattrs::apply(stage, *block, *edit),
         Edit::CloneShared { inode } => shared_blocks::clone(stage, *inode),
-        Edit::Directory { dir, logical, edit } => {
-            let _ = (dir, logical, edit);
-            Err(Failure::NotNow(""))
-        }
+        Edit::Directory { dir, logical, edit } => dirents::apply(stage, *dir, *logical, *edit),
         Edit::Entry { dir, logical, offset_bytes, edit } => {
-            let _ = (dir, logical, offset_bytes, edit);
-            Err(Failure::NotNow(""))
+            dirents::apply_to_entry(stage, *dir, *logical, *offset_bytes, *edit)
         }
-        Edit::Tree(edit) => {
-            let _ = edit;
-            Err(Failure::NotNow(""))
-        }
-        Edit::RebuildDirectory { dir } => {
-            let _ = dir;
-            Err(Failure::NotNow(""))
-        }
+        Edit::Tree(edit) => connectivity::apply(stage, *edit),
+        Edit::RebuildDirectory { dir } => htree::rebuild(stage, *dir),
         Edit::RebuildExtents { inode } => maps::rebuild(stage, *inode),
-        Edit::Attach { inode } => {
-            let _ = inode;
-            Err(Failure::NotNow(""))
-        }
+        Edit::Attach { inode } => connectivity::attach(stage, *inode),
         Edit::LinkCount { inode, links } => inodes::set_links(stage, *inode, *links),
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),

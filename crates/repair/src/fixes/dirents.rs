@@ -1,0 +1,202 @@
+//! Blocks of directories and their entries.
+
+use floe_format::ext::dirent::DirCursor;
+use floe_format::ext::inode::InodeFlags;
+use floe_format::{InodeNr, LogicalBlock};
+
+use crate::build::directory::{self, AreaForm, DirFormat, Directory, inline};
+use crate::edit::{DirectoryEdit, EntryEdit};
+use crate::failure::Failure;
+use crate::file_map::FileMap;
+use crate::fixes::inline_data;
+use crate::stage::{InodeImage, Stage};
+
+const IMPOSSIBLE: Failure = Failure::NotNow("the entry is not as it was found");
+
+/// A directory that is being edited.
+pub(super) struct OpenDir {
+    pub(super) image: InodeImage,
+    pub(super) map: FileMap,
+    pub(super) dir: Directory,
+    pub(super) format: DirFormat,
+}
+
+impl OpenDir {
+    /// Opens a directory. Its parent counts as the root, until somebody knows better.
+    pub(super) fn new(stage: &Stage<'_>, inode: InodeNr) -> Result<Self, Failure> {
+        let image = stage.read_inode(inode)?;
+        let map = FileMap::load(stage, &image);
+        let flags = image.flags();
+        let dir = Directory {
+            inode,
+            parent: InodeNr::ROOT,
+            generation: image.base.generation,
+            encrypted: flags.contains(InodeFlags::ENCRYPT),
+            casefolded: flags.contains(InodeFlags::CASEFOLD),
+        };
+        let format = DirFormat::of(stage.superblock(), &stage.geometry);
+        Ok(Self { image, map, dir, format })
+    }
+
+    pub(super) fn is_inline(&self) -> bool {
+        self.image.flags().contains(InodeFlags::INLINE_DATA)
+    }
+
+    pub(super) fn is_indexed(&self) -> bool {
+        self.image.flags().contains(InodeFlags::INDEX)
+    }
+
+    /// A block of the directory, as stored.
+    pub(super) fn read(
+        &self,
+        stage: &Stage<'_>,
+        logical: LogicalBlock,
+    ) -> Result<Vec<u8>, Failure> {
+        let block = self.map.find(logical).ok_or(Failure::NotNow("the block is not mapped"))?;
+        stage.read_block(block)
+    }
+
+    /// Stages a block of the directory with its checksum.
+    pub(super) fn write(
+        &self,
+        stage: &Stage<'_>,
+        logical: LogicalBlock,
+        mut bytes: Vec<u8>,
+    ) -> Result<(), Failure> {
+        let block = self.map.find(logical).ok_or(Failure::NotNow("the block is not mapped"))?;
+        // A block without room for a checksum is found by the next examination.
+        directory::seal(&mut bytes, self.dir.inode_seed(&self.format));
+        stage.write_block(block, &bytes)
+    }
+
+    /// Edits the entries of a block, or of a part of an inline directory.
+    pub(super) fn edit(
+        &mut self,
+        stage: &Stage<'_>,
+        logical: LogicalBlock,
+        edit: impl FnOnce(&mut [u8], AreaForm) -> Option<()>,
+    ) -> Result<(), Failure> {
+        if self.is_inline() {
+            let form = self.dir.inline_form(&self.format);
+            if logical.0 == 0 {
+                edit(inline::first_part(&mut self.image.base.block), form).ok_or(IMPOSSIBLE)?;
+            } else {
+                let mut value = inline_data::value(&self.image).ok_or(IMPOSSIBLE)?;
+                edit(inline::second_part(&mut value), form).ok_or(IMPOSSIBLE)?;
+                inline_data::set_value(&mut self.image, Some(&value))?;
+            }
+            return stage.write_inode(&self.image);
+        }
+        let mut bytes = self.read(stage, logical)?;
+        edit(&mut bytes, self.dir.form(&self.format)).ok_or(IMPOSSIBLE)?;
+        self.write(stage, logical, bytes)
+    }
+
+    /// What `..` names now; the root if there is no `..`.
+    pub(super) fn parent(&self, stage: &Stage<'_>) -> InodeNr {
+        if self.is_inline() {
+            return inline::parent(&self.image.base.block);
+        }
+        let Ok(bytes) = self.read(stage, LogicalBlock(0)) else { return InodeNr::ROOT };
+        DirCursor::new(&bytes)
+            .map_while(Result::ok)
+            .take(2)
+            .find(|entry| entry.name == b"..")
+            .map_or(InodeNr::ROOT, |entry| entry.inode)
+    }
+}
+
+pub(super) fn apply(
+    stage: &mut Stage<'_>,
+    inode: InodeNr,
+    logical: LogicalBlock,
+    edit: DirectoryEdit,
+) -> Result<(), Failure> {
+    let mut open = OpenDir::new(stage, inode)?;
+    match edit {
+        DirectoryEdit::Salvage => {
+            let inodes = stage.geometry.inodes_count;
+            open.edit(stage, logical, |area, form| {
+                directory::salvage(area, form, inodes);
+                Some(())
+            })
+        }
+        DirectoryEdit::Fill => fill(stage, &mut open, logical),
+        DirectoryEdit::Empty => {
+            let bytes = fresh(&open, logical);
+            open.write(stage, logical, bytes)
+        }
+        DirectoryEdit::Checksum => open.edit(stage, logical, |_, _| Some(())),
+        DirectoryEdit::MakeDot => {
+            open.edit(stage, logical, |area, form| directory::write_dot(area, form, inode))
+        }
+        DirectoryEdit::MakeDotdot if open.is_inline() => {
+            inline::set_parent(&mut open.image.base.block, InodeNr::ROOT).ok_or(IMPOSSIBLE)?;
+            stage.write_inode(&open.image)
+        }
+        DirectoryEdit::MakeDotdot => open
+            .edit(stage, logical, |area, form| directory::write_dotdot(area, form, InodeNr::ROOT)),
+        DirectoryEdit::TrimDot => open.edit(stage, logical, directory::split_dot),
+    }
+}
+
+/// An empty block: the first one has `.` and `..`.
+fn fresh(open: &OpenDir, logical: LogicalBlock) -> Vec<u8> {
+    if logical.0 == 0 {
+        directory::first_block(&open.format, &open.dir)
+    } else {
+        directory::empty_block(&open.format, &open.dir)
+    }
+}
+
+/// A hole of a directory gets an empty block.
+fn fill(stage: &mut Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Result<(), Failure> {
+    if open.map.find(logical).is_some() {
+        return Ok(());
+    }
+    let block = new_block(stage, open, logical)?;
+    open.map.insert(logical, block);
+    open.map.store(stage, &mut open.image)?;
+    let end = (logical.0 + 1) * u64::from(stage.geometry.block_size);
+    if open.image.size_bytes() < end {
+        open.image.set_size_bytes(end);
+    }
+    stage.write_inode(&open.image)?;
+    let bytes = fresh(open, logical);
+    open.write(stage, logical, bytes)
+}
+
+/// A block for a logical one: of the cluster that its neighbours have, if they have one.
+pub(super) fn new_block(
+    stage: &mut Stage<'_>,
+    open: &OpenDir,
+    logical: LogicalBlock,
+) -> Result<floe_format::BlockNr, Failure> {
+    let size = u64::from(stage.geometry.cluster_blocks);
+    let first = logical.0 - logical.0 % size;
+    let neighbour =
+        (first..first + size).find_map(|other| Some((other, open.map.find(LogicalBlock(other))?)));
+    if let Some((other, block)) = neighbour {
+        let start = block.0 - other % size;
+        return Ok(floe_format::BlockNr(start + logical.0 % size));
+    }
+    let goal = open.map.runs.first().map_or(floe_format::BlockNr(0), |extent| extent.run.start);
+    let start = stage.allocate(goal)?;
+    Ok(floe_format::BlockNr(start.0 + logical.0 % size))
+}
+
+pub(super) fn apply_to_entry(
+    stage: &mut Stage<'_>,
+    inode: InodeNr,
+    logical: LogicalBlock,
+    offset: u32,
+    edit: EntryEdit,
+) -> Result<(), Failure> {
+    let mut open = OpenDir::new(stage, inode)?;
+    open.edit(stage, logical, |area, _| match edit {
+        EntryEdit::Clear => directory::clear(area, offset),
+        EntryEdit::Type(file_type) => directory::set_type(area, offset, file_type),
+        EntryEdit::LegalCharacters => directory::replace_illegal_bytes(area, offset),
+        EntryEdit::ValidText => directory::replace_invalid_text(area, offset),
+    })
+}
