@@ -150,21 +150,23 @@ fn ea_inode(volume: &Volume<'_>) -> InodeNr {
 
 /// Gives an inode of 256 bytes an encryption context and the flag.
 pub(crate) fn context(path: &'static str, value: [u8; 28]) -> InodeEdit {
+    inode(path).raw(move |raw| write_context(raw, value)).set_flags(0x800)
+}
+
+/// Writes an encryption context into the bytes of an inode of 256 bytes, as its only attribute.
+pub fn write_context(raw: &mut [u8], value: [u8; 28]) {
     const FIRST: usize = 164;
-    let edit = inode(path).raw(move |raw| {
-        raw[128..130].copy_from_slice(&32u16.to_le_bytes());
-        raw[160..].fill(0);
-        raw[160..164].copy_from_slice(&MAGIC.to_le_bytes());
-        let name = crypt::ATTRIBUTE_NAME;
-        let at = raw.len() - value.len();
-        raw[at..].copy_from_slice(&value);
-        raw[FIRST] = name.len() as u8;
-        raw[FIRST + 1] = INDEX_ENCRYPTION;
-        raw[FIRST + 2..FIRST + 4].copy_from_slice(&((at - FIRST) as u16).to_le_bytes());
-        raw[FIRST + 8..FIRST + 12].copy_from_slice(&(value.len() as u32).to_le_bytes());
-        let hash = entry_hash(name, &value, Chars::Unsigned);
-        raw[FIRST + 12..FIRST + 16].copy_from_slice(&hash.to_le_bytes());
-        raw[FIRST + 16..FIRST + 16 + name.len()].copy_from_slice(name);
-    });
-    edit.set_flags(0x800)
+    raw[128..130].copy_from_slice(&32u16.to_le_bytes());
+    raw[160..].fill(0);
+    raw[160..164].copy_from_slice(&MAGIC.to_le_bytes());
+    let name = crypt::ATTRIBUTE_NAME;
+    let at = raw.len() - value.len();
+    raw[at..].copy_from_slice(&value);
+    raw[FIRST] = name.len() as u8;
+    raw[FIRST + 1] = INDEX_ENCRYPTION;
+    raw[FIRST + 2..FIRST + 4].copy_from_slice(&((at - FIRST) as u16).to_le_bytes());
+    raw[FIRST + 8..FIRST + 12].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    let hash = entry_hash(name, &value, Chars::Unsigned);
+    raw[FIRST + 12..FIRST + 16].copy_from_slice(&hash.to_le_bytes());
+    raw[FIRST + 16..FIRST + 16 + name.len()].copy_from_slice(name);
 }

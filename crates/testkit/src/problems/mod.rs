@@ -23,6 +23,8 @@ mod unreadable;
 
 use floe_format::BlockNr;
 
+pub use edits::write_context;
+
 use crate::image::Image;
 use crate::recipe::Recipe;
 use crate::volume::Volume;

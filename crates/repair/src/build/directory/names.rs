@@ -56,7 +56,8 @@ pub(super) fn key<'n>(dir: &Directory, name: &'n [u8]) -> Cow<'n, [u8]> {
 }
 
 /// Puts entries in order of their names and makes each name unique. Of two with one name, the one
-/// with the larger inode number comes first and keeps it, as in e2fsck.
+/// with the larger inode number comes first and keeps it; of two that name the same inode, the first of
+/// the list. (e2fsck chooses so, too.)
 pub(super) fn settle<'a>(
     dir: &Directory,
     mut entries: Vec<Entry<'a>>,
@@ -74,9 +75,8 @@ pub(super) fn settle<'a>(
     });
     // Sorting by plain names needs no keys; folding is for the few directories that ask for it.
     if dir.folds() {
-        entries.sort_by_cached_key(|entry| {
-            (key(dir, &entry.name).into_owned(), Reverse(entry.inode), entry.name.to_vec())
-        });
+        entries
+            .sort_by_cached_key(|entry| (key(dir, &entry.name).into_owned(), Reverse(entry.inode)));
     } else {
         entries.sort_by(|one, other| {
             (&one.name, other.inode, one.file_type).cmp(&(&other.name, one.inode, other.file_type))

@@ -21,10 +21,11 @@ pub struct Rebuilt {
     pub settled: Vec<Settled>,
 }
 
-/// Builds the blocks of a directory from its entries (without `.` and `..`, in any order).
+/// Builds the blocks of a directory from its entries, without `.` and `..`. Their order does not
+/// matter, but for names of one inode that differ in case only: of these the first stays.
 ///
 /// `size_blocks` is what it had so far: a directory of one block gets no index, and lost+found
-/// (`lost_found`), which never gets one, never shrinks. The answer depends on nothing else.
+/// (`lost_found`), which never gets one, never shrinks.
 pub fn rebuild(
     format: &DirFormat,
     dir: &Directory,

@@ -249,14 +249,14 @@ proptest! {
         let once_more = rebuild(&format, &dir, size_blocks.max(blocks), lost_found, again);
         prop_assert!(once_more.settled.is_empty());
         if size_blocks >= 2 || lost_found {
-            prop_assert_eq!(once_more.content, rebuilt.content);
+            prop_assert_eq!(&once_more.content, &rebuilt.content);
         }
-        // The order of entries does not matter.
+        // The order of entries does not matter, as long as names are what they are.
         let mut other = entries;
         other.reverse();
-        let reversed = rebuild(&format, &dir, size_blocks, lost_found, other);
-        if !dir.hashed() {
-            prop_assert_eq!(reversed.content, judge_same(&format, &dir, size_blocks, lost_found, &raw));
+        if !dir.hashed() && !dir.folds() {
+            let reversed = rebuild(&format, &dir, size_blocks, lost_found, other);
+            prop_assert_eq!(reversed, rebuilt);
         }
     }
 
@@ -272,17 +272,6 @@ proptest! {
         let rebuilt = rebuild(&format, &dir, 3, false, entries.clone());
         judge(&format, &dir, &rebuilt, &expected(&entries, &rebuilt.settled));
     }
-}
-
-fn judge_same(
-    format: &DirFormat,
-    dir: &Directory,
-    size_blocks: u64,
-    lost_found: bool,
-    raw: &[(u32, Vec<u8>)],
-) -> Vec<u8> {
-    let entries = raw.iter().map(|(inode, name)| Entry::new(InodeNr(*inode), name.as_slice(), 1));
-    rebuild(format, dir, size_blocks, lost_found, entries.collect()).content
 }
 
 /// Long names, so that a few entries make many leaves.
