@@ -20,6 +20,7 @@ mod overlay;
 mod partition;
 mod read_plan;
 mod recorder;
+mod undo;
 mod window;
 mod writable;
 
@@ -34,6 +35,10 @@ pub use overlay::{Overlay, SpillOptions};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, Trace};
+pub use undo::{
+    RestoreError, Restored, Saved, UndoFile, UndoReadError, UndoWriteError, UndoWriter,
+    UndoWriterOptions,
+};
 pub use window::{Window, WindowError};
 pub use writable::WritableFile;
 

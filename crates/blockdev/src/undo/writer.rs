@@ -1,0 +1,208 @@
+//! Writing an undo file.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use floe_format::crc::crc32c;
+use floe_format::ext::undo::{
+    COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE,
+    STATE_FINISHED, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc, veil,
+};
+
+use super::UndoWriteError;
+
+/// The block of the superblock copy; the header is before it, the first key block behind it.
+const SUPER_BLOCK: u64 = 1;
+
+/// What an undo file says of the change that it undoes.
+#[derive(Clone, Debug)]
+pub struct UndoWriterOptions {
+    /// Unit of the places in the file: a power of two from 1024 to 1 MiB; best the block size of
+    /// the file system.
+    pub block_bytes: u32,
+    /// Byte of the device at which the file system begins.
+    pub fs_offset_bytes: u64,
+    /// The primary superblock as it will be after the change. `e2undo` undoes only what looks
+    /// like this.
+    pub superblock_after: [u8; 1024],
+}
+
+/// An undo file being written. If it is dropped before it is finished, the file goes away.
+#[derive(Debug)]
+pub struct UndoWriter {
+    path: PathBuf,
+    file: File,
+    header: UndoHeader,
+    superblock_after: [u8; 1024],
+    /// Keys of the key block at `key_block`, which is written when it is full.
+    keys: Vec<UndoKey>,
+    key_block: u64,
+    next_block: u64,
+    saved_bytes: u64,
+    finished: bool,
+}
+
+impl UndoWriter {
+    /// Makes the file, readable for its owner alone: it holds what was on the device.
+    ///
+    /// # Errors
+    /// If something is at `path`, or no file can be made there.
+    pub fn create(path: &Path, options: &UndoWriterOptions) -> Result<Self, UndoWriteError> {
+        let block_size = options.block_bytes;
+        if !(MIN_BLOCK_SIZE..=MAX_BLOCK_SIZE).contains(&block_size) || !block_size.is_power_of_two()
+        {
+            let what = "the unit of an undo file is a power of two from 1024 to 1048576";
+            return Err(UndoWriteError::Unsuitable { path: path.to_owned(), what });
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| UndoWriteError::new(path, 0, source))?;
+        let fs_offset = options.fs_offset_bytes;
+        let header = UndoHeader {
+            magic: MAGIC,
+            num_keys: 0,
+            super_block: SUPER_BLOCK,
+            key_block: SUPER_BLOCK + 1,
+            block_size,
+            fs_block_size: block_size,
+            super_crc: super_crc(&options.superblock_after),
+            state: 0,
+            f_compat: if fs_offset == 0 { 0 } else { COMPAT_FS_OFFSET },
+            f_incompat: 0,
+            f_ro_compat: 0,
+            pad32: 0,
+            fs_offset,
+            padding: [0; 109],
+            header_crc: 0,
+        };
+        let mut writer = Self {
+            path: path.to_owned(),
+            file,
+            key_block: header.key_block,
+            next_block: header.key_block + 1,
+            header,
+            superblock_after: options.superblock_after,
+            keys: Vec::new(),
+            saved_bytes: 0,
+            finished: false,
+        };
+        writer.attempt(Self::write_header)?;
+        Ok(writer)
+    }
+
+    /// Saves the bytes that the file system holds from `offset_bytes` on, a multiple of the unit.
+    /// A place must be saved only once. Only the last stretch of a device may end inside a unit.
+    ///
+    /// # Errors
+    /// If there is no room, or the file cannot be written.
+    pub fn save(&mut self, offset_bytes: u64, old: &[u8]) -> Result<(), UndoWriteError> {
+        let unit = u64::from(self.header.fs_block_size);
+        if !offset_bytes.is_multiple_of(unit) {
+            let what = "old bytes must begin at a multiple of the unit";
+            return Err(UndoWriteError::Unsuitable { path: self.path.clone(), what });
+        }
+        // At most 512 MiB, so it fits.
+        let most_bytes = self.header.block_size as usize * MAX_KEY_BLOCKS as usize;
+        for (index, bytes) in old.chunks(most_bytes).enumerate() {
+            let fs_block = (offset_bytes + index as u64 * most_bytes as u64) / unit;
+            self.attempt(|writer| writer.save_key(fs_block, bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Completes the file and makes it durable, its name included. Returns its bytes.
+    ///
+    /// # Errors
+    /// If there is no room, or the file cannot be written or flushed.
+    pub fn finish(mut self) -> Result<u64, UndoWriteError> {
+        self.attempt(|writer| {
+            // Also without any key: a reader looks at the first key block only for keys.
+            writer.write_key_block()?;
+            let mut superblock = writer.superblock_after;
+            veil(&mut superblock);
+            let at = writer.header.super_block * u64::from(writer.header.block_size);
+            writer.file.write_all_at(&superblock, at)?;
+            writer.header.state = STATE_FINISHED;
+            writer.write_header()?;
+            // Full blocks up to the end, for readers that read whole blocks.
+            writer.file.set_len(writer.next_block * u64::from(writer.header.block_size))?;
+            writer.file.sync_all()?;
+            sync_folder_of(&writer.path)
+        })?;
+        self.finished = true;
+        Ok(self.next_block * u64::from(self.header.block_size))
+    }
+
+    fn attempt(
+        &mut self,
+        step: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> Result<(), UndoWriteError> {
+        step(self).map_err(|source| UndoWriteError::new(&self.path, self.saved_bytes, source))
+    }
+
+    fn save_key(&mut self, fs_block: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.keys.len() as u64 == self.header.keys_per_block() {
+            self.write_key_block()?;
+            self.keys.clear();
+            self.key_block = self.next_block;
+            self.next_block += 1;
+        }
+        let block_size = u64::from(self.header.block_size);
+        self.file.write_all_at(bytes, self.next_block * block_size)?;
+        self.next_block += (bytes.len() as u64).div_ceil(block_size);
+        // A chunk of at most 512 MiB: its length fits.
+        let size = bytes.len() as u32;
+        self.keys.push(UndoKey { fs_block, crc: crc32c(u32::MAX, bytes), size });
+        self.header.num_keys += 1;
+        self.saved_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn write_key_block(&mut self) -> io::Result<()> {
+        let mut block = vec![0; self.header.block_size as usize];
+        for (key, into) in self.keys.iter().zip(block[UndoKeyHeader::SIZE..].as_chunks_mut().0) {
+            key.encode_into(into);
+        }
+        let mut start = UndoKeyHeader { magic: KEY_MAGIC, crc: 0, reserved: 0 };
+        for _ in 0..2 {
+            if let Some(into) = block.first_chunk_mut() {
+                start.encode_into(into);
+            }
+            start.crc = key_block_crc(&block);
+        }
+        self.file.write_all_at(&block, self.key_block * u64::from(self.header.block_size))
+    }
+
+    fn write_header(&mut self) -> io::Result<()> {
+        let mut bytes = [0; UndoHeader::SIZE];
+        self.header.encode_into(&mut bytes);
+        self.header.header_crc = UndoHeader::compute_checksum(&bytes);
+        self.header.encode_into(&mut bytes);
+        self.file.write_all_at(&bytes, 0)
+    }
+}
+
+impl Drop for UndoWriter {
+    fn drop(&mut self) {
+        if !self.finished {
+            // We made it, and it is of no use. If it cannot go, it says itself that it is
+            // unfinished.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes the name of a new file durable.
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)?.sync_all()
+}
