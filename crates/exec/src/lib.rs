@@ -2,6 +2,7 @@
 
 pub mod accumulate;
 pub mod budget;
+pub mod interrupt;
 #[cfg(any(test, feature = "laws"))]
 pub mod laws;
 pub mod pool;
@@ -10,5 +11,6 @@ pub mod sync;
 
 pub use accumulate::Accumulator;
 pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
+pub use interrupt::{Hold, Interrupt, Interrupted};
 pub use pool::Pool;
 pub use progress::{Phase, PhaseState, Progress};

@@ -1,6 +1,8 @@
 //! Threads, locks and atomics: from `std`, or from `shuttle` when interleavings are explored
 //! (feature `shuttle`). The only place that names either.
 
+// Shuttle's locks are poisoned with this one too.
+pub use std::sync::PoisonError;
 // Asks the system, not a scheduler: the same in both worlds.
 pub use std::thread::available_parallelism;
 

@@ -1,0 +1,140 @@
+//! A wish to stop, from outside: noted at any time, and obeyed only where nothing is half done.
+
+use crate::sync::{Mutex, PoisonError};
+
+/// Whether the user wants the program to end, and whether it may.
+///
+/// Whoever receives the wish (a signal) calls [`Interrupt::ask`] and ends the program at once if
+/// that says so. Whoever must not be cut off holds it: while a [`Hold`] lives, the wish is only
+/// noted. Both decide under one lock, so a hold is never granted while the program is ending.
+#[derive(Debug, Default)]
+pub struct Interrupt {
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    asked: bool,
+    ending: bool,
+    holds: usize,
+}
+
+/// What is to be done about a wish to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing is half done: end the program. No hold is granted any more.
+    EndNow,
+    /// Something must be finished first. The program ends by itself then.
+    Later,
+}
+
+/// The program must not be ended while this lives.
+#[derive(Debug)]
+#[must_use]
+pub struct Hold<'a> {
+    of: &'a Interrupt,
+}
+
+/// The user asked to stop before the hold was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+impl Interrupt {
+    /// Nobody has asked yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes that the user wants to stop.
+    pub fn ask(&self) -> Answer {
+        self.change(|state| {
+            state.asked = true;
+            state.ending |= state.holds == 0;
+            if state.ending { Answer::EndNow } else { Answer::Later }
+        })
+    }
+
+    /// Whether the user wants to stop.
+    pub fn asked(&self) -> bool {
+        self.change(|state| state.asked)
+    }
+
+    /// Begins what must not be cut off.
+    ///
+    /// # Errors
+    /// If the user has asked to stop already: nothing new should begin.
+    pub fn hold(&self) -> Result<Hold<'_>, Interrupted> {
+        self.change(|state| {
+            if state.asked {
+                return Err(Interrupted);
+            }
+            state.holds += 1;
+            Ok(Hold { of: self })
+        })
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        // A panic elsewhere leaves no half of these three values.
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.of.change(|state| state.holds -= 1);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_is_obeyed_at_once_or_when_the_hold_ends() {
+        let interrupt = Interrupt::new();
+        assert!(!interrupt.asked());
+        let outer = interrupt.hold().unwrap();
+        let inner = interrupt.hold().unwrap();
+        drop(inner);
+        assert_eq!(interrupt.ask(), Answer::Later);
+        assert!(interrupt.asked());
+        assert_eq!(interrupt.hold().unwrap_err(), Interrupted);
+        assert_eq!(interrupt.ask(), Answer::Later, "however often");
+        drop(outer);
+        assert_eq!(interrupt.ask(), Answer::EndNow);
+        let interrupt = Interrupt::new();
+        assert_eq!(interrupt.ask(), Answer::EndNow);
+        assert!(interrupt.hold().is_err());
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings {
+    use super::*;
+    use crate::sync::{Arc, thread};
+
+    /// Either the program ends and nothing was begun, or what was begun is finished.
+    #[test]
+    fn what_was_begun_is_never_cut_off() {
+        shuttle::check_dfs(
+            || {
+                let interrupt = Arc::new(Interrupt::new());
+                let asker = Arc::clone(&interrupt);
+                let asking = thread::spawn(move || asker.ask());
+                let begun = interrupt.hold();
+                let was_begun = begun.is_ok();
+                thread::yield_now();
+                let asked_meanwhile = interrupt.asked();
+                drop(begun);
+                let answer = asking.join().unwrap();
+                if answer == Answer::Later {
+                    assert!(was_begun);
+                }
+                if was_begun && asked_meanwhile {
+                    assert_eq!(answer, Answer::Later);
+                }
+            },
+            None,
+        );
+    }
+}
