@@ -5,6 +5,7 @@
 
 mod alloc;
 pub mod build;
+pub mod commit;
 pub mod edit;
 pub mod failure;
 pub mod file_map;
@@ -13,6 +14,7 @@ pub mod plan;
 pub mod policy;
 pub mod session;
 pub mod stage;
+pub mod undo;
 
 pub use edit::Edit;
 pub use session::{Deed, Reason, Repair, RepairError, RepairOptions, repair};

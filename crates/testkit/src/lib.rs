@@ -8,6 +8,7 @@
 
 pub mod build;
 pub mod compare;
+pub mod crash;
 pub mod damage;
 pub mod differential;
 pub mod fill;

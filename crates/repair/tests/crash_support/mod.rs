@@ -1,0 +1,96 @@
+//! Images and staged changes for the tests of commits.
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_format::ext::jbd2;
+use floe_format::ext::superblock::{STATE_VALID, Superblock};
+use floe_testkit::{Profile, Rng, build, tool};
+
+/// An image, and where things are in it.
+pub(crate) struct Scene {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) before: Vec<u8>,
+    pub(crate) block_bytes: u32,
+    /// Byte of a block that looks like the superblock of a journal in use.
+    pub(crate) journal_superblock: u64,
+    /// Byte of one page that [`staged_changes`] changes.
+    pub(crate) a_changed_page: u64,
+    pub(crate) pages_changed: usize,
+    pub(crate) after_superblock: [u8; 1024],
+}
+
+impl Scene {
+    /// The image of a profile, or a printed reason to skip the test.
+    pub(crate) fn of(profile: &str) -> Option<Self> {
+        if let Err(reason) = tool::available() {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        let image = build::base(Profile::by_name(profile).unwrap()).unwrap();
+        let mut before = image.to_vec().unwrap();
+        let raw: [u8; 1024] = before[1024..2048].try_into().unwrap();
+        let mut sb = Superblock::decode(&raw);
+        let block_bytes = 1024 << sb.log_block_size;
+        sb.state = STATE_VALID;
+        // What a repair writes: the times, and perhaps counts.
+        sb.wtime += 1000;
+        sb.lastcheck += 1000;
+        let mut after_superblock = raw;
+        sb.encode_into(&mut after_superblock);
+        if sb.features().metadata_csum() {
+            Superblock::write_checksum(&mut after_superblock);
+        }
+        let journal_superblock = busy_journal(&mut before, block_bytes as usize);
+        let folder = tool::scratch("floe-commit-").unwrap();
+        let a_changed_page = u64::from(block_bytes) * 100;
+        Some(Self {
+            folder,
+            before,
+            block_bytes,
+            journal_superblock,
+            a_changed_page,
+            pages_changed: 25 + 3 * 40 + 3,
+            after_superblock,
+        })
+    }
+}
+
+/// Makes the journal superblock of an image say that its log is in use; without a journal, a block
+/// in the middle becomes one.
+fn busy_journal(image: &mut [u8], block: usize) -> u64 {
+    let magic = jbd2::MAGIC.to_be_bytes();
+    let is_superblock = |at: &usize| image[*at..*at + 4] == magic && image[*at + 7] == 4;
+    let found = (0..image.len()).step_by(block).find(is_superblock);
+    let at = found.unwrap_or(image.len() / 2 / block * block);
+    image[at..at + 4].copy_from_slice(&magic);
+    image[at + 4..at + 8].copy_from_slice(&jbd2::SUPERBLOCK_V2.to_be_bytes());
+    image[at + 0x1c..at + 0x20].copy_from_slice(&5u32.to_be_bytes());
+    at as u64
+}
+
+/// Stages what a repair might: scattered blocks, long runs, blocks that read from elsewhere (some of
+/// them from blocks that change as well), blocks that stay as they are, an emptied journal, and the
+/// superblock.
+pub(crate) fn staged_changes(scene: &Scene, staged: &Overlay<&dyn ReadBlocks>) {
+    let block = u64::from(scene.block_bytes);
+    let mut rng = Rng::new(9);
+    let mut page = vec![0; block as usize];
+    let mut write = |number: u64| {
+        rng.fill(&mut page);
+        staged.write_at(number * block, &page).unwrap();
+    };
+    (0..25).for_each(|index| write(100 + index * 17));
+    for run in 0..3 {
+        (0..40).for_each(|index| write(700 + run * 100 + index));
+    }
+    // From a block that stays, and from one that is written over.
+    staged.stage_copy(600 * block, 20 * block).unwrap();
+    staged.stage_copy(601 * block, 710 * block).unwrap();
+    // Exactly what is there.
+    for number in [50u64, 51, 120] {
+        let mut same = vec![0; block as usize];
+        staged.base().read_at(number * block, &mut same).unwrap();
+        staged.write_at(number * block, &same).unwrap();
+    }
+    staged.write_at(scene.journal_superblock + 0x1c, &[0; 4]).unwrap();
+    staged.write_at(1024, &scene.after_superblock).unwrap();
+}
