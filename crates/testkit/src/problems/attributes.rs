@@ -125,9 +125,9 @@ fn attributes_in_a_block() -> Vec<(Who, Recipe)> {
         shared("two blocks", 8, 2, &["xattr-block-count-bad"]),
         shared("hash of the block", 12, 2, &[]),
         own("no class", 1, 0, &["xattr-block-name-bad"]),
-        own("value behind the end", 3, 4, &["xattr-block-value-bad"]),
+        own("block: value behind the end", 3, 4, &["xattr-block-value-bad"]),
         own("value over the header", 2, 8, &["xattr-block-overlap"]),
-        own("hash", 12, 0x55, &["xattr-hash-bad"]),
+        own("block: hash", 12, 0x55, &["xattr-hash-bad"]),
         (
             Both,
             case("checksum", on, xattr_block("/ea-block").stale().put32(16, 7))
@@ -145,7 +145,7 @@ fn attributes_in_a_block() -> Vec<(Who, Recipe)> {
         ),
         (
             Both,
-            case("no feature", on, recipe::superblock(|sb| sb.feature_compat &= !0x8))
+            case("no ext_attr feature", on, recipe::superblock(|sb| sb.feature_compat &= !0x8))
                 .expect(&["inode-file-acl-without-xattr-feature"]),
         ),
     ]
@@ -161,9 +161,14 @@ fn values_in_inodes() -> Vec<(Who, Recipe)> {
         (Both, case("root file", on, number(12)).expect(&["xattr-ea-inode-number-bad"])),
         (
             Floe("1.47.0 does not compare these sizes"),
-            case("size", on, put32("/ea-big", FIRST + 8, 1)).expect(&["xattr-value-size-bad"]),
+            case("size of a value inode", on, put32("/ea-big", FIRST + 8, 1))
+                .expect(&["xattr-value-size-bad"]),
         ),
-        (Both, case("hash", on, put32("/ea-big", FIRST + 12, 1)).expect(&["xattr-hash-bad"])),
+        (
+            Both,
+            case("hash of a value inode", on, put32("/ea-big", FIRST + 12, 1))
+                .expect(&["xattr-hash-bad"]),
+        ),
         (
             Both,
             case(
@@ -184,7 +189,7 @@ fn values_in_inodes() -> Vec<(Who, Recipe)> {
         ),
         (
             Floe("e2fsck looks for the feature since 1.47.1"),
-            case("feature", on, recipe::superblock(|sb| sb.feature_incompat &= !0x400))
+            case("no ea_inode feature", on, recipe::superblock(|sb| sb.feature_incompat &= !0x400))
                 .expect(&["ea-inode-feature-missing"]),
         ),
     ]
@@ -208,8 +213,12 @@ fn inline_data() -> Vec<(Who, Recipe)> {
         (Both, case("directory", on, inode("/dir/sub").size(64)).expect(&["inode-size-wrong"])),
         (
             Both,
-            case("feature", on, recipe::superblock(|sb| sb.feature_incompat &= !0x8000))
-                .expect(&["inline-data-feature-missing"]),
+            case(
+                "no inline_data feature",
+                on,
+                recipe::superblock(|sb| sb.feature_incompat &= !0x8000),
+            )
+            .expect(&["inline-data-feature-missing"]),
         ),
         (
             Both,
@@ -261,7 +270,11 @@ fn symlinks_and_special_files() -> Vec<(Who, Recipe)> {
                 .expect(&["fast-symlink-extents-flag"]),
         ),
         (Both, case("locked link", on, inode("/fast-link").set_flags(IMMUTABLE))),
-        (Both, case("size", on, inode("/fifo").size(1)).expect(&["special-file-size-nonzero"])),
+        (
+            Both,
+            case("size of a fifo", on, inode("/fifo").size(1))
+                .expect(&["special-file-size-nonzero"]),
+        ),
         (Both, case("locked", on, inode("/fifo").set_flags(IMMUTABLE))),
         (Both, case("rubbish", on, inode("/char").block_word(7, 9))),
         (
@@ -309,7 +322,7 @@ fn encryption_casefold_and_times() -> Vec<(Who, Recipe)> {
         ),
         (
             Both,
-            case("no feature", on, inode("/dir").set_flags(CASEFOLD))
+            case("no casefold feature", on, inode("/dir").set_flags(CASEFOLD))
                 .expect(&["casefold-flag-unsupported"]),
         ),
         (

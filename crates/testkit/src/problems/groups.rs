@@ -54,7 +54,7 @@ fn counts() -> Vec<Case> {
     use Profile::*;
     vec![
         case(
-            "checksum",
+            "descriptor checksum",
             Ext4K1,
             descriptor(1, |desc| desc.checksum ^= 1),
             &["group-descriptor-checksum-bad"],
@@ -80,13 +80,13 @@ fn counts() -> Vec<Case> {
             &["last-group-block-uninit"],
         ),
         case(
-            "free inodes",
+            "free inodes of a group",
             Ext4K1,
             descriptor(0, |desc| desc.free_inodes_count -= 1),
             &["group-free-inode-count-wrong"],
         ),
         case(
-            "free blocks",
+            "free blocks of a group",
             Ext4K1,
             descriptor(0, |desc| desc.free_blocks_count += 1),
             &["group-free-block-count-wrong"],

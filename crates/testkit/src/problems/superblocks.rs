@@ -46,7 +46,7 @@ fn unusable() -> Vec<Case> {
         case("revision", Ext4K1, superblock(|sb| sb.rev_level = 9), &["unknown-revision"]),
         case("encoding", Casefold, superblock(|sb| sb.encoding = 7), &["unknown-name-encoding"]),
         case(
-            "checksum",
+            "superblock checksum",
             Ext4K1,
             bytes(1024 + 0x78, b"volume".to_vec()),
             &["superblock-checksum-bad"],

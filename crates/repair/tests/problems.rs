@@ -1,0 +1,183 @@
+//! Every problem of the table, repaired: the image of each recipe is mended, and what comes out is
+//! clean for our own check and for e2fsck, holds everything that e2fsck's repair saves, and is left
+//! alone by a second repair.
+//!
+//! `FLOE_CASE=part cargo test -p floe-repair --test problems` looks at the cases with `part` in
+//! their names.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Result;
+use floe_blockdev::{Fault, Faulty, ReadBlocks};
+use floe_check::{CheckOptions, JournalUse};
+use floe_repair::policy::Yes;
+use floe_repair::{Repair, RepairError, RepairOptions, repair};
+use floe_testkit::Image;
+use floe_testkit::compare::{ReadBy, judge};
+use floe_testkit::problems::{Case, cases};
+use floe_testkit::tool::{self, Outcome};
+
+/// Cases that no repair mends as the others, and why.
+const EXCEPTIONS: &[(&str, &str)] = &[];
+
+/// Cases whose repair is not finished; a case that is mended by now is named by the test.
+const UNFINISHED: &str = include_str!("problems_unfinished.txt");
+
+/// Options for the repair of a case.
+fn options<'a>(case: &Case, journal: Option<&'a Image>) -> RepairOptions<'a> {
+    let check = CheckOptions {
+        threads: 2,
+        journal: JournalUse::Replay,
+        external_journal: journal.map(|device| device as &dyn ReadBlocks),
+        now_seconds: case.now_seconds.unwrap_or(i64::from(tool::NOW)),
+        ..CheckOptions::default()
+    };
+    RepairOptions { check, random: [7; 16], ..RepairOptions::default() }
+}
+
+/// Writes what is staged over the image at `path`.
+fn commit(repair: &Repair<'_>, path: &Path) -> Result<()> {
+    let image = Image::open(path)?;
+    for range in repair.staged.staged_ranges() {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
+        repair.staged.read_at(range.start, &mut bytes)?;
+        image.write(range.start, &bytes)?;
+    }
+    Ok(())
+}
+
+/// Which findings a repair left, and why.
+fn left(repair: &Repair<'_>) -> Vec<String> {
+    repair
+        .left
+        .iter()
+        .map(|(problem, reason)| format!("{}: {reason:?}", problem.row().id))
+        .collect()
+}
+
+/// What is wrong with the repair of a device that e2fsck cannot be asked about.
+fn faults_alone(case: &Case, image: &Image) -> Result<Vec<String>, RepairError> {
+    let journal = case.external_journal.as_ref();
+    let options = options(case, journal);
+    let block_bytes = u32::try_from(case.recipe.profile().block_size()).unwrap_or(1024);
+    let unreadable = case.unreadable_blocks(image);
+    let device = Faulty::new(
+        image,
+        block_bytes,
+        unreadable.into_iter().map(|block| (block, Fault::Unreadable)),
+    );
+    let first = repair(&device, &options, &mut Yes)?;
+    let mut faults = Vec::new();
+    if !first.is_clean() {
+        faults.push(format!("is left damaged: {:?}", left(&first)));
+    }
+    let second = repair(&first.staged, &options, &mut Yes)?;
+    if !second.deeds.is_empty() {
+        faults.push(format!("a second repair does {:?}", second.deeds));
+    }
+    Ok(faults)
+}
+
+/// What is wrong with the repair of an image, against e2fsck's.
+fn faults_against_e2fsck(case: &Case, image: &Image) -> Result<Vec<String>> {
+    let runs = Cell::new(0);
+    let of_floe = std::cell::RefCell::new(Vec::new());
+    let program = |path: &Path| -> Result<Outcome> {
+        runs.set(runs.get() + 1);
+        let device = Image::open(path)?;
+        let repair = match repair(&device, &options(case, None), &mut Yes) {
+            Ok(repair) => repair,
+            Err(error) => {
+                of_floe.borrow_mut().push(format!("run {}: {error}", runs.get()));
+                return Ok(Outcome { exit: Some(8), timed_out: false, text: error.to_string() });
+            }
+        };
+        commit(&repair, path)?;
+        if !repair.is_clean() {
+            let left = left(&repair);
+            of_floe.borrow_mut().push(format!("run {}: is left damaged: {left:?}", runs.get()));
+        }
+        let exit = match (repair.is_clean(), repair.repaired()) {
+            (false, _) => 4,
+            (true, true) => 1,
+            (true, false) => 0,
+        };
+        Ok(Outcome { exit: Some(exit), timed_out: false, text: format!("{:?}", repair.deeds) })
+    };
+    let judgement = judge(image, ReadBy::Testkit, &program)?;
+    let mut faults = of_floe.into_inner();
+    faults.extend(judgement.faults.iter().map(ToString::to_string));
+    Ok(faults)
+}
+
+/// What is wrong with the repair of a case.
+fn faults(case: &Case) -> Vec<String> {
+    let image = match case.recipe.build() {
+        Ok(image) => image,
+        Err(error) => return vec![format!("cannot be built: {error:#}")],
+    };
+    if case.has_unreadable_blocks() || case.external_journal.is_some() {
+        return faults_alone(case, &image).unwrap_or_else(|error| vec![error.to_string()]);
+    }
+    faults_against_e2fsck(case, &image).unwrap_or_else(|error| vec![format!("{error:#}")])
+}
+
+/// Judges all cases, two at a time: the names of those judged, and the faults of those with any.
+fn judge_all(cases: &[Case]) -> Vec<(String, Vec<String>)> {
+    let wanted = std::env::var("FLOE_CASE").ok();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut judged = Vec::new();
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let name = case.recipe.name();
+            if wanted.as_ref().is_none_or(|part| name.contains(part)) {
+                judged.push((name.to_owned(), faults(case)));
+            }
+        }
+        judged
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("no case panics")).collect()
+    })
+}
+
+#[test]
+fn every_problem_is_mended() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let unfinished: BTreeSet<&str> = UNFINISHED.lines().filter(|line| !line.is_empty()).collect();
+    let mut wrong = Vec::new();
+    for (name, faults) in judge_all(&cases()) {
+        let exception = EXCEPTIONS.iter().find(|(excepted, _)| *excepted == name);
+        let expected = unfinished.contains(name.as_str());
+        match (faults.is_empty(), exception) {
+            (true, Some((_, reason))) => {
+                wrong.push(format!("{name}: the exception is not needed: {reason}"));
+            }
+            (true, None) if expected => eprintln!("MENDED by now: {name}"),
+            (false, None) if expected => eprintln!("UNFINISHED {name} => {}", faults.join("; ")),
+            (false, None) => wrong.push(format!("{name} => {}", faults.join("; "))),
+            _ => (),
+        }
+    }
+    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn names_of_cases_are_names_of_cases() {
+    let all: Vec<String> = cases().iter().map(|case| case.recipe.name().to_owned()).collect();
+    let known: BTreeSet<&str> = all.iter().map(String::as_str).collect();
+    let twice: Vec<&String> =
+        all.iter().filter(|name| all.iter().filter(|other| other == name).count() > 1).collect();
+    assert!(twice.is_empty(), "several cases have one name: {twice:?}");
+    let named = EXCEPTIONS.iter().map(|(name, _)| *name).chain(UNFINISHED.lines());
+    let unknown: Vec<&str> =
+        named.filter(|name| !name.is_empty() && !known.contains(name)).collect();
+    assert!(unknown.is_empty(), "no such cases: {unknown:?}");
+}
