@@ -255,6 +255,8 @@ pub enum JournalEdit {
     /// Recovery is asked for, and made.
     Replay,
     ZeroStaleFields,
+    /// An error that the journal recorded was dealt with.
+    ClearError,
     /// A new journal, after the old one was dropped.
     Create,
     BackUpMap,

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use floe_format::ext::extent::{Extent, ExtentNode, MAX_DEPTH};
+use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::indirect;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
@@ -207,7 +207,8 @@ impl Walk<'_, '_> {
         let Some(node) = ExtentNode::new(bytes) else { return };
         let header = node.header();
         let fits = above.is_none_or(|depth| depth.checked_sub(1) == Some(header.depth));
-        if !node.header_ok() || header.depth > MAX_DEPTH || !fits {
+        // A tree that is too deep still leads to its data; each level is less deep than the one above.
+        if !node.header_ok() || !fits {
             return;
         }
         for at in 0..header.entries {

@@ -505,7 +505,7 @@ pub fn plan(problem: &Problem) -> Plan {
         }
         P::MountedDuringCheck => Plan::Remark,
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
-        P::JournalErrorRecorded { .. } => Plan::Remark,
+        P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,
         P::NotCleanlyUnmounted { .. } | P::KernelRecordedErrors { .. } => Plan::AtTheEnd,
         P::BackupSuperblockDiffers { .. }

@@ -16,6 +16,11 @@ pub enum Decision {
 pub trait Policy {
     /// Says what to do about `problems`, which `report` found. All of them can be repaired.
     fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision;
+
+    /// Whether the file that `problem` is about may be deleted, after its repair found no room.
+    fn may_delete(&mut self, _problem: &Problem) -> bool {
+        false
+    }
 }
 
 /// Repairs everything (`--yes`).
@@ -25,6 +30,10 @@ pub struct Yes;
 impl Policy for Yes {
     fn decide(&mut self, problems: &[Problem], _report: &Report) -> Decision {
         Decision::Each(vec![true; problems.len()])
+    }
+
+    fn may_delete(&mut self, _problem: &Problem) -> bool {
+        true
     }
 }
 

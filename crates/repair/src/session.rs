@@ -1,7 +1,7 @@
 //! A repair from the first look to the staged file system: examine, plan, stage, examine again, until
 //! nothing is left that could be mended. Nothing is written to the device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, WriteBlocks};
 use floe_check::open::{Opened, open};
@@ -10,11 +10,11 @@ use floe_check::report::JournalState;
 use floe_check::{
     CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine, recovery,
 };
-use floe_format::BlockNr;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Compat;
+use floe_format::{BlockNr, InodeNr};
 
-use crate::edit::{Edit, JournalEdit, Loss, Phase, SuperblockEdit};
+use crate::edit::{Edit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
 use crate::failure::Failure;
 use crate::fixes;
 use crate::plan::{Plan, plan};
@@ -159,10 +159,14 @@ struct Session<'s> {
     /// How often the repair of a finding was made or failed.
     tries: BTreeMap<Problem, u32>,
     failures: BTreeMap<Problem, String>,
+    /// Findings whose repair found no room.
+    without_space: BTreeSet<Problem>,
     deeds: Vec<Deed>,
     halted: Option<Problem>,
     journal: JournalState,
     journal_dropped: bool,
+    /// There was no room for a lost+found: the root serves instead.
+    root_is_lost_found: bool,
     /// What recovery found: it is not found again afterwards.
     of_recovery: Findings,
     rounds: u32,
@@ -189,10 +193,12 @@ impl<'s> Session<'s> {
             decided: BTreeMap::new(),
             tries: BTreeMap::new(),
             failures: BTreeMap::new(),
+            without_space: BTreeSet::new(),
             deeds: Vec::new(),
             halted: None,
             journal: JournalState::None,
             journal_dropped: false,
+            root_is_lost_found: false,
             of_recovery: Findings::default(),
             rounds: 0,
         }
@@ -204,11 +210,9 @@ impl<'s> Session<'s> {
             self.rounds += 1;
             let opened = self.recover()?;
             let used_backup = opened.used_backup.is_some();
-            let found = if before.is_none() {
-                std::mem::take(&mut self.of_recovery)
-            } else {
-                Findings::default()
-            };
+            let found = std::mem::take(&mut self.of_recovery);
+            let recovery_failed =
+                found.0.iter().any(|problem| problem.row().weight > Weight::Remark);
             let staged = self.staged;
             let examination = match examine(staged, opened, found, &self.options.check) {
                 Ok(examination) => examination,
@@ -217,7 +221,9 @@ impl<'s> Session<'s> {
             };
             let before = before.get_or_insert_with(|| examination.report.clone());
             let next = self.round(&examination, used_backup)?;
-            if matches!(next, Next::Again) && self.rounds < MOST_ROUNDS {
+            // What recovery found is found once; the verdict is that of a look without it.
+            let again = matches!(next, Next::Again) || (recovery_failed && self.rounds == 1);
+            if again && self.rounds < MOST_ROUNDS {
                 continue;
             }
             let before = before.clone();
@@ -273,10 +279,25 @@ impl<'s> Session<'s> {
     /// The edits that findings ask for and the policy accepts, each with the first such finding.
     fn wanted(&mut self, report: &Report) -> BTreeMap<Edit, Option<Problem>> {
         let mut plans: Vec<(&Problem, Vec<Edit>)> = Vec::new();
+        let mut deleting = false;
         for problem in &report.found {
             let tries = self.tries.get(problem).copied().unwrap_or(0);
-            if let (Plan::Edits(edits), true) = (plan(problem), tries < MOST_TRIES) {
-                plans.push((problem, edits));
+            if tries >= MOST_TRIES {
+                continue;
+            }
+            match (plan(problem), problem) {
+                // No room for copies: one owner after the other goes, until the rest fit.
+                (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
+                    if self.without_space.contains(problem) =>
+                {
+                    if !deleting && self.policy.may_delete(problem) {
+                        deleting = true;
+                        let edit = InodeEdit::Clear;
+                        plans.push((problem, vec![Edit::Inode { inode, edit }]));
+                    }
+                }
+                (Plan::Edits(edits), _) => plans.push((problem, edits)),
+                _ => {}
             }
         }
         let new: Vec<Problem> = plans
@@ -315,10 +336,18 @@ impl<'s> Session<'s> {
             wanted.into_iter().filter(|(edit, _)| edit.phase() == phase).unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
+        if self.root_is_lost_found {
+            stage.set_lost_found(InodeNr::ROOT);
+        }
         let results = fixes::apply_all(&mut stage, &edits);
         let all = edits.into_iter().zip(causes).zip(results);
         for ((edit, problem), (result, notes)) in all {
+            let no_space = matches!(result, Err(Failure::NoSpace(_)));
+            self.root_is_lost_found |= no_space && edit == Edit::Tree(TreeEdit::CreateLostFound);
             let failed = result.err().map(|failure| failure.to_string());
+            if let (true, Some(problem)) = (no_space, &problem) {
+                self.without_space.insert(problem.clone());
+            }
             if let Some(problem) = &problem {
                 *self.tries.entry(problem.clone()).or_default() += 1;
                 if let Some(text) = &failed {

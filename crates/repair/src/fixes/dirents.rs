@@ -1,6 +1,6 @@
 //! Blocks of directories and their entries.
 
-use floe_format::ext::dirent::DirCursor;
+use floe_format::ext::dirent::{DirCursor, DirTail};
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{InodeNr, LogicalBlock};
 
@@ -88,7 +88,10 @@ impl OpenDir {
             return stage.write_inode(&self.image);
         }
         let mut bytes = self.read(stage, logical)?;
-        edit(&mut bytes, self.dir.form(&self.format)).ok_or(IMPOSSIBLE)?;
+        let mut form = self.dir.form(&self.format);
+        // Without a tail entries go on to the end of the block; a rebuild makes room for one later.
+        form.tail &= DirTail::of(&bytes).is_some();
+        edit(&mut bytes, form).ok_or(IMPOSSIBLE)?;
         self.write(stage, logical, bytes)
     }
 

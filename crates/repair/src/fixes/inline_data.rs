@@ -3,7 +3,8 @@
 use floe_format::ext::inline_data::{ATTRIBUTE_NAME, IN_BLOCK_SIZE, InlineDirSize, judge_dir_size};
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::xattr::{
-    ENTRY_SIZE, IBODY_HEADER_SIZE, INDEX_SYSTEM, MAGIC, RawXattrEntry, XattrArea, padded,
+    Chars, ENTRY_SIZE, IBODY_HEADER_SIZE, INDEX_SYSTEM, MAGIC, RawXattrEntry, XattrArea,
+    entry_hash, padded,
 };
 
 use crate::failure::Failure;
@@ -97,7 +98,12 @@ pub(super) fn set_value(image: &mut InodeImage, value: Option<&[u8]>) -> Result<
         None => all.retain(|attribute| !attribute.is_data()),
         Some(value) => {
             let data = all.iter_mut().find(|attribute| attribute.is_data());
-            data.ok_or(Failure::NotNow("it has no inline data"))?.value = value.to_vec();
+            let data = data.ok_or(Failure::NotNow("it has no inline data"))?;
+            data.value = value.to_vec();
+            // 0 stands for none, which is what old kernels write in inodes.
+            if data.raw.hash != 0 {
+                data.raw.hash = entry_hash(&data.name, value, Chars::Unsigned);
+            }
         }
     }
     write(image, &all)

@@ -41,6 +41,11 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
         JournalEdit::ZeroStaleFields => edit_superblock(stage, |bytes| {
             bytes[V2_FIELDS..].fill(0);
         }),
+        JournalEdit::ClearError => edit_superblock(stage, |bytes| {
+            let mut superblock = JournalSuperblock::decode(bytes);
+            superblock.errno = 0;
+            superblock.encode_into(bytes);
+        }),
         JournalEdit::BackUpMap => back_up(stage),
         JournalEdit::Hide(_) => hide(stage),
         JournalEdit::Create => create(stage),

@@ -115,7 +115,9 @@ fn resolve<'a>(
         let inode = entry.inode;
         // Entries of one name come in order of their inodes.
         let same = *double && inode == previous;
-        previous = inode;
+        // As e2fsck, which compares with the entry before, be it dropped or not: of three that are
+        // all alike the third gets a name of its own. Nothing is lost by one name too many.
+        previous = if same { InodeNr(0) } else { inode };
         if same {
             settled.push(Settled::DroppedSame { inode, name: entry.name.into_owned() });
             continue;
@@ -205,6 +207,12 @@ mod tests {
         assert_eq!(settled, 2);
         let (kept, _) = names(&dir, &[(1, "x~9"), (2, "x~9"), (3, "~5"), (4, "~5")]);
         assert_eq!(kept, list(&[(2, "x~9"), (1, "x~10"), (4, "~5"), (3, "~5~0")]));
+    }
+
+    #[test]
+    fn the_third_of_three_alike_is_renamed() {
+        let (kept, settled) = names(&directory(), &[(5, "a"), (5, "a"), (5, "a")]);
+        assert_eq!((kept, settled), (list(&[(5, "a"), (5, "a~0")]), 2));
     }
 
     #[test]
