@@ -1,15 +1,19 @@
 //! Structures built anew in real images, judged by e2fsck: files keep their contents, and nothing is
 //! found wrong.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{Inode, InodeFlags};
+use floe_format::ext::quota::{self, BLOCK_SIZE, QuotaKind};
 use floe_format::{BlockNr, BlockRun, InodeNr};
 use floe_repair::build::block_map::{self, MappedRun};
 use floe_repair::build::extent_tree::{self, NodeForm};
 use floe_repair::build::mapping::Built;
+use floe_repair::build::quota_file::{self, Limits, Usage};
 use floe_testkit::volume::Volume;
-use floe_testkit::{Profile, build, oracle, tool};
+use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
 
 /// Builds the map of a file anew in the blocks of the old one.
 fn rebuilt(volume: &Volume<'_>, inode: InodeNr) -> Result<Built> {
@@ -78,4 +82,97 @@ fn files_with_rebuilt_maps_are_whole() {
         let verdict = oracle::e2fsck(&image).unwrap();
         assert!(verdict.clean(), "{profile}: {}", verdict.text);
     }
+}
+
+/// All bytes of a file without holes.
+fn contents(volume: &Volume<'_>, inode: InodeNr) -> Result<Vec<u8>> {
+    let bytes = volume.inode_bytes(inode)?;
+    let size_bytes = Inode::decode(&bytes).context("an inode")?.size_bytes();
+    let mut file = Vec::new();
+    for &block in volume.map(inode)?.data.values() {
+        file.extend(volume.block(block)?);
+    }
+    file.truncate(usize::try_from(size_bytes)?);
+    Ok(file)
+}
+
+/// What a sound quota file says of usage.
+fn usage_in(file: &[u8]) -> Result<BTreeMap<u32, Usage>> {
+    let mut usage = BTreeMap::new();
+    let read = |at: u64, into: &mut [u8; BLOCK_SIZE]| -> Result<()> {
+        let at = usize::try_from(at)?;
+        into.copy_from_slice(file.get(at..at + BLOCK_SIZE).context("a block of the file")?);
+        Ok(())
+    };
+    let add = |entry: quota::Dquot| {
+        let used = Usage { space_bytes: entry.space_bytes, inodes: entry.inodes };
+        usage.insert(entry.id, used);
+    };
+    let blocks = u32::try_from(file.len() / BLOCK_SIZE)?;
+    let mut faults = Vec::new();
+    quota::walk(blocks, read, add, |fault| faults.push(fault))?;
+    anyhow::ensure!(faults.is_empty(), "{faults:?}");
+    Ok(usage)
+}
+
+#[test]
+fn rebuilt_quota_files_are_read_by_others() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let image = build::base(Profile::Quota).unwrap();
+    let volume = Volume::open(&image).unwrap();
+    let kinds = [(QuotaKind::User, 3, "user"), (QuotaKind::Group, 4, "group")];
+    for (kind, number, name) in kinds {
+        let inode = InodeNr(number);
+        let old = contents(&volume, inode).unwrap();
+        let usage = usage_in(&old).unwrap();
+        assert!(usage.len() > 1, "{kind:?}: {usage:?}");
+        let mut limits = Limits::of(kind, &old);
+        // Limits of an id that uses something, and of a neighbour of it that does not.
+        let known = *usage.keys().next_back().unwrap();
+        let new_id = known ^ 1;
+        assert!(!usage.contains_key(&new_id));
+        for id in [known, new_id] {
+            let mut entry = quota::Dquot::decode(&[0; quota::Dquot::SIZE]);
+            (entry.id, entry.block_hard_limit_kib, entry.inode_soft_limit) = (id, 123_456, 789);
+            limits.entries.insert(id, entry);
+        }
+        let new = quota_file::build(kind, &limits, &usage).unwrap();
+        assert_eq!(Limits::of(kind, &new), limits);
+        assert_eq!(new.len(), old.len(), "as many blocks as mke2fs and debugfs need");
+        let blocks = volume.map(inode).unwrap().data.into_values();
+        for (block, bytes) in blocks.zip(new.chunks(volume.block_bytes())) {
+            volume.put_block(block, bytes).unwrap();
+        }
+        let request = format!("get_quota {name} {new_id}");
+        let told = debugfs(&image, &request).unwrap();
+        assert!(told.contains("123456") && told.contains("789"), "{told}");
+        let told = debugfs(&image, &format!("list_quota {name}")).unwrap();
+        for id in usage.keys() {
+            let line =
+                told.lines().find(|line| line.split_whitespace().next() == Some(&id.to_string()));
+            let line = line.with_context(|| format!("no {name} {id} in {told}")).unwrap();
+            let used = usage[id];
+            assert!(line.contains(&used.space_bytes.to_string()), "{line}: {used:?}");
+        }
+    }
+    let verdict = oracle::e2fsck(&image).unwrap();
+    assert!(verdict.clean(), "{}", verdict.text);
+    // The kernel reads the files when it mounts to write, and refuses bad ones.
+    let mounts = |image: &Image| {
+        kernel::Mounted::new(image.copy()?.path(), "").and_then(kernel::Mounted::unmount)
+    };
+    match mounts(&build::base(Profile::Quota).unwrap()) {
+        Ok(()) => mounts(&image).unwrap(),
+        Err(reason) => eprintln!("skipped the kernel, which mounts no quota: {reason:#}"),
+    }
+}
+
+/// What debugfs answers.
+fn debugfs(image: &Image, request: &str) -> Result<String> {
+    let mut command = tool::command("debugfs");
+    command.args(["-R", request]).arg(image.path());
+    Ok(tool::run(&command, 60)?.text)
 }

@@ -4,3 +4,4 @@ pub mod block_map;
 pub mod directory;
 pub mod extent_tree;
 pub mod mapping;
+pub mod quota_file;
