@@ -13,7 +13,7 @@ use floe_format::BlockNr;
 
 use crate::device::Source;
 use crate::exit::Outcome;
-use crate::{failure, usage};
+use crate::{failure, signals, usage};
 
 /// Directory blocks that are read to find the paths of the inodes in a report.
 const PATH_BLOCKS: u64 = 1 << 20;
@@ -39,6 +39,7 @@ impl Run<'_> {
     /// Checks and writes the report to `out`.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let started = Instant::now();
+        signals::end_at_once()?;
         let device = Counted::new(self.source.open()?);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
         let options = CheckOptions {

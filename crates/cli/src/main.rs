@@ -16,6 +16,7 @@ mod failure;
 mod fsck_options;
 mod repair_run;
 mod sheet;
+mod signals;
 mod usage;
 
 use commands::Command;

@@ -13,6 +13,7 @@ pub(crate) mod fsck;
 pub(crate) mod info;
 pub(crate) mod problems;
 pub(crate) mod repair;
+pub(crate) mod undo;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Check(check::Args),
     /// Repair a file system
     Repair(repair::Args),
+    /// Bring back what was there before a repair
+    Undo(undo::Args),
     /// Check with e2fsck's command line (see `floe fsck` without arguments)
     #[command(disable_help_flag = true)]
     Fsck(fsck::Args),
@@ -40,6 +43,7 @@ impl Command {
         match self {
             Self::Check(args) => args.run(out),
             Self::Repair(args) => args.run(out),
+            Self::Undo(args) => args.run(out),
             Self::Fsck(args) => fsck::run(&args.arguments, out),
             Self::Info(args) => args.run(out),
             Self::Dump(args) => args.run(out),

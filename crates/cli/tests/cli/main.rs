@@ -7,6 +7,8 @@ mod commands;
 mod docs;
 mod fsck;
 mod schema;
+mod signals;
+mod undo;
 
 use std::ffi::OsStr;
 use std::path::Path;

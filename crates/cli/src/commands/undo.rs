@@ -1,0 +1,156 @@
+//! `floe undo`: brings back what was there before a repair.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use, uses_of};
+use floe_check::report::human::size;
+use floe_format::ext::superblock::Superblock;
+use floe_repair::undo::{Standing, standing, undo};
+
+use crate::device::Source;
+use crate::exit::Outcome;
+use crate::signals;
+
+/// Bring back what a device held before a repair, from the undo file that was written then.
+///
+/// Undo files of e2fsck -z, tune2fs -z and other tools of e2fsprogs are understood too. A repair
+/// that was cut off can be undone as well as a complete one, and undoing can be repeated.
+///
+/// Exit codes: 0 the device holds what it held before, 8 that was not possible, 16 wrong command
+/// line, 32 interrupted before anything was written.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The undo file
+    file: PathBuf,
+    /// Block device or image file
+    device: PathBuf,
+    /// The file system begins this many bytes into the device; if not given, where the undo file
+    /// says
+    #[arg(long, value_name = "BYTES")]
+    offset: Option<u64>,
+    /// Show what would be brought back, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Go on even if the file system is not the one that the undo file was made for, or was used
+    /// since
+    #[arg(long)]
+    force: bool,
+    /// Show every stretch of bytes
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let file = UndoFile::open(&self.file)?;
+        let offset = self.offset.or(file.fs_offset_bytes()).unwrap_or(0);
+        let source = Source { offset, ..Source::whole(&self.device) };
+        let name = source.name();
+        if self.dry_run {
+            let device = source.open()?;
+            return self.show(&file, &*device, &name, out);
+        }
+        self.refuse_users(&name)?;
+        let interrupt = signals::end_between_writes()?;
+        let device = source.open_for_writing()?;
+        match self.judge(&file, &*device, &name)? {
+            Standing::Untouched => {
+                let file = self.file.display();
+                writeln!(out, "{name}: holds all bytes of {file} already; nothing was written")?;
+                return Ok(Outcome::CLEAN);
+            }
+            Standing::Partly | Standing::Committed | Standing::Foreign => {}
+        }
+        let Ok(hold) = interrupt.hold() else {
+            return Ok(Outcome { cancelled: true, ..Outcome::CLEAN });
+        };
+        let restored = undo(&file, &*device).with_context(|| name.clone())?;
+        drop(hold);
+        writeln!(
+            out,
+            "{name}: brought back {} in {} stretches, and read them again: it holds what it held \
+             before",
+            size(restored.bytes),
+            restored.stretches
+        )?;
+        Ok(Outcome::CLEAN)
+    }
+
+    /// Whether undoing makes sense; says why not.
+    fn judge(
+        &self,
+        file: &UndoFile,
+        device: &dyn ReadBlocks,
+        name: &str,
+    ) -> anyhow::Result<Standing> {
+        let standing = standing(file, device).with_context(|| name.to_owned())?;
+        if standing == Standing::Foreign {
+            let text = format!(
+                "{name}: its superblock is neither that from before nor that from after the \
+                 change that {} undoes: this is another file system{}, or it was used since",
+                self.file.display(),
+                of_uuid(file),
+            );
+            if !self.force {
+                bail!("{text}. Nothing was written; --force undoes all the same");
+            }
+            eprintln!("floe: warning: {text}");
+        }
+        Ok(standing)
+    }
+
+    /// `--dry-run`.
+    fn show(
+        &self,
+        file: &UndoFile,
+        device: &dyn ReadBlocks,
+        name: &str,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let standing = self.judge(file, device, name)?;
+        let differing = file.differing(device).with_context(|| name.to_owned())?;
+        let bytes: u64 = differing.iter().map(|saved| u64::from(saved.len_bytes)).sum();
+        writeln!(
+            out,
+            "{}: {} in {} stretches{}",
+            self.file.display(),
+            size(file.saved_bytes()),
+            file.saved().len(),
+            of_uuid(file),
+        )?;
+        let found = match standing {
+            Standing::Untouched => "holds all of these bytes already",
+            Standing::Partly => "was written in part, or undone in part",
+            Standing::Committed => "holds the complete change",
+            Standing::Foreign => "does not belong to the undo file",
+        };
+        let stretches = differing.len();
+        writeln!(out, "{name}: {found}; {} in {stretches} stretches differ", size(bytes))?;
+        if self.verbose {
+            for Saved { offset_bytes, len_bytes, .. } in differing {
+                let block = offset_bytes / u64::from(file.block_bytes());
+                writeln!(out, "  {len_bytes} bytes from byte {offset_bytes} (block {block})")?;
+            }
+        }
+        writeln!(out, "Nothing was written.")?;
+        Ok(Outcome::CLEAN)
+    }
+
+    /// Refuses a device that is in use, even if only for reading: its readers would see the bytes
+    /// change.
+    fn refuse_users(&self, name: &str) -> anyhow::Result<()> {
+        let uses = uses_of(&self.device)?;
+        if let Some(found) = uses.iter().find(|found| !matches!(found, Use::Loop { .. })) {
+            bail!("{name} is {found}. Undoing writes beneath it; unmount it first");
+        }
+        Ok(())
+    }
+}
+
+/// " of the file system UUID", as the undo file has it.
+fn of_uuid(file: &UndoFile) -> String {
+    let superblock = Superblock::decode(file.superblock_after());
+    format!(" (made for {})", superblock.uuid_text())
+}

@@ -1,0 +1,81 @@
+//! Ctrl-C, SIGTERM and a closed terminal: where nothing is half done they end the program, with the
+//! exit code of a run that the user ended; where something is, it is finished first.
+
+use anyhow::Context;
+use floe_exec::Interrupt;
+use floe_exec::interrupt::Answer;
+use floe_exec::sync::atomic::AtomicBool;
+use floe_exec::sync::{Arc, thread};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
+use signal_hook::iterator::Signals;
+
+use crate::exit::Outcome;
+
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// The exit code of a run that the user ended.
+const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
+
+/// For what only reads: a signal ends the program at once. No thread is started.
+pub(crate) fn end_at_once() -> anyhow::Result<()> {
+    let always = Arc::new(AtomicBool::new(true));
+    for signal in wanted() {
+        register_conditional_shutdown(signal, i32::from(CANCELLED), Arc::clone(&always))
+            .context("cannot arrange for signals")?;
+    }
+    Ok(())
+}
+
+/// For what writes: a signal ends the program at once unless somebody holds the interrupt that is
+/// returned, and is only noted then.
+pub(crate) fn end_between_writes() -> anyhow::Result<Arc<Interrupt>> {
+    let interrupt = Arc::new(Interrupt::new());
+    let asked = Arc::clone(&interrupt);
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Ends with the program.
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            match asked.ask() {
+                Answer::EndNow => {
+                    eprintln!("floe: interrupted; nothing was written");
+                    std::process::exit(i32::from(CANCELLED));
+                }
+                Answer::Later => {
+                    eprintln!("floe: the device is being written; this is finished first");
+                }
+            }
+        }
+    });
+    Ok(interrupt)
+}
+
+/// The signals to act on: not those that we were told to ignore (`nohup`, `command &`).
+fn wanted() -> Vec<i32> {
+    let ignored = std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| ignored_mask(&status))
+        .unwrap_or(0);
+    SIGNALS.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
+}
+
+/// The mask of ignored signals in `/proc/self/status`: bit 0 is signal 1.
+fn ignored_mask(status: &str) -> Option<u64> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        assert_eq!(
+            ignored_mask("Name:\tfloe\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"),
+            Some(0x1001)
+        );
+        assert_eq!(ignored_mask("Name:\tfloe\n"), None);
+        assert_eq!(CANCELLED, 32);
+    }
+}

@@ -1,0 +1,72 @@
+//! Ctrl-C and its like.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+
+use super::image;
+
+/// Starts `floe check --json` of an image so damaged that its report does not fit into a pipe, and
+/// waits until it has begun to write: it cannot end before somebody reads.
+fn stuck() -> Option<(floe_testkit::Image, Child)> {
+    let image = image("ext2-1k")?;
+    // Inodes of the first group, behind the bitmaps: every one of them wrong.
+    let bytes = image.size() as usize;
+    let garbage: Vec<u8> = (0..bytes / 2).map(|at| (at.wrapping_mul(31) >> 3) as u8 | 1).collect();
+    image.write(12 * 1024, &garbage[..200 * 1024]).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["check", "--json", "--verbose"])
+        .arg(image.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    Some((image, child))
+}
+
+fn send(signal: &str, child: &Child) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn a_signal_ends_a_check_with_its_own_exit_code() {
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        let Some((image, mut child)) = stuck() else { return };
+        let before = fs::read(image.path()).unwrap();
+        assert!(child.try_wait().unwrap().is_none(), "the report is too short for this test");
+        send(signal, &child);
+        assert_eq!(child.wait().unwrap().code(), Some(32), "{signal}");
+        assert!(fs::read(image.path()).unwrap() == before);
+    }
+}
+
+#[test]
+fn signals_that_were_ignored_before_stay_ignored() {
+    let Some(image) = image("ext2-1k") else { return };
+    // A shell that ignores HUP starts floe, which sends itself one before it is even checking: by
+    // way of the shell, which has the same number after `exec`.
+    let script = "trap '' HUP; exec \"$0\" check --json --verbose \"$1\"";
+    let garbage: Vec<u8> =
+        (0..200 * 1024u32).map(|at| (at.wrapping_mul(31) >> 3) as u8 | 1).collect();
+    image.write(12 * 1024, &garbage).unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_floe")])
+        .arg(image.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let mut first = [0];
+    out.read_exact(&mut first).unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "the report is too short for this test");
+    send("-HUP", &child);
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).unwrap();
+    assert!(rest.len() > 65536, "{} bytes", rest.len());
+    let code = child.wait().unwrap().code();
+    assert!(matches!(code, Some(4 | 8 | 12)), "{code:?}");
+}
