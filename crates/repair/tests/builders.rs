@@ -10,6 +10,7 @@ use floe_format::ext::quota::{self, BLOCK_SIZE, QuotaKind};
 use floe_format::{BlockNr, BlockRun, InodeNr};
 use floe_repair::build::block_map::{self, MappedRun};
 use floe_repair::build::extent_tree::{self, NodeForm};
+use floe_repair::build::journal_superblock::{EmptyJournal, default_size};
 use floe_repair::build::mapping::Built;
 use floe_repair::build::quota_file::{self, Limits, Usage};
 use floe_testkit::volume::Volume;
@@ -175,4 +176,46 @@ fn debugfs(image: &Image, request: &str) -> Result<String> {
     let mut command = tool::command("debugfs");
     command.args(["-R", request]).arg(image.path());
     Ok(tool::run(&command, 60)?.text)
+}
+
+/// An image of `blocks` blocks of 1 KiB with a journal as mke2fs makes it, which it does not zero.
+fn made(blocks: u64, features: &str) -> Result<Image> {
+    let image = Image::empty(blocks * 1024)?;
+    let late = "lazy_journal_init=1,lazy_itable_init=1,nodiscard";
+    let features = format!("^resize_inode,{features}");
+    let options = ["-q", "-F", "-t", "ext4", "-b", "1024", "-N", "16", "-E", late, "-O", &features];
+    let mut command = tool::command("mke2fs");
+    command.args(options).arg(image.path());
+    tool::run(&command, 60)?.expect("mke2fs", &[0])?;
+    Ok(image)
+}
+
+#[test]
+fn new_journals_are_those_of_mke2fs() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let steps = [2048, 32_768, 262_144, 524_288, 4_194_304, 8_388_608, 16_777_216, 33_554_432];
+    let cases = steps
+        .iter()
+        .flat_map(|&step: &u64| [(step - 1, "has_journal"), (step, "has_journal")])
+        .chain([(8192, "fast_commit"), (40_000, "fast_commit")]);
+    for (blocks, features) in cases {
+        let size = default_size(blocks, features == "fast_commit");
+        if blocks < 2048 {
+            // mke2fs makes the file system, and says that it is too small for a journal.
+            assert_eq!(size, None);
+            continue;
+        }
+        let image = made(blocks, features).unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let map = volume.map(InodeNr::JOURNAL).unwrap();
+        let size = size.unwrap();
+        assert_eq!(map.data.len(), size.blocks as usize, "{blocks} {features}");
+        let uuid = Some(volume.superblock.uuid);
+        let ours = EmptyJournal { block_size: 1024, size, sequence: 1, uuid }.superblock();
+        let first = map.data.values().next().unwrap();
+        assert_eq!(volume.block(*first).unwrap(), ours, "{blocks} {features}");
+    }
 }

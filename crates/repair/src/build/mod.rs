@@ -3,5 +3,6 @@
 pub mod block_map;
 pub mod directory;
 pub mod extent_tree;
+pub mod journal_superblock;
 pub mod mapping;
 pub mod quota_file;
