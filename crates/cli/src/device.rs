@@ -77,18 +77,21 @@ impl Source {
     }
 
     /// Opens the device for reading and writing, cut to the offset or partition, and claims it.
-    pub(crate) fn open_for_writing(&self) -> anyhow::Result<Box<dyn WriteBlocks>> {
+    /// Also says at which byte of the whole device that begins.
+    pub(crate) fn open_for_writing(&self) -> anyhow::Result<(Box<dyn WriteBlocks>, u64)> {
         let file = WritableFile::open_exclusive(&self.device)?;
-        if let Some(number) = self.partition {
+        let window = if let Some(number) = self.partition {
             let reader = FileDevice::open(&self.device)?;
             let table = PartitionTable::read(&reader, reader.sector_bytes())
                 .with_context(|| self.name())?;
-            return Ok(Box::new(table.open(file, number).with_context(|| self.name())?));
-        }
-        if self.offset == 0 {
-            return Ok(Box::new(file));
-        }
-        Ok(Box::new(Window::new(file, self.offset, None).with_context(|| self.name())?))
+            table.open(file, number).with_context(|| self.name())?
+        } else if self.offset == 0 {
+            return Ok((Box::new(file), 0));
+        } else {
+            Window::new(file, self.offset, None).with_context(|| self.name())?
+        };
+        let offset_bytes = window.offset_bytes();
+        Ok((Box::new(window), offset_bytes))
     }
 
     /// Refuses a device that somebody may write to, or warns of it on standard error. Returns

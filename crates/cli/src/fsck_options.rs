@@ -57,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) block_size: Option<u32>,
     /// -j: the external journal.
     pub(crate) journal: Option<PathBuf>,
+    /// -z: the undo file to write.
+    pub(crate) undo: Option<PathBuf>,
     /// -E: extended options, as given.
     pub(crate) extended: Vec<String>,
 }
@@ -164,7 +166,9 @@ impl Options {
             b'I' | b'P' => {
                 number()?;
             }
-            // -z names an undo file, which a run that writes nothing does not need.
+            b'z' if text.is_empty() => return Err("-z needs the name of a file".to_owned()),
+            b'z' => self.undo = Some(PathBuf::from(value)),
+            // The rest takes a value and does nothing, as in e2fsck.
             _ => {}
         }
         Ok(())
@@ -232,6 +236,7 @@ mod tests {
         assert_eq!((both.superblock, both.block_size), (Some(32768), Some(4096)));
         assert_eq!(parse("-j jnl dev").unwrap().journal, Some("jnl".into()));
         assert_eq!(parse("-jjnl dev").unwrap().journal, Some("jnl".into()));
+        assert_eq!(parse("-fyz undo dev").unwrap().undo, Some("undo".into()));
         assert!(parse("-C0 dev").is_ok() && parse("-C -3 dev").is_ok());
     }
 

@@ -17,6 +17,7 @@ mod fsck_options;
 mod repair_run;
 mod sheet;
 mod signals;
+mod undo_target;
 mod usage;
 
 use commands::Command;

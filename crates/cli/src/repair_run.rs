@@ -5,16 +5,17 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use floe_blockdev::{FileDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::{FileDevice, ReadBlocks};
 use floe_check::{CheckOptions, JournalUse};
 use floe_format::BlockNr;
+use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
 use floe_repair::policy::Policy;
 use floe_repair::{Repair, RepairError, RepairOptions};
 
 use crate::check_run::now_seconds;
 use crate::device::Source;
 use crate::exit::Outcome;
-use crate::failure;
+use crate::{failure, signals, undo_target};
 
 /// How to repair and how to say it.
 pub(crate) struct RepairRun<'a> {
@@ -24,6 +25,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) verbose: bool,
     /// Show what would be done, and write nothing.
     pub(crate) dry_run: bool,
+    /// Where the old content of what is written is saved.
+    pub(crate) undo: Option<&'a Path>,
 }
 
 impl RepairRun<'_> {
@@ -47,6 +50,7 @@ impl RepairRun<'_> {
             ..RepairOptions::default()
         };
         if self.dry_run {
+            signals::end_at_once()?;
             let device = self.source.open()?;
             let repair = match floe_repair::repair(&device, &options, policy) {
                 Ok(repair) => repair,
@@ -55,15 +59,48 @@ impl RepairRun<'_> {
             self.report(&repair, out)?;
             return Ok(outcome(&repair));
         }
-        let device = self.source.open_for_writing()?;
+        let interrupt = signals::end_between_writes()?;
+        let (device, fs_offset_bytes) = self.source.open_for_writing()?;
+        if let Some(path) = self.undo {
+            let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
+            undo_target::make_way(path, &*device).with_context(|| self.source.name())?;
+        }
+        let seen = Seen::of(&device);
         let reader: &dyn ReadBlocks = &*device;
         let repair = match floe_repair::repair(reader, &options, policy) {
             Ok(repair) => repair,
             Err(error) => return self.failed(&error, reader),
         };
-        write(&repair, &*device)?;
+        let options = CommitOptions {
+            seen: &seen,
+            undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),
+            // As e2fsck does: what cannot be read is lost already, and writing may mend the sector.
+            overwrite_unreadable: true,
+            interrupt: Some(&interrupt),
+            progress: None,
+        };
+        let committed = match commit(&repair.staged, &*device, &options) {
+            Ok(committed) => committed,
+            Err(CommitError::Interrupted) => return Ok(CANCELLED),
+            Err(error) => {
+                eprintln!("floe: {}: {error}", self.source.name());
+                return Ok(Outcome { damaged: true, ..Outcome::FAILED });
+            }
+        };
         self.report(&repair, out)?;
+        self.report_undo(&committed, out)?;
         Ok(outcome(&repair))
+    }
+
+    /// What was saved, and what could not be.
+    fn report_undo(&self, committed: &Committed, out: &mut impl Write) -> anyhow::Result<()> {
+        let (Some(path), true) = (self.undo, committed.undo_bytes > 0) else { return Ok(()) };
+        let (path, name) = (path.display(), self.source.name());
+        writeln!(out, "To undo this: floe undo {path} {name}")?;
+        for offset in &committed.not_saved {
+            writeln!(out, "    but for the block at byte {offset}, which could not be read")?;
+        }
+        Ok(())
     }
 
     fn failed(&self, error: &RepairError, device: &dyn ReadBlocks) -> anyhow::Result<Outcome> {
@@ -104,17 +141,8 @@ impl RepairRun<'_> {
     }
 }
 
-fn write(repair: &Repair<'_>, device: &dyn WriteBlocks) -> anyhow::Result<()> {
-    let mut page = Vec::new();
-    for offset in repair.staged.staged_offsets() {
-        let len = repair.staged.page_bytes().min(device.size_bytes() - offset);
-        page.resize(len as usize, 0);
-        repair.staged.read_at(offset, &mut page)?;
-        device.write_at(offset, &page)?;
-    }
-    device.flush()?;
-    Ok(())
-}
+/// The user ended it before anything was written.
+const CANCELLED: Outcome = Outcome { cancelled: true, ..Outcome::CLEAN };
 
 fn outcome(repair: &Repair<'_>) -> Outcome {
     Outcome {

@@ -122,6 +122,7 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
             external_journal: options.journal.as_deref(),
             verbose: options.verbose,
             dry_run: false,
+            undo: options.undo.as_deref(),
         };
         return if options.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) };
     }

@@ -32,6 +32,10 @@ pub(crate) struct Args {
     /// The journal is on this device or in this file
     #[arg(long, short = 'j', value_name = "PATH")]
     external_journal: Option<PathBuf>,
+    /// Save the old content of everything that is written in a new file at FILE, from which `floe
+    /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
+    #[arg(long, value_name = "FILE")]
+    undo: Option<PathBuf>,
     /// Show every change
     #[arg(long, short)]
     verbose: bool,
@@ -46,6 +50,7 @@ impl Args {
             external_journal: self.external_journal.as_deref(),
             verbose: self.verbose,
             dry_run: self.dry_run,
+            undo: self.undo.as_deref(),
         };
         if self.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) }
     }

@@ -6,6 +6,7 @@ mod bad_input;
 mod commands;
 mod docs;
 mod fsck;
+mod repair_undo;
 mod schema;
 mod signals;
 mod undo;
@@ -24,7 +25,16 @@ struct Ran {
 }
 
 fn floe<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
-    let output = Command::new(env!("CARGO_BIN_EXE_floe")).args(arguments).output().unwrap();
+    floe_env(arguments, &[])
+}
+
+/// Runs with variables in its environment.
+fn floe_env<S: AsRef<OsStr>>(arguments: &[S], variables: &[(&str, &str)]) -> Ran {
+    let output = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     // A panic would be 101, a signal has no code: neither may happen on any input.
     let code = output.status.code().expect("floe was killed by a signal");
