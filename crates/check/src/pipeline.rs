@@ -138,8 +138,8 @@ fn passes<'d>(
     inodes.policies.sort();
     clock.end("inodes");
 
-    let mut claims = volume.metadata.clone();
-    claims.merge(std::mem::take(&mut inodes.claims));
+    let mut claims = std::mem::take(&mut inodes.claims);
+    claims.merge_copy(&volume.metadata);
     let attribute_uses = &inodes.attributes.block_uses;
     found.merge(checks::shared_blocks::check(&volume, &facts, &claims, attribute_uses, &pool));
     clock.end("shared blocks");

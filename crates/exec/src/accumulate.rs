@@ -7,6 +7,16 @@ pub trait Accumulator: Default + Send {
     fn merge(&mut self, other: Self);
 }
 
+/// Moves `other` behind `mine`, with no room to spare: what is merged is read, and grows no more.
+pub fn append<T>(mine: &mut Vec<T>, mut other: Vec<T>) {
+    if mine.is_empty() {
+        *mine = other;
+    } else {
+        mine.reserve_exact(other.len());
+        mine.append(&mut other);
+    }
+}
+
 impl Accumulator for () {
     fn merge(&mut self, (): Self) {}
 }

@@ -9,7 +9,7 @@ pub mod pool;
 pub mod progress;
 pub mod sync;
 
-pub use accumulate::Accumulator;
+pub use accumulate::{Accumulator, append};
 pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
 pub use interrupt::{Hold, Interrupt, Interrupted};
 pub use pool::Pool;

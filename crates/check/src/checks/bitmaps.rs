@@ -20,8 +20,8 @@ use crate::volume::Volume;
 /// Groups that one unit of work checks: bitmaps of a flexible group lie side by side, so that one
 /// read brings many.
 const GROUPS_PER_UNIT: u32 = 64;
-/// Blocks read at once at most.
-const BLOCKS_PER_READ: u64 = 64;
+/// Bytes read at once at most (but at least one block).
+const READ_BYTES: u32 = 32 << 10;
 const WORD_BITS: u32 = u64::BITS;
 
 /// Checks all bitmaps and counts. `claims` holds all clusters in use, static metadata included.
@@ -105,10 +105,11 @@ impl Window {
             return None;
         }
         if block < self.run.start || block >= self.run.end() {
+            let most = u64::from((READ_BYTES / volume.geometry.block_size).max(1));
             let behind = volume.groups.get(group.0 as usize..).unwrap_or(&[]);
             let adjacent = behind
                 .iter()
-                .zip(block.0..volume.geometry.blocks_count.min(block.0 + BLOCKS_PER_READ))
+                .zip(block.0..volume.geometry.blocks_count.min(block.0 + most))
                 .take_while(|(desc, at)| place(desc).0 == *at)
                 .count();
             self.run = BlockRun::new(block, adjacent as u64);

@@ -17,6 +17,41 @@ enum Chunk {
     Bits(Words),
 }
 
+impl Chunk {
+    /// Sets every bit of `theirs` in this chunk, which is not empty and begins at bit `start`.
+    fn add(&mut self, start: u64, theirs: &Self, again: &mut impl FnMut(u64, u64)) {
+        // Of two chunks one of which is full, the bits of the other one are set twice.
+        let twice = match (&mut *self, theirs) {
+            (_, Self::Empty) => return,
+            (Self::Bits(mine), Self::Bits(theirs)) => {
+                for (at, (mine, theirs)) in mine.iter_mut().zip(theirs.iter()).enumerate() {
+                    if *mine & theirs != 0 {
+                        again(start + at as u64 * 64, *mine & theirs);
+                    }
+                    *mine |= theirs;
+                }
+                // What is complete needs no memory.
+                if mine.iter().all(|&word| word == u64::MAX) {
+                    *self = Self::Full;
+                }
+                return;
+            }
+            (Self::Full, theirs) => theirs.clone(),
+            (mine, Self::Full) => std::mem::replace(mine, Self::Full),
+            (Self::Empty, theirs) => return *self = theirs.clone(),
+        };
+        for at in 0..WORDS {
+            let word = match &twice {
+                Self::Bits(words) => words[at],
+                Self::Full | Self::Empty => u64::MAX,
+            };
+            if word != 0 {
+                again(start + at as u64 * 64, word);
+            }
+        }
+    }
+}
+
 /// A set of bit indexes (block or cluster numbers, inode numbers).
 #[derive(Clone, Debug, Default)]
 pub struct BlockSet {
@@ -119,40 +154,30 @@ impl BlockSet {
 
     /// Sets every bit of `other` too, and reports to `again` as [`BlockSet::insert`] does.
     pub fn absorb(&mut self, other: Self, mut again: impl FnMut(u64, u64)) {
-        if self.chunks.len() < other.chunks.len() {
-            self.chunks.resize_with(other.chunks.len(), Chunk::default);
-        }
+        self.make_room(other.chunks.len());
         for ((index, own), theirs) in self.chunks.iter_mut().enumerate().zip(other.chunks) {
-            let chunk_start = index as u64 * CHUNK_BITS;
-            match (&mut *own, theirs) {
-                (_, Chunk::Empty) => {}
-                (Chunk::Empty, theirs) => *own = theirs,
-                (Chunk::Bits(mine), Chunk::Bits(theirs)) => {
-                    for (at, (mine, theirs)) in mine.iter_mut().zip(theirs.iter()).enumerate() {
-                        if *mine & theirs != 0 {
-                            again(chunk_start + at as u64 * 64, *mine & theirs);
-                        }
-                        *mine |= theirs;
-                    }
-                }
-                (mine, theirs) => {
-                    // At least one is full: the bits of the other one are set twice.
-                    let other = if matches!(mine, Chunk::Full) {
-                        theirs
-                    } else {
-                        std::mem::replace(mine, Chunk::Full)
-                    };
-                    for at in 0..WORDS {
-                        let word = match &other {
-                            Chunk::Bits(words) => words[at],
-                            Chunk::Full | Chunk::Empty => u64::MAX,
-                        };
-                        if word != 0 {
-                            again(chunk_start + at as u64 * 64, word);
-                        }
-                    }
-                }
+            match own {
+                Chunk::Empty => *own = theirs,
+                _ => own.add(index as u64 * CHUNK_BITS, &theirs, &mut again),
             }
+        }
+    }
+
+    /// As [`BlockSet::absorb`]; of what both have, nothing is copied.
+    pub fn absorb_copy(&mut self, other: &Self, mut again: impl FnMut(u64, u64)) {
+        self.make_room(other.chunks.len());
+        for ((index, own), theirs) in self.chunks.iter_mut().enumerate().zip(&other.chunks) {
+            match own {
+                Chunk::Empty => *own = theirs.clone(),
+                _ => own.add(index as u64 * CHUNK_BITS, theirs, &mut again),
+            }
+        }
+    }
+
+    fn make_room(&mut self, chunks: usize) {
+        if self.chunks.len() < chunks {
+            self.chunks.reserve_exact(chunks - self.chunks.len());
+            self.chunks.resize_with(chunks, Chunk::default);
         }
     }
 
@@ -260,6 +285,8 @@ mod tests {
                 set
             };
             let (mut set, other) = (fill(&left), fill(&right));
+            let mut copied = set.clone();
+            copied.absorb_copy(&other, |_, _| ());
             set.absorb(other, |word, bits| {
                 (0..64).filter(|at| bits & (1 << at) != 0).for_each(|at| again.insert(word + at, 1, |_, _| ()));
             });
@@ -274,6 +301,7 @@ mod tests {
             prop_assert!(listed.iter().eq(twice));
             let listed: Vec<u64> = set.runs().into_iter().flat_map(|(start, len)| start..start + len).collect();
             prop_assert!(listed.iter().eq(counts.keys()));
+            prop_assert_eq!(copied.runs(), set.runs());
             for bit in [0, 1, 63, 64, 32_767, 65_535, 70_001] {
                 let expected = (0..64).fold(0, |word, at| word | u64::from(counts.contains_key(&(bit + at))) << at);
                 prop_assert_eq!(set.word(bit), expected);

@@ -82,6 +82,15 @@ fn note(set: &mut BlockSet, word: u64, bits: u64) {
     }
 }
 
+impl Claims {
+    /// Adds claims that are still needed elsewhere.
+    pub fn merge_copy(&mut self, other: &Self) {
+        let shared = &mut self.shared;
+        self.used.absorb_copy(&other.used, |word, bits| note(shared, word, bits));
+        shared.absorb_copy(&other.shared, |_, _| ());
+    }
+}
+
 impl Accumulator for Claims {
     fn merge(&mut self, other: Self) {
         let shared = &mut self.shared;

@@ -1,6 +1,6 @@
 //! Directories and where their blocks are: what the inode pass hands to the directory pass.
 
-use floe_exec::Accumulator;
+use floe_exec::{Accumulator, append};
 use floe_format::{BlockNr, InodeNr};
 
 use bitflags::bitflags;
@@ -72,9 +72,9 @@ impl Dirs {
 }
 
 impl Accumulator for Dirs {
-    fn merge(&mut self, mut other: Self) {
-        self.runs.append(&mut other.runs);
-        self.infos.append(&mut other.infos);
-        self.inline.append(&mut other.inline);
+    fn merge(&mut self, other: Self) {
+        append(&mut self.runs, other.runs);
+        append(&mut self.infos, other.infos);
+        append(&mut self.inline, other.inline);
     }
 }
