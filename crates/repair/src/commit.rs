@@ -99,7 +99,9 @@ pub struct Committed {
 /// Writes the staged pages that differ from the device, and reads them back.
 ///
 /// `staged` lies over `device`: both begin where the file system does. Pages that hold what the
-/// device holds are not written. If nothing differs, nothing is done: no undo file is made.
+/// device holds are not written, but for that of a superblock which calls the file system clean: it
+/// does not while the rest is being written. If nothing differs, nothing is done: no undo file is
+/// made.
 ///
 /// # Errors
 /// [`CommitError`]; [`CommitError::nothing_written`] tells whether the device was touched.

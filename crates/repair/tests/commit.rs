@@ -14,6 +14,7 @@ use floe_blockdev::{
     WriteBlocks,
 };
 use floe_exec::Interrupt;
+use floe_exec::interrupt::Answer;
 use floe_format::BlockNr;
 use floe_format::ext::superblock::{STATE_VALID, Superblock};
 use floe_repair::commit::{CommitError, CommitOptions, Seen, UndoTarget, commit};
@@ -103,6 +104,47 @@ fn nothing_is_done_where_nothing_differs() {
     drop(staged);
     assert!(device.into_parts().1.events.is_empty());
     assert!(!path.exists());
+}
+
+/// While other blocks are written, a file system does not call itself clean, and does again at the
+/// end, even if its superblock need not change.
+#[test]
+fn a_superblock_that_stays_is_marked_all_the_same() {
+    for (profile, stage_superblock) in [("ext4-1k", true), ("ext4-1k", false), ("ext4", false)] {
+        let Some(scene) = Scene::of(profile) else { return };
+        let block = u64::from(scene.block_bytes);
+        let device = Recorder::new(MemDevice::new(scene.before.clone()));
+        let seen = Seen::of(&device);
+        let staged = Overlay::new(&device as &dyn ReadBlocks, scene.block_bytes);
+        staged.write_at(500 * block, &[7; 100]).unwrap();
+        if stage_superblock {
+            staged.write_at(1024, &scene.before[1024..2048]).unwrap();
+        }
+        let path = scene.folder.path().join("undo");
+        let target = UndoTarget { path: &path, fs_offset_bytes: 0 };
+        let done = commit(&staged, &device, &options(&seen, Some(target))).unwrap();
+        assert_eq!(done.bytes, 2 * block);
+        drop(staged);
+        let (device, trace) = device.into_parts();
+        let mut expected = scene.before.clone();
+        expected[500 * block as usize..][..100].fill(7);
+        assert!(device.to_vec() == expected);
+        let file = UndoFile::open(&path).unwrap();
+        let mut marked = 0;
+        each_state(&trace, &scene.before, Effort::default(), |device, _| {
+            let now = device.to_vec();
+            marked += u32::from(state(&now) & STATE_VALID == 0);
+            let whole = now == scene.before || now == expected;
+            let sound = Superblock::checksum_ok(now[1024..2048].try_into()?);
+            ensure!(whole || !sound || state(&now) & STATE_VALID == 0, "half written, and clean");
+            ensure!(standing(&file, &device)? != Standing::Foreign);
+            undo(&file, &device)?;
+            ensure!(device.to_vec() == scene.before, "not the original bytes");
+            Ok(())
+        })
+        .unwrap();
+        assert!(marked > 2);
+    }
 }
 
 /// From each state that a crash can leave, undo gives the original bytes back; and so it does when
@@ -208,6 +250,47 @@ fn a_device_that_others_changed_is_left_alone() {
     assert!(matches!(error, CommitError::ChangedMeanwhile), "{error}");
     let mounted = device.to_vec();
     untouched(error, &mounted);
+}
+
+/// A device on which the user presses Ctrl-C whenever it is written.
+struct Impatient<'a> {
+    inner: MemDevice,
+    interrupt: &'a Interrupt,
+}
+
+impl ReadBlocks for Impatient<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.inner.read_at(offset_bytes, into)
+    }
+}
+
+impl WriteBlocks for Impatient<'_> {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> std::io::Result<()> {
+        assert_eq!(self.interrupt.ask(), Answer::Later, "the program ends in the middle");
+        self.inner.write_at(offset_bytes, from)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[test]
+fn a_wish_to_stop_is_noted_while_the_device_is_written() {
+    let Some(scene) = Scene::of("ext4-1k") else { return };
+    let (_, after, _) = committed(&scene, None);
+    let interrupt = Interrupt::new();
+    let device = Impatient { inner: MemDevice::new(scene.before.clone()), interrupt: &interrupt };
+    let seen = Seen::of(&device);
+    let staged = Overlay::new(&device as &dyn ReadBlocks, 1024);
+    staged_changes(&scene, &staged);
+    let options = CommitOptions { interrupt: Some(&interrupt), ..options(&seen, None) };
+    commit(&staged, &device, &options).unwrap();
+    assert!(device.inner.to_vec() == after);
+    assert!(interrupt.asked());
+    assert_eq!(interrupt.ask(), Answer::EndNow, "and the program may end now");
 }
 
 #[test]

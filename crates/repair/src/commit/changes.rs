@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use floe_blockdev::{Overlay, ReadBlocks};
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::ext::jbd2::{JournalSuperblock, MAGIC, SUPERBLOCK_V1, SUPERBLOCK_V2};
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 
-use super::CommitError;
+use super::{CommitError, marked, superblock_of};
 
 /// Most bytes that are compared, saved or written at once. A multiple of the size of every block.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -22,6 +22,13 @@ impl Ranges {
             Some(last) if last.end == range.start => last.end = range.end,
             _ => self.0.push(range),
         }
+    }
+
+    /// Adds a range that none of the others touches, wherever it belongs.
+    fn insert(&mut self, range: Range<u64>) {
+        let rest = self.0.split_off(self.0.partition_point(|other| other.end <= range.start));
+        self.push(range);
+        rest.into_iter().for_each(|other| self.push(other));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -106,7 +113,33 @@ impl Changes {
                 }
             }
         }
+        changes.add_superblock(staged, device)?;
         Ok(changes)
+    }
+
+    /// A superblock that is as it was is written too if it must be changed for the time of writing:
+    /// it gets back what was taken away.
+    fn add_superblock<D: ReadBlocks>(
+        &mut self,
+        staged: &Overlay<D>,
+        device: &dyn ReadBlocks,
+    ) -> Result<(), CommitError> {
+        let is_marked = superblock_of(device).is_some_and(|now| marked(&now).is_some());
+        if self.all.is_empty() || !self.superblock.is_empty() || !is_marked {
+            return Ok(());
+        }
+        let page_bytes = staged.page_bytes();
+        let start = SUPERBLOCK_AT / page_bytes * page_bytes;
+        let page = start..(start + page_bytes).min(staged.size_bytes());
+        let mut bytes = vec![0; (page.end - page.start) as usize];
+        staged
+            .read_at(page.start, &mut bytes)
+            // Staged, since otherwise it would read as what is on the device.
+            .and_then(|()| staged.write_at(page.start, &bytes))
+            .map_err(|source| CommitError::Staged { source })?;
+        self.superblock.push(page.clone());
+        self.all.insert(page);
+        Ok(())
     }
 
     /// What can be saved of all that will be overwritten, in pieces.
@@ -157,6 +190,16 @@ mod tests {
             [(0..1, true), (3072..5120, false), (3072..5121, true), (10240..99999, false)]
         {
             assert_eq!(ranges.touch(&range), touched, "{range:?}");
+        }
+        for (start, expected) in [
+            (3072, vec![0..4096, 5120..6144, 9216..10240]),
+            (4096, vec![0..3072, 4096..6144, 9216..10240]),
+            (8192, vec![0..3072, 5120..6144, 8192..10240]),
+            (20480, vec![0..3072, 5120..6144, 9216..10240, 20480..21504]),
+        ] {
+            let mut ranges = ranges.clone();
+            ranges.insert(start..start + 1024);
+            assert_eq!(ranges.0, expected);
         }
         let mut ranges = Ranges::default();
         ranges.push(512..512 + 2 * CHUNK_BYTES + 1);
