@@ -198,7 +198,8 @@ fn no_name_is_lost_that_e2fsck_saves_from_a_broken_block() {
         return;
     }
     let seeds = std::env::var("FLOE_SALVAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    for seed in 0..seeds.unwrap_or(40) {
+    // 1105 had a name that was lost once.
+    for seed in (0..seeds.unwrap_or(40)).chain([1105]) {
         for profile in [Profile::Ext2Plain, Profile::Ext4K1] {
             broken_block(profile, seed);
         }
@@ -250,25 +251,20 @@ fn broken_block(profile: Profile, seed: u64) {
     let ours = mend(&mut bytes, form, &dir, &format);
     let file_names: BTreeSet<Vec<u8>> =
         ours.iter().filter(|(inode, _)| *inode == file).map(|(_, name)| name.clone()).collect();
-    let lost: Vec<_> = saved.difference(&file_names).map(|name| name.escape_ascii()).collect();
+    let lost: Vec<_> =
+        saved.difference(&file_names).map(|name| name.escape_ascii().to_string()).collect();
     assert!(lost.is_empty(), "{profile} seed {seed}: {lost:?}");
 }
 
-/// The edits for a broken first block, in the order of the catalogue; inode and name of what is
-/// left.
+/// The edits for a broken first block; inode and name of what is left.
 fn mend(
     bytes: &mut [u8],
     form: AreaForm,
     dir: &Directory,
     format: &DirFormat,
 ) -> Vec<(InodeNr, Vec<u8>)> {
-    build_dir::salvage(bytes, form, format.inodes_count);
-    build_dir::split_dot(bytes, form).unwrap();
-    if bytes[6..10] != [1, format.dir_type(), b'.', 0] {
-        build_dir::write_dot(bytes, form, dir.inode).unwrap();
-    }
-    build_dir::salvage(bytes, form, format.inodes_count);
-    build_dir::write_dotdot(bytes, form, dir.parent).unwrap();
+    let inodes = format.inodes_count;
+    build_dir::mend_first_block(bytes, form, dir.inode, dir.parent, inodes).unwrap();
     let entries: Vec<(u32, InodeNr, Vec<u8>)> = DirCursor::new(bytes)
         .ending_at(form.end(bytes.len()))
         .map(Result::unwrap)

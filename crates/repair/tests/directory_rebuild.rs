@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use floe_blockdev::FileDevice;
 use floe_check::{CheckOptions, JournalUse, check};
 use floe_format::InodeNr;
+use floe_format::ext::htree::DxBlock;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::layout::le32_at;
 use floe_repair::build::directory::{DirFormat, Directory, Entry, Rebuilt, gather, rebuild};
@@ -151,7 +152,7 @@ impl Stage {
         (0..self.case.names).map(entry).collect()
     }
 
-    /// Gives `/d` this content, its flags, and the link counts that follow from it.
+    /// Gives `/d` this content, and what follows from it.
     fn install(&self, content: &[u8], indexed: bool) {
         let block_size = self.format.block_size;
         let blocks = content.len() / block_size;
@@ -162,6 +163,12 @@ impl Stage {
         for (bytes, block) in content.chunks_exact(block_size).zip(map.values()) {
             volume.put_block(*block, bytes).unwrap();
         }
+        self.install_head(content, indexed);
+    }
+
+    /// Gives `/d`, whose blocks are in place, its flags, and the link counts that follow from them.
+    fn install_head(&self, content: &[u8], indexed: bool) {
+        let volume = Volume::open(&self.image).unwrap();
         let change = |inode: InodeNr, change: &dyn Fn(&mut [u8])| {
             let mut raw = volume.inode_bytes(inode).unwrap();
             change(&mut raw);
@@ -244,6 +251,25 @@ fn e2fsck_and_floe_find_nothing_wrong_with_what_was_built() {
         same_as_e2fsck(&stage, &rebuilt);
         eprintln!("{}: {:?}", case.name, begin.elapsed());
     }
+}
+
+/// Around the size at which one block does not do any more.
+#[test]
+fn the_smallest_index_is_in_order() {
+    if skipped() {
+        return;
+    }
+    let mut indexed = BTreeSet::new();
+    for profile in [Profile::Ext4K1, Profile::Ext3] {
+        for (names, name_len) in (14..20).flat_map(|names| [(names, 36), (names, 40)]) {
+            let stage = Stage::new(Case { names, name_len, ..Case::of(profile) });
+            let rebuilt = rebuild(&stage.format, &stage.dir, 2, false, stage.entries(5));
+            stage.install(&rebuilt.content, rebuilt.indexed);
+            stage.clean(&format!("{names} names"));
+            indexed.insert((rebuilt.indexed, rebuilt.content.len() / 1024));
+        }
+    }
+    assert_eq!(indexed.into_iter().collect::<Vec<_>>(), [(false, 1), (true, 3)]);
 }
 
 /// debugfs lists all names and finds them by way of the index.
@@ -336,6 +362,65 @@ fn the_kernel_finds_each_name_and_can_go_on() {
         mounted.unmount().unwrap();
         let verdict = oracle::e2fsck(&stage.image).unwrap();
         assert!(verdict.clean(), "{}: {}", case.name, verdict.text);
+    }
+}
+
+/// An index with two levels of interior nodes: too many blocks for debugfs to add them one by one,
+/// so the content comes as a file that changes places with the directory.
+#[test]
+fn the_deepest_index_is_read_too() {
+    if skipped() {
+        return;
+    }
+    let case = Case {
+        names: 123 * 126 * 4,
+        name_len: 238,
+        ..Case::new(
+            "large-dir",
+            &["-t", "ext4", "-b", "1024", "-N", "64", "-O", "large_dir,^has_journal"],
+            48,
+        )
+    };
+    let stage = Stage::new(case);
+    let entries = stage.entries(4);
+    let rebuilt = rebuild(&stage.format, &stage.dir, 9, false, entries.clone());
+    let levels = DxBlock::root_info(&rebuilt.content).unwrap().indirect_levels;
+    assert_eq!((levels, rebuilt.needs_large_dir), (2, false));
+    let folder = tool::scratch("floe-large-dir-").unwrap();
+    let file = folder.path().join("content");
+    std::fs::write(&file, &rebuilt.content).unwrap();
+    build::debugfs(&stage.image, &format!("write {} f\n", file.display())).unwrap();
+    change_places(&stage);
+    stage.install_head(&rebuilt.content, rebuilt.indexed);
+    stage.clean("as built");
+    if let Err(reason) = mount_available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mounted = Mounted::new(stage.image.path(), "").unwrap();
+    for entry in &entries {
+        let path = mounted.path().join("d").join(OsStr::from_bytes(&entry.name));
+        assert!(std::fs::symlink_metadata(path).is_ok(), "{:?}", entry.name);
+    }
+    mounted.unmount().unwrap();
+}
+
+/// Lets `/d` have the blocks of `/f`, and the other way round.
+fn change_places(stage: &Stage) {
+    let volume = Volume::open(&stage.image).unwrap();
+    let [mut one, mut other] =
+        ["/d", "/f"].map(|path| volume.inode_bytes(volume.lookup(path).unwrap()).unwrap());
+    // Size, number of blocks, map.
+    for field in [0x04..0x08, 0x1c..0x20, 0x28..0x64] {
+        one[field.clone()].swap_with_slice(&mut other[field]);
+    }
+    for (path, raw) in [("/d", one), ("/f", other)] {
+        let inode = volume.lookup(path).unwrap();
+        volume.put_inode(inode, &raw).unwrap();
+        volume.fix_inode(inode).unwrap();
+        for node in volume.map(inode).unwrap().nodes {
+            volume.fix_extent_node(inode, node.block).unwrap();
+        }
     }
 }
 

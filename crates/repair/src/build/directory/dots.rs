@@ -4,6 +4,7 @@ use floe_format::InodeNr;
 use floe_format::ext::dirent::{HEADER_SIZE, MIN_REC_LEN};
 
 use super::area::{inode_at, is_named, rec_len_at, set_inode, set_rec_len, write_empty};
+use super::salvage::{salvage, salvage_first};
 use super::{AreaForm, dir_type};
 
 const DOT_LEN: usize = MIN_REC_LEN as usize;
@@ -49,6 +50,39 @@ pub fn write_dotdot(area: &mut [u8], form: AreaForm, parent: InodeNr) -> Option<
     write_empty(area, DOT_LEN, rest)?;
     set_rec_len(area, 0, DOT_LEN)?;
     write_dots(area, form, DOT_LEN, parent, b"..")
+}
+
+/// Mends the first block of a directory: `.`, then the chain of entries, then `..`, which names
+/// `parent` if there was none. The order matters: mending the chain first would write into what
+/// an overlong `.` hides, which [`split_dot`] brings to light. `None` if there is no room for both.
+pub fn mend_first_block(
+    area: &mut [u8],
+    form: AreaForm,
+    dir: InodeNr,
+    parent: InodeNr,
+    inodes_count: u32,
+) -> Option<()> {
+    salvage_first(area, form, inodes_count);
+    if is_dots(area, form, 0, b".") {
+        set_inode(area, 0, dir)?;
+        split_dot(area, form)?;
+    } else {
+        write_dot(area, form, dir)?;
+    }
+    salvage(area, form, inodes_count);
+    // What is broken right behind `.` was given to it.
+    split_dot(area, form)?;
+    salvage(area, form, inodes_count);
+    let second = rec_len_at(area, 0)?;
+    if is_dots(area, form, second, b"..") { Some(()) } else { write_dotdot(area, form, parent) }
+}
+
+/// Whether a name of dots is at a byte, with its zero byte and an inode.
+fn is_dots(area: &[u8], form: AreaForm, at: usize, name: &[u8]) -> bool {
+    at + DOT_LEN <= form.end(area.len())
+        && is_named(area, at, name)
+        && area.get(at + HEADER_SIZE + name.len()) == Some(&0)
+        && inode_at(area, at).is_some_and(|inode| inode.0 != 0)
 }
 
 /// Lets `..` name another directory and returns what it named; in the root of an index too.
@@ -146,6 +180,17 @@ mod tests {
     }
 
     #[test]
+    fn what_an_overlong_dot_hides_is_not_written_into() {
+        let whole = block(b".", 12, b"..", 12);
+        for len in (28..1024).step_by(4) {
+            let mut area = whole.clone();
+            set_rec_len(&mut area, 0, len).unwrap();
+            mend_first_block(&mut area, FORM, InodeNr(20), InodeNr(2), 100).unwrap();
+            assert_eq!(area, whole, "{len}");
+        }
+    }
+
+    #[test]
     fn dotdot_is_written_over_the_second_entry() {
         let mut area = block(b".", 12, b"victim", 20);
         write_dotdot(&mut area, FORM, InodeNr(2)).unwrap();
@@ -171,6 +216,7 @@ mod tests {
         ) {
             let form = AreaForm { tail, hashed, filetype: true };
             area.truncate(area.len() / 4 * 4);
+            let mut at_once = area.clone();
             // Without salvage nothing may panic.
             let mut raw = area.clone();
             let _ = (write_dot(&mut raw, form, InodeNr(9)), write_dotdot(&mut raw, form, InodeNr(2)));
@@ -180,9 +226,15 @@ mod tests {
             // What a `..` that came to light leads to may be broken once more.
             salvage(&mut area, form, 100);
             write_dotdot(&mut area, form, InodeNr(2)).unwrap();
-            let all = entries(&area, form);
+            mend_first_block(&mut at_once, form, InodeNr(9), InodeNr(2), 100).unwrap();
+            let mended = at_once.clone();
+            mend_first_block(&mut at_once, form, InodeNr(9), InodeNr(2), 100).unwrap();
+            prop_assert_eq!(&mended, &at_once, "a second time changes nothing");
+            let (all, other) = (entries(&area, form), entries(&mended, form));
             prop_assert_eq!((all[0].0, all[0].1.as_str()), (9, "."));
             prop_assert_eq!((all[1].0, all[1].1.as_str()), (2, ".."));
+            prop_assert_eq!((other[0].0, other[0].1.as_str()), (9, "."));
+            prop_assert_eq!(other[1].1.as_str(), "..");
             let _ = insert(&mut area, form, &Entry::new(InodeNr(5), &b"x"[..], 1));
             entries(&area, form);
         }

@@ -29,7 +29,7 @@ use floe_format::{Geometry, InodeNr};
 pub use area::{
     clear, close, insert, remove, replace_illegal_bytes, replace_invalid_text, set_inode, set_type,
 };
-pub use dots::{set_parent, split_dot, write_dot, write_dotdot};
+pub use dots::{mend_first_block, set_parent, split_dot, write_dot, write_dotdot};
 pub use gather::gather;
 pub use names::Settled;
 pub use rebuild::{Rebuilt, rebuild};

@@ -25,6 +25,17 @@ pub fn salvage(area: &mut [u8], form: AreaForm, inodes_count: u32) -> u32 {
     steps
 }
 
+/// Mends no more than the first entry, as far as it can be told from its own record.
+pub(super) fn salvage_first(area: &mut [u8], form: AreaForm, inodes_count: u32) {
+    let end = form.end(area.len());
+    for _ in 0..=end / 4 {
+        match DirCursor::new(area).ending_at(end).hashed(form.hashed).next() {
+            Some(Err(_)) => mend(area, 0, end, None, inodes_count),
+            _ => break,
+        };
+    }
+}
+
 /// Follows the entries from byte `at` on to the first break; `previous` is the last whole one.
 fn follow(
     area: &[u8],
