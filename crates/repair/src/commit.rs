@@ -4,9 +4,10 @@
 //!
 //! 1. the undo file, complete, under its name; until here the device is untouched
 //! 2. the superblock as it was, but for "unmounted cleanly"
-//! 3. every changed block that steps 4 and 5 do not name
-//! 4. superblocks of journals that were waiting to be replayed
-//! 5. the block of the primary superblock, as staged, once the rest reads back as written
+//! 3. every changed block that the next steps do not name
+//! 4. the group descriptors behind the primary superblock
+//! 5. superblocks of journals that were waiting to be replayed
+//! 6. the block of the primary superblock, as staged, once the rest reads back as written
 //!
 //! `docs/safety.md` says why, and which tests show it.
 
@@ -139,9 +140,11 @@ pub fn commit<D: ReadBlocks>(
     let mut writing = Writing { staged, device, options, done_bytes: 0 };
     writing.mark(&changes)?;
     writing.write(&changes.early)?;
+    writing.write(&changes.descriptors)?;
     writing.write(&changes.journals)?;
-    writing.verify(&changes.early)?;
-    writing.verify(&changes.journals)?;
+    for ranges in [&changes.early, &changes.descriptors, &changes.journals] {
+        writing.verify(ranges)?;
+    }
     writing.write(&changes.superblock)?;
     writing.verify(&changes.superblock)?;
     Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: changes.unreadable })
@@ -194,7 +197,7 @@ struct Writing<'c, D> {
 impl<D: ReadBlocks> Writing<'_, D> {
     /// Makes the device say that it is not clean, durably. Not needed if a single block is written.
     fn mark(&self, changes: &Changes) -> Result<(), CommitError> {
-        if changes.early.is_empty() && changes.journals.is_empty() {
+        if changes.superblock.bytes() == changes.all.bytes() {
             return Ok(());
         }
         match superblock_of(&self.device).and_then(|superblock| marked(&superblock)) {

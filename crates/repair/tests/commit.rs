@@ -80,10 +80,13 @@ fn only_what_differs_is_written_and_in_order() {
             let most = 1 + u32::from(is_superblock && block == 1024);
             assert!(*times >= u32::from(differs) && *times <= most * u32::from(differs), "{index}");
         }
-        let [mark, early, journals, last, end] = &epochs[..] else { panic!("{epochs:?}") };
+        let [mark, early, descriptors, journals, last, end] = &epochs[..] else {
+            panic!("{epochs:?}")
+        };
         assert_eq!(mark[..], [(1024, 1024)]);
         assert!(early.len() > 10 && early.is_sorted(), "ascending");
         assert!(early.len() < scene.pages_changed / 2, "joined: {} writes", early.len());
+        assert_eq!(descriptors[..], [(scene.descriptors(), block)]);
         assert_eq!(journals[..], [(scene.journal_superblock, block)]);
         assert_eq!(last[..], [((1024 / block * block) as u64, block)]);
         assert!(end.is_empty(), "the last thing is a flush");

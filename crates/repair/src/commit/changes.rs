@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::ext::jbd2::{JournalSuperblock, MAGIC, SUPERBLOCK_V1, SUPERBLOCK_V2};
-use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
+use floe_format::ext::superblock::{OFFSET_BYTES as SUPERBLOCK_AT, Superblock};
+use floe_format::geometry::{Geometry, Strictness};
 
 use super::{CommitError, marked, superblock_of};
 
@@ -66,6 +67,10 @@ pub(super) struct Changes {
     pub(super) all: Ranges,
     /// What may be written at any time.
     pub(super) early: Ranges,
+    /// Group descriptors behind the primary superblock. Written when all that they point to is
+    /// durable, and because what they say decides how the rest is judged: as long as they are the
+    /// old ones, a second repair decides as the first one did.
+    pub(super) descriptors: Ranges,
     /// Superblocks of journals that are not empty on the device. Written only when everything else
     /// is durable: the recovered blocks must never be half written and the journal gone.
     pub(super) journals: Ranges,
@@ -73,6 +78,7 @@ pub(super) struct Changes {
     pub(super) superblock: Ranges,
     /// Starts of pages that cannot be read on the device.
     pub(super) unreadable: Vec<u64>,
+    descriptor_table: Range<u64>,
 }
 
 impl Changes {
@@ -84,7 +90,7 @@ impl Changes {
         staged: &Overlay<D>,
         device: &dyn ReadBlocks,
     ) -> Result<Self, CommitError> {
-        let mut changes = Self::default();
+        let mut changes = Self { descriptor_table: descriptor_table(staged), ..Self::default() };
         let (mut new, mut old) = (Vec::new(), Vec::new());
         let page_bytes = staged.page_bytes();
         let chunk_bytes = (CHUNK_BYTES / page_bytes).max(1) * page_bytes;
@@ -159,10 +165,24 @@ impl Changes {
             self.superblock.push(page);
         } else if is_busy_journal(old) {
             self.journals.push(page);
+        } else if page.start < self.descriptor_table.end && self.descriptor_table.start < page.end {
+            self.descriptors.push(page);
         } else {
             self.early.push(page);
         }
     }
+}
+
+/// Bytes of the descriptors that follow the primary superblock, without those of meta groups; empty
+/// if the superblock is none.
+fn descriptor_table(staged: &dyn ReadBlocks) -> Range<u64> {
+    let geometry = superblock_of(staged)
+        .and_then(|bytes| Geometry::new(&Superblock::decode(&bytes), Strictness::Relaxed).ok());
+    geometry.map_or(0..0, |geometry| {
+        let start = geometry.offset_bytes(geometry.primary_desc_block(0));
+        let len = u64::from(geometry.first_meta_bg) * u64::from(geometry.block_size);
+        start..start.saturating_add(len)
+    })
 }
 
 /// Whether a block is the superblock of a journal that is to be replayed (`s_start` is not 0).

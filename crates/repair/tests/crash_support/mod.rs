@@ -19,6 +19,12 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
+    /// Byte of the first block of group descriptors.
+    pub(crate) fn descriptors(&self) -> u64 {
+        let block = u64::from(self.block_bytes);
+        (1024 / block + 1) * block
+    }
+
     /// The image of a profile, or a printed reason to skip the test.
     pub(crate) fn of(profile: &str) -> Option<Self> {
         if let Err(reason) = tool::available() {
@@ -91,6 +97,7 @@ pub(crate) fn staged_changes(scene: &Scene, staged: &Overlay<&dyn ReadBlocks>) {
         staged.base().read_at(number * block, &mut same).unwrap();
         staged.write_at(number * block, &same).unwrap();
     }
+    staged.write_at(scene.descriptors() + 12, &[1, 2]).unwrap();
     staged.write_at(scene.journal_superblock + 0x1c, &[0; 4]).unwrap();
     staged.write_at(1024, &scene.after_superblock).unwrap();
 }
