@@ -319,3 +319,35 @@ fn report_unreadable(run: &DirRun, at: u64, found: &mut impl Sink) {
         block: BlockNr(run.block.0.saturating_add(at)),
     });
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        DirEvidence,
+        (1u32..9, 0u32..9),
+        |all: &mut DirEvidence, (number, value): (u32, u32)| {
+            let inode = InodeNr(number);
+            all.found.push(Problem::InodeFaddrNonzero { inode, value });
+            all.links.add(inode);
+            all.named.push((number, value));
+            all.dotdots.push((value, inode));
+            all.htree.dropped.push(inode);
+            let new = LostFound { place: (value, 0), inode };
+            all.lost_found = Some(all.lost_found.map_or(new, |old| old.min(new)));
+            all.entries += 1;
+        },
+        |mut all: DirEvidence| {
+            all.named.sort_unstable();
+            all.dotdots.sort_unstable();
+            all.htree.dropped.sort_unstable();
+            (
+                crate::report::in_order(all.found),
+                (1..9).map(|inode| all.links.get(InodeNr(inode))).collect::<Vec<_>>(),
+                (all.named, all.dotdots, all.htree.dropped),
+                (all.lost_found, all.entries),
+            )
+        }
+    );
+}

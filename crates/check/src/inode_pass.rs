@@ -295,3 +295,67 @@ fn slots_of_block(
         each(evidence, at, good.then_some(raw), context);
     }
 }
+
+#[cfg(test)]
+mod laws {
+    mod totals {
+        use super::super::*;
+
+        floe_exec::accumulator_laws!(
+            Totals,
+            (0usize..8, 0u64..1000),
+            |all: &mut Totals, (kind, blocks): (usize, u64)| {
+                all.inodes_used += 1;
+                all.by_type[kind] += 1;
+                all.blocks_mapped += blocks;
+                all.large_files += blocks / 900;
+                all.fragments += blocks % 7;
+            },
+            |all: Totals| all
+        );
+    }
+
+    mod evidence {
+        use super::super::*;
+        use crate::checks::xattrs::BlockUse;
+        use crate::evidence::dirs::DirInfo;
+        use crate::evidence::quota_usage::Usage;
+        use crate::report::in_order;
+
+        /// One of everything that an inode may leave.
+        fn note(all: &mut InodeEvidence, (number, value): (u32, u32)) {
+            let inode = InodeNr(number);
+            all.found.push(Problem::InodeFaddrNonzero { inode, value });
+            let (facts, links) = (Column::pack(&[Facts::default()]), Column::pack(&[0]));
+            all.facts.0.push((number, FactsChunk { facts, links }));
+            all.claims.claim_clusters(u64::from(number), u64::from(value));
+            all.dirs.infos.push(DirInfo { inode, size_blocks: value });
+            let block = BlockNr(u64::from(value));
+            all.attributes.block_uses.push(BlockUse { block, inode, wants_context: false });
+            all.quota.add(0, value, Usage { space_bytes: 1, inodes: 1 });
+            all.policies.add(inode, None);
+            all.totals.inodes_used += 1;
+        }
+
+        floe_exec::accumulator_laws!(
+            InodeEvidence,
+            (1u32..99, 0u32..9),
+            note,
+            |mut all: InodeEvidence| {
+                all.dirs.sort();
+                all.policies.sort();
+                all.attributes.block_uses.sort_unstable();
+                all.facts.0.sort_by_key(|(index, _)| *index);
+                (
+                    in_order(all.found),
+                    all.facts.0.into_iter().map(|(index, _)| index).collect::<Vec<_>>(),
+                    (all.claims.used().runs(), all.claims.shared().runs()),
+                    all.dirs.infos,
+                    all.attributes.block_uses,
+                    all.quota.of_kind(0),
+                    all.totals,
+                )
+            }
+        );
+    }
+}

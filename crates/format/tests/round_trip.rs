@@ -7,6 +7,9 @@ use floe_format::ext::extent::{ExtentHeader, RawExtent, RawIndex};
 use floe_format::ext::group_desc::{GroupDescHigh, GroupDescLow};
 use floe_format::ext::htree::{DxCountLimit, DxRootInfo, DxTail, RawDxEntry};
 use floe_format::ext::inode::{InodeBase, InodeExtra};
+use floe_format::ext::jbd2::{BlockHeader, CommitBlock, JournalSuperblock};
+use floe_format::ext::mmp::Mmp;
+use floe_format::ext::quota::{Dquot, LeafHeader, QuotaHeader};
 use floe_format::ext::superblock::Superblock;
 use floe_format::ext::undo::{UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{RawXattrEntry, XattrHeader};
@@ -52,6 +55,13 @@ round_trips! {
     undo_header: UndoHeader,
     undo_key_header: UndoKeyHeader,
     undo_key: UndoKey,
+    journal_header: BlockHeader,
+    journal_superblock: JournalSuperblock,
+    commit_block: CommitBlock,
+    mmp: Mmp,
+    quota_header: QuotaHeader,
+    quota_leaf_header: LeafHeader,
+    dquot: Dquot,
     context_v1: ContextV1,
     context_v2: ContextV2,
 }

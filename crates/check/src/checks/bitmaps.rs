@@ -424,3 +424,20 @@ mod tests {
         assert_eq!(used, 0);
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Work,
+        (0u32..9, 0u64..99),
+        |all: &mut Work, (group, free): (u32, u64)| {
+            let group = GroupNr(group);
+            all.found.push(Problem::BlockBitmapPaddingClear { group });
+            all.free_clusters += free;
+            all.free_inodes += free / 2;
+        },
+        |all: Work| (crate::report::in_order(all.found), all.free_clusters, all.free_inodes)
+    );
+}

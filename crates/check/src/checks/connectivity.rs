@@ -280,3 +280,29 @@ fn check_lost_found(cx: &DirCx<'_>, evidence: &DirEvidence, found: &mut impl Sin
         found.push(Problem::LostFoundInline { inode });
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        ContestedNames,
+        (0u32..4, 1u32..5, 0u32..9),
+        |all: &mut ContestedNames, (child, dir, offset_bytes): (u32, u32, u32)| {
+            all.0.push(Claim {
+                child,
+                not_first_block: offset_bytes > 4,
+                block: BlockNr(u64::from(dir)),
+                dir: InodeNr(dir),
+                logical: 0,
+                offset_bytes,
+                rank: dir,
+                name: Name::new(b"name"),
+            });
+        },
+        |mut all: ContestedNames| {
+            all.0.sort_unstable();
+            all.0
+        }
+    );
+}

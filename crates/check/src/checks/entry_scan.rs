@@ -81,3 +81,22 @@ pub fn look<A: Accumulator>(
     });
     scan.salvaged = room;
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+    use crate::evidence::link_counts::LinkCounts;
+
+    // What it is for, merged; nothing of the buffers.
+    floe_exec::accumulator_laws!(
+        Scan<LinkCounts>,
+        1u32..20,
+        |all: &mut Scan<LinkCounts>, inode: u32| {
+            all.own.add(InodeNr(inode));
+            all.read.push(1);
+        },
+        |all: Scan<LinkCounts>| {
+            (1..20).map(|inode| all.own.get(InodeNr(inode))).collect::<Vec<_>>()
+        }
+    );
+}

@@ -482,3 +482,24 @@ fn depth(block: &Placed, placed: &[Placed]) -> u32 {
     }
     u32::from(MOST_LEVELS) + 3
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        HtreeEvidence,
+        (0u32..9, 0u32..9),
+        |all: &mut HtreeEvidence, (rank, logical): (u32, u32)| {
+            all.nodes.push(Node { rank, logical, root: None, entries: Box::new([(0, 1)]) });
+            all.leaves.push(Leaf { rank, logical, min: 0, max: 9 });
+            all.dropped.push(InodeNr(rank));
+        },
+        |mut all: HtreeEvidence| {
+            all.nodes.sort_unstable();
+            all.leaves.sort_unstable();
+            all.dropped.sort_unstable();
+            (all.nodes, all.leaves, all.dropped)
+        }
+    );
+}

@@ -141,3 +141,20 @@ fn hash_again(cx: &DirCx<'_>, kept: &mut HtreeEvidence, pool: &Pool) {
     kept.leaves.retain(|leaf| !unusual.contains_key(&leaf.rank));
     kept.leaves.extend(again.own.0);
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Leaves,
+        (0u32..9, 0u32..9),
+        |all: &mut Leaves, (rank, logical): (u32, u32)| {
+            all.0.push(Leaf { rank, logical, min: 0, max: 9 });
+        },
+        |mut all: Leaves| {
+            all.0.sort_unstable();
+            all.0
+        }
+    );
+}

@@ -141,3 +141,22 @@ fn path(cx: &DirCx<'_>, tree: &DirTree, inode: InodeNr, entries: &Entries) -> Op
     }
     Some(path)
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    // Of the entries of an inode the first one stays, whoever found it.
+    floe_exec::accumulator_laws!(
+        Entries,
+        (1u32..5, 1u32..5, 0u32..9),
+        |all: &mut Entries, (inode, dir, offset): (u32, u32, u32)| {
+            let name = Name::new(&[b'a' + offset as u8]);
+            all.add(
+                InodeNr(inode),
+                Entry { dir: InodeNr(dir), place: (0, offset), rank: dir, name },
+            );
+        },
+        |all: Entries| all.0
+    );
+}

@@ -145,3 +145,20 @@ fn report(volume: &Volume<'_>, runs: &[(InodeNr, u64, u64)], found: &mut Finding
         }
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Sharers,
+        (1u32..9, 0u64..99, 1u64..9),
+        |all: &mut Sharers, (inode, start, len): (u32, u64, u64)| {
+            all.runs.push((InodeNr(inode), start, len));
+        },
+        |mut all: Sharers| {
+            all.runs.sort_unstable();
+            all.runs
+        }
+    );
+}

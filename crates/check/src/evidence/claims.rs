@@ -98,3 +98,18 @@ impl Accumulator for Claims {
         shared.absorb(other.shared, |_, _| ());
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Claims,
+        (0u64..200_000, 0u64..40_000, 0u8..8),
+        |all: &mut Claims, (start, len, how): (u64, u64, u8)| match how {
+            0 => all.share_clusters(start, len.min(70)),
+            _ => all.claim_clusters(start, len),
+        },
+        |all: Claims| (all.used().runs(), all.shared().runs())
+    );
+}

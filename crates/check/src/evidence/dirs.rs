@@ -78,3 +78,24 @@ impl Accumulator for Dirs {
         append(&mut self.inline, other.inline);
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Dirs,
+        (1u32..50, 1u64..1000),
+        |all: &mut Dirs, (inode, block): (u32, u64)| {
+            let (dir, block) = (InodeNr(inode), BlockNr(block));
+            let flags = DirFlags::default();
+            all.runs.push(DirRun { block, dir, generation: 0, logical: 0, len_blocks: 1, flags });
+            all.infos.push(DirInfo { inode: dir, size_blocks: 1 });
+            all.inline.push(dir);
+        },
+        |mut all: Dirs| {
+            all.sort();
+            (all.runs, all.infos, all.inline)
+        }
+    );
+}

@@ -200,3 +200,26 @@ impl Accumulator for FactsParts {
         self.0.append(&mut other.0);
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+    use floe_format::ext::inode::FileType;
+
+    /// A chunk of two inodes, the second in use.
+    fn chunk(links: u16) -> FactsChunk {
+        let facts = [Facts::default(), Facts::used(Some(FileType::Regular))];
+        FactsChunk { facts: Column::pack(&facts), links: Column::pack(&[0, links]) }
+    }
+
+    // Each chunk is made once, by one worker.
+    floe_exec::accumulator_laws!(
+        FactsParts,
+        0u32..1000,
+        |all: &mut FactsParts, index: u32| all.0.push((index, chunk(index as u16))),
+        |mut all: FactsParts| {
+            all.0.sort_by_key(|(index, _)| *index);
+            all.0.into_iter().map(|(index, chunk)| (index, chunk.links)).collect::<Vec<_>>()
+        }
+    );
+}

@@ -83,3 +83,17 @@ mod tests {
         assert_eq!(left.of_kind(2), [(7, usage(1))]);
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        QuotaUsage,
+        (0usize..3, 0u32..4, 0u64..5),
+        |all: &mut QuotaUsage, (kind, id, inodes): (usize, u32, u64)| {
+            all.add(kind, id, Usage { space_bytes: inodes * 512, inodes });
+        },
+        |all: QuotaUsage| [0, 1, 2].map(|kind| all.of_kind(kind))
+    );
+}

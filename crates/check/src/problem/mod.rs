@@ -354,3 +354,17 @@ mod tests {
         assert_eq!(problem.to_string(), "inode 12 says that it has 3 names, found are 2");
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Findings,
+        (1u32..9, 0u32..3),
+        |all: &mut Findings, (inode, value): (u32, u32)| {
+            all.push(Problem::InodeFaddrNonzero { inode: InodeNr(inode), value });
+        },
+        crate::report::in_order
+    );
+}

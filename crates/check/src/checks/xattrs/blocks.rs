@@ -140,3 +140,26 @@ fn check_attributes(
         outcome.found.push(Problem::XattrBlockRefcountWrong { block, stored, counted });
     }
 }
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+    use crate::problem::Sink;
+    use floe_format::InodeNr;
+
+    floe_exec::accumulator_laws!(
+        BlockOutcome,
+        (1u32..9, 0u32..9),
+        |all: &mut BlockOutcome, (number, value): (u32, u32)| {
+            let inode = InodeNr(number);
+            all.found.push(Problem::InodeFaddrNonzero { inode, value });
+            all.claims.claim_clusters(u64::from(number), u64::from(value));
+            all.policies.add(inode, None);
+            all.attributes.add_reference(inode, u64::from(value));
+        },
+        |all: BlockOutcome| {
+            let claims = (all.claims.used().runs(), all.claims.shared().runs());
+            (crate::report::in_order(all.found), claims, all.attributes.ea_references)
+        }
+    );
+}
