@@ -23,10 +23,11 @@ mod usage;
 use commands::Command;
 use exit::Outcome;
 
-/// Checks ext2, ext3 and ext4 file systems. Reads only: nothing is ever written to a device.
+/// Checks and repairs ext2, ext3 and ext4 file systems. Only `repair`, `undo` and `fsck -y` or `-p`
+/// ever write to a device.
 ///
-/// Exit codes are those of e2fsck: 0 clean, 4 damage found, 8 the work could not be done, 16 wrong
-/// command line.
+/// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 the work could not be done,
+/// 16 wrong command line, 32 ended by the user.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
