@@ -333,8 +333,9 @@ pub enum InodeEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum MapEdit {
-    /// An entry of an extent node goes, with all below it. `node` 0: the root in the inode.
-    RemoveExtent { node: BlockNr, logical: LogicalBlock, block: BlockNr },
+    /// An entry of an extent node goes, with all below it. `node` 0: the root in the inode. `block`:
+    /// where it leads, where that is known.
+    RemoveExtent { node: BlockNr, logical: LogicalBlock, block: Option<BlockNr> },
     /// A pointer of a block map becomes a hole. Level 0: to data.
     ZeroPointer { logical: LogicalBlock, level: u8, block: BlockNr },
     /// An extent node keeps its content and gets its checksum.

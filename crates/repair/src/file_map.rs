@@ -149,6 +149,8 @@ impl FileMap {
     /// No space, or runs that overlap or do not fit the map.
     pub fn store(&mut self, stage: &mut Stage<'_>, image: &mut InodeImage) -> Result<(), Failure> {
         self.runs.sort_by_key(|extent| extent.logical);
+        // What others claim too may be their data: it is not written.
+        self.nodes.retain(|&node| !stage.is_contested(node));
         let block_size = stage.geometry.block_size;
         let mapped: Vec<MappedRun> = self
             .runs

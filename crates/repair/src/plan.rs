@@ -258,10 +258,10 @@ pub fn plan(problem: &Problem) -> Plan {
         | P::ExtentLengthZero { inode: of, node, logical, block }
         | P::ExtentEndOutOfRange { inode: of, node, logical, block, .. }
         | P::ExtentOverlapsPrevious { inode: of, node, logical, block, .. } => {
-            map(of, MapEdit::RemoveExtent { node, logical, block })
+            map(of, MapEdit::RemoveExtent { node, logical, block: Some(block) })
         }
         P::ExtentPastParentRange { inode: of, node, logical, .. } => {
-            map(of, MapEdit::RemoveExtent { node, logical, block: floe_format::BlockNr(0) })
+            map(of, MapEdit::RemoveExtent { node, logical, block: None })
         }
         P::ExtentsFlagUnsupported { inode: of } => inode(of, InodeEdit::Clear),
         P::ExtentsFeatureMissing { .. } => {

@@ -308,6 +308,13 @@ impl<'a> Stage<'a> {
         self.seed.of_inode(image.number, image.base.generation)
     }
 
+    /// Whether more than one owner claims a block, or metadata of the file system lies there.
+    pub fn is_contested(&self, block: BlockNr) -> bool {
+        self.geometry.contains(block)
+            && (self.evidence.claims.shared().contains(self.geometry.cluster_of(block))
+                || self.evidence.volume.is_metadata(block))
+    }
+
     /// A block that nothing uses (the first one of its cluster), best at or behind `goal`.
     ///
     /// # Errors

@@ -46,6 +46,8 @@ struct Range {
     start: u64,
     /// Last one, or `None` without a limit.
     last: Option<u64>,
+    /// Where there is none: the last block of the file by its size, in nodes below the last entry.
+    size_last: Option<u64>,
 }
 
 /// Walks the extent tree of an inode whose EXTENTS_FL is set.
@@ -73,7 +75,7 @@ pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
     let size_blocks = cx.inode.size_bytes().div_ceil(u64::from(geometry.block_size));
     let mut walk =
         Walk { mapper, depth, levels: Default::default(), floor: 0, size_blocks, checksum_seed };
-    walk.node(&root, None, 0, Range { start: 0, last: None });
+    walk.node(&root, None, 0, Range { start: 0, last: None, size_last: None });
     walk.judge_shape(limit);
     walk.mapper.mapping
 }
@@ -105,6 +107,7 @@ impl Walk<'_, '_, '_> {
         for index in 0..header.entries {
             if level == self.depth {
                 let extent = node.extent(index);
+                let range = self.with_size(node, index, range);
                 if self.leaf_entry(&extent, place, floor, range) {
                     floor = extent.logical.0 + extent.run.len_blocks;
                 }
@@ -114,6 +117,26 @@ impl Walk<'_, '_, '_> {
                 self.index_entry(entry, next, place, level, range);
             }
         }
+    }
+
+    /// The range of one leaf extent: the end of the file limits an extent of the last leaf that
+    /// alone lies behind it. (e2fsck drops every written extent behind the end there. Where several
+    /// lie behind it, in order, more speaks for a wrong size than for so many wrong extents.)
+    fn with_size(&self, node: &ExtentNode<'_>, index: u16, range: Range) -> Range {
+        let Some(limit) = range.size_last.filter(|_| range.last.is_none()) else { return range };
+        let end = |at: u16| {
+            let extent = node.extent(at);
+            (extent.logical.0 + extent.run.len_blocks).saturating_sub(1)
+        };
+        if end(index) <= limit {
+            return range;
+        }
+        let next_is_before = index + 1 < node.header().entries
+            && node.extent(index + 1).logical < node.extent(index).logical;
+        let is_last = index + 1 >= node.header().entries;
+        let first_behind = index.checked_sub(1).is_none_or(|before| end(before) <= limit);
+        let alone = next_is_before || (is_last && first_behind);
+        Range { last: alone.then_some(limit), ..range }
     }
 
     /// Judges one leaf extent and maps it. `false`: a repair would remove it.
@@ -230,6 +253,13 @@ impl Walk<'_, '_, '_> {
         let below = Range {
             start: logical.0,
             last: next.filter(|&next| next > logical.0).map(|next| next - 1).or(range.last),
+            size_last: match next {
+                Some(_) => None,
+                None if level == 0 => {
+                    self.size_blocks.checked_sub(1).filter(|_| self.size_blocks >= logical.0)
+                }
+                None => range.size_last,
+            },
         };
         self.descend(block, node, level + 1, below);
     }

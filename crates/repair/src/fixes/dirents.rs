@@ -117,13 +117,7 @@ pub(super) fn apply(
 ) -> Result<(), Failure> {
     let mut open = OpenDir::new(stage, inode)?;
     match edit {
-        DirectoryEdit::Salvage => {
-            let inodes = stage.geometry.inodes_count;
-            open.edit(stage, logical, |area, form| {
-                directory::salvage(area, form, inodes);
-                Some(())
-            })
-        }
+        DirectoryEdit::Salvage => salvage(stage, &mut open, logical),
         DirectoryEdit::Fill => fill(stage, &mut open, logical),
         DirectoryEdit::Empty => {
             let bytes = fresh(&open, logical);
@@ -141,6 +135,27 @@ pub(super) fn apply(
             .edit(stage, logical, |area, form| directory::write_dotdot(area, form, InodeNr::ROOT)),
         DirectoryEdit::TrimDot => open.edit(stage, logical, directory::split_dot),
     }
+}
+
+/// Mends broken records. A block in which nothing is left is written as an empty one: one empty record
+/// without a tail would look like a node of an index.
+fn salvage(stage: &Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Result<(), Failure> {
+    let inodes = stage.geometry.inodes_count;
+    let inode = open.dir.inode;
+    if logical.0 == 0 && !open.is_inline() {
+        return open.edit(stage, logical, |area, form| {
+            directory::mend_first_block(area, form, inode, InodeNr::ROOT, inodes)
+        });
+    }
+    let empty = (!open.is_inline()).then(|| directory::empty_block(&open.format, &open.dir));
+    open.edit(stage, logical, |area, form| {
+        directory::salvage(area, form, inodes);
+        let nothing = !DirCursor::new(area).map_while(Result::ok).any(|entry| entry.in_use());
+        if let Some(empty) = empty.filter(|empty| nothing && empty.len() == area.len()) {
+            area.copy_from_slice(&empty);
+        }
+        Some(())
+    })
 }
 
 /// An empty block: the first one has `.` and `..`.

@@ -26,7 +26,16 @@ pub(super) fn apply_all(
         return checksums(stage, &image, edits);
     }
     if !image.flags().contains(InodeFlags::EXTENTS) {
-        zero_pointers(stage, &mut image, edits)?;
+        let contested = inode != InodeNr::RESIZE
+            && FileMap::load(stage, &image).nodes.iter().any(|&node| stage.is_contested(node));
+        if contested {
+            // Nodes that may be somebody's data stay as they are; the map is written elsewhere.
+            let mut drop = |entry: &MapEntry| edits.iter().any(|edit| names_pointer(edit, entry));
+            let mut map = FileMap::load_without(stage, &image, &mut drop);
+            map.store(stage, &mut image)?;
+        } else {
+            zero_pointers(stage, &mut image, edits)?;
+        }
         if edits.contains(&MapEdit::ToExtents) {
             let mut map = FileMap::load(stage, &image);
             map.extents = true;
@@ -35,7 +44,10 @@ pub(super) fn apply_all(
         return stage.write_inode(&image);
     }
     let mut drop = |entry: &MapEntry| edits.iter().any(|edit| names(edit, entry));
-    let mut map = FileMap::load_without(stage, &image, &mut drop);
+    let mut map = match with_long_extents_cut(stage, &image, edits) {
+        Some(map) => map,
+        None => FileMap::load_without(stage, &image, &mut drop),
+    };
     for edit in edits {
         match *edit {
             // A pointer that reaches too far: of an extent tree that is a whole extent.
@@ -56,11 +68,76 @@ pub(super) fn apply_all(
     stage.write_inode(&image)
 }
 
-/// Whether an edit takes an entry out. An edit whose block is 0 names the entry by its logical block.
+/// The map in which an extent that covers those behind it is cut, rather than those removed: several
+/// that are in order among themselves, or one whose very blocks it covers, say that it is the length
+/// that is wrong. `None` if that is not what happened. (e2fsck removes those behind.)
+fn with_long_extents_cut(
+    stage: &Stage<'_>,
+    image: &InodeImage,
+    edits: &[MapEdit],
+) -> Option<FileMap> {
+    let mut removed = HashSet::new();
+    let mut note = |entry: &MapEntry| {
+        if edits.iter().any(|edit| names(edit, entry)) {
+            if entry.level > 0 {
+                // Whole nodes go: this is another damage.
+                removed.insert((LogicalBlock(u64::MAX), entry.block));
+            }
+            removed.insert((entry.logical, entry.block));
+        }
+        false
+    };
+    let mut map = FileMap::load_without(stage, image, &mut note);
+    let only_removals = edits.iter().all(|edit| matches!(edit, MapEdit::RemoveExtent { .. }));
+    if !only_removals || removed.iter().any(|(logical, _)| logical.0 == u64::MAX) {
+        return None;
+    }
+    let is_removed = |extent: &Extent| removed.contains(&(extent.logical, extent.run.start));
+    let mut at = 0;
+    while at < map.runs.len() {
+        let covered = map.runs[at + 1..].iter().take_while(|extent| is_removed(extent)).count();
+        if covered > 0 {
+            let (long, behind) = (map.runs[at], &map.runs[at + 1..=at + covered]);
+            let first = behind.first()?;
+            let end = |extent: &Extent| extent.logical.0 + extent.run.len_blocks;
+            let ordered = long.logical < first.logical
+                && behind.windows(2).all(|pair| end(&pair[0]) <= pair[1].logical.0)
+                && map.runs.get(at + covered + 1).is_none_or(|next| {
+                    behind.last().is_some_and(|last| end(last) <= next.logical.0)
+                });
+            let covers = long.run.start <= first.run.start && first.run.start < long.run.end();
+            if !ordered || end(&long) <= first.logical.0 || !(covers || covered > 1) {
+                return None;
+            }
+            let len = first.logical.0 - long.logical.0;
+            // Nor does it reach into the blocks of the next.
+            let apart = if covers { first.run.start.0 - long.run.start.0 } else { len };
+            map.runs[at].run.len_blocks = len.min(apart).max(1);
+        }
+        at += covered + 1;
+    }
+    Some(map)
+}
+
+/// Whether an edit makes a hole of a pointer.
+fn names_pointer(edit: &MapEdit, entry: &MapEntry) -> bool {
+    match *edit {
+        MapEdit::ZeroPointer { logical, level, block } => {
+            entry.block == block
+                && (level == u8::MAX
+                    || (entry.logical == logical && entry.level == u16::from(level)))
+        }
+        _ => false,
+    }
+}
+
+/// Whether an edit takes an entry out.
 fn names(edit: &MapEdit, entry: &MapEntry) -> bool {
     match *edit {
         MapEdit::RemoveExtent { node, logical, block } => {
-            entry.node == node && entry.logical == logical && (block.0 == 0 || entry.block == block)
+            entry.node == node
+                && entry.logical == logical
+                && block.is_none_or(|block| entry.block == block)
         }
         _ => false,
     }
@@ -122,7 +199,8 @@ fn zero_pointers(
             _ => None,
         })
         .collect();
-    let mut zero = Zero { stage, wanted, seen: HashSet::new() };
+    let by_block = image.number == InodeNr::RESIZE;
+    let mut zero = Zero { stage, wanted, seen: HashSet::new(), by_block };
     for index in 0..15 {
         if let Some((logical, level)) = indirect::root_slot(stage.geometry.block_size, index) {
             let slot = &mut image.base.block[index * 4..index * 4 + 4];
@@ -140,6 +218,9 @@ struct Zero<'w, 'a> {
     stage: &'w Stage<'a>,
     wanted: HashSet<(LogicalBlock, u8, BlockNr)>,
     seen: HashSet<BlockNr>,
+    /// Pointers are named by what they name: those of the resize inode, whose logical blocks mean
+    /// nothing.
+    by_block: bool,
 }
 
 impl Zero<'_, '_> {
@@ -152,7 +233,8 @@ impl Zero<'_, '_> {
         // At most 3: `root_slot` gives no deeper level.
         let anywhere = (LogicalBlock(0), u8::MAX, block);
         let named = self.wanted.contains(&(logical, level as u8, block))
-            || (level > 0 && self.wanted.contains(&anywhere));
+            || (level > 0 && self.wanted.contains(&anywhere))
+            || (self.by_block && self.wanted.iter().any(|(_, _, other)| *other == block));
         if named {
             return Ok(true);
         }
@@ -160,7 +242,7 @@ impl Zero<'_, '_> {
             return Ok(false);
         }
         // Nodes on critical metadata are not touched: cloning gives the file its own ones.
-        if self.stage.evidence.volume.is_metadata(block) {
+        if !self.by_block && self.stage.evidence.volume.is_metadata(block) {
             return Ok(false);
         }
         let Ok(mut bytes) = self.stage.read_block(block) else { return Ok(false) };

@@ -1,6 +1,10 @@
 //! How each edit is made. One file an object, named as in `check/checks`.
 
-use crate::edit::{Edit, MapEdit};
+use std::collections::BTreeSet;
+
+use floe_format::InodeNr;
+
+use crate::edit::{Edit, InodeEdit, MapEdit};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
@@ -36,9 +40,21 @@ pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
         (Edit::Map { inode: left, .. }, Edit::Map { inode: right, .. }) => left == right,
         _ => false,
     };
+    let cleared: BTreeSet<InodeNr> = edits
+        .iter()
+        .filter_map(|edit| match edit {
+            Edit::Inode { inode, edit: InodeEdit::Clear } => Some(*inode),
+            _ => None,
+        })
+        .collect();
     let mut results = Vec::with_capacity(edits.len());
     for group in edits.chunk_by(together) {
         if let [Edit::Map { inode, .. }, ..] = group {
+            if cleared.contains(inode) {
+                // A map that cannot be right may lead to what others own: it is not followed.
+                results.extend(group.iter().map(|_| (Ok(()), Vec::new())));
+                continue;
+            }
             let of_map: Vec<MapEdit> = group
                 .iter()
                 .filter_map(|edit| match edit {

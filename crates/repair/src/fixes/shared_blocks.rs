@@ -110,25 +110,34 @@ fn clone_map(
         })
         .collect();
     let size = u64::from(geometry.cluster_blocks);
+    // The cluster that the first block of each logical cluster has: all others belong there.
+    let mut homes: BTreeMap<u64, BlockNr> = BTreeMap::new();
     for (logical, block) in blocks {
         if !geometry.contains(block) {
             continue;
         }
-        let cluster = geometry.cluster_of(block);
-        let aligned = logical.0 % size == (block.0 - geometry.first_data_block.0) % size;
+        let (place, cluster) = (logical.0 % size, geometry.cluster_of(block));
+        let aligned = place == (block.0 - geometry.first_data_block.0) % size;
+        let home = homes.get(&(logical.0 / size)).copied();
+        let at_home = home.is_none_or(|start| start.0 + place == block.0);
         let key = (logical.0 / size, cluster);
-        if aligned && !moved.contains_key(&key) && !must_clone(stage, ledger, cluster) {
-            continue;
-        }
         let start = match moved.get(&key) {
             Some(&start) => start,
+            None if aligned && at_home && !must_clone(stage, ledger, cluster) => {
+                homes.insert(key.0, BlockNr(block.0 - place));
+                continue;
+            }
             None => {
-                let start = stage.allocate(block)?;
+                let start = match home {
+                    Some(start) => start,
+                    None => stage.allocate(block)?,
+                };
                 moved.insert(key, start);
+                homes.insert(key.0, start);
                 start
             }
         };
-        let to = BlockNr(start.0 + logical.0 % size);
+        let to = BlockNr(start.0 + place);
         copy(stage, block, to)?;
         map.replace(logical, to);
         copies += 1;
