@@ -41,6 +41,7 @@ const TOLERATED_BY_N: &[u32] = &[
     0x00_004d, // min-extra-isize-bad
     0x00_004e, // want-extra-isize-bad
     0x00_004f, // quota-inode-number-invalid
+    0x07_000e, // journal-error-recorded
 ];
 
 const USAGE: &str = "\
