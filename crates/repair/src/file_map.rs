@@ -95,6 +95,28 @@ impl FileMap {
         self.runs.iter().map(|extent| extent.logical.0 + extent.run.len_blocks).max().unwrap_or(0)
     }
 
+    /// A block for a logical one that has none: of the cluster that its neighbours have, if they have
+    /// one, else a new one.
+    ///
+    /// # Errors
+    /// No space.
+    pub fn block_for(
+        &self,
+        stage: &mut Stage<'_>,
+        logical: LogicalBlock,
+    ) -> Result<BlockNr, Failure> {
+        let size = u64::from(stage.geometry.cluster_blocks);
+        let place = logical.0 % size;
+        let first = logical.0 - place;
+        let neighbour =
+            (first..first + size).find_map(|other| Some((other, self.find(LogicalBlock(other))?)));
+        if let Some((other, block)) = neighbour {
+            return Ok(BlockNr(block.0 - other % size + place));
+        }
+        let goal = self.runs.first().map_or(BlockNr(0), |extent| extent.run.start);
+        Ok(BlockNr(stage.allocate(goal)?.0 + place))
+    }
+
     /// Maps one more block, where no other is.
     pub fn insert(&mut self, logical: LogicalBlock, block: BlockNr) {
         let extent = Extent { logical, run: BlockRun::new(block, 1), unwritten: false };

@@ -5,7 +5,7 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::features::Incompat;
 use floe_format::{InodeNr, LogicalBlock};
 
-use super::dirents::{OpenDir, new_block};
+use super::dirents::OpenDir;
 use super::{htree, inline_data};
 use crate::build::directory::{self, DirFormat, Directory, Entry, inline};
 use crate::edit::TreeEdit;
@@ -153,7 +153,7 @@ fn link(
         }
     }
     let logical = LogicalBlock(open.map.end());
-    let block = new_block(stage, &open, logical)?;
+    let block = open.map.block_for(stage, logical)?;
     open.map.insert(logical, block);
     open.map.store(stage, &mut open.image)?;
     open.image.set_size_bytes((logical.0 + 1) * u64::from(stage.geometry.block_size));

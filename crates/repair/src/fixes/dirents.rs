@@ -172,7 +172,7 @@ fn fill(stage: &mut Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Res
     if open.map.find(logical).is_some() {
         return Ok(());
     }
-    let block = new_block(stage, open, logical)?;
+    let block = open.map.block_for(stage, logical)?;
     open.map.insert(logical, block);
     open.map.store(stage, &mut open.image)?;
     let end = (logical.0 + 1) * u64::from(stage.geometry.block_size);
@@ -182,25 +182,6 @@ fn fill(stage: &mut Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Res
     stage.write_inode(&open.image)?;
     let bytes = fresh(open, logical);
     open.write(stage, logical, bytes)
-}
-
-/// A block for a logical one: of the cluster that its neighbours have, if they have one.
-pub(super) fn new_block(
-    stage: &mut Stage<'_>,
-    open: &OpenDir,
-    logical: LogicalBlock,
-) -> Result<floe_format::BlockNr, Failure> {
-    let size = u64::from(stage.geometry.cluster_blocks);
-    let first = logical.0 - logical.0 % size;
-    let neighbour =
-        (first..first + size).find_map(|other| Some((other, open.map.find(LogicalBlock(other))?)));
-    if let Some((other, block)) = neighbour {
-        let start = block.0 - other % size;
-        return Ok(floe_format::BlockNr(start + logical.0 % size));
-    }
-    let goal = open.map.runs.first().map_or(floe_format::BlockNr(0), |extent| extent.run.start);
-    let start = stage.allocate(goal)?;
-    Ok(floe_format::BlockNr(start.0 + logical.0 % size))
 }
 
 pub(super) fn apply_to_entry(

@@ -4,7 +4,7 @@ use floe_format::ext::inode::InodeFlags;
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
-use super::dirents::{OpenDir, new_block};
+use super::dirents::OpenDir;
 use crate::build::directory::{self, Rebuilt, Settled};
 use crate::failure::Failure;
 use crate::stage::Stage;
@@ -56,7 +56,7 @@ pub(super) fn write(
     let blocks = (rebuilt.content.len() / block_size) as u64;
     for logical in (0..blocks).map(LogicalBlock) {
         if open.map.find(logical).is_none() {
-            let block = new_block(stage, open, logical)?;
+            let block = open.map.block_for(stage, logical)?;
             open.map.insert(logical, block);
         }
     }

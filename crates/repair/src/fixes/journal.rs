@@ -10,6 +10,7 @@ use floe_format::ext::superblock::STATE_VALID;
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockRun, InodeNr, LogicalBlock};
 
+use crate::build::journal_superblock::{EmptyJournal, JournalSize, size_of_new};
 use crate::edit::JournalEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
@@ -84,8 +85,6 @@ fn restore_or_drop(stage: &mut Stage<'_>) -> Result<(), Failure> {
     forget(stage);
     let sb = stage.superblock_mut();
     sb.feature_compat &= !Compat::HAS_JOURNAL.bits();
-    sb.jnl_blocks = [0; 17];
-    sb.jnl_backup_type = 0;
     stage.write_backups();
     stage.note("the journal was dropped, with the changes that it may have held".into());
     Ok(())
@@ -146,7 +145,9 @@ fn reset(stage: &mut Stage<'_>) -> Result<(), Failure> {
     edit_superblock(stage, |bytes| {
         let old = JournalSuperblock::decode(bytes);
         let keeps_version = old.magic == jbd2::MAGIC && old.blocktype == jbd2::SUPERBLOCK_V1;
-        *bytes = fresh_superblock(block_size, maxlen, sequence, keeps_version);
+        let size = JournalSize { blocks: maxlen, fast_commit_blocks: 0 };
+        let uuid = (!keeps_version).then_some(old.uuid);
+        *bytes = EmptyJournal { block_size, size, sequence, uuid }.superblock();
     })?;
     let sb = stage.superblock_mut();
     if sb.feature_incompat & Incompat::RECOVER.bits() != 0 {
@@ -155,23 +156,6 @@ fn reset(stage: &mut Stage<'_>) -> Result<(), Failure> {
         stage.note("the changes that the journal held are lost".into());
     }
     Ok(())
-}
-
-/// The superblock of an empty journal.
-fn fresh_superblock(block_size: u32, maxlen: u32, sequence: u32, version_1: bool) -> [u8; 1024] {
-    let mut bytes = [0; 1024];
-    let mut fresh = JournalSuperblock::decode(&bytes);
-    fresh.magic = jbd2::MAGIC;
-    fresh.blocktype = if version_1 { jbd2::SUPERBLOCK_V1 } else { jbd2::SUPERBLOCK_V2 };
-    fresh.blocksize = block_size;
-    fresh.maxlen = maxlen;
-    fresh.first = 1;
-    fresh.sequence = sequence;
-    if !version_1 {
-        fresh.nr_users = 1;
-    }
-    fresh.encode_into(&mut bytes);
-    bytes
 }
 
 /// Copies the map of the journal inode into the superblock.
@@ -205,11 +189,14 @@ fn hide(stage: &mut Stage<'_>) -> Result<(), Failure> {
 /// says, or as mke2fs would make it.
 fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let geometry = stage.geometry.clone();
-    let blocks = default_blocks(geometry.blocks_count);
-    let Some(blocks) = blocks else {
+    let fast_commit = geometry.features.compat.contains(Compat::FAST_COMMIT);
+    let backup = &stage.superblock().jnl_blocks;
+    let size = size_of_new(geometry.blocks_count, geometry.block_size, backup, fast_commit);
+    let Some(size) = size else {
         stage.note("the file system is too small for a journal".into());
         return Ok(());
     };
+    let blocks = size.blocks;
     let mut image = InodeImage::of(InodeNr::JOURNAL, vec![0; geometry.inode_size as usize])
         .ok_or(Failure::NotNow("inodes are too short"))?;
     let mut map = FileMap {
@@ -248,10 +235,10 @@ fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
         }
     }
     let mut first = vec![0; stage.block_size()];
-    first[..1024].copy_from_slice(&fresh_superblock(geometry.block_size, blocks, 1, false));
-    if let Some(uuid) = first.get_mut(0x30..0x40) {
-        uuid.copy_from_slice(&stage.superblock().uuid);
-    }
+    let block_size = geometry.block_size;
+    let uuid = Some(stage.superblock().uuid);
+    let journal = EmptyJournal { block_size, size, sequence: 1, uuid };
+    first[..1024].copy_from_slice(&journal.superblock());
     let start = map.find(LogicalBlock(0)).ok_or(Failure::NoSpace("block"))?;
     stage.write_block(start, &first)?;
     let sb = stage.superblock_mut();
@@ -260,19 +247,4 @@ fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
     back_up(stage)?;
     stage.note(format!("a new journal of {blocks} blocks was made"));
     Ok(())
-}
-
-/// Blocks of the journal of a new file system (mke2fs(8): by size); `None` if it is too small for one.
-fn default_blocks(blocks: u64) -> Option<u32> {
-    Some(match blocks {
-        0..2048 => return None,
-        2048..32768 => 1024,
-        32768..262_144 => 4096,
-        262_144..524_288 => 8192,
-        524_288..4_194_304 => 16384,
-        4_194_304..8_388_608 => 32768,
-        8_388_608..16_777_216 => 65536,
-        16_777_216..33_554_432 => 131_072,
-        _ => 262_144,
-    })
 }

@@ -21,6 +21,7 @@ mod maps;
 mod mmp;
 mod orphan_file;
 mod orphans;
+mod quota;
 mod resize_inode;
 mod shared_blocks;
 mod superblock;
@@ -105,7 +106,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::LinkCount { inode, links } => inodes::set_links(stage, *inode, *links),
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),
-        Edit::QuotaFile { kind } => Err(Failure::NotNow(kind)),
+        Edit::QuotaFile { kind } => quota::rewrite(stage, kind),
         Edit::OrphanFile(edit) => orphan_file::apply(stage, *edit),
         Edit::Backups => {
             stage.write_backups();
