@@ -111,14 +111,12 @@ pub struct Judgement {
 }
 
 /// Lets the program and e2fsck repair a copy each of `image` and compares. `program` repairs the
-/// image at a path, as `e2fsck -fy` does. What is as in `undamaged`, the image before its damage, is
-/// right, whatever e2fsck made of it.
+/// image at a path, as `e2fsck -fy` does.
 ///
 /// # Errors
 /// A program cannot be started, or there is no room for copies.
 pub fn judge(
     image: &Image,
-    undamaged: Option<&Image>,
     read_by: ReadBy,
     program: &dyn Fn(&Path) -> Result<Outcome>,
 ) -> Result<Judgement> {
@@ -129,7 +127,7 @@ pub fn judge(
         Judgement { faults: Vec::new(), no_measure, theirs, ours, said: first.text.clone(), codes };
     match crash(&first) {
         Some(fault) => judgement.faults.push(fault),
-        None => judge_result(&mut judgement, undamaged, &first, read_by, program)?,
+        None => judge_result(&mut judgement, &first, read_by, program)?,
     }
     judgement.faults.sort();
     Ok(judgement)
@@ -170,7 +168,6 @@ fn crash(outcome: &Outcome) -> Option<Fault> {
 
 fn judge_result(
     judgement: &mut Judgement,
-    undamaged: Option<&Image>,
     first: &Outcome,
     read_by: ReadBy,
     program: &dyn Fn(&Path) -> Result<Outcome>,
@@ -190,16 +187,7 @@ fn judge_result(
     }
     if measured {
         let (theirs, ours) = trees(&judgement.theirs, &judgement.ours, read_by)?;
-        let mut lost = losses(&theirs, &ours);
-        if let (Some(image), false) = (undamaged, lost.is_empty()) {
-            let right = tree::stored(image).context("reading the undamaged image")?;
-            let ours = tree::stored(&judgement.ours).unwrap_or_default();
-            lost.retain(|loss| {
-                let path = loss.path.as_bytes();
-                ours.get(path).is_none_or(|own| right.get(path) != Some(own))
-            });
-        }
-        judgement.faults.extend(lost.into_iter().map(|loss| {
+        judgement.faults.extend(losses(&theirs, &ours).into_iter().map(|loss| {
             if loss.kind.is_of_metadata() { Fault::Metadata(loss) } else { Fault::Lost(loss) }
         }));
     }
@@ -286,7 +274,7 @@ mod tests {
     /// What is wrong with a repair of a damaged image that `spoil` follows.
     fn faults_after(spoil: fn(&Path)) -> Vec<Fault> {
         let (image, _) = damaged_image(Profile::Ext4K1, 3).expect("an image");
-        let judgement = judge(&image, None, ReadBy::Testkit, &|path| {
+        let judgement = judge(&image, ReadBy::Testkit, &|path| {
             let outcome = e2fsck(path)?;
             spoil(path);
             Ok(outcome)
@@ -331,7 +319,7 @@ mod tests {
         let ended =
             |exit, timed_out| move |_: &Path| Ok(Outcome { exit, timed_out, text: String::new() });
         let faults = |program: &dyn Fn(&Path) -> Result<Outcome>| {
-            judge(&image, None, ReadBy::Testkit, program).expect("e2fsck runs").faults
+            judge(&image, ReadBy::Testkit, program).expect("e2fsck runs").faults
         };
         assert_eq!(faults(&ended(Some(101), false)), [Fault::Crash { exit: Some(101) }]);
         assert_eq!(faults(&ended(Some(137), true)), [Fault::Timeout]);

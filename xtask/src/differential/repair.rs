@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use floe_testkit::compare::{Fault, Judgement, ReadBy, judge};
 use floe_testkit::tool::{self, Outcome};
-use floe_testkit::{Profile, build, damage};
+use floe_testkit::{Profile, damage};
 
 use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case, profiles};
 
@@ -54,8 +54,7 @@ fn read_by(args: &Args) -> ReadBy {
 
 fn judge_one(args: &Args, program: &Program, profile: Profile, seed: u64) -> Result<Case> {
     let (image, damage) = damage::damaged_image(profile, seed)?;
-    let undamaged = build::base(profile)?;
-    let judgement = judge(&image, Some(&undamaged), read_by(args), &|path| program.repair(path))?;
+    let judgement = judge(&image, read_by(args), &|path| program.repair(path))?;
     let Judgement { faults, no_measure, .. } = judgement;
     Ok(Case { profile, seed, events: damage.events, faults, no_measure })
 }
@@ -142,8 +141,7 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     let (profile, seed) = parse_case(case)?;
     let (image, damage) = damage::damaged_image(profile, seed)?;
     println!("{profile}: {damage}");
-    let undamaged = build::base(profile)?;
-    let judgement = judge(&image, Some(&undamaged), read_by(args), &|path| program.repair(path))?;
+    let judgement = judge(&image, read_by(args), &|path| program.repair(path))?;
     let codes: Vec<String> = judgement.codes.iter().map(|&code| name_of(names, code)).collect();
     println!("--- e2fsck repaired: {}", codes.join(" "));
     println!("--- the program said:\n{}", judgement.said.trim());
