@@ -16,7 +16,7 @@ use floe_check::{CheckOptions, JournalUse};
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairError, RepairOptions, repair};
 use floe_testkit::Image;
-use floe_testkit::compare::{ReadBy, judge};
+use floe_testkit::compare::{ReadBy, Terms, judge};
 use floe_testkit::problems::{Case, cases};
 use floe_testkit::tool::{self, Outcome};
 
@@ -107,7 +107,9 @@ fn faults_against_e2fsck(case: &Case, image: &Image) -> Result<Vec<String>> {
         };
         Ok(Outcome { exit: Some(exit), timed_out: false, text: format!("{:?}", repair.deeds) })
     };
-    let judgement = judge(image, ReadBy::Testkit, &program)?;
+    let original = case.recipe.base()?;
+    let terms = Terms { read_by: ReadBy::Testkit, original: Some(&original) };
+    let judgement = judge(image, &terms, &program)?;
     let mut faults = of_floe.into_inner();
     faults.extend(judgement.faults.iter().map(ToString::to_string));
     Ok(faults)

@@ -11,10 +11,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::{BlockNr, GroupNr};
 
 use crate::image::Image;
 use crate::tool::Outcome;
 use crate::tree::{self, Tree};
+use crate::volume::Volume;
 use crate::{kernel, oracle};
 
 pub use losses::{Loss, LossKind, losses};
@@ -29,6 +31,16 @@ pub enum ReadBy {
     Testkit,
     /// Through a mount; by testkit's own reader where the kernel refuses one of the two images.
     Kernel,
+}
+
+/// By what a repair is judged, besides e2fsck's.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// How files are read.
+    pub read_by: ReadBy,
+    /// The image before it was damaged. What a repair brings back of it is no loss, whatever e2fsck
+    /// makes of it; and e2fsck is told where it has a backup of its superblock, should it find none.
+    pub original: Option<&'a Image>,
 }
 
 /// What is wrong with a repair, the worst first.
@@ -100,6 +112,9 @@ pub struct Judgement {
     /// Why e2fsck's own repair is no measure, if it is none: then nothing can be called lost, and
     /// the program may give up, too.
     pub no_measure: Option<String>,
+    /// Whether e2fsck had to be told where a backup of the superblock lies. A program that is not
+    /// told may give up.
+    pub hinted: bool,
     /// What e2fsck made of the image.
     pub theirs: Image,
     /// What the program made of the image.
@@ -117,43 +132,96 @@ pub struct Judgement {
 /// A program cannot be started, or there is no room for copies.
 pub fn judge(
     image: &Image,
-    read_by: ReadBy,
+    terms: &Terms<'_>,
     program: &dyn Fn(&Path) -> Result<Outcome>,
 ) -> Result<Judgement> {
-    let (theirs, codes, no_measure) = by_oracle(image)?;
+    let Measure { image: theirs, codes, none: no_measure, hinted } = by_oracle(image, terms)?;
     let ours = image.copy()?;
     let first = program(ours.path())?;
-    let mut judgement =
-        Judgement { faults: Vec::new(), no_measure, theirs, ours, said: first.text.clone(), codes };
+    let mut judgement = Judgement {
+        faults: Vec::new(),
+        no_measure,
+        hinted,
+        theirs,
+        ours,
+        said: first.text.clone(),
+        codes,
+    };
     match crash(&first) {
         Some(fault) => judgement.faults.push(fault),
-        None => judge_result(&mut judgement, &first, read_by, program)?,
+        None => judge_result(&mut judgement, &first, terms, program)?,
     }
     judgement.faults.sort();
     Ok(judgement)
 }
 
-/// e2fsck's repair, what it found in all runs, and why it is no measure, if it is none.
-fn by_oracle(image: &Image) -> Result<(Image, BTreeSet<u32>, Option<String>)> {
+/// e2fsck's repair.
+struct Measure {
+    /// What it made.
+    image: Image,
+    /// What it found in all runs.
+    codes: BTreeSet<u32>,
+    /// Why it is no measure.
+    none: Option<String>,
+    /// Whether it was told where a backup lies.
+    hinted: bool,
+}
+
+/// e2fsck's repair; should it give up, its repair from a backup of the superblock.
+fn by_oracle(image: &Image, terms: &Terms<'_>) -> Result<Measure> {
+    let alone = repaired_by_oracle(image, None)?;
+    let backup = terms.original.and_then(backup_of);
+    if alone.none.is_some()
+        && let Some(backup) = backup
+    {
+        let hinted = repaired_by_oracle(image, Some(backup))?;
+        if hinted.none.is_none() {
+            return Ok(hinted);
+        }
+    }
+    Ok(alone)
+}
+
+/// Block and block size of the first backup of the superblock.
+fn backup_of(original: &Image) -> Option<(BlockNr, u32)> {
+    let geometry = Volume::open(original).ok()?.geometry;
+    let backup = (1..geometry.group_count).find_map(|nr| geometry.superblock_of(GroupNr(nr)))?;
+    Some((backup, geometry.block_size))
+}
+
+fn repaired_by_oracle(image: &Image, backup: Option<(BlockNr, u32)>) -> Result<Measure> {
     let copy = image.copy()?;
     let mut codes = BTreeSet::new();
+    let hinted = backup.is_some();
+    let mut hint: Vec<String> = match backup {
+        Some((block, size)) => {
+            ["-b".into(), block.0.to_string(), "-B".into(), size.to_string()].into()
+        }
+        None => Vec::new(),
+    };
     let mut last = None;
     for _ in 0..ORACLE_RUNS {
-        let verdict = oracle::run(copy.path(), &["-fy"])?;
+        let mut args = vec!["-fy"];
+        args.extend(hint.iter().map(String::as_str));
+        let verdict = oracle::run(copy.path(), &args)?;
+        // The primary superblock is good after the first run.
+        hint.clear();
         codes.extend(verdict.codes());
         last = verdict.exit;
         if verdict.timed_out {
-            return Ok((copy, codes, Some("e2fsck does not end in time".to_owned())));
+            let none = Some("e2fsck does not end in time".to_owned());
+            return Ok(Measure { image: copy, codes, none, hinted });
         }
         if last == Some(0) {
             // What it forgets while it repairs, it may still find while it only looks.
             let after = oracle::e2fsck(&copy)?;
             let why = "e2fsck finds something in what it calls clean".to_owned();
-            return Ok((copy, codes, (!after.clean()).then_some(why)));
+            let none = (!after.clean()).then_some(why);
+            return Ok(Measure { image: copy, codes, none, hinted });
         }
     }
-    let why = format!("e2fsck ends with {last:?} after {ORACLE_RUNS} runs");
-    Ok((copy, codes, Some(why)))
+    let none = Some(format!("e2fsck ends with {last:?} after {ORACLE_RUNS} runs"));
+    Ok(Measure { image: copy, codes, none, hinted })
 }
 
 fn crash(outcome: &Outcome) -> Option<Fault> {
@@ -169,13 +237,14 @@ fn crash(outcome: &Outcome) -> Option<Fault> {
 fn judge_result(
     judgement: &mut Judgement,
     first: &Outcome,
-    read_by: ReadBy,
+    terms: &Terms<'_>,
     program: &dyn Fn(&Path) -> Result<Outcome>,
 ) -> Result<()> {
     // 2: the machine should be restarted, which is only ever said of a root device.
     let done = matches!(first.exit, Some(0..=3));
-    let measured = judgement.no_measure.is_none();
-    if done || measured {
+    // A program that was not told of the backup may give up.
+    let wanted = judgement.no_measure.is_none() && !judgement.hinted;
+    if done || wanted {
         let after = oracle::e2fsck(&judgement.ours)?;
         if !done || !after.clean() {
             judgement.faults.push(Fault::Unclean {
@@ -185,9 +254,9 @@ fn judge_result(
             });
         }
     }
-    if measured {
-        let (theirs, ours) = trees(&judgement.theirs, &judgement.ours, read_by)?;
-        judgement.faults.extend(losses(&theirs, &ours).into_iter().map(|loss| {
+    if wanted || (done && judgement.no_measure.is_none()) {
+        let Trees { theirs, ours, original } = trees(&judgement.theirs, &judgement.ours, terms)?;
+        judgement.faults.extend(losses(&theirs, &ours, &original).into_iter().map(|loss| {
             if loss.kind.is_of_metadata() { Fault::Metadata(loss) } else { Fault::Lost(loss) }
         }));
     }
@@ -198,7 +267,7 @@ fn judge_result(
         None => {
             let changed = !same_but_times(&before, &judgement.ours)?;
             // What neither of the two can repair stays as it is.
-            let unfinished = second.exit != Some(0) && (done || measured);
+            let unfinished = second.exit != Some(0) && (done || wanted);
             if changed || unfinished {
                 judgement.faults.push(Fault::NotFixpoint { exit: second.exit, changed });
             }
@@ -207,22 +276,33 @@ fn judge_result(
     Ok(())
 }
 
-/// Both trees, read in the same way.
-fn trees(theirs: &Image, ours: &Image, read_by: ReadBy) -> Result<(Tree, Tree)> {
-    if read_by == ReadBy::Kernel {
+/// What the images hold, read in the same way.
+struct Trees {
+    theirs: Tree,
+    ours: Tree,
+    original: Tree,
+}
+
+fn trees(theirs: &Image, ours: &Image, terms: &Terms<'_>) -> Result<Trees> {
+    if terms.read_by == ReadBy::Kernel {
         let through_mount = |image: &Image| -> Result<Tree> {
             let mount = kernel::Mounted::new(image.path(), "ro,noload")?;
             let tree = tree::mounted(mount.path())?;
             mount.unmount()?;
             Ok(tree)
         };
-        if let (Ok(theirs), Ok(ours)) = (through_mount(theirs), through_mount(ours)) {
-            return Ok((theirs, ours));
+        let original = terms.original.map_or_else(|| Ok(Tree::new()), through_mount);
+        if let (Ok(theirs), Ok(ours), Ok(original)) =
+            (through_mount(theirs), through_mount(ours), original)
+        {
+            return Ok(Trees { theirs, ours, original });
         }
     }
     let theirs = tree::stored(theirs).context("reading what e2fsck calls clean")?;
     // Nothing to read is everything lost.
-    Ok((theirs, tree::stored(ours).unwrap_or_default()))
+    let ours = tree::stored(ours).unwrap_or_default();
+    let original = terms.original.map(tree::stored).transpose()?.unwrap_or_default();
+    Ok(Trees { theirs, ours, original })
 }
 
 /// Fields of the superblock that any run may change: times, counts of mounts and written data, and
@@ -263,7 +343,10 @@ mod tests {
 
     use super::*;
     use crate::damage::damaged_image;
-    use crate::{Profile, tool};
+    use crate::recipe::{Recipe, inode};
+    use crate::{Profile, build, tool};
+
+    const TERMS: Terms<'_> = Terms { read_by: ReadBy::Testkit, original: None };
 
     fn e2fsck(path: &Path) -> Result<Outcome> {
         let mut command = tool::command("e2fsck");
@@ -274,7 +357,7 @@ mod tests {
     /// What is wrong with a repair of a damaged image that `spoil` follows.
     fn faults_after(spoil: fn(&Path)) -> Vec<Fault> {
         let (image, _) = damaged_image(Profile::Ext4K1, 3).expect("an image");
-        let judgement = judge(&image, ReadBy::Testkit, &|path| {
+        let judgement = judge(&image, &TERMS, &|path| {
             let outcome = e2fsck(path)?;
             spoil(path);
             Ok(outcome)
@@ -319,7 +402,7 @@ mod tests {
         let ended =
             |exit, timed_out| move |_: &Path| Ok(Outcome { exit, timed_out, text: String::new() });
         let faults = |program: &dyn Fn(&Path) -> Result<Outcome>| {
-            judge(&image, ReadBy::Testkit, program).expect("e2fsck runs").faults
+            judge(&image, &TERMS, program).expect("e2fsck runs").faults
         };
         assert_eq!(faults(&ended(Some(101), false)), [Fault::Crash { exit: Some(101) }]);
         assert_eq!(faults(&ended(Some(137), true)), [Fault::Timeout]);
@@ -332,5 +415,46 @@ mod tests {
             Ok(outcome)
         });
         assert_eq!(restless, [Fault::NotFixpoint { exit: Some(0), changed: true }]);
+    }
+
+    /// What came back as it was before the damage is no loss; what did not, is one.
+    #[test]
+    fn the_undamaged_image_is_as_good_as_e2fscks_repair() {
+        if let Err(reason) = tool::available() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let original = build::base(Profile::Ext4K1).expect("a clean image");
+        let recipe = Recipe::new("a magic")
+            .edit(inode("/fragmented").raw(|raw| raw[0x28] = 0))
+            .edit(inode("/dir/file").base(|base| base.uid_lo = 77));
+        let image = recipe.build().expect("an image");
+        let give_back = |path: &Path| {
+            let bytes = original.to_vec()?;
+            fs::write(path, bytes)?;
+            Ok(Outcome { exit: Some(0), timed_out: false, text: String::new() })
+        };
+        let terms = Terms { original: Some(&original), ..TERMS };
+        assert_eq!(judge(&image, &terms, &give_back).expect("e2fsck runs").faults, []);
+    }
+
+    #[test]
+    fn a_backup_of_the_superblock_makes_e2fsck_a_measure() {
+        if let Err(reason) = tool::available() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let original = build::base(Profile::Ext4K1).expect("a clean image");
+        let image = original.copy().expect("a copy");
+        image.write(OFFSET_BYTES, &[0; 1024]).expect("a superblock");
+        let give_up =
+            |_: &Path| Ok(Outcome { exit: Some(8), timed_out: false, text: String::new() });
+        let judged = |original| {
+            let judgement = judge(&image, &Terms { original, ..TERMS }, &give_up);
+            let judgement = judgement.expect("e2fsck runs");
+            (judgement.no_measure.is_some(), judgement.hinted, judgement.faults)
+        };
+        assert_eq!(judged(None), (true, false, vec![]));
+        assert_eq!(judged(Some(&original)), (false, true, vec![]));
     }
 }

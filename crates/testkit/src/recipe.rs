@@ -118,13 +118,20 @@ impl Recipe {
         &self.expected
     }
 
+    /// The image before its edits.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn base(&self) -> Result<Image> {
+        if self.populated { build::base(self.profile) } else { build::empty(self.profile) }
+    }
+
     /// Makes the image.
     ///
     /// # Errors
     /// The base image cannot be built, or an edit does not find its object.
     pub fn build(&self) -> Result<Image> {
-        let mut image =
-            if self.populated { build::base(self.profile)? } else { build::empty(self.profile)? };
+        let mut image = self.base()?;
         {
             let volume = Volume::open(&image)?;
             for (at, Edit(change)) in self.edits.iter().enumerate() {

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use floe_testkit::compare::{Fault, Judgement, ReadBy, judge};
+use floe_testkit::compare::{Fault, Judgement, ReadBy, Terms, judge};
 use floe_testkit::tool::{self, Outcome};
-use floe_testkit::{Profile, damage};
+use floe_testkit::{Image, Profile, build, damage};
 
 use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case, profiles};
 
@@ -48,13 +48,22 @@ struct Case {
     no_measure: Option<String>,
 }
 
-fn read_by(args: &Args) -> ReadBy {
-    if args.kernel { ReadBy::Kernel } else { ReadBy::Testkit }
+/// Judges the repair of an image that was made from the base image of `profile`.
+fn judge_image(
+    args: &Args,
+    program: &Program,
+    profile: Profile,
+    image: &Image,
+) -> Result<Judgement> {
+    let read_by = if args.kernel { ReadBy::Kernel } else { ReadBy::Testkit };
+    let original = build::base(profile)?;
+    let terms = Terms { read_by, original: Some(&original) };
+    judge(image, &terms, &|path| program.repair(path))
 }
 
 fn judge_one(args: &Args, program: &Program, profile: Profile, seed: u64) -> Result<Case> {
     let (image, damage) = damage::damaged_image(profile, seed)?;
-    let judgement = judge(&image, read_by(args), &|path| program.repair(path))?;
+    let judgement = judge_image(args, program, profile, &image)?;
     let Judgement { faults, no_measure, .. } = judgement;
     Ok(Case { profile, seed, events: damage.events, faults, no_measure })
 }
@@ -141,12 +150,15 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     let (profile, seed) = parse_case(case)?;
     let (image, damage) = damage::damaged_image(profile, seed)?;
     println!("{profile}: {damage}");
-    let judgement = judge(&image, read_by(args), &|path| program.repair(path))?;
+    let judgement = judge_image(args, program, profile, &image)?;
     let codes: Vec<String> = judgement.codes.iter().map(|&code| name_of(names, code)).collect();
     println!("--- e2fsck repaired: {}", codes.join(" "));
     println!("--- the program said:\n{}", judgement.said.trim());
     if let Some(reason) = &judgement.no_measure {
         println!("--- no measure: {reason}");
+    }
+    if judgement.hinted {
+        println!("--- e2fsck had to be told where a backup of the superblock lies");
     }
     for fault in &judgement.faults {
         println!("--- {}: {fault}", fault.cause(&|code| name_of(names, code)));

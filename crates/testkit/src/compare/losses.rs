@@ -78,8 +78,8 @@ fn describe(node: &Node) -> String {
 
 /// Everything in `theirs` that `ours` lacks. A file that only has another name in the same directory
 /// is there; for what lies in their lost+found, its content anywhere in ours is enough. More than
-/// theirs is no loss.
-pub fn losses(theirs: &Tree, ours: &Tree) -> Vec<Loss> {
+/// theirs is no loss, and neither is what is as it was in the `original`.
+pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     let mut spare = Spare::new(theirs, ours);
     let mut found = Vec::new();
     let (in_lost_found, elsewhere): (Vec<_>, Vec<_>) = theirs
@@ -88,7 +88,12 @@ pub fn losses(theirs: &Tree, ours: &Tree) -> Vec<Loss> {
         .partition(|(path, _)| path.starts_with(IN_LOST_FOUND));
     for (path, node) in elsewhere {
         match ours.get(path) {
-            Some(own) => found.extend(differences(path, node, own)),
+            Some(own) => found.extend(
+                // As it was before the damage: better than theirs.
+                differences(path, node, own).filter(|_| {
+                    original.get(path).is_none_or(|before| differences(path, before, own).is_some())
+                }),
+            ),
             None => found.extend(spare.replace(path, node)),
         }
     }
@@ -218,7 +223,7 @@ mod tests {
     }
 
     fn kinds(theirs: &[(&str, Node)], ours: &[(&str, Node)]) -> Vec<LossKind> {
-        losses(&tree(theirs), &tree(ours)).into_iter().map(|loss| loss.kind).collect()
+        losses(&tree(theirs), &tree(ours), &Tree::new()).into_iter().map(|loss| loss.kind).collect()
     }
 
     #[test]
@@ -238,6 +243,13 @@ mod tests {
         assert_eq!(changed(|node| node.uid = 7), [LossKind::Owner]);
         assert_eq!(changed(|node| node.xattrs.clear()), [LossKind::Xattr]);
         assert_eq!(changed(|node| drop(node.xattrs.insert(vec![1], vec![2]))), []);
+    }
+
+    #[test]
+    fn what_is_as_it_was_is_no_loss() {
+        let (theirs, ours) = (tree(&[("/a", node(12, "cut"))]), tree(&[("/a", node(12, "whole"))]));
+        assert_eq!(losses(&theirs, &ours, &ours), []);
+        assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "else"))])).len(), 1);
     }
 
     #[test]
