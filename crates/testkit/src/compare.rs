@@ -135,7 +135,7 @@ pub fn judge(
     terms: &Terms<'_>,
     program: &dyn Fn(&Path) -> Result<Outcome>,
 ) -> Result<Judgement> {
-    let Measure { image: theirs, codes, none: no_measure, hinted } = by_oracle(image, terms)?;
+    let Measure { image: theirs, codes, none: no_measure, hinted, .. } = by_oracle(image, terms)?;
     let ours = image.copy()?;
     let first = program(ours.path())?;
     let mut judgement = Judgement {
@@ -165,15 +165,17 @@ struct Measure {
     none: Option<String>,
     /// Whether it was told where a backup lies.
     hinted: bool,
+    /// How its last run ended.
+    exit: Option<i32>,
 }
 
 /// e2fsck's repair; should it give up, its repair from a backup of the superblock.
 fn by_oracle(image: &Image, terms: &Terms<'_>) -> Result<Measure> {
     let alone = repaired_by_oracle(image, None)?;
     let backup = terms.original.and_then(backup_of);
-    if alone.none.is_some()
-        && let Some(backup) = backup
-    {
+    // 8: it cannot go on, which is not always a matter of the superblock.
+    let gave_up = alone.exit.is_some_and(|exit| exit & 8 != 0);
+    if gave_up && let Some(backup) = backup {
         let hinted = repaired_by_oracle(image, Some(backup))?;
         if hinted.none.is_none() {
             return Ok(hinted);
@@ -210,18 +212,18 @@ fn repaired_by_oracle(image: &Image, backup: Option<(BlockNr, u32)>) -> Result<M
         last = verdict.exit;
         if verdict.timed_out {
             let none = Some("e2fsck does not end in time".to_owned());
-            return Ok(Measure { image: copy, codes, none, hinted });
+            return Ok(Measure { image: copy, codes, none, hinted, exit: last });
         }
         if last == Some(0) {
             // What it forgets while it repairs, it may still find while it only looks.
             let after = oracle::e2fsck(&copy)?;
             let why = "e2fsck finds something in what it calls clean".to_owned();
             let none = (!after.clean()).then_some(why);
-            return Ok(Measure { image: copy, codes, none, hinted });
+            return Ok(Measure { image: copy, codes, none, hinted, exit: last });
         }
     }
     let none = Some(format!("e2fsck ends with {last:?} after {ORACLE_RUNS} runs"));
-    Ok(Measure { image: copy, codes, none, hinted })
+    Ok(Measure { image: copy, codes, none, hinted, exit: last })
 }
 
 fn crash(outcome: &Outcome) -> Option<Fault> {
