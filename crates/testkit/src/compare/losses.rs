@@ -88,12 +88,7 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
         .partition(|(path, _)| path.starts_with(IN_LOST_FOUND));
     for (path, node) in elsewhere {
         match ours.get(path) {
-            Some(own) => found.extend(
-                // As it was before the damage: better than theirs.
-                differences(path, node, own).filter(|_| {
-                    original.get(path).is_none_or(|before| differences(path, before, own).is_some())
-                }),
-            ),
+            Some(own) => found.extend(differences(path, node, own, original.get(path))),
             None => found.extend(spare.replace(path, node)),
         }
     }
@@ -117,26 +112,29 @@ fn loss(kind: LossKind, path: &[u8], node: &Node, instead: impl Into<String>) ->
     }
 }
 
-/// What differs between two objects with the same path; the worst only.
-fn differences(path: &[u8], theirs: &Node, ours: &Node) -> Option<Loss> {
-    let kind = if theirs.kind != ours.kind {
-        LossKind::Type
-    } else if theirs.identity() != ours.identity() {
-        LossKind::Content
-    } else if (theirs.permissions, theirs.uid, theirs.gid) != (ours.permissions, ours.uid, ours.gid)
-    {
-        let owner = |node: &Node| format!("{:o} {}:{}", node.permissions, node.uid, node.gid);
-        let instead = format!("{} instead of {}", owner(ours), owner(theirs));
+/// What differs between two objects with the same path, the worst only; what is as it was `before` the
+/// damage is as good as theirs.
+fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -> Option<Loss> {
+    let or_before = |same: &dyn Fn(&Node) -> bool| same(theirs) || before.is_some_and(same);
+    let owner = |node: &Node| (node.permissions, node.uid, node.gid);
+    if !or_before(&|node| node.identity() == ours.identity()) {
+        let kind = if theirs.kind == ours.kind { LossKind::Content } else { LossKind::Type };
+        let instead = format!("{} instead of {}", describe(ours), describe(theirs));
+        return Some(loss(kind, path, theirs, instead));
+    }
+    if !or_before(&|node| owner(node) == owner(ours)) {
+        let text = |node: &Node| format!("{:o} {}:{}", node.permissions, node.uid, node.gid);
+        let instead = format!("{} instead of {}", text(ours), text(theirs));
         return Some(loss(LossKind::Owner, path, theirs, instead));
-    } else {
-        let (name, _) =
-            theirs.xattrs.iter().find(|&(name, value)| ours.xattrs.get(name) != Some(value))?;
-        let what = if ours.xattrs.contains_key(name) { "differs" } else { "is missing" };
-        let instead = format!("{} {what}", String::from_utf8_lossy(name));
-        return Some(loss(LossKind::Xattr, path, theirs, instead));
-    };
-    let instead = format!("{} instead of {}", describe(ours), describe(theirs));
-    Some(loss(kind, path, theirs, instead))
+    }
+    let own = |name| ours.xattrs.get(name);
+    let name = theirs.xattrs.keys().find(|name| {
+        let there = own(*name).is_some();
+        !or_before(&|node| there && node.xattrs.get(*name) == own(*name))
+    })?;
+    let what = if own(name).is_some() { "differs" } else { "is missing" };
+    let instead = format!("{} {what}", String::from_utf8_lossy(name));
+    Some(loss(LossKind::Xattr, path, theirs, instead))
 }
 
 /// What a content is known by.
@@ -250,6 +248,10 @@ mod tests {
         let (theirs, ours) = (tree(&[("/a", node(12, "cut"))]), tree(&[("/a", node(12, "whole"))]));
         assert_eq!(losses(&theirs, &ours, &ours), []);
         assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "else"))])).len(), 1);
+        // An attribute that neither saved does not make the saved content a loss.
+        let bare = |content: &str| Node { xattrs: BTreeMap::new(), ..node(12, content) };
+        let (theirs, ours) = (tree(&[("/a", bare("cut"))]), tree(&[("/a", bare("whole"))]));
+        assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "whole"))])), []);
     }
 
     #[test]
