@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use floe_blockdev::{
-    FileDevice, PartitionTable, ReadBlocks, Window, WritableFile, WriteBlocks, uses_of,
+    FileDevice, PartitionTable, ReadBlocks, Use, Window, WritableFile, WriteBlocks, uses_of,
 };
 
 /// Where a file system is. Common to all commands that look at one.
@@ -39,8 +39,10 @@ pub(crate) fn block_size(text: &str) -> Result<u32, String> {
 /// What to do about a device that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InUse {
-    /// Refuse.
+    /// Refuse to check.
     Refuse,
+    /// Refuse to repair.
+    RefuseRepair,
     /// Go on with a warning.
     Warn,
 }
@@ -98,12 +100,21 @@ impl Source {
     /// whether it is in use.
     pub(crate) fn mind_users(&self, in_use: InUse) -> anyhow::Result<bool> {
         let uses = uses_of(&self.device)?;
-        let Some(found) = uses.iter().find(|found| found.may_write()) else { return Ok(false) };
+        let matters = |found: &&Use| match in_use {
+            // Whoever only reads would see it change.
+            InUse::RefuseRepair => !matches!(found, Use::Loop { .. }),
+            InUse::Refuse | InUse::Warn => found.may_write(),
+        };
+        let Some(found) = uses.iter().find(matters) else { return Ok(false) };
         let name = self.name();
         match in_use {
             InUse::Refuse => bail!(
                 "{name} is {found}. It changes while it is read, so a check would find damage \
                  that is none. Unmount it, or check a snapshot; --force checks it all the same"
+            ),
+            InUse::RefuseRepair => bail!(
+                "{name} is {found}. A repair beneath a file system in use destroys what is in it. \
+                 Unmount it first. Nothing was looked at or changed"
             ),
             InUse::Warn => {
                 eprintln!(

@@ -1,4 +1,4 @@
-//! `floe`: checks ext2, ext3 and ext4 file systems.
+//! `floe`: checks and repairs ext2, ext3 and ext4 file systems.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod ask;
 mod check_run;
 mod commands;
 mod device;

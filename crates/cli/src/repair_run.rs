@@ -3,19 +3,26 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Context;
-use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_check::{CheckOptions, JournalUse};
+use floe_blockdev::{Counted, FileDevice, ReadBlocks, WriteBlocks};
+use floe_check::report::Cost;
+use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
+use floe_exec::Interrupt;
 use floe_format::BlockNr;
 use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
 use floe_repair::policy::Policy;
+use floe_repair::report::{Account, Ending, human, json};
 use floe_repair::{Repair, RepairError, RepairOptions};
 
 use crate::check_run::now_seconds;
 use crate::device::Source;
 use crate::exit::Outcome;
-use crate::{failure, signals, undo_target};
+use crate::{failure, signals, undo_target, usage};
+
+/// The user ended it before anything was written.
+const CANCELLED: Outcome = Outcome { cancelled: true, ..Outcome::CLEAN };
 
 /// How to repair and how to say it.
 pub(crate) struct RepairRun<'a> {
@@ -23,10 +30,21 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) threads: usize,
     pub(crate) external_journal: Option<&'a Path>,
     pub(crate) verbose: bool,
+    pub(crate) json: bool,
     /// Show what would be done, and write nothing.
     pub(crate) dry_run: bool,
     /// Where the old content of what is written is saved.
     pub(crate) undo: Option<&'a Path>,
+}
+
+/// Why a repair ended without an account.
+enum Stopped {
+    /// The user ended it; nothing was written.
+    Cancelled,
+    /// It could not be planned.
+    Planning(RepairError),
+    /// It could not be written.
+    Writing(CommitError),
 }
 
 impl RepairRun<'_> {
@@ -36,6 +54,46 @@ impl RepairRun<'_> {
         policy: &mut dyn Policy,
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
+        let started = Instant::now();
+        if self.dry_run {
+            signals::end_at_once()?;
+            let device = Counted::new(self.source.open()?);
+            let staged = self.stage(&device, policy)?;
+            let staged = match staged {
+                Ok(repair) => repair,
+                Err(error) => return self.stopped(&Stopped::Planning(error), &device, out),
+            };
+            let account = Account::new(&staged, &device, self.source.name(), Ending::DryRun);
+            return self.tell(account, &device, started, out);
+        }
+        let interrupt = signals::end_between_writes()?;
+        let (device, fs_offset_bytes) = self.source.open_for_writing()?;
+        if let Some(path) = self.undo {
+            let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
+            undo_target::make_way(path, &*device).with_context(|| self.source.name())?;
+        }
+        let seen = Seen::of(&device);
+        let counted = Counted::new(&*device as &dyn ReadBlocks);
+        let repair = match self.stage(&counted, policy)? {
+            Ok(repair) => repair,
+            Err(error) => return self.stopped(&Stopped::Planning(error), &counted, out),
+        };
+        // Before anything is written: paths are looked up in the device as it was.
+        let name = self.source.name();
+        let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
+        match self.commit(&repair, &*device, fs_offset_bytes, &seen, &interrupt) {
+            Ok(committed) => account.ending = self.written(committed),
+            Err(stopped) => return self.stopped(&stopped, &counted, out),
+        }
+        self.tell(account, &counted, started, out)
+    }
+
+    /// Plans and stages the repair.
+    fn stage<'d>(
+        &self,
+        device: &'d dyn ReadBlocks,
+        policy: &mut dyn Policy,
+    ) -> anyhow::Result<Result<Repair<'d>, RepairError>> {
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
         let options = RepairOptions {
             check: CheckOptions {
@@ -49,100 +107,105 @@ impl RepairRun<'_> {
             random: random()?,
             ..RepairOptions::default()
         };
-        if self.dry_run {
-            signals::end_at_once()?;
-            let device = self.source.open()?;
-            let repair = match floe_repair::repair(&device, &options, policy) {
-                Ok(repair) => repair,
-                Err(error) => return self.failed(&error, &device),
-            };
-            self.report(&repair, out)?;
-            return Ok(outcome(&repair));
-        }
-        let interrupt = signals::end_between_writes()?;
-        let (device, fs_offset_bytes) = self.source.open_for_writing()?;
-        if let Some(path) = self.undo {
-            let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
-            undo_target::make_way(path, &*device).with_context(|| self.source.name())?;
-        }
-        let seen = Seen::of(&device);
-        let reader: &dyn ReadBlocks = &*device;
-        let repair = match floe_repair::repair(reader, &options, policy) {
-            Ok(repair) => repair,
-            Err(error) => return self.failed(&error, reader),
-        };
+        Ok(floe_repair::repair(device, &options, policy))
+    }
+
+    fn commit(
+        &self,
+        repair: &Repair<'_>,
+        device: &dyn WriteBlocks,
+        fs_offset_bytes: u64,
+        seen: &Seen,
+        interrupt: &Interrupt,
+    ) -> Result<Committed, Stopped> {
         let options = CommitOptions {
-            seen: &seen,
+            seen,
             undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),
             // As e2fsck does: what cannot be read is lost already, and writing may mend the sector.
             overwrite_unreadable: true,
-            interrupt: Some(&interrupt),
+            interrupt: Some(interrupt),
             progress: None,
         };
-        let committed = match commit(&repair.staged, &*device, &options) {
-            Ok(committed) => committed,
-            Err(CommitError::Interrupted) => return Ok(CANCELLED),
-            Err(error) => {
-                eprintln!("floe: {}: {error}", self.source.name());
-                return Ok(Outcome { damaged: true, ..Outcome::FAILED });
+        commit(&repair.staged, device, &options).map_err(|error| match error {
+            CommitError::Interrupted => Stopped::Cancelled,
+            error => Stopped::Writing(error),
+        })
+    }
+
+    fn written(&self, committed: Committed) -> Ending {
+        let undo = self.undo.filter(|_| committed.undo_bytes > 0);
+        let undo = undo.map(|path| (path.display().to_string(), committed.undo_bytes));
+        Ending::Written { undo, not_saved: committed.not_saved }
+    }
+
+    /// Writes the account.
+    fn tell<D: ReadBlocks>(
+        &self,
+        mut account: Account<'_>,
+        device: &Counted<D>,
+        started: Instant,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let counts = device.counts();
+        account.cost = Cost {
+            elapsed: started.elapsed(),
+            threads: self.threads,
+            reads: counts.reads,
+            bytes_read: counts.bytes,
+            peak_memory_bytes: usage::peak_memory_bytes(),
+        };
+        let outcome = outcome(account.repair);
+        if self.json {
+            writeln!(out, "{:#}", json::account(&account, outcome.code()))?;
+        } else {
+            human::write(out, &account, human::Style { verbose: self.verbose })?;
+        }
+        Ok(outcome)
+    }
+
+    /// Says why there is no account.
+    fn stopped(
+        &self,
+        stopped: &Stopped,
+        device: &dyn ReadBlocks,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let name = self.source.name();
+        let (text, problems, outcome) = match stopped {
+            Stopped::Cancelled | Stopped::Planning(RepairError::Quit) => {
+                (format!("{name}: ended on request; nothing was written"), Vec::new(), CANCELLED)
+            }
+            Stopped::Planning(RepairError::Check(error)) => {
+                let problems = problems_of(error);
+                let damaged = matches!(error, CheckError::Fatal { .. });
+                let outcome = Outcome { damaged, ..Outcome::FAILED };
+                (failure::of_check(error, device, &name), problems, outcome)
+            }
+            Stopped::Planning(RepairError::Stage(error)) => {
+                let text = format!("{name}: cannot stage the repair: {error}; nothing was written");
+                (text, Vec::new(), Outcome::FAILED)
+            }
+            Stopped::Writing(error) => {
+                let outcome = Outcome { damaged: true, ..Outcome::FAILED };
+                (format!("{name}: {error}"), Vec::new(), outcome)
             }
         };
-        self.report(&repair, out)?;
-        self.report_undo(&committed, out)?;
-        Ok(outcome(&repair))
-    }
-
-    /// What was saved, and what could not be.
-    fn report_undo(&self, committed: &Committed, out: &mut impl Write) -> anyhow::Result<()> {
-        let (Some(path), true) = (self.undo, committed.undo_bytes > 0) else { return Ok(()) };
-        let (path, name) = (path.display(), self.source.name());
-        writeln!(out, "To undo this: floe undo {path} {name}")?;
-        for offset in &committed.not_saved {
-            writeln!(out, "    but for the block at byte {offset}, which could not be read")?;
+        if self.json {
+            writeln!(out, "{:#}", json::failure(&name, &text, &problems, outcome.code()))?;
         }
-        Ok(())
-    }
-
-    fn failed(&self, error: &RepairError, device: &dyn ReadBlocks) -> anyhow::Result<Outcome> {
-        match error {
-            RepairError::Check(error) => {
-                eprintln!("floe: {}", failure::of_check(error, device, &self.source.name()));
-                let damaged = matches!(error, floe_check::CheckError::Fatal { .. });
-                Ok(Outcome { damaged, ..Outcome::FAILED })
-            }
-            RepairError::Stage(error) => Err(anyhow::anyhow!("{}: {error}", self.source.name())),
-        }
-    }
-
-    fn report(&self, repair: &Repair<'_>, out: &mut impl Write) -> anyhow::Result<()> {
-        for deed in &repair.deeds {
-            if let Some(problem) = &deed.problem {
-                writeln!(out, "{problem}")?;
-            }
-            if self.verbose {
-                writeln!(out, "    {:?} (round {})", deed.edit, deed.round)?;
-            }
-            for note in &deed.notes {
-                writeln!(out, "    {note}")?;
-            }
-        }
-        for (problem, reason) in &repair.left {
-            writeln!(out, "LEFT: {problem}: {reason:?}")?;
-        }
-        writeln!(
-            out,
-            "{}: {} edits in {} rounds, {} left",
-            self.source.name(),
-            repair.deeds.len(),
-            repair.rounds,
-            repair.left.len()
-        )?;
-        Ok(())
+        eprintln!("floe: {text}");
+        Ok(outcome)
     }
 }
 
-/// The user ended it before anything was written.
-const CANCELLED: Outcome = Outcome { cancelled: true, ..Outcome::CLEAN };
+/// Findings that ended an examination.
+fn problems_of(error: &CheckError) -> Vec<Problem> {
+    match error {
+        CheckError::Fatal { problem } => vec![problem.clone()],
+        CheckError::NoSuperblock { problems, .. } => problems.clone(),
+        CheckError::UnknownFeatures { .. } | CheckError::Read { .. } => Vec::new(),
+    }
+}
 
 fn outcome(repair: &Repair<'_>) -> Outcome {
     Outcome {

@@ -6,12 +6,14 @@
 mod alloc;
 pub mod build;
 pub mod commit;
+pub mod describe;
 pub mod edit;
 pub mod failure;
 pub mod file_map;
 pub mod fixes;
 pub mod plan;
 pub mod policy;
+pub mod report;
 pub mod session;
 pub mod stage;
 pub mod undo;

@@ -10,6 +10,8 @@ pub enum Decision {
     Each(Vec<bool>),
     /// Repair nothing, and end: this finding needs a person.
     Halt(Problem),
+    /// Repair nothing, and end: a person wants it so.
+    Quit,
 }
 
 /// Decides. Each finding is asked for once in a repair.

@@ -10,7 +10,7 @@ use floe_check::report::JournalState;
 use floe_check::{
     CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine, recovery,
 };
-use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr};
 
@@ -85,7 +85,8 @@ pub struct Repair<'d> {
     pub deeds: Vec<Deed>,
     /// Damage that is left, and why.
     pub left: Vec<(Problem, Reason)>,
-    /// The finding at which an unattended repair halted.
+    /// The finding at which an unattended repair halted: nothing is staged but the mark of a file
+    /// system with errors.
     pub halted: Option<Problem>,
     /// What became of the journal.
     pub journal: JournalState,
@@ -102,6 +103,9 @@ pub enum RepairError {
     /// Staging failed.
     #[error("cannot stage the repair: {0}")]
     Stage(#[from] Failure),
+    /// A person ended it; nothing is staged.
+    #[error("ended on request; nothing was written")]
+    Quit,
 }
 
 impl Repair<'_> {
@@ -117,6 +121,9 @@ impl Repair<'_> {
 
     /// Whether damage was mended, beyond what every run writes.
     pub fn repaired(&self) -> bool {
+        if self.halted.is_some() {
+            return false;
+        }
         !self.deeds.is_empty() || matches!(self.journal, JournalState::Replayed { .. })
     }
 }
@@ -135,6 +142,10 @@ pub fn repair<'d>(
     let staged = Overlay::with_spill(device, page_bytes, spill);
     let outcome = Session::new(&staged, options, policy).run()?;
     let Outcome { before, after, deeds, left, halted, journal, rounds } = outcome;
+    if halted.is_some() {
+        staged.clear();
+        mark_errors(&staged)?;
+    }
     Ok(Repair { staged, before, after, deeds, left, halted, journal, rounds })
 }
 
@@ -163,6 +174,7 @@ struct Session<'s> {
     without_space: BTreeSet<Problem>,
     deeds: Vec<Deed>,
     halted: Option<Problem>,
+    quit: bool,
     journal: JournalState,
     journal_dropped: bool,
     /// There was no room for a lost+found: the root serves instead.
@@ -196,6 +208,7 @@ impl<'s> Session<'s> {
             without_space: BTreeSet::new(),
             deeds: Vec::new(),
             halted: None,
+            quit: false,
             journal: JournalState::None,
             journal_dropped: false,
             root_is_lost_found: false,
@@ -254,6 +267,9 @@ impl<'s> Session<'s> {
         used_backup: bool,
     ) -> Result<Next, RepairError> {
         let mut wanted = self.wanted(&examination.report);
+        if self.quit {
+            return Err(RepairError::Quit);
+        }
         if self.halted.is_some() {
             return Ok(Next::Done);
         }
@@ -310,6 +326,10 @@ impl<'s> Session<'s> {
                 Decision::Each(answers) => self.decided.extend(new.into_iter().zip(answers)),
                 Decision::Halt(problem) => {
                     self.halted = Some(problem);
+                    return BTreeMap::new();
+                }
+                Decision::Quit => {
+                    self.quit = true;
                     return BTreeMap::new();
                 }
             }
@@ -403,6 +423,7 @@ impl<'s> Session<'s> {
 
     /// Settles the superblock, and says what is left.
     fn end(self, before: Report, after: Report) -> Result<Outcome, RepairError> {
+        let after = if self.halted.is_some() { before.clone() } else { after };
         let clean = after.is_clean() && self.halted.is_none();
         let now = self.options.check.now_seconds;
         if self.halted.is_none() {
@@ -415,6 +436,8 @@ impl<'s> Session<'s> {
             .map(|problem| (problem.clone(), self.reason(problem)))
             .collect();
         let Self { deeds, halted, journal, rounds, .. } = self;
+        // Nothing of a repair that halted is used.
+        let deeds = if halted.is_some() { Vec::new() } else { deeds };
         Ok(Outcome { before, after, deeds, left, halted, journal, rounds })
     }
 
@@ -452,6 +475,16 @@ fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64) {
 /// The low 32 bits of a time, and the byte above.
 const fn time(seconds: i64) -> (u32, u8) {
     (seconds as u32, (seconds >> 32) as u8)
+}
+
+/// Makes the primary superblock say that there are errors, if it is one that anybody would use.
+fn mark_errors(staged: &Overlay<&dyn ReadBlocks>) -> Result<(), Failure> {
+    let mut bytes = [0; 1024];
+    staged.read_at(OFFSET_BYTES, &mut bytes)?;
+    if Superblock::decode(&bytes).magic == MAGIC && Superblock::checksum_ok(&bytes) {
+        edit_superblock(staged, |sb| sb.state |= STATE_ERROR)?;
+    }
+    Ok(())
 }
 
 /// Changes the primary superblock in the staged file system.

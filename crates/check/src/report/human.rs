@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use floe_format::ext::inode::FileType;
 use floe_format::{GroupNr, InodeNr};
 
+use super::place::Place;
 use super::{Cost, JournalState, Report, Verdict};
-use crate::problem::{Evidence, Object, Problem, ROWS, Severity, Weight};
+use crate::problem::{Evidence, Problem, ROWS, Severity, Weight};
 
 /// Findings of one kind that are shown in one object before the rest is only counted.
 const SHOWN_PER_KIND: usize = 10;
@@ -26,78 +27,11 @@ pub struct Style {
     pub verbose: bool,
 }
 
-/// What findings are grouped by, in the order in which it is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    Filesystem(Object),
-    Group(GroupNr),
-    Inode(InodeNr),
-}
-
 /// Whether there is damage in a place: such places are shown first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Damaged,
     RemarksOnly,
-}
-
-impl Place {
-    /// What messages about the place begin with, and what its title already says.
-    fn prefix(self) -> Option<String> {
-        match self {
-            Self::Filesystem(_) => None,
-            Self::Group(group) => Some(format!("{group}: ")),
-            Self::Inode(inode) => Some(format!("{inode}: ")),
-        }
-    }
-
-    fn of(problem: &Problem) -> Self {
-        let row = problem.row();
-        let group = problem.evidence().into_iter().find_map(|(_, value)| match value {
-            Evidence::Group(group) => Some(group),
-            _ => None,
-        });
-        match (row.object, problem.inode(), group) {
-            (Object::Group | Object::Bitmap, _, Some(group)) => Self::Group(group),
-            // Inode 0 stands for "no inode".
-            (_, Some(inode), _) if inode.0 != 0 => Self::Inode(inode),
-            (_, _, Some(group)) => Self::Group(group),
-            (object, ..) => Self::Filesystem(object),
-        }
-    }
-
-    fn title(self, report: &Report) -> String {
-        match self {
-            Self::Filesystem(object) => match object {
-                Object::Device => "Device".to_owned(),
-                Object::Journal => "Journal".to_owned(),
-                Object::Quota => "Quotas".to_owned(),
-                Object::Orphan => "Orphans".to_owned(),
-                Object::Mmp => "Multiple-mount protection".to_owned(),
-                Object::Xattr => "Extended attributes".to_owned(),
-                Object::Superblock | Object::Group | Object::Bitmap => "Superblock".to_owned(),
-                _ => "File system".to_owned(),
-            },
-            Self::Group(group) => format!("Group {}", group.0),
-            Self::Inode(inode) => match (report.path(inode), reserved_name(inode)) {
-                (Some(path), _) => format!("Inode {}: {path}", inode.0),
-                (None, Some(name)) => format!("Inode {} ({name})", inode.0),
-                (None, None) => format!("Inode {}", inode.0),
-            },
-        }
-    }
-}
-
-fn reserved_name(inode: InodeNr) -> Option<&'static str> {
-    Some(match inode {
-        InodeNr::BAD_BLOCKS => "the list of bad blocks",
-        InodeNr::ROOT => "the root directory",
-        InodeNr::USER_QUOTA => "the user quota file",
-        InodeNr::GROUP_QUOTA => "the group quota file",
-        InodeNr::RESIZE => "blocks reserved for growing",
-        InodeNr::JOURNAL => "the journal",
-        _ => return None,
-    })
 }
 
 /// Writes the whole report.
@@ -117,7 +51,11 @@ pub fn write(out: &mut impl Write, report: &Report, cost: &Cost, style: Style) -
     writeln!(out, "{}", verdict_line(report))
 }
 
-fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
+/// Writes which file system it is: label, UUID, size, and whether a backup superblock was used.
+///
+/// # Errors
+/// What `out` said.
+pub fn identity(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let geometry = &report.geometry;
     let label = match report.superblock.label() {
         label if label.is_empty() => "File system without a label".to_owned(),
@@ -139,6 +77,11 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
             "Judged with the backup superblock at {block}, which may be older than the data.",
         )?;
     }
+    Ok(())
+}
+
+fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    identity(out, report)?;
     match report.journal {
         JournalState::None | JournalState::Clean => Ok(()),
         JournalState::Replayed { transactions, blocks } => writeln!(
@@ -193,7 +136,7 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
         }
         // Stable: within the same weight the order of the codes stays.
         problems.sort_by_key(|problem| std::cmp::Reverse(problem.row().weight));
-        writeln!(out, "\n{}", place.title(report))?;
+        writeln!(out, "\n{}", place.title(&|inode| report.path(inode)))?;
         for same in problems.chunk_by(|one, other| one.row().code == other.row().code) {
             let most = if style.verbose { usize::MAX } else { SHOWN_PER_KIND };
             let shown = same.len().min(most).min(left);
@@ -237,11 +180,7 @@ fn kind(
     style: Style,
 ) -> io::Result<()> {
     for problem in &same[..shown] {
-        let message = problem.to_string();
-        let message = place
-            .prefix()
-            .and_then(|prefix| message.strip_prefix(&prefix))
-            .map_or_else(|| message.clone(), str::to_owned);
+        let message = place.message(problem);
         writeln!(out, "  {}: {message}", tag(problem))?;
         if style.verbose {
             evidence(out, problem)?;
@@ -261,7 +200,10 @@ fn kind(
 }
 
 /// A paragraph, indented and broken at [`WIDTH`] columns.
-fn wrapped(out: &mut impl Write, text: &str) -> io::Result<()> {
+///
+/// # Errors
+/// What `out` said.
+pub fn wrapped(out: &mut impl Write, text: &str) -> io::Result<()> {
     let mut column = 0;
     for word in text.split(' ') {
         let width = word.chars().count();
@@ -280,7 +222,8 @@ fn wrapped(out: &mut impl Write, text: &str) -> io::Result<()> {
     writeln!(out)
 }
 
-fn tag(problem: &Problem) -> &'static str {
+/// What a finding is called: `damage`, `DATA AT RISK`.
+pub fn tag(problem: &Problem) -> &'static str {
     let row = problem.row();
     match (row.weight, row.severity) {
         (Weight::Remark, _) => "remark",
@@ -384,7 +327,8 @@ pub fn verdict_line(report: &Report) -> String {
     }
 }
 
-fn plural(count: u64) -> &'static str {
+/// The ending of a noun that is counted.
+pub const fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 

@@ -58,7 +58,8 @@ pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -
     })
 }
 
-fn filesystem(report: &Report) -> Value {
+/// Which file system it is.
+pub fn filesystem(report: &Report) -> Value {
     let (superblock, geometry) = (&report.superblock, &report.geometry);
     json!({
         "label": superblock.label(),
@@ -90,7 +91,8 @@ fn totals(report: &Report) -> Value {
     })
 }
 
-fn journal(journal: JournalState) -> Value {
+/// What became of the journal.
+pub fn journal(journal: JournalState) -> Value {
     match journal {
         JournalState::None => json!({ "state": "none" }),
         JournalState::Clean => json!({ "state": "clean" }),
@@ -102,7 +104,8 @@ fn journal(journal: JournalState) -> Value {
     }
 }
 
-fn counts(report: &Report) -> Value {
+/// Findings of each severity, those that need repair, and all.
+pub fn counts(report: &Report) -> Value {
     let mut map: Map<String, Value> = report
         .counts()
         .into_iter()

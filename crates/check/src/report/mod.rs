@@ -13,6 +13,7 @@ use crate::problem::{Findings, Problem, Severity, Weight};
 
 pub mod human;
 pub mod json;
+pub mod place;
 
 /// The result of a check that could look at everything it had to.
 #[derive(Clone, Debug)]

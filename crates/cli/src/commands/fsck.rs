@@ -122,6 +122,7 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
             threads: floe_exec::default_threads(),
             external_journal: options.journal.as_deref(),
             verbose: options.verbose,
+            json: false,
             dry_run: false,
             undo: options.undo.as_deref(),
         };

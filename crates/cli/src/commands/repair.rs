@@ -1,10 +1,11 @@
 //! `floe repair`: mends a file system.
 
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use floe_repair::policy::{Preen, Yes};
 
+use crate::ask::Ask;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
 use crate::repair_run::RepairRun;
@@ -12,7 +13,10 @@ use crate::repair_run::RepairRun;
 /// Repair a file system: plan, stage and verify, then write.
 ///
 /// Everything is staged in memory and checked again until it is clean, before the first byte is
-/// written.
+/// written. Without --yes, --preen or --dry-run, findings are shown and you are asked what to do.
+///
+/// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 the work could not be
+/// done, 16 wrong command line, 32 ended by you. --dry-run exits as a real run would.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -23,8 +27,8 @@ pub(crate) struct Args {
     /// Repair only what is safe without a person; halt at anything else
     #[arg(long, short, conflicts_with = "yes")]
     preen: bool,
-    /// Show what would be done, and write nothing
-    #[arg(long)]
+    /// Show what would be done, and write nothing; what --yes would do, unless --preen is given
+    #[arg(long, short = 'n')]
     dry_run: bool,
     /// Work with this many threads; all processors if not given
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -36,22 +40,43 @@ pub(crate) struct Args {
     /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
-    /// Show every change
+    /// Report as JSON (see docs/json-schema.md)
+    #[arg(long)]
+    json: bool,
+    /// Show every change, with codes, rounds and all findings
     #[arg(long, short)]
     verbose: bool,
 }
 
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
-        self.source.mind_users(InUse::Refuse)?;
+        let decided = self.yes || self.preen || self.dry_run;
+        if !decided && !io::stdin().is_terminal() {
+            eprintln!(
+                "floe: there is no terminal to ask at. Say what to do: --yes repairs everything \
+                 that can be repaired, --preen only what is safe without a person, --dry-run \
+                 shows what --yes would do. Nothing was looked at or changed."
+            );
+            return Ok(Outcome::USAGE);
+        }
+        let only_look = self.dry_run;
+        self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
         let run = RepairRun {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
             external_journal: self.external_journal.as_deref(),
             verbose: self.verbose,
+            json: self.json,
             dry_run: self.dry_run,
             undo: self.undo.as_deref(),
         };
-        if self.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) }
+        if self.preen {
+            run.run(&mut Preen, out)
+        } else if decided {
+            run.run(&mut Yes, out)
+        } else {
+            // Standard output is for the report.
+            run.run(&mut Ask::new(io::stdin().lock(), io::stderr()), out)
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Real reports against docs/floe-check.schema.json.
+//! Real reports against docs/floe-check.schema.json and docs/floe-repair.schema.json.
 
 use serde_json::Value;
 
@@ -26,7 +26,8 @@ fn judge(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
     if schema["enum"].as_array().is_some_and(|values| !values.contains(value)) {
         faults.push(format!("{at} is {value}"));
     }
-    for name in schema["required"].as_array().into_iter().flatten() {
+    let required = schema["required"].as_array().filter(|_| value.is_object());
+    for name in required.into_iter().flatten() {
         if value.get(name.as_str().unwrap()).is_none() {
             faults.push(format!("{at} lacks {name}"));
         }
@@ -46,11 +47,19 @@ fn judge(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
 }
 
 fn faults(value: &Value) -> Vec<String> {
-    let schema: Value =
-        serde_json::from_str(include_str!("../../../../docs/floe-check.schema.json")).unwrap();
+    against(include_str!("../../../../docs/floe-check.schema.json"), value)
+}
+
+fn against(schema: &str, value: &Value) -> Vec<String> {
+    let schema: Value = serde_json::from_str(schema).unwrap();
     let mut faults = Vec::new();
     judge(&schema, value, "report", &mut faults);
     faults
+}
+
+/// What is wrong with a report of `floe repair --json`, by its schema.
+pub(crate) fn repair_faults(value: &Value) -> Vec<String> {
+    against(include_str!("../../../../docs/floe-repair.schema.json"), value)
 }
 
 #[test]

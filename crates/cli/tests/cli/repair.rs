@@ -1,0 +1,241 @@
+//! `floe repair` as a person or a script meets it.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use floe_testkit::kernel::{Mounted, mount_available};
+use floe_testkit::{Image, build, oracle};
+use serde_json::Value;
+
+use super::schema::repair_faults;
+use super::{floe, floe_env, floe_on, image};
+
+/// So that two repairs store the same times.
+const NOW: (&str, &str) = ("E2FSCK_TIME", "1704067200");
+
+/// An image damaged in several places: a file, a name, a count, a directory without a name.
+fn damaged() -> Option<Image> {
+    let image = image("ext4-1k")?;
+    let source = tempfile::NamedTempFile::new().unwrap();
+    fs::write(source.path(), vec![b'x'; 5000]).unwrap();
+    let from = source.path().display();
+    let script = format!(
+        "write {from} gone\nwrite {from} counted\nmkdir lost\nwrite {from} lost/inside\n\
+         clri gone\nunlink lost\nset_inode_field counted links_count 7\n"
+    );
+    build::debugfs(&image, &script).unwrap();
+    Some(image)
+}
+
+fn repair(options: &[&str], image: &Image) -> super::Ran {
+    let mut line = vec!["repair"];
+    line.extend(options);
+    line.push(image.path().to_str().unwrap());
+    floe_env(&line, &[NOW])
+}
+
+/// The JSON of a repair without what depends on the run.
+fn told(options: &[&str], image: &Image) -> Value {
+    let ran = repair(options, image);
+    let value: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(repair_faults(&value), Vec::<String>::new());
+    assert_eq!(value["exit_code"], ran.code);
+    value
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_says_what_is_done() {
+    let Some(image) = damaged() else { return };
+    let before = image.to_vec().unwrap();
+    let mut dry = told(&["--dry-run", "--json"], &image);
+    assert!(image.to_vec().unwrap() == before, "a dry run wrote");
+    assert_eq!(dry["verdict"], "repaired");
+    assert_eq!(dry["exit_code"], 1);
+    assert_eq!(dry["written"], false);
+    let mut done = told(&["--yes", "--json"], &image);
+    assert!(image.to_vec().unwrap() != before);
+    assert_eq!(done["written"], true);
+    for value in [&mut dry, &mut done] {
+        for member in ["cost", "ending", "written"] {
+            value.as_object_mut().unwrap().remove(member).unwrap();
+        }
+        for change in value["changes"].as_array_mut().unwrap() {
+            let text = change["text"].as_str().unwrap();
+            change["text"] = text.replace("would be", "was").replace(" were ", " was ").into();
+        }
+    }
+    assert_eq!(dry, done);
+}
+
+#[test]
+fn a_second_run_finds_nothing_and_e2fsck_agrees() {
+    let Some(image) = damaged() else { return };
+    let ran = repair(&["--yes"], &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+    let after = image.to_vec().unwrap();
+    let ran = repair(&["--yes"], &image);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.out.lines().last().unwrap().starts_with("CLEAN"), "{}", ran.out);
+    assert!(image.to_vec().unwrap() == after, "at the same time of day the same bytes");
+    assert_eq!(floe_on(&["check"], image.path()).code, 0);
+}
+
+#[test]
+fn the_report_names_what_is_lost_and_where_things_are() {
+    let Some(image) = damaged() else { return };
+    let ran = repair(&["--dry-run"], &image);
+    for words in [
+        "/counted\n",
+        "      -> the link count would be set to 1",
+        "These names would be removed or changed",
+        "\"gone\" in / (inode 2)",
+        "These would be put into lost+found",
+        "formerly in /: inode",
+        "WOULD BE REPAIRED: ",
+    ] {
+        assert!(ran.out.contains(words), "{words:?} is missing: {}", ran.out);
+    }
+    assert!(ran.out.lines().all(|line| line.chars().count() <= 130), "{}", ran.out);
+    assert!(ran.out.lines().count() < 80, "{}", ran.out);
+    let ran = repair(&["--yes", "--verbose"], &image);
+    assert!(ran.out.contains("0x040003 inode-link-count-wrong"), "{}", ran.out);
+    assert!(ran.out.contains("(round "), "{}", ran.out);
+    assert!(!ran.out.contains("would"), "{}", ran.out);
+}
+
+#[test]
+fn unattended_repair_halts_marks_and_leaves_the_rest() {
+    let Some(image) = damaged() else { return };
+    let before = image.to_vec().unwrap();
+    let ran = repair(&["--preen", "--dry-run"], &image);
+    assert_eq!(ran.code, 4, "{}", ran.out);
+    assert!(image.to_vec().unwrap() == before);
+    let ran = repair(&["--preen"], &image);
+    assert_eq!(ran.code, 4, "{}", ran.out);
+    assert!(ran.out.contains("This needs a person:"), "{}", ran.out);
+    let after = image.to_vec().unwrap();
+    let differing: Vec<usize> = (0..before.len()).filter(|&at| before[at] != after[at]).collect();
+    assert!(differing.iter().all(|at| (1024..2048).contains(at)), "{differing:?}");
+    assert_eq!(after[1024 + 0x3a] & 2, 2, "the superblock says that there are errors");
+    assert_eq!(repair(&["--yes"], &image).code, 1);
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+#[test]
+fn unattended_repair_does_what_is_safe() {
+    let Some(image) = image("ext4-1k") else { return };
+    build::debugfs(&image, "set_bg 0 free_blocks_count 3\n").unwrap();
+    let ran = repair(&["-p"], &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+#[test]
+fn without_a_terminal_a_policy_must_be_given() {
+    let Some(image) = damaged() else { return };
+    let before = image.to_vec().unwrap();
+    let ran = repair(&[], &image);
+    assert_eq!(ran.code, 16, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("--yes") && ran.err.contains("--preen"), "{}", ran.err);
+    assert_eq!(repair(&["--yes", "--preen"], &image).code, 16);
+    assert!(image.to_vec().unwrap() == before);
+}
+
+/// Answers a repair at a terminal that script(1) makes. `None` without script.
+fn at_a_terminal(answers: &str, image: &Image) -> Option<(i32, String)> {
+    let line = format!("{} repair {}", env!("CARGO_BIN_EXE_floe"), image.path().display());
+    let child = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .env(NOW.0, NOW.1)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = child else {
+        eprintln!("skipped: there is no script(1)");
+        return None;
+    };
+    child.stdin.take().unwrap().write_all(answers.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    Some((output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+#[test]
+fn a_person_is_asked() {
+    let Some(image) = damaged() else { return };
+    let before = image.to_vec().unwrap();
+    let Some((code, text)) = at_a_terminal("q\n", &image) else { return };
+    assert_eq!(code, 32, "{text}");
+    assert!(text.contains("Repair? [y/a/n/N/e/d/Y/q"), "{text}");
+    assert!(image.to_vec().unwrap() == before, "quitting wrote");
+    let theirs = image.copy().unwrap();
+    let Some((code, text)) = at_a_terminal("e\nd\nY\n", &image) else { return };
+    assert_eq!(code, 1, "{text}");
+    assert_eq!(repair(&["--yes"], &theirs).code, 1);
+    assert!(image.to_vec().unwrap() == theirs.to_vec().unwrap(), "yes to everything is --yes");
+}
+
+#[test]
+fn what_is_refused_stays_and_the_rest_is_repaired() {
+    let Some(image) = damaged() else { return };
+    let list = floe_on(&["check", "--json"], image.path()).out;
+    let report: Value = serde_json::from_str(&list).unwrap();
+    // No to all kinds but the wrong link count.
+    let mut kinds: Vec<(String, &str)> = Vec::new();
+    for finding in report["findings"].as_array().unwrap() {
+        let id = finding["id"].as_str().unwrap();
+        let answer = if id == "inode-link-count-wrong" { "a\n" } else { "N\n" };
+        let code = finding["code"].as_str().unwrap().to_owned();
+        if kinds.last().is_none_or(|(last, _)| *last != code) {
+            kinds.push((code, answer));
+        }
+    }
+    let answers: String = kinds.iter().map(|(_, answer)| *answer).collect();
+    let Some((code, text)) = at_a_terminal(&format!("{answers}N\nN\nN\n"), &image) else { return };
+    assert_eq!(code, 5, "repaired, and damage is left: {text}");
+    assert!(text.contains("its repair was refused"), "{text}");
+    let again = floe_on(&["check"], image.path());
+    assert_eq!(again.code, 4);
+    assert!(!again.out.contains("says that it has 7 names"), "{}", again.out);
+    assert!(again.out.contains("\"gone\" names inode"), "{}", again.out);
+}
+
+#[test]
+fn what_is_no_file_system_is_refused() {
+    let ran = floe(&["repair", "--yes", "/nowhere/at/all"]);
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("no such file"), "{}", ran.err);
+    let folder = tempfile::tempdir().unwrap();
+    let ran = floe_on(&["repair", "--yes"], folder.path());
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("directory"), "{}", ran.err);
+    let noise = tempfile::NamedTempFile::new().unwrap();
+    fs::write(noise.path(), vec![0x55; 1 << 20]).unwrap();
+    for options in [&["repair", "--yes"][..], &["repair", "--dry-run"], &["repair", "--preen"]] {
+        let ran = floe_on(options, noise.path());
+        assert_eq!(ran.code, 8, "{options:?}: {}", ran.out);
+        assert!(ran.err.contains("superblock"), "{}", ran.err);
+    }
+    let ran = floe_on(&["repair", "--yes", "--json"], noise.path());
+    let value: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(repair_faults(&value), Vec::<String>::new());
+    assert_eq!(value["verdict"], "incomplete");
+    assert!(fs::read(noise.path()).unwrap() == vec![0x55; 1 << 20]);
+}
+
+#[test]
+fn a_mounted_file_system_is_refused() {
+    let Some(image) = image("ext4-1k") else { return };
+    if let Err(reason) = mount_available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mounted = Mounted::new(image.path(), "ro").unwrap();
+    let ran = repair(&["--yes"], &image);
+    let dry = repair(&["--dry-run"], &image);
+    mounted.unmount().unwrap();
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert_eq!(dry.code & !1, 0, "looking does no harm beneath a read-only mount: {}", dry.err);
+}

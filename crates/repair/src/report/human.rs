@@ -1,0 +1,344 @@
+//! The account for people: changes by object, then what was lost, what is left, and the verdict.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use floe_check::Problem;
+use floe_check::report::JournalState;
+use floe_check::report::human::{grouped, identity, plural, size, tag};
+use floe_check::report::place::Place;
+use floe_format::InodeNr;
+
+use super::{Account, Change, Ending, Fate, Lost, Verdict};
+use crate::describe::Tense;
+
+/// Changes of one kind that are shown in one place before the rest is only counted.
+const SHOWN_PER_KIND: usize = 10;
+/// Findings shown for one change before the rest is only counted.
+const SHOWN_CAUSES: usize = 5;
+/// Places with the same kinds of changes that are shown before the rest is only counted.
+const SHOWN_ALIKE: usize = 10;
+/// Things of one fate that are listed before the rest is only counted.
+const SHOWN_LOSSES: usize = 50;
+/// Findings that are left and listed before the rest is only counted.
+const SHOWN_LEFT: usize = 50;
+
+/// How much to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// All of it, with codes and rounds.
+    pub verbose: bool,
+}
+
+impl Style {
+    const fn most(self, short: usize) -> usize {
+        if self.verbose { usize::MAX } else { short }
+    }
+}
+
+/// Writes the whole account.
+///
+/// # Errors
+/// What `out` said.
+pub fn write(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
+    identity(out, account.before())?;
+    let tense = account.ending.tense();
+    journal(out, account, tense)?;
+    if account.verdict() == Verdict::Halted {
+        halted(out, account, style)?;
+    } else {
+        changes(out, account, tense, style)?;
+        losses(out, account, tense, style)?;
+        left(out, account, style)?;
+    }
+    writeln!(out)?;
+    summary(out, account, tense)?;
+    writeln!(out, "{}", verdict_line(account))
+}
+
+fn journal(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Result<()> {
+    match account.repair.journal {
+        // Nothing that was staged is used after a halt.
+        _ if account.verdict() == Verdict::Halted => Ok(()),
+        JournalState::None | JournalState::Clean | JournalState::Ignored => Ok(()),
+        JournalState::Replayed { transactions, blocks } => writeln!(
+            out,
+            "The journal {} replayed: {} transaction{}, {} block{}.",
+            tense.was(),
+            grouped(transactions),
+            plural(transactions),
+            grouped(blocks),
+            plural(blocks),
+        ),
+        JournalState::Unusable => writeln!(
+            out,
+            "Warning: the journal cannot be replayed: repaired as the file system lies on the disk."
+        ),
+    }
+}
+
+/// Changes in one place.
+type Here<'a, 'r> = Vec<&'a Change<'r>>;
+
+fn changes(
+    out: &mut impl Write,
+    account: &Account<'_>,
+    tense: Tense,
+    style: Style,
+) -> io::Result<()> {
+    let all = account.changes();
+    let mut places: BTreeMap<Place, Here<'_, '_>> = BTreeMap::new();
+    for change in &all {
+        places.entry(change.deed.place()).or_default().push(change);
+    }
+    let mut alike: BTreeMap<Vec<u32>, (Place, usize)> = BTreeMap::new();
+    for (place, here) in places {
+        if !style.verbose && !matches!(place, Place::Filesystem(_)) {
+            let kinds = here.iter().flat_map(|change| change.causes.iter());
+            let mut kinds: Vec<u32> = kinds.map(|problem| problem.row().code).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            let (_, count) = alike.entry(kinds).or_insert((place, 0));
+            *count += 1;
+            if *count > SHOWN_ALIKE {
+                continue;
+            }
+        }
+        writeln!(out, "\n{}", place.title(&|inode| account.path(inode)))?;
+        let mut shown: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for change in here {
+            let kind = change.causes.first().map_or("", |problem| problem.row().id);
+            let count = shown.entry(kind).or_default();
+            *count += 1;
+            if *count <= style.most(SHOWN_PER_KIND) {
+                one_change(out, place, change, tense, style)?;
+            }
+        }
+        for (kind, count) in shown.iter().filter(|(_, count)| **count > style.most(SHOWN_PER_KIND))
+        {
+            let more = grouped((count - SHOWN_PER_KIND) as u64);
+            writeln!(out, "  ... and {more} more changes like these ({kind})")?;
+        }
+    }
+    for (first, count) in alike.into_values().filter(|(_, count)| *count > SHOWN_ALIKE) {
+        let more = grouped((count - SHOWN_ALIKE) as u64);
+        let (what, first) = match first {
+            Place::Group(group) => ("groups", group.to_string()),
+            Place::Inode(inode) => ("inodes", inode.to_string()),
+            Place::Filesystem(_) => continue,
+        };
+        writeln!(out, "\n... and {more} more {what} like {first}; --verbose shows all")?;
+    }
+    let gone = account.gone_with_the_rest();
+    if style.verbose && !gone.is_empty() {
+        writeln!(out, "\nGone with the changes above")?;
+        for problem in gone {
+            writeln!(out, "  {}: {problem}", tag(problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn one_change(
+    out: &mut impl Write,
+    place: Place,
+    change: &Change<'_>,
+    tense: Tense,
+    style: Style,
+) -> io::Result<()> {
+    let shown = change.causes.len().min(style.most(SHOWN_CAUSES));
+    for problem in &change.causes[..shown] {
+        writeln!(out, "  {}: {}", tag(problem), place.message(problem))?;
+        if style.verbose {
+            let row = problem.row();
+            writeln!(out, "      {:#08x} {}", row.code, row.id)?;
+        }
+    }
+    if shown < change.causes.len() {
+        let more = change.causes.len() - shown;
+        writeln!(out, "  ... and {} more findings, for which", grouped(more as u64))?;
+    }
+    write!(out, "      -> {}", change.deed.edit.describe(tense))?;
+    if style.verbose {
+        let (phase, round) = (change.deed.edit.phase().name(), change.deed.round);
+        write!(out, " (round {round}, {phase})")?;
+    }
+    writeln!(out)?;
+    for note in &change.deed.notes {
+        writeln!(out, "         {}{note}", if tense == Tense::Would { "then " } else { "" })?;
+    }
+    Ok(())
+}
+
+fn heading(fate: Fate, tense: Tense) -> String {
+    let were = tense.were();
+    match fate {
+        Fate::Deleted => format!("These {were} deleted"),
+        Fate::Cut => format!("These {were} cut: a part of the content is gone"),
+        Fate::Cloned => format!(
+            "These {were} given copies of blocks that others claim too: compare them with a backup"
+        ),
+        Fate::Attributes => format!("These {were} stripped of extended attributes"),
+        Fate::Name => format!("These names {were} removed or changed"),
+        Fate::Moved => format!("These {were} put into lost+found"),
+    }
+}
+
+fn losses(
+    out: &mut impl Write,
+    account: &Account<'_>,
+    tense: Tense,
+    style: Style,
+) -> io::Result<()> {
+    let lost = account.losses();
+    for same in lost.chunk_by(|one, other| one.fate == other.fate) {
+        let shown = same.len().min(style.most(SHOWN_LOSSES));
+        let count = grouped(same.len() as u64);
+        writeln!(out, "\n{} ({count})", heading(same[0].fate, tense))?;
+        for lost in &same[..shown] {
+            writeln!(out, "  {}", lost_line(lost))?;
+        }
+        if shown < same.len() {
+            writeln!(out, "  ... and {} more", grouped((same.len() - shown) as u64))?;
+        }
+    }
+    Ok(())
+}
+
+fn lost_line(lost: &Lost) -> String {
+    let inode = lost.inode.map(|InodeNr(number)| format!("inode {number}")).unwrap_or_default();
+    let what = match (&lost.path, &lost.parent, &lost.entry) {
+        (Some(path), _, Some(entry)) => format!("\"{entry}\" in {path} ({inode})"),
+        (None, _, Some(entry)) => format!("\"{entry}\" in {inode}"),
+        (Some(path), _, None) => format!("{path} ({inode})"),
+        (None, Some(parent), None) => format!("{inode}, formerly in {parent}"),
+        (None, None, None) if inode.is_empty() => "the file system".to_owned(),
+        (None, None, None) => format!("{inode}, whose path is unknown"),
+    };
+    match lost.now.as_slice() {
+        [] => what,
+        now => format!("{what}: {}", now.join("; ")),
+    }
+}
+
+fn left(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
+    let left = &account.repair.left;
+    if left.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nLeft as it is")?;
+    let shown = left.len().min(style.most(SHOWN_LEFT));
+    for (problem, reason) in &left[..shown] {
+        writeln!(out, "  {}", with_path(account, problem))?;
+        writeln!(out, "      {}", reason.describe())?;
+    }
+    if shown < left.len() {
+        writeln!(out, "  ... and {} more findings", grouped((left.len() - shown) as u64))?;
+    }
+    Ok(())
+}
+
+fn with_path(account: &Account<'_>, problem: &Problem) -> String {
+    let path = problem.inode().and_then(|inode| account.path(inode));
+    let path = path.map(|path| format!(" [{path}]")).unwrap_or_default();
+    format!("{}: {problem}{path}", tag(problem))
+}
+
+fn halted(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
+    let Some(problem) = &account.repair.halted else { return Ok(()) };
+    writeln!(out, "\nThis needs a person:")?;
+    writeln!(out, "  {}", with_path(account, problem))?;
+    let row = problem.row();
+    floe_check::report::human::wrapped(out, row.meaning)?;
+    floe_check::report::human::wrapped(out, &format!("Repair: {}", row.repair))?;
+    if style.verbose {
+        writeln!(out, "\nAll findings")?;
+        for problem in &account.before().found {
+            writeln!(out, "  {}", with_path(account, problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Result<()> {
+    let repair = account.repair;
+    if account.verdict() != Verdict::Halted {
+        let deeds = repair.deeds.len() as u64;
+        writeln!(
+            out,
+            "{} change{}, staged and examined {} time{}; {} {} written",
+            grouped(deeds),
+            plural(deeds),
+            repair.rounds,
+            plural(u64::from(repair.rounds)),
+            size(account.changed_bytes),
+            tense.were(),
+        )?;
+    }
+    match &account.ending {
+        Ending::Written { undo, not_saved } => {
+            if let Some((file, bytes)) = undo {
+                let device = &account.device;
+                writeln!(out, "To undo this: floe undo {file} {device} ({} saved)", size(*bytes))?;
+            }
+            if let Some(first) = not_saved.first() {
+                writeln!(
+                    out,
+                    "Warning: {} blocks could not be read before they were written, the first at \
+                     byte {first}: they cannot be brought back.",
+                    not_saved.len()
+                )?;
+            }
+        }
+        Ending::Planned { file } => {
+            let device = &account.device;
+            writeln!(out, "To make this repair: floe repair --apply-plan {file} {device}")?;
+        }
+        Ending::DryRun => {}
+    }
+    let cost = &account.cost;
+    write!(
+        out,
+        "{:.2} s with {} thread{}, {} read in {} reads",
+        cost.elapsed.as_secs_f64(),
+        cost.threads,
+        plural(cost.threads as u64),
+        size(cost.bytes_read),
+        grouped(cost.reads),
+    )?;
+    match cost.peak_memory_bytes {
+        Some(bytes) => writeln!(out, ", at most {} of memory", size(bytes)),
+        None => writeln!(out),
+    }
+}
+
+/// The last line: the verdict.
+pub fn verdict_line(account: &Account<'_>) -> String {
+    let repair = account.repair;
+    let found = account.before().damage_count() as u64;
+    let left = repair.left.len() as u64;
+    let (findings, would) = (
+        format!("{} finding{}", grouped(found), plural(found)),
+        account.ending.tense() == Tense::Would,
+    );
+    let unchanged = if would { " Nothing was changed." } else { "" };
+    match account.verdict() {
+        Verdict::Clean => format!("CLEAN: nothing needs repair.{unchanged}"),
+        Verdict::Repaired if would => {
+            format!("WOULD BE REPAIRED: {findings}; then the file system is clean.{unchanged}")
+        }
+        Verdict::Repaired => format!("REPAIRED: {findings}; the file system is clean."),
+        Verdict::Left => {
+            let left = format!("{} finding{}", grouped(left), plural(left));
+            let would_be = if would { "would be " } else { "" };
+            format!("DAMAGE LEFT: {left} of {} {would_be}left.{unchanged}", grouped(found))
+        }
+        Verdict::Halted if would => {
+            format!("HALTED: {findings}, of which not all may be repaired unattended.{unchanged}")
+        }
+        Verdict::Halted => format!(
+            "HALTED: {findings}, of which not all may be repaired unattended. Nothing was \
+             repaired; the superblock says now that there are errors."
+        ),
+    }
+}

@@ -1,0 +1,412 @@
+//! What a repair did, or would do, as one value; `human` and `json` write it down.
+//!
+//! Nothing here depends on the number of threads, except what is in [`Cost`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use floe_blockdev::ReadBlocks;
+use floe_check::problem::{Evidence, Object, Weight};
+use floe_check::reader::{Reader, paths};
+use floe_check::report::place::Place;
+use floe_check::report::{Cost, display_path};
+use floe_check::{Problem, Report};
+use floe_format::InodeNr;
+
+use crate::describe::Tense;
+use crate::edit::{Edit, Loss, TreeEdit};
+use crate::plan::{Plan, plan};
+use crate::session::{Deed, Reason, Repair};
+
+pub mod human;
+pub mod json;
+
+/// Directory blocks that are read to find former paths.
+const PATH_BLOCKS: u64 = 1 << 20;
+
+/// What became of the staged blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// They were shown, and forgotten.
+    DryRun,
+    /// They were saved, to be written later.
+    Planned {
+        /// The file, as the user named it.
+        file: String,
+    },
+    /// They were written.
+    Written {
+        /// The undo file, as the user named it, and its bytes; `None` without one, or if nothing
+        /// differed.
+        undo: Option<(String, u64)>,
+        /// Bytes of the device whose old content could not be read, and so not be saved.
+        not_saved: Vec<u64>,
+    },
+}
+
+impl Ending {
+    /// How to speak of the changes.
+    pub const fn tense(&self) -> Tense {
+        match self {
+            Self::DryRun | Self::Planned { .. } => Tense::Would,
+            Self::Written { .. } => Tense::Done,
+        }
+    }
+}
+
+/// How a repair ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There was nothing to repair.
+    Clean,
+    /// All was repaired.
+    Repaired,
+    /// Some damage is left.
+    Left,
+    /// It halted at a finding that needs a person: nothing was repaired.
+    Halted,
+}
+
+impl Verdict {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Repaired => "repaired",
+            Self::Left => "damaged",
+            Self::Halted => "halted",
+        }
+    }
+}
+
+/// A repair and all that is told of it.
+pub struct Account<'r> {
+    /// The repair.
+    pub repair: &'r Repair<'r>,
+    /// The device, as the user named it.
+    pub device: String,
+    /// What became of it.
+    pub ending: Ending,
+    /// Bytes that differ from the device as it was.
+    pub changed_bytes: u64,
+    /// Paths of inodes before the repair, as bytes.
+    pub former_paths: BTreeMap<InodeNr, Vec<u8>>,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+/// What happened to something that a user would miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// A file or directory is gone.
+    Deleted,
+    /// A part of a file is gone.
+    Cut,
+    /// A file got copies of blocks that another file claims too: one of them holds foreign data.
+    Cloned,
+    /// Extended attributes are gone.
+    Attributes,
+    /// A name is gone or changed.
+    Name,
+    /// It is in lost+found.
+    Moved,
+}
+
+impl Fate {
+    /// All fates, the worst first.
+    pub const ALL: [Self; 6] =
+        [Self::Deleted, Self::Cut, Self::Cloned, Self::Attributes, Self::Name, Self::Moved];
+
+    /// The name in reports for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deleted => "deleted",
+            Self::Cut => "cut",
+            Self::Cloned => "cloned",
+            Self::Attributes => "attributes",
+            Self::Name => "name",
+            Self::Moved => "moved",
+        }
+    }
+}
+
+impl Deed {
+    /// What a user would miss, if anything.
+    pub fn fate(&self) -> Option<Fate> {
+        // An empty file without a name is nobody's.
+        if matches!(self.problem, Some(Problem::UnattachedEmptyInode { .. })) {
+            return None;
+        }
+        match (self.loss, &self.edit) {
+            (Loss::None, _) => None,
+            (Loss::Moved, _) => Some(Fate::Moved),
+            (Loss::Name, _) => Some(Fate::Name),
+            (Loss::Attributes, _) => Some(Fate::Attributes),
+            (Loss::Data, Edit::CloneShared { .. }) => Some(Fate::Cloned),
+            (Loss::Data, _) => Some(Fate::Cut),
+            (Loss::File, _) => Some(Fate::Deleted),
+        }
+    }
+
+    /// The inode that it changed, or that its finding is about.
+    pub fn inode(&self) -> Option<InodeNr> {
+        let of_problem = || self.problem.as_ref().and_then(Problem::inode);
+        self.edit.inode().or_else(of_problem).filter(|inode| inode.0 != 0)
+    }
+
+    /// Where a report tells of it.
+    pub fn place(&self) -> Place {
+        match (&self.problem, &self.edit) {
+            (Some(problem), _) => Place::of(problem),
+            (None, Edit::Group { group, .. } | Edit::GroupMaps { group }) => Place::Group(*group),
+            (None, Edit::Journal(_)) => Place::Filesystem(Object::Journal),
+            (None, edit) => {
+                edit.inode().map_or(Place::Filesystem(Object::Superblock), Place::Inode)
+            }
+        }
+    }
+
+    /// The name of the directory entry that it is about, safe to print.
+    fn entry_name(&self) -> Option<String> {
+        let Edit::Entry { .. } = self.edit else { return None };
+        let evidence = self.problem.as_ref()?.evidence();
+        evidence.into_iter().find_map(|(field, value)| match value {
+            Evidence::Text(text) if field == "name" => Some(text),
+            _ => None,
+        })
+    }
+
+    /// The directory that `..` of a directory without a name leads to.
+    fn parent(&self) -> Option<InodeNr> {
+        match self.problem {
+            Some(
+                Problem::DirectoryUnconnected { parent, .. }
+                | Problem::DirectoryLoop { parent, .. },
+            ) => Some(parent),
+            _ => None,
+        }
+    }
+}
+
+impl Edit {
+    /// The inode that it changes, if it changes one.
+    pub const fn inode(&self) -> Option<InodeNr> {
+        match self {
+            Self::Inode { inode, .. }
+            | Self::Map { inode, .. }
+            | Self::CloneShared { inode }
+            | Self::RebuildExtents { inode }
+            | Self::Attach { inode }
+            | Self::LinkCount { inode, .. }
+            | Self::Directory { dir: inode, .. }
+            | Self::Entry { dir: inode, .. }
+            | Self::RebuildDirectory { dir: inode }
+            | Self::Tree(
+                TreeEdit::Unlink { dir: inode, .. }
+                | TreeEdit::Reconnect(inode)
+                | TreeEdit::Parent { dir: inode, .. },
+            ) => Some(*inode),
+            _ => None,
+        }
+    }
+}
+
+impl Reason {
+    /// Why a finding is left, for a person.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Refused => "its repair was refused".to_owned(),
+            Self::Impossible(why) => format!("it cannot be repaired: {why}"),
+            Self::Failed(why) => format!("its repair failed: {why}"),
+            Self::CameBack => {
+                "its repair was made, and did not help: please report this".to_owned()
+            }
+        }
+    }
+
+    /// The name in reports for programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Impossible(_) => "impossible",
+            Self::Failed(_) => "failed",
+            Self::CameBack => "came-back",
+        }
+    }
+}
+
+impl<'r> Account<'r> {
+    /// The account of a repair. `device` is the device as it was: paths are looked up in it, and
+    /// what differs is counted against it, so this is to be made before anything is written.
+    pub fn new(
+        repair: &'r Repair<'r>,
+        device: &dyn ReadBlocks,
+        name: String,
+        ending: Ending,
+    ) -> Self {
+        Self {
+            repair,
+            device: name,
+            changed_bytes: changed_bytes(repair, device),
+            former_paths: former_paths(repair, device),
+            ending,
+            cost: Cost::default(),
+        }
+    }
+
+    /// How it ended.
+    pub fn verdict(&self) -> Verdict {
+        if self.repair.halted.is_some() {
+            Verdict::Halted
+        } else if !self.repair.is_clean() {
+            Verdict::Left
+        } else if self.repair.repaired() {
+            Verdict::Repaired
+        } else {
+            Verdict::Clean
+        }
+    }
+
+    /// The path that an inode had, or else has now, safe to print.
+    pub fn path(&self, inode: InodeNr) -> Option<String> {
+        let Repair { before, after, deeds, .. } = self.repair;
+        let of_deed = || {
+            let of = |deed: &&Deed| deed.inode() == Some(inode);
+            deeds.iter().filter(of).find_map(|deed| deed.path.as_ref())
+        };
+        let path = self
+            .former_paths
+            .get(&inode)
+            .or_else(|| before.paths.get(&inode))
+            .or_else(of_deed)
+            .or_else(|| after.paths.get(&inode))?;
+        Some(display_path(path))
+    }
+
+    /// Changes with the findings that asked for them, in the order in which they were made.
+    pub fn changes(&self) -> Vec<Change<'r>> {
+        let mut asked: BTreeMap<&Edit, Vec<&Problem>> =
+            self.repair.deeds.iter().map(|deed| (&deed.edit, Vec::new())).collect();
+        for problem in &self.repair.before.found {
+            let Plan::Edits(edits) = plan(problem) else { continue };
+            for edit in &edits {
+                if let Some(causes) = asked.get_mut(edit) {
+                    causes.push(problem);
+                }
+            }
+        }
+        let of = |deed: &'r Deed| {
+            // An edit that was made twice has the first look's findings once.
+            let mut causes = asked.remove(&deed.edit).unwrap_or_default();
+            let own = deed.problem.iter().find(|problem| !causes.contains(problem));
+            causes.extend(own);
+            Change { deed, causes }
+        };
+        self.repair.deeds.iter().map(of).collect()
+    }
+
+    /// Damage of the first look that no change names and that is gone all the same.
+    pub fn gone_with_the_rest(&self) -> Vec<&'r Problem> {
+        let changes = self.changes();
+        let named: BTreeSet<&Problem> =
+            changes.iter().flat_map(|change| change.causes.iter().copied()).collect();
+        let left: BTreeSet<&Problem> =
+            self.repair.left.iter().map(|(problem, _)| problem).collect();
+        let gone = |problem: &&Problem| {
+            problem.row().weight > Weight::Remark
+                && !named.contains(problem)
+                && !left.contains(problem)
+        };
+        self.repair.before.found.iter().filter(gone).collect()
+    }
+
+    /// What users would miss: each thing once, the worst first, then by inode.
+    pub fn losses(&self) -> Vec<Lost> {
+        let deeds = self.repair.deeds.iter();
+        let mut lost: Vec<Lost> = deeds.filter_map(|deed| self.lost(deed)).collect();
+        lost.sort();
+        lost.dedup();
+        lost
+    }
+
+    fn lost(&self, deed: &Deed) -> Option<Lost> {
+        let fate = deed.fate()?;
+        let inode = deed.inode();
+        let path = inode.and_then(|inode| self.path(inode));
+        let entry = deed.entry_name();
+        // Whoever has no path was somewhere, and its `..` may still say where.
+        let parent = match (&path, fate) {
+            (None, Fate::Moved) => deed.parent(),
+            _ => None,
+        };
+        let parent = parent.and_then(|parent| self.path(parent));
+        let now = if fate == Fate::Moved { deed.notes.clone() } else { Vec::new() };
+        Some(Lost { fate, inode, path, entry, parent, now })
+    }
+
+    /// The file system as it was examined first.
+    pub const fn before(&self) -> &'r Report {
+        &self.repair.before
+    }
+}
+
+/// A change and the findings that asked for it.
+pub struct Change<'r> {
+    /// The change.
+    pub deed: &'r Deed,
+    /// The findings, in order.
+    pub causes: Vec<&'r Problem>,
+}
+
+/// Something that a user would miss.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lost {
+    /// What happened.
+    pub fate: Fate,
+    /// The inode; of the directory, for a name.
+    pub inode: Option<InodeNr>,
+    /// The path it had, safe to print.
+    pub path: Option<String>,
+    /// The name that went or changed, safe to print.
+    pub entry: Option<String>,
+    /// The path of the directory it was in, if it has no path of its own.
+    pub parent: Option<String>,
+    /// Where it is now, in words.
+    pub now: Vec<String>,
+}
+
+/// Paths before the repair of all inodes that changes are about, and of the directories that those
+/// without a name were in.
+fn former_paths(repair: &Repair<'_>, device: &dyn ReadBlocks) -> BTreeMap<InodeNr, Vec<u8>> {
+    let known = |inode: &InodeNr| repair.before.paths.contains_key(inode);
+    let wanted: BTreeSet<InodeNr> = repair
+        .deeds
+        .iter()
+        .flat_map(|deed| deed.inode().into_iter().chain(deed.parent()))
+        .filter(|inode| inode.0 != 0 && !known(inode))
+        .collect();
+    if wanted.is_empty() {
+        return BTreeMap::new();
+    }
+    let block_size = repair.before.geometry.block_size;
+    // Without a superblock that the reader can use there are no paths; the account stands.
+    Reader::open(device, repair.before.used_backup, Some(block_size))
+        .map(|reader| paths(&reader, &wanted, PATH_BLOCKS))
+        .unwrap_or_default()
+}
+
+/// Bytes of staged pages that differ from the device. Pages that cannot be read differ.
+fn changed_bytes(repair: &Repair<'_>, device: &dyn ReadBlocks) -> u64 {
+    let (mut staged, mut old) = (Vec::new(), Vec::new());
+    let page_bytes = repair.staged.page_bytes();
+    let mut changed = 0;
+    for offset in repair.staged.staged_offsets() {
+        // At most a page, whose size came from 32 bits.
+        let len = page_bytes.min(device.size_bytes().saturating_sub(offset)) as usize;
+        staged.resize(len, 0);
+        old.resize(len, 0);
+        let read = repair.staged.read_at(offset, &mut staged);
+        let same = read.is_ok() && device.read_at(offset, &mut old).is_ok() && staged == old;
+        changed += if same { 0 } else { len as u64 };
+    }
+    changed
+}
