@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod apply_plan;
 mod ask;
 mod check_run;
 mod commands;

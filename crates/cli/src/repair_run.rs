@@ -12,6 +12,7 @@ use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_exec::Interrupt;
 use floe_format::BlockNr;
 use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
+use floe_repair::plan_file;
 use floe_repair::policy::Policy;
 use floe_repair::report::{Account, Ending, human, json};
 use floe_repair::{Repair, RepairError, RepairOptions};
@@ -33,6 +34,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) json: bool,
     /// Show what would be done, and write nothing.
     pub(crate) dry_run: bool,
+    /// Save what would be done in a new file, and write nothing to the device.
+    pub(crate) plan: Option<&'a Path>,
     /// Where the old content of what is written is saved.
     pub(crate) undo: Option<&'a Path>,
 }
@@ -55,7 +58,7 @@ impl RepairRun<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let started = Instant::now();
-        if self.dry_run {
+        if self.dry_run || self.plan.is_some() {
             signals::end_at_once()?;
             let device = Counted::new(self.source.open()?);
             let staged = self.stage(&device, policy)?;
@@ -63,7 +66,14 @@ impl RepairRun<'_> {
                 Ok(repair) => repair,
                 Err(error) => return self.stopped(&Stopped::Planning(error), &device, out),
             };
-            let account = Account::new(&staged, &device, self.source.name(), Ending::DryRun);
+            let ending = match self.plan {
+                Some(path) => {
+                    plan_file::save(&staged, &device, path)?;
+                    Ending::Planned { file: path.display().to_string() }
+                }
+                None => Ending::DryRun,
+            };
+            let account = Account::new(&staged, &device, self.source.name(), ending);
             return self.tell(account, &device, started, out);
         }
         let interrupt = signals::end_between_writes()?;

@@ -12,6 +12,7 @@ pub mod failure;
 pub mod file_map;
 pub mod fixes;
 pub mod plan;
+pub mod plan_file;
 pub mod policy;
 pub mod report;
 pub mod session;

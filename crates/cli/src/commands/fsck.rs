@@ -124,6 +124,7 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
             verbose: options.verbose,
             json: false,
             dry_run: false,
+            plan: None,
             undo: options.undo.as_deref(),
         };
         return if options.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use floe_repair::policy::{Preen, Yes};
 
+use crate::apply_plan::ApplyPlan;
 use crate::ask::Ask;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
@@ -40,6 +41,16 @@ pub(crate) struct Args {
     /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
+    /// Save what would be done in a new file, and write nothing to the device
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo"])]
+    plan: Option<PathBuf>,
+    /// Make the repair that was saved with --plan; refused if the device changed since
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["yes", "preen", "plan", "json", "external_journal"]
+    )]
+    apply_plan: Option<PathBuf>,
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
@@ -50,6 +61,18 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        if let Some(file) = &self.apply_plan {
+            let how = if self.dry_run { InUse::Refuse } else { InUse::RefuseRepair };
+            self.source.mind_users(how)?;
+            let apply = ApplyPlan {
+                file,
+                source: &self.source,
+                threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
+                dry_run: self.dry_run,
+                undo: self.undo.as_deref(),
+            };
+            return apply.run(out);
+        }
         let decided = self.yes || self.preen || self.dry_run;
         if !decided && !io::stdin().is_terminal() {
             eprintln!(
@@ -59,7 +82,7 @@ impl Args {
             );
             return Ok(Outcome::USAGE);
         }
-        let only_look = self.dry_run;
+        let only_look = self.dry_run || self.plan.is_some();
         self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
         let run = RepairRun {
             source: &self.source,
@@ -68,6 +91,7 @@ impl Args {
             verbose: self.verbose,
             json: self.json,
             dry_run: self.dry_run,
+            plan: self.plan.as_deref(),
             undo: self.undo.as_deref(),
         };
         if self.preen {

@@ -203,6 +203,48 @@ fn what_is_refused_stays_and_the_rest_is_repaired() {
 }
 
 #[test]
+fn a_plan_is_saved_and_applied_later() {
+    let Some(image) = damaged() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (plan, undo) = (folder.path().join("plan"), folder.path().join("undo"));
+    let (plan, undo) = (plan.to_str().unwrap(), undo.to_str().unwrap());
+    let before = image.to_vec().unwrap();
+    let theirs = image.copy().unwrap();
+    let ran = repair(&["--yes", "--plan", plan], &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("--apply-plan"), "{}", ran.out);
+    assert!(image.to_vec().unwrap() == before, "planning wrote");
+    let ran = repair(&["--apply-plan", plan, "--dry-run"], &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(image.to_vec().unwrap() == before);
+
+    // A block that the plan changes, and one that it does not: both are noticed.
+    let changed = image.copy().unwrap();
+    build::debugfs(&changed, "set_inode_field counted links_count 8\n").unwrap();
+    let elsewhere = image.copy().unwrap();
+    elsewhere.write(1024 * 3 + 40, &[0xaa; 4]).unwrap();
+    for other in [&changed, &elsewhere] {
+        let bytes = other.to_vec().unwrap();
+        let ran = repair(&["--apply-plan", plan], other);
+        assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains("is not what it was when the plan was made"), "{}", ran.err);
+        assert!(other.to_vec().unwrap() == bytes, "a refused plan wrote");
+    }
+
+    let ran = repair(&["--apply-plan", plan, "--undo", undo], &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert_eq!(repair(&["--yes"], &theirs).code, 1);
+    assert!(image.to_vec().unwrap() == theirs.to_vec().unwrap(), "the same as without a plan");
+    assert_eq!(repair(&["--apply-plan", plan], &image).code, 8, "a second time");
+    let path = image.path().to_str().unwrap();
+    assert_eq!(floe(&["undo", undo, path]).code, 0);
+    assert!(image.to_vec().unwrap() == before);
+    let ran = repair(&["--apply-plan", undo], &image);
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("no plan of a repair"), "{}", ran.err);
+}
+
+#[test]
 fn what_is_no_file_system_is_refused() {
     let ran = floe(&["repair", "--yes", "/nowhere/at/all"]);
     assert_eq!(ran.code, 8);

@@ -1,0 +1,361 @@
+//! A staged repair as a file, to be written to the device later: `docs/plan-file.md`.
+//!
+//! The file holds each changed page with a hash of what it replaces. A device that differs from the
+//! one that was examined, in any page that is to be written, its size or its superblock, is refused.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::Hasher;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
+use floe_format::crc::crc32c;
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use crate::commit::superblock_of;
+use crate::session::Repair;
+
+const MAGIC: [u8; 8] = *b"FLOEPLAN";
+const END: [u8; 8] = *b"FLOE END";
+/// Number of the format.
+pub const VERSION: u32 = 1;
+const HEADER_BYTES: usize = 128;
+const CHECKSUM_AT: usize = HEADER_BYTES - 4;
+/// Place, length, flags, hash of the old content.
+const RECORD_BYTES: usize = 32;
+/// The old content could not be read.
+const UNREADABLE: u32 = 1;
+const CLEAN: u32 = 1;
+const REPAIRED: u32 = 2;
+
+/// What a plan file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanHeader {
+    /// Bytes of a page: the block size of the file system.
+    pub page_bytes: u32,
+    /// Bytes of the device, from where the file system begins.
+    pub size_bytes: u64,
+    /// Pages that change.
+    pub pages: u64,
+    /// Whether the file system is clean afterwards.
+    pub clean: bool,
+    /// Whether damage is mended.
+    pub repaired: bool,
+    /// Findings that are left.
+    pub left: u32,
+    /// Changes, as a report counts them.
+    pub changes: u64,
+    /// UUID of the file system.
+    pub uuid: [u8; 16],
+    /// Hash of the primary superblock before; zeroes if it could not be read.
+    superblock: [u8; 16],
+}
+
+/// Why a plan file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanFileError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is no plan file, or a damaged one.
+    #[error("{}: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// It was made by a newer version.
+    #[error("{}: its format has version {version}, this program knows {VERSION}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// The device is not the one that was examined, or was used since.
+    #[error(
+        "the device is not what it was when the plan was made: {what}. Nothing was written; make \
+         a new plan"
+    )]
+    Changed {
+        /// What differs.
+        what: String,
+    },
+    /// The device or the staging area failed.
+    #[error("cannot stage the plan: {0}; nothing was written")]
+    Stage(io::Error),
+}
+
+fn hash(bytes: &[u8]) -> [u8; 16] {
+    let mut hasher = SipHasher24::new();
+    hasher.write(bytes);
+    hasher.finish128().as_bytes()
+}
+
+fn hash_of_superblock(device: &dyn ReadBlocks) -> [u8; 16] {
+    superblock_of(device).map_or([0; 16], |bytes| hash(bytes.as_slice()))
+}
+
+impl PlanHeader {
+    fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.page_bytes.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.size_bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.pages.to_le_bytes());
+        bytes[32..48].copy_from_slice(&self.superblock);
+        let flags = u32::from(self.clean) * CLEAN | u32::from(self.repaired) * REPAIRED;
+        bytes[48..52].copy_from_slice(&flags.to_le_bytes());
+        bytes[52..56].copy_from_slice(&self.left.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.changes.to_le_bytes());
+        bytes[64..80].copy_from_slice(&self.uuid);
+        let sum = crc32c(!0, &bytes[..CHECKSUM_AT]);
+        bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// The header in `bytes`, or what is wrong with it; a version that is not ours as `Ok(Err)`.
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Result<Self, u32>, &'static str> {
+        if bytes[..8] != MAGIC {
+            return Err("this is no plan of a repair");
+        }
+        let version = u32_at(bytes, 8);
+        if version != VERSION {
+            return Ok(Err(version));
+        }
+        if u32_at(bytes, CHECKSUM_AT) != crc32c(!0, &bytes[..CHECKSUM_AT]) {
+            return Err("the checksum of its header is wrong");
+        }
+        let flags = u32_at(bytes, 48);
+        let header = Self {
+            page_bytes: u32_at(bytes, 12),
+            size_bytes: u64_at(bytes, 16),
+            pages: u64_at(bytes, 24),
+            superblock: sixteen(bytes, 32),
+            clean: flags & CLEAN != 0,
+            repaired: flags & REPAIRED != 0,
+            left: u32_at(bytes, 52),
+            changes: u64_at(bytes, 56),
+            uuid: sixteen(bytes, 64),
+        };
+        let size = header.page_bytes;
+        if !(1024..=65536).contains(&size) || !size.is_power_of_two() {
+            return Err("its page size is impossible");
+        }
+        Ok(Ok(header))
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..at + 4].iter().rev().fold(0, |value, &byte| value << 8 | u32::from(byte))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+fn sixteen(bytes: &[u8], at: usize) -> [u8; 16] {
+    std::array::from_fn(|index| bytes[at + index])
+}
+
+/// Saves a staged repair in a new file. Returns its header.
+///
+/// # Errors
+/// [`PlanFileError`]: the file exists or cannot be written (then none is left behind), or a staged
+/// block cannot be read.
+pub fn save(
+    repair: &Repair<'_>,
+    device: &dyn ReadBlocks,
+    path: &Path,
+) -> Result<PlanHeader, PlanFileError> {
+    let failed = |source| PlanFileError::File { path: path.to_owned(), source };
+    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    let saved = write(repair, device, &file, path);
+    if saved.is_err() {
+        // What is left of it is no plan; if it stays, its end is missing and it is refused.
+        let _ = fs::remove_file(path);
+    }
+    saved
+}
+
+fn write(
+    repair: &Repair<'_>,
+    device: &dyn ReadBlocks,
+    file: &File,
+    path: &Path,
+) -> Result<PlanHeader, PlanFileError> {
+    let failed = |source| PlanFileError::File { path: path.to_owned(), source };
+    let staged = &repair.staged;
+    let mut pages = Pages { page_bytes: staged.page_bytes(), size_bytes: device.size_bytes() };
+    let mut changed = Vec::new();
+    for offset in staged.staged_offsets() {
+        let (new, old) = pages.both(staged, device, offset)?;
+        if old.as_ref() != Some(&new) {
+            changed.push(offset);
+        }
+    }
+    let header = PlanHeader {
+        // Came from a u32.
+        page_bytes: staged.page_bytes() as u32,
+        size_bytes: device.size_bytes(),
+        pages: changed.len() as u64,
+        clean: repair.is_clean(),
+        repaired: repair.repaired(),
+        left: u32::try_from(repair.left.len()).unwrap_or(u32::MAX),
+        changes: repair.deeds.len() as u64,
+        uuid: repair.after.superblock.uuid,
+        superblock: hash_of_superblock(device),
+    };
+    let mut out = Hashed { inner: BufWriter::new(file), hasher: SipHasher24::new() };
+    out.write_all(&header.encode()).map_err(failed)?;
+    for offset in changed {
+        let (new, old) = pages.both(staged, device, offset)?;
+        let mut record = [0; RECORD_BYTES];
+        record[..8].copy_from_slice(&offset.to_le_bytes());
+        record[8..12].copy_from_slice(&(new.len() as u32).to_le_bytes());
+        let flags = if old.is_none() { UNREADABLE } else { 0 };
+        record[12..16].copy_from_slice(&flags.to_le_bytes());
+        record[16..].copy_from_slice(&old.map_or([0; 16], |old| hash(&old)));
+        out.write_all(&record).and_then(|()| out.write_all(&new)).map_err(failed)?;
+    }
+    let sum = out.hasher.finish128().as_bytes();
+    let mut inner = out.inner;
+    inner
+        .write_all(&sum)
+        .and_then(|()| inner.write_all(&END))
+        .and_then(|()| inner.flush())
+        .and_then(|()| file.sync_all())
+        .map_err(failed)?;
+    Ok(header)
+}
+
+/// Reads pages of two devices.
+struct Pages {
+    page_bytes: u64,
+    size_bytes: u64,
+}
+
+impl Pages {
+    /// The staged page at `offset`, and the one on the device if it can be read.
+    #[allow(clippy::type_complexity)] // a page and perhaps another
+    fn both(
+        &mut self,
+        staged: &dyn ReadBlocks,
+        device: &dyn ReadBlocks,
+        offset: u64,
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>), PlanFileError> {
+        // At most a page, whose size came from 32 bits.
+        let len = self.page_bytes.min(self.size_bytes.saturating_sub(offset)) as usize;
+        let (mut new, mut old) = (vec![0; len], vec![0; len]);
+        staged.read_at(offset, &mut new).map_err(PlanFileError::Stage)?;
+        let readable = device.read_at(offset, &mut old).is_ok();
+        Ok((new, readable.then_some(old)))
+    }
+}
+
+/// A stream whose bytes are hashed on their way.
+struct Hashed<I> {
+    inner: I,
+    hasher: SipHasher24,
+}
+
+impl<W: Write> Hashed<W> {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.write(bytes);
+        self.inner.write_all(bytes)
+    }
+}
+
+impl<R: Read> Hashed<R> {
+    fn read_exact(&mut self, into: &mut [u8]) -> io::Result<()> {
+        self.inner.read_exact(into)?;
+        self.hasher.write(into);
+        Ok(())
+    }
+}
+
+/// Stages what a plan file holds over `device`. The whole file has been verified when this returns.
+///
+/// # Errors
+/// [`PlanFileError`]: the file is damaged, or the device is not what it was.
+pub fn stage<'d>(
+    path: &Path,
+    device: &'d dyn ReadBlocks,
+    staging_bytes: u64,
+) -> Result<(PlanHeader, Overlay<&'d dyn ReadBlocks>), PlanFileError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::UnexpectedEof => damaged(path, "it is cut off"),
+        _ => PlanFileError::File { path: path.to_owned(), source },
+    };
+    let file = File::open(path).map_err(failed)?;
+    let mut input = Hashed { inner: BufReader::new(file), hasher: SipHasher24::new() };
+    let mut bytes = [0; HEADER_BYTES];
+    input.read_exact(&mut bytes).map_err(failed)?;
+    let header = PlanHeader::decode(&bytes)
+        .map_err(|what| damaged(path, what))?
+        .map_err(|version| PlanFileError::Version { path: path.to_owned(), version })?;
+    if header.size_bytes != device.size_bytes() {
+        let (then, now) = (header.size_bytes, device.size_bytes());
+        return Err(changed(format!("it had {then} bytes and has {now}")));
+    }
+    if header.superblock != hash_of_superblock(device) {
+        return Err(changed("its superblock is another one".to_owned()));
+    }
+    let spill = SpillOptions::in_temporary_folder(staging_bytes);
+    let staged = Overlay::with_spill(device, header.page_bytes, spill);
+    let page_bytes = u64::from(header.page_bytes);
+    let (mut next, mut old, mut new) = (0, Vec::new(), Vec::new());
+    for _ in 0..header.pages {
+        let mut record = [0; RECORD_BYTES];
+        input.read_exact(&mut record).map_err(failed)?;
+        let (offset, len, flags) = (u64_at(&record, 0), u32_at(&record, 8), u32_at(&record, 12));
+        let whole = page_bytes.min(header.size_bytes.saturating_sub(offset));
+        if offset < next
+            || !offset.is_multiple_of(page_bytes)
+            || u64::from(len) != whole
+            || len == 0
+        {
+            return Err(damaged(path, "a page in it is out of place"));
+        }
+        // Not past the size of the device, and so not past u64.
+        next = offset + whole;
+        // At most a page.
+        old.resize(whole as usize, 0);
+        new.resize(whole as usize, 0);
+        input.read_exact(&mut new).map_err(failed)?;
+        if flags & UNREADABLE == 0 {
+            device.read_at(offset, &mut old).map_err(PlanFileError::Stage)?;
+            if hash(&old) != sixteen(&record, 16) {
+                return Err(changed(format!("the block at byte {offset} is another one")));
+            }
+        }
+        floe_blockdev::WriteBlocks::write_at(&staged, offset, &new)
+            .map_err(PlanFileError::Stage)?;
+    }
+    let sum = input.hasher.finish128().as_bytes();
+    let mut end = [0; 24];
+    input.inner.read_exact(&mut end).map_err(failed)?;
+    if end[..16] != sum || end[16..] != END {
+        return Err(damaged(path, "its checksum is wrong"));
+    }
+    if input.inner.read(&mut end).map_err(failed)? != 0 {
+        return Err(damaged(path, "something follows its end"));
+    }
+    Ok((header, staged))
+}
+
+fn damaged(path: &Path, what: &'static str) -> PlanFileError {
+    PlanFileError::Damaged { path: path.to_owned(), what }
+}
+
+fn changed(what: String) -> PlanFileError {
+    PlanFileError::Changed { what }
+}
