@@ -12,9 +12,9 @@ use floe_check::{
 };
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::Compat;
-use floe_format::{BlockNr, InodeNr};
+use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use crate::edit::{Edit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
 use crate::failure::Failure;
 use crate::fixes;
 use crate::plan::{Plan, plan};
@@ -278,6 +278,10 @@ impl<'s> Session<'s> {
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
         }
+        if let Some(problem) = self.misplaced_root(examination, &wanted) {
+            let edit = Edit::Group { group: GroupNr(0), edit: GroupEdit::PlaceInodeTable };
+            wanted.insert(edit, Some(problem));
+        }
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
             self.journal_dropped = false;
             wanted.insert(Edit::Journal(JournalEdit::Create), None);
@@ -290,6 +294,24 @@ impl<'s> Session<'s> {
             self.options.check.block_size = None;
         }
         Ok(Next::Again)
+    }
+
+    /// The finding that the root is gone, if it is accepted and a backup descriptor says where it is.
+    fn misplaced_root(
+        &self,
+        examination: &Examination<'_>,
+        wanted: &BTreeMap<Edit, Option<Problem>>,
+    ) -> Option<Problem> {
+        let gone = |problem: &&Problem| {
+            matches!(
+                problem,
+                Problem::RootInodeMissing { .. } | Problem::RootInodeNotDirectory { .. }
+            )
+        };
+        let problem = wanted.values().flatten().find(gone)?;
+        let now = self.options.check.now_seconds;
+        let stage = Stage::new(self.staged, examination, now, self.options.random);
+        (self.rounds <= 2 && fixes::backup_knows_root(&stage)).then(|| problem.clone())
     }
 
     /// The edits that findings ask for and the policy accepts, each with the first such finding.

@@ -1,10 +1,12 @@
 //! Group descriptors, and the bitmaps and inode tables that they place.
 
+use floe_blockdev::ReadBlocks;
 use floe_check::descriptors;
 use floe_check::problem::Findings;
 use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
+use floe_format::ext::inode::{FileType, Inode};
 use floe_format::features::Incompat;
-use floe_format::{BlockNr, BlockRun, GroupNr};
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::edit::GroupEdit;
 use crate::failure::Failure;
@@ -174,6 +176,23 @@ fn place_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
     stage.write_backups();
     stage.note(format!("{group}: a new, empty inode table was made in {start}"));
     Ok(())
+}
+
+/// Whether a backup puts the first inode table where a root directory is, while the one in use leads to
+/// none: then it is the descriptor that is wrong, not every inode of the group.
+pub(crate) fn backup_knows_root(stage: &Stage<'_>) -> bool {
+    let (geometry, first) = (&stage.geometry, GroupNr(0));
+    let len_blocks = u64::from(geometry.inode_table_blocks);
+    let Some(table) = in_backup(stage, first).map(|desc| desc.inode_table) else { return false };
+    let index = u64::from(InodeNr::ROOT.0 - 1);
+    let offset = geometry.offset_bytes(table) + index * u64::from(geometry.inode_size);
+    let mut raw = vec![0; geometry.inode_size as usize];
+    table != stage.group(first).inode_table
+        && is_sound(stage, first, BlockRun::new(table, len_blocks))
+        && stage.overlay.read_at(offset, &mut raw).is_ok()
+        && Inode::decode(&raw).is_some_and(|root| {
+            root.file_type() == Some(FileType::Directory) && root.base.links_count >= 2
+        })
 }
 
 fn move_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {

@@ -79,8 +79,10 @@ fn restore_or_drop(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let volume = &stage.evidence.volume;
     let (found, _) =
         journal::find(&stage.overlay, stage.superblock(), &volume.geometry, &volume.groups, None);
-    if let Some(JournalPlace::InodeBackup(inode)) = found.map(|journal| journal.place) {
-        return restore(stage, inode);
+    if let Some(JournalPlace::InodeBackup(_)) = found.map(|journal| journal.place) {
+        // Whatever number the superblock gives: the hidden inode is the one for it.
+        stage.superblock_mut().journal_inum = InodeNr::JOURNAL.0;
+        return restore(stage, InodeNr::JOURNAL);
     }
     forget(stage);
     let sb = stage.superblock_mut();

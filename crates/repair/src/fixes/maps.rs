@@ -93,8 +93,11 @@ fn with_long_extents_cut(
         return None;
     }
     let is_removed = |extent: &Extent| removed.contains(&(extent.logical, extent.run.start));
-    let mut at = 0;
+    let (mut at, mut cut) = (0, false);
     while at < map.runs.len() {
+        if is_removed(&map.runs[at]) {
+            return None;
+        }
         let covered = map.runs[at + 1..].iter().take_while(|extent| is_removed(extent)).count();
         if covered > 0 {
             let (long, behind) = (map.runs[at], &map.runs[at + 1..=at + covered]);
@@ -113,10 +116,11 @@ fn with_long_extents_cut(
             // Nor does it reach into the blocks of the next.
             let apart = if covers { first.run.start.0 - long.run.start.0 } else { len };
             map.runs[at].run.len_blocks = len.min(apart).max(1);
+            cut = true;
         }
         at += covered + 1;
     }
-    Some(map)
+    cut.then_some(map)
 }
 
 /// Whether an edit makes a hole of a pointer.
