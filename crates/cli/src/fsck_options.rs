@@ -199,6 +199,10 @@ impl Options {
         if self.no && self.optimize_dirs {
             return Err("-n changes nothing, -D does".to_owned());
         }
+        let extends = self.optimize_dirs || self.has_extended("bmap2extent");
+        if extends && self.has_extended("fixes_only") {
+            return Err("fixes_only mends and does nothing else, -D and bmap2extent do".to_owned());
+        }
         if self.block_size.is_some() && self.superblock.is_none() {
             // e2fsck takes it and ignores it; so do we.
             return Ok(Self { block_size: None, ..self });
@@ -256,6 +260,8 @@ mod tests {
             "-n -y dev",
             "-p -n dev",
             "-n -D dev",
+            "-yD -E fixes_only dev",
+            "-y -E bmap2extent,fixes_only dev",
             "-nc dev",
             "-b dev",
             "-b x dev",

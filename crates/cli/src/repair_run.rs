@@ -15,7 +15,7 @@ use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarge
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
 use floe_repair::report::{Account, Ending, human, json};
-use floe_repair::{Repair, RepairError, RepairOptions};
+use floe_repair::{Extras, Repair, RepairError, RepairOptions};
 
 use crate::check_run::now_seconds;
 use crate::device::Source;
@@ -38,6 +38,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) plan: Option<&'a Path>,
     /// Where the old content of what is written is saved.
     pub(crate) undo: Option<&'a Path>,
+    /// What is done besides mending.
+    pub(crate) extras: Extras,
 }
 
 /// Why a repair ended without an account.
@@ -115,6 +117,7 @@ impl RepairRun<'_> {
                 now_seconds: now_seconds(),
             },
             random: random()?,
+            extras: self.extras,
             ..RepairOptions::default()
         };
         Ok(floe_repair::repair(device, &options, policy))
@@ -220,7 +223,7 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
 fn outcome(repair: &Repair<'_>) -> Outcome {
     Outcome {
         repaired: repair.repaired(),
-        damaged: !repair.is_clean() || repair.halted.is_some(),
+        damaged: !repair.is_clean() || !repair.left.is_empty() || repair.halted.is_some(),
         ..Outcome::CLEAN
     }
 }

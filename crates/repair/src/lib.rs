@@ -8,6 +8,7 @@ pub mod build;
 pub mod commit;
 pub mod describe;
 pub mod edit;
+pub mod extras;
 pub mod failure;
 pub mod file_map;
 pub mod fixes;
@@ -20,4 +21,5 @@ pub mod stage;
 pub mod undo;
 
 pub use edit::Edit;
+pub use extras::Extras;
 pub use session::{Deed, Reason, Repair, RepairError, RepairOptions, repair};

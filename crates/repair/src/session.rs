@@ -1,20 +1,22 @@
 //! A repair from the first look to the staged file system: examine, plan, stage, examine again, until
 //! nothing is left that could be mended. Nothing is written to the device.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, WriteBlocks};
+use floe_check::inode_pass::Totals;
 use floe_check::open::{Opened, open};
 use floe_check::problem::{Findings, Weight};
-use floe_check::report::JournalState;
+use floe_check::report::{JournalState, in_order};
 use floe_check::{
     CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine, recovery,
 };
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
-use floe_format::features::Compat;
+use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
+use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
 use crate::plan::{Plan, plan};
@@ -35,11 +37,18 @@ pub struct RepairOptions<'a> {
     pub staging_bytes: u64,
     /// Random bytes, for a UUID where there is none.
     pub random: [u8; 16],
+    /// What is done besides mending.
+    pub extras: Extras,
 }
 
 impl Default for RepairOptions<'_> {
     fn default() -> Self {
-        Self { check: CheckOptions::default(), staging_bytes: 256 << 20, random: [0; 16] }
+        Self {
+            check: CheckOptions::default(),
+            staging_bytes: 256 << 20,
+            random: [0; 16],
+            extras: Extras::default(),
+        }
     }
 }
 
@@ -58,6 +67,8 @@ pub struct Deed {
     pub notes: Vec<String>,
     /// The round it was made in, from 1 on.
     pub round: u32,
+    /// No damage asked for it: it is part of [`RepairOptions::extras`], or follows from one.
+    pub extra: bool,
 }
 
 /// Why a finding is still there.
@@ -124,7 +135,8 @@ impl Repair<'_> {
         if self.halted.is_some() {
             return false;
         }
-        !self.deeds.is_empty() || matches!(self.journal, JournalState::Replayed { .. })
+        self.deeds.iter().any(|deed| !deed.extra)
+            || matches!(self.journal, JournalState::Replayed { .. })
     }
 }
 
@@ -182,6 +194,14 @@ struct Session<'s> {
     /// What recovery found: it is not found again afterwards.
     of_recovery: Findings,
     rounds: u32,
+    /// What is still to be done besides mending.
+    steps: VecDeque<Step>,
+    /// One of them was made: what is found from then on follows from it.
+    extra: bool,
+    /// Sharing of blocks was forbidden, and files are getting their own.
+    unsharing: bool,
+    /// What was asked for and could not be done.
+    not_done: Vec<(Problem, Reason)>,
 }
 
 /// What follows an examination.
@@ -214,6 +234,10 @@ impl<'s> Session<'s> {
             root_is_lost_found: false,
             of_recovery: Findings::default(),
             rounds: 0,
+            steps: options.extras.steps().into(),
+            extra: false,
+            unsharing: false,
+            not_done: Vec::new(),
         }
     }
 
@@ -222,6 +246,9 @@ impl<'s> Session<'s> {
         loop {
             self.rounds += 1;
             let opened = self.recover()?;
+            if self.options.extras.journal_only {
+                return Ok(self.recovered(opened));
+            }
             let used_backup = opened.used_backup.is_some();
             let found = std::mem::take(&mut self.of_recovery);
             let recovery_failed =
@@ -260,6 +287,37 @@ impl<'s> Session<'s> {
         Ok(open(self.staged, &options)?)
     }
 
+    /// The end of a repair that only replays the journal: recovery has marked the superblock, and
+    /// what it found is all that is known.
+    fn recovered(self, opened: Opened) -> Outcome {
+        let found = in_order(self.of_recovery);
+        let left = found
+            .iter()
+            .filter(|problem| problem.row().weight > Weight::Remark)
+            .map(|problem| (problem.clone(), Reason::Impossible("only the journal was asked for")))
+            .collect();
+        let report = Report {
+            found,
+            superblock: opened.superblock,
+            geometry: opened.geometry,
+            used_backup: opened.used_backup,
+            totals: Totals::default(),
+            clusters_used: 0,
+            journal: self.journal,
+            paths: BTreeMap::new(),
+            phases: Vec::new(),
+        };
+        Outcome {
+            before: report.clone(),
+            after: report,
+            deeds: self.deeds,
+            left,
+            halted: None,
+            journal: self.journal,
+            rounds: self.rounds,
+        }
+    }
+
     /// One round: the first phase that has something to do is done.
     fn round(
         &mut self,
@@ -285,6 +343,9 @@ impl<'s> Session<'s> {
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
             self.journal_dropped = false;
             wanted.insert(Edit::Journal(JournalEdit::Create), None);
+        }
+        if wanted.is_empty() {
+            wanted = self.extras(examination).into_iter().map(|edit| (edit, None)).collect();
         }
         let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
         self.make(examination, phase, wanted)?;
@@ -314,13 +375,42 @@ impl<'s> Session<'s> {
         (self.rounds <= 2 && fixes::backup_knows_root(&stage)).then(|| problem.clone())
     }
 
+    /// The next step besides mending, when nothing is left to mend.
+    fn extras(&mut self, examination: &Examination<'_>) -> Vec<Edit> {
+        let report = &examination.report;
+        if !is_sound(report) {
+            // There was no room to give every file its own blocks: sharing stays legal.
+            return if self.unsharing { self.share_again(report) } else { Vec::new() };
+        }
+        self.unsharing = false;
+        while let Some(step) = self.steps.pop_front() {
+            let edits = step.edits(examination);
+            if !edits.is_empty() {
+                self.extra = true;
+                self.unsharing = step == Step::UnshareBlocks;
+                return edits;
+            }
+        }
+        Vec::new()
+    }
+
+    fn share_again(&mut self, report: &Report) -> Vec<Edit> {
+        self.unsharing = false;
+        let shared = |problem: &&Problem| matches!(problem, Problem::MultiplyClaimedFile { .. });
+        for problem in report.found.iter().filter(shared) {
+            self.not_done.push((problem.clone(), self.reason(problem)));
+        }
+        let bits = RoCompat::SHARED_BLOCKS.bits();
+        vec![Edit::Superblock(SuperblockEdit::SetRoCompat(bits))]
+    }
+
     /// The edits that findings ask for and the policy accepts, each with the first such finding.
     fn wanted(&mut self, report: &Report) -> BTreeMap<Edit, Option<Problem>> {
         let mut plans: Vec<(&Problem, Vec<Edit>)> = Vec::new();
         let mut deleting = false;
         for problem in &report.found {
             let tries = self.tries.get(problem).copied().unwrap_or(0);
-            if tries >= MOST_TRIES {
+            if tries >= MOST_TRIES || self.options.extras.skips(problem) {
                 continue;
             }
             match (plan(problem), problem) {
@@ -328,11 +418,10 @@ impl<'s> Session<'s> {
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
                     if self.without_space.contains(problem) =>
                 {
-                    if !deleting && self.policy.may_delete(problem) {
-                        deleting = true;
-                        let edit = InodeEdit::Clear;
-                        plans.push((problem, vec![Edit::Inode { inode, edit }]));
-                    }
+                    let goes = !deleting && !self.unsharing && self.policy.may_delete(problem);
+                    deleting |= goes;
+                    let deletion = Edit::Inode { inode, edit: InodeEdit::Clear };
+                    plans.extend(goes.then(|| (problem, vec![deletion])));
                 }
                 (Plan::Edits(edits), _) => plans.push((problem, edits)),
                 _ => {}
@@ -343,7 +432,10 @@ impl<'s> Session<'s> {
             .filter(|(problem, _)| !self.decided.contains_key(*problem))
             .map(|(problem, _)| (*problem).clone())
             .collect();
-        if !new.is_empty() {
+        if self.unsharing {
+            // Whoever asked for it said yes.
+            self.decided.extend(new.into_iter().map(|problem| (problem, true)));
+        } else if !new.is_empty() {
             match self.policy.decide(&new, report) {
                 Decision::Each(answers) => self.decided.extend(new.into_iter().zip(answers)),
                 Decision::Halt(problem) => {
@@ -403,8 +495,8 @@ impl<'s> Session<'s> {
                 && stage.superblock().feature_compat & Compat::HAS_JOURNAL.bits() == 0;
             let inode = problem.as_ref().and_then(Problem::inode);
             let path = inode.and_then(|inode| examination.report.paths.get(&inode).cloned());
-            let (loss, round) = (edit.loss(), self.rounds);
-            self.deeds.push(Deed { problem, edit, loss, path, notes, round });
+            let (loss, round, extra) = (edit.loss(), self.rounds, self.extra);
+            self.deeds.push(Deed { problem, edit, loss, path, notes, round, extra });
         }
         stage.finish()?;
         Ok(())
@@ -438,7 +530,8 @@ impl<'s> Session<'s> {
             }
             let (loss, round) = (edit.loss(), self.rounds);
             let problem = Some(problem.clone());
-            self.deeds.push(Deed { problem, edit, loss, path: None, notes: Vec::new(), round });
+            let (path, notes) = (None, Vec::new());
+            self.deeds.push(Deed { problem, edit, loss, path, notes, round, extra: false });
         }
         Ok(true)
     }
@@ -456,6 +549,7 @@ impl<'s> Session<'s> {
             .iter()
             .filter(|problem| problem.row().weight > Weight::Remark)
             .map(|problem| (problem.clone(), self.reason(problem)))
+            .chain(self.not_done.iter().cloned())
             .collect();
         let Self { deeds, halted, journal, rounds, .. } = self;
         // Nothing of a repair that halted is used.
@@ -473,6 +567,13 @@ impl<'s> Session<'s> {
             (Some(true), None) => Reason::CameBack,
         }
     }
+}
+
+/// Whether nothing is wrong but what is settled at the end.
+fn is_sound(report: &Report) -> bool {
+    report.found.iter().all(|problem| {
+        problem.row().weight <= Weight::Remark || matches!(plan(problem), Plan::AtTheEnd)
+    })
 }
 
 /// What a superblock says after a check: of a clean file system that it is, and when.

@@ -1,8 +1,7 @@
 //! `floe fsck`: e2fsck's command line, for scripts and for `fsck`.
 //!
-//! Only what reads is there. `-n` judges the raw disk as `e2fsck -n` does, without the changes that
-//! are still in the journal; without `-n` they are replayed in memory. `-y` and `-p` would repair,
-//! which this version cannot: they are refused before anything is looked at.
+//! `-n` judges the raw disk as `e2fsck -n` does, without the changes that are still in the journal;
+//! `-y` and `-p` repair.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,6 +11,7 @@ use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_repair::Extras;
 use floe_repair::policy::{Preen, Yes};
 
 use crate::check_run::{Run, now_seconds};
@@ -45,12 +45,14 @@ const TOLERATED_BY_N: &[u32] = &[
 ];
 
 const USAGE: &str = "\
-usage: floe fsck [-n] [-f] [-v] [-t] [-b superblock] [-B blocksize] [-j external-journal]
-                 [-E extended-options] [-C fd] device
+usage: floe fsck [-n | -y | -p] [-f] [-D] [-v] [-t] [-b superblock] [-B blocksize]
+                 [-j external-journal] [-z undo-file] [-E extended-options] [-C fd]
+                 device
 
-e2fsck's command line, as far as it reads: -y, -p, -a, -c, -D, -l and -L would change the file
-system, which this version cannot. -n leaves out the journal, as e2fsck does. Exit codes are
-e2fsck's: 0 clean, 4 damage left, 8 failed, 16 wrong command line.";
+e2fsck's command line. -c, -l and -L, which change the list of bad blocks, are refused. -n leaves
+out the journal, as e2fsck does. -z saves what is written over, for floe undo. -E discard is taken
+and does nothing. Exit codes are e2fsck's: 0 clean, 1 repaired, 4 damage left, 8 failed, 16 wrong
+command line.";
 
 /// Check with e2fsck's command line.
 #[derive(Debug, clap::Args)]
@@ -78,28 +80,37 @@ pub(crate) fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Resul
         eprintln!("floe fsck {}", env!("CARGO_PKG_VERSION"));
         return Ok(Outcome::CLEAN);
     }
-    if let Some(wish) = writes(&options) {
+    if options.bad_blocks {
         eprintln!(
-            "floe fsck: {wish} changes the file system, and this version only reads. Nothing was \
-             looked at or changed. Use -n to check."
+            "floe fsck: -c, -l and -L change the list of bad blocks, which this version cannot. \
+             Nothing was looked at or changed."
+        );
+        return Ok(Outcome::FAILED);
+    }
+    let asks = options.optimize_dirs
+        || ["journal_only", "unshare_blocks", "bmap2extent"]
+            .iter()
+            .any(|name| options.has_extended(name));
+    if asks && !(options.no || options.yes || options.preen) {
+        eprintln!(
+            "floe fsck: -D and the -E options that change the file system need -y or -p. Nothing \
+             was looked at or changed."
         );
         return Ok(Outcome::FAILED);
     }
     check(&options, out)
 }
 
-/// The option that would have to write, if there is one.
-fn writes(options: &Options) -> Option<&'static str> {
-    if options.bad_blocks {
-        Some("-c, -l or -L")
-    } else if options.optimize_dirs {
-        Some("-D")
-    } else if options.has_extended("journal_only") && !options.no {
-        Some("-E journal_only")
-    } else if options.has_extended("unshare_blocks") && !options.no {
-        Some("-E unshare_blocks")
-    } else {
-        None
+/// What is done besides mending.
+fn extras(options: &Options) -> Extras {
+    let fixes_only = options.has_extended("fixes_only");
+    Extras {
+        journal_only: options.has_extended("journal_only"),
+        unshare_blocks: options.has_extended("unshare_blocks"),
+        to_extents: options.has_extended("bmap2extent"),
+        rebuild_directories: options.optimize_dirs,
+        index_directories: !fixes_only,
+        shrink_extent_trees: !fixes_only && !options.has_extended("no_optimize_extents"),
     }
 }
 
@@ -111,23 +122,30 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
     };
     // As e2fsck: -n may look at a mounted file system; anything else must not.
     let in_use = source.mind_users(if options.no { InUse::Warn } else { InUse::Refuse })?;
-    let may_skip = !options.force && options.superblock.is_none();
-    if let Some(line) = may_skip.then(|| clean_by_its_records(&source)).flatten() {
-        writeln!(out, "{line}")?;
-        return Ok(Outcome::CLEAN);
-    }
-    if options.yes || options.preen {
-        let run = RepairRun {
-            source: &source,
-            threads: floe_exec::default_threads(),
-            external_journal: options.journal.as_deref(),
-            verbose: options.verbose,
-            json: false,
-            dry_run: false,
-            plan: None,
-            undo: options.undo.as_deref(),
+    let extras = extras(options);
+    let repairs = options.yes || options.preen;
+    let only_journal = extras.journal_only && repairs;
+    let may_skip =
+        !(options.force || extras.unshare_blocks || only_journal) && options.superblock.is_none();
+    let clean = may_skip.then(|| clean_by_its_records(&source)).flatten();
+    // A replay that fails makes a check due: two repairs would need two undo files.
+    let one_run = |clean: &CleanByItsRecords| options.undo.is_none() || !clean.needs_recovery;
+    if let Some(clean) = clean.filter(one_run) {
+        let replayed = if repairs && clean.needs_recovery {
+            let extras = Extras { journal_only: true, ..extras };
+            repair(options, &source, extras, out)?
+        } else {
+            Outcome::CLEAN
         };
-        return if options.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) };
+        if replayed == Outcome::CLEAN {
+            let pending = clean.needs_recovery && !repairs;
+            let more = if pending { " The journal holds changes not yet in place." } else { "" };
+            writeln!(out, "{}{more}", clean.line)?;
+            return Ok(Outcome::CLEAN);
+        }
+    }
+    if repairs {
+        return repair(options, &source, extras, out);
     }
     let run = Run {
         source: &source,
@@ -143,9 +161,39 @@ fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
     run.run(out)
 }
 
+fn repair(
+    options: &Options,
+    source: &Source,
+    extras: Extras,
+    out: &mut impl Write,
+) -> anyhow::Result<Outcome> {
+    let run = RepairRun {
+        source,
+        threads: floe_exec::default_threads(),
+        external_journal: options.journal.as_deref(),
+        verbose: options.verbose,
+        json: false,
+        dry_run: false,
+        plan: None,
+        undo: options.undo.as_deref(),
+        extras,
+    };
+    let outcome = if options.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) }?;
+    // As e2fsck: a journal that was replayed is no damage that was mended.
+    Ok(Outcome { repaired: outcome.repaired && !extras.journal_only, ..outcome })
+}
+
+/// A file system that claims to be clean.
+struct CleanByItsRecords {
+    /// What to say instead of checking it.
+    line: String,
+    /// Its journal holds changes that are not in place.
+    needs_recovery: bool,
+}
+
 /// What to say instead of checking, if the file system claims to be clean and no check is due: the
 /// rules of e2fsck (`problems/README.md`, "Full check or skip"). `None`: check.
-fn clean_by_its_records(source: &Source) -> Option<String> {
+fn clean_by_its_records(source: &Source) -> Option<CleanByItsRecords> {
     let device = source.open().ok()?;
     let reader = Reader::open(&device, None, None).ok()?;
     let superblock = &reader.superblock;
@@ -165,20 +213,17 @@ fn clean_by_its_records(source: &Source) -> Option<String> {
     if opened.found.0.iter().any(|problem| problem.row().weight > Weight::Remark) {
         return None;
     }
-    let replay = if superblock.features().incompat.contains(Incompat::RECOVER) {
-        " The journal holds changes not yet in place."
-    } else {
-        ""
-    };
-    Some(format!(
+    let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
+    let line = format!(
         "{}: clean by its own records, so not checked (-f checks anyway). {} of {} inodes and {} \
-         of {} blocks in use.{replay}",
+         of {} blocks in use.",
         source.name(),
         superblock.inodes_count.saturating_sub(superblock.free_inodes_count),
         superblock.inodes_count,
         superblock.blocks_count().saturating_sub(superblock.free_blocks_count()),
         superblock.blocks_count(),
-    ))
+    );
+    Some(CleanByItsRecords { line, needs_recovery })
 }
 
 fn check_is_due(superblock: &Superblock, now_seconds: i64) -> bool {

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
+use floe_repair::Extras;
 use floe_repair::policy::{Preen, Yes};
 
 use crate::apply_plan::ApplyPlan;
@@ -93,6 +94,7 @@ impl Args {
             dry_run: self.dry_run,
             plan: self.plan.as_deref(),
             undo: self.undo.as_deref(),
+            extras: Extras::default(),
         };
         if self.preen {
             run.run(&mut Preen, out)

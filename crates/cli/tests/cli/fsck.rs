@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use floe_testkit::{build, tool};
+
 use super::{floe, floe_on, image};
 
 #[test]
@@ -26,16 +28,49 @@ fn an_unclean_state_is_checked() {
 }
 
 #[test]
-fn repairs_are_refused_and_change_nothing() {
+fn what_would_need_a_yes_is_refused_without_one() {
     let Some(image) = image("ext4-1k") else { return };
     image.write(1024 + 0x10, &[1, 0, 0, 0]).unwrap();
     let before = fs::read(image.path()).unwrap();
-    for flags in ["-D", "-c"] {
-        let ran = floe_on(&["fsck", flags], image.path());
-        assert_eq!(ran.code, 8, "{flags}: {}", ran.out);
-        assert!(ran.err.contains("only reads"), "{flags}: {}", ran.err);
+    for flags in [&["-D"][..], &["-f", "-E", "journal_only"], &["-E", "bmap2extent"], &["-yc"]] {
+        let ran = floe_on(&[&["fsck"], flags].concat(), image.path());
+        assert_eq!(ran.code, 8, "{flags:?}: {}", ran.out);
+        assert!(ran.err.contains("Nothing was looked at"), "{flags:?}: {}", ran.err);
     }
     assert!(fs::read(image.path()).unwrap() == before);
+}
+
+#[test]
+fn directories_are_written_anew_when_asked() {
+    let Some(image) = image("no-csum") else { return };
+    let before = fs::read(image.path()).unwrap();
+    assert_eq!(floe_on(&["fsck", "-yD"], image.path()).code, 0);
+    assert!(fs::read(image.path()).unwrap() == before, "without -f a clean one is skipped");
+    let ran = floe_on(&["fsck", "-fyvD"], image.path());
+    // Nothing was damaged.
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("Inode 2: /"), "{}", ran.out);
+    assert_eq!(floe_on(&["fsck", "-fn"], image.path()).code, 0);
+}
+
+#[test]
+fn a_clean_file_system_whose_journal_is_full_gets_it_replayed() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-fsck-").unwrap();
+    let data = folder.path().join("data");
+    fs::write(&data, [0x5a; 1024]).unwrap();
+    // Block 7000 of 8192 is free; what a log brings there changes nothing else.
+    let script = format!("jo\njw -b 7000 {}\njc\n", data.display());
+    build::debugfs(&image, &script).unwrap();
+    let ran = floe_on(&["fsck", "-n"], image.path());
+    assert!(ran.code == 0 && ran.out.contains("not yet in place"), "{}", ran.out);
+    let ran = floe_on(&["fsck", "-p"], image.path());
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("not checked"), "{}", ran.out);
+    let mut block = [0; 1024];
+    image.read(7000 * 1024, &mut block).unwrap();
+    assert_eq!(block, [0x5a; 1024]);
+    assert_eq!(floe_on(&["fsck", "-fn"], image.path()).code, 0);
 }
 
 #[test]

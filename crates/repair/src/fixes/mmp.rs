@@ -1,6 +1,6 @@
 //! The block against multiple mounts, written clean.
 
-use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_blockdev::WriteBlocks;
 use floe_format::BlockNr;
 use floe_format::Geometry;
 use floe_format::crc::Seed;
@@ -14,7 +14,7 @@ const INTERVAL: u16 = 5;
 /// Writes the block in `block` as that of a file system that nobody has mounted. A check cannot go on
 /// before, so this is made outside of rounds.
 pub(crate) fn clean(
-    device: &(impl ReadBlocks + WriteBlocks),
+    device: &impl WriteBlocks,
     geometry: &Geometry,
     seed: Seed,
     block: BlockNr,

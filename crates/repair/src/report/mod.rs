@@ -257,7 +257,7 @@ impl<'r> Account<'r> {
     pub fn verdict(&self) -> Verdict {
         if self.repair.halted.is_some() {
             Verdict::Halted
-        } else if !self.repair.is_clean() {
+        } else if !self.repair.is_clean() || !self.repair.left.is_empty() {
             Verdict::Left
         } else if self.repair.repaired() {
             Verdict::Repaired
