@@ -445,10 +445,9 @@ impl Edit {
                 InodeEdit::EmptyInline => Loss::Data,
                 _ => Loss::None,
             },
-            Self::Map { edit, .. } => match edit {
-                MapEdit::RemoveExtent { .. } | MapEdit::ZeroPointer { .. } => Loss::Data,
-                _ => Loss::None,
-            },
+            Self::Map {
+                edit: MapEdit::RemoveExtent { .. } | MapEdit::ZeroPointer { .. }, ..
+            } => Loss::Data,
             Self::Group { edit: GroupEdit::PlaceInodeTable, .. } => Loss::File,
             Self::CloneShared { .. } => Loss::Data,
             Self::Directory { edit: DirectoryEdit::Salvage | DirectoryEdit::Empty, .. }

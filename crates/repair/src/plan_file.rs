@@ -112,7 +112,7 @@ impl PlanHeader {
         bytes[16..24].copy_from_slice(&self.size_bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.pages.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.superblock);
-        let flags = u32::from(self.clean) * CLEAN | u32::from(self.repaired) * REPAIRED;
+        let flags = (u32::from(self.clean) * CLEAN) | (u32::from(self.repaired) * REPAIRED);
         bytes[48..52].copy_from_slice(&flags.to_le_bytes());
         bytes[52..56].copy_from_slice(&self.left.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.changes.to_le_bytes());

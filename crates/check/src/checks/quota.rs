@@ -26,8 +26,13 @@ pub fn check(volume: &Volume<'_>, usage: &QuotaUsage, found: &mut Findings) {
         (QuotaKind::Project, "project", superblock.prj_quota_inum),
     ];
     for (index, (kind, name, number)) in files.into_iter().enumerate() {
-        // 0: not tracked. An impossible number is reported with the superblock.
-        if number == 0 || number > volume.geometry.inodes_count {
+        // 0: not tracked.
+        if number == 0 {
+            continue;
+        }
+        if number > volume.geometry.inodes_count {
+            // Reported with the superblock; what is not there records nothing.
+            compare(name, &BTreeMap::new(), &usage.of_kind(index), found);
             continue;
         }
         let file = QuotaFile { volume, kind, name, inode: InodeNr(number) };
