@@ -2,7 +2,8 @@
 
 .PHONY: demo test fuzz tools clean
 
-# Builds Floe, makes a real ext4 image, damages copies of it, and checks them all.
+# Builds Floe, makes a real ext4 image, damages copies of it, checks, previews, repairs, has e2fsck
+# confirm it, and undoes.
 demo:
 	@xtask/tools.sh
 	@echo "Building Floe (release) ..."

@@ -83,7 +83,7 @@ fn fates_are_told_with_paths() {
 }
 
 #[test]
-fn nothing_but_the_cost_depends_on_threads() {
+fn neither_the_report_nor_the_bytes_depend_on_threads() {
     let Some(image) = populated() else { return };
     debugfs(&image, &["unlink d", "clri f", "sif g links_count 7", "freeb 400 20"]);
     let device: &dyn ReadBlocks = &image;
@@ -93,11 +93,17 @@ fn nothing_but_the_cost_depends_on_threads() {
         let staged = repair(device, &options, &mut Yes).unwrap();
         let mut account = Account::new(&staged, device, "x".into(), Ending::DryRun);
         account.cost = Cost::default();
-        (written(&account, true), json::account(&account, 1))
+        let mut bytes = vec![0; image.size() as usize];
+        staged.staged.read_at(0, &mut bytes).unwrap();
+        (written(&account, true), json::account(&account, 1), bytes)
     };
     let one = at(1);
-    assert_eq!(one, at(2));
-    assert_eq!(one, at(5));
+    for threads in [2, 3, 8, 16] {
+        let many = at(threads);
+        assert_eq!(one.0, many.0, "{threads} threads");
+        assert_eq!(one.1, many.1, "{threads} threads");
+        assert!(one.2 == many.2, "{threads} threads: other bytes");
+    }
 }
 
 #[test]

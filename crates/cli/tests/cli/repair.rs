@@ -62,7 +62,8 @@ fn a_dry_run_changes_nothing_and_says_what_is_done() {
         }
         for change in value["changes"].as_array_mut().unwrap() {
             let text = change["text"].as_str().unwrap();
-            change["text"] = text.replace("would be", "was").replace(" were ", " was ").into();
+            let text = text.replace("would be", "was").replace(" were ", " was ");
+            change["text"] = text.into();
         }
     }
     assert_eq!(dry, done);

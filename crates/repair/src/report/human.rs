@@ -155,10 +155,10 @@ fn one_change(
         }
     }
     if shown < change.causes.len() {
-        let more = change.causes.len() - shown;
-        writeln!(out, "  ... and {} more findings, for which", grouped(more as u64))?;
+        let more = (change.causes.len() - shown) as u64;
+        writeln!(out, "  ... and {} more finding{}", grouped(more), plural(more))?;
     }
-    write!(out, "      -> {}", change.deed.edit.describe(tense))?;
+    write!(out, "      -> {}", change.deed.describe(tense))?;
     if style.verbose {
         let (phase, round) = (change.deed.edit.phase().name(), change.deed.round);
         write!(out, " (round {round}, {phase})")?;
@@ -175,9 +175,11 @@ fn heading(fate: Fate, tense: Tense) -> String {
     match fate {
         Fate::Deleted => format!("These {were} deleted"),
         Fate::Cut => format!("These {were} cut: a part of the content is gone"),
-        Fate::Cloned => format!(
-            "These {were} given copies of blocks that others claim too: compare them with a backup"
-        ),
+        Fate::Cloned => {
+            "These shared blocks: each gets its own, and some hold data of another. Compare them \
+             with a backup"
+                .to_owned()
+        }
         Fate::Attributes => format!("These {were} stripped of extended attributes"),
         Fate::Name => format!("These names {were} removed or changed"),
         Fate::Moved => format!("These {were} put into lost+found"),

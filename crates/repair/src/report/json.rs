@@ -73,7 +73,7 @@ fn change(account: &Account<'_>, change: &Change<'_>) -> Value {
         "phase": deed.edit.phase().name(),
         "inode": inode.map(|inode| inode.0),
         "path": inode.and_then(|inode| account.path(inode)),
-        "text": deed.edit.describe(account.ending.tense()),
+        "text": deed.describe(account.ending.tense()),
         "loss": deed.fate().map_or("none", |_| deed.loss.name()),
         "notes": deed.notes,
         "codes": codes.collect::<Vec<_>>(),

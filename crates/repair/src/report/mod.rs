@@ -101,7 +101,7 @@ pub enum Fate {
     Deleted,
     /// A part of a file is gone.
     Cut,
-    /// A file got copies of blocks that another file claims too: one of them holds foreign data.
+    /// A file shared blocks with others: each has its own now, and one of them foreign data.
     Cloned,
     /// Extended attributes are gone.
     Attributes,
@@ -144,6 +144,19 @@ impl Deed {
             (Loss::Data, Edit::CloneShared { .. }) => Some(Fate::Cloned),
             (Loss::Data, _) => Some(Fate::Cut),
             (Loss::File, _) => Some(Fate::Deleted),
+        }
+    }
+
+    /// What was done, as a sentence without its full stop.
+    pub fn describe(&self, tense: Tense) -> String {
+        match self.edit {
+            // The last owner of shared blocks has nothing to copy.
+            Edit::CloneShared { .. } if self.notes.is_empty() => match tense {
+                Tense::Done => "it keeps its blocks: whoever claimed them too got copies",
+                Tense::Would => "it keeps its blocks: whoever claims them too would get copies",
+            }
+            .to_owned(),
+            _ => self.edit.describe(tense),
         }
     }
 
