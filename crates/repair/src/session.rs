@@ -466,8 +466,10 @@ impl<'s> Session<'s> {
         phase: Phase,
         wanted: BTreeMap<Edit, Option<Problem>>,
     ) -> Result<(), RepairError> {
+        let of_phase: BTreeMap<Edit, Option<Problem>> =
+            wanted.into_iter().filter(|(edit, _)| edit.phase() == phase).collect();
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) =
-            wanted.into_iter().filter(|(edit, _)| edit.phase() == phase).unzip();
+            without_hasty_deletions(of_phase).into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
         if self.root_is_lost_found {
@@ -574,6 +576,36 @@ fn is_sound(report: &Report) -> bool {
     report.found.iter().all(|problem| {
         problem.row().weight <= Weight::Remark || matches!(plan(problem), Plan::AtTheEnd)
     })
+}
+
+/// Leaves out deletions of files that may be whole once what else is wrong with them is mended: a
+/// symbolic link with a wrong flag, a directory that was taken for a pipe. (e2fsck judges them a pass
+/// later for that reason.)
+fn without_hasty_deletions(
+    wanted: BTreeMap<Edit, Option<Problem>>,
+) -> BTreeMap<Edit, Option<Problem>> {
+    let mended: BTreeSet<InodeNr> = wanted
+        .keys()
+        .filter_map(|edit| match edit {
+            Edit::Inode { edit: InodeEdit::Clear | InodeEdit::Checksum, .. } => None,
+            Edit::Inode { inode, .. } | Edit::Map { inode, .. } => Some(*inode),
+            _ => None,
+        })
+        .collect();
+    let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
+        let may_wait = matches!(
+            cause,
+            Some(
+                Problem::SymlinkInvalid { .. }
+                    | Problem::CharDeviceInvalid { .. }
+                    | Problem::BlockDeviceInvalid { .. }
+                    | Problem::FifoInvalid { .. }
+                    | Problem::SocketInvalid { .. }
+            )
+        );
+        matches!(edit, Edit::Inode { inode, edit: InodeEdit::Clear } if may_wait && mended.contains(inode))
+    };
+    wanted.into_iter().filter(|(edit, cause)| !is_hasty(edit, cause)).collect()
 }
 
 /// What a superblock says after a check: of a clean file system that it is, and when.

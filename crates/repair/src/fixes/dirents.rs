@@ -1,6 +1,7 @@
 //! Blocks of directories and their entries.
 
 use floe_format::ext::dirent::{DirCursor, DirTail};
+use floe_format::ext::htree::DxBlock;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{InodeNr, LogicalBlock};
 
@@ -142,6 +143,9 @@ pub(super) fn apply(
 fn salvage(stage: &Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Result<(), Failure> {
     let inodes = stage.geometry.inodes_count;
     let inode = open.dir.inode;
+    if leave_index(stage, open, logical)? {
+        return Ok(());
+    }
     if logical.0 == 0 && !open.is_inline() {
         return open.edit(stage, logical, |area, form| {
             directory::mend_first_block(area, form, inode, InodeNr::ROOT, inodes)
@@ -156,6 +160,30 @@ fn salvage(stage: &Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Resu
         }
         Some(())
     })
+}
+
+/// Makes a linear block of one that has the form of an index block although the directory has no index
+/// any more: its records end where the tail belongs. Says whether it was one.
+fn leave_index(stage: &Stage<'_>, open: &OpenDir, logical: LogicalBlock) -> Result<bool, Failure> {
+    let Some(seed) = open.dir.inode_seed(&open.format) else { return Ok(false) };
+    if open.is_inline() || open.is_indexed() {
+        return Ok(false);
+    }
+    let mut bytes = open.read(stage, logical)?;
+    if DirTail::of(&bytes).is_some() || DxBlock::detect(&bytes).is_none() {
+        return Ok(false);
+    }
+    let form = open.dir.form(&open.format);
+    let (inode, inodes) = (open.dir.inode, stage.geometry.inodes_count);
+    if logical.0 == 0 {
+        directory::mend_first_block(&mut bytes, form, inode, InodeNr::ROOT, inodes)
+            .ok_or(IMPOSSIBLE)?;
+    } else {
+        bytes = directory::empty_block(&open.format, &open.dir);
+    }
+    DirTail::write(seed, &mut bytes);
+    open.write(stage, logical, bytes)?;
+    Ok(true)
 }
 
 /// An empty block: the first one has `.` and `..`.

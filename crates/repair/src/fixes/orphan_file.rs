@@ -86,7 +86,16 @@ fn write_clean(stage: &Stage<'_>, file: &InodeImage, runs: &[Extent]) -> Result<
 /// A new file in the same inode: its old blocks are found unused by the next examination.
 fn recreate(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let geometry = stage.geometry.clone();
-    let inode = number(stage);
+    let inode = match number(stage) {
+        inode if geometry.place_of(inode).is_some() => inode,
+        // The number is lost: the file gets another inode.
+        _ => {
+            let inode = stage.allocate_inode(InodeNr::ROOT)?;
+            stage.write_raw_inode(inode, &vec![0; geometry.inode_size as usize])?;
+            stage.superblock_mut().orphan_file_inum = inode.0;
+            inode
+        }
+    };
     let mut file = stage.read_inode(inode)?;
     let blocks = (geometry.blocks_count / BLOCKS_PER_BLOCK).clamp(LEAST_BLOCKS, MOST_BLOCKS);
     let whole = blocks.next_multiple_of(u64::from(geometry.cluster_blocks));
