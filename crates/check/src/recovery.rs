@@ -21,6 +21,8 @@ pub struct Recovery<'d> {
     pub state: JournalState,
     /// What was found in the journal.
     pub found: Findings,
+    /// What is to be written to the device of an external journal, behind all else.
+    pub external: Option<journal::EmptiedBlock>,
 }
 
 /// Looks at the journal and replays it into memory if that was asked for. A journal that cannot be
@@ -39,15 +41,15 @@ pub fn recover<'d>(
     }
     let Some(journal) = found_journal else {
         let state = if events.is_empty() { JournalState::None } else { JournalState::Unusable };
-        return Recovery { overlay: None, state, found };
+        return Recovery { overlay: None, state, found, external: None };
     };
     if !journal.needs_replay {
-        return Recovery { overlay: None, state: JournalState::Clean, found };
+        return Recovery { overlay: None, state: JournalState::Clean, found, external: None };
     }
     if options.journal == JournalUse::Ignore {
         let JournalSequence { start, sequence } = JournalSequence::of(&journal);
         found.push(Problem::RecoveryPending { start, sequence });
-        return Recovery { overlay: None, state: JournalState::Ignored, found };
+        return Recovery { overlay: None, state: JournalState::Ignored, found, external: None };
     }
     let replay = journal::replay(device, geometry, &journal, external);
     for event in &replay.events {
@@ -57,7 +59,7 @@ pub fn recover<'d>(
         transactions: u64::from(replay.transactions),
         blocks: replay.blocks,
     };
-    Recovery { overlay: Some(replay.overlay), state, found }
+    Recovery { overlay: Some(replay.overlay), state, found, external: replay.external }
 }
 
 struct JournalSequence {

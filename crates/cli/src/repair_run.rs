@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Context;
-use floe_blockdev::{Counted, FileDevice, ReadBlocks, WriteBlocks};
+use anyhow::{Context, bail};
+use floe_blockdev::{Counted, FileDevice, ReadBlocks, WritableFile, WriteBlocks};
 use floe_check::report::Cost;
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_exec::Interrupt;
@@ -63,13 +63,18 @@ impl RepairRun<'_> {
         if self.dry_run || self.plan.is_some() {
             signals::end_at_once()?;
             let device = Counted::new(self.source.open()?);
-            let staged = self.stage(&device, policy)?;
+            let journal = self.external_journal.map(FileDevice::open).transpose()?;
+            let journal = journal.as_ref().map(|device| device as &dyn ReadBlocks);
+            let staged = self.stage(&device, journal, policy)?;
             let staged = match staged {
                 Ok(repair) => repair,
                 Err(error) => return self.stopped(&Stopped::Planning(error), &device, out),
             };
             let ending = match self.plan {
                 Some(path) => {
+                    if staged.staged_journal.as_ref().is_some_and(|journal| !journal.is_empty()) {
+                        bail!("a plan cannot hold the changes of a journal on another device");
+                    }
                     plan_file::save(&staged, &device, path)?;
                     Ending::Planned { file: path.display().to_string() }
                 }
@@ -84,12 +89,14 @@ impl RepairRun<'_> {
             let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
             undo_target::make_way(path, &*device).with_context(|| self.source.name())?;
         }
+        let journal = self.open_journal()?;
         let seen = Seen::of(&device);
         let counted = Counted::new(&*device as &dyn ReadBlocks);
-        let repair = match self.stage(&counted, policy)? {
-            Ok(repair) => repair,
-            Err(error) => return self.stopped(&Stopped::Planning(error), &counted, out),
-        };
+        let repair =
+            match self.stage(&counted, journal.as_ref().map(|(device, _)| device as _), policy)? {
+                Ok(repair) => repair,
+                Err(error) => return self.stopped(&Stopped::Planning(error), &counted, out),
+            };
         // Before anything is written: paths are looked up in the device as it was.
         let name = self.source.name();
         let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
@@ -97,23 +104,66 @@ impl RepairRun<'_> {
             Ok(committed) => account.ending = self.written(committed),
             Err(stopped) => return self.stopped(&stopped, &counted, out),
         }
+        if let Some((device, seen)) = &journal
+            && let Err(error) = self.commit_journal(&repair, device, seen)
+        {
+            return self.stopped(&Stopped::Writing(error), &counted, out);
+        }
         self.tell(account, &counted, started, out)
+    }
+
+    /// Opens and claims the device of an external journal.
+    fn open_journal(&self) -> anyhow::Result<Option<(WritableFile, Seen)>> {
+        let Some(path) = self.external_journal else { return Ok(None) };
+        let device = WritableFile::open_exclusive(path)?;
+        let seen = Seen::of(&device);
+        if let Some(path) = self.undo_of_journal() {
+            undo_target::make_way(&path, &device).with_context(|| path.display().to_string())?;
+        }
+        Ok(Some((device, seen)))
+    }
+
+    /// The undo file of a journal on another device, beside that of the file system.
+    fn undo_of_journal(&self) -> Option<PathBuf> {
+        let mut path = self.undo?.as_os_str().to_owned();
+        path.push(".journal");
+        Some(path.into())
+    }
+
+    /// Writes the journal's device, once what the journal held is in place and durable.
+    fn commit_journal(
+        &self,
+        repair: &Repair<'_>,
+        device: &WritableFile,
+        seen: &Seen,
+    ) -> Result<(), CommitError> {
+        let Some(staged) = &repair.staged_journal else { return Ok(()) };
+        let undo = self.undo_of_journal();
+        let options = CommitOptions {
+            seen,
+            undo: undo.as_deref().map(|path| UndoTarget { path, fs_offset_bytes: 0 }),
+            overwrite_unreadable: true,
+            // The file system is written: there is no stopping in between.
+            interrupt: None,
+            progress: None,
+        };
+        commit(staged, device, &options).map(|_| ())
     }
 
     /// Plans and stages the repair.
     fn stage<'d>(
         &self,
         device: &'d dyn ReadBlocks,
+        journal: Option<&'d dyn ReadBlocks>,
         policy: &mut dyn Policy,
     ) -> anyhow::Result<Result<Repair<'d>, RepairError>> {
-        let journal = self.external_journal.map(FileDevice::open).transpose()?;
         let options = RepairOptions {
             check: CheckOptions {
                 threads: self.threads,
                 superblock: self.source.superblock.map(BlockNr),
                 block_size: self.source.block_size,
                 journal: JournalUse::Replay,
-                external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
+                external_journal: journal,
                 now_seconds: now_seconds(),
             },
             random: random()?,

@@ -88,6 +88,9 @@ pub enum Reason {
 pub struct Repair<'d> {
     /// The file system as it will be.
     pub staged: Overlay<&'d dyn ReadBlocks>,
+    /// The device of the external journal as it will be, if one was given: to be written after the
+    /// file system.
+    pub staged_journal: Option<Overlay<&'d dyn ReadBlocks>>,
     /// What the first examination found, after recovery of the journal.
     pub before: Report,
     /// What the last one found.
@@ -146,19 +149,27 @@ impl Repair<'_> {
 /// [`RepairError`]: the file system could not be looked at, or staging failed.
 pub fn repair<'d>(
     device: &'d dyn ReadBlocks,
-    options: &RepairOptions<'_>,
+    options: &RepairOptions<'d>,
     policy: &mut dyn Policy,
 ) -> Result<Repair<'d>, RepairError> {
     let page_bytes = open(device, &options.check)?.geometry.block_size;
     let spill = SpillOptions::in_temporary_folder(options.staging_bytes);
     let staged = Overlay::with_spill(device, page_bytes, spill);
-    let outcome = Session::new(&staged, options, policy).run()?;
+    let journal = options.check.external_journal;
+    let staged_journal = journal.map(|journal| Overlay::new(journal, page_bytes));
+    let mut session = Session::new(&staged, options, policy);
+    if let Some(journal) = &staged_journal {
+        session.journal_device = Some(journal);
+        session.options.check.external_journal = Some(journal);
+    }
+    let outcome = session.run()?;
     let Outcome { before, after, deeds, left, halted, journal, rounds } = outcome;
     if halted.is_some() {
         staged.clear();
+        staged_journal.iter().for_each(Overlay::clear);
         mark_errors(&staged)?;
     }
-    Ok(Repair { staged, before, after, deeds, left, halted, journal, rounds })
+    Ok(Repair { staged, staged_journal, before, after, deeds, left, halted, journal, rounds })
 }
 
 /// What a session ends with, besides the staged blocks.
@@ -175,6 +186,8 @@ struct Outcome {
 /// A repair under way.
 struct Session<'s> {
     staged: &'s Overlay<&'s dyn ReadBlocks>,
+    /// The device of an external journal.
+    journal_device: Option<&'s Overlay<&'s dyn ReadBlocks>>,
     options: RepairOptions<'s>,
     policy: &'s mut dyn Policy,
     /// What the policy said of each finding.
@@ -220,6 +233,7 @@ impl<'s> Session<'s> {
     ) -> Self {
         Self {
             staged,
+            journal_device: None,
             options: *options,
             policy,
             decided: BTreeMap::new(),
@@ -246,6 +260,11 @@ impl<'s> Session<'s> {
         loop {
             self.rounds += 1;
             let opened = self.recover()?;
+            // Without the right journal the disk is no state that a file system was ever in.
+            let fatal = |problem: &&Problem| problem.row().weight == Weight::Fatal;
+            if let Some(problem) = self.of_recovery.0.iter().find(fatal) {
+                return Err(CheckError::Fatal { problem: problem.clone() }.into());
+            }
             if self.options.extras.journal_only {
                 return Ok(self.recovered(opened));
             }
@@ -284,6 +303,9 @@ impl<'s> Session<'s> {
         let Some(replayed) = recovery.overlay else { return Ok(opened) };
         self.journal = recovery.state;
         fold(&replayed, self.staged).map_err(Failure::Io)?;
+        if let (Some(device), Some((offset, block))) = (self.journal_device, recovery.external) {
+            device.write_at(offset, &block).map_err(Failure::Io)?;
+        }
         Ok(open(self.staged, &options)?)
     }
 
@@ -475,6 +497,7 @@ impl<'s> Session<'s> {
         if self.root_is_lost_found {
             stage.set_lost_found(InodeNr::ROOT);
         }
+        stage.journal_device = self.journal_device;
         let results = fixes::apply_all(&mut stage, &edits);
         let all = edits.into_iter().zip(causes).zip(results);
         for ((edit, problem), (result, notes)) in all {

@@ -25,6 +25,8 @@ pub struct Stage<'a> {
     pub overlay: &'a Overlay<&'a dyn ReadBlocks>,
     /// What the examination of this round learned.
     pub evidence: &'a Examination<'a>,
+    /// The device of an external journal, where edits of it go.
+    pub journal_device: Option<&'a Overlay<&'a dyn ReadBlocks>>,
     /// What follows from the superblock as it was at the start of the round.
     pub geometry: Geometry,
     /// The start of metadata checksums.
@@ -116,6 +118,7 @@ impl<'a> Stage<'a> {
             lost_found: None,
             notes: Vec::new(),
             evidence,
+            journal_device: None,
             now_seconds,
             random,
         }

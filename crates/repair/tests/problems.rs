@@ -88,6 +88,10 @@ fn faults_alone(case: &Case, image: &Image) -> Result<Vec<String>, RepairError> 
     if !first.is_clean() {
         faults.push(format!("is left damaged: {:?}", left(&first)));
     }
+    let mut options = options;
+    if let Some(journal) = &first.staged_journal {
+        options.check.external_journal = Some(journal);
+    }
     let second = repair(&first.staged, &options, &mut Yes)?;
     if !second.deeds.is_empty() {
         faults.push(format!("a second repair does {:?}", second.deeds));

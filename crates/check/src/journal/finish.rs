@@ -7,19 +7,23 @@ use floe_format::ext::jbd2::{Checksums, JournalSuperblock};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::geometry::Strictness;
 
-use super::locate::{Journal, recovered_features};
+use super::locate::{Journal, external_superblock, recovered_features};
 use super::log::Log;
 use super::recover::Stop;
 
-/// Writes both superblocks into the overlay. `next` is the transaction the log expected when it
-/// ended; `stop` says how it ended.
+/// A journal superblock as recovery leaves it, and where it lies.
+pub type EmptiedBlock = (u64, Vec<u8>);
+
+/// Writes both superblocks into the overlay; that of a journal on another device (`external`) comes
+/// back instead. `next` is the transaction the log expected when it ended; `stop` says how it ended.
 pub(crate) fn finish<D: ReadBlocks>(
     overlay: &Overlay<D>,
     geo: &Geometry,
     journal: &Journal,
     next: u32,
     stop: Stop,
-) {
+    external: Option<&dyn ReadBlocks>,
+) -> Option<EmptiedBlock> {
     let totals = free_totals(overlay);
     edit_superblock(overlay, |sb| {
         if journal.needs_replay {
@@ -37,7 +41,14 @@ pub(crate) fn finish<D: ReadBlocks>(
             sb.state |= STATE_ERROR;
         }
     });
-    empty_journal(overlay, geo, journal, next, stop.failed);
+    let device: &dyn ReadBlocks = external.unwrap_or(overlay.base());
+    let (offset, block) = emptied(device, geo, journal, next, stop.failed)?;
+    if journal.map.is_none() {
+        return Some((offset, block));
+    }
+    // In memory, and the same range was just read.
+    drop(overlay.write_at(offset, &block));
+    None
 }
 
 /// Free blocks and inodes by the descriptors. A mounted file system does not keep the totals of the
@@ -98,24 +109,24 @@ pub(crate) fn edit_superblock<D: ReadBlocks>(
     drop(overlay.write_at(OFFSET_BYTES, &bytes));
 }
 
-/// Marks an internal journal empty. An external one is another device; it is left alone.
-fn empty_journal<D: ReadBlocks>(
-    overlay: &Overlay<D>,
+/// The superblock of the journal, empty; `None` if it is already, or cannot be read. `device` holds
+/// the journal.
+fn emptied(
+    device: &dyn ReadBlocks,
     geo: &Geometry,
     journal: &Journal,
     next: u32,
     failed: bool,
-) {
+) -> Option<EmptiedBlock> {
     let superblock = &journal.superblock;
-    if journal.map.is_none() || (superblock.start == 0 && superblock.errno == 0) {
-        return;
+    if superblock.start == 0 && superblock.errno == 0 {
+        return None;
     }
-    let Some(offset) = (Log { device: overlay.base(), journal }).offset_bytes(0) else { return };
+    let first = if journal.map.is_some() { 0 } else { external_superblock(geo) };
+    let offset = (Log { device, journal }).offset_bytes(first)?;
     let mut block = vec![0; geo.block_size as usize];
-    if overlay.base().read_at(offset, &mut block).is_err() {
-        return;
-    }
-    let Some(bytes) = block.first_chunk_mut::<1024>() else { return };
+    device.read_at(offset, &mut block).ok()?;
+    let bytes = block.first_chunk_mut::<1024>()?;
     let mut emptied = superblock.clone();
     emptied.start = 0;
     emptied.errno = 0;
@@ -128,6 +139,5 @@ fn empty_journal<D: ReadBlocks>(
         emptied.checksum = JournalSuperblock::compute_checksum(bytes);
         emptied.encode_into(bytes);
     }
-    // In memory, and the same range was just read.
-    drop(overlay.write_at(offset, &block));
+    Some((offset, block))
 }

@@ -230,10 +230,8 @@ impl Finder<'_> {
         if !Superblock::checksum_ok(&bytes) {
             self.events.push(JournalEvent::ExternalChecksum);
         }
-        // Block 1 with blocks of 1 KiB is the file system superblock; otherwise that is block 0.
-        let at = if self.geo.block_size == 1024 { 2 } else { 1 };
         let mut superblock = Box::new([0; 1024]);
-        let offset = at * u64::from(self.geo.block_size);
+        let offset = u64::from(external_superblock(self.geo)) * u64::from(self.geo.block_size);
         let read = device.read_at(offset, superblock.as_mut_slice());
         if read.is_err() || jbd2::header(superblock.as_slice()).is_none() {
             self.events.push(JournalEvent::ExternalNotAJournal);
@@ -351,6 +349,12 @@ impl Finder<'_> {
             self.events.push(JournalEvent::InodeBackupStale { inode });
         }
     }
+}
+
+/// The block of an external journal that holds its superblock: behind that of a file system, which is
+/// in block 1 with blocks of 1 KiB, and otherwise in block 0.
+pub fn external_superblock(geo: &Geometry) -> u32 {
+    if geo.block_size == 1024 { 2 } else { 1 }
 }
 
 /// The features of a superblock without needs_recovery: what a recovered file system has.

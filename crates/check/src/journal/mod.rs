@@ -23,6 +23,7 @@ mod recover;
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, OrphanFault, RecoveryFault, SuperblockFault,
 };
-pub use locate::{Journal, find};
+pub use finish::EmptiedBlock;
+pub use locate::{Journal, external_superblock, find};
 pub use orphans::find_orphans;
 pub use recover::{Replay, replay};

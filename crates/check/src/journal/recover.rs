@@ -34,6 +34,8 @@ pub struct Replay<D> {
     pub revoked_blocks: u64,
     /// Tags of fast commits replayed.
     pub fast_commit_tags: u64,
+    /// What is to be written to the device of an external journal, behind all else.
+    pub external: Option<finish::EmptiedBlock>,
 }
 
 /// Replays a journal over `device` in memory, if it needs that; otherwise only the recorded error
@@ -55,6 +57,7 @@ pub fn replay<D: ReadBlocks>(
         blocks: 0,
         revoked_blocks: 0,
         fast_commit_tags: 0,
+        external: None,
     };
     let is_external = journal.place == JournalPlace::External;
     if is_external && external.is_none() {
@@ -85,7 +88,8 @@ pub fn replay<D: ReadBlocks>(
         stop.failed |=
             replay.events.iter().any(|event| matches!(event, JournalEvent::RecoveryFailed(_)));
     }
-    finish::finish(&replay.overlay, geo, journal, next, stop);
+    let external = external.filter(|_| is_external);
+    replay.external = finish::finish(&replay.overlay, geo, journal, next, stop, external);
     replay
 }
 

@@ -2,11 +2,12 @@
 //!
 //! Replaying is not here: the session does that before each round (`floe_check::recovery`).
 
+use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_check::journal::{self, JournalPlace};
 use floe_format::ext::extent::{self, Extent};
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock};
-use floe_format::ext::superblock::STATE_VALID;
+use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockRun, InodeNr, LogicalBlock};
 
@@ -50,9 +51,9 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
         JournalEdit::BackUpMap => back_up(stage),
         JournalEdit::Hide(_) => hide(stage),
         JournalEdit::Create => create(stage),
-        JournalEdit::ExternalChecksum => {
-            Err(Failure::NotNow("the journal device is repaired by itself"))
-        }
+        JournalEdit::ExternalChecksum => edit_device(stage, OFFSET_BYTES, |bytes| {
+            Superblock::write_checksum(bytes);
+        }),
     }
 }
 
@@ -113,27 +114,59 @@ fn restore(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     Ok(())
 }
 
+const NO_DEVICE: Failure = Failure::NotNow("the device of the journal was not named");
+
+/// Whether the journal is on another device.
+fn is_external(stage: &Stage<'_>) -> bool {
+    stage.superblock().journal_uuid != [0; 16]
+}
+
+/// Changes a superblock on the device of an external journal.
+fn edit_device(
+    stage: &Stage<'_>,
+    offset: u64,
+    edit: impl FnOnce(&mut [u8; 1024]),
+) -> Result<(), Failure> {
+    let device = stage.journal_device.ok_or(NO_DEVICE)?;
+    let mut bytes = [0; 1024];
+    device.read_at(offset, &mut bytes)?;
+    edit(&mut bytes);
+    device.write_at(offset, &bytes)?;
+    Ok(())
+}
+
 /// Changes the journal's own superblock; its checksum follows.
 fn edit_superblock(
     stage: &mut Stage<'_>,
     edit: impl FnOnce(&mut [u8; 1024]),
 ) -> Result<(), Failure> {
+    let edit = |bytes: &mut [u8; 1024]| {
+        edit(bytes);
+        let mut superblock = JournalSuperblock::decode(bytes);
+        if matches!(superblock.format().checksums, Checksums::V2 | Checksums::V3) {
+            superblock.checksum = JournalSuperblock::compute_checksum(bytes);
+            superblock.encode_into(bytes);
+        }
+    };
+    if is_external(stage) {
+        let block = journal::external_superblock(&stage.geometry);
+        let offset = u64::from(block) * u64::from(stage.geometry.block_size);
+        return edit_device(stage, offset, edit);
+    }
     let image = stage.read_inode(journal_inode(stage))?;
     let first = FileMap::load(stage, &image).find(LogicalBlock(0));
     let block = first.ok_or(Failure::NotNow("the journal has no first block"))?;
     let mut whole = stage.read_block(block)?;
     let Some(bytes) = whole.first_chunk_mut::<1024>() else { return Ok(()) };
     edit(bytes);
-    let mut superblock = JournalSuperblock::decode(bytes);
-    if matches!(superblock.format().checksums, Checksums::V2 | Checksums::V3) {
-        superblock.checksum = JournalSuperblock::compute_checksum(bytes);
-        superblock.encode_into(bytes);
-    }
     stage.write_block(block, &whole)
 }
 
 /// A fresh, empty journal superblock; what had not been replayed is lost.
 fn reset(stage: &mut Stage<'_>) -> Result<(), Failure> {
+    if is_external(stage) {
+        return Err(Failure::NotNow("a journal on another device is made anew by mke2fs alone"));
+    }
     let block_size = stage.geometry.block_size;
     let image = stage.read_inode(journal_inode(stage))?;
     let blocks = image.size_bytes() / u64::from(block_size);
