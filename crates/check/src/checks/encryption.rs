@@ -22,17 +22,23 @@ pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     }
 }
 
+/// Checks the casefold flag, which e2fsck minds even in a reserved inode that nothing uses.
+pub fn check_casefold(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
+    let (inode, supported) = (cx.number, cx.volume.has_incompat(Incompat::CASEFOLD));
+    if !cx.inode.flags().contains(InodeFlags::CASEFOLD) {
+        return;
+    }
+    if cx.inode.file_type() != Some(FileType::Directory) {
+        evidence.found.push(Problem::CasefoldFlagOnNonDirectory { inode });
+    } else if !supported {
+        evidence.found.push(Problem::CasefoldFlagUnsupported { inode });
+    }
+}
+
 #[cold]
 fn check_flagged(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let (inode, flags) = (cx.number, cx.inode.flags());
-    let supported = cx.volume.has_incompat(Incompat::CASEFOLD);
-    if flags.contains(InodeFlags::CASEFOLD) {
-        if cx.inode.file_type() != Some(FileType::Directory) {
-            evidence.found.push(Problem::CasefoldFlagOnNonDirectory { inode });
-        } else if !supported {
-            evidence.found.push(Problem::CasefoldFlagUnsupported { inode });
-        }
-    }
+    check_casefold(cx, evidence);
     if !flags.contains(InodeFlags::ENCRYPT) {
         return;
     }

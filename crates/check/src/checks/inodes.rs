@@ -54,6 +54,8 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
                 let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
                 check_body(cx, file_type, evidence);
             }
+            // Even where the rest is not looked at; the same finding twice is one.
+            encryption::check_casefold(cx, evidence);
             Facts::used(None)
         }
     }
