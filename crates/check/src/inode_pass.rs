@@ -252,9 +252,10 @@ fn for_each_slot(
                 continue;
             };
             // A failed read is repeated block by block: only those that fail are lost.
-            let good =
+            let readable =
                 read || volume.device.read_at(geometry.offset_bytes(place.block), slot).is_ok();
-            if !good {
+            let good = readable && volume.bad_table_blocks.binary_search(&place.block).is_err();
+            if !readable {
                 let (group, block) = (part.group, place.block);
                 evidence.found.push(Problem::UnreadableInodeTable { group, block });
             }

@@ -123,7 +123,7 @@ fn passes<'d>(
     if let Some(problem) = checks::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
     }
-    check_layout(&volume, &mut found);
+    check_layout(&mut volume, &mut found);
     clock.end("superblock");
 
     let mut inodes = inode_pass::run(&volume, &pool);
@@ -191,10 +191,10 @@ fn passes<'d>(
 }
 
 /// What the superblock, the descriptors and their copies say, before any inode is read.
-fn check_layout(volume: &Volume<'_>, found: &mut Findings) {
+fn check_layout(volume: &mut Volume<'_>, found: &mut Findings) {
     checks::superblock::check(volume, found);
     checks::group_desc::check(volume, found);
     checks::backups::check(volume, found);
     checks::resize_inode::check(volume, found);
-    checks::bad_blocks::check(volume, found);
+    volume.bad_table_blocks = checks::bad_blocks::check(volume, found);
 }

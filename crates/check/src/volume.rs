@@ -34,6 +34,8 @@ pub struct Volume<'d> {
     pub now_seconds: i64,
     /// The block of the superblock in use, if it is a backup.
     pub used_backup: Option<BlockNr>,
+    /// Blocks of inode tables that are listed as bad: what is in them counts as unreadable; sorted.
+    pub bad_table_blocks: Vec<BlockNr>,
     /// Groups whose descriptors fail their checksums; sorted.
     pub distrusted: Vec<GroupNr>,
 }
@@ -56,6 +58,7 @@ impl<'d> Volume<'d> {
             orphans: Vec::new(),
             now_seconds,
             used_backup,
+            bad_table_blocks: Vec::new(),
             distrusted,
         };
         (volume, found)

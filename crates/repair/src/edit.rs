@@ -436,6 +436,33 @@ impl Edit {
         }
     }
 
+    /// Whether nothing that other findings are about depends on the edit: neither which blocks and
+    /// inodes are in use, nor the tree of directories.
+    pub const fn is_quiet(&self) -> bool {
+        match self {
+            Self::Inode { edit, .. } => matches!(
+                edit,
+                InodeEdit::Checksum
+                    | InodeEdit::DtimeZero
+                    | InodeEdit::Sectors(_)
+                    | InodeEdit::FaddrZero
+                    | InodeEdit::FragZero
+                    | InodeEdit::FsizeZero
+                    | InodeEdit::BlocksHighZero
+                    | InodeEdit::Epoch(_)
+                    | InodeEdit::EaReferences(_)
+            ),
+            Self::Map { edit, .. } => matches!(edit, MapEdit::Checksum { .. }),
+            Self::Directory { edit, .. } => matches!(edit, DirectoryEdit::Checksum),
+            Self::Entry { edit, .. } => matches!(edit, EntryEdit::Clear | EntryEdit::Type(_)),
+            Self::AttributeBlock { .. }
+            | Self::LinkCount { .. }
+            | Self::GroupMaps { .. }
+            | Self::Totals => true,
+            _ => false,
+        }
+    }
+
     /// What the edit costs.
     pub const fn loss(&self) -> Loss {
         match self {

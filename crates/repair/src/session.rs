@@ -370,7 +370,7 @@ impl<'s> Session<'s> {
             wanted = self.extras(examination).into_iter().map(|edit| (edit, None)).collect();
         }
         let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
-        self.make(examination, phase, wanted)?;
+        self.make(examination, first_phases(wanted))?;
         if phase == Phase::Ground {
             // The primary is good from now on.
             self.options.check.superblock = None;
@@ -485,13 +485,10 @@ impl<'s> Session<'s> {
     fn make(
         &mut self,
         examination: &Examination<'_>,
-        phase: Phase,
         wanted: BTreeMap<Edit, Option<Problem>>,
     ) -> Result<(), RepairError> {
-        let of_phase: BTreeMap<Edit, Option<Problem>> =
-            wanted.into_iter().filter(|(edit, _)| edit.phase() == phase).collect();
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) =
-            without_hasty_deletions(of_phase).into_iter().unzip();
+            without_hasty_deletions(wanted).into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
         if self.root_is_lost_found {
@@ -599,6 +596,19 @@ fn is_sound(report: &Report) -> bool {
     report.found.iter().all(|problem| {
         problem.row().weight <= Weight::Remark || matches!(plan(problem), Plan::AtTheEnd)
     })
+}
+
+/// The edits of the first phase that has some; and, as long as a phase changes nothing that others are
+/// found by, those of the next: the examination counted as things will be then.
+fn first_phases(mut wanted: BTreeMap<Edit, Option<Problem>>) -> BTreeMap<Edit, Option<Problem>> {
+    let phases: BTreeSet<Phase> = wanted.keys().map(Edit::phase).collect();
+    let disturbs =
+        |phase: &Phase| wanted.keys().any(|edit| edit.phase() == *phase && !edit.is_quiet());
+    let last = phases.iter().copied().find(disturbs);
+    if let Some(last) = last {
+        wanted.retain(|edit, _| edit.phase() <= last);
+    }
+    wanted
 }
 
 /// Leaves out deletions of files that may be whole once what else is wrong with them is mended: a

@@ -13,16 +13,17 @@ use crate::journal::block_map::read_inode;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
-/// Checks the list of bad blocks; costs one inode where there is none.
-pub fn check(volume: &Volume<'_>, found: &mut Findings) {
+/// Checks the list of bad blocks; costs one inode where there is none. Comes back with the blocks of
+/// inode tables that are listed, sorted.
+pub fn check(volume: &Volume<'_>, found: &mut Findings) -> Vec<BlockNr> {
     let inode = InodeNr::BAD_BLOCKS;
     // An inode that cannot be read is reported by the inode pass.
     let Some(raw) = read_inode(inode, volume.device, &volume.geometry, &volume.groups) else {
-        return;
+        return Vec::new();
     };
-    let Some(list) = Inode::decode(&raw) else { return };
+    let Some(list) = Inode::decode(&raw) else { return Vec::new() };
     if list.base.block == [0; 60] || list.flags().contains(InodeFlags::EXTENTS) {
-        return;
+        return Vec::new();
     }
     let mut walk = Walk { volume, found, nodes: HashSet::new(), listed: BTreeMap::new() };
     for (index, word) in pointers(&list.base.block).enumerate() {
@@ -31,7 +32,7 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
         }
     }
     let Walk { nodes, listed, .. } = walk;
-    judge(volume, &nodes, &listed, found);
+    judge(volume, &nodes, &listed, found)
 }
 
 struct Walk<'a> {
@@ -82,10 +83,11 @@ fn judge(
     nodes: &HashSet<BlockNr>,
     listed: &BTreeMap<BlockNr, LogicalBlock>,
     found: &mut Findings,
-) {
+) -> Vec<BlockNr> {
     let geometry = &volume.geometry;
     let inode = InodeNr::BAD_BLOCKS;
     let mut explained = HashSet::new();
+    let mut in_tables = Vec::new();
     for (group, desc) in (0..).map(GroupNr).zip(&volume.groups) {
         if listed.is_empty() {
             break;
@@ -121,12 +123,15 @@ fn judge(
         // A bad block of an inode table only takes the inodes in it, but it must not be the list's.
         let table = desc.inode_table.0;
         let end = table.saturating_add(u64::from(geometry.inode_table_blocks));
-        explained.extend(listed.range(BlockNr(table)..BlockNr(end)).map(|(&block, _)| block));
+        let of_table = listed.range(BlockNr(table)..BlockNr(end)).map(|(&block, _)| block);
+        in_tables.extend(of_table);
         if group.0 == 0 && listed.contains_key(&desc.inode_table) {
             let block = desc.inode_table;
             found.push(Problem::BadblocksListContainsItself { inode, block });
         }
     }
+    in_tables.sort_unstable();
+    explained.extend(in_tables.iter().copied());
     for (&block, _) in listed.iter().filter(|(block, _)| !explained.contains(block)) {
         if nodes.contains(&block) {
             found.push(Problem::BadblocksInodeIndirectBlockBad { inode, block });
@@ -134,4 +139,5 @@ fn judge(
             found.push(Problem::BadBlockOwnerUnknown { block });
         }
     }
+    in_tables
 }

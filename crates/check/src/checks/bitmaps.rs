@@ -303,7 +303,8 @@ impl Cx<'_> {
         let mut dirs = 0;
         for (first, chunk) in self.facts.chunks_of(group) {
             for (at, facts) in (first.0 - start..).zip(chunk.facts.iter()) {
-                if facts.is_used() {
+                // What cannot be read may be in use.
+                if facts.is_used() || facts.is_bad() {
                     set(expected, at);
                     dirs += u32::from(facts.is_dir());
                 }

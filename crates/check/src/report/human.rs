@@ -199,7 +199,7 @@ fn kind(
     Ok(())
 }
 
-/// A paragraph, indented and broken at [`WIDTH`] columns.
+/// A paragraph, indented and broken at 96 columns.
 ///
 /// # Errors
 /// What `out` said.

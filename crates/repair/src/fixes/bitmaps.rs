@@ -102,7 +102,8 @@ fn inode_bitmap(stage: &Stage<'_>, group: GroupNr) -> (Vec<u8>, u32) {
     bitmap::fill(&mut bytes, 0..reserved, true);
     for (start, chunk) in stage.evidence.facts.chunks_of(group) {
         for (index, facts) in (start.0 - first..).zip(chunk.facts.iter()) {
-            if facts.is_used() {
+            // What cannot be read may be in use.
+            if facts.is_used() || facts.is_bad() {
                 bitmap::fill(&mut bytes, index..index + 1, true);
                 dirs += u32::from(facts.is_dir());
             }
