@@ -44,6 +44,8 @@ fn deny() -> Result<()> {
         );
         return Ok(());
     }
+    // It looks at the crates of all targets; a build fetches those of this one.
+    step("fetch", &["fetch", "--quiet", "--locked"])?;
     let quiet = ["deny", "--offline", "--log-level", "error"];
     step("deny", &[&quiet[..], &["check", "licenses", "bans", "sources"]].concat())
 }
