@@ -1,6 +1,8 @@
 //! `cargo xtask bench`: Floe, e2fsck and the roofline on large images, alternating, in one run on
 //! one machine.
 
+mod scattered;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,6 +32,9 @@ pub(crate) struct Args {
     /// Empty the page cache before each run (needs root)
     #[arg(long)]
     cold: bool,
+    /// Damage one file in ten thousand of a copy, and measure repairs: `-fy` of both
+    #[arg(long)]
+    repair: bool,
     /// Print tables in Markdown
     #[arg(long)]
     markdown: bool,
@@ -77,7 +82,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     println!("{}", machine());
     for kind in kinds {
         let image = image(args, kind)?;
-        let rows = measure_all(args, &image)?;
+        let rows =
+            if args.repair { measure_repairs(args, &image)? } else { measure_all(args, &image)? };
         print_table(args, kind, &rows);
     }
     Ok(())
@@ -165,6 +171,47 @@ fn measure_all(args: &Args, image: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Repairs of one damaged image by both, each run on a fresh copy.
+fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
+    let damaged = scattered::damaged(image, args.inodes)?;
+    let scratch = image.with_extension("scratch.img");
+    let floe = match &args.floe {
+        Some(path) => path.clone(),
+        None => built_floe()?,
+    };
+    let floe = floe.display().to_string();
+    let target = scratch.to_str().context("a plain path")?.to_owned();
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    let mut programs =
+        vec![("e2fsck -fy".to_owned(), words(&["/usr/sbin/e2fsck", "-fy", &target]))];
+    for threads in &args.threads {
+        let threads = threads.to_string();
+        let command = words(&[&floe, "repair", "--yes", "--threads", &threads, &target]);
+        programs.push((format!("floe --threads {threads}"), command));
+    }
+    let mut rows: Vec<Row> =
+        programs.iter().map(|(name, _)| Row { name: name.clone(), costs: Vec::new() }).collect();
+    for run in 0..=args.runs {
+        for (row, (name, command)) in rows.iter_mut().zip(&programs) {
+            scattered::copy(&damaged, &scratch)?;
+            if args.cold {
+                drop_caches()?;
+            }
+            let cost = measure(command)?;
+            ensure!(cost.exit == 1, "{name} ended with {} on a damaged image", cost.exit);
+            if run == 0 {
+                // A fast repair that is none is worth nothing.
+                let verdict = oracle::run(&scratch, &["-fn"])?;
+                ensure!(verdict.clean(), "{name} left damage: {}", verdict.text);
+            } else {
+                row.costs.push(cost);
+            }
+        }
+    }
+    fs::remove_file(&scratch)?;
+    Ok(rows)
+}
+
 fn drop_caches() -> Result<()> {
     ensure!(Command::new("sync").status()?.success(), "sync failed");
     fs::write("/proc/sys/vm/drop_caches", "3")
@@ -184,8 +231,9 @@ fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
 
 fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
     let cache = if args.cold { "cold" } else { "warm" };
+    let work = if args.repair { "repair of scattered damage, " } else { "" };
     let title = format!(
-        "{}, {} inodes, {cache} cache, median of {} alternating runs",
+        "{work}{}, {} inodes, {cache} cache, median of {} alternating runs",
         kind.name(),
         args.inodes,
         args.runs

@@ -528,6 +528,11 @@ impl<'s> Session<'s> {
     fn mend_mmp(&mut self, problem: &Problem) -> Result<bool, RepairError> {
         let opened = open(self.staged, &self.options.check)?;
         let Plan::Edits(edits) = plan(problem) else { return Ok(false) };
+        // Nothing can be shown for a decision before it is mended: what an unattended repair must not
+        // do is left to those who accept everything.
+        if !problem.row().preen && !self.policy.may_delete(problem) {
+            return Ok(false);
+        }
         let tries = self.tries.entry(problem.clone()).or_default();
         *tries += 1;
         if *tries > 1 {
