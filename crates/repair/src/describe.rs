@@ -200,6 +200,9 @@ fn group(edit: GroupEdit, tense: Tense) -> String {
         GroupEdit::PlaceInodeTable => {
             format!("the inode table {was} found by a backup descriptor, or made anew, empty")
         }
+        GroupEdit::InodeTableFromBackup => {
+            format!("the place of the inode table {was} taken from a backup descriptor")
+        }
         GroupEdit::MoveBlockBitmap => format!("the block bitmap {was} moved to a free block"),
         GroupEdit::MoveInodeBitmap => format!("the inode bitmap {was} moved to a free block"),
         GroupEdit::MoveInodeTable => format!("the inode table {was} moved to free blocks"),

@@ -235,6 +235,8 @@ pub enum GroupEdit {
     PlaceInodeBitmap,
     /// From a backup descriptor if one is good, else an empty table elsewhere.
     PlaceInodeTable,
+    /// From a backup descriptor, which leads to a root directory.
+    InodeTableFromBackup,
     /// The location is taken: the content moves.
     MoveBlockBitmap,
     MoveInodeBitmap,

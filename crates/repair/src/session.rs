@@ -359,7 +359,7 @@ impl<'s> Session<'s> {
             wanted.entry(edit).or_insert(None);
         }
         if let Some(problem) = self.misplaced_root(examination, &wanted) {
-            let edit = Edit::Group { group: GroupNr(0), edit: GroupEdit::PlaceInodeTable };
+            let edit = Edit::Group { group: GroupNr(0), edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {

@@ -29,6 +29,11 @@ pub(super) fn apply(stage: &mut Stage<'_>, group: GroupNr, edit: GroupEdit) -> R
         GroupEdit::PlaceBlockBitmap => return place_bitmap(stage, group, Bitmap::Blocks),
         GroupEdit::PlaceInodeBitmap => return place_bitmap(stage, group, Bitmap::Inodes),
         GroupEdit::PlaceInodeTable => return place_table(stage, group),
+        GroupEdit::InodeTableFromBackup => {
+            if !table_from_backup(stage, group) {
+                return Err(Failure::NotNow("no backup knows the place of the inode table"));
+            }
+        }
         GroupEdit::MoveBlockBitmap => return move_bitmap(stage, group, Bitmap::Blocks),
         GroupEdit::MoveInodeBitmap => return move_bitmap(stage, group, Bitmap::Inodes),
         GroupEdit::MoveInodeTable => return move_table(stage, group),
@@ -110,17 +115,21 @@ fn find_run(stage: &mut Stage<'_>, group: GroupNr, len_blocks: u64) -> Result<Bl
     Err(Failure::NoSpace("run of blocks for metadata of the group"))
 }
 
-/// Whether a run is free of other metadata, and may belong to a group.
+/// Whether a run is free of other metadata, and may belong to a group. What the group has now in the
+/// wrong place is no other.
 fn is_sound(stage: &Stage<'_>, group: GroupNr, run: BlockRun) -> bool {
     let geometry = &stage.geometry;
     let inside =
         run.start.0 != 0 && geometry.contains(run.start) && run.end().0 <= geometry.blocks_count;
+    let table = stage.group(group).inode_table;
+    let own = table..BlockNr(table.0.saturating_add(u64::from(geometry.inode_table_blocks)));
     inside
         && allowed(stage, group)
             .iter()
             .any(|within| within.start <= run.start && run.end() <= within.end())
         && (run.start.0..run.end().0)
-            .all(|block| !stage.evidence.volume.is_metadata(BlockNr(block)))
+            .map(BlockNr)
+            .all(|block| own.contains(&block) || !stage.evidence.volume.is_metadata(block))
 }
 
 /// A bitmap whose place is lost: where a backup says that it is, or in a new block. What it holds is
@@ -158,15 +167,10 @@ fn move_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result<
 /// An inode table whose place is lost. If only the descriptor was hit, a backup still knows the place,
 /// and every inode is saved (e2fsck makes an empty table).
 fn place_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
-    let len_blocks = u64::from(stage.geometry.inode_table_blocks);
-    let known = in_backup(stage, group)
-        .map(|desc| desc.inode_table)
-        .filter(|&block| is_sound(stage, group, BlockRun::new(block, len_blocks)));
-    if let Some(block) = known {
-        stage.edit_group(group, |desc| desc.inode_table = block);
-        stage.note(format!("{group}: a backup says that the inode table is in {block}"));
+    if table_from_backup(stage, group) {
         return Ok(());
     }
+    let len_blocks = u64::from(stage.geometry.inode_table_blocks);
     let start = find_run(stage, group, len_blocks)?;
     let zeroes = vec![0; stage.block_size()];
     for at in 0..len_blocks {
@@ -176,6 +180,18 @@ fn place_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
     stage.write_backups();
     stage.note(format!("{group}: a new, empty inode table was made in {start}"));
     Ok(())
+}
+
+/// Puts the inode table of a group where a backup says that it is; `false` if none can be right.
+fn table_from_backup(stage: &mut Stage<'_>, group: GroupNr) -> bool {
+    let len_blocks = u64::from(stage.geometry.inode_table_blocks);
+    let known = in_backup(stage, group)
+        .map(|desc| desc.inode_table)
+        .filter(|&block| is_sound(stage, group, BlockRun::new(block, len_blocks)));
+    let Some(block) = known else { return false };
+    stage.edit_group(group, |desc| desc.inode_table = block);
+    stage.note(format!("{group}: a backup says that the inode table is in {block}"));
+    true
 }
 
 /// Whether a backup puts the first inode table where a root directory is, while the one in use leads to

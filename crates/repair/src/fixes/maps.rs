@@ -26,7 +26,7 @@ pub(super) fn apply_all(
         return checksums(stage, &image, edits);
     }
     if !image.flags().contains(InodeFlags::EXTENTS) {
-        let contested = inode != InodeNr::RESIZE
+        let contested = !has_no_content(inode)
             && FileMap::load(stage, &image).nodes.iter().any(|&node| stage.is_contested(node));
         if contested {
             // Nodes that may be somebody's data stay as they are; the map is written elsewhere.
@@ -190,6 +190,11 @@ pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failu
     stage.write_inode(&image)
 }
 
+/// Whether the map of an inode is a list of blocks, whose logical numbers mean nothing.
+fn has_no_content(inode: InodeNr) -> bool {
+    matches!(inode, InodeNr::RESIZE | InodeNr::BAD_BLOCKS)
+}
+
 /// Makes holes of pointers of a block map, in their places.
 fn zero_pointers(
     stage: &Stage<'_>,
@@ -203,7 +208,7 @@ fn zero_pointers(
             _ => None,
         })
         .collect();
-    let by_block = image.number == InodeNr::RESIZE;
+    let by_block = has_no_content(image.number);
     let mut zero = Zero { stage, wanted, seen: HashSet::new(), by_block };
     for index in 0..15 {
         if let Some((logical, level)) = indirect::root_slot(stage.geometry.block_size, index) {
@@ -222,8 +227,7 @@ struct Zero<'w, 'a> {
     stage: &'w Stage<'a>,
     wanted: HashSet<(LogicalBlock, u8, BlockNr)>,
     seen: HashSet<BlockNr>,
-    /// Pointers are named by what they name: those of the resize inode, whose logical blocks mean
-    /// nothing.
+    /// Pointers are named by what they name: see [`has_no_content`].
     by_block: bool,
 }
 
