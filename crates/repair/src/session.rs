@@ -15,7 +15,9 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
+use crate::edit::{
+    Edit, GroupEdit, InodeEdit, JournalEdit, Loss, MapEdit, Phase, SuperblockEdit, TreeEdit,
+};
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
@@ -488,7 +490,7 @@ impl<'s> Session<'s> {
         wanted: BTreeMap<Edit, Option<Problem>>,
     ) -> Result<(), RepairError> {
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) =
-            without_hasty_deletions(wanted).into_iter().unzip();
+            without_hasty_edits(wanted).into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
         if self.root_is_lost_found {
@@ -616,12 +618,10 @@ fn first_phases(mut wanted: BTreeMap<Edit, Option<Problem>>) -> BTreeMap<Edit, O
     wanted
 }
 
-/// Leaves out deletions of files that may be whole once what else is wrong with them is mended: a
+/// Leaves out what a later examination will judge better: deletions of files that may be whole once what else is wrong with them is mended: a
 /// symbolic link with a wrong flag, a directory that was taken for a pipe. (e2fsck judges them a pass
 /// later for that reason.)
-fn without_hasty_deletions(
-    wanted: BTreeMap<Edit, Option<Problem>>,
-) -> BTreeMap<Edit, Option<Problem>> {
+fn without_hasty_edits(wanted: BTreeMap<Edit, Option<Problem>>) -> BTreeMap<Edit, Option<Problem>> {
     let mended: BTreeSet<InodeNr> = wanted
         .keys()
         .filter_map(|edit| match edit {
@@ -630,7 +630,19 @@ fn without_hasty_deletions(
             _ => None,
         })
         .collect();
+    let remapped: BTreeSet<InodeNr> = wanted
+        .keys()
+        .filter_map(|edit| match edit {
+            Edit::Map { edit: MapEdit::Checksum { .. }, .. } => None,
+            Edit::Map { inode, .. } => Some(*inode),
+            _ => None,
+        })
+        .collect();
     let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
+        // Size and block count follow from the map as it will be.
+        if let Edit::Inode { inode, edit: InodeEdit::Size(_) | InodeEdit::Sectors(_) } = edit {
+            return remapped.contains(inode);
+        }
         let may_wait = matches!(
             cause,
             Some(
