@@ -1,0 +1,97 @@
+//! What the kernel makes of repaired file systems: it mounts them, reads everything, writes; and
+//! e2fsck is content afterwards. And the repaired image is the same for any number of threads.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use std::fs;
+
+use floe_blockdev::{MemDevice, ReadBlocks};
+use floe_check::{CheckOptions, JournalUse};
+use floe_repair::commit::{CommitOptions, Seen, commit};
+use floe_repair::policy::Yes;
+use floe_repair::{RepairOptions, repair};
+use floe_testkit::kernel::{Mounted, mount_available};
+use floe_testkit::{Image, Profile, damage, oracle, tool, tree};
+
+/// Profiles that any kernel with ext4 mounts, each with damage of several kinds.
+const PROFILES: [&str; 6] = ["ext2-1k", "ext3", "ext4", "ext4-1k", "no-csum", "meta-bg"];
+const SEEDS: std::ops::Range<u64> = 20..24;
+
+/// The bytes of a repaired copy; `None` if damage is left that only a person can settle.
+fn repaired(image: &Image, threads: usize) -> Option<MemDevice> {
+    let check = CheckOptions {
+        threads,
+        journal: JournalUse::Replay,
+        now_seconds: i64::from(tool::NOW),
+        ..CheckOptions::default()
+    };
+    let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
+    let device = MemDevice::new(image.to_vec().unwrap());
+    let seen = Seen::of(&device);
+    let clean = {
+        let repair = repair(&device, &options, &mut Yes).ok()?;
+        let options = CommitOptions {
+            seen: &seen,
+            undo: None,
+            overwrite_unreadable: false,
+            interrupt: None,
+            progress: None,
+        };
+        commit(&repair.staged, &device, &options).unwrap();
+        repair.is_clean()
+    };
+    clean.then_some(device)
+}
+
+/// Damaged images and their repairs.
+fn repairs(threads: usize) -> impl Iterator<Item = (String, Image, MemDevice)> {
+    PROFILES.iter().flat_map(move |name| {
+        SEEDS.filter_map(move |seed| {
+            let (image, _) = damage::damaged_image(Profile::by_name(name)?, seed).unwrap();
+            let device = repaired(&image, threads)?;
+            Some((format!("{name}:{seed}"), image, device))
+        })
+    })
+}
+
+#[test]
+fn the_kernel_reads_and_writes_what_was_repaired() {
+    if let Err(reason) = tool::available().and_then(|()| mount_available()) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut mounted = 0;
+    for (name, image, device) in repairs(2) {
+        let mut bytes = vec![0; image.size() as usize];
+        device.read_at(0, &mut bytes).unwrap();
+        image.write(0, &bytes).unwrap();
+        // Features that this kernel was not built with are no fault of the repair.
+        let Ok(mount) = Mounted::new(image.path(), "rw") else { continue };
+        let all = tree::mounted(mount.path()).unwrap();
+        assert!(all.len() > 20, "{name}: only {} objects are there", all.len());
+        fs::create_dir(mount.path().join("made after the repair")).unwrap();
+        fs::write(mount.path().join("made after the repair/file"), vec![7; 9000]).unwrap();
+        mount.unmount().unwrap();
+        mounted += 1;
+        let after = oracle::e2fsck(&image).unwrap();
+        assert!(after.clean(), "{name}: {}", after.text);
+    }
+    assert!(mounted >= 12, "only {mounted} images were mounted");
+}
+
+#[test]
+fn the_repaired_image_is_the_same_for_any_number_of_threads() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut compared = 0;
+    for (name, image, device) in repairs(1) {
+        for threads in [2, 3, 8, 16] {
+            let other = repaired(&image, threads).unwrap();
+            assert!(device.to_vec() == other.to_vec(), "{name} with {threads} threads");
+        }
+        compared += 1;
+    }
+    assert!(compared >= 12, "only {compared} images were repaired");
+}
