@@ -12,6 +12,8 @@ use crate::tidy;
 
 /// Damaged images that are compared with e2fsck.
 const DIFFERENTIAL_SEEDS: &str = "120";
+/// Damaged images whose repairs are compared with e2fsck's: each profile once or twice.
+const REPAIR_SEEDS: [&str; 4] = ["--seeds", "57", "--from", "100"];
 
 /// Runs every step; stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
@@ -50,16 +52,22 @@ fn deny() -> Result<()> {
     step("deny", &[&quiet[..], &["check", "licenses", "bans", "sources"]].concat())
 }
 
-/// A small differential run with the program just built.
+/// Small differential runs with the program just built: of checks, and of repairs.
 fn differential() -> Result<()> {
-    let begin = Instant::now();
     let floe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/floe");
-    let status = Command::new(std::env::current_exe()?)
-        .args(["differential", "--verdicts", "--seeds", DIFFERENTIAL_SEEDS, "--floe"])
-        .arg(&floe)
-        .status()?;
-    ensure!(status.success(), "Floe and e2fsck differ");
-    println!("differential: {:.1} s", begin.elapsed().as_secs_f64());
+    let checks = vec!["--verdicts", "--seeds", DIFFERENTIAL_SEEDS];
+    let repairs = [&["--repair"][..], &REPAIR_SEEDS].concat();
+    for (name, args) in [("checks", checks), ("repairs", repairs)] {
+        let begin = Instant::now();
+        let status = Command::new(std::env::current_exe()?)
+            .arg("differential")
+            .args(args)
+            .arg("--floe")
+            .arg(&floe)
+            .status()?;
+        ensure!(status.success(), "Floe and e2fsck differ in {name}");
+        println!("differential of {name}: {:.1} s", begin.elapsed().as_secs_f64());
+    }
     Ok(())
 }
 
