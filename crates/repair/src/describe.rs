@@ -96,6 +96,7 @@ impl Edit {
             Self::RebuildExtents { .. } => {
                 format!("the extent tree {was} written anew, as flat as it can be")
             }
+            Self::Release { .. } => format!("the inode {was} cleared: it is empty and has no name"),
             Self::Attach { .. } => format!("it {was} entered in lost+found"),
             Self::LinkCount { links, .. } => format!("the link count {was} set to {links}"),
             Self::GroupMaps { .. } => {
@@ -140,6 +141,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         }
         SuperblockEdit::NoReservedDescriptors => {
             format!("the count of blocks reserved for growing {was} set to 0")
+        }
+        SuperblockEdit::FirstMetaBg(group) => {
+            format!("the first meta block group {was} set to {group}, as in a backup")
         }
         SuperblockEdit::DropMetaBg => switched_off("meta_bg", tense),
         SuperblockEdit::DropResizeInodeFeature => switched_off("resize_inode", tense),
@@ -268,6 +272,9 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         }
         InodeEdit::DropAttributeBlock => {
             format!("the extended attributes in the attribute block {were} dropped")
+        }
+        InodeEdit::ValueSize { size, .. } => {
+            format!("the attribute {was} given the size of its whole value: {size} bytes")
         }
         InodeEdit::DropOwnAttributes => {
             format!("the extended attributes in the inode {were} dropped")

@@ -164,6 +164,11 @@ pub enum Edit {
         /// The inode.
         inode: InodeNr,
     },
+    /// An empty file without a name is given up, once every name there is has been saved.
+    Release {
+        /// The inode.
+        inode: InodeNr,
+    },
     /// A link count.
     LinkCount {
         /// The inode.
@@ -205,6 +210,8 @@ pub enum SuperblockEdit {
     MinExtraIsize(u16),
     WantExtraIsize(u16),
     NoReservedDescriptors,
+    /// The first meta block group is the one that a backup names.
+    FirstMetaBg(u32),
     DropMetaBg,
     DropResizeInodeFeature,
     DropChecksumSeed,
@@ -329,6 +336,13 @@ pub enum InodeEdit {
     /// The size of an inline directory becomes a possible one.
     InlineDirectorySize,
     EaReferences(u64),
+    /// An attribute gets the size of its value, which lies in an inode of its own. Block 0: the
+    /// attribute is in the inode itself.
+    ValueSize {
+        block: BlockNr,
+        offset_bytes: u32,
+        size: u32,
+    },
 }
 
 /// A change of the map of a file.
@@ -429,7 +443,7 @@ impl Edit {
             Self::Directory { .. } | Self::Entry { .. } => Phase::Directories,
             Self::Tree(_) => Phase::Tree,
             Self::RebuildDirectory { .. } | Self::RebuildExtents { .. } => Phase::Rebuild,
-            Self::Attach { .. } | Self::LinkCount { .. } => Phase::Links,
+            Self::Attach { .. } | Self::Release { .. } | Self::LinkCount { .. } => Phase::Links,
             Self::GroupMaps { .. }
             | Self::Totals
             | Self::QuotaFile { .. }
@@ -477,7 +491,9 @@ impl Edit {
             Self::Map {
                 edit: MapEdit::RemoveExtent { .. } | MapEdit::ZeroPointer { .. }, ..
             } => Loss::Data,
-            Self::Group { edit: GroupEdit::PlaceInodeTable, .. } => Loss::File,
+            Self::Group { edit: GroupEdit::PlaceInodeTable, .. } | Self::Release { .. } => {
+                Loss::File
+            }
             Self::CloneShared { .. } => Loss::Data,
             Self::Directory { edit: DirectoryEdit::Salvage | DirectoryEdit::Empty, .. }
             | Self::Entry {

@@ -12,6 +12,7 @@ pub mod extras;
 pub mod failure;
 pub mod file_map;
 pub mod fixes;
+mod informed;
 pub mod plan;
 pub mod plan_file;
 pub mod policy;

@@ -438,7 +438,7 @@ pub fn plan(problem: &Problem) -> Plan {
         | P::LostFoundInline { .. }
         | P::LostFoundEncrypted { .. } => one(Edit::Tree(TreeEdit::UnlinkLostFound)),
 
-        P::UnattachedEmptyInode { inode: of } => inode(of, InodeEdit::Clear),
+        P::UnattachedEmptyInode { inode } => one(Edit::Release { inode }),
         P::UnattachedInode { inode, .. } => one(Edit::Attach { inode }),
         P::InodeLinkCountWrong { inode, counted, .. }
         | P::DirectoryLinkCountOverflowStale { inode, counted } => match u16::try_from(counted) {

@@ -21,6 +21,7 @@ use crate::edit::{
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
+use crate::informed::{in_turn, informed};
 use crate::plan::{Plan, plan};
 use crate::policy::{Decision, Policy};
 use crate::stage::Stage;
@@ -215,6 +216,9 @@ struct Session<'s> {
     extra: bool,
     /// Sharing of blocks was forbidden, and files are getting their own.
     unsharing: bool,
+    /// Inodes or descriptors cannot be read: whatever names or owns what is in them would be taken
+    /// for damage, so nothing is mended.
+    unreadable: bool,
     /// What was asked for and could not be done.
     not_done: Vec<(Problem, Reason)>,
 }
@@ -253,6 +257,7 @@ impl<'s> Session<'s> {
             steps: options.extras.steps().into(),
             extra: false,
             unsharing: false,
+            unreadable: false,
             not_done: Vec::new(),
         }
     }
@@ -355,7 +360,7 @@ impl<'s> Session<'s> {
         if self.halted.is_some() {
             return Ok(Next::Done);
         }
-        if used_backup {
+        if used_backup && !self.unreadable {
             // A named backup is no finding, and yet the primary is to be written from it.
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
@@ -364,6 +369,9 @@ impl<'s> Session<'s> {
             let edit = Edit::Group { group: GroupNr(0), edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
+        let (now, random) = (self.options.check.now_seconds, self.options.random);
+        let open = || Stage::new(self.staged, examination, now, random);
+        wanted = informed(examination, open, wanted);
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
             self.journal_dropped = false;
             wanted.insert(Edit::Journal(JournalEdit::Create), None);
@@ -430,6 +438,15 @@ impl<'s> Session<'s> {
 
     /// The edits that findings ask for and the policy accepts, each with the first such finding.
     fn wanted(&mut self, report: &Report) -> BTreeMap<Edit, Option<Problem>> {
+        self.unreadable = report.found.iter().any(|problem| {
+            matches!(
+                problem,
+                Problem::UnreadableInodeTable { .. } | Problem::UnreadableGroupDescriptors { .. }
+            )
+        });
+        if self.unreadable {
+            return BTreeMap::new();
+        }
         let mut plans: Vec<(&Problem, Vec<Edit>)> = Vec::new();
         let mut deleting = false;
         for problem in &report.found {
@@ -490,7 +507,7 @@ impl<'s> Session<'s> {
         wanted: BTreeMap<Edit, Option<Problem>>,
     ) -> Result<(), RepairError> {
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) =
-            without_hasty_edits(wanted).into_iter().unzip();
+            without_hasty_edits(in_turn(wanted)).into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
         if self.root_is_lost_found {
@@ -589,6 +606,9 @@ impl<'s> Session<'s> {
     fn reason(&self, problem: &Problem) -> Reason {
         if let Plan::Impossible(why) = plan(problem) {
             return Reason::Impossible(why);
+        }
+        if self.unreadable {
+            return Reason::Impossible("a part of the device cannot be read: copy it first");
         }
         match (self.decided.get(problem), self.failures.get(problem)) {
             (Some(false), _) | (None, None) => Reason::Refused,

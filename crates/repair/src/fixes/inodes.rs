@@ -53,6 +53,12 @@ pub(super) fn apply(
                 image.raw[at..at + 4].fill(0);
             }
         }
+        InodeEdit::ValueSize { block, offset_bytes, size } => {
+            if block.0 != 0 {
+                return super::xattrs::set_value_size(stage, block, offset_bytes, size);
+            }
+            super::xattrs::set_own_value_size(&mut image, offset_bytes, size)?;
+        }
         InodeEdit::ExtraIsize => set_extra_isize(stage, &mut image),
         InodeEdit::Epoch(field) => {
             let extra = &mut image.extra;

@@ -31,6 +31,8 @@ pub(crate) use connectivity::serves_as_lost_found;
 pub(crate) use group_desc::backup_knows_root;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use shared_blocks::SharedLedger;
+pub(crate) use superblock::first_meta_bg;
+pub(crate) use xattrs::mended_value_size;
 
 /// What came of an edit, and what is to be said of it.
 pub type Made = (Result<(), Failure>, Vec<String>);
@@ -103,6 +105,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::Tree(edit) => connectivity::apply(stage, *edit),
         Edit::RebuildDirectory { dir } => htree::rebuild(stage, *dir),
         Edit::RebuildExtents { inode } => maps::rebuild(stage, *inode),
+        Edit::Release { inode } => inodes::clear(stage, *inode),
         Edit::Attach { inode } => connectivity::attach(stage, *inode),
         Edit::LinkCount { inode, links } => inodes::set_links(stage, *inode, *links),
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),

@@ -1,8 +1,8 @@
 //! Edits of the superblock.
 
-use floe_format::InodeNr;
-use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS};
+use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::{GroupNr, InodeNr};
 
 use crate::edit::SuperblockEdit;
 use crate::failure::Failure;
@@ -48,6 +48,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         SuperblockEdit::MinExtraIsize(bytes) => stage.superblock_mut().min_extra_isize = bytes,
         SuperblockEdit::WantExtraIsize(bytes) => stage.superblock_mut().want_extra_isize = bytes,
         SuperblockEdit::NoReservedDescriptors => stage.superblock_mut().reserved_gdt_blocks = 0,
+        SuperblockEdit::FirstMetaBg(first) => stage.superblock_mut().first_meta_bg = first,
         SuperblockEdit::DropMetaBg => {
             let sb = stage.superblock_mut();
             sb.feature_incompat &= !Incompat::META_BG.bits();
@@ -94,6 +95,24 @@ fn from_backup(stage: &mut Stage<'_>) -> Result<(), Failure> {
     stage.superblock_mut().block_group_nr = 0;
     stage.rewrite_groups();
     Ok(())
+}
+
+/// The first meta block group that the first good backup of this file system names.
+pub(crate) fn first_meta_bg(stage: &Stage<'_>) -> Option<u32> {
+    let geometry = &stage.geometry;
+    (1..geometry.group_count).filter_map(|group| geometry.superblock_of(GroupNr(group))).find_map(
+        |block| {
+            let raw = stage.read_block(block).ok()?;
+            let bytes = raw.first_chunk()?;
+            let backup = Superblock::decode(bytes);
+            let good = backup.magic == MAGIC
+                && Superblock::checksum_ok(bytes)
+                && backup.uuid == stage.superblock().uuid
+                && backup.features().incompat.contains(Incompat::META_BG)
+                && backup.first_meta_bg <= geometry.desc_blocks;
+            good.then_some(backup.first_meta_bg)
+        },
+    )
 }
 
 /// The low 32 bits of a time, and the byte above.

@@ -209,6 +209,7 @@ impl Edit {
             | Self::CloneShared { inode }
             | Self::RebuildExtents { inode }
             | Self::Attach { inode }
+            | Self::Release { inode }
             | Self::LinkCount { inode, .. }
             | Self::Directory { dir: inode, .. }
             | Self::Entry { dir: inode, .. }
