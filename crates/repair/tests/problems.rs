@@ -87,7 +87,7 @@ const EXCEPTIONS: &[Exception] = &[
     ),
     exception(
         "journal with a name",
-        "Floe hides the journal, whatever its name was; e2fsck only knows some names",
+        "Floe hides the journal, whatever its name was; e2fsck leaves it as a file of this name",
         &["/empty (Gone, Regular)"],
     ),
 ];
