@@ -365,8 +365,8 @@ impl<'s> Session<'s> {
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
         }
-        if let Some(problem) = self.misplaced_root(examination, &wanted) {
-            let edit = Edit::Group { group: GroupNr(0), edit: GroupEdit::InodeTableFromBackup };
+        for (group, problem) in self.misplaced_tables(examination, &wanted) {
+            let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
         let (now, random) = (self.options.check.now_seconds, self.options.random);
@@ -389,22 +389,22 @@ impl<'s> Session<'s> {
         Ok(Next::Again)
     }
 
-    /// The finding that the root is gone, if it is accepted and a backup descriptor says where it is.
-    fn misplaced_root(
+    /// Groups whose inode tables are found by a backup, with the finding that the backup differs: only
+    /// at the start, before anything is written to where the wrong tables are.
+    fn misplaced_tables(
         &self,
         examination: &Examination<'_>,
         wanted: &BTreeMap<Edit, Option<Problem>>,
-    ) -> Option<Problem> {
-        let gone = |problem: &&Problem| {
-            matches!(
-                problem,
-                Problem::RootInodeMissing { .. } | Problem::RootInodeNotDirectory { .. }
-            )
-        };
-        let problem = wanted.values().flatten().find(gone)?;
+    ) -> Vec<(GroupNr, Problem)> {
+        let differs = |problem: &&Problem| matches!(problem, Problem::BackupDescriptorsBad { .. });
+        let Some(problem) = wanted.values().flatten().find(differs) else { return Vec::new() };
+        if self.rounds > 2 || examination.report.is_clean() {
+            return Vec::new();
+        }
         let now = self.options.check.now_seconds;
         let stage = Stage::new(self.staged, examination, now, self.options.random);
-        (self.rounds <= 2 && fixes::backup_knows_root(&stage)).then(|| problem.clone())
+        let groups = fixes::misplaced_tables(&stage);
+        groups.into_iter().map(|group| (group, problem.clone())).collect()
     }
 
     /// The next step besides mending, when nothing is left to mend.

@@ -1,12 +1,11 @@
 //! Group descriptors, and the bitmaps and inode tables that they place.
 
-use floe_blockdev::ReadBlocks;
 use floe_check::descriptors;
 use floe_check::problem::Findings;
 use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
-use floe_format::ext::inode::{FileType, Inode};
+use floe_format::ext::inode::Inode;
 use floe_format::features::Incompat;
-use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, GroupNr};
 
 use crate::edit::GroupEdit;
 use crate::failure::Failure;
@@ -72,6 +71,15 @@ impl Bitmap {
 
 /// The descriptor of a group in the first backup that can be read.
 fn in_backup(stage: &Stage<'_>, group: GroupNr) -> Option<GroupDesc> {
+    all_in_backup(stage).get(group.0 as usize).copied()
+}
+
+/// All descriptors as the first backup that can be read has them; none if there is none.
+fn all_in_backup(stage: &Stage<'_>) -> Vec<GroupDesc> {
+    read_backup(stage).unwrap_or_default()
+}
+
+fn read_backup(stage: &Stage<'_>) -> Option<Vec<GroupDesc>> {
     let geometry = &stage.geometry;
     let volume = &stage.evidence.volume;
     if volume.used_backup.is_some() {
@@ -85,7 +93,7 @@ fn in_backup(stage: &Stage<'_>, group: GroupNr) -> Option<GroupDesc> {
     if !unread.0.is_empty() {
         return None;
     }
-    groups.get(group.0 as usize).copied()
+    Some(groups)
 }
 
 /// Blocks in which the metadata of a group may lie: its own ones first, with flex_bg any.
@@ -194,21 +202,49 @@ fn table_from_backup(stage: &mut Stage<'_>, group: GroupNr) -> bool {
     true
 }
 
-/// Whether a backup puts the first inode table where a root directory is, while the one in use leads to
-/// none: then it is the descriptor that is wrong, not every inode of the group.
-pub(crate) fn backup_knows_root(stage: &Stage<'_>) -> bool {
-    let (geometry, first) = (&stage.geometry, GroupNr(0));
-    let len_blocks = u64::from(geometry.inode_table_blocks);
-    let Some(table) = in_backup(stage, first).map(|desc| desc.inode_table) else { return false };
-    let index = u64::from(InodeNr::ROOT.0 - 1);
-    let offset = geometry.offset_bytes(table) + index * u64::from(geometry.inode_size);
-    let mut raw = vec![0; geometry.inode_size as usize];
-    table != stage.group(first).inode_table
-        && is_sound(stage, first, BlockRun::new(table, len_blocks))
-        && stage.overlay.read_at(offset, &mut raw).is_ok()
-        && Inode::decode(&raw).is_some_and(|root| {
-            root.file_type() == Some(FileType::Directory) && root.base.links_count >= 2
+/// Groups whose inode table a backup puts elsewhere, where what lies there looks more like inodes than
+/// what lies in the place in use: then it is the descriptor that is wrong, not every inode of the group.
+pub(crate) fn misplaced_tables(stage: &Stage<'_>) -> Vec<GroupNr> {
+    let len_blocks = u64::from(stage.geometry.inode_table_blocks);
+    let backup = all_in_backup(stage);
+    (0..)
+        .map(GroupNr)
+        .zip(backup)
+        .filter(|(group, desc)| {
+            let (stored, other) = (stage.group(*group).inode_table, desc.inode_table);
+            stored != other
+                && is_sound(stage, *group, BlockRun::new(other, len_blocks))
+                && likeness(stage, *group, other) > likeness(stage, *group, stored)
         })
+        .map(|(group, _)| group)
+        .collect()
+}
+
+/// How much a run of blocks looks like the inode table of a group: inodes that are right, less what
+/// cannot be one.
+fn likeness(stage: &Stage<'_>, group: GroupNr, table: BlockNr) -> i64 {
+    let geometry = &stage.geometry;
+    let (inode_size, per_block) =
+        (geometry.inode_size as usize, geometry.block_size / geometry.inode_size);
+    let mut score = 0;
+    for index in 0..geometry.inode_table_blocks {
+        let block = BlockNr(table.0.saturating_add(u64::from(index)));
+        let Ok(bytes) = stage.read_block(block) else { continue };
+        for (slot, raw) in (0..per_block).zip(bytes.chunks_exact(inode_size)) {
+            let number = geometry.inode_at(group, index * per_block + slot);
+            let Some(inode) = Inode::decode(raw) else { continue };
+            let right = if stage.checksummed() {
+                inode.checksum_ok(stage.seed, number)
+            } else {
+                inode.file_type().is_some() && inode.base.links_count > 0 && inode.base.faddr == 0
+            };
+            if raw.iter().all(|&byte| byte == 0) || inode.base.links_count == 0 {
+                continue;
+            }
+            score += if right { 1 } else { -1 };
+        }
+    }
+    score
 }
 
 fn move_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {

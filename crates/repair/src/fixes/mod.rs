@@ -28,7 +28,7 @@ mod superblock;
 mod xattrs;
 
 pub(crate) use connectivity::serves_as_lost_found;
-pub(crate) use group_desc::backup_knows_root;
+pub(crate) use group_desc::misplaced_tables;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use shared_blocks::SharedLedger;
 pub(crate) use superblock::first_meta_bg;
