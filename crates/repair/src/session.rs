@@ -11,13 +11,10 @@ use floe_check::report::{JournalState, in_order};
 use floe_check::{
     CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine, recovery,
 };
-use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use crate::edit::{
-    Edit, GroupEdit, InodeEdit, JournalEdit, Loss, MapEdit, Phase, SuperblockEdit, TreeEdit,
-};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
@@ -25,6 +22,12 @@ use crate::informed::{in_turn, informed};
 use crate::plan::{Plan, plan};
 use crate::policy::{Decision, Policy};
 use crate::stage::Stage;
+
+mod order;
+mod settle;
+
+use order::{first_phases, without_hasty_edits};
+use settle::{edit_superblock, fold, mark_errors, settle};
 
 /// Rounds after which a repair gives up: each mends at least one phase, and there are eight.
 const MOST_ROUNDS: u32 = 64;
@@ -623,124 +626,4 @@ fn is_sound(report: &Report) -> bool {
     report.found.iter().all(|problem| {
         problem.row().weight <= Weight::Remark || matches!(plan(problem), Plan::AtTheEnd)
     })
-}
-
-/// The edits of the first phase that has some; and, as long as a phase changes nothing that others are
-/// found by, those of the next: the examination counted as things will be then.
-fn first_phases(mut wanted: BTreeMap<Edit, Option<Problem>>) -> BTreeMap<Edit, Option<Problem>> {
-    let phases: BTreeSet<Phase> = wanted.keys().map(Edit::phase).collect();
-    let disturbs =
-        |phase: &Phase| wanted.keys().any(|edit| edit.phase() == *phase && !edit.is_quiet());
-    let last = phases.iter().copied().find(disturbs);
-    if let Some(last) = last {
-        wanted.retain(|edit, _| edit.phase() <= last);
-    }
-    wanted
-}
-
-/// Leaves out what a later examination will judge better: deletions of files that may be whole once what else is wrong with them is mended: a
-/// symbolic link with a wrong flag, a directory that was taken for a pipe. (e2fsck judges them a pass
-/// later for that reason.)
-fn without_hasty_edits(wanted: BTreeMap<Edit, Option<Problem>>) -> BTreeMap<Edit, Option<Problem>> {
-    let mended: BTreeSet<InodeNr> = wanted
-        .keys()
-        .filter_map(|edit| match edit {
-            Edit::Inode { edit: InodeEdit::Clear | InodeEdit::Checksum, .. } => None,
-            Edit::Inode { inode, .. } | Edit::Map { inode, .. } => Some(*inode),
-            _ => None,
-        })
-        .collect();
-    let remapped: BTreeSet<InodeNr> = wanted
-        .keys()
-        .filter_map(|edit| match edit {
-            Edit::Map { edit: MapEdit::Checksum { .. }, .. } => None,
-            Edit::Map { inode, .. } => Some(*inode),
-            _ => None,
-        })
-        .collect();
-    let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
-        // Size and block count follow from the map as it will be.
-        if let Edit::Inode { inode, edit: InodeEdit::Size(_) | InodeEdit::Sectors(_) } = edit {
-            return remapped.contains(inode);
-        }
-        let may_wait = matches!(
-            cause,
-            Some(
-                Problem::SymlinkInvalid { .. }
-                    | Problem::CharDeviceInvalid { .. }
-                    | Problem::BlockDeviceInvalid { .. }
-                    | Problem::FifoInvalid { .. }
-                    | Problem::SocketInvalid { .. }
-            )
-        );
-        matches!(edit, Edit::Inode { inode, edit: InodeEdit::Clear } if may_wait && mended.contains(inode))
-    };
-    wanted.into_iter().filter(|(edit, cause)| !is_hasty(edit, cause)).collect()
-}
-
-/// What a superblock says after a check: of a clean file system that it is, and when.
-fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64) {
-    if clean {
-        sb.state = STATE_VALID;
-    } else {
-        sb.state &= !STATE_VALID;
-    }
-    (sb.lastcheck, sb.lastcheck_hi) = time(now_seconds);
-    (sb.wtime, sb.wtime_hi) = time(now_seconds);
-    sb.mnt_count = 0;
-    sb.error_count = 0;
-    (sb.first_error_time, sb.first_error_time_hi) = (0, 0);
-    (sb.first_error_ino, sb.first_error_block, sb.first_error_line) = (0, 0, 0);
-    (sb.first_error_func, sb.first_error_errcode) = ([0; 32], 0);
-    (sb.last_error_time, sb.last_error_time_hi) = (0, 0);
-    (sb.last_error_ino, sb.last_error_block, sb.last_error_line) = (0, 0, 0);
-    (sb.last_error_func, sb.last_error_errcode) = ([0; 32], 0);
-}
-
-/// The low 32 bits of a time, and the byte above.
-const fn time(seconds: i64) -> (u32, u8) {
-    (seconds as u32, (seconds >> 32) as u8)
-}
-
-/// Makes the primary superblock say that there are errors, if it is one that anybody would use.
-fn mark_errors(staged: &Overlay<&dyn ReadBlocks>) -> Result<(), Failure> {
-    let mut bytes = [0; 1024];
-    staged.read_at(OFFSET_BYTES, &mut bytes)?;
-    if Superblock::decode(&bytes).magic == MAGIC && Superblock::checksum_ok(&bytes) {
-        edit_superblock(staged, |sb| sb.state |= STATE_ERROR)?;
-    }
-    Ok(())
-}
-
-/// Changes the primary superblock in the staged file system.
-fn edit_superblock(
-    staged: &Overlay<&dyn ReadBlocks>,
-    edit: impl FnOnce(&mut Superblock),
-) -> Result<(), Failure> {
-    let mut bytes = [0; 1024];
-    staged.read_at(OFFSET_BYTES, &mut bytes)?;
-    let mut sb = Superblock::decode(&bytes);
-    edit(&mut sb);
-    sb.encode_into(&mut bytes);
-    if sb.features().metadata_csum() {
-        Superblock::write_checksum(&mut bytes);
-    }
-    staged.write_at(OFFSET_BYTES, &bytes)?;
-    Ok(())
-}
-
-/// Stages what an overlay over the staged file system holds.
-fn fold(
-    replayed: &Overlay<&dyn ReadBlocks>,
-    staged: &Overlay<&dyn ReadBlocks>,
-) -> std::io::Result<()> {
-    let mut page = Vec::new();
-    for offset in replayed.staged_offsets() {
-        let len = replayed.page_bytes().min(replayed.size_bytes() - offset);
-        // At most a page, whose size came from 32 bits.
-        page.resize(len as usize, 0);
-        replayed.read_at(offset, &mut page)?;
-        staged.write_at(offset, &page)?;
-    }
-    Ok(())
 }

@@ -1,0 +1,73 @@
+//! What a session writes besides edits: the state of the superblock, and a replayed journal.
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
+
+use crate::failure::Failure;
+
+/// What a superblock says after a check: of a clean file system that it is, and when.
+pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64) {
+    if clean {
+        sb.state = STATE_VALID;
+    } else {
+        sb.state &= !STATE_VALID;
+    }
+    (sb.lastcheck, sb.lastcheck_hi) = time(now_seconds);
+    (sb.wtime, sb.wtime_hi) = time(now_seconds);
+    sb.mnt_count = 0;
+    sb.error_count = 0;
+    (sb.first_error_time, sb.first_error_time_hi) = (0, 0);
+    (sb.first_error_ino, sb.first_error_block, sb.first_error_line) = (0, 0, 0);
+    (sb.first_error_func, sb.first_error_errcode) = ([0; 32], 0);
+    (sb.last_error_time, sb.last_error_time_hi) = (0, 0);
+    (sb.last_error_ino, sb.last_error_block, sb.last_error_line) = (0, 0, 0);
+    (sb.last_error_func, sb.last_error_errcode) = ([0; 32], 0);
+}
+
+/// The low 32 bits of a time, and the byte above.
+const fn time(seconds: i64) -> (u32, u8) {
+    (seconds as u32, (seconds >> 32) as u8)
+}
+
+/// Makes the primary superblock say that there are errors, if it is one that anybody would use.
+pub(super) fn mark_errors(staged: &Overlay<&dyn ReadBlocks>) -> Result<(), Failure> {
+    let mut bytes = [0; 1024];
+    staged.read_at(OFFSET_BYTES, &mut bytes)?;
+    if Superblock::decode(&bytes).magic == MAGIC && Superblock::checksum_ok(&bytes) {
+        edit_superblock(staged, |sb| sb.state |= STATE_ERROR)?;
+    }
+    Ok(())
+}
+
+/// Changes the primary superblock in the staged file system.
+pub(super) fn edit_superblock(
+    staged: &Overlay<&dyn ReadBlocks>,
+    edit: impl FnOnce(&mut Superblock),
+) -> Result<(), Failure> {
+    let mut bytes = [0; 1024];
+    staged.read_at(OFFSET_BYTES, &mut bytes)?;
+    let mut sb = Superblock::decode(&bytes);
+    edit(&mut sb);
+    sb.encode_into(&mut bytes);
+    if sb.features().metadata_csum() {
+        Superblock::write_checksum(&mut bytes);
+    }
+    staged.write_at(OFFSET_BYTES, &bytes)?;
+    Ok(())
+}
+
+/// Stages what an overlay over the staged file system holds.
+pub(super) fn fold(
+    replayed: &Overlay<&dyn ReadBlocks>,
+    staged: &Overlay<&dyn ReadBlocks>,
+) -> std::io::Result<()> {
+    let mut page = Vec::new();
+    for offset in replayed.staged_offsets() {
+        let len = replayed.page_bytes().min(replayed.size_bytes() - offset);
+        // At most a page, whose size came from 32 bits.
+        page.resize(len as usize, 0);
+        replayed.read_at(offset, &mut page)?;
+        staged.write_at(offset, &page)?;
+    }
+    Ok(())
+}
