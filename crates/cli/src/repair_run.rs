@@ -12,10 +12,11 @@ use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_exec::Interrupt;
 use floe_format::BlockNr;
 use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
+use floe_repair::failure::Failure;
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
 use floe_repair::report::{Account, Ending, human, json};
-use floe_repair::{Extras, Repair, RepairError, RepairOptions};
+use floe_repair::{Extras, Repair, RepairError, RepairOptions, SharedBlocks};
 
 use crate::check_run::now_seconds;
 use crate::device::Source;
@@ -32,6 +33,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) external_journal: Option<&'a Path>,
     pub(crate) verbose: bool,
     pub(crate) json: bool,
+    /// What is done about blocks that several files claim.
+    pub(crate) shared_blocks: SharedBlocks,
     /// Show what would be done, and write nothing.
     pub(crate) dry_run: bool,
     /// Save what would be done in a new file, and write nothing to the device.
@@ -168,6 +171,7 @@ impl RepairRun<'_> {
             },
             random: random()?,
             extras: self.extras,
+            shared_blocks: self.shared_blocks,
             ..RepairOptions::default()
         };
         Ok(floe_repair::repair(device, &options, policy))
@@ -243,6 +247,16 @@ impl RepairRun<'_> {
                 let damaged = matches!(error, CheckError::Fatal { .. });
                 let outcome = Outcome { damaged, ..Outcome::FAILED };
                 (failure::of_check(error, device, &name), problems, outcome)
+            }
+            Stopped::Planning(RepairError::Stage(Failure::Io(error)))
+                if error.kind() == std::io::ErrorKind::UnexpectedEof =>
+            {
+                let text = format!(
+                    "{name}: the repair needs what lies past the end of the device, which is \
+                     shorter than the file system; nothing was written.\n  Restore the full device \
+                     or image first."
+                );
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
             }
             Stopped::Planning(RepairError::Stage(error)) => {
                 let text = format!("{name}: cannot stage the repair: {error}; nothing was written");

@@ -6,6 +6,7 @@
 mod alloc;
 pub mod build;
 pub mod commit;
+mod culprit;
 pub mod describe;
 pub mod edit;
 pub mod extras;
@@ -21,6 +22,7 @@ pub mod session;
 pub mod stage;
 pub mod undo;
 
+pub use culprit::SharedBlocks;
 pub use edit::Edit;
 pub use extras::Extras;
 pub use session::{Deed, Reason, Repair, RepairError, RepairOptions, repair};

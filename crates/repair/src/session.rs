@@ -14,6 +14,7 @@ use floe_check::{
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
+use crate::culprit::{SharedBlocks, culprits};
 use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
@@ -45,6 +46,8 @@ pub struct RepairOptions<'a> {
     pub random: [u8; 16],
     /// What is done besides mending.
     pub extras: Extras,
+    /// What is done about blocks that several inodes claim.
+    pub shared_blocks: SharedBlocks,
 }
 
 impl Default for RepairOptions<'_> {
@@ -54,6 +57,7 @@ impl Default for RepairOptions<'_> {
             staging_bytes: 256 << 20,
             random: [0; 16],
             extras: Extras::default(),
+            shared_blocks: SharedBlocks::default(),
         }
     }
 }
@@ -452,6 +456,10 @@ impl<'s> Session<'s> {
         }
         let mut plans: Vec<(&Problem, Vec<Edit>)> = Vec::new();
         let mut deleting = false;
+        let culprits = match self.options.shared_blocks {
+            SharedBlocks::Clone => BTreeSet::new(),
+            SharedBlocks::DropCulprit => culprits(report),
+        };
         for problem in &report.found {
             let tries = self.tries.get(problem).copied().unwrap_or(0);
             if tries >= MOST_TRIES || self.options.extras.skips(problem) {
@@ -466,6 +474,12 @@ impl<'s> Session<'s> {
                     deleting |= goes;
                     let deletion = Edit::Inode { inode, edit: InodeEdit::Clear };
                     plans.extend(goes.then(|| (problem, vec![deletion])));
+                }
+                (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
+                    if culprits.contains(&inode) =>
+                {
+                    let edit = InodeEdit::Clear;
+                    plans.push((problem, vec![Edit::Inode { inode, edit }]));
                 }
                 (Plan::Edits(edits), _) => plans.push((problem, edits)),
                 _ => {}

@@ -9,7 +9,7 @@ use floe_check::report::Cost;
 use floe_repair::policy::{Decision, Policy, Preen, Yes};
 use floe_repair::report::human::{Style, write};
 use floe_repair::report::{Account, Ending, Fate, Verdict, json};
-use floe_repair::{RepairError, RepairOptions, repair};
+use floe_repair::{RepairError, RepairOptions, SharedBlocks, repair};
 use floe_testkit::{Image, Profile, build, tool};
 
 fn image(profile: &str) -> Option<Image> {
@@ -191,4 +191,37 @@ fn quitting_ends_without_a_repair() {
     let device: &dyn ReadBlocks = &image;
     let ended = repair(device, &RepairOptions::default(), &mut Quits);
     assert!(matches!(ended, Err(RepairError::Quit)));
+}
+
+#[test]
+fn the_culprit_is_deleted_only_on_request_and_only_if_evidence_names_it() {
+    let Some(image) = image("ext2-1k") else { return };
+    let source = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(source.path(), vec![b'x'; 5000]).unwrap();
+    let from = source.path().display();
+    build::debugfs(&image, &format!("write {from} sound\nwrite {from} culprit\n")).unwrap();
+    let shown =
+        tool::must("debugfs", &["-R", "bmap sound 0", image.path().to_str().unwrap()], &[0]);
+    let shown = shown.unwrap().text;
+    let block: u64 = shown.lines().find_map(|line| line.trim().parse().ok()).unwrap();
+    debugfs(&image, &[&format!("sif culprit block[0] {block}")]);
+    let fates = |image: &Image, shared_blocks: SharedBlocks| -> Vec<(Fate, Option<String>)> {
+        let device: &dyn ReadBlocks = image;
+        let options = RepairOptions { shared_blocks, ..RepairOptions::default() };
+        let staged = repair(device, &options, &mut Yes).unwrap();
+        assert!(staged.is_clean(), "{:?}", staged.left);
+        let account = Account::new(&staged, device, "x".into(), Ending::DryRun);
+        account.losses().into_iter().map(|lost| (lost.fate, lost.path)).collect()
+    };
+    let both_cloned = |fates: &[(Fate, Option<String>)]| {
+        fates.len() == 2 && fates.iter().all(|(fate, _)| *fate == Fate::Cloned)
+    };
+    // Both look sound: nobody can tell whose the block is.
+    assert!(both_cloned(&fates(&image, SharedBlocks::DropCulprit)));
+    debugfs(&image, &["sif culprit block[1] 4000000000"]);
+    let deleted = fates(&image, SharedBlocks::DropCulprit);
+    assert!(deleted.contains(&(Fate::Deleted, Some("/culprit".to_owned()))), "{deleted:?}");
+    assert!(deleted.iter().all(|(_, path)| path.as_deref() != Some("/sound")), "{deleted:?}");
+    let kept = fates(&image, SharedBlocks::Clone);
+    assert!(kept.iter().all(|(fate, _)| *fate != Fate::Deleted), "{kept:?}");
 }

@@ -175,6 +175,7 @@ fn repair(
         json: false,
         dry_run: false,
         plan: None,
+        shared_blocks: floe_repair::SharedBlocks::Clone,
         undo: options.undo.as_deref(),
         extras,
     };

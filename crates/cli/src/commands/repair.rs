@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
 use floe_repair::Extras;
+use floe_repair::SharedBlocks;
 use floe_repair::policy::{Preen, Yes};
 
 use crate::apply_plan::ApplyPlan;
@@ -42,6 +43,10 @@ pub(crate) struct Args {
     /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
+    /// What to do about blocks that several files claim: give each its own copy, or delete the file
+    /// that is damaged otherwise too, if the others are sound
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Shared::Clone)]
+    shared_blocks: Shared,
     /// Save what would be done in a new file, and write nothing to the device
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo"])]
     plan: Option<PathBuf>,
@@ -58,6 +63,12 @@ pub(crate) struct Args {
     /// Show every change, with codes, rounds and all findings
     #[arg(long, short)]
     verbose: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Shared {
+    Clone,
+    DropCulprit,
 }
 
 impl Args {
@@ -93,6 +104,10 @@ impl Args {
             json: self.json,
             dry_run: self.dry_run,
             plan: self.plan.as_deref(),
+            shared_blocks: match self.shared_blocks {
+                Shared::Clone => SharedBlocks::Clone,
+                Shared::DropCulprit => SharedBlocks::DropCulprit,
+            },
             undo: self.undo.as_deref(),
             extras: Extras::default(),
         };

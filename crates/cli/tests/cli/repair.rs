@@ -134,6 +134,18 @@ fn unattended_repair_does_what_is_safe() {
 }
 
 #[test]
+fn nothing_is_called_repaired_where_nothing_was_damaged() {
+    for profile in ["ext4", "ext3", "ext2-1k", "bigalloc", "inline-data"] {
+        let Some(image) = image(profile) else { return };
+        let ran = repair(&["--yes"], &image);
+        let last = ran.out.lines().last().unwrap_or_default();
+        assert!(last.starts_with("CLEAN"), "{profile}: {}{}", ran.out, ran.err);
+        assert!(oracle::e2fsck(&image).unwrap().clean(), "{profile}");
+        assert_eq!(repair(&["--yes"], &image).code, 0, "{profile}: a second time");
+    }
+}
+
+#[test]
 fn without_a_terminal_a_policy_must_be_given() {
     let Some(image) = damaged() else { return };
     let before = image.to_vec().unwrap();
@@ -266,6 +278,18 @@ fn what_is_no_file_system_is_refused() {
     assert_eq!(repair_faults(&value), Vec::<String>::new());
     assert_eq!(value["verdict"], "incomplete");
     assert!(fs::read(noise.path()).unwrap() == vec![0x55; 1 << 20]);
+}
+
+#[test]
+fn an_image_that_was_cut_off_is_left_alone() {
+    let Some(mut image) = image("ext4-1k") else { return };
+    image.set_size(image.size() / 2).unwrap();
+    let before = image.to_vec().unwrap();
+    for options in [&["--dry-run"][..], &["--preen", "--dry-run"], &["--yes", "--dry-run"]] {
+        let ran = repair(options, &image);
+        assert_ne!(ran.code & 12, 0, "{options:?}: {}{}", ran.out, ran.err);
+        assert!(image.to_vec().unwrap() == before);
+    }
 }
 
 #[test]

@@ -326,6 +326,11 @@ pub fn verdict_line(account: &Account<'_>) -> String {
     let unchanged = if would { " Nothing was changed." } else { "" };
     match account.verdict() {
         Verdict::Clean => format!("CLEAN: nothing needs repair.{unchanged}"),
+        // Only the journal, or indexes and the like.
+        Verdict::Repaired if found == 0 => {
+            let verb = if would { "would be" } else { "was" };
+            format!("CLEAN: no damage was found; what is above {verb} done.{unchanged}")
+        }
         Verdict::Repaired if would => {
             format!("WOULD BE REPAIRED: {findings}; then the file system is clean.{unchanged}")
         }
