@@ -108,35 +108,27 @@ macro_rules! read_through {
 
 read_through!(&D, Arc<D>, Box<D>);
 
-impl<D: WriteBlocks + ?Sized> WriteBlocks for &D {
-    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
-        (**self).write_at(offset_bytes, from)
-    }
-    fn flush(&self) -> io::Result<()> {
-        (**self).flush()
-    }
-    fn current_size_bytes(&self) -> io::Result<u64> {
-        (**self).current_size_bytes()
-    }
-    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
-        (**self).forget(offset_bytes, len_bytes);
-    }
+/// What points at a device can be written as the device itself.
+macro_rules! write_through {
+    ($($pointer:ty),*) => { $(
+        impl<D: WriteBlocks + ?Sized> WriteBlocks for $pointer {
+            fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+                (**self).write_at(offset_bytes, from)
+            }
+            fn flush(&self) -> io::Result<()> {
+                (**self).flush()
+            }
+            fn current_size_bytes(&self) -> io::Result<u64> {
+                (**self).current_size_bytes()
+            }
+            fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+                (**self).forget(offset_bytes, len_bytes);
+            }
+        }
+    )* };
 }
 
-impl<D: WriteBlocks + ?Sized> WriteBlocks for Box<D> {
-    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
-        (**self).write_at(offset_bytes, from)
-    }
-    fn flush(&self) -> io::Result<()> {
-        (**self).flush()
-    }
-    fn current_size_bytes(&self) -> io::Result<u64> {
-        (**self).current_size_bytes()
-    }
-    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
-        (**self).forget(offset_bytes, len_bytes);
-    }
-}
+write_through!(&D, Box<D>);
 
 /// The error of a range that passes the end of a device.
 pub(crate) fn past_the_end() -> io::Error {

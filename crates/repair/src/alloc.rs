@@ -5,21 +5,22 @@ use floe_check::evidence::block_set::BlockSet;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 /// Hands out what nothing uses.
-#[derive(Debug)]
-pub(crate) struct Allocator {
+pub(crate) struct Allocator<'a> {
+    evidence: &'a Examination<'a>,
     used: BlockSet,
     taken_inodes: Vec<InodeNr>,
 }
 
-impl Allocator {
+impl<'a> Allocator<'a> {
     /// Free is what no claim of the examination covers.
-    pub(crate) fn new(evidence: &Examination<'_>) -> Self {
-        Self { used: evidence.claims.used().clone(), taken_inodes: Vec::new() }
+    pub(crate) fn new(evidence: &'a Examination<'a>) -> Self {
+        Self { evidence, used: evidence.claims.used().clone(), taken_inodes: Vec::new() }
     }
 
     /// The first block of a free cluster, the next one from `goal` on, then from the start; `None`
     /// if all are in use.
-    pub(crate) fn block(&mut self, geometry: &Geometry, goal: BlockNr) -> Option<BlockNr> {
+    pub(crate) fn block(&mut self, goal: BlockNr) -> Option<BlockNr> {
+        let geometry = &self.evidence.volume.geometry;
         let all = geometry.clusters_count();
         let start = if geometry.contains(goal) { geometry.cluster_of(goal) } else { 0 };
         let cluster = self.free_in(start, all).or_else(|| self.free_in(0, start))?;
@@ -28,12 +29,8 @@ impl Allocator {
     }
 
     /// A free run of `len_blocks` blocks inside `within`; `None` if there is none.
-    pub(crate) fn run(
-        &mut self,
-        geometry: &Geometry,
-        within: BlockRun,
-        len_blocks: u64,
-    ) -> Option<BlockNr> {
+    pub(crate) fn run(&mut self, within: BlockRun, len_blocks: u64) -> Option<BlockNr> {
+        let geometry = &self.evidence.volume.geometry;
         let clusters = len_blocks.div_ceil(u64::from(geometry.cluster_blocks));
         let start = within.start.max(geometry.first_data_block);
         let end = within.end().0.min(geometry.blocks_count);
@@ -54,15 +51,6 @@ impl Allocator {
         None
     }
 
-    /// Marks blocks as in use.
-    pub(crate) fn take(&mut self, geometry: &Geometry, run: BlockRun) {
-        for block in run.start.0..run.end().0.min(geometry.blocks_count) {
-            if geometry.contains(BlockNr(block)) {
-                self.used.insert(geometry.cluster_of(BlockNr(block)), 1, |_, _| ());
-            }
-        }
-    }
-
     /// The first free cluster of `start..end`.
     fn free_in(&self, start: u64, end: u64) -> Option<u64> {
         let mut at = start;
@@ -78,7 +66,8 @@ impl Allocator {
     }
 
     /// A free inode, the first one from the group of `near` on.
-    pub(crate) fn inode(&mut self, evidence: &Examination<'_>, near: InodeNr) -> Option<InodeNr> {
+    pub(crate) fn inode(&mut self, near: InodeNr) -> Option<InodeNr> {
+        let evidence = self.evidence;
         let geometry = &evidence.volume.geometry;
         let (home, _) = geometry.place_of(near)?;
         let groups = (home.0..geometry.group_count).chain(0..home.0).map(GroupNr);

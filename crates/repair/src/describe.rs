@@ -3,7 +3,7 @@
 use std::fmt;
 
 use floe_format::ext::inode::InodeFlags;
-use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::features::{Features, Incompat, RoCompat};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
@@ -151,11 +151,6 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::DropGroupChecksums => switched_off("uninit_bg", tense),
         SuperblockEdit::DropFiletype => switched_off("filetype", tense),
         SuperblockEdit::DropMmp => switched_off("mmp", tense),
-        SuperblockEdit::SetCompat(bits) => {
-            let compat = Compat::from_bits_retain(*bits);
-            let features = Features { compat, ..Features::default() };
-            format!("feature {} {was} switched on", features.names().join(", "))
-        }
         SuperblockEdit::SetIncompat(bits) => {
             let incompat = Incompat::from_bits_retain(*bits);
             let features = Features { incompat, ..Features::default() };

@@ -219,7 +219,6 @@ pub enum SuperblockEdit {
     DropFiletype,
     /// Protection against multiple mounts is switched off: its block is lost.
     DropMmp,
-    SetCompat(u32),
     SetIncompat(u32),
     SetRoCompat(u32),
     ClearRoCompat(u32),

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::indirect;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
 use crate::build::block_map::{self, MappedRun};
@@ -80,6 +81,62 @@ impl FileMap {
             }
         }
         walk.map
+    }
+
+    /// The map of a new file, without blocks: by extents if the file system has them.
+    pub fn empty(stage: &Stage<'_>) -> Self {
+        let extents = stage.geometry.features.incompat.contains(Incompat::EXTENTS);
+        Self { extents, ..Self::default() }
+    }
+
+    /// The map of a new file of `blocks` blocks: one run if there is room for it, else whatever
+    /// clusters are free.
+    ///
+    /// # Errors
+    /// No space.
+    pub fn allocate(stage: &mut Stage<'_>, blocks: u64) -> Result<Self, Failure> {
+        let mut map = Self::empty(stage);
+        let cluster = u64::from(stage.geometry.cluster_blocks);
+        let all = BlockRun::new(stage.geometry.first_data_block, stage.geometry.blocks_count);
+        let mut add = |logical: u64, run| {
+            map.runs.push(Extent { logical: LogicalBlock(logical), run, unwritten: false });
+        };
+        if let Ok(start) = stage.allocate_run(all, blocks.next_multiple_of(cluster)) {
+            add(0, BlockRun::new(start, blocks));
+            return Ok(map);
+        }
+        let mut goal = stage.geometry.first_data_block;
+        for logical in (0..blocks).step_by(stage.geometry.cluster_blocks as usize) {
+            goal = stage.allocate(goal)?;
+            add(logical, BlockRun::new(goal, cluster.min(blocks - logical)));
+        }
+        Ok(map)
+    }
+
+    /// Drops what maps logical blocks from `blocks` on.
+    pub fn truncate(&mut self, blocks: u64) {
+        self.runs.retain_mut(|extent| {
+            let left = blocks.saturating_sub(extent.logical.0);
+            extent.run.len_blocks = extent.run.len_blocks.min(left);
+            extent.run.len_blocks > 0
+        });
+    }
+
+    /// Gives each of the first `blocks` logical blocks a place; what was unwritten counts as written.
+    ///
+    /// # Errors
+    /// No space.
+    pub fn fill(&mut self, stage: &mut Stage<'_>, blocks: u64) -> Result<(), Failure> {
+        for logical in (0..blocks).map(LogicalBlock) {
+            if self.find(logical).is_none() {
+                let block = self.block_for(stage, logical)?;
+                self.insert(logical, block);
+            }
+        }
+        for extent in &mut self.runs {
+            extent.unwritten = false;
+        }
+        Ok(())
     }
 
     /// The physical block of a logical one.

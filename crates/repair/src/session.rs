@@ -372,12 +372,12 @@ impl<'s> Session<'s> {
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
         }
-        for (group, problem) in self.misplaced_tables(examination, &wanted) {
+        let (now, random) = (self.options.check.now_seconds, self.options.random);
+        let open = || Stage::new(self.staged, examination, now, random);
+        for (group, problem) in self.misplaced_tables(examination, &wanted, open) {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
-        let (now, random) = (self.options.check.now_seconds, self.options.random);
-        let open = || Stage::new(self.staged, examination, now, random);
         wanted = informed(examination, open, wanted);
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
             self.journal_dropped = false;
@@ -398,19 +398,18 @@ impl<'s> Session<'s> {
 
     /// Groups whose inode tables are found by a backup, with the finding that the backup differs: only
     /// at the start, before anything is written to where the wrong tables are.
-    fn misplaced_tables(
+    fn misplaced_tables<'e>(
         &self,
         examination: &Examination<'_>,
         wanted: &BTreeMap<Edit, Option<Problem>>,
+        open: impl FnOnce() -> Stage<'e>,
     ) -> Vec<(GroupNr, Problem)> {
         let differs = |problem: &&Problem| matches!(problem, Problem::BackupDescriptorsBad { .. });
         let Some(problem) = wanted.values().flatten().find(differs) else { return Vec::new() };
         if self.rounds > 2 || examination.report.is_clean() {
             return Vec::new();
         }
-        let now = self.options.check.now_seconds;
-        let stage = Stage::new(self.staged, examination, now, self.options.random);
-        let groups = fixes::misplaced_tables(&stage);
+        let groups = fixes::misplaced_tables(&open());
         groups.into_iter().map(|group| (group, problem.clone())).collect()
     }
 

@@ -19,6 +19,9 @@ use crate::alloc::Allocator;
 use crate::failure::Failure;
 use crate::fixes::{SharedLedger, serves_as_lost_found};
 
+/// `i_mode` of a regular file that its owner alone may read and write.
+pub(crate) const MODE_PRIVATE: u16 = 0o100_600;
+
 /// A file system being repaired, for one round.
 pub struct Stage<'a> {
     /// Where edits go.
@@ -35,14 +38,14 @@ pub struct Stage<'a> {
     pub now_seconds: i64,
     /// 16 random bytes, for a file system that has no UUID.
     pub random: [u8; 16],
-    checksums: bool,
     superblock: Superblock,
     groups: Vec<GroupDesc>,
     changed_groups: BTreeSet<u32>,
     all_groups: bool,
     superblock_changed: bool,
     backups: bool,
-    allocator: Allocator,
+    // Made when it is first asked: it copies the map of what is in use.
+    allocator: Option<Allocator<'a>>,
     ledger: Option<SharedLedger>,
     lost_found: Option<InodeNr>,
     notes: Vec<String>,
@@ -106,14 +109,13 @@ impl<'a> Stage<'a> {
             overlay,
             geometry: volume.geometry.clone(),
             seed: volume.seed,
-            checksums: volume.features().metadata_csum(),
             superblock: volume.superblock.clone(),
             groups: volume.groups.clone(),
             changed_groups: BTreeSet::new(),
             all_groups: false,
             superblock_changed: false,
             backups: false,
-            allocator: Allocator::new(evidence),
+            allocator: None,
             ledger: None,
             lost_found: None,
             notes: Vec::new(),
@@ -280,12 +282,29 @@ impl<'a> Stage<'a> {
             let len = usize::from(image.extra.extra_isize).clamp(4, 32);
             extra[..len].copy_from_slice(&all[..len]);
         }
-        if self.geometry.features.metadata_csum() {
+        if self.checksummed() {
             // Nothing else than a length below 128 fails.
             let _ = inode::write_checksum(&mut raw, self.seed, image.number);
         }
         self.overlay.write_at(self.inode_offset(image.number)?, &raw)?;
         Ok(())
+    }
+
+    /// An inode of a new file: one link, no content, made now.
+    ///
+    /// # Errors
+    /// That inodes are too short.
+    pub fn new_inode(&self, number: InodeNr, mode: u16) -> Result<InodeImage, Failure> {
+        let mut image = InodeImage::of(number, vec![0; self.geometry.inode_size as usize])
+            .ok_or(Failure::NotNow("inodes are too short"))?;
+        let now = self.now32();
+        image.base.mode = mode;
+        image.base.links_count = 1;
+        (image.base.mtime, image.base.ctime, image.base.atime) = (now, now, now);
+        if self.geometry.inode_size > 128 {
+            image.extra.extra_isize = self.superblock.want_extra_isize.max(4) & !3;
+        }
+        Ok(image)
     }
 
     /// Changes an inode.
@@ -303,8 +322,8 @@ impl<'a> Stage<'a> {
     }
 
     /// Whether metadata has checksums.
-    pub const fn checksummed(&self) -> bool {
-        self.checksums
+    pub fn checksummed(&self) -> bool {
+        self.geometry.features.metadata_csum()
     }
 
     /// The start of checksums of what belongs to an inode: extent nodes, directory blocks.
@@ -324,7 +343,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
-        self.allocator.block(&self.geometry, goal).ok_or(Failure::NoSpace("block"))
+        self.allocator().block(goal).ok_or(Failure::NoSpace("block"))
     }
 
     /// A free run of blocks inside `within`.
@@ -332,13 +351,13 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate_run(&mut self, within: BlockRun, len_blocks: u64) -> Result<BlockNr, Failure> {
-        let run = self.allocator.run(&self.geometry, within, len_blocks);
+        let run = self.allocator().run(within, len_blocks);
         run.ok_or(Failure::NoSpace("run of blocks"))
     }
 
-    /// Blocks that are in use from now on.
-    pub fn take(&mut self, run: BlockRun) {
-        self.allocator.take(&self.geometry, run);
+    fn allocator(&mut self) -> &mut Allocator<'a> {
+        let evidence = self.evidence;
+        self.allocator.get_or_insert_with(|| Allocator::new(evidence))
     }
 
     /// A free inode, best in the group of `near`; the shortcuts of its group no longer hide it.
@@ -346,7 +365,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
-        let inode = self.allocator.inode(self.evidence, near).ok_or(Failure::NoSpace("inode"))?;
+        let inode = self.allocator().inode(near).ok_or(Failure::NoSpace("inode"))?;
         self.uncover_inode(inode)?;
         Ok(inode)
     }

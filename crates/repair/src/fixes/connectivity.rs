@@ -2,7 +2,6 @@
 
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_format::features::Incompat;
 use floe_format::{InodeNr, LogicalBlock};
 
 use super::dirents::OpenDir;
@@ -40,22 +39,12 @@ fn create(
     mode: u16,
 ) -> Result<(), Failure> {
     let geometry = stage.geometry.clone();
-    let mut image = InodeImage::of(inode, vec![0; geometry.inode_size as usize])
-        .ok_or(Failure::NotNow("inodes are too short"))?;
-    let now = stage.now32();
-    image.base.mode = mode;
+    let mut image = stage.new_inode(inode, mode)?;
     image.base.links_count = 2;
-    (image.base.atime, image.base.ctime, image.base.mtime) = (now, now, now);
-    if geometry.inode_size > 128 {
-        image.extra.extra_isize = stage.superblock().want_extra_isize.max(4) & !3;
-        image.extra.crtime = now;
-    }
+    image.extra.crtime = stage.now32();
     let (group, _) = geometry.place_of(inode).ok_or(Failure::NoSpace("inode"))?;
     let block = stage.allocate(geometry.group_start(group))?;
-    let mut map = FileMap {
-        extents: geometry.features.incompat.contains(Incompat::EXTENTS),
-        ..FileMap::default()
-    };
+    let mut map = FileMap::empty(stage);
     map.insert(LogicalBlock(0), block);
     map.store(stage, &mut image)?;
     image.set_size_bytes(u64::from(geometry.block_size));
@@ -198,10 +187,7 @@ fn to_blocks(stage: &mut Stage<'_>, open: &mut OpenDir) -> Result<(), Failure> {
     let value = inline_data::value(&open.image).unwrap_or_default();
     let rebuilt = inline::to_blocks(&open.image.base.block, &value, &open.format, &open.dir);
     inline_data::remove(&mut open.image)?;
-    open.map = FileMap {
-        extents: stage.geometry.features.incompat.contains(Incompat::EXTENTS),
-        ..FileMap::default()
-    };
+    open.map = FileMap::empty(stage);
     htree::write(stage, open, &rebuilt)
 }
 

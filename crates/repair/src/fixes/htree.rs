@@ -54,18 +54,8 @@ pub(super) fn write(
 ) -> Result<(), Failure> {
     let block_size = stage.block_size();
     let blocks = (rebuilt.content.len() / block_size) as u64;
-    for logical in (0..blocks).map(LogicalBlock) {
-        if open.map.find(logical).is_none() {
-            let block = open.map.block_for(stage, logical)?;
-            open.map.insert(logical, block);
-        }
-    }
-    open.map.runs.retain_mut(|extent| {
-        extent.unwritten = false;
-        let left = blocks.saturating_sub(extent.logical.0);
-        extent.run.len_blocks = extent.run.len_blocks.min(left);
-        extent.run.len_blocks > 0
-    });
+    open.map.fill(stage, blocks)?;
+    open.map.truncate(blocks);
     open.map.store(stage, &mut open.image)?;
     open.image.set_size_bytes(rebuilt.content.len() as u64);
     let index = InodeFlags::INDEX.bits();

@@ -8,13 +8,11 @@ use floe_format::features::RoCompat;
 
 use crate::edit::InodeEdit;
 use crate::failure::Failure;
-use crate::stage::{InodeImage, Stage};
+use crate::stage::{InodeImage, MODE_PRIVATE, Stage};
 
 /// `i_mode` bits of the type.
 const TYPE_MASK: u16 = 0o170_000;
 const TYPE_DIRECTORY: u16 = 0o040_000;
-/// Regular file that its owner alone may read and write.
-const MODE_PRIVATE: u16 = 0o100_600;
 
 pub(super) fn apply(
     stage: &mut Stage<'_>,

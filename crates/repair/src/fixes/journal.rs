@@ -4,21 +4,19 @@
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_check::journal::{self, JournalPlace};
-use floe_format::ext::extent::{self, Extent};
+use floe_format::ext::extent;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat};
-use floe_format::{BlockRun, InodeNr, LogicalBlock};
+use floe_format::{InodeNr, LogicalBlock};
 
 use crate::build::journal_superblock::{EmptyJournal, JournalSize, size_of_new};
 use crate::edit::JournalEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
-use crate::stage::{InodeImage, Stage};
+use crate::stage::{MODE_PRIVATE, Stage};
 
-/// Regular file that its owner alone may read and write.
-const MODE_PRIVATE: u16 = 0o100_600;
 /// Byte of the journal superblock from which on version 1 has nothing.
 const V2_FIELDS: usize = 0x24;
 
@@ -232,33 +230,8 @@ fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
         return Ok(());
     };
     let blocks = size.blocks;
-    let mut image = InodeImage::of(InodeNr::JOURNAL, vec![0; geometry.inode_size as usize])
-        .ok_or(Failure::NotNow("inodes are too short"))?;
-    let mut map = FileMap {
-        extents: geometry.features.incompat.contains(Incompat::EXTENTS),
-        ..FileMap::default()
-    };
-    let whole = u64::from(blocks).next_multiple_of(u64::from(geometry.cluster_blocks));
-    let all = BlockRun::new(geometry.first_data_block, geometry.blocks_count);
-    if let Ok(start) = stage.allocate_run(all, whole) {
-        let run = BlockRun::new(start, u64::from(blocks));
-        map.runs.push(Extent { logical: LogicalBlock(0), run, unwritten: false });
-    } else {
-        let step = u64::from(geometry.cluster_blocks);
-        let mut goal = geometry.first_data_block;
-        for logical in (0..u64::from(blocks)).step_by(geometry.cluster_blocks as usize) {
-            goal = stage.allocate(goal)?;
-            let run = BlockRun::new(goal, step.min(u64::from(blocks) - logical));
-            map.runs.push(Extent { logical: LogicalBlock(logical), run, unwritten: false });
-        }
-    }
-    let now = stage.now32();
-    image.base.mode = MODE_PRIVATE;
-    image.base.links_count = 1;
-    (image.base.mtime, image.base.ctime, image.base.atime) = (now, now, now);
-    if geometry.inode_size > 128 {
-        image.extra.extra_isize = stage.superblock().want_extra_isize.max(4) & !3;
-    }
+    let mut image = stage.new_inode(InodeNr::JOURNAL, MODE_PRIVATE)?;
+    let mut map = FileMap::allocate(stage, u64::from(blocks))?;
     image.set_size_bytes(u64::from(blocks) * u64::from(geometry.block_size));
     map.store(stage, &mut image)?;
     super::inodes::set_blocks(stage, &mut image, map.blocks());

@@ -31,7 +31,7 @@ pub(crate) use connectivity::serves_as_lost_found;
 pub(crate) use group_desc::misplaced_tables;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use shared_blocks::SharedLedger;
-pub(crate) use superblock::first_meta_bg;
+pub(crate) use superblock::{first_meta_bg, time};
 pub(crate) use xattrs::mended_value_size;
 
 /// What came of an edit, and what is to be said of it.

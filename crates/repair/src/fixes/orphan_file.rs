@@ -3,21 +3,19 @@
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::orphan_file::{self, OrphanBlock};
-use floe_format::features::{Compat, Incompat, RoCompat};
-use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+use floe_format::features::{Compat, RoCompat};
+use floe_format::{BlockNr, InodeNr};
 
 use crate::edit::OrphanFileEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
-use crate::stage::{InodeImage, Stage};
+use crate::stage::{InodeImage, MODE_PRIVATE, Stage};
 
 /// Blocks of a new orphan file: by the size of the file system, between these.
 const LEAST_BLOCKS: u64 = 32;
 const MOST_BLOCKS: u64 = 512;
 /// Blocks of the file system for each block of the orphan file.
 const BLOCKS_PER_BLOCK: u64 = 4096;
-/// Regular file that its owner alone may read and write.
-const MODE_PRIVATE: u16 = 0o100_600;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanFileEdit) -> Result<(), Failure> {
     match edit {
@@ -98,30 +96,7 @@ fn recreate(stage: &mut Stage<'_>) -> Result<(), Failure> {
     };
     let mut file = stage.read_inode(inode)?;
     let blocks = (geometry.blocks_count / BLOCKS_PER_BLOCK).clamp(LEAST_BLOCKS, MOST_BLOCKS);
-    let whole = blocks.next_multiple_of(u64::from(geometry.cluster_blocks));
-    let all = BlockRun::new(geometry.first_data_block, geometry.blocks_count);
-    let mut map = FileMap {
-        extents: geometry.features.incompat.contains(Incompat::EXTENTS),
-        ..FileMap::default()
-    };
-    match stage.allocate_run(all, whole) {
-        Ok(start) => map.runs.push(Extent {
-            logical: LogicalBlock(0),
-            run: BlockRun::new(start, blocks),
-            unwritten: false,
-        }),
-        Err(_) => {
-            let step = u64::from(geometry.cluster_blocks);
-            for logical in (0..blocks).step_by(geometry.cluster_blocks as usize) {
-                let block = stage.allocate(geometry.first_data_block)?;
-                map.runs.push(Extent {
-                    logical: LogicalBlock(logical),
-                    run: BlockRun::new(block, step.min(blocks - logical)),
-                    unwritten: false,
-                });
-            }
-        }
-    }
+    let mut map = FileMap::allocate(stage, blocks)?;
     file.base.mode = MODE_PRIVATE;
     file.base.links_count = 1;
     file.base.dtime = 0;

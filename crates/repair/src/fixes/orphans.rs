@@ -48,11 +48,7 @@ fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<()
     let (size, mut map) = (image.size_bytes(), FileMap::load(stage, image));
     let keep = size.div_ceil(block_size);
     let before = map.blocks();
-    map.runs.retain_mut(|extent| {
-        let left = keep.saturating_sub(extent.logical.0);
-        extent.run.len_blocks = extent.run.len_blocks.min(left);
-        extent.run.len_blocks > 0
-    });
+    map.truncate(keep);
     let tail = size % block_size;
     if tail != 0
         && let Some(block) = map.find(floe_format::LogicalBlock(size / block_size))

@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::quota::QuotaKind;
-use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::build::quota_file::{self, Limits, Usage};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
-use crate::stage::Stage;
+use crate::stage::{MODE_PRIVATE, Stage};
 
-/// Regular file that its owner alone may read and write.
-const MODE_PRIVATE: u16 = 0o100_600;
 /// Bytes of an old quota file that are read for its limits, at most.
 const MOST_OLD_BYTES: u64 = 256 << 20;
 
@@ -40,21 +37,11 @@ pub(super) fn rewrite(stage: &mut Stage<'_>, name: &str) -> Result<(), Failure> 
 
     let block_size = stage.block_size();
     let blocks = file.len().div_ceil(block_size) as u64;
-    map.runs.retain_mut(|extent| {
-        extent.unwritten = false;
-        let left = blocks.saturating_sub(extent.logical.0);
-        extent.run.len_blocks = extent.run.len_blocks.min(left);
-        extent.run.len_blocks > 0
-    });
+    map.truncate(blocks);
     if map.runs.is_empty() {
-        map.extents = stage.geometry.features.incompat.contains(Incompat::EXTENTS);
+        map.extents = FileMap::empty(stage).extents;
     }
-    for logical in (0..blocks).map(LogicalBlock) {
-        if map.find(logical).is_none() {
-            let block = map.block_for(stage, logical)?;
-            map.insert(logical, block);
-        }
-    }
+    map.fill(stage, blocks)?;
     image.base.mode = MODE_PRIVATE;
     image.base.links_count = 1;
     image.base.dtime = 0;

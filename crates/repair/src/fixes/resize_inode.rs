@@ -5,10 +5,8 @@ use floe_format::features::Compat;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::failure::Failure;
-use crate::stage::{InodeImage, Stage};
+use crate::stage::{MODE_PRIVATE, Stage};
 
-/// Regular file that its owner alone may read and write.
-const MODE_PRIVATE: u16 = 0o100_600;
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;
 
@@ -49,15 +47,8 @@ pub(super) fn apply(stage: &mut Stage<'_>) -> Result<(), Failure> {
         blocks += 1;
     }
     stage.write_block(double, &table)?;
-    let mut image = InodeImage::of(InodeNr::RESIZE, vec![0; geometry.inode_size as usize])
-        .ok_or(Failure::NotNow("inodes are too short"))?;
-    let now = stage.now32();
-    image.base.mode = MODE_PRIVATE;
-    image.base.links_count = 1;
-    (image.base.mtime, image.base.ctime, image.base.atime) = (now, now, now);
-    if geometry.inode_size > 128 {
-        image.extra.extra_isize = old.extra.extra_isize;
-    }
+    let mut image = stage.new_inode(InodeNr::RESIZE, MODE_PRIVATE)?;
+    image.extra.extra_isize = old.extra.extra_isize;
     put(&mut image.base.block, DOUBLE * 4, double.0)?;
     // As large as a double-indirect map reaches.
     let reach = 12 + per_block + per_block * per_block;

@@ -77,7 +77,6 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
             sb.feature_incompat &= !Incompat::MMP.bits();
             sb.mmp_block = 0;
         }
-        SuperblockEdit::SetCompat(bits) => stage.superblock_mut().feature_compat |= bits,
         SuperblockEdit::SetIncompat(bits) => stage.superblock_mut().feature_incompat |= bits,
         SuperblockEdit::SetRoCompat(bits) => stage.superblock_mut().feature_ro_compat |= bits,
         SuperblockEdit::ClearRoCompat(bits) => stage.superblock_mut().feature_ro_compat &= !bits,
@@ -116,7 +115,7 @@ pub(crate) fn first_meta_bg(stage: &Stage<'_>) -> Option<u32> {
 }
 
 /// The low 32 bits of a time, and the byte above.
-pub(super) const fn time(seconds: i64) -> (u32, u8) {
+pub(crate) const fn time(seconds: i64) -> (u32, u8) {
     (seconds as u32, (seconds >> 32) as u8)
 }
 

@@ -4,6 +4,7 @@ use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 
 use crate::failure::Failure;
+use crate::fixes::time;
 
 /// What a superblock says after a check: of a clean file system that it is, and when.
 pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64) {
@@ -22,11 +23,6 @@ pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64) {
     (sb.last_error_time, sb.last_error_time_hi) = (0, 0);
     (sb.last_error_ino, sb.last_error_block, sb.last_error_line) = (0, 0, 0);
     (sb.last_error_func, sb.last_error_errcode) = ([0; 32], 0);
-}
-
-/// The low 32 bits of a time, and the byte above.
-const fn time(seconds: i64) -> (u32, u8) {
-    (seconds as u32, (seconds >> 32) as u8)
 }
 
 /// Makes the primary superblock say that there are errors, if it is one that anybody would use.
