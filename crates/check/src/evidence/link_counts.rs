@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use floe_exec::Accumulator;
 use floe_format::InodeNr;
 
+use super::link_counter::{LinkCounter, map_bytes};
+
 /// Inodes of a chunk of counters.
 const CHUNK: usize = 2048;
 /// Inodes of a chunk that may have more than one link before each gets a counter: then the counters
@@ -116,6 +118,29 @@ impl LinkCounts {
     }
 }
 
+impl LinkCounter for LinkCounts {
+    fn add(&mut self, inode: InodeNr) {
+        Self::add(self, inode);
+    }
+
+    fn get(&self, inode: InodeNr) -> u64 {
+        Self::get(self, inode)
+    }
+
+    fn bytes(&self) -> u64 {
+        let of_chunk = |chunk: &Counters| match chunk {
+            Counters::None => 0,
+            Counters::Bits { one, more } => {
+                size_of_val(&**one) + more.capacity() * size_of::<(u16, u16)>()
+            }
+            Counters::Counts(counts) => size_of_val(&**counts),
+        };
+        let chunks: usize = self.chunks.iter().map(of_chunk).sum();
+        let table = self.chunks.capacity() * size_of::<Counters>();
+        (chunks + table) as u64 + map_bytes(self.over.len(), 12)
+    }
+}
+
 impl Accumulator for LinkCounts {
     fn merge(&mut self, other: Self) {
         if self.chunks.len() < other.chunks.len() {
@@ -160,6 +185,15 @@ mod tests {
         assert_eq!(left.get(InodeNr(5)), 136_000);
         assert_eq!(left.get(InodeNr(100_000)), 1);
         assert_eq!(left.get(InodeNr(6)), 0);
+    }
+
+    #[test]
+    fn a_bit_an_inode_where_each_has_one_link() {
+        let mut counts = LinkCounts::default();
+        (0..1 << 20).for_each(|inode| counts.add(InodeNr(inode)));
+        assert!(counts.bytes() < (1 << 20) / 8 * 3 / 2, "{} bytes", counts.bytes());
+        (0..1 << 20).step_by(3).for_each(|inode| counts.add(InodeNr(inode)));
+        assert!(counts.bytes() > 2 << 20, "a counter each, once many have more");
     }
 
     proptest! {

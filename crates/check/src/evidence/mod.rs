@@ -1,13 +1,17 @@
 //! What the passes keep to prove cross-checks: private to a worker while it runs, merged afterwards.
 
 pub mod block_set;
+pub mod choice;
 pub mod claims;
 pub mod column;
 pub mod dir_index;
 pub mod dirs;
 pub mod inode_facts;
 pub mod inode_reader;
+pub mod link_array;
+pub mod link_counter;
 pub mod link_counts;
 pub mod name_set;
 pub mod policies;
 pub mod quota_usage;
+pub mod twin_tree;
