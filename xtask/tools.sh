@@ -35,6 +35,18 @@ if [ ${#packages[@]} -gt 0 ]; then
     fi
 fi
 
+# Tests that compare with these say that they are skipped where there are none.
+optional=()
+{ has qemu-img && has qemu-io; } || optional+=(qemu-utils)
+has zstd || optional+=(zstd)
+has mkfs.xfs || optional+=(xfsprogs)
+if [ ${#optional[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && has apt-get; then
+    echo "Installing ${optional[*]} for some of the tests ..."
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+        --no-install-recommends "${optional[@]}" >/dev/null; } ||
+        echo "Cannot be installed here: ${optional[*]}; their tests will be skipped."
+fi
+
 if ! rust_is_new_enough && [ "$(id -u)" = 0 ] && has apt-get; then
     # The newest Rust that the distribution has: 'cargo', or on Debian 'rustup', which fetches it.
     offered=$(apt-cache policy cargo 2>/dev/null | sed -n 's/ *Candidate: \([0-9.]*\).*/\1/p')

@@ -43,6 +43,15 @@ impl FileDevice {
         Ok(Self { file, size_bytes, sector_bytes, holes })
     }
 
+    /// A regular file that is open for reading already, perhaps one without a name.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn of_file(mut file: File) -> io::Result<Self> {
+        let size_bytes = file.seek(SeekFrom::End(0))?;
+        Ok(Self { file, size_bytes, sector_bytes: None, holes: Some(HoleMap::new(size_bytes)) })
+    }
+
     /// Whether this is a block device rather than an image file.
     pub const fn is_block_device(&self) -> bool {
         self.holes.is_none()

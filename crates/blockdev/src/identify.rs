@@ -30,6 +30,9 @@ const fn holds(name: &'static str, advice: &'static str) -> Content {
 
 const DECOMPRESS: &str = "decompress it first";
 const CONVERT: &str = "convert it to a raw image first (qemu-img convert -O raw)";
+/// Said where the whole file was taken as raw, for `image` reads these.
+const SAY_FORMAT: &str = "leave out --format raw, or say what it is (--format qcow2, vhd, vhdx)";
+const SAY_PACKED: &str = "leave out --format raw, or say what it is (--format gzip, zstd)";
 const ASSEMBLE: &str = "assemble the array and check the md device";
 const PARTITION: &str = "choose a partition with --partition";
 
@@ -85,17 +88,17 @@ const SIGNATURES: &[Signature] = &[
     (4096, b"\xfc\x4e\x2b\xa9", holds("a member of an md RAID array", ASSEMBLE)),
     (0x8001, b"CD001", is("an ISO 9660 image")),
     (0x8001, b"BEA01", is("a UDF image")),
-    (0, b"\x1f\x8b\x08", holds("a gzip archive", DECOMPRESS)),
-    (0, b"\x28\xb5\x2f\xfd", holds("a zstd archive", DECOMPRESS)),
+    (0, b"\x1f\x8b\x08", holds("a gzip archive", SAY_PACKED)),
+    (0, b"\x28\xb5\x2f\xfd", holds("a zstd archive", SAY_PACKED)),
     (0, b"\xfd7zXZ\x00", holds("an xz archive", DECOMPRESS)),
     (0, b"BZh", holds("a bzip2 archive", DECOMPRESS)),
     (0, b"\x04\x22\x4d\x18", holds("an LZ4 archive", DECOMPRESS)),
     (0, b"PK\x03\x04", holds("a zip archive", "extract the image first")),
     (257, b"ustar", holds("a tar archive", "extract the image first")),
-    (0, b"QFI\xfb", holds("a qcow2 disk image", CONVERT)),
+    (0, b"QFI\xfb", holds("a qcow2 disk image", SAY_FORMAT)),
     (0, b"KDMV", holds("a VMDK disk image", CONVERT)),
-    (0, b"vhdxfile", holds("a VHDX disk image", CONVERT)),
-    (0, b"conectix", holds("a VHD disk image", CONVERT)),
+    (0, b"vhdxfile", holds("a VHDX disk image", SAY_FORMAT)),
+    (0, b"conectix", holds("a VHD disk image", SAY_FORMAT)),
     (64, b"\x7f\x10\xda\xbe", holds("a VDI disk image", CONVERT)),
     (
         0,

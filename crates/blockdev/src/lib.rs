@@ -13,6 +13,7 @@ mod faulty;
 mod file;
 mod holes;
 mod identify;
+pub mod image;
 mod in_use;
 mod mem;
 mod open;

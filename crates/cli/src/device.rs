@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use floe_blockdev::image::{self, Format, ImageError, ImageOptions};
 use floe_blockdev::{
     FileDevice, PartitionTable, ReadBlocks, Use, Window, WritableFile, WriteBlocks, uses_of,
 };
+
+use crate::not_raw;
 
 /// Where a file system is. Common to all commands that look at one.
 #[derive(Clone, Debug, clap::Args)]
@@ -18,6 +22,9 @@ pub(crate) struct Source {
     /// The file system is in this partition of a disk or image (GPT or MBR)
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub(crate) partition: Option<u32>,
+    /// The device or file is in this format; found out by its first bytes if not given
+    #[arg(long, value_name = "FORMAT", value_parser = image_format())]
+    pub(crate) format: Option<Format>,
     /// Use the superblock in this block (a backup)
     #[arg(long, short = 'b', value_name = "BLOCK")]
     pub(crate) superblock: Option<u64>,
@@ -34,6 +41,13 @@ pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     } else {
         Err("must be a power of two from 1024 to 65536".to_owned())
     }
+}
+
+fn image_format() -> impl TypedValueParser<Value = Format> {
+    PossibleValuesParser::new(Format::ALL.map(Format::name)).map(|name| {
+        // One of the names above, so the default is never taken.
+        Format::ALL.into_iter().find(|format| format.name() == name).unwrap_or(Format::Raw)
+    })
 }
 
 /// What to do about a device that is in use.
@@ -54,6 +68,7 @@ impl Source {
             device: device.to_owned(),
             offset: 0,
             partition: None,
+            format: None,
             superblock: None,
             block_size: None,
         }
@@ -64,31 +79,71 @@ impl Source {
         self.device.to_string_lossy().into_owned()
     }
 
-    /// Opens the device for reading, cut to the offset or partition.
+    /// Opens the device for reading, cut to the offset or partition. Images in other formats are the
+    /// disks in them.
     pub(crate) fn open(&self) -> anyhow::Result<Box<dyn ReadBlocks>> {
-        let file = FileDevice::open(&self.device)?;
+        let options = ImageOptions {
+            format: self.format,
+            scratch: std::env::temp_dir(),
+            before_unpacking: &|format| not_raw::tell_unpacking(&self.name(), format),
+        };
+        let opened = image::open(&self.device, &options).map_err(|error| self.explain(error))?;
+        let device = opened.device;
         if let Some(number) = self.partition {
             let table =
-                PartitionTable::read(&file, file.sector_bytes()).with_context(|| self.name())?;
-            return Ok(Box::new(table.open(file, number).with_context(|| self.name())?));
+                PartitionTable::read(&device, opened.sector_bytes).with_context(|| self.name())?;
+            return Ok(Box::new(table.open(device, number).with_context(|| self.name())?));
         }
         if self.offset == 0 {
-            return Ok(Box::new(file));
+            return Ok(device);
         }
-        Ok(Box::new(Window::new(file, self.offset, None).with_context(|| self.name())?))
+        Ok(Box::new(Window::new(device, self.offset, None).with_context(|| self.name())?))
+    }
+
+    /// An error with the name of the image, which those of opening have already.
+    fn explain(&self, error: ImageError) -> anyhow::Error {
+        match error {
+            ImageError::Open(error) => error.into(),
+            error => anyhow::Error::from(error).context(self.name()),
+        }
+    }
+
+    /// Refuses to write to an image that has a format of its own. What is said of a fixed VHD image:
+    /// how many of its bytes are the disk, as they are.
+    fn refuse_image(&self) -> anyhow::Result<Option<u64>> {
+        let format = match self.format {
+            Some(format) => format,
+            None => image::format_of(&self.device).map_err(|error| self.explain(error))?,
+        };
+        if format == Format::Raw {
+            return Ok(None);
+        }
+        let fixed_bytes = if format == Format::Vhd {
+            image::fixed_vhd_bytes(&FileDevice::open(&self.device)?)
+        } else {
+            None
+        };
+        if fixed_bytes.is_none() {
+            bail!(not_raw::no_repair(&self.device, format, self.partition));
+        }
+        Ok(fixed_bytes)
     }
 
     /// Opens the device for reading and writing, cut to the offset or partition, and claims it.
     /// Also says at which byte of the whole device that begins.
     pub(crate) fn open_for_writing(&self) -> anyhow::Result<(Box<dyn WriteBlocks>, u64)> {
+        let fixed_bytes = self.refuse_image()?;
         let file = WritableFile::open_exclusive(&self.device)?;
+        if self.partition.is_none() && self.offset == 0 && fixed_bytes.is_none() {
+            return Ok((Box::new(file), 0));
+        }
+        // All of the file, or all but the footer of a fixed VHD image.
+        let file = Window::new(file, 0, fixed_bytes).with_context(|| self.name())?;
         let window = if let Some(number) = self.partition {
             let reader = FileDevice::open(&self.device)?;
-            let table = PartitionTable::read(&reader, reader.sector_bytes())
-                .with_context(|| self.name())?;
+            let table =
+                PartitionTable::read(&file, reader.sector_bytes()).with_context(|| self.name())?;
             table.open(file, number).with_context(|| self.name())?
-        } else if self.offset == 0 {
-            return Ok((Box::new(file), 0));
         } else {
             Window::new(file, self.offset, None).with_context(|| self.name())?
         };

@@ -16,6 +16,7 @@ mod estimate;
 mod exit;
 mod failure;
 mod fsck_options;
+mod not_raw;
 mod repair_run;
 mod sheet;
 mod signals;

@@ -97,6 +97,7 @@ const THREADS: Exceptions = &[
     ("crates/blockdev/src/contract.rs", "the contract of devices calls one from many threads"),
     ("crates/blockdev/src/counted.rs", "counters of a device that many threads read"),
     ("crates/blockdev/src/holes.rs", "what is known of a file's holes, shared by its readers"),
+    ("crates/blockdev/src/image/cache.rs", "tables of an image, shared by its readers"),
     ("crates/blockdev/src/lib.rs", "a shared device is a device"),
     ("crates/blockdev/src/mem.rs", "a device that may be written while it is read"),
     ("crates/blockdev/src/overlay.rs", "a device that may be written while it is read"),

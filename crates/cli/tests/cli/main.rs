@@ -6,6 +6,7 @@ mod bad_input;
 mod commands;
 mod docs;
 mod fsck;
+mod images;
 mod repair;
 mod repair_undo;
 mod schema;

@@ -1,0 +1,88 @@
+//! Tables and unpacked clusters that are kept, because the next read most likely wants them again.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A piece that may outlive its place in the cache.
+pub(super) type Piece<T> = Arc<[T]>;
+
+/// The most recently used of many pieces, by number. Threads share it.
+pub(super) struct Cache<T> {
+    most: usize,
+    held: Mutex<Held<T>>,
+}
+
+struct Held<T> {
+    /// Counts uses; the piece with the smallest number goes first.
+    clock: u64,
+    pieces: HashMap<u64, (u64, Piece<T>)>,
+}
+
+impl<T> Cache<T> {
+    /// Keeps at most `budget_bytes` in pieces of `piece_bytes` each, but always a few.
+    pub(super) fn new(budget_bytes: usize, piece_bytes: usize) -> Self {
+        let most = (budget_bytes / piece_bytes.max(1)).max(4);
+        Self { most, held: Mutex::new(Held { clock: 0, pieces: HashMap::new() }) }
+    }
+
+    /// The piece `number`, read with `load` if it is not here. Two threads that miss it at the same
+    /// time both read it; nobody waits for a read.
+    pub(super) fn get(
+        &self,
+        number: u64,
+        load: impl FnOnce() -> io::Result<Piece<T>>,
+    ) -> io::Result<Piece<T>> {
+        {
+            let mut held = self.lock();
+            held.clock += 1;
+            let clock = held.clock;
+            if let Some((used, piece)) = held.pieces.get_mut(&number) {
+                *used = clock;
+                return Ok(Arc::clone(piece));
+            }
+        }
+        let piece = load()?;
+        let mut held = self.lock();
+        if held.pieces.len() >= self.most
+            && let Some(oldest) = held.pieces.iter().min_by_key(|(_, (used, _))| *used)
+        {
+            let oldest = *oldest.0;
+            held.pieces.remove(&oldest);
+        }
+        let clock = held.clock;
+        held.pieces.insert(number, (clock, Arc::clone(&piece)));
+        Ok(piece)
+    }
+
+    /// A panicking thread leaves nothing half done: it only reads and inserts.
+    fn lock(&self) -> MutexGuard<'_, Held<T>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_used_for_longest_goes_first() {
+        let cache = Cache::new(0, 1);
+        let mut loads = Vec::new();
+        for number in [1, 2, 3, 4, 1, 5, 1, 2] {
+            let piece = cache.get(number, || {
+                loads.push(number);
+                Ok([number].into())
+            });
+            assert_eq!(piece.unwrap()[0], number);
+        }
+        assert_eq!(loads, [1, 2, 3, 4, 5, 2]);
+    }
+
+    #[test]
+    fn a_read_that_fails_leaves_nothing() {
+        let cache: Cache<u8> = Cache::new(0, 1);
+        assert!(cache.get(7, || Err(io::ErrorKind::InvalidData.into())).is_err());
+        assert_eq!(cache.get(7, || Ok([1].into())).unwrap()[0], 1);
+    }
+}

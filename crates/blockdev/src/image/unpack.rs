@@ -1,0 +1,136 @@
+//! gzip and zstd files: unpacked once into a temporary file without a name, with holes for zeroes.
+//!
+//! Neither format can be read from the middle, and a check reads all over a disk, so something has
+//! to be kept. The content is: one pass at the speed of the decoder, and room for the content without
+//! its zeroes in the folder for temporary files. (States of the decoder at many places would need
+//! less room, 32 KiB each, but every scattered read would then unpack a megabyte or so.) The file
+//! goes with the program, however that ends.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::zstd::Frames;
+use super::{Format, ImageError};
+use crate::{FileDevice, ReadBlocks};
+
+/// Bytes unpacked at once.
+const PIECE_BYTES: usize = 1 << 20;
+/// Zeroes are left out in units of this: blocks of most file systems.
+const HOLE_BYTES: usize = 4096;
+/// Room that is left to others in the folder for temporary files.
+const SPARED_BYTES: u64 = 64 << 20;
+
+/// The content of `file`, which is packed as `format` says, in a file of its own in `folder`.
+pub(super) fn unpack(
+    file: &dyn ReadBlocks,
+    format: Format,
+    folder: &Path,
+) -> Result<FileDevice, ImageError> {
+    let source = BufReader::with_capacity(PIECE_BYTES, Reader { file, at: 0 });
+    let scratch = |source| ImageError::Scratch { folder: folder.to_owned(), source };
+    let target = tempfile::tempfile_in(folder).map_err(scratch)?;
+    let size_bytes = match format {
+        Format::Gzip => copy(MultiGzDecoder::new(source), &target),
+        _ => copy(Frames::new(source), &target),
+    }
+    .map_err(|failure| match failure {
+        Failure::Read(error) if is_damage(&error) => {
+            ImageError::Damaged { format, what: format!("it cannot be unpacked: {error}") }
+        }
+        Failure::Read(source) => ImageError::Read { source },
+        Failure::Write(source) => scratch(source),
+    })?;
+    target.set_len(size_bytes).map_err(scratch)?;
+    FileDevice::of_file(target).map_err(scratch)
+}
+
+/// Whether the decoder complained, rather than the system.
+fn is_damage(error: &io::Error) -> bool {
+    error.raw_os_error().is_none()
+}
+
+enum Failure {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+/// Copies to the end, but for zeroes; returns how many bytes there are.
+fn copy(mut from: impl Read, to: &File) -> Result<u64, Failure> {
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut size_bytes = 0u64;
+    let mut unchecked_bytes = SPARED_BYTES;
+    loop {
+        let mut len = 0;
+        while len < piece.len() {
+            match from.read(&mut piece[len..]) {
+                Ok(0) => break,
+                Ok(read) => len += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Failure::Read(error)),
+            }
+        }
+        if unchecked_bytes >= SPARED_BYTES {
+            leave_room(to).map_err(Failure::Write)?;
+            unchecked_bytes = 0;
+        }
+        unchecked_bytes += write(to, size_bytes, &piece[..len]).map_err(Failure::Write)?;
+        size_bytes += len as u64;
+        if len < piece.len() {
+            return Ok(size_bytes);
+        }
+    }
+}
+
+/// Writes what is not zero; returns how many bytes that was.
+fn write(to: &File, offset_bytes: u64, piece: &[u8]) -> io::Result<u64> {
+    let is_zero = |part: &[u8]| part.iter().all(|&byte| byte == 0);
+    let mut written = 0;
+    let mut start = 0;
+    while start < piece.len() {
+        let rest = &piece[start..];
+        let blocks = |zero: bool| {
+            rest.chunks(HOLE_BYTES).take_while(|part| is_zero(part) == zero).map(<[u8]>::len).sum()
+        };
+        let zeroes: usize = blocks(true);
+        if zeroes > 0 {
+            start += zeroes;
+            continue;
+        }
+        let len: usize = blocks(false);
+        to.write_all_at(&rest[..len], offset_bytes + start as u64)?;
+        start += len;
+        written += len as u64;
+    }
+    Ok(written)
+}
+
+/// Better to stop than to fill the folder that everybody else needs, too.
+fn leave_room(file: &File) -> io::Result<()> {
+    let system = rustix::fs::fstatvfs(file)?;
+    // In memory (tmpfs without a limit) there may be no blocks to count.
+    let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
+    if system.f_blocks > 0 && free_bytes < 2 * SPARED_BYTES {
+        return Err(io::Error::new(io::ErrorKind::StorageFull, "there is hardly any room left"));
+    }
+    Ok(())
+}
+
+/// A device as a stream.
+struct Reader<'a> {
+    file: &'a dyn ReadBlocks,
+    at: u64,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let rest = self.file.size_bytes().saturating_sub(self.at);
+        let len = rest.min(into.len() as u64) as usize;
+        self.file.read_at(self.at, &mut into[..len])?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}

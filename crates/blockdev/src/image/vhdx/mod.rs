@@ -1,0 +1,101 @@
+//! VHDX images, fixed and dynamic, for reading. Source: Microsoft's open specification MS-VHDX.
+//!
+//! A table says where each block of the disk lies. Changes to it go through a log; an image that was
+//! not closed may hold changes there that are not in place, which are replayed in memory. A read
+//! follows one link, so nothing can make it go round in circles.
+
+use std::io;
+
+use super::ImageError;
+use super::cache::Cache;
+use super::place::{self, Layout, Place, damaged};
+use crate::ReadBlocks;
+
+pub(super) mod header;
+mod log;
+
+use header::Disk;
+
+/// Numbers of the table that are read at once.
+const PIECE_ENTRIES: u64 = 8192;
+/// Pieces of the table kept.
+const TABLE_BYTES: usize = 16 << 20;
+
+/// A VHDX image as the disk that is in it.
+pub struct Vhdx {
+    file: Box<dyn ReadBlocks>,
+    disk: Disk,
+    table: Cache<u64>,
+}
+
+impl Vhdx {
+    /// Opens the image in `file`; what its log holds is replayed in memory.
+    ///
+    /// # Errors
+    /// Damage, a differencing image, or required parts that are not known.
+    pub fn open(file: Box<dyn ReadBlocks>) -> Result<Self, ImageError> {
+        let file = log::replayed(file)?;
+        let disk = header::disk(&file)?;
+        Ok(Self { file, disk, table: Cache::new(TABLE_BYTES, PIECE_ENTRIES as usize * 8) })
+    }
+
+    fn entry(&self, number: u64) -> io::Result<u64> {
+        let first = number / PIECE_ENTRIES * PIECE_ENTRIES;
+        let load = || {
+            let count = PIECE_ENTRIES.min(self.disk.table_entries.saturating_sub(first));
+            let mut bytes = vec![0; count as usize * 8];
+            self.file.read_at(self.disk.table_offset_bytes + first * 8, &mut bytes)?;
+            Ok(bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect())
+        };
+        let piece = self.table.get(first, load)?;
+        let entry = piece.get((number - first) as usize);
+        entry.copied().ok_or_else(|| damaged("its table is too short for the disk"))
+    }
+}
+
+impl Layout for Vhdx {
+    fn virtual_bytes(&self) -> u64 {
+        self.disk.disk_bytes
+    }
+
+    fn file(&self) -> &dyn ReadBlocks {
+        &self.file
+    }
+
+    fn unit_bytes(&self) -> u64 {
+        512
+    }
+
+    fn place(&self, offset_bytes: u64, _wanted_bytes: u64) -> io::Result<(Place, u64)> {
+        let (block, within) =
+            (offset_bytes / self.disk.block_bytes, offset_bytes % self.disk.block_bytes);
+        // An entry for a bitmap, which only a differencing image uses, follows each chunk.
+        let entry = self.entry(block + block / self.disk.chunk_blocks)?;
+        let place = match entry & 7 {
+            // Never written, undefined, zero, unmapped: all may read as zeroes, and do elsewhere.
+            0..=3 => Place::Zeroes,
+            6 => {
+                // Bits 20 to 63 count in MiB, so they are the offset as they stand.
+                let from = (entry & !0xf_ffff).checked_add(within);
+                Place::Stored(from.ok_or_else(|| damaged("a block at no place"))?)
+            }
+            7 => return Err(damaged("a block that is partly in a parent, which it does not have")),
+            state => return Err(damaged(format!("a block in state {state}"))),
+        };
+        Ok((place, self.disk.block_bytes - within))
+    }
+}
+
+impl ReadBlocks for Vhdx {
+    fn size_bytes(&self) -> u64 {
+        self.disk.disk_bytes
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        place::read(self, offset_bytes, into)
+    }
+
+    fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        place::is_hole(self, offset_bytes, len_bytes)
+    }
+}

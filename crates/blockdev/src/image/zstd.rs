@@ -1,0 +1,143 @@
+//! Frames of zstd, one after the other, as one stream. Source: RFC 8878.
+//!
+//! The decoder knows one frame at a time. What is here on top: the next frame, frames to be skipped,
+//! checksums that are compared, and a limit to the memory that a frame may ask for.
+
+use std::io::{self, Read};
+
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+/// Begins a frame.
+pub(super) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Bytes of a window, at most: what `zstd` itself takes without being told to take more.
+const MOST_WINDOW_BYTES: u64 = 128 << 20;
+
+/// A stream of frames, unpacked.
+pub(super) struct Frames<R> {
+    source: R,
+    frame: Option<FrameDecoder>,
+}
+
+fn broken(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+impl<R: Read> Frames<R> {
+    pub(super) fn new(source: R) -> Self {
+        Self { source, frame: None }
+    }
+
+    /// Goes to the next frame with content; `None` at the end.
+    fn next_frame(&mut self) -> io::Result<Option<FrameDecoder>> {
+        loop {
+            let mut magic = [0; 4];
+            match fill(&mut self.source, &mut magic)? {
+                0 => return Ok(None),
+                4 => {}
+                _ => return Err(broken("something that is too short for a frame")),
+            }
+            if magic == MAGIC {
+                return self.start().map(Some);
+            }
+            // 16 magics of frames that hold something else.
+            if u32::from_le_bytes(magic) & !15 != 0x184d_2a50 {
+                return Err(broken("something that is no zstd frame"));
+            }
+            let mut len = [0; 4];
+            self.source.read_exact(&mut len)?;
+            let len = u64::from(u32::from_le_bytes(len));
+            let skipped = io::copy(&mut (&mut self.source).take(len), &mut io::sink())?;
+            if skipped != len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// Reads the header of a frame whose magic was read.
+    fn start(&mut self) -> io::Result<FrameDecoder> {
+        let mut header = MAGIC.to_vec();
+        header.push(0);
+        self.source.read_exact(&mut header[4..])?;
+        let descriptor = header[4];
+        let single_segment = descriptor & 0x20 != 0;
+        let window_len = usize::from(!single_segment);
+        let dictionary_len = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let size_len = match descriptor >> 6 {
+            0 => usize::from(single_segment),
+            flag => 1 << flag,
+        };
+        let start = header.len();
+        header.resize(start + window_len + dictionary_len + size_len, 0);
+        self.source.read_exact(&mut header[start..])?;
+        let window_bytes = if single_segment {
+            let mut size = [0; 8];
+            size[..size_len].copy_from_slice(&header[header.len() - size_len..]);
+            u64::from_le_bytes(size) + if size_len == 2 { 256 } else { 0 }
+        } else {
+            let base = 1u64 << (10 + (header[start] >> 3));
+            base + base / 8 * u64::from(header[start] & 7)
+        };
+        if window_bytes > MOST_WINDOW_BYTES {
+            return Err(broken(format!(
+                "a frame that needs a window of {} MiB ({} at most); unpack it with zstd --long",
+                window_bytes >> 20,
+                MOST_WINDOW_BYTES >> 20
+            )));
+        }
+        let mut decoder = FrameDecoder::new();
+        decoder.init(&header[..]).map_err(|error| broken(error.to_string()))?;
+        Ok(decoder)
+    }
+}
+
+/// Reads as much as there is, which may be less than asked for at the end.
+fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < into.len() {
+        match source.read(&mut into[done..]) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// The checksum is optional.
+fn verify(frame: &FrameDecoder) -> io::Result<()> {
+    match (frame.get_checksum_from_data(), frame.get_calculated_checksum()) {
+        (Some(stored), Some(counted)) if stored != counted => {
+            Err(broken("a frame with a wrong checksum"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<R: Read> Read for Frames<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            let Some(frame) = &mut self.frame else {
+                self.frame = self.next_frame()?;
+                if self.frame.is_none() {
+                    return Ok(0);
+                }
+                continue;
+            };
+            if frame.can_collect() > 0 {
+                return frame.read(into);
+            }
+            if frame.is_finished() {
+                verify(frame)?;
+                self.frame = None;
+                continue;
+            }
+            frame
+                .decode_blocks(&mut self.source, BlockDecodingStrategy::UptoBlocks(1))
+                .map_err(|error| broken(error.to_string()))?;
+        }
+    }
+}
