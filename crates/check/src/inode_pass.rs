@@ -64,6 +64,8 @@ pub struct Totals {
     pub large_files: u64,
     /// Fragments: runs of adjacent blocks of files.
     pub fragments: u64,
+    /// Inodes other than directories with more than one fragment.
+    pub fragmented_files: u64,
 }
 
 impl Accumulator for Totals {
@@ -73,6 +75,7 @@ impl Accumulator for Totals {
         self.blocks_mapped += other.blocks_mapped;
         self.large_files += other.large_files;
         self.fragments += other.fragments;
+        self.fragmented_files += other.fragmented_files;
     }
 }
 
@@ -311,6 +314,7 @@ mod laws {
                 all.blocks_mapped += blocks;
                 all.large_files += blocks / 900;
                 all.fragments += blocks % 7;
+                all.fragmented_files += blocks % 2;
             },
             |all: Totals| all
         );

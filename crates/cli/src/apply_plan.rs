@@ -11,7 +11,7 @@ use floe_repair::RepairOptions;
 use floe_repair::commit::{CommitError, CommitOptions, Seen, UndoTarget, commit};
 use floe_repair::plan_file::{self, PlanHeader};
 
-use crate::check_run::now_seconds;
+use crate::clock::now_seconds;
 use crate::device::Source;
 use crate::exit::Outcome;
 use crate::{signals, undo_target};
@@ -43,7 +43,7 @@ impl ApplyPlan<'_> {
             return Ok(outcome(&header));
         }
         let interrupt = signals::end_between_writes()?;
-        let (device, fs_offset_bytes) = self.source.open_for_writing()?;
+        let (device, fs_offset_bytes) = self.source.open_for_writing(false)?;
         if let Some(path) = self.undo {
             let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
             undo_target::make_way(path, &*device).with_context(|| name.clone())?;

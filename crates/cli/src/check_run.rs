@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use floe_blockdev::{Counted, FileDevice, ReadBlocks};
 use floe_check::problem::{Row, Severity, Weight};
@@ -11,7 +11,9 @@ use floe_check::report::{Cost, Report, Verdict, human, json};
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
 
+use crate::clock::now_seconds;
 use crate::device::Source;
+use crate::e2fsck::front::Front;
 use crate::exit::Outcome;
 use crate::{failure, signals, usage};
 
@@ -19,7 +21,6 @@ use crate::{failure, signals, usage};
 const PATH_BLOCKS: u64 = 1 << 20;
 
 /// How to check and how to say it.
-#[derive(Clone, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) source: &'a Source,
     pub(crate) threads: usize,
@@ -33,6 +34,8 @@ pub(crate) struct Run<'a> {
     pub(crate) tolerated: &'static [u32],
     /// Somebody may write to the device meanwhile.
     pub(crate) in_use: bool,
+    /// What e2fsck's command line asks for besides.
+    pub(crate) front: Option<&'a Front>,
 }
 
 impl Run<'_> {
@@ -67,7 +70,7 @@ impl Run<'_> {
             bytes_read: counts.bytes,
             peak_memory_bytes: usage::peak_memory_bytes(),
         };
-        let outcome = outcome(&report, self.fail_on, self.tolerated);
+        let outcome = self.outcome(&report);
         if self.json {
             let value = json::report(&report, &cost, &self.source.name(), outcome.code());
             writeln!(out, "{value:#}")?;
@@ -82,7 +85,26 @@ impl Run<'_> {
                 writeln!(out, "The exit code is 0 all the same, {why}.")?;
             }
         }
+        if let Some(front) = self.front {
+            front.log_problems(&json::report(&report, &cost, &self.source.name(), outcome.code()));
+            front.end(out, &report, &cost)?;
+        }
         Ok(outcome)
+    }
+
+    /// The exit bits of a report.
+    fn outcome(&self, report: &Report) -> Outcome {
+        let incomplete = report.verdict() == Verdict::Incomplete;
+        let counts = |row: &Row| match self.fail_on {
+            None => row.weight > Weight::Remark,
+            Some(least) => row.severity >= least,
+        };
+        let tolerated = |code: u32| {
+            self.tolerated.contains(&code) || self.front.is_some_and(|front| front.tolerates(code))
+        };
+        let mut rows = report.found.iter().map(Problem::row);
+        let damaged = incomplete || rows.any(|row| counts(row) && !tolerated(row.code));
+        Outcome { damaged, failed: incomplete, ..Outcome::CLEAN }
     }
 
     /// Adds the paths of inodes that findings are about, unless the check already did.
@@ -123,26 +145,4 @@ impl Run<'_> {
         eprintln!("floe: {text}");
         Ok(outcome)
     }
-}
-
-/// The exit bits of a report.
-fn outcome(report: &Report, fail_on: Option<Severity>, tolerated: &[u32]) -> Outcome {
-    let incomplete = report.verdict() == Verdict::Incomplete;
-    let counts = |row: &Row| match fail_on {
-        None => row.weight > Weight::Remark,
-        Some(least) => row.severity >= least,
-    };
-    let mut rows = report.found.iter().map(Problem::row);
-    let damaged = incomplete || rows.any(|row| counts(row) && !tolerated.contains(&row.code));
-    Outcome { damaged, failed: incomplete, ..Outcome::CLEAN }
-}
-
-/// Now, in seconds since 1970. `E2FSCK_TIME` replaces the clock, as for e2fsck, so that a run can
-/// be repeated.
-pub(crate) fn now_seconds() -> i64 {
-    let given = std::env::var("E2FSCK_TIME").ok().and_then(|text| text.trim().parse().ok());
-    given.unwrap_or_else(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }

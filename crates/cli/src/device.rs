@@ -129,11 +129,18 @@ impl Source {
         Ok(fixed_bytes)
     }
 
-    /// Opens the device for reading and writing, cut to the offset or partition, and claims it.
-    /// Also says at which byte of the whole device that begins.
-    pub(crate) fn open_for_writing(&self) -> anyhow::Result<(Box<dyn WriteBlocks>, u64)> {
+    /// Opens the device for reading and writing, cut to the offset or partition, and claims it,
+    /// unless it is `shared` with the system, whose root is on it. Also says at which byte of the
+    /// whole device that begins.
+    pub(crate) fn open_for_writing(
+        &self,
+        shared: bool,
+    ) -> anyhow::Result<(Box<dyn WriteBlocks>, u64)> {
         let fixed_bytes = self.refuse_image()?;
-        let file = WritableFile::open_exclusive(&self.device)?;
+        let file = match shared {
+            true => WritableFile::open(&self.device)?,
+            false => WritableFile::open_exclusive(&self.device)?,
+        };
         if self.partition.is_none() && self.offset == 0 && fixed_bytes.is_none() {
             return Ok((Box::new(file), 0));
         }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -9,13 +10,14 @@ use clap::Parser;
 mod apply_plan;
 mod ask;
 mod check_run;
+mod clock;
 mod commands;
 mod device;
 mod dump;
+mod e2fsck;
 mod estimate;
 mod exit;
 mod failure;
-mod fsck_options;
 mod not_raw;
 mod repair_run;
 mod sheet;
@@ -74,10 +76,21 @@ impl<W: Write> Write for Patient<W> {
     }
 }
 
+/// The name that we were called by, if it is one of e2fsck's: by a link that `fsck` runs.
+fn e2fsck_name(program: &OsString) -> Option<&'static str> {
+    let name = Path::new(program).file_name()?;
+    ["e2fsck", "fsck.ext2", "fsck.ext3", "fsck.ext4", "fsck.ext4dev"]
+        .into_iter()
+        .find(|known| name == *known)
+}
+
 fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> {
     // e2fsck's own command line is not clap's: bundled flags, and its own exit codes.
+    if let Some(program) = arguments.first().and_then(e2fsck_name) {
+        return commands::fsck::run(program, &arguments[1..], out);
+    }
     if arguments.get(1).is_some_and(|verb| verb == "fsck") {
-        return commands::fsck::run(&arguments[2..], out);
+        return commands::fsck::run("floe fsck", &arguments[2..], out);
     }
     match Cli::try_parse_from(arguments) {
         Ok(cli) => cli.command.run(out),

@@ -16,10 +16,11 @@ use floe_repair::failure::Failure;
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
 use floe_repair::report::{Account, Ending, human, json};
-use floe_repair::{Extras, Repair, RepairError, RepairOptions, SharedBlocks};
+use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedBlocks};
 
-use crate::check_run::now_seconds;
+use crate::clock;
 use crate::device::Source;
+use crate::e2fsck::front::Front;
 use crate::exit::Outcome;
 use crate::{failure, signals, undo_target, usage};
 
@@ -43,6 +44,10 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) undo: Option<&'a Path>,
     /// What is done besides mending.
     pub(crate) extras: Extras,
+    /// What the list of bad blocks is to be.
+    pub(crate) bad_blocks: Option<&'a BadBlocks>,
+    /// What e2fsck's command line asks for besides.
+    pub(crate) front: Option<&'a Front>,
 }
 
 /// Why a repair ended without an account.
@@ -87,7 +92,8 @@ impl RepairRun<'_> {
             return self.tell(account, &device, started, out);
         }
         let interrupt = signals::end_between_writes()?;
-        let (device, fs_offset_bytes) = self.source.open_for_writing()?;
+        let root = self.front.is_some_and(|front| front.root);
+        let (device, fs_offset_bytes) = self.source.open_for_writing(root)?;
         if let Some(path) = self.undo {
             let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
             undo_target::make_way(path, &*device).with_context(|| self.source.name())?;
@@ -155,11 +161,12 @@ impl RepairRun<'_> {
 
     /// Plans and stages the repair.
     fn stage<'d>(
-        &self,
+        &'d self,
         device: &'d dyn ReadBlocks,
         journal: Option<&'d dyn ReadBlocks>,
         policy: &mut dyn Policy,
     ) -> anyhow::Result<Result<Repair<'d>, RepairError>> {
+        let scratch = self.front.and_then(|front| front.conf.scratch_dir.as_deref());
         let options = RepairOptions {
             check: CheckOptions {
                 threads: self.threads,
@@ -167,10 +174,13 @@ impl RepairRun<'_> {
                 block_size: self.source.block_size,
                 journal: JournalUse::Replay,
                 external_journal: journal,
-                now_seconds: now_seconds(),
+                now_seconds: clock::now().now_seconds,
             },
+            clock_believed: clock::now().believed,
             random: random()?,
             extras: self.extras,
+            bad_blocks: self.bad_blocks,
+            scratch: scratch.filter(|folder| folder.is_dir()),
             shared_blocks: self.shared_blocks,
             ..RepairOptions::default()
         };
@@ -221,13 +231,33 @@ impl RepairRun<'_> {
             bytes_read: counts.bytes,
             peak_memory_bytes: usage::peak_memory_bytes(),
         };
-        let outcome = outcome(account.repair);
+        let outcome = self.outcome(account.repair);
         if self.json {
             writeln!(out, "{:#}", json::account(&account, outcome.code()))?;
+        } else if let Some(front) = self.front.filter(|front| front.brief) {
+            front.account(out, &account)?;
         } else {
             human::write(out, &account, human::Style { verbose: self.verbose })?;
         }
+        if let Some(front) = self.front {
+            front.log_problems(&json::account(&account, outcome.code()));
+            // After a halt, nobody knows.
+            if account.repair.halted.is_none() && !self.extras.journal_only {
+                front.end(out, &account.repair.after, &account.cost)?;
+            }
+        }
         Ok(outcome)
+    }
+
+    fn outcome(&self, repair: &Repair<'_>) -> Outcome {
+        if let Some(front) = self.front {
+            return front.outcome(repair, self.extras.journal_only);
+        }
+        Outcome {
+            repaired: repair.repaired(),
+            damaged: !repair.is_clean() || !repair.left.is_empty() || repair.halted.is_some(),
+            ..Outcome::CLEAN
+        }
     }
 
     /// Says why there is no account.
@@ -281,14 +311,6 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
         CheckError::Fatal { problem } => vec![problem.clone()],
         CheckError::NoSuperblock { problems, .. } => problems.clone(),
         CheckError::UnknownFeatures { .. } | CheckError::Read { .. } => Vec::new(),
-    }
-}
-
-fn outcome(repair: &Repair<'_>) -> Outcome {
-    Outcome {
-        repaired: repair.repaired(),
-        damaged: !repair.is_clean() || !repair.left.is_empty() || repair.halted.is_some(),
-        ..Outcome::CLEAN
     }
 }
 

@@ -60,6 +60,7 @@ impl Edit {
             Self::RecreateResizeInode => {
                 format!("the inode that reserves blocks for growing {was} made anew")
             }
+            Self::BadBlocks { blocks, replace } => bad_blocks(blocks.len(), *replace, tense),
             Self::NotBad { block } => format!("{block} {was} taken off the list of bad blocks"),
             Self::Inode { edit, .. } => inode(*edit, tense),
             Self::Map { edit, .. } => map(*edit, tense),
@@ -113,6 +114,15 @@ impl Edit {
                 format!("all backups of the superblock and descriptors {were} written anew")
             }
         }
+    }
+}
+
+fn bad_blocks(count: usize, replace: bool, tense: Tense) -> String {
+    let (was, were) = (tense.was(), tense.were());
+    match (replace, count) {
+        (true, _) => format!("the list of bad blocks {was} replaced by one of {count}"),
+        (false, 1) => format!("1 block {was} put on the list of bad blocks"),
+        (false, _) => format!("{count} blocks {were} put on the list of bad blocks"),
     }
 }
 

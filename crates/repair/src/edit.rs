@@ -96,6 +96,13 @@ pub enum Edit {
     Orphans(OrphanEdit),
     /// The inode that reserves blocks for growing is made anew.
     RecreateResizeInode,
+    /// Blocks are put on the list of bad blocks.
+    BadBlocks {
+        /// The blocks.
+        blocks: Vec<BlockNr>,
+        /// Whether what is on it goes.
+        replace: bool,
+    },
     /// A block is taken off the list of bad blocks.
     NotBad {
         /// The block.
@@ -435,6 +442,7 @@ impl Edit {
             | Self::Journal(_)
             | Self::CleanMmp
             | Self::RecreateResizeInode
+            | Self::BadBlocks { .. }
             | Self::NotBad { .. }
             | Self::Orphans(_) => Phase::Ground,
             Self::Inode { .. } | Self::Map { .. } | Self::AttributeBlock { .. } => Phase::Inodes,

@@ -221,6 +221,25 @@ impl FileMap {
         data + self.nodes.len() as u64
     }
 
+    /// The runs, as block maps have them.
+    fn mapped(&self) -> Vec<MappedRun> {
+        let mapped = |extent: &Extent| MappedRun { logical: extent.logical, run: extent.run };
+        self.runs.iter().map(mapped).collect()
+    }
+
+    /// Blocks that the map itself takes.
+    ///
+    /// # Errors
+    /// Runs that overlap or do not fit the map.
+    pub fn nodes_needed(&self, block_size: u32) -> Result<usize, Failure> {
+        if self.extents {
+            extent_tree::nodes_needed(&self.runs, block_size)
+        } else {
+            block_map::nodes_needed(&self.mapped(), block_size)
+        }
+        .map_err(impossible)
+    }
+
     /// Writes the map into the inode and its nodes, the old ones first; more are allocated as
     /// needed. The inode itself is not staged. `i_blocks` is left to the next examination.
     ///
@@ -231,17 +250,7 @@ impl FileMap {
         // What others claim too may be their data: it is not written.
         self.nodes.retain(|&node| !stage.is_contested(node));
         let block_size = stage.geometry.block_size;
-        let mapped: Vec<MappedRun> = self
-            .runs
-            .iter()
-            .map(|extent| MappedRun { logical: extent.logical, run: extent.run })
-            .collect();
-        let needed = if self.extents {
-            extent_tree::nodes_needed(&self.runs, block_size)
-        } else {
-            block_map::nodes_needed(&mapped, block_size)
-        }
-        .map_err(impossible)?;
+        let needed = self.nodes_needed(block_size)?;
         let goal = self.runs.first().map_or(BlockNr(0), |extent| extent.run.start);
         while self.nodes.len() < needed {
             let node = stage.allocate(goal)?;
@@ -255,7 +264,7 @@ impl FileMap {
             };
             extent_tree::build(&self.runs, form, &self.nodes)
         } else {
-            block_map::build(&mapped, block_size, &self.nodes)
+            block_map::build(&self.mapped(), block_size, &self.nodes)
         }
         .map_err(impossible)?;
         for (block, bytes) in blocks {

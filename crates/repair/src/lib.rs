@@ -25,4 +25,4 @@ pub mod undo;
 pub use culprit::SharedBlocks;
 pub use edit::Edit;
 pub use extras::Extras;
-pub use session::{Deed, Reason, Repair, RepairError, RepairOptions, repair};
+pub use session::{BadBlocks, Deed, Reason, Repair, RepairError, RepairOptions, repair};

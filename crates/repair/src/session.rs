@@ -2,6 +2,7 @@
 //! nothing is left that could be mended. Nothing is written to the device.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, WriteBlocks};
 use floe_check::inode_pass::Totals;
@@ -42,12 +43,27 @@ pub struct RepairOptions<'a> {
     pub check: CheckOptions<'a>,
     /// Bytes of staged blocks that are kept in memory; more go to a temporary file.
     pub staging_bytes: u64,
+    /// Folder of that file; `None`: where the system puts temporary files.
+    pub scratch: Option<&'a Path>,
     /// Random bytes, for a UUID where there is none.
     pub random: [u8; 16],
     /// What is done besides mending.
     pub extras: Extras,
     /// What is done about blocks that several inodes claim.
     pub shared_blocks: SharedBlocks,
+    /// What the list of bad blocks is to be, once the rest is sound.
+    pub bad_blocks: Option<&'a BadBlocks>,
+    /// Whether the clock is right, so that the time of the check may be noted.
+    pub clock_believed: bool,
+}
+
+/// A change of the list of bad blocks that somebody asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BadBlocks {
+    /// Blocks that belong on it; those outside the file system are left out.
+    pub blocks: Vec<BlockNr>,
+    /// Whether what it holds goes.
+    pub replace: bool,
 }
 
 impl Default for RepairOptions<'_> {
@@ -55,9 +71,12 @@ impl Default for RepairOptions<'_> {
         Self {
             check: CheckOptions::default(),
             staging_bytes: 256 << 20,
+            scratch: None,
             random: [0; 16],
             extras: Extras::default(),
             shared_blocks: SharedBlocks::default(),
+            bad_blocks: None,
+            clock_believed: true,
         }
     }
 }
@@ -163,7 +182,10 @@ pub fn repair<'d>(
     policy: &mut dyn Policy,
 ) -> Result<Repair<'d>, RepairError> {
     let page_bytes = open(device, &options.check)?.geometry.block_size;
-    let spill = SpillOptions::in_temporary_folder(options.staging_bytes);
+    let mut spill = SpillOptions::in_temporary_folder(options.staging_bytes);
+    if let Some(folder) = options.scratch {
+        spill.folder = folder.to_owned();
+    }
     let staged = Overlay::with_spill(device, page_bytes, spill);
     let journal = options.check.external_journal;
     let staged_journal = journal.map(|journal| Overlay::new(journal, page_bytes));
@@ -228,6 +250,8 @@ struct Session<'s> {
     unreadable: bool,
     /// What was asked for and could not be done.
     not_done: Vec<(Problem, Reason)>,
+    /// The list of bad blocks was changed: bitmaps and counts follow from that.
+    listed: bool,
 }
 
 /// What follows an examination.
@@ -266,6 +290,7 @@ impl<'s> Session<'s> {
             unsharing: false,
             unreadable: false,
             not_done: Vec::new(),
+            listed: false,
         }
     }
 
@@ -421,6 +446,11 @@ impl<'s> Session<'s> {
             return if self.unsharing { self.share_again(report) } else { Vec::new() };
         }
         self.unsharing = false;
+        if let (Some(wanted), false) = (self.options.bad_blocks, self.listed) {
+            self.listed = true;
+            let BadBlocks { blocks, replace } = wanted.clone();
+            return vec![Edit::BadBlocks { blocks, replace }];
+        }
         while let Some(step) = self.steps.pop_front() {
             let edits = step.edits(examination);
             if !edits.is_empty() {
@@ -552,7 +582,9 @@ impl<'s> Session<'s> {
                 && stage.superblock().feature_compat & Compat::HAS_JOURNAL.bits() == 0;
             let inode = problem.as_ref().and_then(Problem::inode);
             let path = inode.and_then(|inode| examination.report.paths.get(&inode).cloned());
-            let (loss, round, extra) = (edit.loss(), self.rounds, self.extra);
+            let follows = self.listed
+                && (edit.phase() == Phase::Counts || matches!(edit, Edit::BadBlocks { .. }));
+            let (loss, round, extra) = (edit.loss(), self.rounds, self.extra || follows);
             self.deeds.push(Deed { problem, edit, loss, path, notes, round, extra });
         }
         stage.finish()?;
@@ -604,7 +636,8 @@ impl<'s> Session<'s> {
         let clean = after.is_clean() && self.halted.is_none();
         let now = self.options.check.now_seconds;
         if self.halted.is_none() {
-            edit_superblock(self.staged, |sb| settle(sb, clean, now))?;
+            let checked = self.options.clock_believed;
+            edit_superblock(self.staged, |sb| settle(sb, clean, now, checked))?;
         }
         let left = after
             .found

@@ -75,6 +75,7 @@ impl Args {
             fail_on: self.fail_on.map(Into::into),
             tolerated: &[],
             in_use,
+            front: None,
         };
         run.run(out)
     }

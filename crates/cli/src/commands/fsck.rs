@@ -1,29 +1,38 @@
-//! `floe fsck`: e2fsck's command line, for scripts and for `fsck`.
+//! `floe fsck`, and `fsck.ext4` and its like: e2fsck's command line, for scripts, boot and `fsck`.
 //!
 //! `-n` judges the raw disk as `e2fsck -n` does, without the changes that are still in the journal;
-//! `-y` and `-p` repair.
+//! `-y` and `-p` repair; without any of them a person is asked, if there is a terminal.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
-use floe_check::JournalUse;
+use anyhow::Context;
+use floe_blockdev::{Use, uses_of};
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
-use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
-use floe_format::features::{Compat, Incompat, RoCompat};
-use floe_repair::Extras;
-use floe_repair::policy::{Preen, Yes};
+use floe_check::{CheckOptions, JournalUse};
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Incompat;
+use floe_repair::policy::{Policy, Preen, Yes};
+use floe_repair::{BadBlocks, Extras};
 
-use crate::check_run::{Run, now_seconds};
-use crate::device::{InUse, Source};
+use crate::ask::Ask;
+use crate::check_run::Run;
+use crate::clock;
+use crate::device::Source;
+use crate::e2fsck::conf::Conf;
+use crate::e2fsck::due::{self, Circumstances};
+use crate::e2fsck::front::Front;
+use crate::e2fsck::log::{Facts, Tee};
+use crate::e2fsck::options::Options;
+use crate::e2fsck::policy::Configured;
+use crate::e2fsck::summary::{self, Free};
+use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
 use crate::exit::Outcome;
-use crate::fsck_options::Options;
 use crate::repair_run::RepairRun;
-
-/// A clock that is off by less than this is not believed to be wrong (e2fsck's time fudge).
-const CLOCK_SLACK_SECONDS: i64 = 24 * 60 * 60;
-/// A clock before 2010 is believed to be unset: time is then not judged.
-const EARLIEST_NOW_SECONDS: i64 = 1_262_322_000;
 
 /// Damage with which `e2fsck -n` exits 0: it offers to repair it before its first pass, is told no,
 /// and goes on content. `floe check` counts it: Linux refuses to mount a group with a wrong checksum,
@@ -44,15 +53,8 @@ const TOLERATED_BY_N: &[u32] = &[
     0x07_000e, // journal-error-recorded
 ];
 
-const USAGE: &str = "\
-usage: floe fsck [-n | -y | -p] [-f] [-D] [-v] [-t] [-b superblock] [-B blocksize]
-                 [-j external-journal] [-z undo-file] [-E extended-options] [-C fd]
-                 device
-
-e2fsck's command line. -c, -l and -L, which change the list of bad blocks, are refused. -n leaves
-out the journal, as e2fsck does. -z saves what is written over, for floe undo. -E discard is taken
-and does nothing. Exit codes are e2fsck's: 0 clean, 1 repaired, 4 damage left, 8 failed, 16 wrong
-command line.";
+/// Where undo files go if nothing says otherwise: where those of e2fsck go.
+const UNDO_FOLDER: &str = "/var/lib/e2fsprogs";
 
 /// Check with e2fsck's command line.
 #[derive(Debug, clap::Args)]
@@ -62,126 +64,127 @@ pub(crate) struct Args {
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// Runs the command with the arguments behind its name.
-pub(crate) fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> {
+/// How a run may answer questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// -n.
+    No,
+    /// -y.
+    Yes,
+    /// -p.
+    Preen,
+    /// A person is asked.
+    Ask,
+    /// Nobody can be asked: nothing is written.
+    Look,
+}
+
+/// Runs the command with the arguments behind its name, which is `program`.
+pub(crate) fn run(
+    program: &str,
+    arguments: &[OsString],
+    out: &mut impl Write,
+) -> anyhow::Result<Outcome> {
     let help = |argument: &OsString| argument == "--help" || argument == "-h";
     if arguments.len() == 1 && arguments.iter().all(help) {
-        writeln!(out, "{USAGE}")?;
+        write!(out, "{}", usage(program))?;
         return Ok(Outcome::CLEAN);
     }
     let options = match Options::parse(arguments) {
         Ok(options) => options,
         Err(why) => {
-            eprintln!("floe fsck: {why}\n{USAGE}");
+            eprint!("{program}: {why}\n{}", usage(program));
             return Ok(Outcome::USAGE);
         }
     };
     if options.version {
-        eprintln!("floe fsck {}", env!("CARGO_PKG_VERSION"));
+        eprintln!("{program} (Floe) {}", env!("CARGO_PKG_VERSION"));
         return Ok(Outcome::CLEAN);
     }
-    if options.bad_blocks {
-        eprintln!(
-            "floe fsck: -c, -l and -L change the list of bad blocks, which this version cannot. \
-             Nothing was looked at or changed."
-        );
-        return Ok(Outcome::FAILED);
-    }
-    let asks = options.optimize_dirs
-        || ["journal_only", "unshare_blocks", "bmap2extent"]
-            .iter()
-            .any(|name| options.has_extended(name));
-    if asks && !(options.no || options.yes || options.preen) {
-        eprintln!(
-            "floe fsck: -D and the -E options that change the file system need -y or -p. Nothing \
-             was looked at or changed."
-        );
-        return Ok(Outcome::FAILED);
-    }
-    check(&options, out)
-}
-
-/// What is done besides mending.
-fn extras(options: &Options) -> Extras {
-    let fixes_only = options.has_extended("fixes_only");
-    Extras {
-        journal_only: options.has_extended("journal_only"),
-        unshare_blocks: options.has_extended("unshare_blocks"),
-        to_extents: options.has_extended("bmap2extent"),
-        rebuild_directories: options.optimize_dirs,
-        index_directories: !fixes_only,
-        shrink_extent_trees: !fixes_only && !options.has_extended("no_optimize_extents"),
-    }
-}
-
-fn check(options: &Options, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    let refused = |why: String| {
+        eprintln!("{program}: {why}");
+        Ok(Outcome::FAILED)
+    };
+    let conf = match Conf::load() {
+        Ok(conf) => conf,
+        Err(why) => return refused(why),
+    };
+    let device = match name::resolve(&options.device) {
+        Ok(device) => device,
+        Err(why) => return refused(why),
+    };
+    let facts = Facts { now_seconds: clock::now().now_seconds, device: device.clone() };
+    let create = |pattern: &Option<String>| {
+        pattern.as_ref().and_then(|pattern| facts.create(&conf, pattern))
+    };
+    let (log, problem_log) = (create(&conf.log_filename), create(&conf.problem_log_filename));
     let source = Source {
         superblock: options.superblock,
         block_size: options.block_size,
-        ..Source::whole(&options.device)
+        ..Source::whole(&device)
     };
-    // As e2fsck: -n may look at a mounted file system; anything else must not.
-    let in_use = source.mind_users(if options.no { InUse::Warn } else { InUse::Refuse })?;
-    let extras = extras(options);
-    let repairs = options.yes || options.preen;
-    let only_journal = extras.journal_only && repairs;
-    let may_skip =
-        !(options.force || extras.unshare_blocks || only_journal) && options.superblock.is_none();
-    let clean = may_skip.then(|| clean_by_its_records(&source)).flatten();
-    // A replay that fails makes a check due: two repairs would need two undo files.
-    let one_run = |clean: &CleanByItsRecords| options.undo.is_none() || !clean.needs_recovery;
-    if let Some(clean) = clean.filter(one_run) {
-        let replayed = if repairs && clean.needs_recovery {
-            let extras = Extras { journal_only: true, ..extras };
-            repair(options, &source, extras, out)?
-        } else {
-            Outcome::CLEAN
-        };
-        if replayed == Outcome::CLEAN {
-            let pending = clean.needs_recovery && !repairs;
-            let more = if pending { " The journal holds changes not yet in place." } else { "" };
-            writeln!(out, "{}{more}", clean.line)?;
-            return Ok(Outcome::CLEAN);
-        }
-    }
-    if repairs {
-        return repair(options, &source, extras, out);
-    }
-    let run = Run {
-        source: &source,
-        threads: floe_exec::default_threads(),
-        journal: if options.no { JournalUse::Ignore } else { JournalUse::Replay },
-        external_journal: options.journal.as_deref(),
-        json: false,
-        verbose: options.verbose,
-        fail_on: None,
-        tolerated: if options.no { TOLERATED_BY_N } else { &[] },
-        in_use,
-    };
-    run.run(out)
+    let fsck = Fsck { program, mode: mode(&options), options, conf, device, source };
+    fsck.run(problem_log, &mut Tee { out, log })
 }
 
-fn repair(
-    options: &Options,
-    source: &Source,
-    extras: Extras,
-    out: &mut impl Write,
-) -> anyhow::Result<Outcome> {
-    let run = RepairRun {
-        source,
-        threads: floe_exec::default_threads(),
-        external_journal: options.journal.as_deref(),
-        verbose: options.verbose,
-        json: false,
-        dry_run: false,
-        plan: None,
-        shared_blocks: floe_repair::SharedBlocks::Clone,
-        undo: options.undo.as_deref(),
-        extras,
-    };
-    let outcome = if options.preen { run.run(&mut Preen, out) } else { run.run(&mut Yes, out) }?;
-    // As e2fsck: a journal that was replayed is no damage that was mended.
-    Ok(Outcome { repaired: outcome.repaired && !extras.journal_only, ..outcome })
+fn mode(options: &Options) -> Mode {
+    if options.no {
+        Mode::No
+    } else if options.yes {
+        Mode::Yes
+    } else if options.preen {
+        Mode::Preen
+    } else if std::env::var_os("E2FSCK_FORCE_INTERACTIVE").is_some()
+        || (io::stdin().is_terminal() && io::stdout().is_terminal())
+    {
+        Mode::Ask
+    } else {
+        Mode::Look
+    }
+}
+
+/// The help text, made from the table of options.
+fn usage(program: &str) -> String {
+    let mut text = format!(
+        "usage: {program} [-n | -y | -p] [-f] [options] device\n\n\
+         e2fsck's command line. device: a path, LABEL=, UUID=, PARTLABEL= or PARTUUID=.\n\n"
+    );
+    for flag in table::FLAGS {
+        let letter = char::from(flag.letter);
+        let value = flag.value.map(|value| format!(" {value}")).unwrap_or_default();
+        text.push_str(&format!("  {:<15} {}\n", format!("-{letter}{value}"), flag.help));
+    }
+    text.push_str("\nextended options:\n");
+    for option in table::EXTENDED {
+        let value = option.value.map(|value| format!("={value}")).unwrap_or_default();
+        text.push_str(&format!("  {:<24} {}\n", format!("{}{value}", option.name), option.help));
+    }
+    text.push_str(
+        "\nexit codes: 0 clean, 1 repaired, 2 repaired, restart the system, 4 damage left, 8 failed,\n\
+         16 wrong command line, 32 ended by the user\n",
+    );
+    text
+}
+
+/// One run.
+struct Fsck<'a> {
+    program: &'a str,
+    mode: Mode,
+    options: Options,
+    conf: Conf,
+    device: PathBuf,
+    source: Source,
+}
+
+/// Who uses the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Users {
+    /// Nobody who minds.
+    None,
+    /// Somebody may write to it, and it is only looked at.
+    Writing,
+    /// It is the root of the system, which is still read-only.
+    Root,
 }
 
 /// A file system that claims to be clean.
@@ -192,112 +195,329 @@ struct CleanByItsRecords {
     needs_recovery: bool,
 }
 
-/// What to say instead of checking, if the file system claims to be clean and no check is due: the
-/// rules of e2fsck (`problems/README.md`, "Full check or skip"). `None`: check.
-fn clean_by_its_records(source: &Source) -> Option<CleanByItsRecords> {
-    let device = source.open().ok()?;
-    let reader = Reader::open(&device, None, None).ok()?;
-    let superblock = &reader.superblock;
-    if !Superblock::checksum_ok(&reader.superblock_bytes)
-        || reader.geometry.inodes_count != superblock.inodes_count
-        || check_is_due(superblock, now_seconds())
-        || backups_differ(&reader)
-    {
-        return None;
-    }
-    let options = floe_check::CheckOptions {
-        journal: JournalUse::Ignore,
-        now_seconds: now_seconds(),
-        ..floe_check::CheckOptions::default()
-    };
-    let opened = floe_check::open::open(&device, &options).ok()?;
-    if opened.found.0.iter().any(|problem| problem.row().weight > Weight::Remark) {
-        return None;
-    }
-    let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
-    let line = format!(
-        "{}: clean by its own records, so not checked (-f checks anyway). {} of {} inodes and {} \
-         of {} blocks in use.",
-        source.name(),
-        superblock.inodes_count.saturating_sub(superblock.free_inodes_count),
-        superblock.inodes_count,
-        superblock.blocks_count().saturating_sub(superblock.free_blocks_count()),
-        superblock.blocks_count(),
-    );
-    Some(CleanByItsRecords { line, needs_recovery })
-}
-
-fn check_is_due(superblock: &Superblock, now_seconds: i64) -> bool {
-    let features = superblock.features();
-    let orphans = features.compat.contains(Compat::ORPHAN_FILE)
-        && features.ro_compat.contains(RoCompat::ORPHAN_PRESENT);
-    let max_mounts = superblock.max_mnt_count.cast_signed();
-    let lastcheck = i64::from(superblock.lastcheck) | i64::from(superblock.lastcheck_hi) << 32;
-    let clock_is_sane = now_seconds >= EARLIEST_NOW_SECONDS;
-    let interval = i64::from(superblock.checkinterval);
-    orphans
-        || superblock.state & STATE_ERROR != 0
-        || superblock.state & STATE_VALID == 0
-        || (max_mounts > 0 && superblock.mnt_count >= superblock.max_mnt_count)
-        || (clock_is_sane && interval > 0 && lastcheck > now_seconds + CLOCK_SLACK_SECONDS)
-        || (clock_is_sane && interval > 0 && now_seconds - lastcheck >= interval)
-}
-
-/// Whether the first readable backup says something else about features, sizes or identity than
-/// the primary, apart from bits that Linux sets in the primary alone.
-fn backups_differ(reader: &Reader<'_>) -> bool {
-    let primary = &reader.superblock;
-    let backup = (1..reader.geometry.group_count).find_map(|group| {
-        let block = reader.geometry.superblock_of(floe_format::GroupNr(group))?;
-        Reader::open_at(reader.device(), reader.geometry.offset_bytes(block)).ok()
-    });
-    let Some(backup) = backup.map(|backup| backup.superblock) else { return false };
-    let incompat = !(Incompat::EXTENTS | Incompat::RECOVER).bits();
-    let ro_compat = !(RoCompat::LARGE_FILE | RoCompat::DIR_NLINK | RoCompat::ORPHAN_PRESENT).bits();
-    primary.feature_compat != backup.feature_compat
-        || (primary.feature_incompat ^ backup.feature_incompat) & incompat != 0
-        || (primary.feature_ro_compat ^ backup.feature_ro_compat) & ro_compat != 0
-        || primary.blocks_count() != backup.blocks_count()
-        || primary.inodes_count != backup.inodes_count
-        || primary.uuid != backup.uuid
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: i64 = 1_800_000_000;
-
-    fn clean() -> Superblock {
-        let mut superblock = Superblock::decode(&[0; 1024]);
-        superblock.state = STATE_VALID;
-        superblock.lastcheck = 1_799_990_000;
-        superblock
-    }
-
-    #[test]
-    fn a_check_is_due_as_for_e2fsck() {
-        assert!(!check_is_due(&clean(), NOW));
-        let with = |change: fn(&mut Superblock)| {
-            let mut superblock = clean();
-            change(&mut superblock);
-            check_is_due(&superblock, NOW)
+impl Fsck<'_> {
+    fn run(&self, problem_log: Option<File>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let options = &self.options;
+        let writes = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
+        let asks = options.optimize_dirs
+            || options.bad_blocks()
+            || ["journal_only", "unshare_blocks", "bmap2extent", "discard"]
+                .iter()
+                .any(|name| options.has_extended(name));
+        if asks && self.mode == Mode::Look {
+            eprintln!(
+                "{}: there is no terminal to ask at, and what changes the file system besides \
+                 repairs (-c, -l, -L, -D, some of -E) needs -y or -p then. Nothing was looked at \
+                 or changed.",
+                self.program
+            );
+            return Ok(Outcome::FAILED);
+        }
+        let uses = uses_of(&self.device)?;
+        let mounted = |found: &Use| matches!(found, Use::Mounted { .. });
+        if options.skip_mounted && uses.iter().any(mounted) {
+            writeln!(out, "{}: mounted, so left alone", self.device.display())?;
+            return Ok(Outcome::CLEAN);
+        }
+        let users = match self.users(&uses, writes) {
+            Ok(users) => users,
+            Err(why) => {
+                eprintln!("{}: {why}", self.program);
+                return Ok(Outcome::FAILED);
+            }
         };
-        assert!(with(|superblock| superblock.state = 0));
-        assert!(with(|superblock| superblock.state = STATE_VALID | STATE_ERROR));
-        assert!(with(|superblock| (superblock.mnt_count, superblock.max_mnt_count) = (20, 20)));
-        assert!(!with(|superblock| (superblock.mnt_count, superblock.max_mnt_count) = (20, 0)));
-        assert!(!with(|superblock| (superblock.mnt_count, superblock.max_mnt_count) = (20, 65535)));
-        assert!(with(|superblock| superblock.checkinterval = 10_000));
-        assert!(!with(|superblock| superblock.checkinterval = 10_001));
-        assert!(with(|superblock| {
-            superblock.feature_compat = Compat::ORPHAN_FILE.bits();
-            superblock.feature_ro_compat = RoCompat::ORPHAN_PRESENT.bits();
-        }));
-        let mut future = clean();
-        future.lastcheck = 1_800_000_000 + 24 * 60 * 60 + 1;
-        future.checkinterval = 1;
-        assert!(check_is_due(&future, NOW));
-        assert!(!check_is_due(&future, 1_000_000_000), "an unset clock proves nothing");
+        if options.flush {
+            let file = floe_blockdev::FileDevice::open(&self.device)?;
+            file.forget(0, 0);
+        }
+        let front = self.front(problem_log, users == Users::Root);
+        let wanted = match self.bad_blocks(writes)? {
+            Some(wanted) => Some(wanted),
+            None if options.bad_blocks() => return Ok(Outcome::FAILED),
+            None => None,
+        };
+        if let Some(outcome) = self.skipped(&front, out)? {
+            return Ok(outcome);
+        }
+        let outcome = if writes {
+            self.repair(&front, self.extras(), wanted.as_ref(), out)?
+        } else {
+            self.check(&front, users == Users::Writing, out)?
+        };
+        self.afterwards(&front, outcome, out)?;
+        Ok(outcome)
+    }
+
+    /// Who uses the device; `Err`: in a way in which it must not be touched, or not be looked at.
+    fn users(&self, uses: &[Use], writes: bool) -> Result<Users, String> {
+        let at_root = |found: &Use| {
+            matches!(found, Use::Mounted { mount_point, read_only: true, .. }
+                if mount_point == Path::new("/"))
+        };
+        let read_only = |found: &Use| matches!(found, Use::Mounted { read_only: true, .. });
+        let name = self.device.display();
+        // Only what minds: loop devices by themselves do not.
+        let minds = |found: &&Use| match found {
+            Use::Loop { .. } => false,
+            Use::Mounted { read_only: true, .. } => writes,
+            _ => true,
+        };
+        let Some(found) = uses.iter().find(minds) else { return Ok(Users::None) };
+        if writes {
+            // As at boot: the root is checked before it is mounted for writing.
+            return if uses.iter().any(at_root) && uses.iter().all(read_only) {
+                Ok(Users::Root)
+            } else {
+                Err(format!(
+                    "{name} is {found}. A repair beneath a file system in use destroys what is in \
+                     it. Unmount it first. Nothing was looked at or changed."
+                ))
+            };
+        }
+        if self.mode == Mode::Look {
+            return Err(format!(
+                "{name} is {found}. It changes while it is read, so a check would find damage that \
+                 is none. Unmount it, or say -n to look all the same."
+            ));
+        }
+        eprintln!(
+            "{}: warning: {name} is {found}. It changes while it is read: what is found need not \
+             be damage.",
+            self.program
+        );
+        Ok(Users::Writing)
+    }
+
+    fn front(&self, problem_log: Option<File>, root: bool) -> Front {
+        let report_time = if self.conf.report_time { 2 } else { 0 };
+        Front {
+            name: self.options.name.clone().unwrap_or_else(|| self.label()),
+            brief: self.mode == Mode::Preen && !self.options.verbose,
+            verbose: self.options.verbose || self.conf.report_verbose,
+            timing: self.options.timing.max(report_time),
+            conf: self.conf.clone(),
+            problem_log: RefCell::new(problem_log),
+            root,
+        }
+    }
+
+    /// What the file system is called in messages: as e2fsck, by its label if it has one.
+    fn label(&self) -> String {
+        let label = self.source.open().ok().and_then(|device| {
+            let reader = Reader::open(&device, None, None).ok()?;
+            Some(reader.superblock.label()).filter(|label| !label.is_empty())
+        });
+        match label {
+            Some(label) => label.escape_debug().to_string(),
+            None => self.device.display().to_string(),
+        }
+    }
+
+    /// What is done besides mending.
+    fn extras(&self) -> Extras {
+        let options = &self.options;
+        let fixes_only =
+            options.has_extended("fixes_only") || std::env::var_os("E2FSCK_FIXES_ONLY").is_some();
+        let keep_trees = options.has_extended("no_optimize_extents")
+            || (self.conf.no_optimize_extents && !options.has_extended("optimize_extents"));
+        Extras {
+            journal_only: options.has_extended("journal_only"),
+            unshare_blocks: options.has_extended("unshare_blocks"),
+            to_extents: options.has_extended("bmap2extent"),
+            rebuild_directories: options.optimize_dirs,
+            index_directories: !fixes_only,
+            shrink_extent_trees: !fixes_only && !keep_trees,
+        }
+    }
+
+    /// The blocks to be listed as bad.
+    fn bad_blocks(&self, writes: bool) -> anyhow::Result<Option<BadBlocks>> {
+        if !writes || !self.options.bad_blocks() {
+            return Ok(None);
+        }
+        let device = self.source.open()?;
+        let size = self.source.block_size;
+        let reader = Reader::open(&device, self.source.superblock.map(floe_format::BlockNr), size)
+            .with_context(|| self.device.display().to_string())?;
+        let geometry = &reader.geometry;
+        let (block_size, blocks_count) = (geometry.block_size, geometry.blocks_count);
+        bad_blocks::wanted(&self.options, &self.device, block_size, blocks_count)
+    }
+
+    /// Leaves the check out if the file system claims to be clean and no check is due.
+    fn skipped(&self, front: &Front, out: &mut impl Write) -> anyhow::Result<Option<Outcome>> {
+        let options = &self.options;
+        let extras = self.extras();
+        let repairs = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
+        let asked = options.force
+            || extras.unshare_blocks
+            || options.bad_blocks()
+            || options.superblock.is_some();
+        if asked || (extras.journal_only && repairs) {
+            return Ok(None);
+        }
+        let Some(clean) = self.clean_by_its_records(front, out)? else { return Ok(None) };
+        let mut replayed = Outcome::CLEAN;
+        if repairs && clean.needs_recovery {
+            if options.undo.is_some() {
+                // A replay that fails makes a check due: two repairs would need two undo files.
+                return Ok(None);
+            }
+            replayed = self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
+        }
+        if replayed != Outcome::CLEAN {
+            return Ok(None);
+        }
+        writeln!(out, "{}", clean.line)?;
+        if clean.needs_recovery && !repairs {
+            writeln!(out, "The journal holds changes not yet in place, which were left out.")?;
+        }
+        Ok(Some(Outcome::CLEAN))
+    }
+
+    /// What to say instead of checking; `None`: check.
+    fn clean_by_its_records(
+        &self,
+        front: &Front,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Option<CleanByItsRecords>> {
+        let Ok(device) = self.source.open() else { return Ok(None) };
+        let Ok(reader) = Reader::open(&device, None, None) else { return Ok(None) };
+        let superblock = &reader.superblock;
+        if !Superblock::checksum_ok(&reader.superblock_bytes)
+            || reader.geometry.inodes_count != superblock.inodes_count
+        {
+            return Ok(None);
+        }
+        let clock = clock::now();
+        let mends = self.mode != Mode::No;
+        let at = Circumstances::new(&self.conf, clock, mends);
+        if let Some(reason) = due::reason(superblock, &at, || due::backups_differ(&reader)) {
+            writeln!(out, "{}: {}: checking", front.name, reason.text())?;
+            return Ok(None);
+        }
+        let options = CheckOptions {
+            journal: JournalUse::Ignore,
+            now_seconds: clock.now_seconds,
+            ..CheckOptions::default()
+        };
+        let Ok(opened) = floe_check::open::open(&device, &options) else { return Ok(None) };
+        if opened.found.0.iter().any(|problem| problem.row().weight > Weight::Remark) {
+            return Ok(None);
+        }
+        let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
+        let announcement = due::announcement(superblock, &at);
+        let free = match mends {
+            true => Free::of_groups(&opened.geometry, &opened.groups),
+            false => Free::of_superblock(superblock),
+        };
+        let line = summary::clean_line(&front.name, superblock, free, &announcement);
+        Ok(Some(CleanByItsRecords { line, needs_recovery }))
+    }
+
+    fn check(&self, front: &Front, in_use: bool, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let no = self.mode == Mode::No;
+        let run = Run {
+            source: &self.source,
+            threads: floe_exec::default_threads(),
+            journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
+            external_journal: self.options.journal.as_deref(),
+            json: false,
+            verbose: self.options.verbose,
+            fail_on: None,
+            tolerated: if no { TOLERATED_BY_N } else { &[] },
+            in_use,
+            front: Some(front),
+        };
+        let outcome = run.run(out)?;
+        if self.mode == Mode::Look && outcome.damaged {
+            writeln!(
+                out,
+                "{}: nothing was repaired: there is no terminal to ask at. -p repairs what is safe \
+                 without a person, -y everything.",
+                front.name
+            )?;
+        }
+        Ok(outcome)
+    }
+
+    fn repair(
+        &self,
+        front: &Front,
+        extras: Extras,
+        bad_blocks: Option<&BadBlocks>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let undo = self.undo_file()?;
+        let run = RepairRun {
+            source: &self.source,
+            threads: floe_exec::default_threads(),
+            external_journal: self.options.journal.as_deref(),
+            verbose: self.options.verbose,
+            json: false,
+            dry_run: false,
+            plan: None,
+            shared_blocks: floe_repair::SharedBlocks::Clone,
+            undo: undo.as_deref(),
+            extras,
+            bad_blocks,
+            front: Some(front),
+        };
+        let mut ask;
+        let inner: &mut dyn Policy = match self.mode {
+            Mode::Preen => &mut Preen,
+            Mode::Ask => {
+                ask = Ask::new(io::stdin().lock(), io::stderr());
+                &mut ask
+            }
+            _ => &mut Yes,
+        };
+        let clock_believed = clock::now().believed && !self.conf.broken_system_clock;
+        let preen = self.mode == Mode::Preen;
+        let mut policy = Configured { inner, conf: &self.conf, preen, clock_believed };
+        run.run(&mut policy, out)
+    }
+
+    /// Where old blocks are saved. An empty name means a new file in the folder for undo files.
+    fn undo_file(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(named) = &self.options.undo else { return Ok(None) };
+        if !named.as_os_str().is_empty() {
+            return Ok(Some(named.clone()));
+        }
+        let folder = match std::env::var_os("E2FSPROGS_UNDO_DIR") {
+            Some(folder) if folder == "none" => return Ok(None),
+            Some(folder) => PathBuf::from(folder),
+            None => self.conf.undo_dir.clone().unwrap_or_else(|| UNDO_FOLDER.into()),
+        };
+        let device = self.device.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let numbers =
+            std::iter::once(String::new()).chain((1..).map(|number| format!(".{number}")));
+        let mut names =
+            numbers.map(|number| folder.join(format!("e2fsck-{device}.e2undo{number}")));
+        // What an earlier run saved stays.
+        let free = names.find(|path| !path.exists()).context("no name for an undo file is free")?;
+        Ok(Some(free))
+    }
+
+    /// What follows a check: the list of fragments, and telling the device what is free.
+    fn afterwards(
+        &self,
+        front: &Front,
+        outcome: Outcome,
+        out: &mut impl Write,
+    ) -> anyhow::Result<()> {
+        if self.options.has_extended("fragcheck") {
+            fragments::write(out, &self.source.open()?)?;
+        }
+        let clean = !(outcome.damaged || outcome.failed || outcome.cancelled);
+        let writes = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
+        if self.options.has_extended("discard") && clean && writes {
+            if self.options.undo.is_some() || self.extras().journal_only || front.root {
+                eprintln!("{}: nothing was discarded: it could not be undone", self.program);
+            } else {
+                discard::free_blocks(&self.device, &front.name, out)?;
+            }
+        }
+        Ok(())
     }
 }

@@ -44,7 +44,7 @@ impl Command {
             Self::Check(args) => args.run(out),
             Self::Repair(args) => args.run(out),
             Self::Undo(args) => args.run(out),
-            Self::Fsck(args) => fsck::run(&args.arguments, out),
+            Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
             Self::Info(args) => args.run(out),
             Self::Dump(args) => args.run(out),
             Self::Problems(args) => args.run(out),

@@ -110,6 +110,8 @@ impl Args {
             },
             undo: self.undo.as_deref(),
             extras: Extras::default(),
+            bad_blocks: None,
+            front: None,
         };
         if self.preen {
             run.run(&mut Preen, out)

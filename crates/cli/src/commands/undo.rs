@@ -54,7 +54,7 @@ impl Args {
         }
         self.refuse_users(&name)?;
         let interrupt = signals::end_between_writes()?;
-        let (device, _) = source.open_for_writing()?;
+        let (device, _) = source.open_for_writing(false)?;
         match self.judge(&file, &*device, &name)? {
             Standing::Untouched => {
                 let file = self.file.display();

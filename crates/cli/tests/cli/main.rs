@@ -6,6 +6,7 @@ mod bad_input;
 mod commands;
 mod docs;
 mod fsck;
+mod fsck_differential;
 mod images;
 mod repair;
 mod repair_undo;
@@ -14,8 +15,9 @@ mod signals;
 mod undo;
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::process::Command;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use floe_testkit::{Image, Profile, build, tool};
 
@@ -32,17 +34,43 @@ fn floe<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
 
 /// Runs with variables in its environment.
 fn floe_env<S: AsRef<OsStr>>(arguments: &[S], variables: &[(&str, &str)]) -> Ran {
-    let output = Command::new(env!("CARGO_BIN_EXE_floe"))
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    ran(&command.args(arguments).envs(variables.iter().copied()).output().unwrap())
+}
+
+fn ran(output: &Output) -> Ran {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     // A panic would be 101, a signal has no code: neither may happen on any input.
     let code = output.status.code().expect("floe was killed by a signal");
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_ne!(code, 101, "floe panicked: {err}");
     Ran { code, out, err }
+}
+
+/// Floe under another name, by a link as packages make them.
+struct Fsck {
+    folder: tempfile::TempDir,
+    program: &'static str,
+}
+
+impl Fsck {
+    fn new(program: &'static str) -> Self {
+        let folder = tool::scratch("floe-link-").unwrap();
+        symlink(env!("CARGO_BIN_EXE_floe"), folder.path().join(program)).unwrap();
+        Self { folder, program }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(self.program)
+    }
+
+    fn run(&self, options: &[&str], device: &Path, variables: &[(&str, &str)]) -> Ran {
+        let mut command = Command::new(self.path());
+        // What is in the environment of whoever tests must not count.
+        command.env_remove("E2FSCK_CONFIG").env_remove("SOURCE_DATE_EPOCH");
+        command.args(options).arg(device).envs(variables.iter().copied()).stdin(Stdio::null());
+        ran(&command.output().unwrap())
+    }
 }
 
 /// Runs with a path as the last argument.

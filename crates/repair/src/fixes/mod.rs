@@ -93,6 +93,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::CleanMmp => Ok(()),
         Edit::Orphans(edit) => orphans::apply(stage, *edit),
         Edit::RecreateResizeInode => resize_inode::apply(stage),
+        Edit::BadBlocks { blocks, replace } => bad_blocks::list(stage, blocks, *replace),
         Edit::NotBad { block } => bad_blocks::forget(stage, *block),
         Edit::Inode { inode, edit } => inodes::apply(stage, *inode, *edit),
         Edit::Map { inode, edit } => maps::apply_all(stage, *inode, &[*edit]),

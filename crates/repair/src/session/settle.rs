@@ -6,14 +6,17 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID
 use crate::failure::Failure;
 use crate::fixes::time;
 
-/// What a superblock says after a check: of a clean file system that it is, and when.
-pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64) {
+/// What a superblock says after a check: of a clean file system that it is, and when, if the clock is
+/// believed.
+pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64, clock_believed: bool) {
     if clean {
         sb.state = STATE_VALID;
     } else {
         sb.state &= !STATE_VALID;
     }
-    (sb.lastcheck, sb.lastcheck_hi) = time(now_seconds);
+    if clock_believed {
+        (sb.lastcheck, sb.lastcheck_hi) = time(now_seconds);
+    }
     (sb.wtime, sb.wtime_hi) = time(now_seconds);
     sb.mnt_count = 0;
     sb.error_count = 0;

@@ -4,34 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use super::table::{EXTENDED, flag_of};
 use crate::device::block_size;
-
-/// Flags that take a value.
-const WITH_VALUE: &[u8] = b"CBEbIjPlLzM";
-/// Flags without one.
-const PLAIN: &[u8] = b"panyrcdfkvtFVDSs";
-/// Names that -E takes; those with '=' need a value.
-const EXTENDED: &[&str] = &[
-    "bmap2extent",
-    "check_encoding",
-    "discard",
-    "ea_ver=",
-    "fixes_only",
-    "fragcheck",
-    "inode_count_fullmap",
-    "journal_only",
-    "no_inode_count_fullmap",
-    "no_optimize_extents",
-    "nodiscard",
-    "optimize_extents",
-    "readahead_kb=",
-    "unshare_blocks",
-];
 
 /// What e2fsck's command line asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // flags of a command line
 pub(crate) struct Options {
-    /// The device or image.
+    /// The device or image, as it was named.
     pub(crate) device: PathBuf,
     /// -n: change nothing, answer no.
     pub(crate) no: bool,
@@ -41,32 +21,59 @@ pub(crate) struct Options {
     pub(crate) preen: bool,
     /// -f: check even if the file system says that it is clean.
     pub(crate) force: bool,
+    /// -F: drop what the system remembers of the device.
+    pub(crate) flush: bool,
     /// -v: say more.
     pub(crate) verbose: bool,
-    /// -t: say how long it took.
-    pub(crate) timing: bool,
+    /// -t: say how long it took; how often it was given.
+    pub(crate) timing: u8,
     /// -V: only say the version.
     pub(crate) version: bool,
+    /// -M: leave a mounted file system alone.
+    pub(crate) skip_mounted: bool,
     /// -D: optimise directories.
     pub(crate) optimize_dirs: bool,
-    /// -c, -l or -L: change the list of bad blocks.
-    pub(crate) bad_blocks: bool,
+    /// -c: look for bad blocks; how often it was given.
+    pub(crate) scan: u8,
+    /// -k: keep the list of bad blocks.
+    pub(crate) keep: bool,
+    /// -l: a file of bad blocks to add.
+    pub(crate) add_list: Option<PathBuf>,
+    /// -L: a file of all bad blocks.
+    pub(crate) set_list: Option<PathBuf>,
     /// -b: block of the superblock.
     pub(crate) superblock: Option<u64>,
     /// -B: bytes of a block.
     pub(crate) block_size: Option<u32>,
+    /// -C: where progress goes.
+    pub(crate) progress: Option<i32>,
     /// -j: the external journal.
     pub(crate) journal: Option<PathBuf>,
-    /// -z: the undo file to write.
+    /// -N: what the file system is called in messages.
+    pub(crate) name: Option<String>,
+    /// -z: the undo file to write; empty: one in the folder for undo files.
     pub(crate) undo: Option<PathBuf>,
     /// -E: extended options, as given.
     pub(crate) extended: Vec<String>,
 }
 
 impl Options {
-    /// Whether an extended option was given.
+    /// Whether an extended option was given, and not its opposite behind it.
     pub(crate) fn has_extended(&self, name: &str) -> bool {
-        self.extended.iter().any(|option| option == name)
+        let opposite = match name {
+            "discard" => "nodiscard",
+            "nodiscard" => "discard",
+            "optimize_extents" => "no_optimize_extents",
+            "no_optimize_extents" => "optimize_extents",
+            _ => "",
+        };
+        let about = |option: &&String| *option == name || *option == opposite;
+        self.extended.iter().rev().find(about).is_some_and(|option| option == name)
+    }
+
+    /// Whether the list of bad blocks is to be changed.
+    pub(crate) fn bad_blocks(&self) -> bool {
+        self.scan > 0 || self.add_list.is_some() || self.set_list.is_some()
     }
 
     /// Parses the arguments behind the command's name.
@@ -82,6 +89,10 @@ impl Options {
             if bytes == b"--" {
                 devices.extend(rest);
                 break;
+            }
+            if bytes.starts_with(b"--") {
+                let why = "e2fsck's options have one dash; floe check and floe repair have words";
+                return Err(format!("there is no option {}: {why}", argument.display()));
             }
             match bytes.strip_prefix(b"-") {
                 Some(flags) if !flags.is_empty() => options.bundle(flags, &mut rest)?,
@@ -105,21 +116,23 @@ impl Options {
         flags: &[u8],
         rest: &mut impl Iterator<Item = &'a OsString>,
     ) -> Result<(), String> {
-        for (index, &flag) in flags.iter().enumerate() {
-            if PLAIN.contains(&flag) {
-                self.plain(flag);
-            } else if WITH_VALUE.contains(&flag) {
-                let attached = &flags[index + 1..];
-                let value = match attached {
-                    [] => {
-                        rest.next().ok_or_else(|| format!("-{} needs a value", char::from(flag)))?
-                    }
-                    _ => OsStr::from_bytes(attached),
-                };
-                return self.with_value(flag, value);
-            } else {
-                return Err(format!("there is no option -{}", char::from(flag).escape_default()));
+        for (index, &letter) in flags.iter().enumerate() {
+            let Some(flag) = flag_of(letter) else {
+                let letter = char::from(letter).escape_default();
+                return Err(format!("there is no option -{letter}"));
+            };
+            if flag.value.is_none() {
+                self.plain(letter);
+                continue;
             }
+            let attached = &flags[index + 1..];
+            let value = match attached {
+                [] => {
+                    rest.next().ok_or_else(|| format!("-{} needs a value", char::from(letter)))?
+                }
+                _ => OsStr::from_bytes(attached),
+            };
+            return self.with_value(letter, value);
         }
         Ok(())
     }
@@ -130,13 +143,15 @@ impl Options {
             b'y' => self.yes = true,
             b'p' | b'a' => self.preen = true,
             b'f' => self.force = true,
+            b'F' => self.flush = true,
+            b'k' => self.keep = true,
             b'v' => self.verbose = true,
-            b't' => self.timing = true,
+            b't' => self.timing = self.timing.saturating_add(1),
             b'V' => self.version = true,
+            b'M' => self.skip_mounted = true,
             b'D' => self.optimize_dirs = true,
-            b'c' => self.bad_blocks = true,
-            // -r, -s, -S do nothing in e2fsck either; -d and -F make no difference to a verdict; -k
-            // only changes what -c does.
+            b'c' => self.scan = self.scan.saturating_add(1),
+            // -r, -s, -S and -T do nothing; -d makes no difference to a verdict.
             _ => {}
         }
     }
@@ -151,24 +166,35 @@ impl Options {
             u64::from_str_radix(digits, radix)
                 .map_err(|_| format!("-{} needs a number, not {text:?}", char::from(flag)))
         };
+        let file = || match value.is_empty() {
+            true => Err(format!("-{} needs the name of a file", char::from(flag))),
+            false => Ok(Some(PathBuf::from(value))),
+        };
         match flag {
             b'b' => self.superblock = Some(number()?),
             b'B' => {
                 let size = block_size(&text).map_err(|why| format!("-B {text}: {why}"))?;
                 self.block_size = Some(size);
             }
-            b'j' => self.journal = Some(PathBuf::from(value)),
-            b'l' | b'L' => self.bad_blocks = true,
+            b'j' => self.journal = file()?,
+            b'l' => self.add_list = file()?,
+            b'L' => self.set_list = file()?,
             b'E' => return self.extended(&text),
             b'C' => {
-                text.parse::<i32>().map_err(|_| format!("-C needs a number, not {text:?}"))?;
+                let fd: i32 =
+                    text.parse().map_err(|_| format!("-C needs a number, not {text:?}"))?;
+                if fd == i32::MIN {
+                    return Err(format!("-C {text}: there is no such file descriptor"));
+                }
+                self.progress = Some(fd);
             }
             b'I' | b'P' => {
                 number()?;
             }
-            b'z' if text.is_empty() => return Err("-z needs the name of a file".to_owned()),
+            b'N' => self.name = Some(text.into_owned()),
+            // Empty: a file in the folder for undo files.
             b'z' => self.undo = Some(PathBuf::from(value)),
-            // The rest takes a value and does nothing, as in e2fsck.
+            // The table has no others.
             _ => {}
         }
         Ok(())
@@ -176,25 +202,45 @@ impl Options {
 
     fn extended(&mut self, text: &str) -> Result<(), String> {
         for option in text.split(',').filter(|option| !option.is_empty()) {
-            let name = match option.split_once('=') {
-                Some((name, _)) => format!("{name}="),
-                None => option.to_owned(),
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option, None),
             };
-            if !EXTENDED.contains(&name.as_str()) {
-                return Err(format!("there is no extended option {option:?}"));
+            let Some(known) = EXTENDED.iter().find(|known| known.name == name) else {
+                let names: Vec<&str> = EXTENDED.iter().map(|known| known.name).collect();
+                let names = names.join(", ");
+                return Err(format!("there is no extended option {name:?}; there are {names}"));
+            };
+            match (known.value, value) {
+                (Some(kind), None) => {
+                    return Err(format!("-E {name} needs a value: {name}={kind}"));
+                }
+                (None, Some(_)) => return Err(format!("-E {name} takes no value")),
+                _ => {}
+            }
+            let number: Option<Result<u64, _>> = value.map(str::parse);
+            match (name, &number) {
+                ("ea_ver", Some(Ok(1 | 2))) | (_, None) => {}
+                ("ea_ver", _) => return Err(format!("-E {option}: must be 1 or 2")),
+                (_, Some(Ok(_))) => {}
+                (_, Some(Err(_))) => return Err(format!("-E {option}: must be a number")),
             }
             self.extended.push(option.to_owned());
         }
         Ok(())
     }
 
-    /// Refuses what e2fsck refuses.
+    /// Refuses what contradicts itself.
     fn judge(self) -> Result<Self, String> {
         if usize::from(self.no) + usize::from(self.yes) + usize::from(self.preen) > 1 {
             return Err("only one of -n, -y and -p (-a) can be given".to_owned());
         }
-        if self.no && self.bad_blocks {
+        if self.no && self.bad_blocks() {
             return Err("-n changes nothing, -c, -l and -L do".to_owned());
+        }
+        let lists = [self.scan > 0, self.add_list.is_some(), self.set_list.is_some()];
+        if lists.into_iter().filter(|given| *given).count() > 1 {
+            return Err("only one of -c, -l and -L can be given".to_owned());
         }
         if self.no && self.optimize_dirs {
             return Err("-n changes nothing, -D does".to_owned());
@@ -241,7 +287,28 @@ mod tests {
         assert_eq!(parse("-j jnl dev").unwrap().journal, Some("jnl".into()));
         assert_eq!(parse("-jjnl dev").unwrap().journal, Some("jnl".into()));
         assert_eq!(parse("-fyz undo dev").unwrap().undo, Some("undo".into()));
-        assert!(parse("-C0 dev").is_ok() && parse("-C -3 dev").is_ok());
+        assert_eq!(parse("-C0 dev").unwrap().progress, Some(0));
+        assert_eq!(parse("-C -3 dev").unwrap().progress, Some(-3));
+        assert_eq!(parse("-aC4 dev").unwrap().progress, Some(4));
+        assert_eq!(parse("-yl list dev").unwrap().add_list, Some("list".into()));
+        assert_eq!(parse("-yL list dev").unwrap().set_list, Some("list".into()));
+        assert_eq!(parse("-N root -p dev").unwrap().name.as_deref(), Some("root"));
+    }
+
+    #[test]
+    fn flags_may_be_given_twice() {
+        let options = parse("-yccktt dev").unwrap();
+        assert_eq!((options.scan, options.keep, options.timing), (2, true, 2));
+    }
+
+    #[test]
+    fn of_opposites_the_last_counts() {
+        let options = parse("-E discard,nodiscard,no_optimize_extents dev").unwrap();
+        assert!(!options.has_extended("discard") && options.has_extended("nodiscard"));
+        assert!(options.has_extended("no_optimize_extents"));
+        let options = parse("-E nodiscard,no_optimize_extents -E optimize_extents,discard dev");
+        let options = options.unwrap();
+        assert!(options.has_extended("discard") && !options.has_extended("no_optimize_extents"));
     }
 
     #[test]
@@ -249,7 +316,9 @@ mod tests {
         let options = parse("-E journal_only,ea_ver=2 -E fixes_only dev").unwrap();
         assert!(options.has_extended("journal_only") && options.has_extended("fixes_only"));
         assert!(parse("-E nonsense dev").is_err());
-        assert!(parse("-E ea_ver dev").is_err());
+        for wrong in ["ea_ver", "ea_ver=3", "discard=1", "readahead_kb=x"] {
+            assert!(parse(&format!("-E {wrong} dev")).is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -263,6 +332,9 @@ mod tests {
             "-yD -E fixes_only dev",
             "-y -E bmap2extent,fixes_only dev",
             "-nc dev",
+            "-cy -l list dev",
+            "-C -2147483648 dev",
+            "--yes dev",
             "-b dev",
             "-b x dev",
             "-B 1000 -b 1 dev",

@@ -1,0 +1,36 @@
+//! What time it is, and whether that is to be believed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A clock before 2010 is believed to be unset (as e2fsck believes).
+const EARLIEST_SECONDS: i64 = 1_262_322_000;
+
+/// The time of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Clock {
+    /// Seconds since 1970.
+    pub(crate) now_seconds: i64,
+    /// Whether times on a disk may be judged by it.
+    pub(crate) believed: bool,
+}
+
+/// Now. `E2FSCK_TIME` replaces the clock, as for e2fsck, and so does `SOURCE_DATE_EPOCH`, so that
+/// what a run writes does not depend on when it ran.
+pub(crate) fn now() -> Clock {
+    let given = ["E2FSCK_TIME", "SOURCE_DATE_EPOCH"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok()?.trim().parse().ok());
+    match given {
+        Some(now_seconds) => Clock { now_seconds, believed: true },
+        None => {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let now_seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+            Clock { now_seconds, believed: now_seconds >= EARLIEST_SECONDS }
+        }
+    }
+}
+
+/// Now, in seconds since 1970.
+pub(crate) fn now_seconds() -> i64 {
+    now().now_seconds
+}

@@ -1,0 +1,178 @@
+//! `-c`, `-l` and `-L`: which blocks are bad.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use floe_blockdev::{FileDevice, ReadBlocks};
+use floe_format::BlockNr;
+use floe_repair::BadBlocks;
+
+use super::options::Options;
+
+/// Bytes that are read at once while nothing is wrong.
+const STRIDE_BYTES: u64 = 1 << 20;
+
+/// The blocks that the options name or find on `device`, a file system of `blocks_count` blocks.
+/// `None` without such an option.
+///
+/// # Errors
+/// A list that cannot be read, or a scan that cannot be made.
+pub(crate) fn wanted(
+    options: &Options,
+    device: &Path,
+    block_size: u32,
+    blocks_count: u64,
+) -> anyhow::Result<Option<BadBlocks>> {
+    let (blocks, replace) = if let Some(file) = &options.add_list {
+        (read_list(file)?, false)
+    } else if let Some(file) = &options.set_list {
+        (read_list(file)?, true)
+    } else if options.scan > 0 {
+        (scan(device, block_size, blocks_count, options.scan > 1)?, !options.keep)
+    } else {
+        return Ok(None);
+    };
+    for block in blocks.iter().filter(|block| block.0 >= blocks_count) {
+        eprintln!("floe fsck: block {} is outside the file system: left out", block.0);
+    }
+    Ok(Some(BadBlocks { blocks, replace }))
+}
+
+/// A list of blocks, one number on a line, as `badblocks` writes it. Other lines are left out.
+fn read_list(path: &Path) -> anyhow::Result<Vec<BlockNr>> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    Ok(text.lines().filter_map(number).collect())
+}
+
+fn number(line: &str) -> Option<BlockNr> {
+    line.split_whitespace().next()?.parse().ok().map(BlockNr)
+}
+
+/// Looks for bad blocks: with the program `badblocks` if there is one, else by reading everything.
+/// `writing`: each block is read, written over with patterns and put back, which takes the program.
+fn scan(
+    device: &Path,
+    block_size: u32,
+    blocks_count: u64,
+    writing: bool,
+) -> anyhow::Result<Vec<BlockNr>> {
+    match program("badblocks") {
+        Some(program) => ask(&program, device, block_size, blocks_count, writing),
+        None if writing => {
+            bail!("-cc needs the program badblocks (of e2fsprogs), which is not here")
+        }
+        None => read_all(&FileDevice::open(device)?, block_size, blocks_count),
+    }
+}
+
+/// A program in the usual folders, which a PATH of boot scripts need not name.
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/sbin".into(), "/usr/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+fn ask(
+    program: &Path,
+    device: &Path,
+    block_size: u32,
+    blocks_count: u64,
+    writing: bool,
+) -> anyhow::Result<Vec<BlockNr>> {
+    let shown = program.display();
+    let mut command = Command::new(program);
+    command.arg("-b").arg(block_size.to_string());
+    if writing {
+        command.arg("-n");
+    }
+    let Some(last) = blocks_count.checked_sub(1) else { return Ok(Vec::new()) };
+    let mut child = command
+        .arg(device)
+        .arg(last.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {shown}"))?;
+    let mut found = Vec::new();
+    if let Some(out) = child.stdout.take() {
+        for line in BufReader::new(out).lines() {
+            found.extend(number(&line.with_context(|| shown.to_string())?));
+        }
+    }
+    let status = child.wait().with_context(|| shown.to_string())?;
+    if !status.success() {
+        bail!("{shown} failed ({status}): the list of bad blocks stays as it is");
+    }
+    Ok(found)
+}
+
+/// Blocks that cannot be read.
+fn read_all(
+    device: &dyn ReadBlocks,
+    block_size: u32,
+    blocks_count: u64,
+) -> anyhow::Result<Vec<BlockNr>> {
+    let block_bytes = u64::from(block_size);
+    let end = device.size_bytes().min(blocks_count.saturating_mul(block_bytes));
+    let mut buffer = vec![0; usize::try_from(STRIDE_BYTES)?];
+    let mut found = Vec::new();
+    let mut offset = 0;
+    while offset < end {
+        let len = STRIDE_BYTES.min(end - offset);
+        if device.read_at(offset, &mut buffer[..usize::try_from(len)?]).is_err() {
+            for at in (offset..offset + len).step_by(usize::try_from(block_bytes)?) {
+                let len = usize::try_from(block_bytes.min(end - at))?;
+                if device.read_at(at, &mut buffer[..len]).is_err() {
+                    found.push(BlockNr(at / block_bytes));
+                }
+            }
+        }
+        offset += len;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::io;
+
+    /// A device of which two blocks cannot be read.
+    struct Scratched;
+
+    impl ReadBlocks for Scratched {
+        fn size_bytes(&self) -> u64 {
+            3 * STRIDE_BYTES + 1024
+        }
+
+        fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+            let read = offset_bytes..offset_bytes + into.len() as u64;
+            let scratches = [5 * 1024 + 7, STRIDE_BYTES + 1024];
+            match scratches.iter().any(|at| read.contains(at)) {
+                true => Err(io::Error::other("scratched")),
+                false => Ok(()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_scan_finds_what_cannot_be_read() {
+        let found = read_all(&Scratched, 1024, 3 * 1024).unwrap();
+        assert_eq!(found, [BlockNr(5), BlockNr(1025)]);
+        let of_4096 = read_all(&Scratched, 4096, 700).unwrap();
+        assert_eq!(of_4096, [BlockNr(1), BlockNr(256)]);
+    }
+
+    #[test]
+    fn lists_are_numbers_on_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list");
+        std::fs::write(&path, "7\n# no block\n 9 \n\nten\n4294967296\n").unwrap();
+        let blocks = [BlockNr(7), BlockNr(9), BlockNr(1 << 32)];
+        assert_eq!(read_list(&path).unwrap(), blocks);
+        assert!(read_list(&folder.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,33 @@
+//! `-E fragcheck`: where files are not contiguous.
+
+use std::io::Write;
+
+use floe_blockdev::ReadBlocks;
+use floe_check::reader::Reader;
+use floe_format::InodeNr;
+
+/// Lists the breaks in the mapping of each file: inode, logical block, where it was expected and
+/// where it is.
+pub(crate) fn write(out: &mut impl Write, device: &dyn ReadBlocks) -> anyhow::Result<()> {
+    let reader = Reader::open(device, None, None)?;
+    for number in (1..=reader.geometry.inodes_count).map(InodeNr) {
+        let Ok(bytes) = reader.inode_bytes(number) else { continue };
+        let Ok(inode) = reader.decode(&bytes) else { continue };
+        if inode.base.mode == 0 || inode.base.links_count == 0 {
+            continue;
+        }
+        let mut expected = None;
+        for extent in reader.map(&inode).extents {
+            let start = extent.run.start.0;
+            if let Some(expected) = expected.filter(|&expected| expected != start) {
+                writeln!(
+                    out,
+                    "inode {}: logical block {} is at {start} instead of {expected}, {} blocks",
+                    number.0, extent.logical.0, extent.run.len_blocks,
+                )?;
+            }
+            expected = Some(extent.run.end().0);
+        }
+    }
+    Ok(())
+}

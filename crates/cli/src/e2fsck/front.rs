@@ -1,0 +1,112 @@
+//! What e2fsck's command line asks of a run, beyond what Floe's own commands do.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use floe_check::Report;
+use floe_check::report::Cost;
+use floe_check::report::human::size;
+use floe_format::ext::superblock::STATE_VALID;
+use floe_repair::report::Account;
+use floe_repair::{Deed, Repair};
+
+use super::conf::Conf;
+use super::{brief, summary};
+use crate::exit::Outcome;
+
+/// Findings whose repair e2fsck does not count as one: it does them in passing.
+const NO_REPAIRS: &[u32] = &[
+    0x00_0031, // last-mount-time-in-future
+    0x00_0032, // last-write-time-in-future
+    0x00_003b, // test-fs-flag-set
+    0x00_003c, // last-mount-time-slightly-ahead
+    0x00_003d, // last-write-time-slightly-ahead
+    0x07_0012, // backup-superblock-differs
+];
+
+/// What is said besides or instead of Floe's own report, and how a run ends.
+pub(crate) struct Front {
+    /// What the file system is called.
+    pub(crate) name: String,
+    /// Of a repair, lines for a console instead of the report.
+    pub(crate) brief: bool,
+    /// Statistics are printed.
+    pub(crate) verbose: bool,
+    /// How often -t was given.
+    pub(crate) timing: u8,
+    pub(crate) conf: Conf,
+    /// Findings go there as JSON.
+    pub(crate) problem_log: RefCell<Option<File>>,
+    /// The file system is mounted read-only as the root: it is written all the same, and the system
+    /// has to be restarted then.
+    pub(crate) root: bool,
+}
+
+impl Front {
+    /// The exit bits of a repair: e2fsck's bit for what was repaired goes if anything is left.
+    pub(crate) fn outcome(&self, repair: &Repair<'_>, journal_only: bool) -> Outcome {
+        let left = repair.left.iter().any(|(problem, _)| !self.tolerates(problem.row().code));
+        let damaged = left || repair.halted.is_some();
+        let mended = |deed: &Deed| {
+            let problem = deed.problem.as_ref();
+            !deed.extra && problem.is_none_or(|problem| self.counts_as_repair(problem.row().code))
+        };
+        let done = repair.halted.is_none();
+        // A mark that says "not clean" is taken away by a check that found nothing, too.
+        let was_unclean = repair.before.superblock.state & STATE_VALID == 0;
+        let mended = (was_unclean && !journal_only) || repair.deeds.iter().any(mended);
+        Outcome {
+            repaired: done && !damaged && mended,
+            restart: self.root && done && !repair.deeds.is_empty(),
+            damaged,
+            ..Outcome::CLEAN
+        }
+    }
+
+    /// Whether a finding that stays is no damage.
+    pub(crate) fn tolerates(&self, code: u32) -> bool {
+        self.conf.problems.get(&code).is_some_and(|of| of.no_ok)
+    }
+
+    /// Whether mending a finding counts as a repair.
+    fn counts_as_repair(&self, code: u32) -> bool {
+        !NO_REPAIRS.contains(&code) && !self.conf.problems.get(&code).is_some_and(|of| of.not_a_fix)
+    }
+
+    /// The account of a repair, if it is to be told in short.
+    pub(crate) fn account(&self, out: &mut impl Write, account: &Account<'_>) -> io::Result<()> {
+        brief::write(out, &self.name, account, &self.conf)
+    }
+
+    /// What ends each run: statistics, times, and the line for scripts.
+    pub(crate) fn end(&self, out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()> {
+        if self.verbose {
+            summary::statistics(out, report, self.conf.report_features)?;
+        }
+        if self.timing > 1 {
+            for phase in &report.phases {
+                writeln!(out, "{}: {}: {:.2} s", self.name, phase.name, seconds(phase.time))?;
+            }
+        }
+        if self.timing > 0 {
+            let memory = cost.peak_memory_bytes.map(size).unwrap_or_default();
+            let (elapsed, read) = (seconds(cost.elapsed), size(cost.bytes_read));
+            writeln!(out, "{}: {elapsed:.2} s, {memory} of memory, {read} read", self.name)?;
+        }
+        writeln!(out, "{}", summary::checked_line(&self.name, report))
+    }
+
+    /// Writes the findings to the log that `e2fsck.conf` names.
+    pub(crate) fn log_problems(&self, value: &serde_json::Value) {
+        if let Some(file) = self.problem_log.borrow_mut().as_mut() {
+            // As for the other log: it stops nothing.
+            let _ = writeln!(file, "{value:#}");
+        }
+    }
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}

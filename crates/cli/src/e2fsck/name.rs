@@ -1,0 +1,107 @@
+//! Devices by label or UUID, as fstab and the command line of e2fsck name them.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use floe_blockdev::FileDevice;
+use floe_check::reader::Reader;
+
+/// The folders that udev fills, and the names that lead there.
+const TAGS: &[(&str, &str)] = &[
+    ("LABEL=", "by-label"),
+    ("UUID=", "by-uuid"),
+    ("PARTLABEL=", "by-partlabel"),
+    ("PARTUUID=", "by-partuuid"),
+];
+
+/// The device that `named` means: a path as it is, and `LABEL=`, `UUID=`, `PARTLABEL=` and
+/// `PARTUUID=` by the links that udev makes. Without those (in a small initramfs), the block devices
+/// that the kernel lists are asked for an ext file system of that label or UUID.
+///
+/// # Errors
+/// No device has that label or UUID, or several have.
+pub(crate) fn resolve(named: &Path) -> Result<PathBuf, String> {
+    let bytes = named.as_os_str().as_bytes();
+    let Some((tag, folder)) = TAGS.iter().find(|(tag, _)| bytes.starts_with(tag.as_bytes())) else {
+        return Ok(named.to_owned());
+    };
+    let value = &bytes[tag.len()..];
+    let value =
+        value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
+    let link = Path::new("/dev/disk").join(folder).join(link_name(value, tag));
+    if !value.is_empty() && link.exists() {
+        return Ok(link);
+    }
+    let text = String::from_utf8_lossy(value);
+    let found = match *tag {
+        "LABEL=" => with(|reader| reader.superblock.label() == text),
+        "UUID=" => with(|reader| reader.superblock.uuid_text().eq_ignore_ascii_case(&text)),
+        _ => Vec::new(),
+    };
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => Err(format!("no device has {}", named.display())),
+        [one, other, ..] => {
+            let (one, other) = (one.display(), other.display());
+            Err(format!("{} is ambiguous: {one} and {other} have it", named.display()))
+        }
+    }
+}
+
+/// The name of udev's link: what is unusual in names of files is written as `\x20`.
+fn link_name(value: &[u8], tag: &str) -> PathBuf {
+    let mut name = Vec::new();
+    for &byte in value {
+        let byte = if tag.ends_with("UUID=") { byte.to_ascii_lowercase() } else { byte };
+        if byte.is_ascii_alphanumeric() || b"#+-.:=@_".contains(&byte) || byte >= 0x80 {
+            name.push(byte);
+        } else {
+            name.extend_from_slice(format!("\\x{byte:02x}").as_bytes());
+        }
+    }
+    PathBuf::from(OsStr::from_bytes(&name))
+}
+
+/// Block devices with an ext file system for which `wanted` is true.
+fn with(wanted: impl Fn(&Reader<'_>) -> bool) -> Vec<PathBuf> {
+    let text = fs::read_to_string("/proc/partitions").unwrap_or_default();
+    let names = text.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
+    names
+        // The kernel writes '/' in names of devices as '!'.
+        .map(|name| Path::new("/dev").join(name.replace('!', "/")))
+        .filter(|path| {
+            FileDevice::open(path)
+                .is_ok_and(|device| Reader::open(&device, None, None).is_ok_and(|fs| wanted(&fs)))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_paths() {
+        for path in ["/dev/sda1", "LABEL", "x.img"] {
+            assert_eq!(resolve(Path::new(path)), Ok(path.into()));
+        }
+    }
+
+    #[test]
+    fn unknown_labels_are_told() {
+        for name in ["LABEL=floe-nobody-has-this", "UUID=", "LABEL=", "PARTUUID=00"] {
+            let why = resolve(Path::new(name)).unwrap_err();
+            assert!(why.contains(name), "{why}");
+        }
+    }
+
+    #[test]
+    fn names_of_links_are_those_of_udev() {
+        assert_eq!(link_name(b"my disk/1", "LABEL="), Path::new("my\\x20disk\\x2f1"));
+        assert_eq!(link_name("größe".as_bytes(), "LABEL="), Path::new("größe"));
+        assert_eq!(link_name(b"AB-CD", "UUID="), Path::new("ab-cd"));
+        assert_eq!(link_name(b"AB", "PARTLABEL="), Path::new("AB"));
+    }
+}

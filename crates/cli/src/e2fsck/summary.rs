@@ -1,0 +1,100 @@
+//! The lines that scripts read, in the form that e2fsck gives them, and the statistics of `-v`.
+
+use std::io::{self, Write};
+
+use floe_check::Report;
+use floe_check::report::human::{grouped, plural};
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::FileType;
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Compat;
+use floe_format::{Geometry, GroupNr};
+
+/// Inodes and blocks that are free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Free {
+    pub(crate) inodes: u64,
+    pub(crate) blocks: u64,
+}
+
+impl Free {
+    /// As the superblock says.
+    pub(crate) fn of_superblock(sb: &Superblock) -> Self {
+        Self { inodes: u64::from(sb.free_inodes_count), blocks: sb.free_blocks_count() }
+    }
+
+    /// As the groups say, which Linux keeps while a file system is mounted: the totals of the
+    /// superblock are written when it is unmounted.
+    pub(crate) fn of_groups(geometry: &Geometry, groups: &[GroupDesc]) -> Self {
+        let inodes = groups.iter().map(|group| u64::from(group.free_inodes_count)).sum();
+        let clusters: u64 = groups.iter().map(|group| u64::from(group.free_blocks_count)).sum();
+        Self { inodes, blocks: clusters.saturating_mul(u64::from(geometry.cluster_blocks)) }
+    }
+}
+
+/// Of a file system that was not checked: "NAME: clean, 11/128 files, 59/512 blocks".
+pub(crate) fn clean_line(name: &str, sb: &Superblock, free: Free, announcement: &str) -> String {
+    let (inodes, blocks) = (u64::from(sb.inodes_count), sb.blocks_count());
+    format!(
+        "{name}: clean, {}/{inodes} files, {}/{blocks} blocks{announcement}",
+        inodes.saturating_sub(free.inodes),
+        blocks.saturating_sub(free.blocks),
+    )
+}
+
+/// Of a file system that was checked: "NAME: 11/128 files (9.1% non-contiguous), 59/512 blocks".
+pub(crate) fn checked_line(name: &str, report: &Report) -> String {
+    let sb = &report.superblock;
+    let free = Free::of_superblock(sb);
+    let (inodes, blocks) = (u64::from(sb.inodes_count), sb.blocks_count());
+    let used = inodes.saturating_sub(free.inodes);
+    let fragmented = report.totals.fragmented_files + u64::from(resize_inode_is_fragmented(report));
+    let per_mille = (fragmented * 1000 + used / 2).checked_div(used).unwrap_or(0);
+    format!(
+        "{name}: {used}/{inodes} files ({}.{}% non-contiguous), {}/{blocks} blocks",
+        per_mille / 10,
+        per_mille % 10,
+        blocks.saturating_sub(free.blocks),
+    )
+}
+
+/// The inode that reserves blocks for growing maps one run in each group with a backup. Our inode
+/// pass does not walk it; e2fsck counts it as a file.
+fn resize_inode_is_fragmented(report: &Report) -> bool {
+    let geometry = &report.geometry;
+    geometry.features.compat.contains(Compat::RESIZE_INODE)
+        && (1..geometry.group_count).any(|group| geometry.has_superblock(GroupNr(group)))
+}
+
+/// What the file system holds, for `-v`.
+pub(crate) fn statistics(out: &mut impl Write, report: &Report, features: bool) -> io::Result<()> {
+    let totals = &report.totals;
+    if features {
+        writeln!(out, "features: {}", report.superblock.features().names().join(" "))?;
+    }
+    let kinds = [
+        (FileType::Regular, "regular file"),
+        (FileType::Directory, "directory"),
+        (FileType::Symlink, "symbolic link"),
+        (FileType::CharDevice, "character device"),
+        (FileType::BlockDevice, "block device"),
+        (FileType::Fifo, "FIFO"),
+        (FileType::Socket, "socket"),
+    ];
+    for (kind, name) in kinds {
+        let count = totals.by_type[kind as usize];
+        let name = match (name, count) {
+            ("directory", 2..) | ("directory", 0) => "directories".to_owned(),
+            (name, count) => format!("{name}{}", plural(count)),
+        };
+        writeln!(out, "{:>15} {name}", grouped(count))?;
+    }
+    for (count, what) in [
+        (totals.fragmented_files, "of them not in one piece"),
+        (totals.large_files, "of 2 GiB or more"),
+        (totals.blocks_mapped, "blocks of data and of their maps"),
+    ] {
+        writeln!(out, "{:>15} {what}", grouped(count))?;
+    }
+    Ok(())
+}
