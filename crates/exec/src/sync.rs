@@ -7,11 +7,11 @@ pub use std::sync::PoisonError;
 pub use std::thread::available_parallelism;
 
 #[cfg(not(feature = "shuttle"))]
-pub use std::sync::{Arc, Mutex, RwLock, atomic};
+pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(not(feature = "shuttle"))]
 pub use std::thread;
 
 #[cfg(feature = "shuttle")]
-pub use shuttle::sync::{Arc, Mutex, RwLock, atomic};
+pub use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};
 #[cfg(feature = "shuttle")]
 pub use shuttle::thread;

@@ -1,0 +1,182 @@
+//! How many cores a run should use while other programs need some: section 5.4.1 of Domingo and
+//! Kannan, *pFSCK*, FAST '21.
+
+use std::fs;
+use std::ops::RangeInclusive;
+
+use crate::sync::{Mutex, PoisonError};
+
+/// How busy the cores were since the last look. Fractions of cores, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CoreSample {
+    /// Cores that nobody used.
+    pub idle: f64,
+    /// Cores that this process used.
+    pub own: f64,
+}
+
+/// Tells how busy the cores are: the system, or a test.
+pub trait CoreSource: Sync {
+    /// What happened since the last call; `None` the first time, or if the system does not say.
+    fn sample(&self) -> Option<CoreSample>;
+}
+
+/// How many workers may be busy from now on, at least 1 and at most `most`; up to now it was
+/// `budget`. Idle cores are added. Where there are none and the workers had fewer cores than they
+/// are, they would take turns on them: then there should be as many workers as cores that they had.
+pub fn next_budget(budget: usize, most: usize, seen: CoreSample) -> usize {
+    /// Cores that count as one more: a little noise must not cost a whole core.
+    const ROUND_UP: f64 = 0.2;
+    let idle = (seen.idle + ROUND_UP).max(0.0) as usize;
+    let own = (seen.own + 0.5).max(0.0) as usize;
+    let next = if idle > 0 { budget.saturating_add(idle) } else { budget.min(own) };
+    next.clamp(1, most.max(1))
+}
+
+/// Ticks of the cores that this process may use, from `/proc`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ticks {
+    cores: u64,
+    idle: u64,
+    all: u64,
+    own: u64,
+}
+
+/// Asks `/proc` (Linux). Only cores that this process may use count; quotas of control groups are
+/// not looked at.
+#[derive(Debug, Default)]
+pub struct ProcCores {
+    last: Mutex<Option<Ticks>>,
+}
+
+impl ProcCores {
+    /// Looks for the first time.
+    pub fn new() -> Self {
+        Self { last: Mutex::new(read_ticks()) }
+    }
+}
+
+impl CoreSource for ProcCores {
+    fn sample(&self) -> Option<CoreSample> {
+        let now = read_ticks()?;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.replace(now)?;
+        difference(before, now)
+    }
+}
+
+fn read_ticks() -> Option<Ticks> {
+    let read = |path| fs::read_to_string(path).ok();
+    let allowed = allowed_cores(&read("/proc/self/status")?);
+    let (cores, idle, all) = system_ticks(&read("/proc/stat")?, &allowed);
+    Some(Ticks { cores, idle, all, own: own_ticks(&read("/proc/self/stat")?)? })
+}
+
+/// What was used between two looks. `None` if no time has passed.
+fn difference(before: Ticks, now: Ticks) -> Option<CoreSample> {
+    let all = now.all.checked_sub(before.all).filter(|&all| all > 0)?;
+    let cores = |ticks: u64, earlier: u64| {
+        ticks.saturating_sub(earlier) as f64 / all as f64 * now.cores as f64
+    };
+    Some(CoreSample { idle: cores(now.idle, before.idle), own: cores(now.own, before.own) })
+}
+
+/// The cores that a process may use, of its `/proc/self/status`: "0-3,8". Empty: not said.
+fn allowed_cores(status: &str) -> Vec<RangeInclusive<u32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    line.unwrap_or_default().split(',').filter_map(range).collect()
+}
+
+/// Cores, their idle ticks and all their ticks, of the text of `/proc/stat`.
+fn system_ticks(stat: &str, allowed: &[RangeInclusive<u32>]) -> (u64, u64, u64) {
+    let (mut cores, mut idle, mut all) = (0, 0, 0);
+    for line in stat.lines() {
+        let Some((core, ticks)) = line.strip_prefix("cpu").and_then(|rest| rest.split_once(' '))
+        else {
+            continue;
+        };
+        // The line without a number is the sum over all.
+        let Ok(core) = core.parse::<u32>() else { continue };
+        if !allowed.is_empty() && !allowed.iter().any(|range| range.contains(&core)) {
+            continue;
+        }
+        // user nice system idle iowait irq softirq steal; guests are in user already.
+        let ticks: Vec<u64> =
+            ticks.split_whitespace().take(8).map_while(|tick| tick.parse().ok()).collect();
+        cores += 1;
+        idle += ticks.iter().skip(3).take(2).sum::<u64>();
+        all += ticks.iter().sum::<u64>();
+    }
+    (cores, idle, all)
+}
+
+/// Ticks that a process has used, of its `/proc/self/stat`.
+fn own_ticks(stat: &str) -> Option<u64> {
+    // The second field is the program's name in parentheses, and may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    fn seen(idle: f64, own: f64) -> CoreSample {
+        CoreSample { idle, own }
+    }
+
+    #[test]
+    fn idle_cores_are_taken_and_busy_ones_are_left() {
+        assert_eq!(next_budget(4, 16, seen(3.0, 4.0)), 7);
+        assert_eq!(next_budget(4, 16, seen(0.85, 4.0)), 5, "nearly a whole core");
+        assert_eq!(next_budget(15, 16, seen(9.0, 4.0)), 16, "no more than there are workers");
+        assert_eq!(next_budget(8, 16, seen(0.1, 3.2)), 3, "eight took turns on three");
+        assert_eq!(next_budget(8, 16, seen(0.1, 7.9)), 8, "all are used, and by us");
+        assert_eq!(next_budget(8, 16, seen(0.0, 0.0)), 1, "somebody must work");
+        assert_eq!(next_budget(2, 16, seen(0.0, 5.0)), 2, "others used what we did before");
+        assert_eq!(next_budget(0, 0, seen(0.0, 0.0)), 1);
+    }
+
+    #[test]
+    fn proc_is_read() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 10 1 5 70 10 2 1 1 0 0\n\
+                    cpu1 0 0 0 100 0 0 0 0 0 0\ncpu2 100 0 0 0 0 0 0 0 0 0\nintr 5 cpu\n";
+        assert_eq!(system_ticks(stat, &[]), (3, 180, 300));
+        let allowed = allowed_cores("Name:\tfloe\nCpus_allowed:\t5\nCpus_allowed_list:\t0,2-7\n");
+        assert_eq!(allowed, [0..=0, 2..=7]);
+        assert_eq!(system_ticks(stat, &allowed), (2, 80, 200));
+        assert!(allowed_cores("nothing").is_empty());
+        let own = "77 (a ) b) S 1 2 3 4 5 6 7 8 9 10 500 60 0 0 20 0";
+        assert_eq!(own_ticks(own), Some(560));
+        assert_eq!(own_ticks("77 (short) S 1"), None);
+        let before = Ticks { cores: 2, idle: 100, all: 1000, own: 5 };
+        let now = Ticks { cores: 2, idle: 150, all: 1200, own: 105 };
+        assert_eq!(difference(before, now), Some(seen(0.5, 1.0)));
+        assert_eq!(difference(now, now), None);
+    }
+
+    #[test]
+    fn this_machine_says_something() {
+        let Some(ticks) = read_ticks() else {
+            eprintln!("skipped: no /proc here");
+            return;
+        };
+        assert!(ticks.cores >= 1 && ticks.idle <= ticks.all, "{ticks:?}");
+        let cores = ProcCores::new();
+        // Until a tick has passed, there is nothing to say.
+        let begin = std::time::Instant::now();
+        let sample = loop {
+            if let Some(sample) = cores.sample() {
+                break sample;
+            }
+            assert!(begin.elapsed().as_secs() < 30, "no tick in half a minute");
+        };
+        assert!(sample.idle >= 0.0 && sample.own >= 0.0, "{sample:?}");
+    }
+}

@@ -1,0 +1,332 @@
+//! A pipeline of stages with a queue each: workers take batches, do them, and hand on what they find.
+//!
+//! Stages overlap unless the policy says otherwise, and every policy gives the same results: workers
+//! share nothing but the queues, and what they accumulate does not depend on order or division.
+
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+use crate::accumulate::Accumulator;
+use crate::board::{Board, Counts, Done, Lists, Next};
+use crate::cores::CoreSource;
+use crate::queue::{AnyQueue, Entry, Limits, Queue, list, take_from_end};
+use crate::scheduler::Policy;
+use crate::sync::thread;
+
+/// A stage of a [`Pipeline`] whose queue holds entries of type `T`.
+pub struct StageId<T> {
+    /// How many stages were declared before.
+    declared: usize,
+    of: PhantomData<fn(T)>,
+}
+
+impl<T> Clone for StageId<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for StageId<T> {}
+
+impl<T> fmt::Debug for StageId<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StageId({})", self.declared)
+    }
+}
+
+/// Where a handler leaves work that it found. It is handed on when the batch is done.
+pub struct Found<'a, T> {
+    lists: &'a mut Lists,
+    own: usize,
+    of: PhantomData<fn(T)>,
+}
+
+impl<T: Entry> Found<'_, T> {
+    /// More work for the handler's own stage.
+    pub fn again(&mut self, entry: T) {
+        list::<T>(&mut *self.lists[self.own]).push(entry);
+    }
+
+    /// Work for a later stage.
+    ///
+    /// # Panics
+    /// If the stage is one of another pipeline.
+    pub fn push<U: Entry>(&mut self, stage: StageId<U>, entry: U) {
+        let at = self.lists.len().checked_sub(stage.declared + 1);
+        let at = at.expect("the stage is one of this pipeline");
+        list::<U>(&mut *self.lists[at]).push(entry);
+    }
+}
+
+/// Stages of work. `A` is what a worker accumulates, over all stages.
+///
+/// A stage is declared *before* those that feed it, so that work can only be handed on, never back:
+/// a run ends if each stage adds only finitely much to itself.
+///
+/// Memory: of what waits, at most `most_entries` of each stage (or what it began with), and with
+/// each worker what one batch finds. Where a queue is full, the worker does at once what it found,
+/// the latest first.
+pub struct Pipeline<'a, A> {
+    /// As declared: the last stage first.
+    stages: Vec<Box<dyn AnyStage<A> + 'a>>,
+}
+
+/// How a pipeline is run.
+#[derive(Clone, Copy)]
+pub struct Schedule<'a> {
+    /// Most workers, at least one. The caller is one of them.
+    pub workers: usize,
+    /// How workers are shared between stages.
+    pub policy: Policy,
+    /// Work that is done sooner starts no thread.
+    pub alone_for: Duration,
+    /// Tells how busy the machine is; then no more workers are busy than there are cores for them.
+    pub cores: Option<&'a dyn CoreSource>,
+    /// Time between two looks at the cores.
+    pub look_every: Duration,
+    /// Asked before each batch; `true` ends the run.
+    pub stop: Option<&'a (dyn Fn() -> bool + Sync)>,
+    /// Time since some moment, instead of the system's clock: for tests.
+    pub clock: Option<&'a (dyn Fn() -> Duration + Sync)>,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome<A> {
+    /// All that the workers accumulated.
+    pub all: A,
+    /// Whether the run was stopped before all was done.
+    pub stopped: bool,
+    /// What it took.
+    pub counts: Counts,
+}
+
+impl Schedule<'_> {
+    /// All of `workers` all the time, alone for the first millisecond, and no stop.
+    pub fn new(workers: usize, policy: Policy) -> Self {
+        Self {
+            workers,
+            policy,
+            alone_for: Duration::from_millis(1),
+            cores: None,
+            look_every: Duration::from_millis(100),
+            stop: None,
+            clock: None,
+        }
+    }
+}
+
+impl<A: Accumulator> Default for Pipeline<'_, A> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a, A: Accumulator> Pipeline<'a, A> {
+    /// A pipeline without stages.
+    pub fn new() -> Self {
+        Self { stages: Vec::new() }
+    }
+
+    /// Declares a stage that comes before all that are declared so far, and begins with `entries`.
+    ///
+    /// `handler` is given a batch, sorted by address, and may take entries out of it; what stays is
+    /// dropped.
+    pub fn stage<T, F>(
+        &mut self,
+        name: &'static str,
+        limits: Limits,
+        entries: Vec<T>,
+        handler: F,
+    ) -> StageId<T>
+    where
+        T: Entry,
+        F: Fn(&mut A, &mut Vec<T>, &mut Found<'_, T>) + Sync + 'a,
+    {
+        let declared = self.stages.len();
+        self.stages.push(Box::new(Stage { name, limits, entries, handler }));
+        StageId { declared, of: PhantomData }
+    }
+
+    /// Does all the work. With one worker, no thread is started.
+    ///
+    /// # Panics
+    /// If a handler does: no further batch is begun, and the panic goes on in the caller.
+    pub fn run(mut self, schedule: &Schedule<'_>) -> Outcome<A> {
+        self.stages.reverse();
+        let queues = self.stages.iter_mut().map(|stage| stage.queue()).collect();
+        let workers = schedule.workers.max(1);
+        let look_every = schedule.cores.map(|_| schedule.look_every);
+        let board = Board::new(queues, workers, schedule.policy, look_every);
+        let begin = Instant::now();
+        let run = Run { stages: &self.stages, board: &board, schedule, begin };
+        let mut first = Worker::new(&run, 0);
+        let alone_until = (workers > 1).then_some(schedule.alone_for);
+        let all = if run.work(&mut first, alone_until) {
+            first.share
+        } else {
+            run.work_together(first, workers)
+        };
+        let (counts, stopped) = board.into_counts(self.stages.iter().map(|stage| stage.name()));
+        Outcome { all, stopped, counts }
+    }
+}
+
+/// A stage whose entries are of a type that the caller does not know. Each `dyn Any` is a `Vec` of
+/// that type.
+trait AnyStage<A>: Sync {
+    fn name(&self) -> &'static str;
+    /// The queue, with what the stage begins with; once.
+    fn queue(&mut self) -> Box<dyn AnyQueue>;
+    /// An empty list of entries.
+    fn list(&self) -> Box<dyn Any>;
+    /// Does a batch, and empties its list.
+    fn handle(&self, share: &mut A, batch: &mut dyn Any, lists: &mut Lists, own: usize);
+    /// Moves a batch from the end of `found` to `batch`, sorted; returns its elements.
+    fn spill(&self, found: &mut dyn Any, batch: &mut dyn Any) -> u64;
+}
+
+struct Stage<T, F> {
+    name: &'static str,
+    limits: Limits,
+    entries: Vec<T>,
+    handler: F,
+}
+
+impl<A, T, F> AnyStage<A> for Stage<T, F>
+where
+    T: Entry,
+    F: Fn(&mut A, &mut Vec<T>, &mut Found<'_, T>) + Sync,
+{
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn queue(&mut self) -> Box<dyn AnyQueue> {
+        Box::new(Queue::new(std::mem::take(&mut self.entries), self.limits))
+    }
+
+    fn list(&self) -> Box<dyn Any> {
+        Box::new(Vec::<T>::new())
+    }
+
+    fn handle(&self, share: &mut A, batch: &mut dyn Any, lists: &mut Lists, own: usize) {
+        let batch = list::<T>(batch);
+        (self.handler)(share, batch, &mut Found { lists, own, of: PhantomData });
+        batch.clear();
+    }
+
+    fn spill(&self, found: &mut dyn Any, batch: &mut dyn Any) -> u64 {
+        let batch = list::<T>(batch);
+        let elements = take_from_end(list(found), batch, self.limits.batch_elements);
+        batch.sort_unstable_by_key(Entry::address);
+        elements
+    }
+}
+
+/// What the workers of a run look at.
+struct Run<'r, 'a, A> {
+    stages: &'r [Box<dyn AnyStage<A> + 'a>],
+    board: &'r Board,
+    schedule: &'r Schedule<'r>,
+    begin: Instant,
+}
+
+/// What a worker keeps to itself.
+struct Worker<A> {
+    me: usize,
+    share: A,
+    found: Lists,
+    batches: Lists,
+    done: Option<Done>,
+}
+
+impl<A: Accumulator> Worker<A> {
+    fn new(run: &Run<'_, '_, A>, me: usize) -> Self {
+        let lists = || run.stages.iter().map(|stage| stage.list()).collect();
+        Self { me, share: A::default(), found: lists(), batches: lists(), done: None }
+    }
+}
+
+impl<A: Accumulator> Run<'_, '_, A> {
+    fn now(&self) -> Duration {
+        self.schedule.clock.map_or_else(|| self.begin.elapsed(), |clock| clock())
+    }
+
+    /// Starts the other workers, goes on with the first, and merges what they all have.
+    fn work_together(&self, mut first: Worker<A>, workers: usize) -> A {
+        thread::scope(|scope| {
+            let other = |me| {
+                move || {
+                    let mut worker = Worker::new(self, me);
+                    self.work(&mut worker, None);
+                    worker.share
+                }
+            };
+            let others: Vec<_> = (1..workers).map(|me| scope.spawn(other(me))).collect();
+            self.work(&mut first, None);
+            let mut all = first.share;
+            for other in others {
+                match other.join() {
+                    Ok(share) => all.merge(share),
+                    // A worker's panic is a bug of ours: let it end the run as it would have.
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            all
+        })
+    }
+
+    /// Works until all is done, or until it is later than `until`; `true` if all is done.
+    fn work(&self, worker: &mut Worker<A>, until: Option<Duration>) -> bool {
+        let stop = StopOnPanic(self.board);
+        let ended = loop {
+            let now = self.now();
+            if self.schedule.stop.is_some_and(|stop| stop()) {
+                self.board.stop();
+            }
+            if until.is_some_and(|until| now >= until) {
+                break false;
+            }
+            let Worker { me, found, batches, done, .. } = worker;
+            match self.board.visit(*me, now, done.take(), found, batches) {
+                Next::End => break true,
+                Next::LookAtCores => {
+                    let seen = self.schedule.cores.and_then(CoreSource::sample);
+                    seen.into_iter().for_each(|seen| self.board.set_cores(seen));
+                }
+                Next::Batch { stage, elements } => {
+                    self.handle(worker, stage, elements);
+                }
+                Next::Spill { stage } => {
+                    let elements =
+                        self.stages[stage].spill(&mut *found[stage], &mut *batches[stage]);
+                    self.handle(worker, stage, elements);
+                }
+            }
+        };
+        std::mem::forget(stop);
+        ended
+    }
+
+    fn handle(&self, worker: &mut Worker<A>, stage: usize, elements: u64) {
+        let Worker { share, found, batches, done, .. } = worker;
+        let begin = self.now();
+        self.stages[stage].handle(share, &mut *batches[stage], found, stage);
+        *done = Some(Done { stage, elements, time: self.now().saturating_sub(begin) });
+    }
+}
+
+/// Ends the run once a worker has panicked: dropped only while unwinding.
+struct StopOnPanic<'a>(&'a Board);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests;
