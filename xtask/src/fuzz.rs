@@ -17,6 +17,8 @@ enum Target {
     Decode,
     /// A whole image, damaged by a script, checked with 1 and with 2 threads.
     CheckImage,
+    /// A whole image, damaged by a script, repaired, looked at again, and undone.
+    RepairImage,
 }
 
 /// The command line.
@@ -37,6 +39,7 @@ impl Target {
         match self {
             Self::Decode => "decode",
             Self::CheckImage => "check_image",
+            Self::RepairImage => "repair_image",
         }
     }
 
@@ -45,7 +48,7 @@ impl Target {
         match self {
             Self::Decode => 8192,
             // Three bytes and eight edits; see `floe_testkit::damage::script`.
-            Self::CheckImage => 3 + 8 * 13,
+            Self::CheckImage | Self::RepairImage => 3 + 8 * 13,
         }
     }
 }
@@ -58,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&corpus)?;
     let seeds = match args.target {
         Target::Decode => structures()?,
-        Target::CheckImage => scripts()?,
+        Target::CheckImage | Target::RepairImage => scripts()?,
     };
     for (name, bytes) in &seeds {
         fs::write(corpus.join(name), bytes)?;
@@ -117,7 +120,7 @@ fn fuzz(root: &Path, args: &Args, corpora: &[PathBuf]) -> Result<()> {
     command.args(["--sanitizer", "none", args.target.name()]).args(corpora).arg("--");
     command.arg(format!("-max_total_time={}", u64::from(args.minutes) * 60));
     command.arg(format!("-max_len={}", args.target.max_len()));
-    command.args(["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1"]);
+    command.args(["-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1"]);
     let status = command.status().context("starting cargo")?;
     if status.code() == Some(101) {
         bail!("cargo cannot fuzz: `rustup toolchain install nightly; cargo install cargo-fuzz`");

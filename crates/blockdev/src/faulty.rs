@@ -105,6 +105,11 @@ impl<D: ReadBlocks> Faulty<D> {
         self.faults.iter().map(|(&block, fault)| (BlockNr(block), fault))
     }
 
+    /// Bytes of the blocks by which faults are counted.
+    pub const fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
     /// The device below.
     pub const fn inner(&self) -> &D {
         &self.inner

@@ -10,7 +10,8 @@ use floe_check::{Problem, Report};
 use floe_repair::describe::Tense;
 use floe_repair::edit::Loss;
 use floe_repair::plan::{Plan, plan};
-use floe_repair::policy::{Decision, Policy};
+use floe_repair::policy::{Decision, Policy, Sharing};
+use floe_repair::{Owner, SharedGroup};
 
 /// Paths that are shown of a group before it is gone through.
 const SHOWN: usize = 5;
@@ -21,6 +22,14 @@ const HELP: &str = "\
   e  explain: what it means and what a repair does
   d  details: the evidence, and each change
   Y  yes to everything from here on
+  q  quit; nothing is written
+";
+
+const SHARING_HELP: &str = "\
+  c  clone: each file gets its own copy; nothing is deleted, and some hold data of another
+  d  drop the culprit: the file that the evidence convicts is deleted, the others stay whole
+  l  leave the blocks shared: the damage stays
+  Y  clone these, and yes to everything from here on
   q  quit; nothing is written
 ";
 
@@ -178,6 +187,50 @@ impl<R: BufRead, W: Write> Ask<R, W> {
         }
     }
 
+    /// One question about files that share blocks, until there is an answer to it.
+    fn ask_sharing(&mut self, group: &SharedGroup, report: &Report) -> io::Result<Sharing> {
+        writeln!(self.output, "\nThese claim the same blocks ({}):", grouped_owners(group))?;
+        for owner in &group.owners {
+            writeln!(self.output, "  {}", owner_line(owner, report))?;
+        }
+        let culprits: Vec<String> =
+            group.culprits().map(|owner| format!("inode {}", owner.inode.0)).collect();
+        let told = if culprits.is_empty() {
+            "The evidence does not tell whose they are: compare the files with a backup.".to_owned()
+        } else {
+            format!(
+                "The evidence is against {}, whose claims are in doubt, while nothing else is wrong \
+                 with those it shares blocks with.",
+                culprits.join(" and "),
+            )
+        };
+        wrapped(&mut self.output, &told)?;
+        let keys = if culprits.is_empty() { "c/l/Y/q" } else { "c/d/l/Y/q" };
+        loop {
+            write!(self.output, "Shared blocks? [{keys}, ? for help] ")?;
+            self.output.flush()?;
+            let mut text = String::new();
+            if self.input.read_line(&mut text)? == 0 {
+                writeln!(self.output)?;
+                return Ok(Sharing::Quit);
+            }
+            return Ok(match text.trim() {
+                "c" | "clone" => Sharing::Clone,
+                "d" | "drop" if !culprits.is_empty() => Sharing::DropCulprit,
+                "l" | "leave" => Sharing::Leave,
+                "Y" => {
+                    self.everything = true;
+                    Sharing::Clone
+                }
+                "q" => Sharing::Quit,
+                _ => {
+                    write!(self.output, "{SHARING_HELP}")?;
+                    continue;
+                }
+            });
+        }
+    }
+
     fn details(&mut self, problem: &Problem) -> io::Result<()> {
         for (name, value) in problem.evidence() {
             let text = match value {
@@ -209,6 +262,15 @@ impl<R: BufRead, W: Write> Policy for Ask<R, W> {
         }
     }
 
+    fn share(&mut self, group: &SharedGroup, report: &Report) -> Sharing {
+        if self.everything {
+            return Sharing::Clone;
+        }
+        let answer = self.ask_sharing(group, report).unwrap_or(Sharing::Quit);
+        self.accepted |= matches!(answer, Sharing::Clone | Sharing::DropCulprit);
+        answer
+    }
+
     fn may_delete(&mut self, problem: &Problem) -> bool {
         if self.everything {
             return true;
@@ -231,6 +293,24 @@ impl<R: BufRead, W: Write> Policy for Ask<R, W> {
 fn line(problem: &Problem, report: &Report) -> String {
     let path = report.path_of(problem).map(|path| format!(" [{path}]")).unwrap_or_default();
     format!("{}: {problem}{path}", tag(problem))
+}
+
+fn grouped_owners(group: &SharedGroup) -> String {
+    let count = group.owners.len() as u64;
+    format!("{} file{}", grouped(count), plural(count))
+}
+
+/// Who claims how much, and what speaks against the claim.
+fn owner_line(owner: &Owner, report: &Report) -> String {
+    let Owner { inode, shared_blocks, with_metadata, doubts, .. } = owner;
+    let path = report.path(*inode).map(|path| format!(" {path}")).unwrap_or_default();
+    let metadata = if *with_metadata { ", some with metadata of the file system" } else { "" };
+    let doubts = match doubts.as_slice() {
+        [] => "nothing else was wrong with it".to_owned(),
+        doubts => format!("its claims are in doubt: {}", doubts.join(", ")),
+    };
+    let blocks = grouped(*shared_blocks);
+    format!("inode {}{path}: {blocks} shared blocks{metadata}; {doubts}", inode.0)
 }
 
 /// The most that the repair of a finding can cost.
@@ -335,6 +415,48 @@ mod tests {
         assert!(text.contains("counted: 2"), "{text}");
         assert!(text.contains("-> the link count would be set to 2"), "{text}");
         assert_eq!(text.matches("yes to everything from here on").count(), 2, "{text}");
+    }
+
+    #[test]
+    fn shared_blocks_are_asked_for_by_group() {
+        let Some(report) = report() else { return };
+        let owner = |inode: u32, culprit: bool| Owner {
+            inode: InodeNr(inode),
+            shared_blocks: 1234,
+            with_metadata: inode == 13,
+            doubts: if culprit { vec!["inode-checksum-bad"] } else { vec![] },
+            culprit,
+        };
+        let share = |answers: &str, convicted: bool| {
+            let mut printed = Vec::new();
+            let group = SharedGroup { owners: vec![owner(12, convicted), owner(13, false)] };
+            let sharing = Ask::new(answers.as_bytes(), &mut printed).share(&group, &report);
+            (sharing, String::from_utf8(printed).unwrap())
+        };
+        for (answers, convicted, expected) in [
+            ("c\n", false, Sharing::Clone),
+            ("d\n", true, Sharing::DropCulprit),
+            // There is none to drop.
+            ("d\nl\n", false, Sharing::Leave),
+            ("?\nl\n", true, Sharing::Leave),
+            ("Y\n", true, Sharing::Clone),
+            ("q\n", true, Sharing::Quit),
+            ("", true, Sharing::Quit),
+        ] {
+            let (sharing, text) = share(answers, convicted);
+            assert_eq!(sharing, expected, "{answers:?}: {text}");
+        }
+        let (_, text) = share("c\n", true);
+        for words in [
+            "(2 files)",
+            "inode 12",
+            "1,234 shared blocks; its claims are in doubt: inode-checksum-bad",
+            "some with metadata of the file system; nothing else was wrong with it",
+            "against inode 12",
+        ] {
+            assert!(text.contains(words), "{words:?} is missing: {text}");
+        }
+        assert!(share("c\n", false).1.contains("does not tell"));
     }
 
     #[test]

@@ -14,25 +14,121 @@ pub enum SharedBlocks {
     /// The owner that is damaged otherwise too is deleted, if all it shares blocks with are sound;
     /// else as `Clone`.
     DropCulprit,
+    /// The policy is asked for each group of owners.
+    Ask,
 }
 
-/// Inodes that share blocks and whose maps or checksums are damaged, while no other owner's are:
-/// their claims are not to be believed.
-pub(crate) fn culprits(report: &Report) -> BTreeSet<InodeNr> {
-    let found = &report.found;
-    let suspects: BTreeSet<InodeNr> =
-        found.iter().filter(|problem| casts_doubt(problem)).filter_map(Problem::inode).collect();
-    let mut sharers: BTreeMap<InodeNr, bool> = BTreeMap::new();
-    for problem in found {
-        if let Problem::MultiplyClaimedSharer { inode, sharer } = problem {
-            *sharers.entry(*inode).or_insert(true) &= !suspects.contains(sharer);
+/// One of several inodes that claim the same blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Its number.
+    pub inode: InodeNr,
+    /// Blocks of it that something else claims too.
+    pub shared_blocks: u64,
+    /// Whether some of these belong to the metadata of the file system.
+    pub with_metadata: bool,
+    /// Ids of findings that say that its claims are not to be believed, in the order of their names.
+    pub doubts: Vec<&'static str>,
+    /// Whether the evidence convicts it: its claims are in doubt, and those of no inode that it
+    /// shares blocks with.
+    pub culprit: bool,
+}
+
+/// Inodes that share blocks with each other, directly or through others, in the order of their
+/// numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedGroup {
+    /// At least one: blocks may be shared with metadata, or be claimed twice by one file.
+    pub owners: Vec<Owner>,
+}
+
+impl SharedGroup {
+    /// Those that the evidence convicts.
+    pub fn culprits(&self) -> impl Iterator<Item = &Owner> {
+        self.owners.iter().filter(|owner| owner.culprit)
+    }
+}
+
+/// What is found wrong, from the first examination of a repair to the last, with inodes and their
+/// maps: it is mended before anybody looks at shared blocks, but not forgotten.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Doubts(BTreeMap<InodeNr, BTreeSet<&'static str>>);
+
+impl Doubts {
+    /// Notes what a report says.
+    pub(crate) fn note(&mut self, report: &Report) {
+        for problem in report.found.iter().filter(|problem| casts_doubt(problem)) {
+            if let Some(inode) = problem.inode() {
+                self.0.entry(inode).or_default().insert(problem.row().id);
+            }
         }
     }
-    let convicted = |(inode, others_sound): (InodeNr, bool)| {
-        let may_go = !report.geometry.is_reserved(inode) && inode != InodeNr::ROOT;
-        (others_sound && may_go && suspects.contains(&inode)).then_some(inode)
-    };
-    sharers.into_iter().filter_map(convicted).collect()
+
+    /// Inodes that share blocks and whose maps or checksums are damaged, while no other owner's are:
+    /// their claims are not to be believed.
+    pub(crate) fn culprits(&self, report: &Report) -> BTreeSet<InodeNr> {
+        let mut sharers: BTreeMap<InodeNr, bool> = BTreeMap::new();
+        for problem in &report.found {
+            if let Problem::MultiplyClaimedSharer { inode, sharer } = problem {
+                *sharers.entry(*inode).or_insert(true) &= !self.0.contains_key(sharer);
+            }
+        }
+        let convicted = |(inode, others_sound): (InodeNr, bool)| {
+            let may_go = !report.geometry.is_reserved(inode) && inode != InodeNr::ROOT;
+            (others_sound && may_go && self.0.contains_key(&inode)).then_some(inode)
+        };
+        sharers.into_iter().filter_map(convicted).collect()
+    }
+
+    /// The groups of inodes that share blocks, by the smallest inode of each.
+    pub(crate) fn groups(&self, report: &Report) -> Vec<SharedGroup> {
+        let culprits = self.culprits(report);
+        let mut owners: BTreeMap<InodeNr, Owner> = BTreeMap::new();
+        let mut neighbours: BTreeMap<InodeNr, BTreeSet<InodeNr>> = BTreeMap::new();
+        for problem in &report.found {
+            match *problem {
+                Problem::MultiplyClaimedFile { inode, shared_blocks, .. } => {
+                    let of_inode = |ids: &BTreeSet<&'static str>| ids.iter().copied().collect();
+                    let owner = Owner {
+                        inode,
+                        shared_blocks,
+                        with_metadata: false,
+                        doubts: self.0.get(&inode).map(of_inode).unwrap_or_default(),
+                        culprit: culprits.contains(&inode),
+                    };
+                    owners.insert(inode, owner);
+                }
+                Problem::MultiplyClaimedSharer { inode, sharer } => {
+                    neighbours.entry(inode).or_default().insert(sharer);
+                    neighbours.entry(sharer).or_default().insert(inode);
+                }
+                _ => {}
+            }
+        }
+        for problem in &report.found {
+            if let Problem::MultiplyClaimedWithMetadata { inode } = problem
+                && let Some(owner) = owners.get_mut(inode)
+            {
+                owner.with_metadata = true;
+            }
+        }
+        let mut groups = Vec::new();
+        while let Some((first, owner)) = owners.pop_first() {
+            let mut group = vec![owner];
+            let mut to_visit = vec![first];
+            while let Some(inode) = to_visit.pop() {
+                for other in neighbours.get(&inode).into_iter().flatten() {
+                    if let Some(owner) = owners.remove(other) {
+                        group.push(owner);
+                        to_visit.push(*other);
+                    }
+                }
+            }
+            group.sort_by_key(|owner| owner.inode);
+            groups.push(SharedGroup { owners: group });
+        }
+        groups
+    }
 }
 
 /// Whether a finding says that an inode, or its map, holds what nobody wrote there on purpose.

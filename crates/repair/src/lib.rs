@@ -22,7 +22,7 @@ pub mod session;
 pub mod stage;
 pub mod undo;
 
-pub use culprit::SharedBlocks;
+pub use culprit::{Owner, SharedBlocks, SharedGroup};
 pub use edit::Edit;
 pub use extras::Extras;
 pub use session::{BadBlocks, Deed, Reason, Repair, RepairError, RepairOptions, repair};

@@ -3,6 +3,8 @@
 use floe_check::problem::Weight;
 use floe_check::{Problem, Report};
 
+use crate::culprit::SharedGroup;
+
 /// What is to be done about new findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -14,10 +16,29 @@ pub enum Decision {
     Quit,
 }
 
+/// What is to be done about blocks that several inodes claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Every owner gets its own copy.
+    Clone,
+    /// Those that the evidence convicts are deleted; without any, as `Clone`.
+    DropCulprit,
+    /// They stay shared: what follows of it stays damaged.
+    Leave,
+    /// Repair nothing, and end: a person wants it so.
+    Quit,
+}
+
 /// Decides. Each finding is asked for once in a repair.
 pub trait Policy {
     /// Says what to do about `problems`, which `report` found. All of them can be repaired.
     fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision;
+
+    /// Says what to do about a group of inodes that share blocks, which `report` found. Asked once for
+    /// each group, and only with [`SharedBlocks::Ask`](crate::SharedBlocks::Ask).
+    fn share(&mut self, _group: &SharedGroup, _report: &Report) -> Sharing {
+        Sharing::Clone
+    }
 
     /// Whether the file that `problem` is about may be deleted, after its repair found no room.
     fn may_delete(&mut self, _problem: &Problem) -> bool {

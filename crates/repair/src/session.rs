@@ -15,16 +15,17 @@ use floe_check::{
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use crate::culprit::{SharedBlocks, culprits};
-use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
+use crate::culprit::{Doubts, SharedBlocks};
+use crate::edit::{Edit, GroupEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
 use crate::informed::{in_turn, informed};
 use crate::plan::{Plan, plan};
-use crate::policy::{Decision, Policy};
+use crate::policy::{Policy, Sharing};
 use crate::stage::Stage;
 
+mod decide;
 mod order;
 mod settle;
 
@@ -224,6 +225,10 @@ struct Session<'s> {
     policy: &'s mut dyn Policy,
     /// What the policy said of each finding.
     decided: BTreeMap<Problem, bool>,
+    /// What was found of inodes whose claims may be wrong.
+    doubts: Doubts,
+    /// What the policy said of owners of shared blocks.
+    sharing: BTreeMap<InodeNr, Sharing>,
     /// How often the repair of a finding was made or failed.
     tries: BTreeMap<Problem, u32>,
     failures: BTreeMap<Problem, String>,
@@ -274,6 +279,8 @@ impl<'s> Session<'s> {
             options: *options,
             policy,
             decided: BTreeMap::new(),
+            doubts: Doubts::default(),
+            sharing: BTreeMap::new(),
             tries: BTreeMap::new(),
             failures: BTreeMap::new(),
             without_space: BTreeSet::new(),
@@ -470,80 +477,6 @@ impl<'s> Session<'s> {
         }
         let bits = RoCompat::SHARED_BLOCKS.bits();
         vec![Edit::Superblock(SuperblockEdit::SetRoCompat(bits))]
-    }
-
-    /// The edits that findings ask for and the policy accepts, each with the first such finding.
-    fn wanted(&mut self, report: &Report) -> BTreeMap<Edit, Option<Problem>> {
-        self.unreadable = report.found.iter().any(|problem| {
-            matches!(
-                problem,
-                Problem::UnreadableInodeTable { .. } | Problem::UnreadableGroupDescriptors { .. }
-            )
-        });
-        if self.unreadable {
-            return BTreeMap::new();
-        }
-        let mut plans: Vec<(&Problem, Vec<Edit>)> = Vec::new();
-        let mut deleting = false;
-        let culprits = match self.options.shared_blocks {
-            SharedBlocks::Clone => BTreeSet::new(),
-            SharedBlocks::DropCulprit => culprits(report),
-        };
-        for problem in &report.found {
-            let tries = self.tries.get(problem).copied().unwrap_or(0);
-            if tries >= MOST_TRIES || self.options.extras.skips(problem) {
-                continue;
-            }
-            match (plan(problem), problem) {
-                // No room for copies: one owner after the other goes, until the rest fit.
-                (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
-                    if self.without_space.contains(problem) =>
-                {
-                    let goes = !deleting && !self.unsharing && self.policy.may_delete(problem);
-                    deleting |= goes;
-                    let deletion = Edit::Inode { inode, edit: InodeEdit::Clear };
-                    plans.extend(goes.then(|| (problem, vec![deletion])));
-                }
-                (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
-                    if culprits.contains(&inode) =>
-                {
-                    let edit = InodeEdit::Clear;
-                    plans.push((problem, vec![Edit::Inode { inode, edit }]));
-                }
-                (Plan::Edits(edits), _) => plans.push((problem, edits)),
-                _ => {}
-            }
-        }
-        let new: Vec<Problem> = plans
-            .iter()
-            .filter(|(problem, _)| !self.decided.contains_key(*problem))
-            .map(|(problem, _)| (*problem).clone())
-            .collect();
-        if self.unsharing {
-            // Whoever asked for it said yes.
-            self.decided.extend(new.into_iter().map(|problem| (problem, true)));
-        } else if !new.is_empty() {
-            match self.policy.decide(&new, report) {
-                Decision::Each(answers) => self.decided.extend(new.into_iter().zip(answers)),
-                Decision::Halt(problem) => {
-                    self.halted = Some(problem);
-                    return BTreeMap::new();
-                }
-                Decision::Quit => {
-                    self.quit = true;
-                    return BTreeMap::new();
-                }
-            }
-        }
-        let mut wanted = BTreeMap::new();
-        for (problem, edits) in plans {
-            if self.decided.get(problem) == Some(&true) {
-                for edit in edits {
-                    wanted.entry(edit).or_insert_with(|| Some(problem.clone()));
-                }
-            }
-        }
-        wanted
     }
 
     /// Makes the edits of one phase.

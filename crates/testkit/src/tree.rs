@@ -31,6 +31,9 @@ pub struct Node {
     /// A digest of the content of a file, of a link's target or of a device's number; empty for
     /// everything else. What cannot be read is said in words.
     pub content: String,
+    /// Of a regular file: a digest of each piece of [`PIECE_BYTES`] bytes that is not all zeroes, by
+    /// its offset in bytes.
+    pub pieces: Pieces,
     /// Permissions.
     pub permissions: u16,
     /// Owner.
@@ -53,12 +56,18 @@ impl Node {
     }
 }
 
-/// Bytes of the pieces that a digest is made of.
-const PIECE_BYTES: usize = 1024;
+/// Digests of the pieces of a file, by their offsets in bytes.
+pub type Pieces = BTreeMap<u64, u64>;
+
+/// Bytes of the pieces that a digest is made of: no block is smaller.
+pub const PIECE_BYTES: usize = 1024;
 
 /// A digest of a file's content that holes and written zeroes do not change.
 #[derive(Default)]
-struct Digest(DefaultHasher);
+struct Digest {
+    whole: DefaultHasher,
+    pieces: Pieces,
+}
 
 impl Digest {
     /// Goes on with `bytes`, which lie at `offset_bytes`, a multiple of [`PIECE_BYTES`]. Pieces must
@@ -70,13 +79,17 @@ impl Digest {
             }
             let mut whole = [0; PIECE_BYTES];
             whole[..piece.len()].copy_from_slice(piece);
-            self.0.write_u64(offset_bytes + at * PIECE_BYTES as u64);
-            self.0.write(&whole);
+            let offset_bytes = offset_bytes + at * PIECE_BYTES as u64;
+            self.whole.write_u64(offset_bytes);
+            self.whole.write(&whole);
+            let mut piece = DefaultHasher::default();
+            piece.write(&whole);
+            self.pieces.insert(offset_bytes, piece.finish());
         }
     }
 
     fn text(&self) -> String {
-        format!("{:016x}", self.0.finish())
+        format!("{:016x}", self.whole.finish())
     }
 }
 

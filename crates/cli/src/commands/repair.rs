@@ -43,10 +43,11 @@ pub(crate) struct Args {
     /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
     #[arg(long, value_name = "FILE")]
     undo: Option<PathBuf>,
-    /// What to do about blocks that several files claim: give each its own copy, or delete the file
-    /// that is damaged otherwise too, if the others are sound
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Shared::Clone)]
-    shared_blocks: Shared,
+    /// What to do about blocks that several files claim: give each its own copy (`clone`, the default
+    /// with --yes), delete the file that is damaged otherwise too, if the others are sound
+    /// (`drop-culprit`), or ask for each group of files (`ask`, the default where you are asked)
+    #[arg(long, value_name = "HOW", value_enum)]
+    shared_blocks: Option<Shared>,
     /// Save what would be done in a new file, and write nothing to the device
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo"])]
     plan: Option<PathBuf>,
@@ -69,6 +70,7 @@ pub(crate) struct Args {
 enum Shared {
     Clone,
     DropCulprit,
+    Ask,
 }
 
 impl Args {
@@ -94,6 +96,13 @@ impl Args {
             );
             return Ok(Outcome::USAGE);
         }
+        if decided && matches!(self.shared_blocks, Some(Shared::Ask)) {
+            eprintln!(
+                "floe: --shared-blocks ask is for a dialogue; with --yes, --preen or --dry-run, say \
+                 clone or drop-culprit. Nothing was looked at or changed."
+            );
+            return Ok(Outcome::USAGE);
+        }
         let only_look = self.dry_run || self.plan.is_some();
         self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
         let run = RepairRun {
@@ -105,8 +114,11 @@ impl Args {
             dry_run: self.dry_run,
             plan: self.plan.as_deref(),
             shared_blocks: match self.shared_blocks {
-                Shared::Clone => SharedBlocks::Clone,
-                Shared::DropCulprit => SharedBlocks::DropCulprit,
+                Some(Shared::Clone) => SharedBlocks::Clone,
+                Some(Shared::DropCulprit) => SharedBlocks::DropCulprit,
+                Some(Shared::Ask) => SharedBlocks::Ask,
+                None if decided => SharedBlocks::Clone,
+                None => SharedBlocks::Ask,
             },
             undo: self.undo.as_deref(),
             extras: Extras::default(),

@@ -11,6 +11,7 @@ mod images;
 mod repair;
 mod repair_undo;
 mod schema;
+mod shared_blocks;
 mod signals;
 mod undo;
 

@@ -150,9 +150,11 @@ pub(super) fn set_blocks(stage: &Stage<'_>, image: &mut InodeImage, blocks: u64)
 fn set_extra_isize(stage: &Stage<'_>, image: &mut InodeImage) {
     let most = image.raw.len().saturating_sub(128);
     let stored = image.extra.extra_isize;
-    let rounded = stored.next_multiple_of(4);
+    // What cannot be rounded up to 16 bits is larger than any inode.
+    let up = |size: u16| size.checked_next_multiple_of(4).unwrap_or(u16::MAX);
+    let rounded = up(stored);
     image.extra.extra_isize = if usize::from(stored) > most || stored < 4 {
-        let want = stage.superblock().want_extra_isize.next_multiple_of(4);
+        let want = up(stage.superblock().want_extra_isize);
         if want >= 4 && usize::from(want) <= most { want } else { most.min(32) as u16 }
     } else if usize::from(rounded) <= most {
         rounded

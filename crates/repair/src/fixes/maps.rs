@@ -15,6 +15,8 @@ use crate::failure::Failure;
 use crate::file_map::{FileMap, MapEntry};
 use crate::stage::{InodeImage, Stage};
 
+use super::extent_order::Leaf;
+
 /// Makes all edits of one file.
 pub(super) fn apply_all(
     stage: &mut Stage<'_>,
@@ -44,7 +46,7 @@ pub(super) fn apply_all(
         return stage.write_inode(&image);
     }
     let mut drop = |entry: &MapEntry| edits.iter().any(|edit| names(edit, entry));
-    let mut map = match with_long_extents_cut(stage, &image, edits) {
+    let mut map = match with_leaves_sorted_out(stage, &image, edits) {
         Some(map) => map,
         None => FileMap::load_without(stage, &image, &mut drop),
     };
@@ -68,59 +70,54 @@ pub(super) fn apply_all(
     stage.write_inode(&image)
 }
 
-/// The map in which an extent that covers those behind it is cut, rather than those removed: several
-/// that are in order among themselves, or one whose very blocks it covers, say that it is the length
-/// that is wrong. `None` if that is not what happened. (e2fsck removes those behind.)
-fn with_long_extents_cut(
+/// The map with the extents that are believed, of leaves whose extents contradict each other.
+/// `None` where other damage is mended as well.
+fn with_leaves_sorted_out(
     stage: &Stage<'_>,
     image: &InodeImage,
     edits: &[MapEdit],
 ) -> Option<FileMap> {
-    let mut removed = HashSet::new();
+    let of_leaves =
+        |edit: &MapEdit| matches!(edit, MapEdit::RemoveExtent { .. } | MapEdit::Checksum { .. });
+    if !edits.iter().all(of_leaves) {
+        return None;
+    }
+    // The leaves in order; the extents follow from the walk.
+    let mut leaves: Vec<Leaf> = Vec::new();
+    let mut named = Vec::new();
+    let mut whole_nodes_go = false;
     let mut note = |entry: &MapEntry| {
-        if edits.iter().any(|edit| names(edit, entry)) {
-            if entry.level > 0 {
-                // Whole nodes go: this is another damage.
-                removed.insert((LogicalBlock(u64::MAX), entry.block));
-            }
-            removed.insert((entry.logical, entry.block));
+        let is_named = edits.iter().any(|edit| names(edit, entry));
+        if entry.level == 0 {
+            named.push((leaves.len().saturating_sub(1), is_named));
+            return false;
         }
+        whole_nodes_go |= is_named;
+        if let Some(last) = leaves.last_mut() {
+            last.limit = Some(entry.logical.0);
+        }
+        leaves.push(Leaf { floor: entry.logical.0, ..Leaf::default() });
         false
     };
     let mut map = FileMap::load_without(stage, image, &mut note);
-    let only_removals = edits.iter().all(|edit| matches!(edit, MapEdit::RemoveExtent { .. }));
-    if !only_removals || removed.iter().any(|(logical, _)| logical.0 == u64::MAX) {
+    if whole_nodes_go {
         return None;
     }
-    let is_removed = |extent: &Extent| removed.contains(&(extent.logical, extent.run.start));
-    let (mut at, mut cut) = (0, false);
-    while at < map.runs.len() {
-        if is_removed(&map.runs[at]) {
-            return None;
-        }
-        let covered = map.runs[at + 1..].iter().take_while(|extent| is_removed(extent)).count();
-        if covered > 0 {
-            let (long, behind) = (map.runs[at], &map.runs[at + 1..=at + covered]);
-            let first = behind.first()?;
-            let end = |extent: &Extent| extent.logical.0 + extent.run.len_blocks;
-            let ordered = long.logical < first.logical
-                && behind.windows(2).all(|pair| end(&pair[0]) <= pair[1].logical.0)
-                && map.runs.get(at + covered + 1).is_none_or(|next| {
-                    behind.last().is_some_and(|last| end(last) <= next.logical.0)
-                });
-            let covers = long.run.start <= first.run.start && first.run.start < long.run.end();
-            if !ordered || end(&long) <= first.logical.0 || !(covers || covered > 1) {
-                return None;
-            }
-            let len = first.logical.0 - long.logical.0;
-            // Nor does it reach into the blocks of the next.
-            let apart = if covers { first.run.start.0 - long.run.start.0 } else { len };
-            map.runs[at].run.len_blocks = len.min(apart).max(1);
-            cut = true;
-        }
-        at += covered + 1;
+    if leaves.is_empty() {
+        // The extents stand in the inode.
+        leaves.push(Leaf::default());
     }
-    cut.then_some(map)
+    for (&extent, (leaf, is_named)) in map.runs.iter().zip(named) {
+        leaves[leaf].extents.push((extent, is_named));
+    }
+    let believed = |leaf: &Leaf| match leaf.is_disordered() {
+        true => leaf.sorted_out(&stage.geometry),
+        false => leaf.extents.iter().map(|(extent, _)| *extent).collect(),
+    };
+    let runs: Vec<Extent> = leaves.iter().flat_map(believed).collect();
+    let changed = runs != map.runs;
+    map.runs = runs;
+    changed.then_some(map)
 }
 
 /// Whether an edit makes a hole of a pointer.

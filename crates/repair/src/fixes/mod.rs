@@ -12,6 +12,7 @@ mod bad_blocks;
 mod bitmaps;
 mod connectivity;
 mod dirents;
+mod extent_order;
 mod group_desc;
 mod htree;
 mod inline_data;

@@ -22,9 +22,10 @@ pub(super) fn first_phases(
     wanted
 }
 
-/// Leaves out what a later examination will judge better: deletions of files that may be whole once what else is wrong with them is mended: a
-/// symbolic link with a wrong flag, a directory that was taken for a pipe. (e2fsck judges them a pass
-/// later for that reason.)
+/// Leaves out what a later examination will judge better: deletions of files that may be whole once
+/// what else is wrong with them is mended: a symbolic link with a wrong flag, a directory that was
+/// taken for a pipe, a device that says its data is in the inode. (e2fsck judges them later for that
+/// reason.)
 pub(super) fn without_hasty_edits(
     wanted: BTreeMap<Edit, Option<Problem>>,
 ) -> BTreeMap<Edit, Option<Problem>> {
@@ -44,6 +45,14 @@ pub(super) fn without_hasty_edits(
             _ => None,
         })
         .collect();
+    // A device or pipe has no data, wherever its flags say that they are.
+    let special: BTreeSet<InodeNr> = wanted
+        .values()
+        .filter_map(|cause| match cause {
+            Some(Problem::SpecialFileExtentsOrInlineFlag { inode, .. }) => Some(*inode),
+            _ => None,
+        })
+        .collect();
     let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
         // Size and block count follow from the map as it will be.
         if let Edit::Inode { inode, edit: InodeEdit::Size(_) | InodeEdit::Sectors(_) } = edit {
@@ -59,7 +68,14 @@ pub(super) fn without_hasty_edits(
                     | Problem::SocketInvalid { .. }
             )
         );
-        matches!(edit, Edit::Inode { inode, edit: InodeEdit::Clear } if may_wait && mended.contains(inode))
+        let of_its_data = matches!(
+            cause,
+            Some(
+                Problem::InlineDataFlagUnsupported { .. } | Problem::ExtentsFlagUnsupported { .. }
+            )
+        );
+        let Edit::Inode { inode, edit: InodeEdit::Clear } = edit else { return false };
+        (may_wait && mended.contains(inode)) || (of_its_data && special.contains(inode))
     };
     wanted.into_iter().filter(|(edit, cause)| !is_hasty(edit, cause)).collect()
 }

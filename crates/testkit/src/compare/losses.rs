@@ -117,7 +117,8 @@ fn loss(kind: LossKind, path: &[u8], node: &Node, instead: impl Into<String>) ->
 fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -> Option<Loss> {
     let or_before = |same: &dyn Fn(&Node) -> bool| same(theirs) || before.is_some_and(same);
     let owner = |node: &Node| (node.permissions, node.uid, node.gid);
-    if !or_before(&|node| node.identity() == ours.identity()) {
+    let holds_all = before.is_some_and(|before| holds_all_that_is_right(theirs, ours, before));
+    if !holds_all && !or_before(&|node| node.identity() == ours.identity()) {
         let kind = if theirs.kind == ours.kind { LossKind::Content } else { LossKind::Type };
         let instead = format!("{} instead of {}", describe(ours), describe(theirs));
         return Some(loss(kind, path, theirs, instead));
@@ -135,6 +136,23 @@ fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -
     let what = if own(name).is_some() { "differs" } else { "is missing" };
     let instead = format!("{} {what}", String::from_utf8_lossy(name));
     Some(loss(LossKind::Xattr, path, theirs, instead))
+}
+
+/// Whether ours has every piece of a file that is in theirs as it was `before` the damage, holes
+/// included. What a repair puts where it does not know better is not saved by being the same.
+fn holds_all_that_is_right(theirs: &Node, ours: &Node, before: &Node) -> bool {
+    let regular = |node: &Node| node.kind == Some(FileType::Regular) && !node.content.contains(' ');
+    if ![theirs, ours, before].into_iter().all(regular) {
+        return false;
+    }
+    let size_is_lost =
+        theirs.size_bytes == before.size_bytes && ours.size_bytes != before.size_bytes;
+    let is_lost = |at: &u64| {
+        let piece = |node: &Node| node.pieces.get(at).copied();
+        piece(theirs) == piece(before) && piece(ours) != piece(before)
+    };
+    let all = [theirs, ours, before].into_iter().flat_map(|node| node.pieces.keys());
+    !size_is_lost && !all.into_iter().any(is_lost)
 }
 
 /// What a content is known by.
@@ -209,6 +227,7 @@ mod tests {
             inode: InodeNr(inode),
             size_bytes: content.len() as u64,
             content: content.to_owned(),
+            pieces: (0u64..).zip(content.bytes().map(u64::from)).filter(|it| it.1 > 32).collect(),
             permissions: 0o644,
             uid: 0,
             gid: 0,
@@ -252,6 +271,27 @@ mod tests {
         let bare = |content: &str| Node { xattrs: BTreeMap::new(), ..node(12, content) };
         let (theirs, ours) = (tree(&[("/a", bare("cut"))]), tree(&[("/a", bare("whole"))]));
         assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "whole"))])), []);
+    }
+
+    /// Piece by piece: a digit is one, a space is a hole, which any content without a digest may have.
+    #[test]
+    fn every_piece_that_was_right_must_be_there() {
+        let judged = |theirs: &str, ours: &str, before: &str| {
+            let sized = |content: &str| Node {
+                size_bytes: 9,
+                content: content.replace(' ', "_"),
+                ..node(12, content)
+            };
+            let tree = |content| tree(&[("/a", sized(content))]);
+            losses(&tree(theirs), &tree(ours), &tree(before)).len()
+        };
+        // Both have garbage in one place; ours has more that is right.
+        assert_eq!(judged("1x  5", "1y3 5", "123 5"), 0);
+        // A piece is wrong, or is where a hole was.
+        assert_eq!(judged("1x  5", "1y3 6", "123 5"), 1);
+        assert_eq!(judged("1x  5", "1y345", "123 5"), 1);
+        // A piece of theirs is a hole.
+        assert_eq!(judged("1x 45", "1y3 5", "12345"), 1);
     }
 
     #[test]

@@ -6,14 +6,14 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 use rustix::fs::{SeekFrom, lgetxattr, llistxattr, major, minor, seek};
 
-use super::{Digest, Node, PIECE_BYTES, Tree, digest};
+use super::{Digest, Node, PIECE_BYTES, Pieces, Tree, digest};
 
 /// Bytes read at once; a multiple of a piece.
 const CHUNK_BYTES: usize = 64 * PIECE_BYTES;
@@ -56,23 +56,28 @@ fn node(path: &Path) -> Result<Node> {
         fs::symlink_metadata(path).with_context(|| format!("looking at {}", path.display()))?;
     let mode = u16::try_from(metadata.mode()).unwrap_or(0);
     let kind = FileType::of_mode(mode);
+    let no_pieces = |text: String| (text, Pieces::new());
     let (size_bytes, content) = match kind {
         Some(FileType::Regular) => (metadata.len(), file(path, metadata.len())),
         Some(FileType::Symlink) => {
             let target = fs::read_link(path);
-            (metadata.len(), target.map(|target| digest(target.as_os_str().as_bytes())))
+            let digest = |target: PathBuf| no_pieces(digest(target.as_os_str().as_bytes()));
+            (metadata.len(), target.map(digest))
         }
         Some(FileType::CharDevice | FileType::BlockDevice) => {
             let number = metadata.rdev();
-            (0, Ok(format!("{}:{}", major(number), minor(number))))
+            (0, Ok(no_pieces(format!("{}:{}", major(number), minor(number)))))
         }
-        _ => (0, Ok(String::new())),
+        _ => (0, Ok(Default::default())),
     };
+    let (content, pieces) =
+        content.unwrap_or_else(|error| no_pieces(format!("cannot be read: {error}")));
     Ok(Node {
         kind,
         inode: InodeNr(u32::try_from(metadata.ino())?),
         size_bytes,
-        content: content.unwrap_or_else(|error| format!("cannot be read: {error}")),
+        content,
+        pieces,
         permissions: mode & 0o7777,
         uid: metadata.uid(),
         gid: metadata.gid(),
@@ -81,8 +86,8 @@ fn node(path: &Path) -> Result<Node> {
     })
 }
 
-/// The digest of a file; its holes are not read.
-fn file(path: &Path, size_bytes: u64) -> io::Result<String> {
+/// The digest of a file, and those of its pieces; its holes are not read.
+fn file(path: &Path, size_bytes: u64) -> io::Result<(String, Pieces)> {
     let file = File::open(path)?;
     let mut digest = Digest::default();
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -103,7 +108,7 @@ fn file(path: &Path, size_bytes: u64) -> io::Result<String> {
             at += wanted as u64;
         }
     }
-    Ok(digest.text())
+    Ok((digest.text(), digest.pieces))
 }
 
 fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {

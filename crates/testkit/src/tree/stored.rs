@@ -9,7 +9,7 @@ use floe_format::ext::xattr::{INDEX_SYSTEM, XattrArea, XattrEntry, full_name};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
-use super::{Digest, Node, Tree, digest};
+use super::{Digest, Node, Pieces, Tree};
 use crate::Image;
 use crate::volume::Volume;
 
@@ -57,6 +57,7 @@ fn unreadable(entry: &crate::volume::Entry, error: anyhow::Error) -> Node {
         inode: entry.inode,
         size_bytes: 0,
         content: format!("cannot be read: {error:#}"),
+        pieces: Pieces::new(),
         permissions: 0,
         uid: 0,
         gid: 0,
@@ -71,14 +72,17 @@ fn node(volume: &Volume<'_>, number: InodeNr) -> Result<Node> {
     let sized = matches!(kind, Some(FileType::Regular | FileType::Symlink));
     let content = match kind {
         Some(FileType::Regular | FileType::Symlink) => content(volume, number, &inode),
-        Some(FileType::CharDevice | FileType::BlockDevice) => Ok(device(&inode)),
-        _ => Ok(String::new()),
+        Some(FileType::CharDevice | FileType::BlockDevice) => Ok((device(&inode), Pieces::new())),
+        _ => Ok(Default::default()),
     };
+    let (content, pieces) =
+        content.unwrap_or_else(|error| (format!("cannot be read: {error:#}"), Pieces::new()));
     Ok(Node {
         kind,
         inode: number,
         size_bytes: if sized { inode.size_bytes() } else { 0 },
-        content: content.unwrap_or_else(|error| format!("cannot be read: {error:#}")),
+        content,
+        pieces,
         permissions: inode.base.mode & 0o7777,
         uid: inode.uid(),
         gid: inode.gid(),
@@ -96,22 +100,25 @@ fn device(inode: &Inode<'_>) -> String {
     format!("{major}:{minor}")
 }
 
-fn content(volume: &Volume<'_>, number: InodeNr, inode: &Inode<'_>) -> Result<String> {
+/// The digest of a file or of a link's target, and those of its pieces.
+fn content(volume: &Volume<'_>, number: InodeNr, inode: &Inode<'_>) -> Result<(String, Pieces)> {
     let size_bytes = inode.size_bytes();
     let flags = inode.flags();
+    let mut digest = Digest::default();
     if flags.contains(InodeFlags::INLINE_DATA) {
         let data = InlineData::of(inode).context("inline data without their attribute")?;
-        return Ok(digest(&data.content(size_bytes).concat()));
+        digest.add(0, &data.content(size_bytes).concat());
+        return Ok((digest.text(), digest.pieces));
     }
     let fast = inode.file_type() == Some(FileType::Symlink)
         && size_bytes < 60
         && !flags.contains(InodeFlags::EXTENTS);
     if fast {
-        return Ok(digest(inode.base.block.get(..size_bytes as usize).unwrap_or_default()));
+        digest.add(0, inode.base.block.get(..size_bytes as usize).unwrap_or_default());
+        return Ok((digest.text(), digest.pieces));
     }
-    let mut digest = Digest::default();
     pieces(volume, number, size_bytes, |offset_bytes, bytes| digest.add(offset_bytes, bytes))?;
-    Ok(digest.text())
+    Ok((digest.text(), digest.pieces))
 }
 
 /// Gives every written block of a file, in order, cut at the file's end.

@@ -1,0 +1,159 @@
+//! From findings to the edits that the policy accepts. Nobody else is asked for anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use floe_check::{Problem, Report};
+use floe_format::InodeNr;
+
+use super::{MOST_TRIES, Session};
+use crate::culprit::SharedBlocks;
+use crate::edit::{Edit, InodeEdit, Phase};
+use crate::plan::{Plan, plan};
+use crate::policy::{Decision, Sharing};
+
+/// Findings and what their repairs would be.
+type Plans<'r> = Vec<(&'r Problem, Vec<Edit>)>;
+
+/// Edits that were accepted, each with the first finding that asks for it.
+type Wanted = BTreeMap<Edit, Option<Problem>>;
+
+impl Session<'_> {
+    /// The edits that findings ask for and the policy accepts, each with the first such finding.
+    pub(super) fn wanted(&mut self, report: &Report) -> Wanted {
+        self.unreadable = report.found.iter().any(|problem| {
+            matches!(
+                problem,
+                Problem::UnreadableInodeTable { .. } | Problem::UnreadableGroupDescriptors { .. }
+            )
+        });
+        if self.unreadable {
+            return BTreeMap::new();
+        }
+        self.doubts.note(report);
+        let mut plans = self.plans(report);
+        let asks = self.options.shared_blocks == SharedBlocks::Ask && !self.unsharing;
+        let is_shared = |problem: &Problem| {
+            matches!(problem, Problem::MultiplyClaimedFile { .. })
+                && asks
+                && !self.without_space.contains(problem)
+        };
+        let (shared, others): (Plans<'_>, Plans<'_>) =
+            plans.drain(..).partition(|(problem, _)| is_shared(problem));
+        if !self.decide(&others, report) {
+            return BTreeMap::new();
+        }
+        let mut wanted = self.accepted(others);
+        // What is mended before may end the sharing, and tells who is to blame for it.
+        let is_time =
+            wanted.keys().all(|edit| edit.phase() >= Phase::SharedBlocks || edit.is_quiet());
+        if is_time && !shared.is_empty() {
+            let Some(shared) = self.share(shared, report) else { return BTreeMap::new() };
+            wanted.extend(shared);
+        }
+        wanted
+    }
+
+    /// What could be done about each finding.
+    fn plans<'r>(&mut self, report: &'r Report) -> Plans<'r> {
+        let mut plans = Vec::new();
+        let mut deleting = false;
+        let culprits = match self.options.shared_blocks {
+            SharedBlocks::Clone | SharedBlocks::Ask => BTreeSet::new(),
+            SharedBlocks::DropCulprit => self.doubts.culprits(report),
+        };
+        for problem in &report.found {
+            let tries = self.tries.get(problem).copied().unwrap_or(0);
+            if tries >= MOST_TRIES || self.options.extras.skips(problem) {
+                continue;
+            }
+            match (plan(problem), problem) {
+                // No room for copies: one owner after the other goes, until the rest fit.
+                (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
+                    if self.without_space.contains(problem) =>
+                {
+                    let goes = !deleting && !self.unsharing && self.policy.may_delete(problem);
+                    deleting |= goes;
+                    plans.extend(goes.then(|| (problem, vec![deletion(inode)])));
+                }
+                (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
+                    if culprits.contains(&inode) =>
+                {
+                    plans.push((problem, vec![deletion(inode)]));
+                }
+                (Plan::Edits(edits), _) => plans.push((problem, edits)),
+                _ => {}
+            }
+        }
+        plans
+    }
+
+    /// Asks the policy about what it was not asked yet. `false`: it ends the repair.
+    fn decide(&mut self, plans: &Plans<'_>, report: &Report) -> bool {
+        let new: Vec<Problem> = plans
+            .iter()
+            .filter(|(problem, _)| !self.decided.contains_key(*problem))
+            .map(|(problem, _)| (*problem).clone())
+            .collect();
+        if self.unsharing {
+            // Whoever asked for it said yes.
+            self.decided.extend(new.into_iter().map(|problem| (problem, true)));
+        } else if !new.is_empty() {
+            match self.policy.decide(&new, report) {
+                Decision::Each(answers) => self.decided.extend(new.into_iter().zip(answers)),
+                Decision::Halt(problem) => {
+                    self.halted = Some(problem);
+                    return false;
+                }
+                Decision::Quit => {
+                    self.quit = true;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn accepted(&self, plans: Plans<'_>) -> Wanted {
+        let mut wanted = BTreeMap::new();
+        for (problem, edits) in plans {
+            if self.decided.get(problem) == Some(&true) {
+                for edit in edits {
+                    wanted.entry(edit).or_insert_with(|| Some(problem.clone()));
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Asks the policy about groups of owners of shared blocks; what it accepts. `None`: it ends the
+    /// repair.
+    fn share(&mut self, plans: Plans<'_>, report: &Report) -> Option<Wanted> {
+        for group in self.doubts.groups(report) {
+            if group.owners.iter().all(|owner| self.sharing.contains_key(&owner.inode)) {
+                continue;
+            }
+            let answer = self.policy.share(&group, report);
+            if answer == Sharing::Quit {
+                self.quit = true;
+                return None;
+            }
+            self.sharing.extend(group.owners.iter().map(|owner| (owner.inode, answer)));
+        }
+        let culprits = self.doubts.culprits(report);
+        let plans: Plans<'_> = plans
+            .into_iter()
+            .map(|(problem, edits)| {
+                let inode = problem.inode().unwrap_or(InodeNr(0));
+                let sharing = self.sharing.get(&inode).copied().unwrap_or(Sharing::Clone);
+                self.decided.insert(problem.clone(), sharing != Sharing::Leave);
+                let goes = sharing == Sharing::DropCulprit && culprits.contains(&inode);
+                (problem, if goes { vec![deletion(inode)] } else { edits })
+            })
+            .collect();
+        Some(self.accepted(plans))
+    }
+}
+
+fn deletion(inode: InodeNr) -> Edit {
+    Edit::Inode { inode, edit: InodeEdit::Clear }
+}

@@ -1,0 +1,152 @@
+//! Repairs an image that a script of bytes has damaged. Shared by the test `fuzz_inputs` and by the
+//! fuzz target `repair_image` (`fuzz/`).
+//!
+//! What must hold, whatever the damage: no panic, an end; a second run finds nothing and writes
+//! nothing where the first one said that all is clean; and undo gives the damaged bytes back, also
+//! after a repair that could not be written to its end.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use floe_blockdev::{FaultMix, Faulty, MemDevice, ReadBlocks, UndoFile, WriteBlocks};
+use floe_check::{CheckOptions, JournalUse};
+use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
+use floe_repair::policy::Yes;
+use floe_repair::undo::{Standing, standing, undo};
+use floe_repair::{Repair, RepairError, RepairOptions, repair};
+use floe_testkit::Profile;
+use floe_testkit::damage::script::{Conditions, Stage, profile_of};
+use floe_testkit::tool::{self, NOW};
+
+/// The stages used so far, one a profile, as building one takes a while; and a folder for undo files.
+pub(crate) struct Stages {
+    of_profile: BTreeMap<&'static str, Stage>,
+    folder: tempfile::TempDir,
+}
+
+impl Default for Stages {
+    #[allow(clippy::expect_used, reason = "a test stops where it has no room for files")]
+    fn default() -> Self {
+        let folder = tool::scratch("floe-repaired-").expect("a scratch folder");
+        Self { of_profile: BTreeMap::new(), folder }
+    }
+}
+
+impl Stages {
+    /// Repairs the image that `script` damages, repairs it again, and undoes it.
+    ///
+    /// Panics where that does not end as it must, or where the base image cannot be built.
+    #[allow(clippy::expect_used, reason = "a test stops where its images cannot be built")]
+    pub(crate) fn repair(&mut self, script: &[u8]) {
+        let profile: Profile = profile_of(script);
+        let stage = self
+            .of_profile
+            .entry(profile.name())
+            .or_insert_with(|| Stage::new(profile).expect("the base image is built"));
+        let undo_path = self.folder.path().join("undo");
+        stage
+            .perform(script, |device, conditions| {
+                let bytes = device.inner().to_vec().expect("the image can be read");
+                once(bytes, device.block_bytes(), conditions, undo_path.clone());
+            })
+            .expect("the image is damaged and set right again");
+    }
+}
+
+/// One damaged image, from its repair to its undoing.
+fn once(before: Vec<u8>, block_bytes: u32, conditions: Conditions, undo_path: PathBuf) {
+    let mix = FaultMix { unreadable: conditions.unreadable, ..FaultMix::default() };
+    let device =
+        Faulty::from_seed(MemDevice::new(before.clone()), block_bytes, conditions.seed, mix)
+            .truncated(conditions.size_bytes);
+    let whole = conditions.unreadable == 0 && conditions.size_bytes == before.len() as u64;
+    let seen = Seen::of(&device);
+    let Some(first) = staged(&device, 1, whole) else { return };
+    let clean = first.is_clean() && first.left.is_empty();
+    let written = write(&first, &device, &seen, Some(&undo_path));
+    drop(first);
+    match &written {
+        Ok(written) if clean && whole => {
+            assert!(written.not_saved.is_empty());
+            nothing_is_left(&device);
+        }
+        Ok(_) => drop(staged(&device, 2, whole)),
+        Err(error) => assert!(!whole, "{error}"),
+    }
+    undone(&device, &undo_path, &written, &before);
+}
+
+/// Stages a repair. `None`: it could not be looked at.
+fn staged<'d>(device: &'d dyn ReadBlocks, threads: usize, whole: bool) -> Option<Repair<'d>> {
+    let check = CheckOptions {
+        threads,
+        journal: JournalUse::Replay,
+        now_seconds: i64::from(NOW),
+        ..CheckOptions::default()
+    };
+    let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
+    match repair(device, &options, &mut Yes) {
+        Ok(repair) => Some(repair),
+        Err(RepairError::Check(_)) => None,
+        Err(error) => {
+            assert!(!whole, "a device without faults: {error}");
+            None
+        }
+    }
+}
+
+fn write(
+    repair: &Repair<'_>,
+    device: &dyn WriteBlocks,
+    seen: &Seen,
+    undo: Option<&Path>,
+) -> Result<Committed, CommitError> {
+    let undo = undo.map(|path| UndoTarget { path, fs_offset_bytes: 0 });
+    let (interrupt, progress) = (None, None);
+    let options = CommitOptions { seen, undo, overwrite_unreadable: true, interrupt, progress };
+    commit(&repair.staged, device, &options)
+}
+
+/// A second run has nothing to say and nothing to write.
+#[allow(clippy::expect_used, reason = "what was just clean can be looked at")]
+fn nothing_is_left(device: &dyn WriteBlocks) {
+    let seen = Seen::of(&device);
+    let reader: &dyn ReadBlocks = device;
+    let second = staged(reader, 2, true).expect("what was just clean can be looked at");
+    assert!(second.before.is_clean(), "found again: {:#?}", second.before.found);
+    let deeds: Vec<_> = second.deeds.iter().filter(|deed| !deed.extra).collect();
+    assert!(deeds.is_empty(), "done again: {deeds:#?}");
+    let written = write(&second, device, &seen, None).expect("it can be written");
+    assert_eq!(written.bytes, 0, "written again");
+}
+
+/// Undo gives the bytes back that could be saved.
+#[allow(clippy::expect_used, reason = "an undo file just written is good")]
+fn undone(
+    device: &Faulty<MemDevice>,
+    undo_path: &Path,
+    written: &Result<Committed, CommitError>,
+    before: &[u8],
+) {
+    let not_saved = match written {
+        Ok(written) => written.not_saved.len(),
+        Err(error) if error.nothing_written() => {
+            assert!(!undo_path.exists(), "an undo file of nothing");
+            0
+        }
+        // It cannot be told which blocks could not be saved.
+        Err(_) => usize::MAX,
+    };
+    if undo_path.exists() {
+        let file = UndoFile::open(undo_path).expect("a good undo file");
+        // What cannot be read cannot be compared either.
+        let standing = standing(&file, device);
+        assert!(not_saved > 0 || standing.as_ref().is_ok_and(|it| *it != Standing::Foreign));
+        let undone = undo(&file, device);
+        assert!(not_saved > 0 || undone.is_ok(), "{undone:?}");
+        std::fs::remove_file(undo_path).expect("it is ours");
+    }
+    if not_saved == 0 {
+        assert!(device.inner().to_vec() == before, "undo gives something else");
+    }
+}
