@@ -20,6 +20,7 @@ fuzz:
 	@xtask/tools.sh
 	cargo xtask fuzz decode
 	cargo xtask fuzz check_image
+	cargo xtask fuzz repair_image
 
 clean:
 	cargo clean

@@ -120,6 +120,7 @@ fn fuzz(root: &Path, args: &Args, corpora: &[PathBuf]) -> Result<()> {
     command.args(["--sanitizer", "none", args.target.name()]).args(corpora).arg("--");
     command.arg(format!("-max_total_time={}", u64::from(args.minutes) * 60));
     command.arg(format!("-max_len={}", args.target.max_len()));
+    // By the clock: see docs/fuzzing.md.
     command.args(["-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1"]);
     let status = command.status().context("starting cargo")?;
     if status.code() == Some(101) {

@@ -1,7 +1,9 @@
-//! Free clusters and inodes, by what was found in use: the bitmaps on the disk are not asked.
+//! Free clusters and inodes, by what was found in use: the bitmaps on the disk are asked only where a
+//! part of the device cannot be read.
 
 use floe_check::Examination;
 use floe_check::evidence::block_set::BlockSet;
+use floe_format::ext::bitmap;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 /// Hands out what nothing uses.
@@ -9,12 +11,33 @@ pub(crate) struct Allocator<'a> {
     evidence: &'a Examination<'a>,
     used: BlockSet,
     taken_inodes: Vec<InodeNr>,
+    /// What bitmaps mark was taken into account, where that is wanted.
+    pub(crate) knows_marked: bool,
 }
 
 impl<'a> Allocator<'a> {
     /// Free is what no claim of the examination covers.
     pub(crate) fn new(evidence: &'a Examination<'a>) -> Self {
-        Self { evidence, used: evidence.claims.used().clone(), taken_inodes: Vec::new() }
+        let used = evidence.claims.used().clone();
+        Self { evidence, used, taken_inodes: Vec::new(), knows_marked: false }
+    }
+
+    /// Hands out nothing that the block bitmap of a group marks as used.
+    pub(crate) fn avoid_marked(&mut self, group: GroupNr, bitmap: &[u8]) {
+        let geometry = &self.evidence.volume.geometry;
+        let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
+        for bit in 0..geometry.clusters_of(group) {
+            if bitmap::test(bitmap, bit) {
+                self.used.insert(first + u64::from(bit), 1, |_, _| ());
+            }
+        }
+    }
+
+    /// Hands out nothing of a group.
+    pub(crate) fn avoid_group(&mut self, group: GroupNr) {
+        let geometry = &self.evidence.volume.geometry;
+        let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
+        self.used.insert(first, u64::from(geometry.clusters_of(group)), |_, _| ());
     }
 
     /// The first block of a free cluster, the next one from `goal` on, then from the start; `None`

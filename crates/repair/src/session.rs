@@ -25,10 +25,12 @@ use crate::plan::{Plan, plan};
 use crate::policy::{Policy, Sharing};
 use crate::stage::Stage;
 
+mod blind;
 mod decide;
 mod order;
 mod settle;
 
+use blind::Blind;
 use order::{first_phases, without_hasty_edits};
 use settle::{edit_superblock, fold, mark_errors, settle};
 
@@ -250,9 +252,8 @@ struct Session<'s> {
     extra: bool,
     /// Sharing of blocks was forbidden, and files are getting their own.
     unsharing: bool,
-    /// Inodes or descriptors cannot be read: whatever names or owns what is in them would be taken
-    /// for damage, so nothing is mended.
-    unreadable: bool,
+    /// What the last examination could not see.
+    blind: Blind,
     /// What was asked for and could not be done.
     not_done: Vec<(Problem, Reason)>,
     /// The list of bad blocks was changed: bitmaps and counts follow from that.
@@ -295,7 +296,7 @@ impl<'s> Session<'s> {
             steps: options.extras.steps().into(),
             extra: false,
             unsharing: false,
-            unreadable: false,
+            blind: Blind::No,
             not_done: Vec::new(),
             listed: false,
         }
@@ -399,7 +400,7 @@ impl<'s> Session<'s> {
         if self.halted.is_some() {
             return Ok(Next::Done);
         }
-        if used_backup && !self.unreadable {
+        if used_backup && self.blind < Blind::Descriptors {
             // A named backup is no finding, and yet the primary is to be written from it.
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
@@ -438,7 +439,7 @@ impl<'s> Session<'s> {
     ) -> Vec<(GroupNr, Problem)> {
         let differs = |problem: &&Problem| matches!(problem, Problem::BackupDescriptorsBad { .. });
         let Some(problem) = wanted.values().flatten().find(differs) else { return Vec::new() };
-        if self.rounds > 2 || examination.report.is_clean() {
+        if self.rounds > 2 || self.blind > Blind::No || examination.report.is_clean() {
             return Vec::new();
         }
         let groups = fixes::misplaced_tables(&open());
@@ -489,6 +490,9 @@ impl<'s> Session<'s> {
             without_hasty_edits(in_turn(wanted)).into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
+        if self.blind > Blind::No {
+            stage.keep_marked();
+        }
         if self.root_is_lost_found {
             stage.set_lost_found(InodeNr::ROOT);
         }
@@ -589,7 +593,9 @@ impl<'s> Session<'s> {
         if let Plan::Impossible(why) = plan(problem) {
             return Reason::Impossible(why);
         }
-        if self.unreadable {
+        let edits = plan(problem);
+        let is_certain = |edit: &Edit| self.blind.is_certain(problem, edit);
+        if matches!(&edits, Plan::Edits(edits) if !edits.iter().all(is_certain)) {
             return Reason::Impossible("a part of the device cannot be read: copy it first");
         }
         match (self.decided.get(problem), self.failures.get(problem)) {

@@ -46,6 +46,9 @@ pub struct Stage<'a> {
     backups: bool,
     // Made when it is first asked: it copies the map of what is in use.
     allocator: Option<Allocator<'a>>,
+    /// What bitmaps mark as used is kept, although nothing was found to use it: see
+    /// [`Stage::keep_marked`].
+    keeps_marked: bool,
     ledger: Option<SharedLedger>,
     lost_found: Option<InodeNr>,
     notes: Vec<String>,
@@ -116,6 +119,7 @@ impl<'a> Stage<'a> {
             superblock_changed: false,
             backups: false,
             allocator: None,
+            keeps_marked: false,
             ledger: None,
             lost_found: None,
             notes: Vec::new(),
@@ -124,6 +128,20 @@ impl<'a> Stage<'a> {
             now_seconds,
             random,
         }
+    }
+
+    /// Not all of the file system could be read: what its bitmaps mark as used may be in use.
+    pub(crate) const fn keep_marked(&mut self) {
+        self.keeps_marked = true;
+    }
+
+    /// The block bitmap of a group as it is, if what it marks is to be kept; a group whose bitmap was
+    /// never written marks nothing. `Some(Err)`: it cannot be read.
+    pub(crate) fn marked_blocks(&self, group: GroupNr) -> Option<Result<Vec<u8>, Failure>> {
+        let desc = self.group(group);
+        let shortcuts = self.geometry.features.group_desc_csum();
+        let was_written = !(shortcuts && desc.block_uninit());
+        (self.keeps_marked && was_written).then(|| self.read_block(desc.block_bitmap))
     }
 
     /// The superblock, with the edits of this round.
@@ -356,8 +374,18 @@ impl<'a> Stage<'a> {
     }
 
     fn allocator(&mut self) -> &mut Allocator<'a> {
-        let evidence = self.evidence;
-        self.allocator.get_or_insert_with(|| Allocator::new(evidence))
+        let mut allocator = self.allocator.take().unwrap_or_else(|| Allocator::new(self.evidence));
+        if self.keeps_marked && !allocator.knows_marked {
+            for group in (0..self.geometry.group_count).map(GroupNr) {
+                match self.marked_blocks(group) {
+                    Some(Ok(bitmap)) => allocator.avoid_marked(group, &bitmap),
+                    Some(Err(_)) => allocator.avoid_group(group),
+                    None => {}
+                }
+            }
+            allocator.knows_marked = true;
+        }
+        self.allocator.insert(allocator)
     }
 
     /// A free inode, best in the group of `near`; the shortcuts of its group no longer hide it.
@@ -459,11 +487,31 @@ impl<'a> Stage<'a> {
         let size = self.geometry.desc_size;
         let per_block = self.geometry.block_size / size;
         for group in changed {
-            let block = self.geometry.primary_desc_block(group / per_block);
+            let index = group / per_block;
+            let block = self.geometry.primary_desc_block(index);
+            if group % per_block == 0 && self.all_groups && self.read_block(block).is_err() {
+                // What cannot be read can only be written whole.
+                self.write_block(block, &self.descriptor_block(index))?;
+                continue;
+            }
             let offset = self.geometry.offset_bytes(block) + u64::from(group % per_block * size);
             self.overlay.write_at(offset, &self.encode_group(GroupNr(group)))?;
         }
         Ok(())
+    }
+
+    /// Block `index` of a table of descriptors.
+    fn descriptor_block(&self, index: u32) -> Vec<u8> {
+        let geometry = &self.geometry;
+        let per_block = geometry.block_size / geometry.desc_size;
+        let first = index * per_block;
+        let count = per_block.min(geometry.group_count - first);
+        let mut bytes = vec![0; self.block_size()];
+        let slots = bytes.chunks_exact_mut(geometry.desc_size as usize);
+        for (slot, nr) in slots.zip(first..first + count) {
+            slot.copy_from_slice(&self.encode_group(GroupNr(nr)));
+        }
+        bytes
     }
 
     /// All backups: superblocks as those of a clean file system, then descriptors.
@@ -491,15 +539,7 @@ impl<'a> Stage<'a> {
                 {
                     continue;
                 }
-                let first = index * per_block;
-                let count = per_block.min(geometry.group_count - first);
-                let mut bytes = vec![0; self.block_size()];
-                for (slot, nr) in
-                    bytes.chunks_exact_mut(geometry.desc_size as usize).zip(first..first + count)
-                {
-                    slot.copy_from_slice(&self.encode_group(GroupNr(nr)));
-                }
-                self.write_block(BlockNr(run.start.0 + at), &bytes)?;
+                self.write_block(BlockNr(run.start.0 + at), &self.descriptor_block(index))?;
             }
         }
         Ok(())

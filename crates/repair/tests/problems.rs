@@ -42,8 +42,8 @@ const NEWER: &str = "only a newer tool knows what it means";
 const NO_BACKUP: &str = "the file system is too small for a backup; e2fsck gives up, too";
 const CUT_OFF: &str = "what lies past the end is gone until the device grows again: all else is mended, \
                        and the file system is not called clean";
-const UNREADABLE: &str =
-    "the device must be copied first: nothing but the state in the superblock is written";
+const UNREADABLE: &str = "what is in the block may come back with a copy of the device: all that \
+                          does not depend on it is mended, and the file system is not called clean";
 
 /// A repair that is refused stages nothing: there is an error, and no staged file system.
 const EXCEPTIONS: &[Exception] = &[
@@ -72,7 +72,6 @@ const EXCEPTIONS: &[Exception] = &[
     exception("cut off", CUT_OFF, &["filesystem-exceeds-device"]),
     exception("block maps: an attribute block cut off", CUT_OFF, &["filesystem-exceeds-device"]),
     exception("block maps: an indirect block cut off", CUT_OFF, &["filesystem-exceeds-device"]),
-    exception("unreadable descriptors", UNREADABLE, &["unreadable-group-descriptors"]),
     exception("unreadable inode", UNREADABLE, &["unreadable-inode-table"]),
     exception("unreadable table", UNREADABLE, &["unreadable-inode-table"]),
     exception(

@@ -10,8 +10,16 @@ use crate::stage::Stage;
 
 /// Both bitmaps of a group, and its counts.
 pub(super) fn write(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
-    let blocks = block_bitmap(stage, group);
-    let (inodes, dirs) = inode_bitmap(stage, group);
+    let mut blocks = block_bitmap(stage, group);
+    let (inodes, mut dirs) = inode_bitmap(stage, group);
+    if let Some(marked) = stage.marked_blocks(group) {
+        // What uses them may be what cannot be read; so may directories.
+        for (byte, marked) in blocks.iter_mut().zip(marked?) {
+            *byte |= marked;
+        }
+        let marked_dirs = stage.group(group).used_dirs_count;
+        dirs = dirs.max(marked_dirs.min(stage.geometry.inodes_per_group));
+    }
     let geometry = stage.geometry.clone();
     let desc = stage.group(group);
     let checksums = geometry.features.metadata_csum();

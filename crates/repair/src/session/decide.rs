@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
 
+use super::blind::Blind;
 use super::{MOST_TRIES, Session};
 use crate::culprit::SharedBlocks;
 use crate::edit::{Edit, InodeEdit, Phase};
@@ -20,15 +21,7 @@ type Wanted = BTreeMap<Edit, Option<Problem>>;
 impl Session<'_> {
     /// The edits that findings ask for and the policy accepts, each with the first such finding.
     pub(super) fn wanted(&mut self, report: &Report) -> Wanted {
-        self.unreadable = report.found.iter().any(|problem| {
-            matches!(
-                problem,
-                Problem::UnreadableInodeTable { .. } | Problem::UnreadableGroupDescriptors { .. }
-            )
-        });
-        if self.unreadable {
-            return BTreeMap::new();
-        }
+        self.blind = Blind::of(report);
         self.doubts.note(report);
         let mut plans = self.plans(report);
         let asks = self.options.shared_blocks == SharedBlocks::Ask && !self.unsharing;
@@ -84,6 +77,8 @@ impl Session<'_> {
                 _ => {}
             }
         }
+        let blind = self.blind;
+        plans.retain(|(problem, edits)| edits.iter().all(|edit| blind.is_certain(problem, edit)));
         plans
     }
 

@@ -1,0 +1,149 @@
+//! What may be mended although a part of the device cannot be read.
+//!
+//! What is there may come back from a copy of the device, so nothing that depends on it is taken for
+//! damage: no name, block or file is given up because its owner or its content cannot be seen. What
+//! an inode, a map or a directory block says of itself is mended all the same.
+
+use floe_check::{Problem, Report};
+
+use crate::edit::{
+    AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, SuperblockEdit,
+};
+
+/// How much is hidden, the least first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Blind {
+    /// Nothing that matters to others.
+    #[default]
+    No,
+    /// Nodes of maps: what looks unused may be theirs.
+    Maps,
+    /// Inodes: what looks unused, unnamed or unconnected may be theirs.
+    Inodes,
+    /// Descriptors: nothing can be found for certain.
+    Descriptors,
+}
+
+impl Blind {
+    /// How much a report could not see.
+    pub(super) fn of(report: &Report) -> Self {
+        let hidden = |problem: &Problem| match *problem {
+            Problem::UnreadableBlock { .. } => Self::Maps,
+            Problem::UnreadableInodeTable { .. } => Self::Inodes,
+            // With a backup in use its own descriptors were read.
+            Problem::UnreadableGroupDescriptors { block, .. } => {
+                let geometry = &report.geometry;
+                let is_primary = (0..geometry.desc_blocks)
+                    .any(|index| geometry.primary_desc_block(index) == block);
+                let is_spare = report.used_backup.is_some() && is_primary;
+                if is_spare { Self::No } else { Self::Descriptors }
+            }
+            _ => Self::No,
+        };
+        report.found.iter().map(hidden).max().unwrap_or_default()
+    }
+
+    /// Whether a finding asks for an edit with good reason, whatever is hidden.
+    pub(super) fn is_certain(self, problem: &Problem, edit: &Edit) -> bool {
+        match self {
+            Self::No => true,
+            Self::Maps => match edit {
+                Edit::GroupMaps { .. } => is_used_after_all(problem),
+                Edit::Totals => false,
+                _ => true,
+            },
+            Self::Inodes => is_certain_without_inodes(problem, edit),
+            Self::Descriptors => false,
+        }
+    }
+}
+
+/// Something is in use and said to be free: true whatever else is.
+fn is_used_after_all(problem: &Problem) -> bool {
+    matches!(
+        problem,
+        Problem::BlockBitmapMissingBlock { .. }
+            | Problem::BlockBitmapMissingRange { .. }
+            | Problem::InodeBitmapMissingInode { .. }
+            | Problem::InodeBitmapMissingRange { .. }
+            | Problem::BlockUsedInUninitGroup { .. }
+            | Problem::InodeUsedInUninitGroup { .. }
+    )
+}
+
+fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
+    match edit {
+        // Values of attributes may lie in inodes that cannot be read.
+        Edit::Inode { edit, .. } => {
+            !matches!(edit, InodeEdit::EaReferences(_))
+                && !matches!(
+                    problem,
+                    Problem::XattrEaInodeNumberBad { .. }
+                        | Problem::XattrValueSizeBad { .. }
+                        | Problem::XattrHashBad { .. }
+                        | Problem::EaInodeFlagUnreferenced { .. }
+                        | Problem::OrphanInodeProcessed { .. }
+                )
+        }
+        Edit::Map { .. } | Edit::RebuildExtents { .. } | Edit::RebuildDirectory { .. } => true,
+        // Copies go to blocks that nothing uses and that no bitmap names.
+        Edit::CloneShared { .. } => true,
+        Edit::AttributeBlock { edit, .. } => *edit == AttributeBlockEdit::Checksum,
+        // What a block holds that cannot be read is not given up either.
+        Edit::Directory { edit, .. } => {
+            *edit != DirectoryEdit::Empty
+                && !matches!(problem, Problem::DirentInodeOnBadBlock { .. })
+        }
+        Edit::Entry { edit, .. } => {
+            *edit != EntryEdit::Clear
+                || matches!(
+                    problem,
+                    Problem::DirentInodeIllegal { .. }
+                        // Of an inode that can be read: of others this is not said.
+                        | Problem::DirentInodeUnused { .. }
+                        | Problem::DirentLinksToOwnDirectory { .. }
+                        | Problem::DirentNameEmpty { .. }
+                        | Problem::DotEntryDuplicate { .. }
+                        | Problem::DotdotEntryDuplicate { .. }
+                )
+        }
+        Edit::Group { edit, .. } => matches!(
+            edit,
+            GroupEdit::Distrust
+                | GroupEdit::ClearUninit
+                | GroupEdit::ItableUnusedZero
+                | GroupEdit::ClearBlockUninit
+                | GroupEdit::ClearInodeUninit
+        ),
+        Edit::Superblock(edit) => matches!(
+            edit,
+            SuperblockEdit::PrimaryFromBackup
+                | SuperblockEdit::RandomUuid
+                | SuperblockEdit::Revision1
+                | SuperblockEdit::ClearTestFlag
+                | SuperblockEdit::HashSignedness
+                | SuperblockEdit::MountTimeNow
+                | SuperblockEdit::WriteTimeNow
+                | SuperblockEdit::MinExtraIsize(_)
+                | SuperblockEdit::WantExtraIsize(_)
+                | SuperblockEdit::SetIncompat(_)
+                | SuperblockEdit::SetRoCompat(_)
+        ),
+        Edit::GroupMaps { .. } => is_used_after_all(problem),
+        // Names, links and parents may be in directories that cannot be read; counts and quotas may
+        // be of files that cannot.
+        Edit::Journal(_)
+        | Edit::CleanMmp
+        | Edit::Orphans(_)
+        | Edit::RecreateResizeInode
+        | Edit::NotBad { .. }
+        | Edit::Tree(_)
+        | Edit::Attach { .. }
+        | Edit::Release { .. }
+        | Edit::LinkCount { .. }
+        | Edit::Totals
+        | Edit::QuotaFile { .. }
+        | Edit::OrphanFile(_)
+        | Edit::Backups => false,
+    }
+}

@@ -1,0 +1,199 @@
+//! Repairs of devices of which a part cannot be read: the rest is mended, and nothing is given up
+//! that comes back with a copy of the device.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use floe_blockdev::{Fault, Faulty, ReadBlocks};
+use floe_check::{CheckOptions, JournalUse, Problem};
+use floe_format::{BlockNr, GroupNr, InodeNr};
+use floe_repair::policy::Yes;
+use floe_repair::{Deed, Reason, Repair, RepairOptions, repair};
+use floe_testkit::compare::losses;
+use floe_testkit::volume::Volume;
+use floe_testkit::{Image, Profile, Rng, build, damage, oracle, tool, tree};
+
+fn options() -> RepairOptions<'static> {
+    let check = CheckOptions {
+        threads: 2,
+        journal: JournalUse::Replay,
+        now_seconds: i64::from(tool::NOW),
+        ..CheckOptions::default()
+    };
+    RepairOptions { check, random: [7; 16], ..RepairOptions::default() }
+}
+
+fn tools_missing() -> bool {
+    tool::available().inspect_err(|reason| eprintln!("skipped: {reason}")).is_err()
+}
+
+/// Writes what is staged over a copy of an image, and nothing where it could not be read.
+fn written(repair: &Repair<'_>, image: &Image, untouched: &[BlockNr]) -> Image {
+    let copy = image.copy().unwrap();
+    let block_bytes = repair.staged.page_bytes();
+    for range in repair.staged.staged_ranges() {
+        for block in untouched {
+            let at = block.0 * block_bytes;
+            assert!(range.end <= at || at + block_bytes <= range.start, "{block} is written");
+        }
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+        repair.staged.read_at(range.start, &mut bytes).unwrap();
+        copy.write(range.start, &bytes).unwrap();
+    }
+    copy
+}
+
+fn faulty<'i>(image: &'i Image, profile: Profile, blocks: &[BlockNr]) -> Faulty<&'i Image> {
+    let block_bytes = u32::try_from(profile.block_size()).unwrap();
+    Faulty::new(image, block_bytes, blocks.iter().map(|&block| (block, Fault::Unreadable)))
+}
+
+/// Blocks of inode tables in which inodes are that are in use.
+fn table_blocks(image: &Image) -> Vec<BlockNr> {
+    let volume = Volume::open(image).unwrap();
+    let geometry = &volume.geometry;
+    let mut blocks: Vec<BlockNr> = (1..=110)
+        .filter_map(|number| volume.inode_offset(InodeNr(number)).ok())
+        .map(|at| BlockNr(at / u64::from(geometry.block_size)))
+        .collect();
+    blocks.dedup();
+    blocks
+}
+
+/// How many damaged images are repaired: more with `FLOE_SEEDS`.
+fn seeds() -> usize {
+    std::env::var("FLOE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(44)
+}
+
+/// A repair while inodes cannot be read loses nothing that a repair saves when they can be again.
+#[test]
+fn what_comes_back_is_as_if_it_had_always_been_there() {
+    if tools_missing() {
+        return;
+    }
+    let (mut mended, mut rng) = (0, Rng::new(4));
+    for (index, profile) in [Profile::Ext4K1, Profile::Ext2K1, Profile::Quota, Profile::Bigalloc]
+        .into_iter()
+        .cycle()
+        .enumerate()
+        .take(seeds())
+    {
+        let base = build::base(profile).unwrap();
+        let blocks = table_blocks(&base);
+        let hidden = [blocks[rng.index(blocks.len())]];
+        let seed = 500 + index as u64;
+        let (image, _) = damage::damaged_image(profile, seed).unwrap();
+        let name = format!("{profile}:{seed}, {hidden:?} hidden");
+        let direct = match repair(&image, &options(), &mut Yes) {
+            Ok(direct) if direct.is_clean() => written(&direct, &image, &[]),
+            // Not even a device that can be read is mended.
+            _ => continue,
+        };
+        let device = faulty(&image, profile, &hidden);
+        let Ok(blind) = repair(&device, &options(), &mut Yes) else { continue };
+        let of_table = |problem: &Problem| matches!(problem, Problem::UnreadableInodeTable { .. });
+        if !blind.after.found.iter().any(of_table) {
+            // The damage leads elsewhere: the block is no table's any more.
+            continue;
+        }
+        assert!(!blind.is_clean(), "{name}");
+        mended += usize::from(!blind.deeds.is_empty());
+        let copy = written(&blind, &image, &hidden);
+        let second = repair(&copy, &options(), &mut Yes).unwrap();
+        assert!(second.is_clean(), "{name}: {:?}", second.left);
+        let ours = written(&second, &copy, &[]);
+        let theirs = oracle::e2fsck(&ours).unwrap();
+        // There are images with which e2fsck is never content.
+        let is_measure = oracle::e2fsck(&direct).unwrap().clean();
+        assert!(theirs.clean() || !is_measure, "{name}: {}", theirs.text);
+        let trees = [&direct, &ours, &base].map(|image| tree::stored(image).unwrap());
+        let lost = losses(&trees[0], &trees[1], &trees[2]);
+        assert!(lost.is_empty(), "{name}: {lost:?}\n{:#?}", blind.deeds);
+    }
+    assert!(mended * 2 > seeds(), "only {mended} were mended at all");
+}
+
+fn deed_about(deeds: &[Deed], is: fn(&Problem) -> bool) -> bool {
+    deeds.iter().any(|deed| deed.problem.as_ref().is_some_and(is))
+}
+
+/// What is certain is mended; what depends on hidden inodes is left, with the reason.
+#[test]
+fn the_rest_is_mended_and_what_is_hidden_left() {
+    if tools_missing() {
+        return;
+    }
+    let profile = Profile::Ext4K1;
+    let image = build::base(profile).unwrap();
+    // A file that is not hidden: a wrong count of blocks, and a block of it that is marked as free.
+    build::debugfs(&image, "sif /fragmented blocks 9\n").unwrap();
+    let volume = Volume::open(&image).unwrap();
+    let map = volume.map(volume.lookup("/fragmented").unwrap()).unwrap();
+    let block = map.data.values().next();
+    build::debugfs(&image, &format!("freeb {}\n", block.unwrap().0)).unwrap();
+    let hidden_inode = volume.lookup("/many/f050").unwrap();
+    let at = volume.inode_offset(hidden_inode).unwrap();
+    let hidden = [BlockNr(at / u64::from(volume.geometry.block_size))];
+    let device = faulty(&image, profile, &hidden);
+    let blind = repair(&device, &options(), &mut Yes).unwrap();
+    assert!(deed_about(&blind.deeds, |it| matches!(it, Problem::InodeBlockCountWrong { .. })));
+    assert!(deed_about(&blind.deeds, |it| matches!(it, Problem::BlockBitmapMissingBlock { .. })));
+    // Blocks and names of hidden files look unused, and are not touched.
+    let because = |problem: &Problem| {
+        blind.left.iter().find(|(left, _)| left == problem).map(|(_, reason)| reason.clone())
+    };
+    let leaked = |problem: &&Problem| {
+        matches!(
+            problem,
+            Problem::BlockBitmapLeakedBlock { .. } | Problem::BlockBitmapLeakedRange { .. }
+        )
+    };
+    let leaked = blind.after.found.iter().find(leaked).unwrap();
+    assert!(
+        matches!(because(leaked), Some(Reason::Impossible(why)) if why.contains("cannot be read"))
+    );
+    let copy = written(&blind, &image, &hidden);
+    let ours = Volume::open(&copy).unwrap();
+    let bitmap = |volume: &Volume<'_>| volume.block(volume.desc(GroupNr(0)).unwrap().block_bitmap);
+    let (before, after) = (bitmap(&volume).unwrap(), bitmap(&ours).unwrap());
+    assert!(before.iter().zip(&after).all(|(before, after)| before & !after == 0), "freed");
+    assert!(ours.lookup("/many/f050").is_ok());
+    // Once all can be read there is nothing left to do but counts.
+    let second = repair(&copy, &options(), &mut Yes).unwrap();
+    assert!(second.is_clean());
+    let copy = written(&second, &copy, &[]);
+    let base = tree::stored(&build::base(profile).unwrap()).unwrap();
+    assert_eq!(losses(&base, &tree::stored(&copy).unwrap(), &base), []);
+}
+
+/// Descriptors that cannot be read are written anew from a backup that can.
+#[test]
+fn descriptors_come_from_a_backup() {
+    if tools_missing() {
+        return;
+    }
+    for profile in [Profile::Ext4K1, Profile::Ext2K1, Profile::Ext3] {
+        let image = build::base(profile).unwrap();
+        let volume = Volume::open(&image).unwrap();
+        if volume.geometry.group_count < 2 {
+            continue;
+        }
+        let hidden = [volume.geometry.primary_desc_block(0)];
+        let device = faulty(&image, profile, &hidden);
+        let repaired = repair(&device, &options(), &mut Yes).unwrap();
+        assert!(repaired.is_clean(), "{profile}: {:?}", repaired.left);
+        let ours = written(&repaired, &image, &[]);
+        assert!(oracle::e2fsck(&ours).unwrap().clean(), "{profile}");
+        let base = tree::stored(&image).unwrap();
+        assert_eq!(losses(&base, &tree::stored(&ours).unwrap(), &base), [], "{profile}");
+        // Without a backup nothing can be found for certain, and nothing is written.
+        for group in 1..volume.geometry.group_count {
+            if let Some(block) = volume.geometry.superblock_of(GroupNr(group)) {
+                let at = volume.geometry.offset_bytes(block);
+                image.write(at, &[0; 1024]).unwrap();
+            }
+        }
+        let device = faulty(&image, profile, &hidden);
+        let Ok(left) = repair(&device, &options(), &mut Yes) else { continue };
+        assert!(!left.is_clean() && left.deeds.is_empty(), "{profile}: {:?}", left.deeds);
+    }
+}
