@@ -137,6 +137,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::Orphans(_)
         | Edit::RecreateResizeInode
         | Edit::NotBad { .. }
+        | Edit::BadBlocks { .. }
         | Edit::Tree(_)
         | Edit::Attach { .. }
         | Edit::Release { .. }
