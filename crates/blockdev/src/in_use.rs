@@ -138,6 +138,17 @@ pub fn uses_of(path: &Path) -> Result<Vec<Use>, OpenError> {
     Ok(uses)
 }
 
+/// What is mounted at a mount point: always a [`Use::Mounted`]. `None` if nothing is, or if the
+/// system does not tell (no `/proc`). The path is compared as it is, so resolve links first.
+pub fn mounted_at(mount_point: &Path) -> Option<Use> {
+    let is_there = |found: &Use| match found {
+        Use::Mounted { mount_point: point, .. } => point == mount_point,
+        _ => false,
+    };
+    // The last one hides those before it.
+    lines_of("/proc/self/mountinfo").iter().filter_map(|line| mount(line)).rfind(is_there)
+}
+
 /// Whether a use is itself the reason why a block device is claimed.
 const fn claims(found: &Use) -> bool {
     !matches!(found, Use::Loop { .. })
@@ -364,10 +375,13 @@ mod tests {
                 assert!(!uses.contains(&Use::Claimed), "said twice: {uses:?}");
                 assert_eq!(uses.iter().any(Use::may_write), !read_only);
             }
+            let at = mounted_at(&mount_point).unwrap();
+            assert!(uses_of(&image).unwrap().contains(&at), "{at:?}");
             let of_image = uses_of(&image).unwrap();
             assert!(of_image.iter().any(|found| found.to_string().contains(&held.device)));
             // Without the mount, only the loop device is left, and nobody writes.
             run("umount", &[mount_point.to_str().unwrap()]).unwrap();
+            assert_eq!(mounted_at(&mount_point), None);
             assert_eq!(uses_of(Path::new(&held.device)).unwrap(), []);
             assert!(!uses_of(&image).unwrap().iter().any(Use::may_write));
         }

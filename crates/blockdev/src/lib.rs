@@ -29,7 +29,7 @@ pub use counted::{Counted, ReadCounts};
 pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::FileDevice;
 pub use identify::{Content, IDENTIFY_BYTES, identify};
-pub use in_use::{DeviceNumber, Use, uses_of};
+pub use in_use::{DeviceNumber, Use, mounted_at, uses_of};
 pub use mem::MemDevice;
 pub use open::OpenError;
 pub use overlay::{Overlay, SpillOptions};

@@ -10,11 +10,13 @@ use floe_check::reader::{Reader, paths};
 use floe_check::report::{Cost, Report, Verdict, human, json};
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
+use serde_json::Value;
 
 use crate::clock::now_seconds;
 use crate::device::Source;
 use crate::e2fsck::front::Front;
 use crate::exit::Outcome;
+use crate::online::Snapshot;
 use crate::{failure, signals, usage};
 
 /// Directory blocks that are read to find the paths of the inodes in a report.
@@ -36,14 +38,24 @@ pub(crate) struct Run<'a> {
     pub(crate) in_use: bool,
     /// What e2fsck's command line asks for besides.
     pub(crate) front: Option<&'a Front>,
+    /// Check this instead of the device itself.
+    pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
 impl Run<'_> {
     /// Checks and writes the report to `out`.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let started = Instant::now();
-        signals::end_at_once()?;
-        let device = Counted::new(self.source.open()?);
+        let opened;
+        let device: &dyn ReadBlocks = match self.snapshot {
+            Some(snapshot) => &snapshot.device,
+            None => {
+                signals::end_at_once()?;
+                opened = self.source.open()?;
+                &opened
+            }
+        };
+        let device = Counted::new(device);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
         let options = CheckOptions {
             threads: self.threads,
@@ -62,6 +74,9 @@ impl Run<'_> {
             report.found.sort_unstable();
         }
         self.find_paths(&mut report, &device);
+        if let Some(snapshot) = self.snapshot {
+            snapshot.verify()?;
+        }
         let counts = device.counts();
         let cost = Cost {
             elapsed: started.elapsed(),
@@ -72,9 +87,13 @@ impl Run<'_> {
         };
         let outcome = self.outcome(&report);
         if self.json {
-            let value = json::report(&report, &cost, &self.source.name(), outcome.code());
+            let mut value = json::report(&report, &cost, &self.source.name(), outcome.code());
+            value["snapshot"] = self.snapshot.map_or(Value::Null, |snapshot| snapshot.about.json());
             writeln!(out, "{value:#}")?;
         } else {
+            if let Some(snapshot) = self.snapshot {
+                writeln!(out, "{}", snapshot.about)?;
+            }
             human::write(out, &report, &cost, human::Style { verbose: self.verbose })?;
             if report.verdict() == Verdict::Damaged && outcome == Outcome::CLEAN {
                 // Whoever reads both should not have to wonder.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use floe_blockdev::image::{self, Format, ImageError, ImageOptions};
+use floe_blockdev::image::{self, Format, ImageError, ImageOptions, Opened};
 use floe_blockdev::{
     FileDevice, PartitionTable, ReadBlocks, Use, Window, WritableFile, WriteBlocks, uses_of,
 };
@@ -82,12 +82,24 @@ impl Source {
     /// Opens the device for reading, cut to the offset or partition. Images in other formats are the
     /// disks in them.
     pub(crate) fn open(&self) -> anyhow::Result<Box<dyn ReadBlocks>> {
+        self.part(|options| image::open(&self.device, options))
+    }
+
+    /// Likewise, in `file`, which is a copy of the file that is named.
+    pub(crate) fn open_copy(&self, file: FileDevice) -> anyhow::Result<Box<dyn ReadBlocks>> {
+        self.part(|options| image::open_file(file, &self.device, options))
+    }
+
+    fn part(
+        &self,
+        open: impl FnOnce(&ImageOptions<'_>) -> Result<Opened, ImageError>,
+    ) -> anyhow::Result<Box<dyn ReadBlocks>> {
         let options = ImageOptions {
             format: self.format,
             scratch: std::env::temp_dir(),
             before_unpacking: &|format| not_raw::tell_unpacking(&self.name(), format),
         };
-        let opened = image::open(&self.device, &options).map_err(|error| self.explain(error))?;
+        let opened = open(&options).map_err(|error| self.explain(error))?;
         let device = opened.device;
         if let Some(number) = self.partition {
             let table =

@@ -19,6 +19,7 @@ mod estimate;
 mod exit;
 mod failure;
 mod not_raw;
+mod online;
 mod repair_run;
 mod sheet;
 mod signals;

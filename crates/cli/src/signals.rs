@@ -50,6 +50,28 @@ pub(crate) fn end_between_writes() -> anyhow::Result<Arc<Interrupt>> {
     Ok(interrupt)
 }
 
+/// A signal runs `cleanup`, on a thread of its own, and ends the program then.
+pub(crate) fn end_after(cleanup: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            cleanup();
+            std::process::exit(i32::from(CANCELLED));
+        }
+    });
+    Ok(())
+}
+
+/// For what must end by itself: signals change nothing.
+pub(crate) fn ignore() -> anyhow::Result<()> {
+    let seen = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS {
+        signal_hook::flag::register(signal, Arc::clone(&seen))
+            .context("cannot arrange for signals")?;
+    }
+    Ok(())
+}
+
 /// The signals to act on: not those that we were told to ignore (`nohup`, `command &`).
 fn wanted() -> Vec<i32> {
     let ignored = std::fs::read_to_string("/proc/self/status")

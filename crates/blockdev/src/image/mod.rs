@@ -26,7 +26,7 @@ mod vhd;
 mod vhdx;
 mod zstd;
 
-pub use open::{ImageOptions, Opened, fixed_vhd_bytes, format_of, open};
+pub use open::{ImageOptions, Opened, fixed_vhd_bytes, format_of, open, open_file};
 pub use qcow2::{BackingName, Qcow2};
 pub use vhd::Vhd;
 pub use vhdx::Vhdx;

@@ -40,6 +40,18 @@ pub fn open(path: &Path, options: &ImageOptions<'_>) -> Result<Opened, ImageErro
     Chain { options, seen: Vec::new() }.open(path, options.format)
 }
 
+/// Opens the disk in `file`, a copy of the file at `path`: backing files are looked for from there.
+///
+/// # Errors
+/// [`ImageError`] says what is wrong or not known.
+pub fn open_file(
+    file: FileDevice,
+    path: &Path,
+    options: &ImageOptions<'_>,
+) -> Result<Opened, ImageError> {
+    Chain { options, seen: Vec::new() }.disk_in(file, path, options.format)
+}
+
 /// What the file or block device at `path` is.
 ///
 /// # Errors
@@ -62,7 +74,15 @@ struct Chain<'a> {
 
 impl Chain<'_> {
     fn open(&mut self, path: &Path, given: Option<Format>) -> Result<Opened, ImageError> {
-        let file = FileDevice::open(path)?;
+        self.disk_in(FileDevice::open(path)?, path, given)
+    }
+
+    fn disk_in(
+        &mut self,
+        file: FileDevice,
+        path: &Path,
+        given: Option<Format>,
+    ) -> Result<Opened, ImageError> {
         let metadata = fs::metadata(path).map_err(|source| OpenError::new(path, source))?;
         let number = (metadata.dev(), metadata.ino());
         if self.seen.contains(&number) {

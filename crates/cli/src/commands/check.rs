@@ -10,6 +10,7 @@ use floe_check::problem::Severity;
 use crate::check_run::Run;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
+use crate::online::{self, OnlineArgs, Snapshot};
 
 /// Check a file system and report what is wrong.
 ///
@@ -40,6 +41,8 @@ pub(crate) struct Args {
     /// Check even if the device is mounted or otherwise in use
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    online: OnlineArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -63,8 +66,11 @@ impl From<FailOn> for Severity {
 
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
-        let in_use =
-            self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
+        let snapshot =
+            if self.online.online { Some(online::take(&self.source, &self.online)?) } else { None };
+        // A snapshot is nobody else's.
+        let in_use = snapshot.is_none()
+            && self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
@@ -76,7 +82,15 @@ impl Args {
             tolerated: &[],
             in_use,
             front: None,
+            snapshot: snapshot.as_ref(),
         };
-        run.run(out)
+        let outcome = run.run(out)?;
+        match snapshot.map(Snapshot::remove) {
+            Some(Err(error)) => {
+                eprintln!("floe: {error:#}");
+                Ok(Outcome { failed: true, ..outcome })
+            }
+            _ => Ok(outcome),
+        }
     }
 }

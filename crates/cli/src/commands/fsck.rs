@@ -428,6 +428,7 @@ impl Fsck<'_> {
             tolerated: if no { TOLERATED_BY_N } else { &[] },
             in_use,
             front: Some(front),
+            snapshot: None,
         };
         let outcome = run.run(out)?;
         if self.mode == Mode::Look && outcome.damaged {

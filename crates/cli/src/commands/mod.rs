@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::Subcommand;
 
 use crate::exit::Outcome;
+use crate::online::freeze::{HOLDER, HolderArgs};
 
 pub(crate) mod check;
 pub(crate) mod dump;
@@ -35,6 +36,9 @@ pub(crate) enum Command {
     Problems(problems::Args),
     /// Say what a condition means and what a repair does about it
     Explain(explain::Args),
+    /// Freeze a file system for `floe check --online`, and thaw it whatever happens
+    #[command(name = HOLDER, hide = true)]
+    HoldFreeze(HolderArgs),
 }
 
 impl Command {
@@ -49,6 +53,7 @@ impl Command {
             Self::Dump(args) => args.run(out),
             Self::Problems(args) => args.run(out),
             Self::Explain(args) => args.run(out),
+            Self::HoldFreeze(args) => args.run(),
         }
     }
 }

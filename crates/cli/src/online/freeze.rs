@@ -1,0 +1,168 @@
+//! Stopping all writers of a file system for a moment, and letting them go on whatever happens.
+//!
+//! A frozen file system that nobody thaws takes the whole system down, so the freeze belongs to a
+//! process of its own, the *holder*: it freezes, waits to be told, and thaws. It also thaws when its
+//! time is up, and when the check dies in any way, for then the pipe between them closes. It has a
+//! process group of its own and takes no signals that ask it to end. Should the holder itself be
+//! killed, the check thaws.
+//!
+//! fsfreeze(8) of util-linux makes the system call, for which a program would need unsafe code.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::command;
+use crate::exit::Outcome;
+use crate::signals;
+
+/// The name of the holder's command, which is not for people.
+pub(crate) const HOLDER: &str = "hold-freeze";
+
+/// The holder's command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HolderArgs {
+    mount_point: PathBuf,
+    limit_seconds: u64,
+}
+
+/// A file system whose writers wait, until this is thawed or goes.
+pub(super) struct Freeze {
+    point: PathBuf,
+    holder: Child,
+    /// Closing it makes the holder thaw.
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+    since: Instant,
+}
+
+impl Freeze {
+    /// Freezes what is mounted at `point`, for at most `limit`. What is dirty is written out before,
+    /// so that writers wait for less.
+    pub(super) fn new(point: &Path, limit: Duration) -> anyhow::Result<Self> {
+        let folder = File::open(point).with_context(|| point.display().to_string())?;
+        rustix::fs::syncfs(&folder).with_context(|| point.display().to_string())?;
+        drop(folder);
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let mut holder = Command::new(program)
+            // Under another name it would be e2fsck.
+            .arg0("floe")
+            .arg(HOLDER)
+            .arg(point)
+            .arg(limit.as_secs().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .context("cannot start the process that freezes and thaws")?;
+        let since = Instant::now();
+        let (to, from) = (holder.stdin.take(), holder.stdout.take());
+        let from = BufReader::new(from.context("the holder has no output")?);
+        let mut freeze = Self { point: point.to_owned(), holder, to, from, since };
+        match freeze.hear().as_str() {
+            "frozen" => Ok(freeze),
+            "" => bail!("the process that freezes {} ended", point.display()),
+            said => bail!("{} cannot be frozen: {said}", point.display()),
+        }
+    }
+
+    /// Lets writers go on, and says how long they waited; fails if they went on before that, so that
+    /// what was done in the meantime is worth nothing.
+    pub(super) fn thaw(mut self) -> anyhow::Result<Duration> {
+        if let Some(to) = &mut self.to {
+            // If nobody reads, the answer below is empty.
+            let _ = to.write_all(b"thaw\n");
+        }
+        let said = self.hear();
+        let waited = self.since.elapsed();
+        match said.as_str() {
+            "thawed" => Ok(waited),
+            "late" => bail!(
+                "the snapshot took so long that {} was thawed before it was done, so it was given up; \
+                 --freeze-limit lets writers wait longer",
+                self.point.display()
+            ),
+            said => bail!("{} was thawed too early, so the snapshot was given up {said}", {
+                self.point.display()
+            }),
+        }
+    }
+
+    /// A line of the holder; empty when it is gone.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        let _ = self.from.read_line(&mut line);
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Freeze {
+    fn drop(&mut self) {
+        self.to = None;
+        let ended = self.holder.wait();
+        // Its last act is to thaw. If it did not get there, we do.
+        if !ended.is_ok_and(|status| status.success())
+            && let Err(error) = unfreeze(&self.point)
+        {
+            eprintln!("floe: {error:#}");
+        }
+    }
+}
+
+fn unfreeze(point: &Path) -> anyhow::Result<()> {
+    let path = point.to_string_lossy();
+    command::run("fsfreeze", &["--unfreeze", &path]).map(drop)
+}
+
+impl HolderArgs {
+    /// Freezes, waits, thaws. Nothing that is printed here may stop it: nobody may be listening.
+    pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        signals::ignore()?;
+        let mut out = io::stdout();
+        let mut say = |line: &str| {
+            let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+        };
+        let path = self.mount_point.to_string_lossy().into_owned();
+        if let Err(error) = command::run("fsfreeze", &["--freeze", &path]) {
+            say(&format!("{error:#}").replace('\n', " "));
+            // Nothing is frozen by us: somebody else's freeze is none of our business.
+            return Ok(Outcome::CLEAN);
+        }
+        say("frozen");
+        let in_time = wait(Duration::from_secs(self.limit_seconds));
+        let thawed = unfreeze(&self.mount_point);
+        match (&thawed, in_time) {
+            (Ok(()), true) => say("thawed"),
+            (Ok(()), false) => say("late"),
+            (Err(error), _) => say(&format!("({error:#})").replace('\n', " ")),
+        }
+        thawed.map(|()| Outcome::CLEAN)
+    }
+}
+
+/// Waits for a word or the end of standard input; `false` if the time was up first.
+fn wait(limit: Duration) -> bool {
+    let until = Instant::now() + limit;
+    let input = io::stdin();
+    loop {
+        let rest = until.saturating_duration_since(Instant::now());
+        let Ok(timeout) = Timespec::try_from(rest) else { return false };
+        let mut one = [PollFd::new(&input, PollFlags::IN)];
+        match poll(&mut one, Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => {
+                let _ = input.lock().read(&mut [0; 16]);
+                return true;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            // Better too early than never.
+            Err(_) => return true,
+        }
+    }
+}

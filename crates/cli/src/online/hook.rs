@@ -1,0 +1,56 @@
+//! Snapshots by a command of the user's: a storage array, a cloud, a hypervisor.
+//!
+//! The command runs twice, in a shell. With `FLOE_ACTION=create` it makes a snapshot and prints the
+//! path of a device or image file as the last line of its output; with `FLOE_ACTION=drop` it removes
+//! what `FLOE_SNAPSHOT` names. `FLOE_MOUNT_POINT` and `FLOE_DEVICE` say of what.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use super::command;
+use super::freeze::Freeze;
+use super::teardown::Teardown;
+use super::{Mounted, Snapshot};
+use crate::device::Source;
+
+/// A snapshot that `line` makes; `freeze`: writers wait meanwhile, at most that long.
+pub(super) fn snapshot(
+    mounted: &Mounted,
+    line: &str,
+    freeze: Option<Duration>,
+) -> anyhow::Result<Snapshot> {
+    let prepared = |action: &str| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", line]).env("FLOE_ACTION", action).stdin(Stdio::null());
+        command.env("FLOE_MOUNT_POINT", &mounted.point).env("FLOE_DEVICE", &mounted.device);
+        // What it says on standard error is for the user.
+        command.stderr(Stdio::inherit()).process_group(0);
+        command
+    };
+    let make = || {
+        let frozen = freeze.map(|limit| Freeze::new(&mounted.point, limit)).transpose()?;
+        let said = command::output(prepared("create"), line);
+        // First of all.
+        let frozen = frozen.map(Freeze::thaw).transpose();
+        let said = said?;
+        let path = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+        let Some(path) = path.map(str::to_owned) else {
+            bail!("\"{line}\" printed no path of a snapshot");
+        };
+        let mut removal = prepared("drop");
+        removal.env("FLOE_SNAPSHOT", &path);
+        let name = line.to_owned();
+        let remove =
+            move || command::output(removal, &name).map(drop).context("the snapshot may be left");
+        Ok(((path, frozen), Box::new(remove) as _))
+    };
+    let ((path, frozen), teardown) = Teardown::after(make)?;
+    // Only now, so that a snapshot that is worth nothing is dropped.
+    let about = mounted.about("command", frozen?);
+    let device = Source::whole(Path::new(&path)).open()?;
+    Ok(Snapshot { about, device, teardown, verdict_counts: Box::new(|| Ok(())) })
+}
