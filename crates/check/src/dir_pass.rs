@@ -213,6 +213,8 @@ pub struct Room {
     pub salvaged: Vec<u8>,
     /// Names of one block.
     pub names: NameSet,
+    /// Inodes that the entries of one block name, without directories.
+    pub targets: Vec<InodeNr>,
 }
 
 /// Reads and checks all directories.

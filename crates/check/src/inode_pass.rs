@@ -8,6 +8,7 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 use crate::checks;
 use crate::checks::inode_block::TableBlock;
 pub use crate::checks::inode_block::TableContext;
+use crate::checks::plain_inodes::{self, PlainInodes};
 use crate::evidence::claims::Claims;
 use crate::evidence::column::Column;
 use crate::evidence::dirs::Dirs;
@@ -90,6 +91,8 @@ pub struct Buffers {
     pub(crate) region: checks::xattrs::Region,
     /// Anything else of one block.
     pub block: Vec<u8>,
+    /// Blocks of plain inodes that are not claimed yet: the next ones are often adjacent.
+    pub pending: BlockRun,
     rows: Rows,
 }
 
@@ -155,13 +158,19 @@ pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
 
 /// Reads and checks all inodes.
 pub fn run(volume: &Volume<'_>, pool: &Pool) -> InodeEvidence {
+    let plain = PlainInodes::of(volume);
     pool.run(&table_parts(volume), |evidence: &mut InodeEvidence, part| {
-        scan_part(volume, *part, evidence);
+        scan_part(volume, plain.as_ref(), *part, evidence);
     })
 }
 
 /// Reads one part of a table and checks its inodes.
-fn scan_part(volume: &Volume<'_>, part: TablePart, evidence: &mut InodeEvidence) {
+fn scan_part(
+    volume: &Volume<'_>,
+    plain: Option<&PlainInodes<'_>>,
+    part: TablePart,
+    evidence: &mut InodeEvidence,
+) {
     let mut table = std::mem::take(&mut evidence.buffers.table);
     let mut rows = std::mem::take(&mut evidence.buffers.rows);
     rows.facts.clear();
@@ -177,7 +186,14 @@ fn scan_part(volume: &Volume<'_>, part: TablePart, evidence: &mut InodeEvidence)
             rows.facts[at as usize] = Facts::default().with_bad();
             return;
         };
-        if let Some(inode) = Inode::decode(raw) {
+        if let (Some(rules), Ok(raw)) = (plain, raw.try_into())
+            && let Some(inode) = rules.judge(number, raw)
+        {
+            any = true;
+            rows.facts[at as usize] = inode.facts();
+            rows.links[at as usize] = inode.links();
+            inode.note(rules, evidence);
+        } else if let Some(inode) = Inode::decode(raw) {
             let cx = InodeCx { volume, number, inode: &inode };
             let of_inode = checks::inodes::check(&cx, context, evidence);
             if of_inode.is_used() {
@@ -187,6 +203,7 @@ fn scan_part(volume: &Volume<'_>, part: TablePart, evidence: &mut InodeEvidence)
             }
         }
     });
+    plain_inodes::claim_pending(volume, evidence);
     if any {
         let index = part.group.0 * chunks_per_group(volume.geometry.inodes_per_group)
             + part.first / CHUNK_INODES;

@@ -119,6 +119,7 @@ fn passes<'d>(
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     volume.orphans = orphans;
+    volume.shortcuts = options.shortcuts;
     found.merge(of_volume);
     if let Some(problem) = checks::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });

@@ -38,6 +38,8 @@ pub struct Volume<'d> {
     pub bad_table_blocks: Vec<BlockNr>,
     /// Groups whose descriptors fail their checksums; sorted.
     pub distrusted: Vec<GroupNr>,
+    /// See [`crate::CheckOptions::shortcuts`].
+    pub shortcuts: bool,
 }
 
 impl<'d> Volume<'d> {
@@ -60,6 +62,7 @@ impl<'d> Volume<'d> {
             used_backup,
             bad_table_blocks: Vec::new(),
             distrusted,
+            shortcuts: true,
         };
         (volume, found)
     }

@@ -64,6 +64,7 @@ impl Run<'_> {
             journal: self.journal,
             external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
             now_seconds: now_seconds(),
+            ..CheckOptions::default()
         };
         let mut report = match floe_check::check(&device, &options) {
             Ok(report) => report,

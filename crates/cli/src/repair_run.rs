@@ -175,6 +175,7 @@ impl RepairRun<'_> {
                 journal: JournalUse::Replay,
                 external_journal: journal,
                 now_seconds: clock::now().now_seconds,
+                ..CheckOptions::default()
             },
             clock_believed: clock::now().believed,
             random: random()?,

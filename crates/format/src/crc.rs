@@ -1,11 +1,14 @@
 //! The two checksums of ext4: crc32c (metadata_csum, jbd2) and crc16 (gdt_csum).
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 /// A crc32c that goes on from `crc`, as the kernel's `ext4_chksum` and `jbd2_chksum`: no inversion
 /// before or after. The usual start is `u32::MAX`.
-#[inline]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
-    // The crate inverts before and after, as the usual definition does; undo both.
-    !crc32c::crc32c_append(!crc, bytes)
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(crc));
+    digest.update(bytes);
+    // The crate inverts at the end, as the usual definition does: undo it. The sum has 32 bits.
+    !(digest.finalize() as u32)
 }
 
 /// A big-endian CRC-32 (polynomial 0x04c11db7, most significant bit first, no inversion), as the
@@ -61,6 +64,105 @@ pub fn crc16(crc: u16, bytes: &[u8]) -> u16 {
     })
 }
 
+/// The polynomial of crc32c, reflected.
+const CRC32C_POLY: u32 = 0x82f6_3b78;
+
+/// Goes on over `len` zero bytes.
+const fn over_zeroes(mut crc: u32, len: usize) -> u32 {
+    let mut bits = 8 * len;
+    while bits > 0 {
+        crc = if crc & 1 == 0 { crc >> 1 } else { (crc >> 1) ^ CRC32C_POLY };
+        bits -= 1;
+    }
+    crc
+}
+
+/// What a byte that `len` zero bytes follow leaves in the crc32c, for every value of the byte. A
+/// checksum is linear: what a value leaves is what its bits leave.
+const fn byte_effects(len: usize) -> [u32; 256] {
+    let mut effects = [0; 256];
+    let mut value = 1usize;
+    while value < 256 {
+        let lowest = value & value.wrapping_neg();
+        effects[value] = if value == lowest {
+            over_zeroes(value as u32, len + 1)
+        } else {
+            effects[lowest] ^ effects[value ^ lowest]
+        };
+        value += 1;
+    }
+    effects
+}
+
+/// The effect of two bytes in the middle of what a crc32c is over, where they have to count as zero
+/// although they are not: to take them out costs less than to feed the checksum in pieces.
+#[derive(Debug)]
+pub(crate) struct ZeroedBytes {
+    first: [u32; 256],
+    second: [u32; 256],
+}
+
+impl ZeroedBytes {
+    /// Two bytes, the first of which is the first of the last `from_end` bytes (at least 2).
+    pub(crate) const fn new(from_end: usize) -> Self {
+        Self { first: byte_effects(from_end - 1), second: byte_effects(from_end - 2) }
+    }
+
+    /// By what the checksum over both as they are differs from that over zeroes.
+    #[inline]
+    pub(crate) fn effect(&self, bytes: u16) -> u32 {
+        let [first, second] = bytes.to_le_bytes();
+        self.first[usize::from(first)] ^ self.second[usize::from(second)]
+    }
+}
+
+/// A crc32c over a word of eight bytes and then a fixed number of bytes, without what a checksum of
+/// any length from any start costs beside the bytes.
+pub(crate) struct WordThenBytes {
+    /// The effect of each byte of the word.
+    word: [[u32; 256]; 8],
+    /// By what a start of all ones differs from a start of zero.
+    ones: u32,
+    len: usize,
+}
+
+impl WordThenBytes {
+    /// For `len` bytes behind the word.
+    pub(crate) const fn new(len: usize) -> Self {
+        let mut word = [[0; 256]; 8];
+        let mut at = 0;
+        while at < 8 {
+            word[at] = byte_effects(7 - at + len);
+            at += 1;
+        }
+        Self { word, ones: over_zeroes(u32::MAX, len), len }
+    }
+
+    /// What the word leaves, as if the bytes were zero.
+    #[inline]
+    fn of_word(&self, crc: u32, word: u64) -> u32 {
+        let word = (word ^ u64::from(crc)).to_le_bytes();
+        word.iter().zip(&self.word).fold(0, |sum, (&byte, table)| sum ^ table[usize::from(byte)])
+    }
+
+    /// [`crc32c`] over both, of which `bytes` has the length that this was made for.
+    #[inline]
+    pub(crate) fn crc(&self, crc: u32, word: u64, bytes: &[u8]) -> u32 {
+        debug_assert_eq!(bytes.len(), self.len);
+        // The crate starts from all ones and inverts at the end.
+        self.of_word(crc, word) ^ self.ones ^ !crc_fast::crc32_iscsi(bytes)
+    }
+}
+
+/// A word of eight bytes alone.
+static WORD: WordThenBytes = WordThenBytes::new(0);
+
+/// [`crc32c`] over eight bytes.
+#[inline]
+fn crc32c_word(crc: u32, word: u64) -> u32 {
+    WORD.of_word(crc, word)
+}
+
 /// The crc32c that all metadata checksums of one file system start from: `s_checksum_seed`, or
 /// the crc32c of the UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,15 +173,20 @@ impl Seed {
     /// itself, its extent nodes and its directory blocks.
     #[inline]
     pub fn of_inode(self, inode: crate::InodeNr, generation: u32) -> u32 {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&inode.0.to_le_bytes());
-        bytes[4..].copy_from_slice(&generation.to_le_bytes());
-        crc32c(self.0, &bytes)
+        crc32c_word(self.0, Self::word_of(inode, generation))
+    }
+
+    /// The number and the generation of an inode as the word that goes before its bytes.
+    #[inline]
+    pub(crate) fn word_of(inode: crate::InodeNr, generation: u32) -> u64 {
+        u64::from(inode.0) | u64::from(generation) << 32
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -88,6 +195,36 @@ mod tests {
         assert_eq!(!crc32c(u32::MAX, b"123456789"), 0xe306_9283);
         assert_eq!(crc16(0, b"123456789"), 0xbb3d);
         assert_eq!(crc32_be(u32::MAX, b"123456789"), 0x0376_e6e7);
+    }
+
+    proptest! {
+        #[test]
+        fn a_word_counts_like_its_bytes(crc: u32, word: u64) {
+            prop_assert_eq!(crc32c_word(crc, word), crc32c(crc, &word.to_le_bytes()));
+        }
+
+        #[test]
+        fn a_word_and_bytes_count_like_one_after_the_other(
+            crc: u32,
+            word: u64,
+            bytes in proptest::collection::vec(any::<u8>(), 256),
+        ) {
+            let expected = crc32c(crc32c(crc, &word.to_le_bytes()), &bytes);
+            prop_assert_eq!(WordThenBytes::new(256).crc(crc, word, &bytes), expected);
+        }
+
+        #[test]
+        fn bytes_are_taken_out(
+            crc: u32,
+            mut bytes in proptest::collection::vec(any::<u8>(), 256),
+            at in 0usize..=254,
+        ) {
+            let pair = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            let effect = ZeroedBytes::new(256 - at).effect(pair);
+            let whole = crc32c(crc, &bytes);
+            bytes[at..at + 2].fill(0);
+            prop_assert_eq!(whole ^ effect, crc32c(crc, &bytes));
+        }
     }
 
     #[test]

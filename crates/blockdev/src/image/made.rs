@@ -173,7 +173,7 @@ const VHDX_ITEMS: usize = VHDX_METADATA + 65536;
 /// Counts the checksum of a part of a VHDX image anew.
 pub(super) fn sign_vhdx(image: &mut [u8], at: usize, len: usize) {
     image[at + 4..at + 8].fill(0);
-    let sum = crc32c::crc32c(&image[at..at + len]);
+    let sum = !floe_format::crc::crc32c(u32::MAX, &image[at..at + len]);
     image[at + 4..at + 8].copy_from_slice(&sum.to_le_bytes());
 }
 

@@ -19,7 +19,7 @@ use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::entry_rules::accept;
-use super::{dirent_salvage, dot_entries, htree};
+use super::{dirent_salvage, dot_entries, htree, plain_entries};
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::dirs::DirFlags;
 use crate::evidence::inode_facts::Facts;
@@ -76,6 +76,9 @@ struct Frame {
 
 /// Checks one block that was read.
 pub fn check_block(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) {
+    if plain_entries::check(cx, block, evidence) {
+        return;
+    }
     let index = htree::begin(cx, block);
     let frame = frame(cx, block, index.is_leaf());
     let before = evidence.found.0.len();

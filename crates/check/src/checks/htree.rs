@@ -167,7 +167,18 @@ impl LeafHashes {
     /// Adds the name of an entry.
     #[inline]
     pub fn add(&mut self, cx: &DirCx<'_>, block: &DirBlock<'_>, entry: &DirEntry<'_>) {
-        let Some(version) = self.version else { return };
+        if let Some(version) = self.version {
+            self.add_hash(version, cx, block, entry);
+        }
+    }
+
+    fn add_hash(
+        &mut self,
+        version: HashVersion,
+        cx: &DirCx<'_>,
+        block: &DirBlock<'_>,
+        entry: &DirEntry<'_>,
+    ) {
         let hash = if version == HashVersion::SipHash {
             // Nobody can compute it without the key; the entry carries it.
             entry.stored_hash().map(|(hash, _)| hash & !1)

@@ -13,7 +13,7 @@ use floe_format::features::{Compat, RoCompat};
 
 use super::connectivity::DirTree;
 use crate::dir_pass::{DirCx, DirEvidence};
-use crate::evidence::inode_facts::Facts;
+use crate::evidence::inode_facts::{Facts, FactsChunk};
 use crate::evidence::inode_reader::InodeReader;
 use crate::problem::{Findings, Problem, Sink};
 
@@ -38,12 +38,7 @@ pub fn check(cx: &DirCx<'_>, evidence: &DirEvidence, tree: &DirTree, pool: &Pool
         let mut reader = InodeReader::default();
         for index in first..first + UNIT {
             let Some((start, chunk)) = cx.facts.chunk(index) else { continue };
-            for (at, (facts, stored)) in (start.0..).zip(chunk.facts.iter().zip(chunk.links.iter()))
-            {
-                if facts.is_used() && !facts.is_bad() {
-                    judge.inode(InodeNr(at), facts, stored, &mut reader, found);
-                }
-            }
+            judge.chunk(start, chunk, &mut reader, found);
         }
     })
 }
@@ -57,6 +52,46 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
+    /// Judges the inodes of a chunk, the first of which is `start`.
+    fn chunk(
+        &self,
+        start: InodeNr,
+        chunk: &FactsChunk,
+        reader: &mut InodeReader,
+        found: &mut impl Sink,
+    ) {
+        let mut judge = |at: usize, facts: Facts, stored: u16| {
+            if facts.is_used() && !facts.is_bad() {
+                // A chunk has few inodes, whose numbers fit.
+                self.inode(InodeNr(start.0 + at as u32), facts, stored, reader, found);
+            }
+        };
+        let Some(unusual) = chunk.unusual() else {
+            let places = chunk.facts.iter().zip(chunk.links.iter());
+            return places.enumerate().for_each(|(at, (facts, stored))| judge(at, facts, stored));
+        };
+        let len = chunk.facts.len();
+        let mut each = |from: usize, to: usize| {
+            for at in from..to {
+                if let (Some(facts), Some(stored)) = (chunk.facts.get(at), chunk.links.get(at)) {
+                    judge(at, facts, stored);
+                }
+            }
+        };
+        // Between the others are files that say they have one link, like nearly all: many at once.
+        let mut next = 0;
+        for place in unusual.chain([len]) {
+            let run = place.saturating_sub(next);
+            if run > 0 && !self.evidence.links.all_one(InodeNr(start.0 + next as u32), run) {
+                each(next, place);
+            }
+            if place >= next && place < len {
+                each(place, place + 1);
+            }
+            next = next.max(place + 1);
+        }
+    }
+
     #[inline]
     fn inode(
         &self,

@@ -30,6 +30,8 @@ pub mod mmp;
 pub mod orphan_file;
 pub mod orphans;
 pub mod paths;
+pub mod plain_entries;
+pub mod plain_inodes;
 pub mod quota;
 pub mod reserved_inodes;
 pub mod resize_inode;

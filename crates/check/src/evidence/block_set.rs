@@ -60,7 +60,7 @@ pub struct BlockSet {
 
 /// The bits of a word that `from..to` covers, both counted from the word's first bit, `from < 64`.
 #[inline]
-const fn word_mask(from: u64, to: u64) -> u64 {
+pub(crate) const fn word_mask(from: u64, to: u64) -> u64 {
     let upper = if to >= 64 { u64::MAX } else { (1 << to) - 1 };
     upper & (u64::MAX << from)
 }

@@ -20,10 +20,14 @@ impl<T: Copy + Eq> Column<T> {
     /// Packs at most 65,535 values.
     pub fn pack(values: &[T]) -> Self {
         let dense = || Self::Dense(values.into());
-        let (Some(usual), Ok(len)) = (majority(values), u16::try_from(values.len())) else {
+        let differ = |usual: T| values.iter().filter(|&&value| value != usual).count();
+        // What is in the middle is nearly always what is nearly everywhere.
+        let guess = values.get(values.len() / 2).map(|&usual| (usual, differ(usual)));
+        let guess = guess.filter(|(_, others)| others * 2 <= values.len());
+        let usual = guess.or_else(|| majority(values).map(|usual| (usual, differ(usual))));
+        let (Some((usual, others)), Ok(len)) = (usual, u16::try_from(values.len())) else {
             return dense();
         };
-        let others = values.iter().filter(|&&value| value != usual).count();
         // Searching costs more than indexing: be sparse only where it saves much.
         if others * size_of::<(u16, T)>() * 2 > size_of_val(values) {
             return dense();
@@ -43,9 +47,30 @@ impl<T: Copy + Eq> Column<T> {
                 }
                 // In range, so it fits.
                 let found = others.binary_search_by_key(&(at as u16), |&(place, _)| place);
-                Some(found.map_or(*usual, |found| others[found].1))
+                Some(found.ok().and_then(|found| others.get(found)).map_or(*usual, |other| other.1))
             }
         }
+    }
+
+    /// The value of nearly all places, and the others, if there is such a value.
+    pub fn usual(&self) -> Option<(T, &[(u16, T)])> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Sparse { usual, others, .. } => Some((*usual, others)),
+        }
+    }
+
+    /// Number of places.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Dense(values) => values.len(),
+            Self::Sparse { len, .. } => usize::from(*len),
+        }
+    }
+
+    /// Whether there is no place.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// All values in order.

@@ -110,6 +110,27 @@ pub struct FactsChunk {
     pub links: Column<u16>,
 }
 
+impl FactsChunk {
+    /// Where nearly all inodes are files in use with one link: the places of the others, ascending,
+    /// some of them twice. `None` elsewhere.
+    pub fn unusual(&self) -> Option<impl Iterator<Item = usize>> {
+        let ((facts, others), (links, other_links)) = (self.facts.usual()?, self.links.usual()?);
+        if !facts.is_plain_used() || facts.is_dir() || links != 1 {
+            return None;
+        }
+        let mut facts = others.iter().map(|&(place, _)| place).peekable();
+        let mut links = other_links.iter().map(|&(place, _)| place).peekable();
+        Some(std::iter::from_fn(move || {
+            let from_facts = match (facts.peek(), links.peek()) {
+                (Some(fact), Some(link)) => fact <= link,
+                (fact, _) => fact.is_some(),
+            };
+            let next = if from_facts { facts.next() } else { links.next() };
+            next.map(usize::from)
+        }))
+    }
+}
+
 /// The facts of all inodes: chunks of [`CHUNK_INODES`], in order; absent where none is in use.
 #[derive(Debug, Default)]
 pub struct InodeFacts {
@@ -191,6 +212,39 @@ impl InodeFacts {
     }
 }
 
+/// Looks up facts of inodes that mostly lie near each other: a directory's files were made together.
+#[derive(Debug)]
+pub struct FactsCursor<'a> {
+    all: &'a InodeFacts,
+    /// First inode of the chunk at hand.
+    first: u32,
+    chunk: Option<&'a Column<Facts>>,
+}
+
+impl<'a> FactsCursor<'a> {
+    /// A cursor that is nowhere yet.
+    pub const fn new(all: &'a InodeFacts) -> Self {
+        Self { all, first: 0, chunk: None }
+    }
+
+    /// As [`InodeFacts::get`].
+    #[inline]
+    pub fn get(&mut self, inode: InodeNr) -> Facts {
+        let at = inode.0.wrapping_sub(self.first) as usize;
+        match self.chunk.and_then(|chunk| chunk.get(at)) {
+            Some(facts) => facts,
+            None => self.move_to(inode),
+        }
+    }
+
+    fn move_to(&mut self, inode: InodeNr) -> Facts {
+        let Some((chunk, at)) = self.all.slot(inode) else { return Facts::default() };
+        let Some((first, chunk)) = self.all.chunk(chunk) else { return Facts::default() };
+        (self.first, self.chunk) = (first.0, Some(&chunk.facts));
+        chunk.facts.get(at).unwrap_or_default()
+    }
+}
+
 /// The chunks one worker made, each with its index.
 #[derive(Debug, Default)]
 pub struct FactsParts(pub Vec<(u32, FactsChunk)>);
@@ -205,6 +259,23 @@ impl Accumulator for FactsParts {
 mod laws {
     use super::*;
     use floe_format::ext::inode::FileType;
+
+    #[test]
+    fn what_is_unusual_is_found_once_or_twice() {
+        let file = Facts::used(Some(FileType::Regular));
+        let (mut facts, mut links) = ([file; 100], [1; 100]);
+        facts[7] = Facts::used(Some(FileType::Directory));
+        facts[9] = Facts::default();
+        (links[3], links[7]) = (2, 2);
+        let chunk = FactsChunk { facts: Column::pack(&facts), links: Column::pack(&links) };
+        let mut places: Vec<_> = chunk.unusual().unwrap().collect();
+        assert!(places.is_sorted());
+        places.dedup();
+        assert_eq!(places, [3, 7, 9]);
+        let dirs = [Facts::used(Some(FileType::Directory)); 100];
+        let chunk = FactsChunk { facts: Column::pack(&dirs), links: Column::pack(&[1; 100]) };
+        assert!(chunk.unusual().is_none());
+    }
 
     /// A chunk of two inodes, the second in use.
     fn chunk(links: u16) -> FactsChunk {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use floe_exec::Accumulator;
 use floe_format::InodeNr;
 
+use super::block_set::word_mask;
+
 use super::link_counter::{LinkCounter, map_bytes};
 
 /// Inodes of a chunk of counters.
@@ -25,6 +27,34 @@ enum Counters {
         more: Vec<(u16, u16)>,
     },
     Counts(Box<[u16; CHUNK]>),
+}
+
+/// The words that hold the bits `from..to`, each with the mask of those of its bits.
+fn masks(from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
+    (from / 64..to.div_ceil(64)).map(move |index| {
+        let start = index * 64;
+        let (first, end) = (from.saturating_sub(start), to - start);
+        (index, word_mask(first as u64, end.min(64) as u64))
+    })
+}
+
+/// Whether the bits `from..to` are all set.
+fn bits_set(words: &[u64], from: usize, to: usize) -> bool {
+    masks(from, to).all(|(index, mask)| words.get(index).is_some_and(|word| word & mask == mask))
+}
+
+/// Whether none of the bits `from..to` is set.
+fn bits_clear(words: &[u64], from: usize, to: usize) -> bool {
+    masks(from, to).all(|(index, mask)| words.get(index).is_some_and(|word| word & mask == 0))
+}
+
+/// Sets the bits `from..to`.
+fn set_bits(words: &mut [u64], from: usize, to: usize) {
+    for (index, mask) in masks(from, to) {
+        if let Some(word) = words.get_mut(index) {
+            *word |= mask;
+        }
+    }
 }
 
 /// Counted links. What does not fit in 16 bits goes to a map.
@@ -49,6 +79,21 @@ impl Counters {
                 }
                 let found = more.binary_search_by_key(&(at as u16), |&(place, _)| place);
                 bit + found.map_or(0, |found| more[found].1)
+            }
+        }
+    }
+
+    /// Whether each of the counters `from..to` is 1.
+    fn all_one(&self, from: usize, to: usize) -> bool {
+        match self {
+            Self::None => from >= to,
+            Self::Counts(counts) => {
+                counts.get(from..to).is_some_and(|counts| counts.iter().all(|&count| count == 1))
+            }
+            Self::Bits { one, more } => {
+                let first = more.partition_point(|&(place, _)| usize::from(place) < from);
+                let alone = more.get(first).is_none_or(|&(place, _)| usize::from(place) >= to);
+                alone && bits_set(&one[..], from, to)
             }
         }
     }
@@ -104,6 +149,44 @@ impl LinkCounts {
         if self.chunks[index].add(at, 1) {
             *self.over.entry(inode.0).or_default() += 1 << 16;
         }
+    }
+
+    /// Adds one link to each of some inodes; fast where they are in order and have no link yet.
+    pub fn add_all(&mut self, inodes: &[InodeNr]) {
+        let mut rest = inodes;
+        while let Some(&first) = rest.first() {
+            let (index, at) = (first.0 as usize / CHUNK, first.0 as usize % CHUNK);
+            // How many follow each other in the chunk.
+            let run = rest.iter().zip(first.0..).take_while(|(inode, next)| inode.0 == *next);
+            let run = run.count().min(CHUNK - at);
+            let (now, later) = rest.split_at(run.max(1));
+            let one = match self.chunks.get_mut(index) {
+                Some(Counters::Bits { one, .. }) => Some(one),
+                _ => None,
+            };
+            match one {
+                Some(one) if bits_clear(&one[..], at, at + run) => {
+                    set_bits(&mut one[..], at, at + run)
+                }
+                _ => now.iter().for_each(|&inode| self.add(inode)),
+            }
+            rest = later;
+        }
+    }
+
+    /// Whether each of `len` inodes from `first` on has exactly one link.
+    pub fn all_one(&self, first: InodeNr, len: usize) -> bool {
+        let mut at = first.0 as usize;
+        let end = at + len;
+        // A counter that went round is not seen in the chunks.
+        let mut all = self.over.is_empty();
+        while all && at < end {
+            let stop = end.min(at - at % CHUNK + CHUNK);
+            let (from, to) = (at % CHUNK, at % CHUNK + (stop - at));
+            all = self.chunks.get(at / CHUNK).is_some_and(|chunk| chunk.all_one(from, to));
+            at = stop;
+        }
+        all
     }
 
     /// The links counted for an inode.
@@ -214,6 +297,21 @@ mod tests {
             };
             let (mut counts, other) = (fill(&left), fill(&right));
             counts.merge(other);
+            // In runs, over links that some have already.
+            let lists = [(5..300).collect::<Vec<_>>(), (290..2600).collect(), left.clone()];
+            for list in lists {
+                let list: Vec<_> = list.into_iter().map(InodeNr).collect();
+                counts.add_all(&list);
+                for inode in list {
+                    *map.entry(inode.0).or_insert(0u64) += 1;
+                }
+            }
+            for first in [0, 1, 63, 64, 700, 2040] {
+                for len in [0, 1, 2, 63, 64, 65, 600] {
+                    let each = (first..first + len).all(|inode| map.get(&inode) == Some(&1));
+                    prop_assert_eq!(counts.all_one(InodeNr(first), len as usize), each);
+                }
+            }
             for inode in 0..2700 {
                 prop_assert_eq!(counts.get(InodeNr(inode)), map.get(&inode).copied().unwrap_or(0));
             }

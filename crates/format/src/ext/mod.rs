@@ -12,6 +12,7 @@ pub mod htree;
 pub mod indirect;
 pub mod inline_data;
 pub mod inode;
+pub mod inode256;
 pub mod jbd2;
 pub mod mmp;
 pub mod orphan_file;

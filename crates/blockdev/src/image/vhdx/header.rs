@@ -4,6 +4,7 @@
 use crate::ReadBlocks;
 use crate::image::bytes::{le16, le32, le64, take};
 use crate::image::{Format, ImageError};
+use floe_format::crc::crc32c;
 
 pub(in crate::image) const MAGIC: &[u8; 8] = b"vhdxfile";
 const HEADER_OFFSETS: [u64; 2] = [64 << 10, 128 << 10];
@@ -87,7 +88,7 @@ pub(super) fn log_place(file: &dyn ReadBlocks) -> Result<LogPlace, ImageError> {
 pub(super) fn is_signed(bytes: &[u8], signature: &[u8; 4]) -> bool {
     let Some((head, rest)) = bytes.split_first_chunk::<8>() else { return false };
     let counted = [&signature[..], &[0; 4]].concat();
-    let counted = crc32c::crc32c_append(crc32c::crc32c(&counted), rest);
+    let counted = !crc32c(crc32c(u32::MAX, &counted), rest);
     head.starts_with(signature) && le32::<4, 8>(head) == counted
 }
 

@@ -1,0 +1,140 @@
+//! The plain case of a directory block: entries that are all in order, in a directory that is neither
+//! encrypted nor casefolded nor the root. It is judged in one go, without the general path.
+//! Reads: the block, and what the inode pass knows of the inodes it names.
+//! Keeps: what `checks/dirents.rs` would keep: links of files, parents of directories, the target of
+//! `..`, the range of hashes of a leaf.
+//! Emits: nothing. A block that is not plain leaves nothing here and goes the general path.
+
+use floe_format::InodeNr;
+use floe_format::ext::dirent::{DirCursor, DirEntry, DirTail, MIN_REC_LEN, TAIL_SIZE};
+use floe_format::ext::inode::FileType;
+
+use super::dirents::{DirBlock, Position};
+use super::htree::{self, LeafHashes, Role};
+use crate::dir_pass::{DirCx, DirEvidence};
+use crate::evidence::dirs::DirFlags;
+use crate::evidence::inode_facts::{Facts, FactsCursor};
+use crate::evidence::name_set::scan_name;
+
+/// Notes what a block leaves if it is plain; `false`, and nothing noted, if it is not.
+pub fn check(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) -> bool {
+    let role = htree::begin(cx, block);
+    let usual = cx.volume.shortcuts
+        && cx.filetype
+        && block.dir != InodeNr::ROOT
+        && matches!(role, Role::Linear | Role::Leaf)
+        && DirFlags::INDEXED.contains(block.flags);
+    if !usual {
+        return false;
+    }
+    let Some(end) = entries_end(cx, block) else { return false };
+    let mut targets = std::mem::take(&mut evidence.room.targets);
+    targets.clear();
+    let (named, dotdots) = (evidence.named.len(), evidence.dotdots.len());
+    let mut hashes = role.leaf_hashes(cx, block);
+    let entries = check_entries(cx, block, end, &mut targets, &mut hashes, evidence);
+    match entries {
+        Some(entries) => {
+            evidence.entries += entries;
+            evidence.links.add_all(&targets);
+            role.finish(cx, block, hashes, evidence);
+        }
+        None => {
+            evidence.named.truncate(named);
+            evidence.dotdots.truncate(dotdots);
+        }
+    }
+    evidence.room.targets = targets;
+    entries.is_some()
+}
+
+/// Where the entries of a block end; `None` unless its checksum is where it should be, and right.
+fn entries_end(cx: &DirCx<'_>, block: &DirBlock<'_>) -> Option<usize> {
+    let len = block.bytes.len();
+    if !cx.metadata_csum {
+        return Some(len);
+    }
+    let seed = cx.volume.seed.of_inode(block.dir, block.generation);
+    (DirTail::checksum_ok(seed, block.bytes) == Some(true)).then(|| len.saturating_sub(TAIL_SIZE))
+}
+
+/// Judges all entries and collects what they lead to; returns how many stay, without `.` and `..`.
+/// `None` at the first one that is not plain.
+fn check_entries(
+    cx: &DirCx<'_>,
+    block: &DirBlock<'_>,
+    end: usize,
+    targets: &mut Vec<InodeNr>,
+    hashes: &mut LeafHashes,
+    evidence: &mut DirEvidence,
+) -> Option<u64> {
+    let mut facts_of = FactsCursor::new(cx.facts);
+    let mut position = Position::of(block);
+    let mut entries = 0;
+    let directory = Facts::used(Some(FileType::Directory));
+    evidence.room.names.begin(block.bytes.len());
+    for entry in DirCursor::new(block.bytes).ending_at(end) {
+        let entry = entry.ok()?;
+        let at = position;
+        position = at.next();
+        match at {
+            Position::Dot => dot_is_plain(block, &entry).then_some(())?,
+            Position::Dotdot => {
+                let plain = dotdot_is_plain(&entry)
+                    && facts_of.get(entry.inode) == directory
+                    && !cx.is_illegal(entry.inode);
+                plain.then_some(())?;
+                evidence.dotdots.push((block.rank, entry.inode));
+            }
+            Position::Other if !entry.in_use() => {}
+            Position::Other => {
+                let facts = facts_of.get(entry.inode);
+                // Of a type that the entry has, too, and nothing else is known of it.
+                let plain = facts == Facts::used(FileType::of_entry(entry.file_type))
+                    && entry.file_type != 0
+                    && entry.inode != block.dir
+                    && entry.inode != InodeNr::ROOT
+                    && !matches!(entry.name, b"" | b"." | b"..")
+                    && !cx.is_illegal(entry.inode);
+                plain.then_some(())?;
+                name_is_new(block, &entry, evidence).then_some(())?;
+                hashes.add(cx, block, &entry);
+                entries += 1;
+                if facts == directory {
+                    // Each directory has a rank.
+                    evidence.named.push((cx.index.get(entry.inode)?, block.rank));
+                } else {
+                    targets.push(entry.inode);
+                }
+            }
+        }
+    }
+    // A `..` that never came is a finding.
+    (position != Position::Dotdot).then_some(entries)
+}
+
+/// Whether the first entry of a directory is in order.
+fn dot_is_plain(block: &DirBlock<'_>, entry: &DirEntry<'_>) -> bool {
+    entry.inode == block.dir
+        && entry.name == b"."
+        && entry.record.get(9) == Some(&0)
+        && entry.file_type == FileType::Directory as u8
+        && entry.rec_len <= 2 * MIN_REC_LEN
+}
+
+/// Whether the second entry of a directory is in order, but for the inode that it names.
+fn dotdot_is_plain(entry: &DirEntry<'_>) -> bool {
+    entry.in_use()
+        && entry.name == b".."
+        && entry.record.get(10) == Some(&0)
+        && entry.file_type == FileType::Directory as u8
+}
+
+/// Whether a name has only bytes that a name may have, and is not met for the second time.
+#[inline]
+fn name_is_new(block: &DirBlock<'_>, entry: &DirEntry<'_>, evidence: &mut DirEvidence) -> bool {
+    let at = entry.offset as usize + floe_format::ext::dirent::HEADER_SIZE;
+    let scan = scan_name(block.bytes, at, entry.name.len());
+    // Whether the names are the same is for the general path to find out.
+    !scan.illegal && evidence.room.names.insert(scan.hash, entry.offset, |_| true).is_none()
+}

@@ -1,0 +1,228 @@
+//! The plain case: a file or directory of a few extents in its inode, without attributes, in the way
+//! that nearly all are. It is judged in one go, and what it leaves is noted without the general path.
+//! Reads: the inode.  Keeps: claims, directory runs, totals; the caller keeps type and links.
+//! Emits: nothing. An inode that is not plain in every way that is tested here may be sound or not:
+//! `checks/inodes.rs` says. A plain one leaves exactly what it would leave there
+//! (`tests/plain_inodes.rs`).
+
+use floe_format::ext::extent::{Extent, ExtentNode, MAX_INIT_LEN};
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::inode256::Inode256;
+use floe_format::ext::superblock::OS_LINUX;
+use floe_format::ext::xattr;
+use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::{BlockRun, InodeNr};
+
+use crate::evidence::dirs::{DirFlags, DirInfo, DirRun};
+use crate::evidence::inode_facts::Facts;
+use crate::inode_pass::InodeEvidence;
+use crate::volume::Volume;
+
+/// Extents that fit in an inode.
+const IN_INODE: u16 = 4;
+
+/// Flags that no check asks for.
+const HARMLESS: InodeFlags = InodeFlags::SYNC
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR);
+
+/// What makes an inode of one file system plain.
+#[derive(Clone, Copy)]
+pub struct PlainInodes<'v> {
+    volume: &'v Volume<'v>,
+    with_checksums: bool,
+    /// Flags that a plain directory may have besides those of a file.
+    dir_flags: InodeFlags,
+    /// Sectors of 512 bytes in a block.
+    sectors_per_block: u64,
+    /// `log2` of the block size.
+    block_bits: u32,
+    /// The last logical block that a directory may have.
+    dir_limit: u64,
+    /// First block that a file may have; blocks from `blocks_end` on are outside.
+    blocks_start: u64,
+    blocks_end: u64,
+    /// Inodes above the reserved ones that have a role.
+    with_role: [u32; 2],
+}
+
+/// A plain inode: what it leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainInode<'a> {
+    inode: Inode256<'a>,
+    number: InodeNr,
+    is_dir: bool,
+    blocks: u64,
+    fragments: u64,
+}
+
+impl<'v> PlainInodes<'v> {
+    /// The rules of a file system; `None` where every inode needs the general path.
+    pub fn of(volume: &'v Volume<'v>) -> Option<Self> {
+        let geometry = &volume.geometry;
+        let sb = &volume.superblock;
+        let usual = volume.shortcuts
+            && geometry.inode_size == 256
+            && geometry.cluster_bits == 0
+            && volume.has_incompat(Incompat::EXTENTS)
+            && !volume.has_ro_compat(RoCompat::QUOTA)
+            && sb.creator_os == OS_LINUX
+            && volume.orphans.is_empty();
+        let indexed = volume.has_compat(Compat::DIR_INDEX);
+        usual.then_some(Self {
+            volume,
+            with_checksums: volume.features().metadata_csum(),
+            dir_flags: if indexed { InodeFlags::INDEX } else { InodeFlags::empty() },
+            sectors_per_block: u64::from(geometry.block_size / 512),
+            block_bits: geometry.block_size.trailing_zeros(),
+            // 2 GiB, the limit without large_dir, is plenty for a plain one.
+            dir_limit: 1 << (21 - sb.log_block_size.min(20)),
+            // Block 0 is nobody's, whatever the first data block.
+            blocks_start: geometry.first_data_block.0.max(1),
+            blocks_end: geometry.blocks_count,
+            with_role: [sb.orphan_file_inum, sb.prj_quota_inum],
+        })
+    }
+
+    /// The inode, if it is plain.
+    #[inline]
+    pub fn judge<'a>(&self, number: InodeNr, raw: &'a [u8; 256]) -> Option<PlainInode<'a>> {
+        let inode = Inode256::new(raw);
+        let is_dir = match FileType::of_mode(inode.mode()) {
+            Some(FileType::Regular) => false,
+            Some(FileType::Directory) => true,
+            _ => return None,
+        };
+        let allowed = if is_dir { HARMLESS.union(self.dir_flags) } else { HARMLESS };
+        let plain = inode.links_count() != 0
+            && InodeFlags::from_bits_retain(inode.flags()).difference(allowed)
+                == InodeFlags::EXTENTS
+            && inode.rarely_set() == 0
+            && inode.size_lo() < 1 << 31
+            && matches!(inode.extra_isize(), 28 | 32)
+            && inode.word_behind_extra() != xattr::MAGIC
+            && !inode.extra_times().into_iter().any(doubtful_time)
+            && !self.volume.geometry.is_reserved(number)
+            && !self.with_role.contains(&number.0);
+        if !plain {
+            return None;
+        }
+        let (blocks, fragments) = self.judge_extents(&inode, is_dir)?;
+        let sound = u64::from(inode.blocks_lo()) == blocks * self.sectors_per_block
+            && (!self.with_checksums || inode.checksum_ok(self.volume.seed, number));
+        sound.then_some(PlainInode { inode, number, is_dir, blocks, fragments })
+    }
+
+    /// Blocks and fragments of an inode, if its extents and its size are in order.
+    #[inline]
+    fn judge_extents(&self, inode: &Inode256<'_>, is_dir: bool) -> Option<(u64, u64)> {
+        let root = ExtentNode::new(inode.block())?;
+        let header = root.header();
+        if !root.header_ok() || header.depth != 0 || header.entries > IN_INODE {
+            return None;
+        }
+        let (mut blocks, mut fragments) = (0, 0);
+        let (mut floor, mut written_end, mut adjacent) = (0, 0, 0);
+        for at in 0..header.entries {
+            let Extent { logical, run, unwritten } = root.extent(at);
+            let inside = run.start.0 >= self.blocks_start && run.end().0 <= self.blocks_end;
+            let in_place =
+                if is_dir { logical.0 == floor && !unwritten } else { logical.0 >= floor };
+            if run.len_blocks == 0 || !inside || !in_place {
+                return None;
+            }
+            blocks += run.len_blocks;
+            fragments += u64::from(run.start.0 != adjacent);
+            adjacent = run.end().0;
+            floor = logical.0 + run.len_blocks;
+            if !unwritten {
+                written_end = floor;
+            }
+        }
+        let size = u64::from(inode.size_lo());
+        let size_fits = if is_dir {
+            size == floor << self.block_bits && floor != 0 && floor <= self.dir_limit
+        } else {
+            // The last written block may be partly behind the end, as e2fsck has it.
+            size >= written_end.saturating_sub(1) << self.block_bits
+        };
+        size_fits.then_some((blocks, fragments))
+    }
+}
+
+/// Claims the blocks of plain inodes that were not claimed yet.
+pub fn claim_pending(volume: &Volume<'_>, evidence: &mut InodeEvidence) {
+    let run = std::mem::take(&mut evidence.buffers.pending);
+    evidence.claims.claim(&volume.geometry, run);
+}
+
+/// Whether the extra word of a timestamp needs a closer look (`checks/inode_times.rs`).
+#[inline]
+fn doubtful_time(extra: u32) -> bool {
+    extra & 3 == 3 || extra >= 4_000_000_000
+}
+
+impl PlainInode<'_> {
+    /// `i_links_count`.
+    #[inline]
+    pub fn links(&self) -> u16 {
+        self.inode.links_count()
+    }
+
+    /// What later passes must know of it.
+    #[inline]
+    pub fn facts(&self) -> Facts {
+        Facts::used(Some(if self.is_dir { FileType::Directory } else { FileType::Regular }))
+    }
+
+    /// Notes what the inode leaves.
+    #[inline]
+    pub fn note(&self, rules: &PlainInodes<'_>, evidence: &mut InodeEvidence) {
+        let file_type = if self.is_dir { FileType::Directory } else { FileType::Regular };
+        let totals = &mut evidence.totals;
+        totals.inodes_used += 1;
+        totals.by_type[file_type as usize] += 1;
+        totals.blocks_mapped += self.blocks;
+        totals.fragments += self.fragments;
+        let Some(root) = ExtentNode::new(self.inode.block()) else { return };
+        for at in 0..root.header().entries {
+            let extent = root.extent(at);
+            if evidence.buffers.pending.end() == extent.run.start {
+                evidence.buffers.pending.len_blocks += extent.run.len_blocks;
+            } else {
+                claim_pending(rules.volume, evidence);
+                evidence.buffers.pending = extent.run;
+            }
+            if self.is_dir {
+                self.note_dir_run(&extent, evidence);
+            }
+        }
+        if self.is_dir {
+            // A directory without holes: as many blocks as its size says.
+            let size_blocks = self.inode.size_lo() >> rules.block_bits;
+            evidence.dirs.infos.push(DirInfo { inode: self.number, size_blocks });
+        }
+    }
+
+    fn note_dir_run(&self, extent: &Extent, evidence: &mut InodeEvidence) {
+        let BlockRun { start, len_blocks } = extent.run;
+        let mut flags = DirFlags::default();
+        let indexed = InodeFlags::from_bits_retain(self.inode.flags()).contains(InodeFlags::INDEX);
+        flags.set(DirFlags::INDEXED, indexed);
+        evidence.dirs.runs.push(DirRun {
+            block: start,
+            dir: self.number,
+            generation: self.inode.generation(),
+            // Below the limit of a directory; an extent has at most 32,768 blocks.
+            logical: extent.logical.0 as u32,
+            len_blocks: (len_blocks as u16).min(MAX_INIT_LEN),
+            flags,
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! An inode of 256 bytes, the usual size, read in place: for the path that most inodes of a check take.
+
+use crate::InodeNr;
+use crate::crc::{Seed, WordThenBytes, ZeroedBytes};
+use crate::layout::le;
+
+/// The bytes of an inode of 256 bytes. Fields are read where they lie, at the offsets of
+/// [`super::inode::InodeBase`] and [`super::inode::InodeExtra`].
+#[derive(Clone, Copy, Debug)]
+pub struct Inode256<'a> {
+    raw: &'a [u8; 256],
+}
+
+/// The checksum of an inode's number, generation and bytes.
+static CHECKSUM: WordThenBytes = WordThenBytes::new(256);
+/// What the bytes of the checksum, which count as zero, have to be taken out of it for.
+static CHECKSUM_BYTES: [ZeroedBytes; 2] =
+    [ZeroedBytes::new(256 - 0x7c), ZeroedBytes::new(256 - 0x82)];
+
+impl<'a> Inode256<'a> {
+    /// Looks at `raw` as an inode.
+    #[inline]
+    pub const fn new(raw: &'a [u8; 256]) -> Self {
+        Self { raw }
+    }
+
+    /// `i_mode`.
+    #[inline]
+    pub fn mode(&self) -> u16 {
+        le::<u16, 0x00, 256>(self.raw)
+    }
+
+    /// `i_size`, low half.
+    #[inline]
+    pub fn size_lo(&self) -> u32 {
+        le::<u32, 0x04, 256>(self.raw)
+    }
+
+    /// `i_links_count`.
+    #[inline]
+    pub fn links_count(&self) -> u16 {
+        le::<u16, 0x1a, 256>(self.raw)
+    }
+
+    /// `i_blocks`, low half.
+    #[inline]
+    pub fn blocks_lo(&self) -> u32 {
+        le::<u32, 0x1c, 256>(self.raw)
+    }
+
+    /// `i_flags`.
+    #[inline]
+    pub fn flags(&self) -> u32 {
+        le::<u32, 0x20, 256>(self.raw)
+    }
+
+    /// `i_block`.
+    #[inline]
+    pub fn block(&self) -> &'a [u8; 60] {
+        self.raw[0x28..].first_chunk().unwrap_or(&[0; 60])
+    }
+
+    /// `i_generation`.
+    #[inline]
+    pub fn generation(&self) -> u32 {
+        le::<u32, 0x64, 256>(self.raw)
+    }
+
+    /// All bits that are set in `i_dtime`, `i_file_acl`, the upper half of `i_size`, `i_faddr`, and
+    /// the upper halves of `i_blocks` and `i_file_acl`: zero in most inodes in use.
+    #[inline]
+    pub fn rarely_set(&self) -> u32 {
+        le::<u32, 0x14, 256>(self.raw)
+            | le::<u32, 0x68, 256>(self.raw)
+            | le::<u32, 0x6c, 256>(self.raw)
+            | le::<u32, 0x70, 256>(self.raw)
+            | le::<u32, 0x74, 256>(self.raw)
+    }
+
+    /// `i_extra_isize`.
+    #[inline]
+    pub fn extra_isize(&self) -> u16 {
+        le::<u16, 0x80, 256>(self.raw)
+    }
+
+    /// The extra words of `i_ctime`, `i_mtime`, `i_atime` and `i_crtime`. With less than 24 bytes of
+    /// extra fields some of them are something else.
+    #[inline]
+    pub fn extra_times(&self) -> [u32; 4] {
+        [
+            le::<u32, 0x84, 256>(self.raw),
+            le::<u32, 0x88, 256>(self.raw),
+            le::<u32, 0x8c, 256>(self.raw),
+            le::<u32, 0x94, 256>(self.raw),
+        ]
+    }
+
+    /// The word behind the extra fields, where attributes have their magic; 0 past the end.
+    #[inline]
+    pub fn word_behind_extra(&self) -> u32 {
+        let at = 128 + usize::from(self.extra_isize());
+        crate::layout::le32_at(self.raw, at).unwrap_or(0)
+    }
+
+    /// Whether the checksum fits, both halves of it: there must be 4 bytes of extra fields.
+    #[inline]
+    pub fn checksum_ok(&self, seed: Seed, inode: InodeNr) -> bool {
+        let (low, high) = (le::<u16, 0x7c, 256>(self.raw), le::<u16, 0x82, 256>(self.raw));
+        let word = Seed::word_of(inode, self.generation());
+        let with_stored = CHECKSUM.crc(seed.0, word, self.raw);
+        let [of_low, of_high] = &CHECKSUM_BYTES;
+        with_stored ^ of_low.effect(low) ^ of_high.effect(high)
+            == u32::from(low) | u32::from(high) << 16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ext::inode::{Inode, write_checksum};
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_general_inode(
+            mut bytes in proptest::collection::vec(any::<u8>(), 256),
+            extra in 0u16..=128,
+            seed: u32,
+            number: u32,
+            right: bool,
+        ) {
+            bytes[0x80..0x82].copy_from_slice(&extra.max(4).to_le_bytes());
+            let (seed, number) = (Seed(seed), InodeNr(number));
+            if right {
+                write_checksum(&mut bytes, seed, number).unwrap();
+            }
+            let one = Inode256::new(bytes.first_chunk().unwrap());
+            let other = Inode::decode(&bytes).unwrap();
+            let base = &other.base;
+            prop_assert_eq!((one.mode(), one.size_lo(), one.links_count()), (base.mode, base.size_lo, base.links_count));
+            prop_assert_eq!((one.blocks_lo(), one.flags(), one.generation()), (base.blocks_lo, base.flags, base.generation));
+            prop_assert_eq!(one.block(), &base.block);
+            let extra = &other.extra;
+            prop_assert_eq!(one.extra_isize(), extra.extra_isize);
+            prop_assert_eq!(one.extra_times(), [extra.ctime_extra, extra.mtime_extra, extra.atime_extra, extra.crtime_extra]);
+            let word = other.xattr_area().first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+            prop_assert_eq!(one.word_behind_extra(), word);
+            let rarely = [base.dtime, base.file_acl_lo, base.size_high, base.faddr, base.blocks_high.into(), base.file_acl_high.into()];
+            prop_assert_eq!(one.rarely_set() == 0, rarely == [0; 6]);
+            prop_assert_eq!(one.checksum_ok(seed, number), other.checksum_ok(seed, number));
+            prop_assert!(!right || one.checksum_ok(seed, number));
+        }
+    }
+}
