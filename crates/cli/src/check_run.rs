@@ -16,6 +16,7 @@ use crate::clock::now_seconds;
 use crate::device::Source;
 use crate::e2fsck::front::Front;
 use crate::exit::Outcome;
+use crate::monitor::Monitor;
 use crate::online::Snapshot;
 use crate::{failure, signals, usage};
 
@@ -40,6 +41,8 @@ pub(crate) struct Run<'a> {
     pub(crate) front: Option<&'a Front>,
     /// Check this instead of the device itself.
     pub(crate) snapshot: Option<&'a Snapshot>,
+    /// Who is told of the figures.
+    pub(crate) monitor: Option<&'a Monitor<'a>>,
 }
 
 impl Run<'_> {
@@ -86,6 +89,9 @@ impl Run<'_> {
             bytes_read: counts.bytes,
             peak_memory_bytes: usage::peak_memory_bytes(),
         };
+        if let Some(monitor) = self.monitor {
+            monitor.saw(&report, &cost, self.snapshot.map(|snapshot| &snapshot.about));
+        }
         let outcome = self.outcome(&report);
         if self.json {
             let mut value = json::report(&report, &cost, &self.source.name(), outcome.code());

@@ -18,6 +18,7 @@ mod e2fsck;
 mod estimate;
 mod exit;
 mod failure;
+mod monitor;
 mod not_raw;
 mod online;
 mod repair_run;

@@ -10,6 +10,7 @@ use floe_check::problem::Severity;
 use crate::check_run::Run;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
+use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
 
 /// Check a file system and report what is wrong.
@@ -43,6 +44,8 @@ pub(crate) struct Args {
     force: bool,
     #[command(flatten)]
     online: OnlineArgs,
+    #[command(flatten)]
+    monitor: MonitorArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -66,6 +69,12 @@ impl From<FailOn> for Severity {
 
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let monitor = Monitor::new(&self.monitor);
+        let result = self.check(&monitor, out);
+        monitor.tell(self.source.name(), result)
+    }
+
+    fn check(&self, monitor: &Monitor<'_>, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let snapshot =
             if self.online.online { Some(online::take(&self.source, &self.online)?) } else { None };
         // A snapshot is nobody else's.
@@ -83,6 +92,7 @@ impl Args {
             in_use,
             front: None,
             snapshot: snapshot.as_ref(),
+            monitor: Some(monitor),
         };
         let outcome = run.run(out)?;
         match snapshot.map(Snapshot::remove) {

@@ -429,6 +429,7 @@ impl Fsck<'_> {
             in_use,
             front: Some(front),
             snapshot: None,
+            monitor: None,
         };
         let outcome = run.run(out)?;
         if self.mode == Mode::Look && outcome.damaged {

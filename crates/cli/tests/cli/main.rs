@@ -8,6 +8,7 @@ mod docs;
 mod fsck;
 mod fsck_differential;
 mod images;
+mod monitoring;
 mod online;
 mod repair;
 mod repair_undo;
