@@ -1,6 +1,6 @@
 # The two commands a newcomer needs. Everything else: `cargo xtask --help`.
 
-.PHONY: demo test fuzz tools clean
+.PHONY: demo test fuzz static install install-fsck deb tools clean
 
 # Builds Floe, makes a real ext4 image, damages copies of it, checks, previews, repairs, has e2fsck
 # confirm it, and undoes.
@@ -21,6 +21,38 @@ fuzz:
 	cargo xtask fuzz decode
 	cargo xtask fuzz check_image
 	cargo xtask fuzz repair_image
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+# One program without any library: for an initramfs, containers and old systems.
+STATIC_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
+STATIC := target/$(STATIC_TARGET)/release/floe
+PAGES := target/pages
+
+static:
+	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --package floe \
+	    --target $(STATIC_TARGET)
+	@echo $(STATIC)
+
+# Man pages and completions.
+$(PAGES): $(wildcard crates/cli/src/*.rs crates/cli/src/*/*.rs)
+	cargo run --quiet --locked --package floe --features generate -- generate $(PAGES)
+
+# The program, its man pages and completions.
+install: $(PAGES)
+	cargo build --release --locked --package floe
+	packaging/install.sh target/release/floe $(PAGES) "$(DESTDIR)" $(PREFIX)
+
+# Links that make the program the fsck.ext4 of the system, where no other is there.
+install-fsck:
+	packaging/fsck-links.sh "$(DESTDIR)" /sbin $(PREFIX)/bin/floe
+
+# Debian packages in target/debian: floe, and floe-fsck, which diverts fsck.ext4. Tested in a root of
+# their own.
+deb: static $(PAGES)
+	packaging/debian.sh $(STATIC) $(PAGES) $(VERSION) target/debian
+	packaging/test.sh target/debian
 
 clean:
 	cargo clean

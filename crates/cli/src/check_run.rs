@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::clock::now_seconds;
 use crate::device::Source;
-use crate::e2fsck::front::Front;
+use crate::e2fsck::front::{self, Front};
 use crate::exit::Outcome;
 use crate::monitor::Monitor;
 use crate::online::Snapshot;
@@ -53,7 +53,7 @@ impl Run<'_> {
         let device: &dyn ReadBlocks = match self.snapshot {
             Some(snapshot) => &snapshot.device,
             None => {
-                signals::end_at_once()?;
+                signals::end_at_once(front::cancel_code(self.front))?;
                 opened = self.source.open()?;
                 &opened
             }

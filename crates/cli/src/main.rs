@@ -18,6 +18,8 @@ mod e2fsck;
 mod estimate;
 mod exit;
 mod failure;
+#[cfg(feature = "generate")]
+mod generate;
 mod monitor;
 mod not_raw;
 mod online;

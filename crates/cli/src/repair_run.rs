@@ -20,12 +20,9 @@ use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedB
 
 use crate::clock;
 use crate::device::Source;
-use crate::e2fsck::front::Front;
+use crate::e2fsck::front::{self, Front};
 use crate::exit::Outcome;
 use crate::{failure, signals, undo_target, usage};
-
-/// The user ended it before anything was written.
-const CANCELLED: Outcome = Outcome { cancelled: true, ..Outcome::CLEAN };
 
 /// How to repair and how to say it.
 pub(crate) struct RepairRun<'a> {
@@ -69,7 +66,7 @@ impl RepairRun<'_> {
     ) -> anyhow::Result<Outcome> {
         let started = Instant::now();
         if self.dry_run || self.plan.is_some() {
-            signals::end_at_once()?;
+            signals::end_at_once(front::cancel_code(self.front))?;
             let device = Counted::new(self.source.open()?);
             let journal = self.external_journal.map(FileDevice::open).transpose()?;
             let journal = journal.as_ref().map(|device| device as &dyn ReadBlocks);
@@ -91,11 +88,11 @@ impl RepairRun<'_> {
             let account = Account::new(&staged, &device, self.source.name(), ending);
             return self.tell(account, &device, started, out);
         }
-        let interrupt = signals::end_between_writes()?;
+        let interrupt = signals::end_between_writes(front::cancel_code(self.front))?;
         let root = self.front.is_some_and(|front| front.root);
         let (device, fs_offset_bytes) = self.source.open_for_writing(root)?;
         if let Some(path) = self.undo {
-            let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };
+            let Ok(_hold) = interrupt.hold() else { return Ok(self.cancelled()) };
             undo_target::make_way(path, &*device).with_context(|| self.source.name())?;
         }
         let journal = self.open_journal()?;
@@ -250,6 +247,11 @@ impl RepairRun<'_> {
         Ok(outcome)
     }
 
+    /// The user ended it before anything was written.
+    fn cancelled(&self) -> Outcome {
+        Outcome { cancelled: front::cancel_code(self.front) != 0, ..Outcome::CLEAN }
+    }
+
     fn outcome(&self, repair: &Repair<'_>) -> Outcome {
         if let Some(front) = self.front {
             return front.outcome(repair, self.extras.journal_only);
@@ -270,9 +272,11 @@ impl RepairRun<'_> {
     ) -> anyhow::Result<Outcome> {
         let name = self.source.name();
         let (text, problems, outcome) = match stopped {
-            Stopped::Cancelled | Stopped::Planning(RepairError::Quit) => {
-                (format!("{name}: ended on request; nothing was written"), Vec::new(), CANCELLED)
-            }
+            Stopped::Cancelled | Stopped::Planning(RepairError::Quit) => (
+                format!("{name}: ended on request; nothing was written"),
+                Vec::new(),
+                self.cancelled(),
+            ),
             Stopped::Planning(RepairError::Check(error)) => {
                 let problems = problems_of(error);
                 let damaged = matches!(error, CheckError::Fatal { .. });

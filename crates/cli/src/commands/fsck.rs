@@ -14,7 +14,8 @@ use floe_blockdev::{Use, uses_of};
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse};
-use floe_format::ext::superblock::Superblock;
+use floe_exec::sync::Mutex;
+use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::Incompat;
 use floe_repair::policy::{Policy, Preen, Yes};
 use floe_repair::{BadBlocks, Extras};
@@ -29,6 +30,7 @@ use crate::e2fsck::front::Front;
 use crate::e2fsck::log::{Facts, Tee};
 use crate::e2fsck::options::Options;
 use crate::e2fsck::policy::Configured;
+use crate::e2fsck::progress::{self, Lines, Switch};
 use crate::e2fsck::summary::{self, Free};
 use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
 use crate::exit::Outcome;
@@ -105,6 +107,16 @@ pub(crate) fn run(
         eprintln!("{program}: {why}");
         Ok(Outcome::FAILED)
     };
+    // Signals may come as soon as somebody knows our number.
+    let (fd, shown) = match options.progress {
+        Some(fd) => (Some(fd.abs()), fd >= 0),
+        None => (None, false),
+    };
+    let switch = Switch::new(shown)?;
+    let channel = match fd.filter(|&fd| fd > 0).map(progress::open).transpose() {
+        Ok(channel) => channel,
+        Err(error) => return refused(format!("{error:#}")),
+    };
     let conf = match Conf::load() {
         Ok(conf) => conf,
         Err(why) => return refused(why),
@@ -124,7 +136,8 @@ pub(crate) fn run(
         ..Source::whole(&device)
     };
     let fsck = Fsck { program, mode: mode(&options), options, conf, device, source };
-    fsck.run(problem_log, &mut Tee { out, log })
+    let outputs = Outputs { problem_log, channel, switch };
+    fsck.run(outputs, &mut Tee { out, log })
 }
 
 fn mode(options: &Options) -> Mode {
@@ -176,6 +189,14 @@ struct Fsck<'a> {
     source: Source,
 }
 
+/// Where a run writes besides its output.
+struct Outputs {
+    problem_log: Option<File>,
+    /// The descriptor of -C.
+    channel: Option<File>,
+    switch: Switch,
+}
+
 /// Who uses the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Users {
@@ -196,7 +217,7 @@ struct CleanByItsRecords {
 }
 
 impl Fsck<'_> {
-    fn run(&self, problem_log: Option<File>, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    fn run(&self, outputs: Outputs, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let options = &self.options;
         let writes = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
         let asks = options.optimize_dirs
@@ -230,7 +251,7 @@ impl Fsck<'_> {
             let file = floe_blockdev::FileDevice::open(&self.device)?;
             file.forget(0, 0);
         }
-        let front = self.front(problem_log, users == Users::Root);
+        let front = self.front(outputs, users == Users::Root);
         let wanted = match self.bad_blocks(writes)? {
             Some(wanted) => Some(wanted),
             None if options.bad_blocks() => return Ok(Outcome::FAILED),
@@ -239,11 +260,13 @@ impl Fsck<'_> {
         if let Some(outcome) = self.skipped(&front, out)? {
             return Ok(outcome);
         }
+        front.tell(0.0);
         let outcome = if writes {
             self.repair(&front, self.extras(), wanted.as_ref(), out)?
         } else {
             self.check(&front, users == Users::Writing, out)?
         };
+        front.tell(1.0);
         self.afterwards(&front, outcome, out)?;
         Ok(outcome)
     }
@@ -288,29 +311,34 @@ impl Fsck<'_> {
         Ok(Users::Writing)
     }
 
-    fn front(&self, problem_log: Option<File>, root: bool) -> Front {
+    fn front(&self, outputs: Outputs, root: bool) -> Front {
+        let Outputs { problem_log, channel, switch } = outputs;
         let report_time = if self.conf.report_time { 2 } else { 0 };
+        let superblock = self.superblock();
+        // As e2fsck: by its label if it has one.
+        let label = superblock.as_ref().map(Superblock::label).filter(|label| !label.is_empty());
+        let label = label.map(|label| label.escape_debug().to_string());
+        let name = self.options.name.clone().or(label);
+        let has_errors = superblock.is_none_or(|sb| sb.state & STATE_ERROR != 0);
+        let name = name.unwrap_or_else(|| self.device.display().to_string());
+        let lines = channel.map(|channel| Mutex::new(Lines::new(channel, &name, switch)));
         Front {
-            name: self.options.name.clone().unwrap_or_else(|| self.label()),
+            name,
+            lines,
             brief: self.mode == Mode::Preen && !self.options.verbose,
             verbose: self.options.verbose || self.conf.report_verbose,
             timing: self.options.timing.max(report_time),
             conf: self.conf.clone(),
             problem_log: RefCell::new(problem_log),
             root,
+            may_cancel: self.conf.allow_cancellation && !has_errors,
         }
     }
 
-    /// What the file system is called in messages: as e2fsck, by its label if it has one.
-    fn label(&self) -> String {
-        let label = self.source.open().ok().and_then(|device| {
-            let reader = Reader::open(&device, None, None).ok()?;
-            Some(reader.superblock.label()).filter(|label| !label.is_empty())
-        });
-        match label {
-            Some(label) => label.escape_debug().to_string(),
-            None => self.device.display().to_string(),
-        }
+    /// The primary superblock, if it can be read.
+    fn superblock(&self) -> Option<Superblock> {
+        let device = self.source.open().ok()?;
+        Reader::open(&device, None, None).ok().map(|reader| reader.superblock)
     }
 
     /// What is done besides mending.

@@ -39,6 +39,10 @@ pub(crate) enum Command {
     /// Freeze a file system for `floe check --online`, and thaw it whatever happens
     #[command(name = HOLDER, hide = true)]
     HoldFreeze(HolderArgs),
+    /// Write man pages and completions
+    #[cfg(feature = "generate")]
+    #[command(hide = true)]
+    Generate(crate::generate::Args),
 }
 
 impl Command {
@@ -54,6 +58,8 @@ impl Command {
             Self::Problems(args) => args.run(out),
             Self::Explain(args) => args.run(out),
             Self::HoldFreeze(args) => args.run(),
+            #[cfg(feature = "generate")]
+            Self::Generate(args) => args.run(out),
         }
     }
 }

@@ -8,13 +8,16 @@ use std::time::Duration;
 use floe_check::Report;
 use floe_check::report::Cost;
 use floe_check::report::human::size;
+use floe_exec::sync::{Mutex, PoisonError};
 use floe_format::ext::superblock::STATE_VALID;
 use floe_repair::report::Account;
 use floe_repair::{Deed, Repair};
 
 use super::conf::Conf;
+use super::progress::Lines;
 use super::{brief, summary};
 use crate::exit::Outcome;
+use crate::signals;
 
 /// Findings whose repair e2fsck does not count as one: it does them in passing.
 const NO_REPAIRS: &[u32] = &[
@@ -39,9 +42,19 @@ pub(crate) struct Front {
     pub(crate) conf: Conf,
     /// Findings go there as JSON.
     pub(crate) problem_log: RefCell<Option<File>>,
+    /// Where -C says how far it is.
+    pub(crate) lines: Option<Mutex<Lines<File>>>,
     /// The file system is mounted read-only as the root: it is written all the same, and the system
     /// has to be restarted then.
     pub(crate) root: bool,
+    /// Whether a run that the user ends has exit code 0: `allow_cancellation`, where no errors are
+    /// noted.
+    pub(crate) may_cancel: bool,
+}
+
+/// The exit code of a run that the user ends.
+pub(crate) fn cancel_code(front: Option<&Front>) -> u8 {
+    if front.is_some_and(|front| front.may_cancel) { 0 } else { signals::CANCELLED }
 }
 
 impl Front {
@@ -62,6 +75,13 @@ impl Front {
             restart: self.root && done && !repair.deeds.is_empty(),
             damaged,
             ..Outcome::CLEAN
+        }
+    }
+
+    /// Says on the descriptor of -C how far the run is, from 0 to 1.
+    pub(crate) fn tell(&self, share: f64) {
+        if let Some(lines) = &self.lines {
+            lines.lock().unwrap_or_else(PoisonError::into_inner).tell(share);
         }
     }
 

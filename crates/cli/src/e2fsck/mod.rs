@@ -13,5 +13,6 @@ pub(crate) mod log;
 pub(crate) mod name;
 pub(crate) mod options;
 pub(crate) mod policy;
+pub(crate) mod progress;
 pub(crate) mod summary;
 pub(crate) mod table;

@@ -6,6 +6,7 @@ mod bad_input;
 mod commands;
 mod docs;
 mod fsck;
+mod fsck_callers;
 mod fsck_differential;
 mod images;
 mod monitoring;

@@ -1,0 +1,62 @@
+#!/bin/sh
+# debian.sh BINARY PAGES VERSION OUTPUT: makes two packages in OUTPUT. `floe` has the program, man pages,
+# completions and the hook for initramfs-tools. `floe-fsck` makes it the fsck.ext4 of the system: those of
+# e2fsprogs are diverted, and are back when the package is removed.
+set -eu
+
+binary=$1 pages=$2 version=$3 output=$4
+here=$(dirname "$0")
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+architecture=$(dpkg --print-architecture)
+
+control() { # PACKAGE DEPENDS, and a description on standard input
+    mkdir -p "$stage/$1/DEBIAN"
+    {
+        echo "Package: $1"
+        echo "Version: $version"
+        echo "Architecture: $architecture"
+        echo "Maintainer: Floe <floe@example.invalid>"
+        echo "Section: admin"
+        echo "Priority: optional"
+        [ -z "$2" ] || echo "Depends: $2"
+        cat
+    } >"$stage/$1/DEBIAN/control"
+}
+
+# A static program needs no library; any other is told by what it was linked to.
+depends=
+if readelf -d "$binary" 2>/dev/null | grep -q NEEDED; then
+    depends="libc6, libgcc-s1"
+fi
+
+sh "$here/install.sh" "$binary" "$pages" "$stage/floe" /usr
+find "$stage/floe/usr/share/man" -type f -exec gzip -9n {} +
+install -D -m 755 "$here/initramfs-hook" "$stage/floe/usr/share/initramfs-tools/hooks/floe"
+for licence in LICENSE-APACHE LICENSE-MIT; do
+    install -D -m 644 "$here/../$licence" "$stage/floe/usr/share/doc/floe/$licence"
+done
+install -D -m 644 "$here/../docs/e2fsck-options.md" "$stage/floe/usr/share/doc/floe/e2fsck-options.md"
+control floe "$depends" <<'END'
+Description: check and repair ext2, ext3 and ext4 file systems
+ Checks in parallel, shows a repair before it is made, proves it clean before
+ the first byte is written, and can undo it.
+END
+
+control floe-fsck "floe (= $version), e2fsprogs" <<'END'
+Description: use floe as fsck.ext2, fsck.ext3 and fsck.ext4
+ Links that make fsck(8), systemd and the initramfs run Floe. The programs of
+ e2fsprogs are kept as fsck.ext4.e2fsprogs and so on, and come back when this
+ package is removed. e2fsck itself stays what it is.
+END
+for script in preinst postinst prerm postrm; do
+    install -m 755 "$here/floe-fsck.$script" "$stage/floe-fsck/DEBIAN/$script"
+done
+mkdir -p "$stage/floe-fsck/usr/share/doc"
+ln -s floe "$stage/floe-fsck/usr/share/doc/floe-fsck"
+
+mkdir -p "$output"
+for package in floe floe-fsck; do
+    dpkg-deb --root-owner-group --build "$stage/$package" \
+        "$output/${package}_${version}_$architecture.deb"
+done
