@@ -35,14 +35,14 @@ impl ApplyPlan<'_> {
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let name = self.source.name();
         if self.dry_run {
-            signals::end_at_once(signals::CANCELLED)?;
+            signals::end_at_once()?;
             let device = self.source.open()?;
             let (header, _) = self.staged(&device).with_context(|| name.clone())?;
             writeln!(out, "{name}: the plan can be applied: {}", summary(&header))?;
             writeln!(out, "Nothing was changed.")?;
             return Ok(outcome(&header));
         }
-        let interrupt = signals::end_between_writes(signals::CANCELLED)?;
+        let interrupt = signals::end_between_writes()?;
         let (device, fs_offset_bytes) = self.source.open_for_writing(false)?;
         if let Some(path) = self.undo {
             let Ok(_hold) = interrupt.hold() else { return Ok(CANCELLED) };

@@ -53,7 +53,7 @@ impl Run<'_> {
         let device: &dyn ReadBlocks = match self.snapshot {
             Some(snapshot) => &snapshot.device,
             None => {
-                signals::end_at_once(front::cancel_code(self.front))?;
+                signals::end_at_once_with(front::cancel_code(self.front))?;
                 opened = self.source.open()?;
                 &opened
             }

@@ -66,7 +66,7 @@ impl RepairRun<'_> {
     ) -> anyhow::Result<Outcome> {
         let started = Instant::now();
         if self.dry_run || self.plan.is_some() {
-            signals::end_at_once(front::cancel_code(self.front))?;
+            signals::end_at_once_with(front::cancel_code(self.front))?;
             let device = Counted::new(self.source.open()?);
             let journal = self.external_journal.map(FileDevice::open).transpose()?;
             let journal = journal.as_ref().map(|device| device as &dyn ReadBlocks);
@@ -88,7 +88,7 @@ impl RepairRun<'_> {
             let account = Account::new(&staged, &device, self.source.name(), ending);
             return self.tell(account, &device, started, out);
         }
-        let interrupt = signals::end_between_writes(front::cancel_code(self.front))?;
+        let interrupt = signals::end_between_writes_with(front::cancel_code(self.front))?;
         let root = self.front.is_some_and(|front| front.root);
         let (device, fs_offset_bytes) = self.source.open_for_writing(root)?;
         if let Some(path) = self.undo {

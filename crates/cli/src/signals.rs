@@ -17,8 +17,13 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 /// The exit code of a run that the user ended.
 pub(crate) const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
 
-/// For what only reads: a signal ends the program at once, with that exit code. No thread is started.
-pub(crate) fn end_at_once(code: u8) -> anyhow::Result<()> {
+/// For what only reads: a signal ends the program at once. No thread is started.
+pub(crate) fn end_at_once() -> anyhow::Result<()> {
+    end_at_once_with(CANCELLED)
+}
+
+/// The same, with another exit code.
+pub(crate) fn end_at_once_with(code: u8) -> anyhow::Result<()> {
     let always = Arc::new(AtomicBool::new(true));
     for signal in wanted() {
         register_conditional_shutdown(signal, i32::from(code), Arc::clone(&always))
@@ -29,7 +34,12 @@ pub(crate) fn end_at_once(code: u8) -> anyhow::Result<()> {
 
 /// For what writes: a signal ends the program at once unless somebody holds the interrupt that is
 /// returned, and is only noted then.
-pub(crate) fn end_between_writes(code: u8) -> anyhow::Result<Arc<Interrupt>> {
+pub(crate) fn end_between_writes() -> anyhow::Result<Arc<Interrupt>> {
+    end_between_writes_with(CANCELLED)
+}
+
+/// The same, with another exit code.
+pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>> {
     let interrupt = Arc::new(Interrupt::new());
     let asked = Arc::clone(&interrupt);
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;

@@ -53,7 +53,7 @@ impl Args {
             return self.show(&file, &*device, &name, out);
         }
         self.refuse_users(&name)?;
-        let interrupt = signals::end_between_writes(signals::CANCELLED)?;
+        let interrupt = signals::end_between_writes()?;
         let (device, _) = source.open_for_writing(false)?;
         match self.judge(&file, &*device, &name)? {
             Standing::Untouched => {

@@ -37,7 +37,11 @@ pub(crate) const FLAGS: &[Flag] = &[
     with(b'b', "superblock", "use the superblock in this block, a backup"),
     with(b'B', "blocksize", "look for superblocks of this block size only"),
     flag(b'c', "look for bad blocks and list them; twice: by writing, too"),
-    with(b'C', "fd", "say how far it is on this file descriptor; 0: as a bar; negative: on SIGUSR1"),
+    with(
+        b'C',
+        "fd",
+        "say how far it is on this file descriptor; 0: as a bar; negative: on SIGUSR1",
+    ),
     flag(b'd', "taken and ignored: -v says what there is to say"),
     flag(b'D', "write all directories anew, sorted and indexed"),
     with(b'E', "options", "extended options, separated by commas"),
