@@ -8,6 +8,7 @@ mod docs;
 mod fsck;
 mod fsck_callers;
 mod fsck_differential;
+mod fsck_options;
 mod images;
 mod monitoring;
 mod online;

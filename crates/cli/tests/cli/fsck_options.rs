@@ -1,0 +1,254 @@
+//! What single options of e2fsck's command line do.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use floe_testkit::{Image, build, tool};
+
+use super::{Fsck, Ran, image};
+
+/// A block of the profile `ext4-1k` that is free.
+const FREE: u64 = 7000;
+
+fn run(options: &[&str], image: &Image) -> Ran {
+    Fsck::new("fsck.ext4").run(options, image.path(), &[("E2FSCK_CONFIG", "/dev/null")])
+}
+
+/// What another program says of an image.
+fn says(program: &str, arguments: &[&str], image: &Path) -> String {
+    let output = tool::command(program).args(arguments).arg(image).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The list of bad blocks, as dumpe2fs reads it.
+fn listed(image: &Image) -> Vec<u64> {
+    let text = says("dumpe2fs", &["-b"], image.path());
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+/// Both think that it is sound.
+fn is_sound(image: &Image) {
+    let theirs = tool::command("e2fsck").arg("-fn").arg(image.path()).output().unwrap();
+    assert_eq!(theirs.status.code(), Some(0), "{}", String::from_utf8_lossy(&theirs.stdout));
+    let ran = run(&["-fn"], image);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+}
+
+/// The first block of a file, and its content.
+fn first_block(image: &Image, path: &str) -> u64 {
+    let text = build::debugfs(image, &format!("bmap {path} 0\n"));
+    // Testkit takes what debugfs says for an error.
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => error.to_string(),
+    };
+    text.split(|char: char| !char.is_ascii_digit())
+        .filter_map(|word| word.parse().ok())
+        .next_back()
+        .unwrap()
+}
+
+#[test]
+fn lists_of_bad_blocks_are_added_to_and_replaced() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-bad-").unwrap();
+    let list = folder.path().join("list");
+    let list_name = list.to_str().unwrap();
+    fs::write(&list, format!("{FREE}\n{}\n99999999\n", FREE + 2)).unwrap();
+    let ran = run(&["-y", "-l", list_name], &image);
+    // As for e2fsck: a change of the list is no repair.
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("99999999 is outside"), "{}", ran.err);
+    assert_eq!(listed(&image), [FREE, FREE + 2]);
+    is_sound(&image);
+    fs::write(&list, format!("{}\n", FREE + 5)).unwrap();
+    assert_eq!(run(&["-p", "-l", list_name], &image).code, 0);
+    assert_eq!(listed(&image), [FREE, FREE + 2, FREE + 5]);
+    is_sound(&image);
+    // Enough for indirect blocks.
+    let many: Vec<u64> = (0..400).map(|number| FREE + number).collect();
+    let text: Vec<String> = many.iter().map(u64::to_string).collect();
+    fs::write(&list, text.join("\n")).unwrap();
+    assert_eq!(run(&["-y", "-L", list_name], &image).code, 0);
+    assert_eq!(listed(&image), many);
+    is_sound(&image);
+    fs::write(&list, "").unwrap();
+    assert_eq!(run(&["-y", "-L", list_name], &image).code, 0);
+    assert_eq!(listed(&image), Vec::<u64>::new());
+    is_sound(&image);
+    assert_eq!(run(&["-y", "-l", "/nowhere/at/all"], &image).code, 8);
+}
+
+#[test]
+fn a_file_on_a_bad_block_gets_another_and_keeps_its_content() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-bad-").unwrap();
+    let (list, data) = (folder.path().join("list"), folder.path().join("data"));
+    fs::write(&data, vec![0x5a; 5000]).unwrap();
+    build::debugfs(&image, &format!("write {} precious\n", data.display())).unwrap();
+    let block = first_block(&image, "/precious");
+    let undone = image.copy().unwrap();
+    fs::write(&list, format!("{block}\n")).unwrap();
+    let undo = folder.path().join("undo");
+    let options = ["-y", "-l", list.to_str().unwrap(), "-z", undo.to_str().unwrap()];
+    let ran = run(&options, &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert_eq!(listed(&image), [block]);
+    assert_ne!(first_block(&image, "/precious"), block);
+    let out = folder.path().join("out");
+    let dump = build::debugfs(&image, &format!("dump precious {}\n", out.display()));
+    assert!(dump.is_ok() && fs::read(&out).unwrap() == vec![0x5a; 5000]);
+    is_sound(&image);
+    // -p would have to change a file, which needs a person.
+    let preened = undone.copy().unwrap();
+    assert_eq!(run(&["-p", "-l", list.to_str().unwrap()], &preened).code, 4);
+    // And back.
+    tool::must("e2undo", &[undo.as_os_str(), image.path().as_os_str()], &[0]).unwrap();
+    assert!(image.to_vec().unwrap() == undone.to_vec().unwrap());
+}
+
+#[test]
+fn badblocks_is_asked_for_bad_blocks() {
+    let Some(image) = image("ext4-1k") else { return };
+    let fsck = Fsck::new("fsck.ext4");
+    // A program of that name which finds two, and says how it was called.
+    let program = fsck.folder.path().join("badblocks");
+    let called = fsck.folder.path().join("called");
+    let text = format!("#!/bin/sh\necho \"$@\" >>{}\necho {FREE}\necho 7010\n", called.display());
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", fsck.folder.path().display(), std::env::var("PATH").unwrap());
+    let variables = [("PATH", path.as_str()), ("E2FSCK_CONFIG", "/dev/null")];
+    assert_eq!(fsck.run(&["-yc"], image.path(), &variables).code, 0);
+    assert_eq!(listed(&image), [FREE, 7010]);
+    is_sound(&image);
+    fs::write(&program, "#!/bin/sh\necho 7020\n").unwrap();
+    assert_eq!(fsck.run(&["-ykc"], image.path(), &variables).code, 0);
+    assert_eq!(listed(&image), [FREE, 7010, 7020]);
+    assert_eq!(fsck.run(&["-yc"], image.path(), &variables).code, 0);
+    assert_eq!(listed(&image), [7020]);
+    let call = fs::read_to_string(&called).unwrap();
+    assert_eq!(call.trim(), format!("-b 1024 {} 8191", image.path().display()));
+    // One that fails changes nothing.
+    fs::write(&program, "#!/bin/sh\necho 7030\nexit 3\n").unwrap();
+    assert_eq!(fsck.run(&["-yc"], image.path(), &variables).code, 8);
+    assert_eq!(listed(&image), [7020]);
+    // The real one finds nothing.
+    assert_eq!(run(&["-fyc"], &image).code, 0);
+    assert_eq!(listed(&image), Vec::<u64>::new());
+    is_sound(&image);
+}
+
+#[test]
+fn an_undo_file_without_a_name_is_put_where_undo_files_go() {
+    let Some(image) = image("ext4-1k") else { return };
+    let before = image.to_vec().unwrap();
+    let folder = tool::scratch("floe-undo-").unwrap();
+    let place = folder.path().to_str().unwrap();
+    let conf = folder.path().join("conf");
+    fs::write(&conf, format!("[defaults]\nundo_dir = {place}\n")).unwrap();
+    let fsck = Fsck::new("fsck.ext4");
+    for (number, variable) in
+        [("E2FSPROGS_UNDO_DIR", place), ("E2FSCK_CONFIG", conf.to_str().unwrap())]
+            .iter()
+            .enumerate()
+    {
+        build::debugfs(&image, "ssv state 0\nsif <2> links_count 9\n").unwrap();
+        let ran = fsck.run(&["-y", "-z", ""], image.path(), &[*variable]);
+        assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+        let suffix = if number == 0 { String::new() } else { format!(".{number}") };
+        assert!(folder.path().join(format!("e2fsck-image.e2undo{suffix}")).is_file());
+    }
+    let none = [("E2FSPROGS_UNDO_DIR", "none")];
+    assert_eq!(fsck.run(&["-fy", "-z", ""], image.path(), &none).code, 0);
+    assert!(image.to_vec().unwrap() != before);
+}
+
+#[test]
+fn discarding_frees_room_and_keeps_files() {
+    let Some(image) = image("ext4-1k") else { return };
+    // Content where nothing is in use, which takes room in the image.
+    let junk = vec![0xaa; 1024 * 512];
+    let offset = FREE * 1024;
+    image.write(offset, &junk).unwrap();
+    let taken = || fs::metadata(image.path()).unwrap().blocks() * 512;
+    let (before, files) = (taken(), says("debugfs", &["-R", "ls -lR /"], image.path()));
+    assert_eq!(run(&["-fn", "-E", "fragcheck"], &image).code, 0);
+    let folder = tool::scratch("floe-undo-").unwrap();
+    let undo = folder.path().join("undo");
+    let ran = run(&["-fy", "-E", "discard", "-z", undo.to_str().unwrap()], &image);
+    assert!(ran.err.contains("nothing was discarded"), "{}", ran.err);
+    let ran = run(&["-fy", "-E", "discard"], &image);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    if ran.out.contains("cannot discard") {
+        eprintln!("skipped: no holes can be made here");
+        return;
+    }
+    assert!(taken() + 400 * 1024 < before, "{} of {before} are left", taken());
+    let mut block = [1; 1024];
+    image.read(offset, &mut block).unwrap();
+    assert_eq!(block, [0; 1024]);
+    assert_eq!(says("debugfs", &["-R", "ls -lR /"], image.path()), files);
+    is_sound(&image);
+}
+
+#[test]
+fn logs_get_a_copy_and_the_findings() {
+    let Some(image) = image("ext4-1k") else { return };
+    build::debugfs(&image, "ssv state 0\nsif <2> links_count 9\n").unwrap();
+    let folder = tool::scratch("floe-log-").unwrap();
+    let conf = folder.path().join("conf");
+    let text = format!(
+        "[options]\nlog_dir = {0}/logs\nlog_filename = \"%N %D-%T.log\"\n\
+         problem_log_filename = {0}/problems.json\nreport_time = true\nreport_features = true\n\
+         report_verbose = true\n",
+        folder.path().display()
+    );
+    fs::write(&conf, text).unwrap();
+    let variables = [("E2FSCK_CONFIG", conf.to_str().unwrap()), ("E2FSCK_TIME", "1331724102")];
+    let ran = Fsck::new("fsck.ext4").run(&["-p"], image.path(), &variables);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    let log = fs::read_to_string(folder.path().join("logs/image 20120314-112142.log")).unwrap();
+    assert_eq!(log, ran.out);
+    for said in ["features: has_journal", " regular files", ": inodes: ", " of memory, "] {
+        assert!(log.contains(said), "{said:?}: {log}");
+    }
+    let problems = fs::read_to_string(folder.path().join("problems.json")).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&problems).unwrap();
+    assert_eq!(value["exit_code"], 1, "{problems}");
+    let broken = folder.path().join("broken");
+    fs::write(&broken, "[options]\nreport_time = perhaps\n").unwrap();
+    let variables = [("E2FSCK_CONFIG", broken.to_str().unwrap())];
+    let ran = Fsck::new("fsck.ext4").run(&["-fn"], image.path(), &variables);
+    assert_eq!(ran.code, 8);
+    assert!(ran.err.contains("line 2"), "{}", ran.err);
+}
+
+#[test]
+fn the_configuration_decides_what_is_repaired_unattended() {
+    let Some(image) = image("ext4-1k") else { return };
+    build::debugfs(&image, "ssv state 0\nunlink /lost+found\n").unwrap();
+    let folder = tool::scratch("floe-conf-").unwrap();
+    let conf = folder.path().join("conf");
+    let run = |options: &[&str], image: &Image, text: &str| {
+        fs::write(&conf, text).unwrap();
+        let variables = [("E2FSCK_CONFIG", conf.to_str().unwrap())];
+        Fsck::new("fsck.ext4").run(options, image.path(), &variables)
+    };
+    let copy = image.copy().unwrap();
+    let ran = run(&["-p"], &copy, "");
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+    // A directory without a name, and no lost+found to put it into.
+    let rows = ["0x030001", "0x030002", "0x030003", "0x030004"];
+    let allow: String =
+        rows.iter().map(|code| format!("{code} = {{\npreen_ok = true\n}}\n")).collect();
+    let copy = image.copy().unwrap();
+    let ran = run(&["-p"], &copy, &format!("[problems]\n{allow}"));
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    is_sound(&copy);
+    let refuse = allow.replace("preen_ok = true", "force_no = true");
+    let copy = image.copy().unwrap();
+    let ran = run(&["-y"], &copy, &format!("[problems]\n{refuse}"));
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+}
