@@ -31,7 +31,11 @@ pub(crate) fn resolve(named: &Path) -> Result<PathBuf, String> {
     let value =
         value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
     let link = Path::new("/dev/disk").join(folder).join(link_name(value, tag));
-    if !value.is_empty() && link.exists() {
+    if value.is_empty() {
+        // File systems without a label have none, and not an empty one.
+        return Err(format!("{} names nothing", named.display()));
+    }
+    if link.exists() {
         return Ok(link);
     }
     let text = String::from_utf8_lossy(value);
