@@ -95,7 +95,7 @@ pub(crate) fn run(
     let options = match Options::parse(arguments) {
         Ok(options) => options,
         Err(why) => {
-            eprint!("{program}: {why}\n{}", usage(program));
+            eprintln!("{program}: {why}\n{}\n{program} --help shows all.", usage_line(program));
             return Ok(Outcome::USAGE);
         }
     };
@@ -156,11 +156,15 @@ fn mode(options: &Options) -> Mode {
     }
 }
 
+fn usage_line(program: &str) -> String {
+    format!("usage: {program} [-n | -y | -p] [-f] [options] device")
+}
+
 /// The help text, made from the table of options.
 fn usage(program: &str) -> String {
     let mut text = format!(
-        "usage: {program} [-n | -y | -p] [-f] [options] device\n\n\
-         e2fsck's command line. device: a path, LABEL=, UUID=, PARTLABEL= or PARTUUID=.\n\n"
+        "{}\n\ne2fsck's command line. device: a path, LABEL=, UUID=, PARTLABEL= or PARTUUID=.\n\n",
+        usage_line(program)
     );
     for flag in table::FLAGS {
         let letter = char::from(flag.letter);
@@ -549,5 +553,64 @@ impl Fsck<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use floe_blockdev::DeviceNumber;
+
+    fn fsck(mode: Mode) -> Fsck<'static> {
+        let device = PathBuf::from("/dev/sda1");
+        let source = Source::whole(&device);
+        let (options, conf) = (Options::default(), Conf::default());
+        Fsck { program: "fsck.ext4", mode, options, conf, device, source }
+    }
+
+    fn mounted(mount_point: &str, read_only: bool) -> Use {
+        let device = DeviceNumber { major: 8, minor: 1 };
+        let file_system = "ext4".to_owned();
+        Use::Mounted { mount_point: mount_point.into(), file_system, read_only, device }
+    }
+
+    /// As at boot: the root may be repaired while it is read-only, and nothing else that is in use.
+    #[test]
+    fn who_may_use_the_device_meanwhile() {
+        let attached = Use::Loop { device: "/dev/loop0".into(), read_only: false };
+        let users = |mode: Mode, uses: &[Use]| {
+            let writes = matches!(mode, Mode::Yes | Mode::Preen | Mode::Ask);
+            fsck(mode).users(uses, writes).ok()
+        };
+        let root = [mounted("/", true)];
+        for mode in [Mode::Yes, Mode::Preen, Mode::Ask] {
+            assert!(users(mode, &[]) == Some(Users::None));
+            assert!(users(mode, std::slice::from_ref(&attached)) == Some(Users::None));
+            assert!(users(mode, &root) == Some(Users::Root));
+            assert!(users(mode, &[mounted("/", true), mounted("/boot", false)]).is_none());
+            assert!(users(mode, &[mounted("/", false)]).is_none());
+            assert!(users(mode, &[mounted("/mnt", true)]).is_none());
+            assert!(users(mode, &[Use::Claimed]).is_none());
+        }
+        for (uses, no, look) in [
+            (vec![mounted("/mnt", true)], Some(Users::None), Some(Users::None)),
+            (vec![mounted("/", false)], Some(Users::Writing), None),
+            (vec![Use::Claimed], Some(Users::Writing), None),
+        ] {
+            assert!(users(Mode::No, &uses) == no, "{uses:?}");
+            assert!(users(Mode::Look, &uses) == look, "{uses:?}");
+        }
+    }
+
+    #[test]
+    fn the_usage_names_every_option() {
+        let text = usage("fsck.ext4");
+        for flag in table::FLAGS {
+            assert!(text.contains(&format!("  -{} ", char::from(flag.letter))), "{}", flag.letter);
+        }
+        for option in table::EXTENDED {
+            assert!(text.contains(option.name), "{}", option.name);
+        }
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     }
 }
