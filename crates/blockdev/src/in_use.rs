@@ -3,7 +3,7 @@
 //!
 //! What is in use changes while it is read, so a check of it finds damage that is none; and a repair
 //! of it destroys. Found from `/proc/self/mountinfo`, `/proc/swaps` and `/sys`, by device and inode
-//! numbers rather than by names. Mounts of other mount namespaces are not listed there: those of
+//! numbers rather than by names, and QEMU by its locks in `/proc/locks`. Mounts of other mount namespaces are not listed there: those of
 //! block devices are noticed by claiming the device (`O_EXCL`).
 
 use std::collections::BTreeSet;
@@ -51,6 +51,8 @@ pub enum Use {
         /// That device's name in `/sys/block`, such as "dm-0" or "md127".
         device: String,
     },
+    /// QEMU has opened it for writing: most likely a virtual machine runs on it.
+    VirtualMachine,
     /// Somebody has claimed the block device: a mount in another container, or a program.
     Claimed,
 }
@@ -91,6 +93,7 @@ impl fmt::Display for Use {
                 write!(f, "attached to {}{how}", device.display())
             }
             Self::PartOf { device } => write!(f, "part of {device}"),
+            Self::VirtualMachine => f.write_str("in use by a virtual machine (QEMU)"),
             Self::Claimed => {
                 f.write_str("claimed by another program, or mounted in another container")
             }
@@ -120,6 +123,10 @@ pub fn uses_of(path: &Path) -> Result<Vec<Use>, OpenError> {
     devices.extend(parts);
     uses.extend(mounts_of(&devices));
     uses.extend(swaps(&metadata, &devices));
+    let locks = lines_of("/proc/locks");
+    if locks.iter().any(|line| is_qemu_writing(line, number(metadata.dev()), metadata.ino())) {
+        uses.push(Use::VirtualMachine);
+    }
     uses.extend(devices.iter().flat_map(|&device| holders(device)));
     if is_block_device {
         if !uses.iter().any(claims) && is_claimed(path) {
@@ -151,7 +158,7 @@ pub fn mounted_at(mount_point: &Path) -> Option<Use> {
 
 /// Whether a use is itself the reason why a block device is claimed.
 const fn claims(found: &Use) -> bool {
-    !matches!(found, Use::Loop { .. })
+    !matches!(found, Use::Loop { .. } | Use::VirtualMachine)
 }
 
 fn number(device: u64) -> DeviceNumber {
@@ -227,6 +234,26 @@ fn swaps(metadata: &fs::Metadata, devices: &BTreeSet<DeviceNumber>) -> Vec<Use> 
         }
     }
     found
+}
+
+/// Whether a line of `/proc/locks` ("1: OFDLCK ADVISORY READ -1 fe:00:1234 100 101") is a lock with
+/// which QEMU says that it may write to a file. It locks one byte for each thing it does and lets
+/// others do: from 100 on what it does, where 1 is writing (`docs/interop` and `qemu-img(1)`, "image
+/// locking").
+fn is_qemu_writing(line: &[u8], device: DeviceNumber, inode: u64) -> bool {
+    const WRITES: u64 = 101;
+    const BYTES: std::ops::RangeInclusive<u64> = 100..=299;
+    let Ok(line) = std::str::from_utf8(line) else { return false };
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [.., place, start, end] = fields[..] else { return false };
+    let place: Vec<&str> = place.split(':').collect();
+    let [major, minor, number] = place[..] else { return false };
+    let same = u32::from_str_radix(major, 16) == Ok(device.major)
+        && u32::from_str_radix(minor, 16) == Ok(device.minor)
+        && number.parse() == Ok(inode);
+    let (Ok(start), Ok(end)) = (start.parse::<u64>(), end.parse::<u64>()) else { return false };
+    // Other programs that lock whole files say "0 EOF".
+    same && BYTES.contains(&start) && BYTES.contains(&end) && (start..=end).contains(&WRITES)
 }
 
 /// Loop devices on an image file; their numbers go to `devices`.
@@ -307,6 +334,27 @@ mod tests {
         }
         assert_eq!(unescaped(br"a\04"), Path::new(r"a\04"));
         assert_eq!(unescaped(br"\777\101"), Path::new(r"\777A"));
+    }
+
+    #[test]
+    fn a_lock_of_qemu() {
+        let device = DeviceNumber { major: 0xfe, minor: 0x1a };
+        let writes = |line: &str| is_qemu_writing(line.as_bytes(), device, 77);
+        assert!(writes("6: OFDLCK ADVISORY  READ -1 fe:1a:77 100 101"));
+        assert!(writes("6: OFDLCK ADVISORY  READ -1 fe:1a:77 101 101"));
+        for other in [
+            "6: OFDLCK ADVISORY  READ -1 fe:1a:77 100 100",
+            "6: OFDLCK ADVISORY  READ -1 fe:1a:77 201 201",
+            "6: OFDLCK ADVISORY  READ -1 fe:1a:78 101 101",
+            "6: OFDLCK ADVISORY  READ -1 fe:1b:77 101 101",
+            "6: POSIX  ADVISORY  WRITE 12 fe:1a:77 0 EOF",
+            "6: FLOCK  ADVISORY  WRITE 12 fe:1a:77 0 EOF",
+            "6: POSIX  ADVISORY  WRITE 12 fe:1a:77 0 1000",
+            "",
+            "a b",
+        ] {
+            assert!(!writes(other), "{other}");
+        }
     }
 
     #[test]

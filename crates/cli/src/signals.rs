@@ -60,16 +60,20 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
     Ok(interrupt)
 }
 
-/// A signal runs `cleanup`, on a thread of its own, and ends the program then.
-pub(crate) fn end_after(cleanup: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+/// A signal runs `then`, on a thread of its own, which ends the program with [`cancelled`].
+pub(crate) fn on_signal(then: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
     thread::spawn(move || {
         if signals.forever().next().is_some() {
-            cleanup();
-            std::process::exit(i32::from(CANCELLED));
+            then();
         }
     });
     Ok(())
+}
+
+/// Ends the program as one that the user ended.
+pub(crate) fn cancelled() -> ! {
+    std::process::exit(i32::from(CANCELLED))
 }
 
 /// For what must end by itself: signals change nothing.

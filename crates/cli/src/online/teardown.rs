@@ -1,6 +1,7 @@
 //! What has to be undone when a check ends, however it ends.
 
-use floe_exec::sync::{Arc, Mutex, PoisonError};
+use floe_exec::sync::atomic::{AtomicBool, Ordering};
+use floe_exec::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::signals;
 
@@ -17,21 +18,25 @@ impl Teardown {
         Self { action: Arc::new(Mutex::new(None)) }
     }
 
-    /// Makes something that has to be undone. A signal in the meantime waits for the end of `make`,
-    /// has undone what it made, and ends the program. From here to the end of the process.
+    /// Makes something that has to be undone. A signal in the meantime waits for the end of `make`;
+    /// then, as at any time from here on, it has undone what was made, and ends the program.
     pub(super) fn after<T>(
         make: impl FnOnce() -> anyhow::Result<(T, Action)>,
     ) -> anyhow::Result<(T, Self)> {
         let teardown = Self::nothing();
-        let action = Arc::clone(&teardown.action);
+        let asked = Arc::new(AtomicBool::new(false));
         let mut held = teardown.lock();
-        signals::end_after(move || {
-            let action = action.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(Err(error)) = action.map(|action| action()) {
-                eprintln!("floe: {error:#}");
-            }
+        let (action, noted) = (Arc::clone(&teardown.action), Arc::clone(&asked));
+        signals::on_signal(move || {
+            noted.store(true, Ordering::SeqCst);
+            // Not given back before the end: nobody gets past `run` while this is being undone.
+            let mut held = action.lock().unwrap_or_else(PoisonError::into_inner);
+            end(held.take());
         })?;
         let (made, action) = make()?;
+        if asked.load(Ordering::SeqCst) {
+            end(Some(action));
+        }
         *held = Some(action);
         drop(held);
         Ok((made, teardown))
@@ -39,13 +44,21 @@ impl Teardown {
 
     /// Undoes it, once.
     pub(super) fn run(&self) -> anyhow::Result<()> {
-        let action = self.lock().take();
-        action.map_or(Ok(()), |action| action())
+        let mut held = self.lock();
+        held.take().map_or(Ok(()), |action| action())
     }
 
-    fn lock(&self) -> floe_exec::sync::MutexGuard<'_, Option<Action>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Action>> {
         self.action.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Undoes what there is to undo, and ends the program.
+fn end(action: Option<Action>) -> ! {
+    if let Some(Err(error)) = action.map(|action| action()) {
+        eprintln!("floe: {error:#}");
+    }
+    signals::cancelled()
 }
 
 impl Drop for Teardown {

@@ -1,8 +1,9 @@
 //! Images in formats of their own: the same verdict as for the raw image, and no repair.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use floe_testkit::Image;
 use serde_json::Value;
@@ -333,6 +334,45 @@ fn a_fixed_vhd_image_is_repaired_and_stays_one() {
     assert_eq!(floe_on(&["check"], &path).code, 0);
     qemu_img("convert -f vpc -O raw", &[&path, &raw]);
     assert_eq!(floe_on(&["fsck", "-fn"], &raw).code, 0);
+}
+
+#[test]
+fn an_image_that_qemu_writes_to_is_refused() {
+    if !has("qemu-img") || !has("qemu-io") {
+        return;
+    }
+    let Some(raw) = image("ext4-1k") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    qemu_img("convert -f raw -O qcow2", &[raw.path(), &path]);
+    let locks = |mode: &[&str]| {
+        // It holds the image open until its standard input ends.
+        let mut held = Command::new("qemu-io")
+            .args(mode)
+            .args(["-f", "qcow2", path.to_str().unwrap()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // An answer shows that it has opened it.
+        held.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
+        let mut answer = String::new();
+        BufReader::new(held.stdout.as_mut().unwrap()).read_line(&mut answer).unwrap();
+        held
+    };
+    let mut reader = locks(&["-r"]);
+    assert_eq!(floe_on(&["check"], &path).code, 0, "reading changes nothing");
+    drop(reader.stdin.take());
+    reader.wait().unwrap();
+    let mut writer = locks(&[]);
+    let ran = floe_on(&["check"], &path);
+    assert_eq!(ran.code, 8, "{}", ran.out);
+    assert!(ran.err.contains("virtual machine") && ran.err.contains("--force"), "{}", ran.err);
+    let ran = floe_on(&["repair", "--yes"], &path);
+    assert!(ran.code == 8 && ran.err.contains("virtual machine"), "{}", ran.err);
+    drop(writer.stdin.take());
+    writer.wait().unwrap();
+    assert_eq!(floe_on(&["check"], &path).code, 0);
 }
 
 #[test]

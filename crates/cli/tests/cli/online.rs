@@ -1,4 +1,4 @@
-//! Checks of file systems in use: an ext4 image on XFS, mounted, and written to all the while. Needs
+//! Checks of file systems in use: an ext4 image on XFS or Btrfs, mounted, and written to all the while. Needs
 //! root, loop devices and XFS; where one is missing the tests say so.
 
 use std::fs::{self, File};
@@ -33,13 +33,14 @@ impl Mounts {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    fn new(before_mount: &[&str]) -> anyhow::Result<Self> {
+    fn new(below: &[&str], before_mount: &[&str]) -> anyhow::Result<Self> {
         let mounts = Self { folder: tempfile::tempdir()? };
         fs::create_dir(mounts.path("below"))?;
         fs::create_dir(mounts.path("mnt"))?;
-        File::create(mounts.path("xfs"))?.set_len(400 << 20)?;
-        must("mkfs.xfs", &["-q", "-m", "reflink=1", &mounts.text("xfs")])?;
-        must("mount", &["-o", "loop", &mounts.text("xfs"), &mounts.text("below")])?;
+        let disk = mounts.text("disk");
+        File::create(&disk)?.set_len(400 << 20)?;
+        must(below[0], &[&below[1..], &[&disk]].concat())?;
+        must("mount", &["-o", "loop", &disk, &mounts.text("below")])?;
         let image = mounts.text("below/image");
         File::create(&image)?.set_len(64 << 20)?;
         build::mke2fs(Path::new(&image), &["-t", "ext4", "-b", "1024"])?;
@@ -104,10 +105,17 @@ impl Drop for Mounts {
 }
 
 fn mounts(before_mount: &[&str]) -> Option<Mounts> {
-    match Mounts::new(before_mount) {
+    mounts_on(&["mkfs.xfs", "-q", "-m", "reflink=1"], before_mount)
+}
+
+fn mounts_on(below: &[&str], before_mount: &[&str]) -> Option<Mounts> {
+    match Mounts::new(below, before_mount) {
         Ok(mounts) => Some(mounts),
         Err(error) => {
-            eprintln!("skipped: no ext4 on XFS can be mounted: {error:#}");
+            eprintln!(
+                "skipped: no ext4 on a file system of {} can be mounted: {error:#}",
+                below[0]
+            );
             None
         }
     }
@@ -174,6 +182,18 @@ fn damage_is_found_in_a_mounted_file_system() {
     let ran = check(&mounts, &[]);
     assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("lost+found") && ran.out.contains("snapshot"), "{}", ran.out);
+}
+
+#[test]
+fn btrfs_clones_images_too() {
+    let Some(mounts) = mounts_on(&["mkfs.btrfs", "-q"], &[]) else { return };
+    fs::write(mounts.path("mnt/file"), b"x").unwrap();
+    let ran = check(&mounts, &["--json"]);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(report["snapshot"]["method"], "reflink");
+    assert_eq!(report["totals"]["files"], 1);
+    mounts.assert_thawed();
 }
 
 #[test]
