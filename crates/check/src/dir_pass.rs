@@ -88,7 +88,7 @@ impl<'a> DirCx<'a> {
             ea_references,
             metadata_csum: volume.features().metadata_csum(),
             filetype: volume.has_incompat(Incompat::FILETYPE),
-            strict_encoding: sb.encoding_flags & ENCODING_STRICT != 0,
+            strict_encoding: volume.check_encoding || sb.encoding_flags & ENCODING_STRICT != 0,
             unsigned_hash,
             large_dir: volume.has_incompat(Incompat::LARGEDIR),
             hash_seed: sb.hash_seed,

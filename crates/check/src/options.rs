@@ -17,6 +17,8 @@ pub struct CheckOptions<'a> {
     pub journal: JournalUse,
     /// The device of an external journal.
     pub external_journal: Option<&'a dyn ReadBlocks>,
+    /// Names in casefolded directories must be valid text even where the superblock does not say so.
+    pub check_encoding: bool,
     /// Seconds since 1970 that count as now: for timestamps in the future.
     pub now_seconds: i64,
     /// Whether inodes and directory blocks that are plainly in order are judged on a short path.
@@ -32,6 +34,7 @@ impl Default for CheckOptions<'_> {
             block_size: None,
             journal: JournalUse::Replay,
             external_journal: None,
+            check_encoding: false,
             // The clock of a library's caller is not ours to read; 2038 is later than most damage.
             now_seconds: i64::from(i32::MAX),
             shortcuts: true,

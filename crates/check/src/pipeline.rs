@@ -120,6 +120,7 @@ fn passes<'d>(
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
+    volume.check_encoding = options.check_encoding;
     found.merge(of_volume);
     if let Some(problem) = checks::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });

@@ -40,6 +40,8 @@ pub struct Volume<'d> {
     pub distrusted: Vec<GroupNr>,
     /// See [`crate::CheckOptions::shortcuts`].
     pub shortcuts: bool,
+    /// See [`crate::CheckOptions::check_encoding`].
+    pub check_encoding: bool,
 }
 
 impl<'d> Volume<'d> {
@@ -63,6 +65,7 @@ impl<'d> Volume<'d> {
             bad_table_blocks: Vec::new(),
             distrusted,
             shortcuts: true,
+            check_encoding: false,
         };
         (volume, found)
     }

@@ -94,6 +94,7 @@ impl ApplyPlan<'_> {
         let options = CheckOptions {
             threads: self.threads,
             journal: JournalUse::Replay,
+            check_encoding: false,
             now_seconds: now_seconds(),
             ..CheckOptions::default()
         };

@@ -66,6 +66,7 @@ impl Run<'_> {
             block_size: self.source.block_size,
             journal: self.journal,
             external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
+            check_encoding: self.front.is_some_and(|front| front.check_encoding),
             now_seconds: now_seconds(),
             ..CheckOptions::default()
         };

@@ -171,6 +171,7 @@ impl RepairRun<'_> {
                 block_size: self.source.block_size,
                 journal: JournalUse::Replay,
                 external_journal: journal,
+                check_encoding: self.front.is_some_and(|front| front.check_encoding),
                 now_seconds: clock::now().now_seconds,
                 ..CheckOptions::default()
             },

@@ -329,6 +329,7 @@ impl Fsck<'_> {
         Front {
             name,
             lines,
+            check_encoding: self.options.has_extended("check_encoding"),
             brief: self.mode == Mode::Preen && !self.options.verbose,
             verbose: self.options.verbose || self.conf.report_verbose,
             timing: self.options.timing.max(report_time),

@@ -42,6 +42,8 @@ pub(crate) struct Front {
     pub(crate) conf: Conf,
     /// Findings go there as JSON.
     pub(crate) problem_log: RefCell<Option<File>>,
+    /// `-E check_encoding`.
+    pub(crate) check_encoding: bool,
     /// Where -C says how far it is.
     pub(crate) lines: Option<Mutex<Lines<File>>>,
     /// The file system is mounted read-only as the root: it is written all the same, and the system

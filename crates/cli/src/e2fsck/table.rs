@@ -84,7 +84,7 @@ const fn valued(name: &'static str, value: &'static str, help: &'static str) -> 
 /// All extended options.
 pub(crate) const EXTENDED: &[Named] = &[
     plain("bmap2extent", "files with block maps get extents"),
-    plain("check_encoding", "taken; names of casefolded directories are always judged"),
+    plain("check_encoding", "names in casefolded directories must be valid text"),
     plain("discard", "tell the device which blocks are free, if the file system is clean"),
     valued("ea_ver", "version", "taken; the version that a block of attributes states is judged"),
     plain("fixes_only", "mend and do nothing else: no indexes, no smaller extent trees"),

@@ -252,3 +252,30 @@ fn the_configuration_decides_what_is_repaired_unattended() {
     let ran = run(&["-y"], &copy, &format!("[problems]\n{refuse}"));
     assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
 }
+
+#[test]
+fn names_are_judged_as_text_when_asked() {
+    let Some(image) = image("casefold") else { return };
+    let folder = tool::scratch("floe-name-").unwrap();
+    let data = folder.path().join("data");
+    fs::write(&data, "x").unwrap();
+    // A casefolded directory with a name that is no text: UTF-8 does not begin with 0xff.
+    let script = format!("mkdir d\nsif d flags 0x40080000\ncd d\nwrite {} aaaa\n", data.display());
+    build::debugfs(&image, &script).unwrap();
+    let block = first_block(&image, "/d");
+    let mut bytes = vec![0; 1024];
+    image.read(block * 1024, &mut bytes).unwrap();
+    let at = bytes.windows(4).position(|name| name == b"aaaa").unwrap();
+    image.write(block * 1024 + at as u64, b"\xffaaa").unwrap();
+    // The checksum of the block is wrong now, which a repair mends.
+    let ran = run(&["-fy"], &image);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert_eq!(run(&["-fn"], &image).code, 0);
+    let mut theirs = tool::command("e2fsck");
+    theirs.args(["-fn", "-E", "check_encoding"]).arg(image.path());
+    assert_eq!(theirs.output().unwrap().status.code(), Some(4));
+    let ran = run(&["-fn", "-E", "check_encoding"], &image);
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+    assert_eq!(run(&["-fy", "-E", "check_encoding"], &image).code, 1);
+    assert_eq!(run(&["-fn", "-E", "check_encoding"], &image).code, 0);
+}
