@@ -4,8 +4,10 @@ mod bench;
 mod ci;
 mod differential;
 mod fuzz;
+mod link_memory;
 mod measure;
 mod roofline;
+mod simulate;
 mod tidy;
 
 use std::process::ExitCode;
@@ -34,6 +36,10 @@ enum Chore {
     Images(bench::ImageArgs),
     /// Only read, checksum and walk an image: what `bench` compares with
     Roofline(roofline::Args),
+    /// Simulate the scheduling policies with more workers than this machine has cores
+    SimulateSchedule(simulate::Args),
+    /// Measure what counting links takes, by structure and inodes in use
+    LinkMemory(link_memory::Args),
     /// Run one program and print what it took (used by `bench`)
     #[command(hide = true)]
     Measure(measure::Args),
@@ -59,6 +65,8 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Bench(args) => bench::run(&args),
         Chore::Images(args) => bench::images(&args),
         Chore::Roofline(args) => roofline::run(&args),
+        Chore::SimulateSchedule(args) => simulate::run(&args),
+        Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Measure(args) => measure::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
     }

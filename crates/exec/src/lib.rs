@@ -4,6 +4,7 @@ pub mod accumulate;
 mod board;
 pub mod budget;
 pub mod cores;
+pub mod idle_class;
 pub mod interrupt;
 #[cfg(any(test, feature = "laws"))]
 pub mod laws;
@@ -19,6 +20,7 @@ pub use accumulate::{Accumulator, append};
 pub use board::{Counts, StageCounts};
 pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
 pub use cores::{CoreSample, CoreSource, ProcCores};
+pub use idle_class::enter_idle_class;
 pub use interrupt::{Hold, Interrupt, Interrupted};
 pub use pool::Pool;
 pub use progress::{Phase, PhaseState, Progress};

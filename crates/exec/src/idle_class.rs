@@ -1,0 +1,56 @@
+//! Leaving the processor to everybody else.
+
+use std::io;
+
+use thread_priority::unix::{
+    NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id, thread_schedule_policy,
+};
+use thread_priority::{Error, ThreadPriority};
+
+/// Puts the calling thread, and all that it starts from now on, into the scheduling class
+/// `SCHED_IDLE`: it runs where a core would be idle, and gives way to any other program at once.
+/// Needs no privilege. It cannot be left again without one, so call it where the whole program
+/// should give way. Niceness, which means nothing in this class, may become 0.
+///
+/// # Errors
+/// What the system said, if it refused; nothing has changed then.
+pub fn enter_idle_class() -> io::Result<()> {
+    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+    let set = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle);
+    match (set, thread_schedule_policy()) {
+        // After the class was entered, niceness could not be set, as is the rule without privilege.
+        (_, Ok(policy)) if policy == idle => Ok(()),
+        (Err(Error::OS(code)), _) | (_, Err(Error::OS(code))) => {
+            Err(io::Error::from_raw_os_error(code))
+        }
+        _ => Err(io::Error::from(io::ErrorKind::Unsupported)),
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::sync::thread;
+
+    /// The scheduling policy of the calling thread: 0 usual, 5 idle.
+    fn policy() -> Option<u32> {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(38)?.parse().ok()
+    }
+
+    #[test]
+    fn threads_inherit_the_class_and_others_keep_theirs() {
+        let before = policy();
+        let entered = thread::spawn(|| {
+            enter_idle_class()?;
+            let child = thread::spawn(policy).join().expect("it only reads");
+            Ok::<_, io::Error>((policy(), child))
+        });
+        match entered.join().unwrap() {
+            Ok(classes) => assert_eq!(classes, (Some(5), Some(5))),
+            Err(error) => eprintln!("skipped: the system refuses: {error}"),
+        }
+        assert_eq!(policy(), before);
+    }
+}
