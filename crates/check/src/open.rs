@@ -164,7 +164,15 @@ fn open_unnamed(
     let block = BlockNr(0);
     let mut own = refusal.problems(block);
     own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
-    let mut places = backup_places(device, options.block_size, None);
+    let known = match &refusal {
+        // It is whole: where the backups are it may know all the same.
+        Refusal::Field(_) => stated_layout(device),
+        _ => None,
+    };
+    let mut places = known
+        .into_iter()
+        .flat_map(|(size, per_group)| backup_places(device, Some(size), Some(per_group)))
+        .chain(backup_places(device, options.block_size, None));
     let backup = places.find_map(|(block, size)| {
         let offset = block.0.checked_mul(u64::from(size))?;
         read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
@@ -183,6 +191,16 @@ fn open_unnamed(
         return Ok(finish(device, candidate, found));
     }
     Err(no_superblock(device, refusal, block, own))
+}
+
+/// The block size and the blocks of a group as the primary superblock states them, if they can be.
+fn stated_layout(device: &dyn ReadBlocks) -> Option<(u32, u32)> {
+    let mut bytes = [0; 1024];
+    device.read_at(OFFSET_BYTES, &mut bytes).ok()?;
+    let superblock = Superblock::decode(&bytes);
+    let size = 1024u32.checked_shl(superblock.log_block_size).filter(|&size| size <= 1 << 16)?;
+    let per_group = superblock.blocks_per_group;
+    (per_group >= 8 && per_group <= size.saturating_mul(8)).then_some((size, per_group))
 }
 
 /// What the relaxed judgement let pass.
@@ -207,6 +225,11 @@ fn relaxed_findings(candidate: &Candidate, found: &mut Findings) {
 fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -> Opened {
     let mut own = Findings::default();
     let opened = finish(device, candidate, &mut own);
+    if let Some(backup) = backup_that_fits(device, &opened, &own) {
+        let reason = "no checksum of a descriptor fits its UUID, but they fit that of a backup";
+        found.push(Problem::PrimarySuperblockOpenFailed { reason });
+        return finish(device, backup, found);
+    }
     let Some((group, reason)) = opened.layout.insane else {
         found.0.append(&mut own.0);
         return opened;
@@ -228,6 +251,31 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     }
     found.0.append(&mut own.0);
     opened
+}
+
+/// A backup by whose UUID the checksums of the primary descriptors are right, where by that of the
+/// primary superblock none is: all checksums of the file system begin with it, so that everything
+/// would be taken for damaged.
+fn backup_that_fits(device: &dyn ReadBlocks, opened: &Opened, own: &Findings) -> Option<Candidate> {
+    let geometry = &opened.geometry;
+    let wrong = |found: &Findings| {
+        let is_wrong =
+            |problem: &&Problem| matches!(problem, Problem::GroupDescriptorChecksumBad { .. });
+        found.0.iter().filter(is_wrong).count()
+    };
+    let groups = opened.groups.len();
+    if !geometry.features.metadata_csum() || groups < 2 || wrong(own) < groups {
+        return None;
+    }
+    let known = (Some(geometry.block_size), Some(geometry.blocks_per_group));
+    let backup = backup_places(device, known.0, known.1).find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    })?;
+    let mut judged = Findings::default();
+    let is_other = backup.superblock.seed() != opened.superblock.seed();
+    descriptors::read(device, &backup.superblock, geometry, None, &mut judged);
+    (is_other && wrong(&judged) * 2 < groups).then_some(backup)
 }
 
 /// Reads the descriptors of a superblock and lays out its metadata.

@@ -107,6 +107,39 @@ impl<'d> Volume<'d> {
         self.group(group).block_uninit() && self.believes_uninit(group)
     }
 
+    /// What the block bitmap of a group that was never written counts as: the clusters of the group's
+    /// own metadata. Other groups' does not belong into such a group. 64 clusters a word.
+    pub fn computed_block_bitmap(&self, group: GroupNr) -> Vec<u64> {
+        let geometry = &self.geometry;
+        let desc = self.group(group);
+        let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
+        let mut words = vec![0u64; geometry.clusters_of(group).div_ceil(64) as usize];
+        let start = geometry.group_start(group);
+        let base_blocks = geometry.reserved_gdt_run(group).end().0.saturating_sub(start.0);
+        let one = |block: BlockNr| BlockRun::new(block, 1);
+        let own = [
+            BlockRun::new(start, base_blocks),
+            one(desc.block_bitmap),
+            one(desc.inode_bitmap),
+            BlockRun::new(desc.inode_table, u64::from(geometry.inode_table_blocks)),
+        ];
+        for run in own {
+            if run.len_blocks == 0 || !geometry.contains(run.start) {
+                continue;
+            }
+            let last = geometry.cluster_of(BlockNr(run.end().0.saturating_sub(1)));
+            for cluster in geometry.cluster_of(run.start).max(first)..=last {
+                let bit = cluster - first;
+                // At most the clusters of a group.
+                let Some(word) = words.get_mut((bit / 64) as usize) else { break };
+                if self.metadata.used().contains(cluster) {
+                    *word |= 1 << (bit % 64);
+                }
+            }
+        }
+        words
+    }
+
     /// Whether a group's inode bitmap was never written; see [`Volume::block_bitmap_computed`].
     #[inline]
     pub fn inode_bitmap_computed(&self, group: GroupNr) -> bool {

@@ -196,8 +196,8 @@ impl Cx<'_> {
             0
         } else if uninit {
             // The map of a group that was never written counts as computed: its metadata alone.
-            let metadata = self.volume.metadata.used();
-            let disk = |word: u32| metadata.word(first + u64::from(word * WORD_BITS));
+            let computed = self.volume.computed_block_bitmap(group);
+            let disk = |word: u32| computed.get(word as usize).copied().unwrap_or(0);
             let (differences, used) = compare(clusters, disk, expected);
             if let Some(range) = differences.missing.first() {
                 let block = self.block_at(first, range.start);

@@ -110,7 +110,9 @@ impl Judge<'_> {
         if fits && !facts.is_ea_inode() {
             return;
         }
-        if self.cx.is_illegal(inode) || self.is_imagic(inode, reader) {
+        if (self.cx.is_illegal(inode) && !self.is_only_named(inode))
+            || self.is_imagic(inode, reader)
+        {
             return;
         }
         match rank {
@@ -118,6 +120,17 @@ impl Judge<'_> {
             Some(_) => self.directory(inode, stored, counted as u32, reader, found),
             None => self.file(inode, facts, stored, counted, reader, found),
         }
+    }
+
+    /// User and group quotas are in reserved inodes. Another number that the superblock names may stand
+    /// in no directory, but is as ordinary an inode as any.
+    fn is_only_named(&self, inode: InodeNr) -> bool {
+        let sb = &self.cx.volume.superblock;
+        let geometry = &self.cx.volume.geometry;
+        [sb.usr_quota_inum, sb.grp_quota_inum].contains(&inode.0)
+            && ![sb.prj_quota_inum, sb.orphan_file_inum].contains(&inode.0)
+            && !geometry.is_reserved(inode)
+            && inode.0 <= geometry.inodes_count
     }
 
     /// An inode of the AFS kind may be known by its number alone.

@@ -3,7 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use floe_testkit::{Image, tool};
+use floe_blockdev::{MemDevice, ReadBlocks, Recorder, UndoFile};
+use floe_check::{CheckOptions, JournalUse};
+use floe_repair::commit::{CommitOptions, Seen, UndoTarget, commit};
+use floe_repair::policy::Yes;
+use floe_repair::undo::{Standing, standing};
+use floe_repair::{RepairOptions, repair as stage};
+use floe_testkit::crash::{Effort, each_state};
+use floe_testkit::{Image, Profile, damage, tool};
 
 use super::{Ran, floe_env, image};
 
@@ -82,6 +89,91 @@ fn a_repair_that_was_cut_off_is_undone_and_made_anew() {
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert!(image.to_vec().unwrap() == before);
     }
+}
+
+/// The writes of a repair, and its undo file, as the program makes them.
+fn traced(before: &[u8], undo: &Path) -> (floe_blockdev::Trace, Vec<u8>) {
+    let device = Recorder::new(MemDevice::new(before.to_vec()));
+    let reader: &dyn ReadBlocks = &device;
+    let check = CheckOptions {
+        threads: 2,
+        journal: JournalUse::Replay,
+        now_seconds: i64::from(tool::NOW),
+        ..CheckOptions::default()
+    };
+    let staged = stage(reader, &RepairOptions { check, ..RepairOptions::default() }, &mut Yes);
+    let seen = Seen::of(&device);
+    let options = CommitOptions {
+        seen: &seen,
+        undo: Some(UndoTarget { path: undo, fs_offset_bytes: 0 }),
+        overwrite_unreadable: true,
+        interrupt: None,
+        progress: None,
+    };
+    commit(&staged.unwrap().staged, &device, &options).unwrap();
+    let (device, trace) = device.into_parts();
+    (trace, device.to_vec())
+}
+
+/// From every state in which a crash can leave a repair (cut off after any write, writes torn, lost
+/// and in any order between two flushes), the same command again ends as if nothing had happened.
+#[test]
+fn the_same_command_again_ends_in_the_same_bytes_from_every_crash() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    // "ext4-1k" 2 and 5 are those that do not end in the same bytes without an undo file.
+    for (profile, seed) in [("ext4-1k", 2), ("ext4-1k", 5), ("ext2-1k", 1), ("quota", 1)] {
+        let profile = Profile::by_name(profile).unwrap();
+        let (image, _) = damage::damaged_image(profile, seed).unwrap();
+        let folder = tool::scratch("floe-repair-").unwrap();
+        let (saved, undo) = (folder.path().join("saved"), folder.path().join("undo"));
+        let before = image.to_vec().unwrap();
+        let (trace, after) = traced(&before, &saved);
+        let (mut rolled_back, effort) = (0, Effort { random_per_epoch: 3, seed });
+        let states = each_state(&trace, &before, effort, |device, _| {
+            let state = device.to_vec();
+            image.write(0, &state)?;
+            fs::copy(&saved, &undo)?;
+            let standing = standing(&UndoFile::open(&saved)?, &device)?;
+            let ran = repair(&["repair", "--yes", "--undo"], &undo, &image);
+            if standing == Standing::Committed {
+                // It was not cut off: the file is needed, and nothing is touched.
+                anyhow::ensure!(ran.code == 8, "{}{}", ran.out, ran.err);
+                anyhow::ensure!(ran.err.contains("needed to undo"), "{}", ran.err);
+                anyhow::ensure!(fs::read(&undo)? == fs::read(&saved)?, "another undo file");
+                anyhow::ensure!(image.to_vec()? == state, "something was written");
+            } else {
+                anyhow::ensure!(ran.code == 1, "{}{}", ran.out, ran.err);
+                let told = ran.err.contains("an earlier repair was cut off");
+                anyhow::ensure!(told == (standing == Standing::Partly), "{}", ran.err);
+                rolled_back += u32::from(told);
+                anyhow::ensure!(image.to_vec()? == after, "not the same repair");
+            }
+            let ran = repair(&["undo"], &undo, &image);
+            anyhow::ensure!(ran.code == 0, "{}", ran.err);
+            anyhow::ensure!(image.to_vec()? == before, "not the original bytes");
+            Ok(fs::remove_file(&undo)?)
+        });
+        let states = states.unwrap_or_else(|error| panic!("{profile}:{seed}: {error:#}"));
+        assert!(states > 15 && rolled_back > 8, "{profile}:{seed}: {rolled_back} of {states}");
+    }
+}
+
+/// The undo file of another file system, or of this one before it was used, stays what it is.
+#[test]
+fn the_undo_file_of_something_else_is_never_replaced() {
+    let Some((image, folder)) = damaged() else { return };
+    let undo = folder.path().join("undo");
+    let Some((other, _)) = damaged() else { return };
+    floe_testkit::build::debugfs(&other, "ssv volume_name other\n").unwrap();
+    assert_eq!(repair(&["repair", "--yes", "--undo"], &undo, &other).code, 1);
+    let (saved, before) = (fs::read(&undo).unwrap(), image.to_vec().unwrap());
+    let ran = repair(&["repair", "--yes", "--undo"], &undo, &image);
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("exists already"), "{}", ran.err);
+    assert!(fs::read(&undo).unwrap() == saved && image.to_vec().unwrap() == before);
 }
 
 #[test]

@@ -89,13 +89,13 @@ fn block_bitmap(stage: &Stage<'_>, group: GroupNr) -> Vec<u8> {
     bytes
 }
 
-/// Whether a computed block bitmap holds nothing but static metadata.
+/// Whether a computed block bitmap holds nothing but what one that was never written counts as.
 fn only_metadata(stage: &Stage<'_>, group: GroupNr, blocks: &[u8]) -> bool {
-    let geometry = &stage.geometry;
-    let metadata = stage.evidence.volume.metadata.used();
-    let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
-    (0..geometry.clusters_of(group))
-        .all(|bit| bitmap::test(blocks, bit) == metadata.contains(first + u64::from(bit)))
+    let computed = stage.evidence.volume.computed_block_bitmap(group);
+    (0..stage.geometry.clusters_of(group)).all(|bit| {
+        let word = computed.get(bit as usize / 64).copied().unwrap_or(0);
+        bitmap::test(blocks, bit) == (word >> (bit % 64) & 1 != 0)
+    })
 }
 
 /// The inode bitmap of a group, filled up behind its end; and how many directories it has.

@@ -22,6 +22,25 @@ pub(super) fn first_phases(
     wanted
 }
 
+/// Where the list of bad blocks cannot be right, it goes first: nothing is moved away from blocks that
+/// it calls bad. (e2fsck starts again then.)
+pub(super) fn without_a_wrong_list(
+    mut wanted: BTreeMap<Edit, Option<Problem>>,
+) -> BTreeMap<Edit, Option<Problem>> {
+    let of_list = |cause: &Option<Problem>| {
+        matches!(
+            cause,
+            Some(
+                Problem::BadblocksListContainsItself { .. } | Problem::BadblocksInodeInvalid { .. }
+            )
+        )
+    };
+    if wanted.values().any(of_list) {
+        wanted.retain(|_, cause| of_list(cause));
+    }
+    wanted
+}
+
 /// Leaves out what a later examination will judge better: deletions of files that may be whole once
 /// what else is wrong with them is mended: a symbolic link with a wrong flag, a directory that was
 /// taken for a pipe, a device that says its data is in the inode. (e2fsck judges them later for that
@@ -45,6 +64,13 @@ pub(super) fn without_hasty_edits(
             _ => None,
         })
         .collect();
+    let without_attributes: BTreeSet<InodeNr> = wanted
+        .keys()
+        .filter_map(|edit| match edit {
+            Edit::Inode { inode, edit: InodeEdit::DropAttributeBlock } => Some(*inode),
+            _ => None,
+        })
+        .collect();
     // A device or pipe has no data, wherever its flags say that they are.
     let special: BTreeSet<InodeNr> = wanted
         .values()
@@ -54,9 +80,10 @@ pub(super) fn without_hasty_edits(
         })
         .collect();
     let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
-        // Size and block count follow from the map as it will be.
+        // Size and block count follow from the map as it will be, and the attribute block counts: that
+        // a short symbolic link has no blocks says that its target is in the inode.
         if let Edit::Inode { inode, edit: InodeEdit::Size(_) | InodeEdit::Sectors(_) } = edit {
-            return remapped.contains(inode);
+            return remapped.contains(inode) || without_attributes.contains(inode);
         }
         let may_wait = matches!(
             cause,

@@ -1,0 +1,82 @@
+//! Random damage whose repair once was worse than e2fsck's, and must never be again.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use std::path::Path;
+
+use anyhow::Result;
+use floe_blockdev::ReadBlocks;
+use floe_check::{CheckOptions, JournalUse};
+use floe_repair::policy::Yes;
+use floe_repair::{RepairOptions, repair};
+use floe_testkit::compare::{ReadBy, Terms, judge};
+use floe_testkit::tool::Outcome;
+use floe_testkit::{Image, Profile, build, damage, tool};
+
+/// Profile, seed, and what it was about.
+const SEEDS: &[(&str, u64, &str)] = &[
+    ("mmp", 10178, "wrong lengths inside of wrong lengths of extents"),
+    ("no-dir-index", 10069, "a wrong length at the end of a leaf, and a node's checksum"),
+    ("inline-ea-inode", 11643, "wrong places and a wrong length in one leaf"),
+    ("ext4-2k", 20793, "extents out of order and out of range"),
+    ("casefold-strict", 21002, "extents out of order and out of range"),
+    ("sparse-super2", 10699, "a device that says its data is in the inode"),
+    ("casefold", 20393, "a short symbolic link with a wild attribute block"),
+    ("csum-seed", 21976, "s_desc_size alone is wrong: backups where the superblock says"),
+    ("stable-inodes", 21351, "the same"),
+    ("inline-data", 21635, "s_r_blocks_count is wrong, and a descriptor"),
+    ("inode-1024", 20244, "s_first_ino is wrong, and a descriptor"),
+    ("no-flex-bg", 20276, "s_inodes_per_group is wrong"),
+    ("inline-ea-inode", 20725, "the UUID is wrong, with which every checksum begins"),
+    ("sparse-super2", 20237, "the same"),
+    ("inode-1024", 20738, "the same"),
+    ("sparse-super2", 21567, "the list of bad blocks lists itself, and half the file system"),
+    ("ext3", 21588, "s_usr_quota_inum names a file"),
+    ("inode-1024", 20054, "an inode table in a group that says it was never written"),
+];
+
+/// Repairs the image at a path, as `floe fsck -fy` does.
+fn program(path: &Path) -> Result<Outcome> {
+    let image = Image::open(path)?;
+    let check = CheckOptions {
+        threads: 2,
+        journal: JournalUse::Replay,
+        now_seconds: i64::from(tool::NOW),
+        ..CheckOptions::default()
+    };
+    let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
+    let repaired = match repair(&image, &options, &mut Yes) {
+        Ok(repaired) => repaired,
+        Err(error) => {
+            return Ok(Outcome { exit: Some(8), timed_out: false, text: error.to_string() });
+        }
+    };
+    for range in repaired.staged.staged_ranges() {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
+        repaired.staged.read_at(range.start, &mut bytes)?;
+        image.write(range.start, &bytes)?;
+    }
+    let left = !repaired.is_clean() || !repaired.left.is_empty();
+    let exit = i32::from(repaired.repaired()) | if left { 4 } else { 0 };
+    Ok(Outcome { exit: Some(exit), timed_out: false, text: String::new() })
+}
+
+#[test]
+fn what_was_lost_once_is_not_lost_again() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut wrong = Vec::new();
+    for &(profile, seed, about) in SEEDS {
+        let profile = Profile::by_name(profile).unwrap();
+        let (image, _) = damage::damaged_image(profile, seed).unwrap();
+        let original = build::base(profile).unwrap();
+        let terms = Terms { read_by: ReadBy::Testkit, original: Some(&original) };
+        let faults = judge(&image, &terms, &program).unwrap().faults;
+        if let Some(first) = faults.first() {
+            wrong.push(format!("{profile}:{seed} ({about}): {first}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
