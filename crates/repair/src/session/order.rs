@@ -106,3 +106,85 @@ pub(super) fn without_hasty_edits(
     };
     wanted.into_iter().filter(|(edit, cause)| !is_hasty(edit, cause)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::SuperblockEdit;
+    use floe_format::{BlockNr, GroupNr, LogicalBlock};
+
+    fn map(edits: Vec<(Edit, Option<Problem>)>) -> BTreeMap<Edit, Option<Problem>> {
+        edits.into_iter().collect()
+    }
+
+    fn of(inode: u32, edit: InodeEdit) -> Edit {
+        Edit::Inode { inode: InodeNr(inode), edit }
+    }
+
+    fn edits(wanted: &BTreeMap<Edit, Option<Problem>>) -> Vec<&Edit> {
+        wanted.keys().collect()
+    }
+
+    #[test]
+    fn a_round_ends_with_the_first_phase_that_disturbs() {
+        let counts = Edit::GroupMaps { group: GroupNr(0) };
+        let quiet = of(12, InodeEdit::DtimeZero);
+        let wanted = map(vec![(quiet.clone(), None), (counts.clone(), None)]);
+        assert_eq!(edits(&first_phases(wanted)), [&quiet, &counts]);
+        let disturbing = of(12, InodeEdit::Clear);
+        let wanted = map(vec![(disturbing.clone(), None), (counts.clone(), None)]);
+        assert_eq!(edits(&first_phases(wanted)), [&disturbing]);
+        let ground = Edit::Superblock(SuperblockEdit::RandomUuid);
+        let wanted = map(vec![(ground.clone(), None), (disturbing, None), (counts, None)]);
+        assert_eq!(edits(&first_phases(wanted)), [&ground]);
+        assert!(first_phases(BTreeMap::new()).is_empty());
+    }
+
+    #[test]
+    fn what_may_be_whole_is_not_deleted_in_haste() {
+        let inode = InodeNr(12);
+        let clear = of(12, InodeEdit::Clear);
+        let invalid = Some(Problem::SymlinkInvalid { inode, size: 4, reason: "" });
+        // Alone it goes; beside another repair it is judged again.
+        let wanted = map(vec![(clear.clone(), invalid.clone())]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&clear]);
+        let flags = of(12, InodeEdit::ClearFlags(8));
+        let wanted = map(vec![(clear.clone(), invalid), (flags.clone(), None)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
+        // A device has no data, whatever its flags say of them; a file has.
+        let unsupported = Some(Problem::InlineDataFlagUnsupported { inode });
+        let special = Some(Problem::SpecialFileExtentsOrInlineFlag { inode, flags: 8 });
+        let wanted = map(vec![(clear.clone(), unsupported.clone()), (flags.clone(), special)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
+        let wanted = map(vec![(clear.clone(), unsupported), (flags.clone(), None)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&clear, &flags]);
+    }
+
+    #[test]
+    fn counts_of_blocks_wait_for_maps_and_attributes() {
+        let sectors = of(12, InodeEdit::Sectors(2));
+        let logical = LogicalBlock(0);
+        let hole = MapEdit::ZeroPointer { logical, level: 0, block: BlockNr(9) };
+        let hole = Edit::Map { inode: InodeNr(12), edit: hole };
+        for other in [hole, of(12, InodeEdit::DropAttributeBlock)] {
+            let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
+            assert_eq!(edits(&without_hasty_edits(wanted)), [&other]);
+        }
+        let other = of(13, InodeEdit::DropAttributeBlock);
+        let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&sectors, &other]);
+    }
+
+    #[test]
+    fn a_wrong_list_of_bad_blocks_goes_first_and_alone() {
+        let list = of(1, InodeEdit::ZeroBase);
+        let itself = Some(Problem::BadblocksListContainsItself {
+            inode: InodeNr::BAD_BLOCKS,
+            block: BlockNr(11),
+        });
+        let other = Edit::NotBad { block: BlockNr(1) };
+        let wanted = map(vec![(list.clone(), itself), (other.clone(), None)]);
+        assert_eq!(edits(&without_a_wrong_list(wanted)), [&list]);
+        assert_eq!(edits(&without_a_wrong_list(map(vec![(other.clone(), None)]))), [&other]);
+    }
+}
