@@ -3,7 +3,7 @@
 
 use floe_exec::{Accumulator, Pool};
 use floe_format::ext::inode::Inode;
-use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::checks;
 use crate::checks::inode_block::TableBlock;
@@ -65,8 +65,19 @@ pub struct Totals {
     pub large_files: u64,
     /// Fragments: runs of adjacent blocks of files.
     pub fragments: u64,
-    /// Inodes other than directories with more than one fragment.
-    pub fragmented_files: u64,
+    /// Inodes with more than one fragment that would fit into a group.
+    pub fragmented: u64,
+}
+
+impl Totals {
+    /// Notes an inode with `blocks` blocks in `fragments` fragments. What cannot lie in one group
+    /// does not count as fragmented, as for e2fsck.
+    #[inline]
+    pub fn add_fragments(&mut self, fragments: u64, blocks: u64, geometry: &Geometry) {
+        self.fragments += fragments;
+        let fits = blocks < u64::from(geometry.blocks_per_group);
+        self.fragmented += u64::from(fragments > 1 && fits);
+    }
 }
 
 impl Accumulator for Totals {
@@ -76,7 +87,7 @@ impl Accumulator for Totals {
         self.blocks_mapped += other.blocks_mapped;
         self.large_files += other.large_files;
         self.fragments += other.fragments;
-        self.fragmented_files += other.fragmented_files;
+        self.fragmented += other.fragmented;
     }
 }
 
@@ -331,7 +342,7 @@ mod laws {
                 all.blocks_mapped += blocks;
                 all.large_files += blocks / 900;
                 all.fragments += blocks % 7;
-                all.fragmented_files += blocks % 2;
+                all.fragmented += blocks % 2;
             },
             |all: Totals| all
         );

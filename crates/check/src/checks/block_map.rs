@@ -154,6 +154,7 @@ impl Walk<'_, '_, '_> {
             // Met before in this inode: it is claimed twice now, which the shared-block check sees.
             return;
         }
+        self.mapper.pass_node(block);
         let at = usize::from(level);
         let nodes = &mut self.mapper.evidence.buffers.nodes;
         if nodes.len() <= at {

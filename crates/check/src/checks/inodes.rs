@@ -238,8 +238,8 @@ fn check_body(
     let clusters =
         mapping.clusters + of_attributes.clusters + of_attributes.ea_inode_blocks.div_ceil(ratio);
     evidence.totals.blocks_mapped += mapping.clusters * ratio;
-    evidence.totals.fragments += mapping.fragments;
-    evidence.totals.fragmented_files += u64::from(mapping.fragments > 1 && !is_dir);
+    let blocks = mapping.clusters * ratio;
+    evidence.totals.add_fragments(mapping.fragments, blocks, &cx.volume.geometry);
     if is_dir {
         add_dir(cx, dir_flags, evidence);
         if clusters == 0 && !flags.contains(InodeFlags::INLINE_DATA) && !mapping.lost {

@@ -87,6 +87,17 @@ impl<'a, 'e> Mapper<'a, 'e> {
         }
     }
 
+    /// A block of the map itself is met where it is needed: between two blocks of data it makes no
+    /// gap, if it lies there.
+    pub fn pass_node(&mut self, node: BlockNr) {
+        if let Some((block, logical)) = self.previous
+            && self.cx.volume.geometry.cluster_bits == 0
+        {
+            self.mapping.fragments += u64::from(block + 1 != node.0);
+            self.previous = Some((node.0, logical));
+        }
+    }
+
     /// Maps `run`, which lies inside the file system, at `logical`.
     pub fn map(&mut self, logical: u64, run: BlockRun, written: bool) {
         if run.len_blocks == 0 {

@@ -189,8 +189,7 @@ impl PlainInode<'_> {
         totals.inodes_used += 1;
         totals.by_type[file_type as usize] += 1;
         totals.blocks_mapped += self.blocks;
-        totals.fragments += self.fragments;
-        totals.fragmented_files += u64::from(self.fragments > 1 && !self.is_dir);
+        totals.add_fragments(self.fragments, self.blocks, &rules.volume.geometry);
         let Some(root) = ExtentNode::new(self.inode.block()) else { return };
         for at in 0..root.header().entries {
             let extent = root.extent(at);

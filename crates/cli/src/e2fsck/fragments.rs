@@ -11,6 +11,10 @@ use floe_format::InodeNr;
 pub(crate) fn write(out: &mut impl Write, device: &dyn ReadBlocks) -> anyhow::Result<()> {
     let reader = Reader::open(device, None, None)?;
     for number in (1..=reader.geometry.inodes_count).map(InodeNr) {
+        // Their blocks are where others put them.
+        if matches!(number, InodeNr::RESIZE | InodeNr::BAD_BLOCKS) {
+            continue;
+        }
         let Ok(bytes) = reader.inode_bytes(number) else { continue };
         let Ok(inode) = reader.decode(&bytes) else { continue };
         if inode.base.mode == 0 || inode.base.links_count == 0 {

@@ -4,11 +4,10 @@ use std::io::{self, Write};
 
 use floe_check::Report;
 use floe_check::report::human::{grouped, plural};
+use floe_format::Geometry;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::Compat;
-use floe_format::{Geometry, GroupNr};
 
 /// Inodes and blocks that are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +47,7 @@ pub(crate) fn checked_line(name: &str, report: &Report) -> String {
     let free = Free::of_superblock(sb);
     let (inodes, blocks) = (u64::from(sb.inodes_count), sb.blocks_count());
     let used = inodes.saturating_sub(free.inodes);
-    let fragmented = report.totals.fragmented_files + u64::from(resize_inode_is_fragmented(report));
+    let fragmented = report.totals.fragmented;
     let per_mille = (fragmented * 1000 + used / 2).checked_div(used).unwrap_or(0);
     format!(
         "{name}: {used}/{inodes} files ({}.{}% non-contiguous), {}/{blocks} blocks",
@@ -56,14 +55,6 @@ pub(crate) fn checked_line(name: &str, report: &Report) -> String {
         per_mille % 10,
         blocks.saturating_sub(free.blocks),
     )
-}
-
-/// The inode that reserves blocks for growing maps one run in each group with a backup. Our inode
-/// pass does not walk it; e2fsck counts it as a file.
-fn resize_inode_is_fragmented(report: &Report) -> bool {
-    let geometry = &report.geometry;
-    geometry.features.compat.contains(Compat::RESIZE_INODE)
-        && (1..geometry.group_count).any(|group| geometry.has_superblock(GroupNr(group)))
 }
 
 /// What the file system holds, for `-v`.
@@ -90,7 +81,7 @@ pub(crate) fn statistics(out: &mut impl Write, report: &Report, features: bool) 
         writeln!(out, "{:>15} {name}", grouped(count))?;
     }
     for (count, what) in [
-        (totals.fragmented_files, "of them not in one piece"),
+        (totals.fragmented, "of them not in one piece"),
         (totals.large_files, "of 2 GiB or more"),
         (totals.blocks_mapped, "blocks of data and of their maps"),
     ] {

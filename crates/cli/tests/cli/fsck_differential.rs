@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use floe_testkit::{Image, build, tool};
+use floe_testkit::{Image, Profile, build, tool};
 
 use super::{Fsck, image};
 
@@ -123,6 +123,20 @@ fn compare(state: &State, image: &Image, options: &[&str], conf: &Path, faults: 
                 .push(format!("{} {options:?}: e2fsck -fn afterwards {again}: {out}", state.name));
         }
     }
+}
+
+/// The counts of all kinds of file systems, fragments included.
+#[test]
+fn the_same_summaries_of_all_profiles() {
+    let none = Path::new("/dev/null");
+    let mut faults = Vec::new();
+    for profile in Profile::ALL {
+        let Some(image) = image(profile.name()) else { return };
+        let state = state(profile.name(), "");
+        compare(&state, &image, &["-fn"], none, &mut faults);
+        compare(&state, &image, &["-n"], none, &mut faults);
+    }
+    assert!(faults.is_empty(), "{} differences:\n{}", faults.len(), faults.join("\n"));
 }
 
 #[test]
