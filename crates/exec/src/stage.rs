@@ -68,6 +68,44 @@ impl<T: Entry> Found<'_, T> {
 /// Memory: of what waits, at most `most_entries` of each stage (or what it began with), and with
 /// each worker what one batch finds. Where a queue is full, the worker does at once what it found,
 /// the latest first.
+///
+/// ```
+/// use floe_exec::{Accumulator, Entry, Found, Limits, Pipeline, Policy, Schedule};
+///
+/// struct Chunk(u64);
+/// struct DirBlock(u64);
+/// impl Entry for Chunk {
+///     fn address(&self) -> u64 { self.0 }
+///     fn elements(&self) -> u64 { 2048 } // inodes in use
+/// }
+/// impl Entry for DirBlock {
+///     fn address(&self) -> u64 { self.0 }
+/// }
+///
+/// #[derive(Default)]
+/// struct Seen { chunks: u64, blocks: u64 }
+/// impl Accumulator for Seen {
+///     fn merge(&mut self, other: Self) {
+///         self.chunks += other.chunks;
+///         self.blocks += other.blocks;
+///     }
+/// }
+///
+/// let limits = Limits { batch_elements: 256, most_entries: 16_384 };
+/// let mut pipeline = Pipeline::new();
+/// // The last stage first: who feeds it needs its name.
+/// let blocks = pipeline.stage("directories", limits, vec![],
+///     |seen: &mut Seen, batch: &mut Vec<DirBlock>, _| seen.blocks += batch.len() as u64);
+/// pipeline.stage("inodes", limits, (0..10).map(Chunk).collect(),
+///     |seen: &mut Seen, batch: &mut Vec<Chunk>, found: &mut Found<'_, Chunk>| {
+///         for chunk in batch.drain(..) {
+///             seen.chunks += 1;
+///             found.push(blocks, DirBlock(chunk.0 * 100));
+///         }
+///     });
+/// let outcome = pipeline.run(&Schedule::new(2, Policy::Dynamic));
+/// assert_eq!((outcome.all.chunks, outcome.all.blocks), (10, 10));
+/// ```
 pub struct Pipeline<'a, A> {
     /// As declared: the last stage first.
     stages: Vec<Box<dyn AnyStage<A> + 'a>>,
