@@ -6,7 +6,7 @@ set -eu
 root=$1 folder=$2 program=$3
 for name in fsck.ext2 fsck.ext3 fsck.ext4; do
     path=$root$folder/$name
-    if [ -e "$path" ] && [ "$(readlink "$path")" != "$program" ]; then
+    if { [ -e "$path" ] || [ -L "$path" ]; } && [ "$(readlink "$path")" != "$program" ]; then
         echo "$path is there already, and is not ours: move it away first, or install the package" \
             "floe-fsck, which does that and undoes it" >&2
         exit 1

@@ -12,6 +12,7 @@ mod fsck_options;
 mod images;
 mod monitoring;
 mod online;
+mod packaging;
 mod repair;
 mod repair_undo;
 mod schema;
