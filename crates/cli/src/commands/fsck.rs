@@ -14,7 +14,8 @@ use floe_blockdev::{Use, uses_of};
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse};
-use floe_exec::sync::Mutex;
+use floe_exec::sync::atomic::AtomicBool;
+use floe_exec::sync::{Arc, Mutex};
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::Incompat;
 use floe_repair::policy::{Policy, Preen, Yes};
@@ -30,7 +31,7 @@ use crate::e2fsck::front::Front;
 use crate::e2fsck::log::{Facts, Tee};
 use crate::e2fsck::options::Options;
 use crate::e2fsck::policy::Configured;
-use crate::e2fsck::progress::{self, Lines, Switch};
+use crate::e2fsck::progress::{self, Form, Lines, Switch};
 use crate::e2fsck::summary::{self, Free};
 use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
 use crate::exit::Outcome;
@@ -113,9 +114,17 @@ pub(crate) fn run(
         None => (None, false),
     };
     let switch = Switch::new(shown)?;
-    let channel = match fd.filter(|&fd| fd > 0).map(progress::open).transpose() {
-        Ok(channel) => channel,
-        Err(error) => return refused(format!("{error:#}")),
+    let bar: Arc<AtomicBool> = Arc::default();
+    let channel = match fd.filter(|&fd| fd > 0) {
+        Some(fd) => match progress::open(fd) {
+            Ok(file) => Some((Form::Lines, file)),
+            Err(error) => return refused(format!("{error:#}")),
+        },
+        // With -C 0, or when SIGUSR1 asks for it.
+        None if io::stdout().is_terminal() => {
+            progress::open(1).ok().map(|file| (Form::Bar(Arc::clone(&bar)), file))
+        }
+        None => None,
     };
     let conf = match Conf::load() {
         Ok(conf) => conf,
@@ -137,7 +146,7 @@ pub(crate) fn run(
     };
     let fsck = Fsck { program, mode: mode(&options), options, conf, device, source };
     let outputs = Outputs { problem_log, channel, switch };
-    fsck.run(outputs, &mut Tee { out, log })
+    fsck.run(outputs, &mut Tee { out, log, bar })
 }
 
 fn mode(options: &Options) -> Mode {
@@ -197,7 +206,7 @@ struct Fsck<'a> {
 struct Outputs {
     problem_log: Option<File>,
     /// The descriptor of -C.
-    channel: Option<File>,
+    channel: Option<(Form, File)>,
     switch: Switch,
 }
 
@@ -325,7 +334,8 @@ impl Fsck<'_> {
         let name = self.options.name.clone().or(label);
         let has_errors = superblock.is_none_or(|sb| sb.state & STATE_ERROR != 0);
         let name = name.unwrap_or_else(|| self.device.display().to_string());
-        let lines = channel.map(|channel| Mutex::new(Lines::new(channel, &name, switch)));
+        let lines =
+            channel.map(|(form, channel)| Mutex::new(Lines::new(form, channel, &name, switch)));
         Front {
             name,
             lines,

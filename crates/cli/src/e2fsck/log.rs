@@ -4,7 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use floe_exec::sync::Arc;
+use floe_exec::sync::atomic::{AtomicBool, Ordering};
+
 use super::conf::Conf;
+use super::progress::ERASE;
 
 /// What the expressions stand for.
 #[derive(Clone, Debug)]
@@ -109,10 +113,15 @@ fn date(days: i64) -> (i64, i64, i64) {
 pub(crate) struct Tee<'w, W> {
     pub(crate) out: &'w mut W,
     pub(crate) log: Option<File>,
+    /// Whether a bar stands where the output goes.
+    pub(crate) bar: Arc<AtomicBool>,
 }
 
 impl<W: Write> Write for Tee<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bar.swap(false, Ordering::Relaxed) {
+            self.out.write_all(ERASE)?;
+        }
         let written = self.out.write(bytes)?;
         if let Some(log) = &mut self.log
             && log.write_all(&bytes[..written]).is_err()
@@ -167,7 +176,7 @@ mod tests {
         let facts = Facts { now_seconds: 0, device: "x".into() };
         let log = facts.create(&conf, "%N.log").unwrap();
         let mut out = Vec::new();
-        let mut tee = Tee { out: &mut out, log: Some(log) };
+        let mut tee = Tee { out: &mut out, log: Some(log), bar: Arc::default() };
         tee.write_all(b"said").unwrap();
         let path = folder.path().join("logs/x.log");
         assert_eq!(fs::read(path).unwrap(), b"said");

@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 
 use anyhow::{Context, bail};
 use floe_exec::sync::Arc;
-use floe_exec::sync::atomic::{AtomicUsize, Ordering};
+use floe_exec::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 
@@ -42,9 +42,25 @@ impl Switch {
     }
 }
 
-/// A file descriptor that gets lines.
+/// How it is said.
+#[derive(Clone, Debug)]
+pub(crate) enum Form {
+    /// A line for each change.
+    Lines,
+    /// A bar on a terminal. The flag says that one stands there now; whoever writes there takes it
+    /// away first.
+    Bar(Arc<AtomicBool>),
+}
+
+/// Takes a bar away: back to the first column, and everything behind it is erased.
+pub(crate) const ERASE: &[u8] = b"\r\x1b[K";
+/// Characters of the bar.
+const BAR_WIDTH: u32 = 40;
+
+/// A file descriptor that gets lines, or a terminal that gets a bar.
 #[derive(Debug)]
 pub(crate) struct Lines<W> {
+    form: Form,
     /// `None` once nobody reads any more.
     out: Option<W>,
     name: String,
@@ -53,27 +69,43 @@ pub(crate) struct Lines<W> {
 }
 
 impl<W: Write> Lines<W> {
-    pub(crate) fn new(out: W, name: &str, switch: Switch) -> Self {
+    pub(crate) fn new(form: Form, out: W, name: &str, switch: Switch) -> Self {
         // A line has four fields: what a label may hold must not make more lines of it.
         let name = name.replace(|char: char| char.is_control() || char == ' ', "_");
-        Self { out: Some(out), name, switch, last: None }
+        Self { form, out: Some(out), name, switch, last: None }
     }
 
-    /// The run is as far as `share`, from 0 to 1. Nothing is written if that makes no difference.
+    /// The run is as far as `share`, from 0 to 1. Nothing is written if it was that far before.
     pub(crate) fn tell(&mut self, share: f64) {
         let at = place(share);
-        if !self.switch.is_on() || self.last == Some(at) {
+        if !self.switch.is_on() || self.last >= Some(at) {
             return;
         }
-        let Some(out) = &mut self.out else { return };
-        let (pass, now) = at;
+        self.last = Some(at);
         // One write, so that a reader of a pipe gets whole lines.
-        let line = format!("{pass} {now} {ALL} {}\n", self.name);
-        if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
+        let text = match &self.form {
+            Form::Lines => format!("{} {} {ALL} {}\n", at.0, at.1, self.name),
+            // What follows the end is the report.
+            Form::Bar(_) if share >= 1.0 => return,
+            Form::Bar(drawn) => {
+                drawn.store(true, Ordering::Relaxed);
+                bar(&self.name, share)
+            }
+        };
+        if let Some(out) = &mut self.out
+            && out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err()
+        {
             self.out = None;
         }
-        self.last = Some(at);
     }
+}
+
+fn bar(name: &str, share: f64) -> String {
+    // From 0 to 1.
+    let share = share.clamp(0.0, 1.0);
+    let full = (share * f64::from(BAR_WIDTH)) as usize;
+    let (full, empty) = ("=".repeat(full), " ".repeat(BAR_WIDTH as usize - full));
+    format!("\r{name}: |{full}{empty}| {:4.1}%\x1b[K", share * 100.0)
 }
 
 /// The pass and the number in it that mean a share of the run.
@@ -132,15 +164,29 @@ mod tests {
     #[test]
     fn lines_are_written_when_something_changed_and_somebody_looks() {
         let switch = Switch::new(false).unwrap();
-        let mut lines = Lines::new(Vec::new(), "my disk\n", switch.clone());
+        let mut lines = Lines::new(Form::Lines, Vec::new(), "my disk\n", switch.clone());
         lines.tell(0.35);
         assert_eq!(lines.out.as_deref(), Some(&b""[..]));
         switch.0.store(1, Ordering::Relaxed);
         lines.tell(0.35);
         lines.tell(0.35);
+        lines.tell(0.2);
         lines.tell(1.0);
         let text = String::from_utf8(lines.out.unwrap()).unwrap();
         assert_eq!(text, "1 500 1000 my_disk_\n5 1000 1000 my_disk_\n");
+    }
+
+    #[test]
+    fn a_bar_is_drawn_and_erased_before_the_report() {
+        let drawn = Arc::new(AtomicBool::new(false));
+        let form = Form::Bar(Arc::clone(&drawn));
+        let mut lines = Lines::new(form, Vec::new(), "x", Switch::new(true).unwrap());
+        lines.tell(0.5);
+        lines.tell(1.0);
+        assert!(drawn.load(Ordering::Relaxed));
+        let text = String::from_utf8(lines.out.unwrap()).unwrap();
+        let half = "=".repeat(20);
+        assert_eq!(text, format!("\rx: |{half}{:20}| 50.0%\x1b[K", ""));
     }
 
     #[test]
@@ -154,7 +200,7 @@ mod tests {
                 Ok(())
             }
         }
-        let mut lines = Lines::new(Gone, "x", Switch::new(true).unwrap());
+        let mut lines = Lines::new(Form::Lines, Gone, "x", Switch::new(true).unwrap());
         lines.tell(0.5);
         assert!(lines.out.is_none());
         lines.tell(0.6);

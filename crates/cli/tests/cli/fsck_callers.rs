@@ -178,3 +178,20 @@ fn without_a_terminal_and_a_mode_it_looks() {
     let ran = super::ran(&child.wait_with_output().unwrap());
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
 }
+
+#[test]
+fn a_terminal_gets_a_bar_and_then_the_report() {
+    let Some(image) = image("ext4-1k") else { return };
+    // `script` runs it on a terminal of its own.
+    let line = "command -v script >/dev/null || exit 77; \
+                script -qec \"fsck.ext4 -fn -C 0 '$1'\" /dev/null </dev/null";
+    let (ran, _) = shell(line, image.path()).unwrap();
+    if ran.code == 77 {
+        eprintln!("skipped: there is no script(1)");
+        return;
+    }
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("|  0.0%"), "{:?}", ran.out);
+    // Nothing of the bar is left where the report begins.
+    assert!(ran.out.contains("\r\x1b[KFile system without a label"), "{:?}", ran.out);
+}
