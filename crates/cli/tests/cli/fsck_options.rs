@@ -279,3 +279,27 @@ fn names_are_judged_as_text_when_asked() {
     assert_eq!(run(&["-fy", "-E", "check_encoding"], &image).code, 1);
     assert_eq!(run(&["-fn", "-E", "check_encoding"], &image).code, 0);
 }
+
+#[test]
+fn what_needs_a_person_at_boot_is_4_and_changes_nothing_but_the_mark() {
+    let Some(image) = image("ext4-1k") else { return };
+    // No primary superblock: -p does not use a backup, -y does.
+    let lost = image.copy().unwrap();
+    lost.write(1024, &[0; 1024]).unwrap();
+    let before = lost.to_vec().unwrap();
+    let ran = run(&["-p"], &lost);
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("THIS NEEDS A PERSON"), "{}", ran.out);
+    assert!(lost.to_vec().unwrap() == before);
+    assert_eq!(run(&["-y"], &lost).code, 1);
+    is_sound(&lost);
+    // Cut off: e2fsck -n calls it sound.
+    let mut cut = image.copy().unwrap();
+    cut.set_size(5 << 20).unwrap();
+    assert_eq!(run(&["-fn"], &cut).code, 4);
+    // Not a file system at all.
+    let none = Image::empty(1 << 20).unwrap();
+    for mode in ["-n", "-p", "-y"] {
+        assert_eq!(run(&[mode], &none).code, 8, "{mode}");
+    }
+}
