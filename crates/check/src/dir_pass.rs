@@ -7,6 +7,7 @@ use floe_blockdev::{Batch, JoinLimits, PartBytes, ReadPlan};
 use floe_exec::{Accumulator, Pool, append};
 use floe_format::ext::dirent::DirEntry;
 use floe_format::ext::htree::HashVersion;
+use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{ENCODING_STRICT, FLAG_UNSIGNED_HASH};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -16,7 +17,8 @@ use crate::checks::htree::HtreeEvidence;
 use crate::checks::{dir_holes, htree_trees, inline_dirs};
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::{DirFlags, DirRun, Dirs};
-use crate::evidence::inode_facts::InodeFacts;
+use crate::evidence::fingerprint::{GroupSums, LinkAdder};
+use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::evidence::link_counts::LinkCounts;
 use crate::evidence::name_set::NameSet;
 use crate::evidence::policies::Policies;
@@ -99,6 +101,17 @@ impl<'a> DirCx<'a> {
         }
     }
 
+    /// What is known of an inode that something names as one of this type. Where facts are not kept, the
+    /// sums prove that the inode is in use and has that type.
+    #[inline]
+    pub fn facts_of(&self, inode: InodeNr, named_as: u8) -> Facts {
+        if self.volume.keeps(inode) {
+            self.facts.get(inode)
+        } else {
+            Facts::used(FileType::of_entry(named_as))
+        }
+    }
+
     /// Whether no directory entry may name an inode: reserved, outside the file system, or one of
     /// the file system's own files.
     #[inline]
@@ -176,11 +189,22 @@ pub struct DirEvidence {
     pub lost_found: Option<LostFound>,
     /// Entries that stay, without `.` and `..`.
     pub entries: u64,
+    /// Sums of all links that entries are, `.` and `..` among them, where there are sums.
+    pub sums: GroupSums,
     /// Buffers that live as long as the worker.
     pub room: Room,
 }
 
 impl DirEvidence {
+    /// Notes a link to an inode as one of this type.
+    pub fn note_link(&mut self, cx: &DirCx<'_>, inode: InodeNr, file_type: FileType) {
+        if let Some(tables) = &cx.volume.tables {
+            let mut adder = LinkAdder::new(tables);
+            adder.add(&mut self.sums, inode, file_type);
+            adder.flush(&mut self.sums);
+        }
+    }
+
     /// Notes an entry `lost+found` of the root.
     #[cold]
     pub fn note_lost_found(&mut self, logical: u32, entry: &DirEntry<'_>) {
@@ -201,6 +225,7 @@ impl Accumulator for DirEvidence {
             (mine, theirs) => mine.or(theirs),
         };
         self.entries += other.entries;
+        self.sums.merge(other.sums);
     }
 }
 
@@ -215,6 +240,8 @@ pub struct Room {
     pub names: NameSet,
     /// Inodes that the entries of one block name, without directories.
     pub targets: Vec<InodeNr>,
+    /// All links that the entries of one block are, where there are sums.
+    pub links: Vec<(InodeNr, FileType)>,
 }
 
 /// Reads and checks all directories.

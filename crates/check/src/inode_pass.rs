@@ -12,6 +12,7 @@ use crate::checks::plain_inodes::{self, PlainInodes};
 use crate::evidence::claims::Claims;
 use crate::evidence::column::Column;
 use crate::evidence::dirs::Dirs;
+use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
@@ -35,6 +36,8 @@ pub struct InodeEvidence {
     pub policies: crate::evidence::policies::Policies,
     /// Files by kind, and what the superblock must announce.
     pub totals: Totals,
+    /// Sums of what is not kept object by object. (Those of claims are in [`Self::claims`].)
+    pub sums: PartialSums,
     /// Buffers that live as long as the worker.
     pub buffers: Buffers,
 }
@@ -49,6 +52,7 @@ impl Accumulator for InodeEvidence {
         self.quota.merge(other.quota);
         self.policies.merge(other.policies);
         self.totals.merge(other.totals);
+        self.sums.merge(other.sums);
     }
 }
 
@@ -189,6 +193,9 @@ fn scan_part(
     rows.links.clear();
     rows.links.resize(part.count as usize, 0);
     let mut any = false;
+    if let Some(tables) = &volume.tables {
+        evidence.claims.sum_up(tables, &volume.scope);
+    }
     for_each_slot(volume, part, &mut table, evidence, |evidence, at, raw, context| {
         let number = volume.geometry.inode_at(part.group, part.first + at);
         let Some(raw) = raw else {
@@ -215,7 +222,10 @@ fn scan_part(
         }
     });
     plain_inodes::claim_pending(volume, evidence);
-    if any {
+    if let (true, Some(tables)) = (any, &volume.tables) {
+        evidence.sums.note_inodes(tables, part.group, part.first, &rows.facts, &rows.links);
+    }
+    if any && volume.scope.contains(part.group) {
         let index = part.group.0 * chunks_per_group(volume.geometry.inodes_per_group)
             + part.first / CHUNK_INODES;
         let (facts, links) = (Column::pack(&rows.facts), Column::pack(&rows.links));

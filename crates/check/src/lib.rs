@@ -23,7 +23,7 @@ pub mod report;
 pub mod volume;
 
 pub use error::CheckError;
-pub use options::{CheckOptions, JournalUse};
+pub use options::{Accounting, CheckOptions, JournalUse};
 pub use pipeline::{Examination, check, examine};
 pub use problem::Problem;
 pub use reader::Reader;

@@ -1,7 +1,8 @@
 //! What a caller can choose.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::BlockNr;
+use floe_format::features::{Compat, Incompat};
+use floe_format::{BlockNr, Geometry};
 
 /// How a check is run.
 #[derive(Clone, Copy)]
@@ -24,6 +25,45 @@ pub struct CheckOptions<'a> {
     /// Whether inodes and directory blocks that are plainly in order are judged on a short path.
     /// Findings are the same without: it is off only where that is tested.
     pub shortcuts: bool,
+    /// How cross-checks are proved. Findings are the same either way.
+    pub accounting: Accounting,
+    /// The key of the random numbers of fingerprint accounting. Whoever made the file system must not
+    /// know it.
+    pub key: [u8; 16],
+}
+
+/// How cross-checks are proved: what claims blocks against bitmaps, entries against inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accounting {
+    /// Everything is kept object by object.
+    Exact,
+    /// Random sums for each group; only groups whose sums are not zero are scanned a second time
+    /// (`docs/fingerprint.md`). File systems without the filetype feature, with encryption, with
+    /// values of attributes in inodes or with AFS inodes are checked exactly all the same.
+    Fingerprint,
+    /// Exact for small file systems, fingerprints for large ones.
+    #[default]
+    Auto,
+}
+
+/// From so many clusters on [`Accounting::Auto`] sums up: the map of clusters alone could take 64 MiB.
+const LARGE_CLUSTERS: u64 = 1 << 29;
+
+impl Accounting {
+    /// Whether a file system is checked by sums.
+    pub fn sums_up(self, geometry: &Geometry) -> bool {
+        let features = &geometry.features;
+        let awkward = Incompat::ENCRYPT | Incompat::EA_INODE;
+        let possible = features.incompat.contains(Incompat::FILETYPE)
+            && !features.incompat.intersects(awkward)
+            && !features.compat.contains(Compat::IMAGIC_INODES);
+        possible
+            && match self {
+                Self::Exact => false,
+                Self::Fingerprint => true,
+                Self::Auto => geometry.clusters_count() >= LARGE_CLUSTERS,
+            }
+    }
 }
 
 impl Default for CheckOptions<'_> {
@@ -38,6 +78,8 @@ impl Default for CheckOptions<'_> {
             // The clock of a library's caller is not ours to read; 2038 is later than most damage.
             now_seconds: i64::from(i32::MAX),
             shortcuts: true,
+            accounting: Accounting::Auto,
+            key: *b"floe fingerprint",
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The order of the passes.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use floe_blockdev::ReadBlocks;
 use floe_exec::{Accumulator, Pool};
+use floe_format::{GroupNr, InodeNr};
 
 use crate::checks;
 use crate::checks::connectivity::DirTree;
@@ -13,12 +15,14 @@ use crate::error::CheckError;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::Dirs;
+use crate::evidence::fingerprint::{PartialSums, Tables};
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
-use crate::inode_pass::{self, InodeEvidence};
+use crate::evidence::scope::Scope;
+use crate::inode_pass::{self, InodeEvidence, Totals};
 use crate::open::{Opened, open};
-use crate::options::CheckOptions;
-use crate::problem::Findings;
+use crate::options::{Accounting, CheckOptions};
+use crate::problem::{Findings, Problem};
 use crate::recovery;
 use crate::report::{JournalState, PhaseTime, Report, in_order, inodes_of};
 use crate::volume::Volume;
@@ -103,7 +107,9 @@ pub fn examine<'d>(
     found: Findings,
     options: &CheckOptions<'_>,
 ) -> Result<Examination<'d>, CheckError> {
-    passes(device, opened, JournalState::Clean, found, options, Clock::start())
+    // A repair needs to know who claims what.
+    let options = CheckOptions { accounting: Accounting::Exact, ..*options };
+    passes(device, opened, JournalState::Clean, found, &options, Clock::start())
 }
 
 fn passes<'d>(
@@ -128,59 +134,138 @@ fn passes<'d>(
     check_layout(&mut volume, &mut found);
     clock.end("superblock");
 
-    let mut inodes = inode_pass::run(&volume, &pool);
-    checks::xattrs::check_blocks(&volume, &mut inodes, &pool);
+    let mut rescanned = None;
+    if options.accounting.sums_up(&volume.geometry) {
+        volume.tables = Some(Tables::new(&volume.geometry, options.key));
+        volume.scope = scope_with(&volume, []);
+        let proof = scan(&volume, &pool, found.clone(), &mut clock);
+        let suspects = proof.suspects(&volume);
+        if suspects.is_empty() {
+            return Ok(proof.into_examination(volume, journal, clock, Some(0)));
+        }
+        // Fewer than 2^32 groups.
+        rescanned = Some(suspects.len() as u32);
+        // What the sums do not prove is looked at object by object.
+        volume.scope = scope_with(&volume, suspects);
+    }
+    let scan = scan(&volume, &pool, found, &mut clock);
+    Ok(scan.into_examination(volume, journal, clock, rescanned))
+}
+
+/// Some groups, and those that hold reserved inodes, which are no plain case.
+fn scope_with(volume: &Volume<'_>, groups: impl IntoIterator<Item = GroupNr>) -> Scope {
+    let geometry = &volume.geometry;
+    let reserved = geometry.first_inode.0.div_ceil(geometry.inodes_per_group.max(1));
+    Scope::of((0..reserved).map(GroupNr).chain(groups), geometry.group_count)
+}
+
+/// What the passes over inodes, directories and bitmaps found and kept.
+struct Scan {
+    found: Vec<Problem>,
+    totals: Totals,
+    facts: InodeFacts,
+    claims: Claims,
+    dirs: Dirs,
+    index: DirIndex,
+    tree: DirTree,
+    entries: DirEvidence,
+    attributes: AttributeEvidence,
+    quota: QuotaUsage,
+    clusters_used: u64,
+    paths: BTreeMap<InodeNr, Vec<u8>>,
+    sums: PartialSums,
+}
+
+impl Scan {
+    /// Groups outside the scope that the sums do not prove to be in order.
+    fn suspects(&self, volume: &Volume<'_>) -> Vec<GroupNr> {
+        let suspects = self.sums.suspects().into_iter();
+        suspects.filter(|group| !volume.scope.contains(*group)).collect()
+    }
+
+    fn into_examination(
+        self,
+        volume: Volume<'_>,
+        journal: JournalState,
+        clock: Clock,
+        rescanned_groups: Option<u32>,
+    ) -> Examination<'_> {
+        let report = Report {
+            found: self.found,
+            superblock: volume.superblock.clone(),
+            geometry: volume.geometry.clone(),
+            used_backup: volume.used_backup,
+            totals: self.totals,
+            clusters_used: self.clusters_used,
+            journal,
+            paths: self.paths,
+            phases: clock.phases,
+            rescanned_groups,
+        };
+        Examination {
+            report,
+            volume,
+            facts: self.facts,
+            claims: self.claims,
+            dirs: self.dirs,
+            index: self.index,
+            tree: self.tree,
+            entries: self.entries,
+            attributes: self.attributes,
+            quota: self.quota,
+        }
+    }
+}
+
+/// Scans inodes, directories and bitmaps; evidence is kept of the groups of `volume.scope`.
+fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock) -> Scan {
+    let mut inodes = inode_pass::run(volume, pool);
+    checks::xattrs::check_blocks(volume, &mut inodes, pool);
     found.merge(std::mem::take(&mut inodes.found));
     // Room for reading is not kept: other passes have their own.
     inodes.buffers = inode_pass::Buffers::default();
     let totals = inodes.totals;
-    checks::inodes::check_totals(&volume, &totals, &mut found);
+    checks::inodes::check_totals(volume, &totals, &mut found);
     let facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
     inodes.dirs.sort();
     inodes.policies.sort();
     clock.end("inodes");
 
     let mut claims = std::mem::take(&mut inodes.claims);
+    let mut sums = std::mem::take(&mut inodes.sums);
+    sums.clusters.merge(claims.take_sums());
     claims.merge_copy(&volume.metadata);
     let attribute_uses = &inodes.attributes.block_uses;
-    found.merge(checks::shared_blocks::check(&volume, &facts, &claims, attribute_uses, &pool));
+    found.merge(checks::shared_blocks::check(volume, &facts, &claims, attribute_uses, pool));
     clock.end("shared blocks");
 
     let index = DirIndex::new(&inodes.dirs.infos);
     let (policies, references) = (&inodes.policies, &inodes.attributes.ea_references);
-    let cx = DirCx::new(&volume, &inodes.dirs, &index, &facts, policies, references);
-    let mut dirs = dir_pass::run(&cx, &pool);
+    let cx = DirCx::new(volume, &inodes.dirs, &index, &facts, policies, references);
+    let mut dirs = dir_pass::run(&cx, pool);
     found.merge(std::mem::take(&mut dirs.found));
+    sums.links.merge(std::mem::take(&mut dirs.sums));
     clock.end("directories");
-    let (tree, of_tree) = checks::connectivity::check(&cx, &mut dirs, &pool);
+    let (tree, of_tree) = checks::connectivity::check(&cx, &mut dirs, pool);
     found.merge(of_tree);
     clock.end("connectivity");
-    found.merge(checks::link_counts::check(&cx, &dirs, &tree, &pool));
+    found.merge(checks::link_counts::check(&cx, &dirs, &tree, pool));
     clock.end("link counts");
 
-    let clusters_used = checks::bitmaps::check(&volume, &facts, &claims, &pool, &mut found);
-    checks::orphan_file::check(&volume, &mut found);
-    checks::quota::check(&volume, &inodes.quota, &mut found);
+    let dirs_of_groups = sums.take_dirs(&volume.geometry);
+    let (clusters_used, of_bitmaps) =
+        checks::bitmaps::check(volume, &facts, &claims, &dirs_of_groups, pool, &mut found);
+    sums.merge(of_bitmaps);
+    checks::orphan_file::check(volume, &mut found);
+    checks::quota::check(volume, &inodes.quota, &mut found);
     clock.end("bitmaps");
     let found = in_order(found);
-    let paths = checks::paths::find(&cx, &tree, &inodes_of(&found), &pool);
+    let paths = checks::paths::find(&cx, &tree, &inodes_of(&found), pool);
     clock.end("paths");
-
-    let report = Report {
-        found,
-        superblock: volume.superblock.clone(),
-        geometry: volume.geometry.clone(),
-        used_backup: volume.used_backup,
-        totals,
-        clusters_used,
-        journal,
-        paths,
-        phases: clock.phases,
-    };
     let InodeEvidence { dirs: all_dirs, attributes, quota, .. } = inodes;
-    Ok(Examination {
-        report,
-        volume,
+    Scan {
+        found,
+        totals,
         facts,
         claims,
         dirs: all_dirs,
@@ -189,7 +274,10 @@ fn passes<'d>(
         entries: dirs,
         attributes,
         quota,
-    })
+        clusters_used,
+        paths,
+        sums,
+    }
 }
 
 /// What the superblock, the descriptors and their copies say, before any inode is read.

@@ -3,6 +3,7 @@
 use std::io;
 
 use floe_blockdev::ReadBlocks;
+use floe_exec::sync::Arc;
 use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
@@ -10,6 +11,8 @@ use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
 use crate::evidence::claims::Claims;
+use crate::evidence::fingerprint::Tables;
+use crate::evidence::scope::Scope;
 use crate::open::Opened;
 use crate::problem::{Findings, Problem};
 
@@ -42,6 +45,10 @@ pub struct Volume<'d> {
     pub shortcuts: bool,
     /// See [`crate::CheckOptions::check_encoding`].
     pub check_encoding: bool,
+    /// The groups of which evidence is kept object by object: all, unless sums prove the others.
+    pub scope: Scope,
+    /// The random numbers of the sums, where there are sums.
+    pub tables: Option<Arc<Tables>>,
 }
 
 impl<'d> Volume<'d> {
@@ -66,6 +73,8 @@ impl<'d> Volume<'d> {
             distrusted,
             shortcuts: true,
             check_encoding: false,
+            scope: Scope::default(),
+            tables: None,
         };
         (volume, found)
     }
@@ -176,6 +185,13 @@ impl<'d> Volume<'d> {
     pub fn is_metadata(&self, block: BlockNr) -> bool {
         self.geometry.contains(block)
             && self.metadata.used().contains(self.geometry.cluster_of(block))
+    }
+
+    /// Whether what is found out of an inode is kept: not where sums prove it.
+    #[inline]
+    pub fn keeps(&self, inode: floe_format::InodeNr) -> bool {
+        self.scope.is_all()
+            || self.geometry.place_of(inode).is_none_or(|(group, _)| self.scope.contains(group))
     }
 
     /// Whether recovery will delete or truncate an inode.

@@ -375,6 +375,7 @@ impl<'s> Session<'s> {
             journal: self.journal,
             paths: BTreeMap::new(),
             phases: Vec::new(),
+            rescanned_groups: None,
         };
         Outcome {
             before: report.clone(),

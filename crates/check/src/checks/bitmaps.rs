@@ -13,6 +13,7 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::evidence::block_set::{BlockSet, word_mask};
 use crate::evidence::claims::Claims;
+use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
@@ -25,21 +26,23 @@ const READ_BYTES: u32 = 32 << 10;
 const WORD_BITS: u32 = u64::BITS;
 
 /// Checks all bitmaps and counts. `claims` holds all clusters in use, static metadata included.
-/// Comes back with the number of clusters in use.
+/// `dirs` has the number of directories of each group whose facts are not kept. Comes back with the
+/// number of clusters in use, and with what bitmaps subtract from the sums of such groups.
 pub fn check(
     volume: &Volume<'_>,
     facts: &InodeFacts,
     claims: &Claims,
+    dirs: &[u32],
     pool: &Pool,
     found: &mut Findings,
-) -> u64 {
+) -> (u64, PartialSums) {
     let count = volume.geometry.group_count;
     let units: Vec<Range<u32>> = (0..count)
         .step_by(GROUPS_PER_UNIT as usize)
         .map(|first| first..count.min(first.saturating_add(GROUPS_PER_UNIT)))
         .collect();
     let mut all = pool.run(&units, |work: &mut Work, unit| {
-        let cx = Cx { volume, facts, used: claims.used() };
+        let cx = Cx { volume, facts, used: claims.used(), dirs };
         for group in unit.clone().map(GroupNr) {
             cx.check_blocks(group, work);
             cx.check_inodes(group, work);
@@ -47,7 +50,8 @@ pub fn check(
     });
     found.merge(std::mem::take(&mut all.found));
     judge_totals(volume, &all, found);
-    volume.geometry.clusters_count().saturating_sub(all.free_clusters)
+    let used = volume.geometry.clusters_count().saturating_sub(all.free_clusters);
+    (used, all.sums)
 }
 
 fn judge_totals(volume: &Volume<'_>, all: &Work, found: &mut Findings) {
@@ -74,6 +78,8 @@ struct Work {
     inodes: Window,
     /// The computed bitmap of one group, as words.
     expected: Vec<u64>,
+    /// What the bitmaps of groups whose evidence is not kept subtract.
+    sums: PartialSums,
 }
 
 impl Accumulator for Work {
@@ -81,6 +87,7 @@ impl Accumulator for Work {
         self.found.merge(other.found);
         self.free_clusters += other.free_clusters;
         self.free_inodes += other.free_inodes;
+        self.sums.merge(other.sums);
     }
 }
 
@@ -182,9 +189,34 @@ struct Cx<'a> {
     volume: &'a Volume<'a>,
     facts: &'a InodeFacts,
     used: &'a BlockSet,
+    dirs: &'a [u32],
 }
 
 impl Cx<'_> {
+    /// Subtracts what a block bitmap marks from what is claimed; metadata is claimed here.
+    fn sum_blocks(&self, group: GroupNr, first: u64, bytes: &[u8], sums: &mut PartialSums) {
+        let (Some(tables), clusters) =
+            (&self.volume.tables, self.volume.geometry.clusters_of(group))
+        else {
+            return;
+        };
+        let metadata = self.volume.metadata.used();
+        let claimed = (0..).map(|word: u32| metadata.word(first + u64::from(word * WORD_BITS)));
+        let marked = (0..).map(|word| disk_word(bytes, word));
+        let (claimed, marked) =
+            (tables.cluster_bits(claimed, clusters), tables.cluster_bits(marked, clusters));
+        sums.clusters.add(group.0, claimed.wrapping_sub(marked));
+    }
+
+    /// Subtracts what an inode bitmap marks from what is in use.
+    fn sum_inodes(&self, group: GroupNr, bytes: &[u8], sums: &mut PartialSums) {
+        if let Some(tables) = &self.volume.tables {
+            let marked = (0..).map(|word| disk_word(bytes, word));
+            let marked = tables.inode_bits(marked, self.volume.geometry.inodes_per_group);
+            sums.inodes.add(group.0, marked.wrapping_neg());
+        }
+    }
+
     fn check_blocks(&self, group: GroupNr, work: &mut Work) {
         let geometry = &self.volume.geometry;
         let desc = self.volume.group(group);
@@ -192,7 +224,13 @@ impl Cx<'_> {
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
         let expected = |word: u32| self.used.word(first + u64::from(word * WORD_BITS));
         let uninit = self.volume.block_bitmap_computed(group);
-        let used = if uninit && self.used.is_clear_in(first, u64::from(clusters)) {
+        let kept = self.volume.scope.contains(group);
+        let used = if uninit && !kept {
+            // The sums prove that nothing but metadata is in use.
+            let metadata = self.volume.metadata.used();
+            let word = |word: u32| metadata.word(first + u64::from(word * WORD_BITS));
+            compare(clusters, word, word).1
+        } else if uninit && self.used.is_clear_in(first, u64::from(clusters)) {
             0
         } else if uninit {
             // The map of a group that was never written counts as computed: its metadata alone.
@@ -214,10 +252,19 @@ impl Cx<'_> {
                     let kind = "block";
                     work.found.push(Problem::UnreadableBitmap { group, block, kind });
                 }
+                if !kept {
+                    work.sums.doubtful.insert(group.0);
+                }
                 self.count_free_clusters(group, first, clusters, work);
                 return;
             };
-            let (differences, used) = compare(clusters, |word| disk_word(bytes, word), expected);
+            let disk = |word: u32| disk_word(bytes, word);
+            let (differences, used) = if kept {
+                compare(clusters, disk, expected)
+            } else {
+                self.sum_blocks(group, first, bytes, &mut work.sums);
+                compare(clusters, disk, disk)
+            };
             self.report_blocks(group, first, &differences, &mut work.found);
             if bitmap::first_clear_padding(bytes, clusters).is_some() {
                 work.found.push(Problem::BlockBitmapPaddingClear { group });
@@ -339,7 +386,13 @@ impl Cx<'_> {
         let desc = self.volume.group(group);
         let inodes = geometry.inodes_per_group;
         let mut expected = std::mem::take(&mut work.expected);
-        let dirs = self.expect_inodes(group, &mut expected);
+        let kept = self.volume.scope.contains(group);
+        let dirs = if kept {
+            self.expect_inodes(group, &mut expected)
+        } else {
+            expected.clear();
+            self.dirs.get(group.0 as usize).copied().unwrap_or(0)
+        };
         let expected_word = |word: u32| expected.get(word as usize).copied().unwrap_or(0);
         let uninit = self.volume.inode_bitmap_computed(group);
         let used = if uninit {
@@ -380,9 +433,18 @@ impl Cx<'_> {
             if geometry.contains(block) {
                 work.found.push(Problem::UnreadableBitmap { group, block, kind: "inode" });
             }
+            if !self.volume.scope.contains(group) {
+                work.sums.doubtful.insert(group.0);
+            }
             return compare(inodes, &expected, &expected).1;
         };
-        let (differences, used) = compare(inodes, |word| disk_word(bytes, word), expected);
+        let disk = |word: u32| disk_word(bytes, word);
+        let (differences, used) = if self.volume.scope.contains(group) {
+            compare(inodes, disk, expected)
+        } else {
+            self.sum_inodes(group, bytes, &mut work.sums);
+            compare(inodes, disk, disk)
+        };
         self.report_inodes(group, &differences, &mut work.found);
         if bitmap::first_clear_padding(bytes, inodes).is_some() {
             work.found.push(Problem::InodeBitmapPaddingClear { group });

@@ -5,6 +5,7 @@
 //! Does not verify: files (`checks/link_counts.rs`).
 
 use floe_exec::{Accumulator, Pool};
+use floe_format::ext::inode::FileType;
 use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -48,7 +49,7 @@ pub fn check(cx: &DirCx<'_>, evidence: &mut DirEvidence, pool: &Pool) -> (DirTre
     let contested = settle_first(&mut tree, std::mem::take(&mut evidence.named));
     settle_contested(cx, &mut tree, &contested, pool, &mut found);
     let root = cx.index.get(InodeNr::ROOT);
-    if root.is_none() && !cx.facts.get(InodeNr::ROOT).is_used() {
+    if root.is_none() && !cx.facts_of(InodeNr::ROOT, 0).is_used() {
         found.push(Problem::RootInodeMissing { inode: InodeNr::ROOT });
     }
     let cut = walk_up(cx, &tree, root, &mut found);
@@ -213,7 +214,7 @@ fn report_unconnected(
 ) {
     let dir = cx.index.inode(rank);
     cut.push(rank);
-    let facts = cx.facts.get(dir);
+    let facts = cx.facts_of(dir, FileType::Directory as u8);
     // A directory that goes itself, or that no entry may name, need not be connected.
     if !facts.is_bad() && !facts.is_orphan() {
         let parent = tree.dotdots.get(rank as usize).copied().unwrap_or_default();
@@ -269,7 +270,8 @@ fn check_lost_found(cx: &DirCx<'_>, evidence: &DirEvidence, found: &mut impl Sin
         return;
     };
     let inode = entry.inode;
-    let facts = cx.facts.get(inode);
+    let named_as = if cx.index.get(inode).is_some() { FileType::Directory as u8 } else { 0 };
+    let facts = cx.facts_of(inode, named_as);
     if !facts.is_dir() {
         let mut reader = InodeReader::default();
         let mode = reader.read(cx.volume, inode).map_or(0, |inode| inode.base.mode);

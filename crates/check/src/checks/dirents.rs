@@ -15,6 +15,7 @@ use floe_format::ext::dirent::{
     DirCursor, DirEntry, DirFault, DirTail, TAIL_SIZE, TailState, tail_state,
 };
 use floe_format::ext::htree::DxBlock;
+use floe_format::ext::inode::FileType;
 use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
@@ -419,9 +420,12 @@ fn count(
         && let Some(child) = cx.index.get(entry.inode)
     {
         evidence.named.push((child, block.rank));
-        return;
+    } else if cx.volume.keeps(entry.inode) {
+        evidence.links.add(entry.inode);
     }
-    evidence.links.add(entry.inode);
+    if let Some(file_type) = FileType::of_entry(entry.file_type) {
+        evidence.note_link(cx, entry.inode, file_type);
+    }
 }
 
 /// Notes what only the root directory holds: lost+found, and on old file systems the journal.

@@ -5,6 +5,7 @@
 //! Does not verify: that `..` names the right directory (`checks/connectivity.rs`).
 
 use floe_format::ext::dirent::{DirEntry, MIN_REC_LEN};
+use floe_format::ext::inode::FileType;
 
 use super::dirents::{DirBlock, check_type};
 use super::entry_rules::unusable_inode;
@@ -39,10 +40,11 @@ pub fn check_dot(
         evidence.found.push(Problem::DotEntryNotTerminated { dir, logical });
     }
     if inode_named == dir {
-        let facts = cx.facts.get(dir);
+        let facts = cx.facts_of(dir, FileType::Directory as u8);
         if !facts.is_bad() {
             check_type(cx, block, entry, facts, evidence);
         }
+        evidence.note_link(cx, dir, FileType::Directory);
     } else {
         evidence.found.push(Problem::DotEntryWrongInode { dir, logical, inode_named });
     }
@@ -91,7 +93,7 @@ pub fn check_dotdot(
         });
         return;
     }
-    let facts = cx.facts.get(inode_named);
+    let facts = cx.facts_of(inode_named, entry.file_type);
     if !facts.is_used() || facts.is_bad() {
         if let Some(Some(problem)) = unusable_inode(cx, block, entry, facts) {
             evidence.found.push(problem);
@@ -100,6 +102,9 @@ pub fn check_dotdot(
     }
     check_type(cx, block, entry, facts, evidence);
     evidence.dotdots.push((block.rank, inode_named));
+    if let Some(file_type) = FileType::of_entry(entry.file_type) {
+        evidence.note_link(cx, inode_named, file_type);
+    }
 }
 
 /// Reports a `..` that never came because `.` fills the block.

@@ -25,7 +25,7 @@ pub fn accept(
     entry: &DirEntry<'_>,
     found: Option<&mut impl Sink>,
 ) -> Option<Facts> {
-    let facts = cx.facts.get(entry.inode);
+    let facts = cx.facts_of(entry.inode, entry.file_type);
     let plain = facts.is_plain_used()
         && entry.inode != block.dir
         && entry.inode != InodeNr::ROOT

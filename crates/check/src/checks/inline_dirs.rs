@@ -7,7 +7,7 @@ use floe_exec::Pool;
 use floe_format::ext::inline_data::{
     IN_BLOCK_SIZE, InlineData, InlineDirSize, PARENT_SIZE, judge_dir_size,
 };
-use floe_format::ext::inode::Inode;
+use floe_format::ext::inode::{FileType, Inode};
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::dirents::{self, DirBlock};
@@ -107,7 +107,7 @@ fn check_parent(
         });
         return;
     }
-    let facts = cx.facts.get(parent);
+    let facts = cx.facts_of(parent, FileType::Directory as u8);
     if facts.is_bad() {
         return;
     }
@@ -123,4 +123,7 @@ fn check_parent(
         return;
     }
     evidence.dotdots.push((rank, parent));
+    // `.` is implied.
+    evidence.note_link(cx, dir, FileType::Directory);
+    evidence.note_link(cx, parent, FileType::Directory);
 }

@@ -13,6 +13,7 @@ use super::dirents::{DirBlock, Position};
 use super::htree::{self, LeafHashes, Role};
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::dirs::DirFlags;
+use crate::evidence::fingerprint::LinkAdder;
 use crate::evidence::inode_facts::{Facts, FactsCursor};
 use crate::evidence::name_set::scan_name;
 
@@ -30,6 +31,7 @@ pub fn check(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) -
     let Some(end) = entries_end(cx, block) else { return false };
     let mut targets = std::mem::take(&mut evidence.room.targets);
     targets.clear();
+    evidence.room.links.clear();
     let (named, dotdots) = (evidence.named.len(), evidence.dotdots.len());
     let mut hashes = role.leaf_hashes(cx, block);
     let entries = check_entries(cx, block, end, &mut targets, &mut hashes, evidence);
@@ -37,6 +39,13 @@ pub fn check(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) -
         Some(entries) => {
             evidence.entries += entries;
             evidence.links.add_all(&targets);
+            if let Some(tables) = &cx.volume.tables {
+                let mut adder = LinkAdder::new(tables);
+                for &(inode, file_type) in &evidence.room.links {
+                    adder.add(&mut evidence.sums, inode, file_type);
+                }
+                adder.flush(&mut evidence.sums);
+            }
             role.finish(cx, block, hashes, evidence);
         }
         None => {
@@ -68,7 +77,8 @@ fn check_entries(
     hashes: &mut LeafHashes,
     evidence: &mut DirEvidence,
 ) -> Option<u64> {
-    let mut facts_of = FactsCursor::new(cx.facts);
+    let mut facts_of = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.scope);
+    let summed = cx.volume.tables.is_some();
     let mut position = Position::of(block);
     let mut entries = 0;
     let directory = Facts::used(Some(FileType::Directory));
@@ -81,17 +91,19 @@ fn check_entries(
             Position::Dot => dot_is_plain(block, &entry).then_some(())?,
             Position::Dotdot => {
                 let plain = dotdot_is_plain(&entry)
-                    && facts_of.get(entry.inode) == directory
+                    && facts_of.get(entry.inode, entry.file_type) == directory
                     && !cx.is_illegal(entry.inode);
                 plain.then_some(())?;
                 evidence.dotdots.push((block.rank, entry.inode));
+                evidence.room.links.push((block.dir, FileType::Directory));
+                evidence.room.links.push((entry.inode, FileType::Directory));
             }
             Position::Other if !entry.in_use() => {}
             Position::Other => {
-                let facts = facts_of.get(entry.inode);
+                let facts = facts_of.get(entry.inode, entry.file_type);
                 // Of a type that the entry has, too, and nothing else is known of it.
-                let plain = facts == Facts::used(FileType::of_entry(entry.file_type))
-                    && entry.file_type != 0
+                let file_type = FileType::of_entry(entry.file_type)?;
+                let plain = facts == Facts::used(Some(file_type))
                     && entry.inode != block.dir
                     && entry.inode != InodeNr::ROOT
                     && !matches!(entry.name, b"" | b"." | b"..")
@@ -103,8 +115,11 @@ fn check_entries(
                 if facts == directory {
                     // Each directory has a rank.
                     evidence.named.push((cx.index.get(entry.inode)?, block.rank));
-                } else {
+                } else if facts_of.is_kept() {
                     targets.push(entry.inode);
+                }
+                if summed {
+                    evidence.room.links.push((entry.inode, file_type));
                 }
             }
         }

@@ -50,7 +50,11 @@ pub fn check(
         pool.run(&inode_pass::table_parts(volume), |own: &mut Sharers, part| {
             let Sharers { runs, scratch } = own;
             inode_pass::for_each_inode(volume, *part, scratch, |scratch, number, inode| {
-                if facts.get(number).is_used() && number != InodeNr::BAD_BLOCKS {
+                // Of inodes whose facts are not kept the sums prove that they are plain ones.
+                let kept = volume.keeps(number);
+                let used =
+                    if kept { facts.get(number).is_used() } else { inode.base.links_count > 0 };
+                if used && number != InodeNr::BAD_BLOCKS {
                     collect(volume, number, inode, shared, scratch, runs);
                 }
             });

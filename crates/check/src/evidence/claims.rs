@@ -1,9 +1,12 @@
 //! Which clusters are in use, and which are claimed more than once.
 
 use floe_exec::Accumulator;
-use floe_format::{BlockRun, Geometry};
+use floe_exec::sync::Arc;
+use floe_format::{BlockRun, Geometry, GroupNr};
 
 use super::block_set::{BlockSet, bit_runs};
+use super::fingerprint::{GroupSums, Tables};
+use super::scope::Scope;
 
 /// Claims on clusters. The index of a cluster counts from the first data block.
 ///
@@ -15,6 +18,16 @@ pub struct Claims {
     shared: BlockSet,
     /// Where claims are listed instead, while one inode's are asked for.
     recorded: Option<Vec<(u64, u64)>>,
+    /// Where most claims are summed instead.
+    summed: Option<Box<Summed>>,
+}
+
+/// Claims of which only those in some groups are marked, and all are summed.
+#[derive(Clone, Debug)]
+struct Summed {
+    tables: Arc<Tables>,
+    scope: Scope,
+    sums: GroupSums,
 }
 
 impl Claims {
@@ -28,15 +41,46 @@ impl Claims {
         self.recorded.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// From now on claims are summed up by group, and marked one by one only in the groups of
+    /// `scope`. Does nothing if that was said before.
+    pub fn sum_up(&mut self, tables: &Arc<Tables>, scope: &Scope) {
+        self.summed.get_or_insert_with(|| {
+            let (tables, scope) = (Arc::clone(tables), scope.clone());
+            Box::new(Summed { tables, scope, sums: GroupSums::default() })
+        });
+    }
+
+    /// The sums; empty if claims were not summed up.
+    pub fn take_sums(&mut self) -> GroupSums {
+        self.summed.as_mut().map(|summed| std::mem::take(&mut summed.sums)).unwrap_or_default()
+    }
+
     /// Claims clusters `start..start + len`.
     #[inline]
     pub fn claim_clusters(&mut self, start: u64, len: u64) {
-        if let Some(recorded) = &mut self.recorded {
-            recorded.push((start, len));
+        if self.recorded.is_some() || self.summed.is_some() {
+            self.claim_otherwise(start, len);
             return;
         }
         let shared = &mut self.shared;
         self.used.insert(start, len, |word, bits| note(shared, word, bits));
+    }
+
+    /// Claims clusters where they are not simply marked.
+    fn claim_otherwise(&mut self, start: u64, len: u64) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.push((start, len));
+            return;
+        }
+        let Some(summed) = &mut self.summed else { return };
+        let shared = &mut self.shared;
+        for (group, piece) in summed.tables.pieces(start, len) {
+            summed.sums.add(group, summed.tables.of_clusters(&piece));
+            if summed.scope.contains(GroupNr(group)) {
+                let (start, len) = (piece.cluster, piece.to - piece.from);
+                self.used.insert(start, len, |word, bits| note(shared, word, bits));
+            }
+        }
     }
 
     /// Marks clusters as used however often: for metadata, several blocks of which may share a
@@ -49,6 +93,12 @@ impl Claims {
     pub fn share_clusters(&mut self, start: u64, len: u64) {
         if self.recorded.is_some() {
             return;
+        }
+        if let Some(summed) = &mut self.summed {
+            // No bitmap marks what this adds: the groups are looked at closely.
+            for (group, piece) in summed.tables.pieces(start, len) {
+                summed.sums.add(group, summed.tables.of_cluster(piece.from));
+            }
         }
         self.shared.insert(start, len, |_, _| ());
     }
@@ -93,6 +143,11 @@ impl Claims {
 
 impl Accumulator for Claims {
     fn merge(&mut self, other: Self) {
+        match (&mut self.summed, other.summed) {
+            (Some(mine), Some(theirs)) => mine.sums.merge(theirs.sums),
+            (mine, theirs @ Some(_)) => *mine = theirs,
+            (_, None) => {}
+        }
         let shared = &mut self.shared;
         self.used.absorb(other.used, |word, bits| note(shared, word, bits));
         shared.absorb(other.shared, |_, _| ());

@@ -2,6 +2,7 @@
 //! in use, and next to nothing where they are alike.
 
 use super::column::Column;
+use super::scope::Scope;
 use floe_exec::Accumulator;
 use floe_format::ext::inode::FileType;
 use floe_format::{Geometry, GroupNr, InodeNr};
@@ -62,6 +63,12 @@ impl Facts {
     #[inline]
     pub const fn is_plain_used(self) -> bool {
         self.0 & (Self::USED | Self::EA_INODE | Self::BAD) == Self::USED
+    }
+
+    /// The type, if nothing is known but that the inode is in use and has it.
+    #[inline]
+    pub fn plain_type(self) -> Option<FileType> {
+        self.file_type().filter(|file_type| self == Self::used(Some(*file_type)))
     }
 
     /// The type; `None` if undefined or not in use.
@@ -216,32 +223,57 @@ impl InodeFacts {
 #[derive(Debug)]
 pub struct FactsCursor<'a> {
     all: &'a InodeFacts,
-    /// First inode of the chunk at hand.
+    scope: &'a Scope,
+    geometry: &'a Geometry,
+    /// First inode of the chunk at hand, and how many its group or chunk has.
     first: u32,
+    len: u32,
     chunk: Option<&'a Column<Facts>>,
+    kept: bool,
 }
 
 impl<'a> FactsCursor<'a> {
-    /// A cursor that is nowhere yet.
-    pub const fn new(all: &'a InodeFacts) -> Self {
-        Self { all, first: 0, chunk: None }
+    /// A cursor that is nowhere yet. `scope` tells whose facts are kept.
+    pub const fn new(all: &'a InodeFacts, geometry: &'a Geometry, scope: &'a Scope) -> Self {
+        Self { all, scope, geometry, first: 0, len: 0, chunk: None, kept: true }
     }
 
-    /// As [`InodeFacts::get`].
+    /// What is known of an inode that an entry names as one of a type, as [`InodeFacts::get`]; where
+    /// facts are not kept, what the sums prove.
     #[inline]
-    pub fn get(&mut self, inode: InodeNr) -> Facts {
-        let at = inode.0.wrapping_sub(self.first) as usize;
-        match self.chunk.and_then(|chunk| chunk.get(at)) {
-            Some(facts) => facts,
-            None => self.move_to(inode),
+    pub fn get(&mut self, inode: InodeNr, named_as: u8) -> Facts {
+        let mut at = inode.0.wrapping_sub(self.first);
+        if at >= self.len {
+            self.move_to(inode);
+            at = inode.0.wrapping_sub(self.first);
+        }
+        match self.chunk {
+            Some(chunk) => chunk.get(at as usize).unwrap_or_default(),
+            None if self.kept => Facts::default(),
+            None => Facts::used(FileType::of_entry(named_as)),
         }
     }
 
-    fn move_to(&mut self, inode: InodeNr) -> Facts {
-        let Some((chunk, at)) = self.all.slot(inode) else { return Facts::default() };
-        let Some((first, chunk)) = self.all.chunk(chunk) else { return Facts::default() };
-        (self.first, self.chunk) = (first.0, Some(&chunk.facts));
-        chunk.facts.get(at).unwrap_or_default()
+    /// Whether facts of the inode asked for last are kept.
+    #[inline]
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Moves to the chunk of an inode, or to its group if its facts are not kept.
+    fn move_to(&mut self, inode: InodeNr) {
+        (self.first, self.len, self.chunk, self.kept) = (inode.0, 1, None, true);
+        let Some((group, place)) = self.geometry.place_of(inode) else { return };
+        if !self.scope.contains(group) {
+            (self.first, self.len) = (inode.0 - place, self.geometry.inodes_per_group);
+            self.kept = false;
+        } else if let Some((index, _)) = self.all.slot(inode)
+            && let Some((first, chunk)) = self.all.chunk(index)
+        {
+            // A chunk has few inodes.
+            (self.first, self.len) = (first.0, chunk.facts.len() as u32);
+            self.chunk = Some(&chunk.facts);
+        }
     }
 }
 

@@ -36,6 +36,9 @@ pub struct Report {
     pub paths: BTreeMap<InodeNr, Vec<u8>>,
     /// How long each phase took, in order.
     pub phases: Vec<PhaseTime>,
+    /// How many groups were scanned a second time, object by object, because sums did not prove them
+    /// to be in order; `None` if everything was kept object by object from the start.
+    pub rescanned_groups: Option<u32>,
 }
 
 /// What became of the journal.
@@ -249,6 +252,7 @@ pub(crate) mod tests {
             journal: JournalState::Replayed { transactions: 2, blocks: 17 },
             paths: BTreeMap::from([(InodeNr(13), b"/home/bob".to_vec())]),
             phases: Vec::new(),
+            rescanned_groups: None,
         }
     }
 

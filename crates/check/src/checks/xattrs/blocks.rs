@@ -120,6 +120,9 @@ fn check_attributes(
     outcome: &mut BlockOutcome,
 ) {
     let Some(&BlockUse { block, inode, .. }) = uses.first() else { return };
+    if let Some(tables) = &volume.tables {
+        outcome.claims.sum_up(tables, &volume.scope);
+    }
     outcome.claims.claim(&volume.geometry, BlockRun::new(block, 1));
     let area = bytes.and_then(XattrArea::of_block);
     for of in uses.iter().filter(|of| of.wants_context) {

@@ -1,0 +1,53 @@
+//! The groups of which evidence is kept object by object. What concerns the others is proved by sums
+//! (`evidence/fingerprint.rs`) or needs no proof.
+
+use floe_exec::sync::Arc;
+use floe_format::GroupNr;
+
+/// A set of groups; all of them by default. Cheap to copy.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// One bit a group; `None`: every group.
+    bits: Option<Arc<Vec<u64>>>,
+}
+
+impl Scope {
+    /// The groups given, of `count`.
+    pub fn of(groups: impl IntoIterator<Item = GroupNr>, count: u32) -> Self {
+        let mut bits = vec![0u64; count.div_ceil(64) as usize];
+        for group in groups {
+            if let Some(word) = bits.get_mut(group.0 as usize / 64) {
+                *word |= 1 << (group.0 % 64);
+            }
+        }
+        Self { bits: Some(Arc::new(bits)) }
+    }
+
+    /// Whether it is every group.
+    #[inline]
+    pub fn is_all(&self) -> bool {
+        self.bits.is_none()
+    }
+
+    /// Whether a group is in it.
+    #[inline]
+    pub fn contains(&self, group: GroupNr) -> bool {
+        self.bits.as_ref().is_none_or(|bits| {
+            bits.get(group.0 as usize / 64).is_some_and(|word| word >> (group.0 % 64) & 1 == 1)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_in_it_or_not() {
+        let scope = Scope::of([0, 63, 64, 99].map(GroupNr), 100);
+        let inside: Vec<u32> = (0..200).filter(|&group| scope.contains(GroupNr(group))).collect();
+        assert_eq!(inside, [0, 63, 64, 99]);
+        assert!(!scope.is_all() && Scope::default().is_all());
+        assert!(Scope::default().contains(GroupNr(7)));
+    }
+}

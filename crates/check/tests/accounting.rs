@@ -1,0 +1,103 @@
+//! Exact and fingerprint accounting give the same findings: on sound images, on the image of every
+//! problem, and on images with random damage; for any number of threads and any key.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use floe_blockdev::{Fault, Faulty};
+use floe_check::{Accounting, CheckOptions, JournalUse, Report, check};
+use floe_format::BlockNr;
+use floe_testkit::{Image, Profile, build, damage, problems, tool};
+
+fn run(
+    image: &Image,
+    unreadable: &[BlockNr],
+    block_bytes: u64,
+    options: &CheckOptions<'_>,
+) -> Result<Report, String> {
+    let faults = unreadable.iter().map(|&block| (block, Fault::Unreadable));
+    let device = Faulty::new(image, u32::try_from(block_bytes).unwrap(), faults);
+    check(&device, options).map_err(|error| error.to_string())
+}
+
+/// Findings, totals and paths of an image, as text.
+fn describe(outcome: Result<Report, String>) -> String {
+    match outcome {
+        Ok(report) => format!(
+            "{:#?}\n{:?}\n{}\n{:?}",
+            report.found, report.totals, report.clusters_used, report.paths
+        ),
+        Err(error) => error,
+    }
+}
+
+/// Compares both ways; comes back with how many groups the sums did not prove, where there were sums.
+fn agree(
+    image: &Image,
+    unreadable: &[BlockNr],
+    profile: Profile,
+    seed: u64,
+    what: impl FnOnce() -> String,
+) -> Option<u32> {
+    let (journal, size) = (JournalUse::Ignore, profile.block_size());
+    let accounting = Accounting::Exact;
+    let exact = CheckOptions { accounting, journal, ..Default::default() };
+    let accounting = Accounting::Fingerprint;
+    let (threads, key) = (1 + seed as usize % 3, [seed as u8; 16]);
+    let summed = CheckOptions { accounting, threads, key, journal, ..Default::default() };
+    let exact = describe(run(image, unreadable, size, &exact));
+    let summed = run(image, unreadable, size, &summed);
+    let rescanned = summed.as_ref().ok().and_then(|report| report.rescanned_groups);
+    let summed = describe(summed);
+    assert!(exact == summed, "{}:\nexact: {exact}\nsums: {summed}", what());
+    rescanned
+}
+
+/// How many seeds a profile gets: `FLOE_ACCOUNTING_SEEDS`, for a longer run by hand.
+fn seeds(usual: u64) -> u64 {
+    std::env::var("FLOE_ACCOUNTING_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+fn sound_images() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut proved = 0;
+    for &profile in Profile::ALL {
+        let image = build::base(profile).unwrap();
+        let rescanned = agree(&image, &[], profile, 1, || profile.name().to_owned());
+        // Where sums are made they prove all of a sound file system.
+        assert_eq!(rescanned.unwrap_or(0), 0, "{}", profile.name());
+        proved += u32::from(rescanned.is_some());
+    }
+    assert!(proved > 20, "sums were made for {proved} profiles only");
+}
+
+#[test]
+fn damaged_images() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    for &profile in Profile::ALL {
+        for seed in 0..seeds(8) {
+            let (image, damage) = damage::damaged_image(profile, 500_000 + seed).unwrap();
+            agree(&image, &[], profile, seed, || format!("{}, {damage}", profile.name()));
+        }
+    }
+}
+
+#[test]
+fn the_image_of_every_problem() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    for case in problems::cases() {
+        let image = case.recipe.build().unwrap();
+        let unreadable = case.unreadable_blocks(&image);
+        let profile = case.recipe.profile();
+        agree(&image, &unreadable, profile, 2, || case.recipe.name().to_owned());
+    }
+}
