@@ -8,7 +8,7 @@ use floe_blockdev::{Counted, FileDevice, ReadBlocks};
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
 use floe_check::report::{Cost, Report, Verdict, human, json};
-use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
+use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ use crate::e2fsck::front::{self, Front};
 use crate::exit::Outcome;
 use crate::monitor::Monitor;
 use crate::online::Snapshot;
+use crate::random::random_bytes;
 use crate::{failure, signals, usage};
 
 /// Directory blocks that are read to find the paths of the inodes in a report.
@@ -28,6 +29,7 @@ pub(crate) struct Run<'a> {
     pub(crate) source: &'a Source,
     pub(crate) threads: usize,
     pub(crate) journal: JournalUse,
+    pub(crate) accounting: Accounting,
     pub(crate) external_journal: Option<&'a Path>,
     pub(crate) json: bool,
     pub(crate) verbose: bool,
@@ -60,6 +62,7 @@ impl Run<'_> {
         };
         let device = Counted::new(device);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
+        let key = random_bytes().ok();
         let options = CheckOptions {
             threads: self.threads,
             superblock: self.source.superblock.map(BlockNr),
@@ -68,6 +71,9 @@ impl Run<'_> {
             external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
             check_encoding: self.front.is_some_and(|front| front.check_encoding),
             now_seconds: now_seconds(),
+            // Without random numbers that nobody can guess nothing is proved by sums.
+            accounting: if key.is_some() { self.accounting } else { Accounting::Exact },
+            key: key.unwrap_or_default(),
             ..CheckOptions::default()
         };
         let mut report = match floe_check::check(&device, &options) {

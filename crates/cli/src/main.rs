@@ -23,6 +23,7 @@ mod generate;
 mod monitor;
 mod not_raw;
 mod online;
+mod random;
 mod repair_run;
 mod sheet;
 mod signals;

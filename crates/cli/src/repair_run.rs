@@ -1,7 +1,6 @@
 //! One repair, from the device to its report: what `floe repair` and `floe fsck` share.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -22,6 +21,7 @@ use crate::clock;
 use crate::device::Source;
 use crate::e2fsck::front::{self, Front};
 use crate::exit::Outcome;
+use crate::random::random_bytes;
 use crate::{failure, signals, undo_target, usage};
 
 /// How to repair and how to say it.
@@ -176,7 +176,7 @@ impl RepairRun<'_> {
                 ..CheckOptions::default()
             },
             clock_believed: clock::now().believed,
-            random: random()?,
+            random: random_bytes()?,
             extras: self.extras,
             bad_blocks: self.bad_blocks,
             scratch: scratch.filter(|folder| folder.is_dir()),
@@ -318,12 +318,4 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
         CheckError::NoSuperblock { problems, .. } => problems.clone(),
         CheckError::UnknownFeatures { .. } | CheckError::Read { .. } => Vec::new(),
     }
-}
-
-/// Bytes for identifiers that must be unique.
-fn random() -> anyhow::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    let mut source = File::open("/dev/urandom").context("/dev/urandom")?;
-    source.read_exact(&mut bytes).context("/dev/urandom")?;
-    Ok(bytes)
 }

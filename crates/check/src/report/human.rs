@@ -254,7 +254,16 @@ fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
     for phase in &report.phases {
         writeln!(out, "  {:<24} {:>9.3} s", phase.name, phase.time.as_secs_f64())?;
     }
-    Ok(())
+    match report.rescanned_groups {
+        None => Ok(()),
+        Some(0) => writeln!(out, "  proved by sums, in one scan"),
+        Some(groups) => writeln!(
+            out,
+            "  proved by sums, but for {} of {} groups, for which all was scanned again",
+            grouped(u64::from(groups)),
+            grouped(u64::from(report.geometry.group_count)),
+        ),
+    }
 }
 
 fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()> {

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use floe_check::JournalUse;
 use floe_check::problem::Severity;
+use floe_check::{Accounting, JournalUse};
 
 use crate::check_run::Run;
 use crate::device::{InUse, Source};
@@ -39,6 +39,10 @@ pub(crate) struct Args {
     /// Judge the disk as it is, without the changes that are still in the journal
     #[arg(long)]
     ignore_journal: bool,
+    /// How cross-checks are proved: object by object, by random sums of each group (which takes less
+    /// memory), or as suits the size of the file system. Findings are the same
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    accounting: How,
     /// Check even if the device is mounted or otherwise in use
     #[arg(long)]
     force: bool,
@@ -54,6 +58,23 @@ enum FailOn {
     Metadata,
     DataRisk,
     Fatal,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum How {
+    Exact,
+    Fingerprint,
+    Auto,
+}
+
+impl From<How> for Accounting {
+    fn from(how: How) -> Self {
+        match how {
+            How::Exact => Self::Exact,
+            How::Fingerprint => Self::Fingerprint,
+            How::Auto => Self::Auto,
+        }
+    }
 }
 
 impl From<FailOn> for Severity {
@@ -85,6 +106,7 @@ impl Args {
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
             journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.external_journal.as_deref(),
+            accounting: self.accounting.into(),
             json: self.json,
             verbose: self.verbose,
             fail_on: self.fail_on.map(Into::into),

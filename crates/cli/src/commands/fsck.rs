@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use floe_blockdev::{Use, uses_of};
+use floe_check::Accounting;
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse};
@@ -465,6 +466,7 @@ impl Fsck<'_> {
             threads: floe_exec::default_threads(),
             journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.options.journal.as_deref(),
+            accounting: Accounting::Auto,
             json: false,
             verbose: self.options.verbose,
             fail_on: None,
