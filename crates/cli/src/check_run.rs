@@ -48,6 +48,23 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
+    fn options<'j>(&self, journal: Option<&'j FileDevice>) -> CheckOptions<'j> {
+        let key = random_bytes().ok();
+        CheckOptions {
+            threads: self.threads,
+            superblock: self.source.superblock.map(BlockNr),
+            block_size: self.source.block_size,
+            journal: self.journal,
+            external_journal: journal.map(|device| device as &dyn ReadBlocks),
+            check_encoding: self.front.is_some_and(|front| front.check_encoding),
+            now_seconds: now_seconds(),
+            // Without random numbers that nobody can guess nothing is proved by sums.
+            accounting: if key.is_some() { self.accounting } else { Accounting::Exact },
+            key: key.unwrap_or_default(),
+            ..CheckOptions::default()
+        }
+    }
+
     /// Checks and writes the report to `out`.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let started = Instant::now();
@@ -62,20 +79,7 @@ impl Run<'_> {
         };
         let device = Counted::new(device);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
-        let key = random_bytes().ok();
-        let options = CheckOptions {
-            threads: self.threads,
-            superblock: self.source.superblock.map(BlockNr),
-            block_size: self.source.block_size,
-            journal: self.journal,
-            external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
-            check_encoding: self.front.is_some_and(|front| front.check_encoding),
-            now_seconds: now_seconds(),
-            // Without random numbers that nobody can guess nothing is proved by sums.
-            accounting: if key.is_some() { self.accounting } else { Accounting::Exact },
-            key: key.unwrap_or_default(),
-            ..CheckOptions::default()
-        };
+        let options = self.options(journal.as_ref());
         let mut report = match floe_check::check(&device, &options) {
             Ok(report) => report,
             Err(error) => return self.failed(out, &error, &device),

@@ -18,6 +18,7 @@ use floe_format::ext::htree::{self, DxBlock, DxCountLimit, DxRootInfo, DxTail, H
 use floe_format::ext::indirect;
 use floe_format::ext::inline_data::InlineData;
 use floe_format::ext::inode::{self, Inode, InodeBase, InodeExtra};
+use floe_format::ext::inode256::Inode256;
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::jbd2::{self, BlockHeader, Checksums, CommitBlock, JournalFormat};
 use floe_format::ext::mmp::Mmp;
@@ -124,6 +125,13 @@ fn descriptor(bytes: &[u8]) {
 }
 
 fn inodes(bytes: &[u8]) {
+    if let Some(raw) = bytes.first_chunk() {
+        let inode = Inode256::new(raw);
+        let _ = (inode.mode(), inode.size_lo(), inode.links_count(), inode.blocks_lo());
+        let _ = (inode.flags(), inode.generation(), inode.rarely_set(), inode.extra_times());
+        let _ = (inode.word_behind_extra(), inode.checksum_ok(Seed(3), InodeNr(12)));
+        extent_node(inode.block());
+    }
     for size in [128, 160, 256, 1024, 4096] {
         let Some(inode) = bytes.get(..size).and_then(Inode::decode) else { continue };
         let _ = (inode.flags(), inode.file_type(), inode.size_bytes(), inode.file_acl(true));
