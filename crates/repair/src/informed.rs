@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_check::{Examination, Problem};
+use floe_format::features::{Compat, Incompat};
 use floe_format::{GroupNr, InodeNr};
 
 use crate::edit::{Edit, GroupEdit, InodeEdit, SuperblockEdit, TreeEdit};
@@ -30,11 +31,21 @@ pub(crate) fn informed<'a>(
                 Edit::Inode { .. },
                 Some(Problem::XattrValueSizeBad { inode, block, offset_bytes, .. }),
             ) => fixes::mended_value_size(&open(), *inode, *block, *offset_bytes),
+            // All of its map is known: nothing is written to where a wrong pointer leads.
+            (Edit::Map { inode: InodeNr::RESIZE, .. }, _) if has_resize_inode(examination) => {
+                Some(Edit::RecreateResizeInode)
+            }
             _ => None,
         };
         (better.unwrap_or(edit), cause)
     };
     wanted.into_iter().map(better).collect()
+}
+
+/// Whether inode 7 reserves blocks for growing.
+fn has_resize_inode(examination: &Examination<'_>) -> bool {
+    let volume = &examination.volume;
+    volume.has_compat(Compat::RESIZE_INODE) && !volume.has_incompat(Incompat::META_BG)
 }
 
 /// A group whose descriptor says that its inodes were never used, and yet counts some that are: the

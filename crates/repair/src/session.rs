@@ -31,7 +31,7 @@ mod order;
 mod settle;
 
 use blind::Blind;
-use order::{first_phases, without_a_wrong_list, without_hasty_edits};
+use order::{first_phases, without_a_lost_journal, without_a_wrong_list, without_hasty_edits};
 use settle::{edit_superblock, fold, mark_errors, settle};
 
 /// Rounds after which a repair gives up: each mends at least one phase, and there are eight.
@@ -413,6 +413,7 @@ impl<'s> Session<'s> {
             wanted.insert(edit, Some(problem));
         }
         wanted = without_a_wrong_list(informed(examination, open, wanted));
+        wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
             self.journal_dropped = false;
             wanted.insert(Edit::Journal(JournalEdit::Create), None);

@@ -33,6 +33,9 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ("sparse-super2", 21567, "the list of bad blocks lists itself, and half the file system"),
     ("ext3", 21588, "s_usr_quota_inum names a file"),
     ("inode-1024", 20054, "an inode table in a group that says it was never written"),
+    ("inline-data", 30375, "the journal's inode is a copy of a file's: nothing is written there"),
+    ("ext3", 30062, "s_journal_inum is wrong: e2fsck puts the journal into lost+found"),
+    ("bigalloc", 30340, "the map of the resize inode leads into the root directory"),
 ];
 
 /// Repairs the image at a path, as `floe fsck -fy` does.

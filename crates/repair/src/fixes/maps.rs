@@ -250,6 +250,10 @@ impl Zero<'_, '_> {
         if !self.by_block && self.stage.evidence.volume.is_metadata(block) {
             return Ok(false);
         }
+        // Of a list only the pointer goes: the node may hold what somebody else put there.
+        if self.by_block && self.stage.is_contested(block) {
+            return Ok(true);
+        }
         let Ok(mut bytes) = self.stage.read_block(block) else { return Ok(false) };
         let span = indirect::span_blocks(self.stage.geometry.block_size, level - 1);
         let mut changed = false;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use floe_check::Problem;
 use floe_format::InodeNr;
 
-use crate::edit::{Edit, InodeEdit, MapEdit, Phase};
+use crate::edit::{Edit, InodeEdit, JournalEdit, MapEdit, Phase};
 
 /// The edits of the first phase that has some; and, as long as a phase changes nothing that others are
 /// found by, those of the next: the examination counted as things will be then.
@@ -37,6 +37,19 @@ pub(super) fn without_a_wrong_list(
     };
     if wanted.values().any(of_list) {
         wanted.retain(|_, cause| of_list(cause));
+    }
+    wanted
+}
+
+/// A journal that is dropped is not written to before: its blocks may be somebody else's.
+pub(super) fn without_a_lost_journal(
+    mut wanted: BTreeMap<Edit, Option<Problem>>,
+) -> BTreeMap<Edit, Option<Problem>> {
+    if wanted.contains_key(&Edit::Journal(JournalEdit::Drop)) {
+        wanted.retain(|edit, _| match edit {
+            Edit::Journal(edit) => *edit == JournalEdit::Drop,
+            _ => true,
+        });
     }
     wanted
 }
@@ -173,6 +186,16 @@ mod tests {
         let other = of(13, InodeEdit::DropAttributeBlock);
         let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&sectors, &other]);
+    }
+
+    #[test]
+    fn a_journal_that_goes_is_not_written_to() {
+        let journal = |edit| (Edit::Journal(edit), None);
+        let wanted = map(vec![journal(JournalEdit::Drop), journal(JournalEdit::Reset)]);
+        let left = without_a_lost_journal(wanted);
+        assert_eq!(edits(&left), [&Edit::Journal(JournalEdit::Drop)]);
+        let wanted = map(vec![journal(JournalEdit::ClearError), journal(JournalEdit::Reset)]);
+        assert_eq!(without_a_lost_journal(wanted).len(), 2);
     }
 
     #[test]

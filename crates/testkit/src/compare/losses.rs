@@ -1,6 +1,6 @@
 //! What one tree has that another lacks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use floe_format::InodeNr;
@@ -78,7 +78,8 @@ fn describe(node: &Node) -> String {
 
 /// Everything in `theirs` that `ours` lacks. A file that only has another name in the same directory
 /// is there; for what lies in their lost+found, its content anywhere in ours is enough. More than
-/// theirs is no loss, and neither is what is as it was in the `original`.
+/// theirs is no loss, and neither is what is as it was in the `original`. What lies in their lost+found
+/// and no file of the `original` held a piece of was never anybody's: e2fsck puts journals there.
 pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     let mut spare = Spare::new(theirs, ours);
     let mut found = Vec::new();
@@ -92,9 +93,16 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
             None => found.extend(spare.replace(path, node)),
         }
     }
+    let known: BTreeSet<u64> =
+        original.values().flat_map(|node| node.pieces.values().copied()).collect();
+    // The remains of a journal, or what else no file ever held.
+    let is_nobodys = |node: &Node| {
+        let pieces = &node.pieces;
+        !known.is_empty() && !pieces.is_empty() && pieces.values().all(|one| !known.contains(one))
+    };
     for (path, node) in in_lost_found {
         // The contents of a directory speak for it.
-        if !node.is_dir() && spare.take(node, parent(path)).is_none() {
+        if !node.is_dir() && !is_nobodys(node) && spare.take(node, parent(path)).is_none() {
             found.push(loss(LossKind::Gone, path, node, "no object with this content"));
         }
     }
@@ -300,6 +308,10 @@ mod tests {
         let kept = [("/a/x", node(12, "x")), ("/lost+found/x (2)", node(40, "x"))];
         assert_eq!(kinds(&theirs, &kept), []);
         assert_eq!(kinds(&theirs, &kept[..1]), [LossKind::Gone]);
+        // What no file held a piece of before is nobody's.
+        let (theirs_alone, before) = (tree(&theirs[..1]), tree(&[("/a", node(12, "y"))]));
+        assert_eq!(losses(&theirs_alone, &Tree::new(), &before), []);
+        assert_eq!(losses(&theirs_alone, &Tree::new(), &tree(&[("/a", node(12, "x"))])).len(), 1);
         // One object cannot stand for two.
         let theirs = [("/a/x", node(12, "x")), ("/lost+found/#13", node(13, "x"))];
         assert_eq!(kinds(&theirs, &[("/a/x", node(12, "x"))]), [LossKind::Gone]);
