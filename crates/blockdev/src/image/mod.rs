@@ -85,7 +85,7 @@ pub enum ImageError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The file cannot be read.
-    #[error("cannot read the image: {source}")]
+    #[error("cannot read the image")]
     Read {
         /// What the system said.
         #[from]
@@ -108,7 +108,7 @@ pub enum ImageError {
         what: String,
     },
     /// The backing file, or one below it, cannot be used.
-    #[error("backing file {}: {source}", .path.display())]
+    #[error("backing file {}", .path.display())]
     Backing {
         /// The backing file.
         path: PathBuf,
@@ -126,7 +126,7 @@ pub enum ImageError {
     },
     /// The unpacked content cannot be kept.
     #[error(
-        "cannot keep the unpacked content in {}: {source}; name a folder with more room in TMPDIR",
+        "cannot keep the unpacked content in {}; name a folder with more room in TMPDIR",
         .folder.display()
     )]
     Scratch {
