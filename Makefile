@@ -25,13 +25,14 @@ fuzz:
 PREFIX ?= /usr/local
 DESTDIR ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-# One program without any library: for an initramfs, containers and old systems.
+# One program without any library: for an initramfs, containers and old systems. At a fixed address,
+# because half a megabyte of relocations is more than what a check of a small file system keeps.
 STATIC_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC := target/$(STATIC_TARGET)/release/floe
 PAGES := target/pages
 
 static:
-	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --package floe \
+	RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" cargo build --release --locked --package floe \
 	    --target $(STATIC_TARGET)
 	@echo $(STATIC)
 

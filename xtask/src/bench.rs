@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Thread counts of Floe to measure
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
+    /// Ways of accounting of Floe to measure: exact, fingerprint, auto
+    #[arg(long, value_delimiter = ',', default_value = "auto")]
+    accounting: Vec<String>,
     /// Runs of each program; the median counts
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -143,12 +146,16 @@ fn measure_all(args: &Args, image: &Path) -> Result<Vec<Row>> {
             None => built_floe()?,
         };
         let floe = floe.display().to_string();
-        for threads in &args.threads {
-            let threads = threads.to_string();
-            programs.push((
-                format!("floe --threads {threads}"),
-                words(&[&floe, "check", "--threads", &threads, &image]),
-            ));
+        for how in &args.accounting {
+            for threads in &args.threads {
+                let threads = threads.to_string();
+                let said =
+                    if how == "auto" { String::new() } else { format!(" --accounting {how}") };
+                programs.push((
+                    format!("floe --threads {threads}{said}"),
+                    words(&[&floe, "check", "--threads", &threads, "--accounting", how, &image]),
+                ));
+            }
         }
     }
     let mut rows: Vec<Row> =
