@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: Floe, e2fsck and the roofline on large images, alternating, in one run on
 //! one machine.
 
-mod scattered;
+pub(crate) mod scattered;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -219,7 +219,7 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn drop_caches() -> Result<()> {
+pub(crate) fn drop_caches() -> Result<()> {
     ensure!(Command::new("sync").status()?.success(), "sync failed");
     fs::write("/proc/sys/vm/drop_caches", "3")
         .context("--cold empties the page cache, which only root may do")

@@ -3,10 +3,12 @@
 mod bench;
 mod ci;
 mod differential;
+mod eta;
 mod fuzz;
 mod link_memory;
 mod measure;
 mod roofline;
+mod screenshots;
 mod simulate;
 mod tidy;
 
@@ -32,8 +34,12 @@ enum Chore {
     Differential(differential::Args),
     /// Measure Floe, e2fsck and the roofline on large images
     Bench(bench::Args),
+    /// Compare what the progress promised with what came true
+    Eta(eta::Args),
     /// Write the base images of the tests to a folder, damaged if wanted
     Images(bench::ImageArgs),
+    /// Photograph the pages of reports for docs/images (needs chromium)
+    Screenshots(screenshots::Args),
     /// Only read, checksum and walk an image: what `bench` compares with
     Roofline(roofline::Args),
     /// Simulate the scheduling policies with more workers than this machine has cores
@@ -63,7 +69,9 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Ci => ci::run(),
         Chore::Differential(args) => differential::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Eta(args) => eta::run(&args),
         Chore::Images(args) => bench::images(&args),
+        Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),
         Chore::SimulateSchedule(args) => simulate::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),

@@ -21,6 +21,7 @@ pub mod reader;
 pub mod recovery;
 pub mod report;
 pub mod volume;
+pub mod work;
 
 pub use error::CheckError;
 pub use options::{Accounting, CheckOptions, JournalUse};

@@ -1,6 +1,7 @@
 //! What a caller can choose.
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{ReadBlocks, ReadCounts};
+use floe_exec::Progress;
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry};
 
@@ -30,6 +31,10 @@ pub struct CheckOptions<'a> {
     /// The key of the random numbers of fingerprint accounting. Whoever made the file system must not
     /// know it.
     pub key: [u8; 16],
+    /// Is told how far the check is; made by [`crate::work::progress`].
+    pub progress: Option<&'a Progress>,
+    /// Tells what was read so far, for the times of the phases.
+    pub reads: Option<&'a (dyn Fn() -> ReadCounts + Sync)>,
 }
 
 /// How cross-checks are proved: what claims blocks against bitmaps, entries against inodes.
@@ -80,6 +85,8 @@ impl Default for CheckOptions<'_> {
             shortcuts: true,
             accounting: Accounting::Auto,
             key: *b"floe fingerprint",
+            progress: None,
+            reads: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{ReadBlocks, ReadCounts};
 use floe_exec::{Accumulator, Pool};
 use floe_format::{GroupNr, InodeNr};
 
@@ -26,32 +26,80 @@ use crate::problem::{Findings, Problem};
 use crate::recovery;
 use crate::report::{JournalState, PhaseTime, Report, in_order, inodes_of};
 use crate::volume::Volume;
+use crate::work;
 
-/// Times the phases.
-struct Clock {
+/// Times the phases, and says which one is running.
+struct Clock<'p> {
     phases: Vec<PhaseTime>,
     since: Instant,
+    read: ReadCounts,
+    options: &'p CheckOptions<'p>,
 }
 
-impl Clock {
-    fn start() -> Self {
-        Self { phases: Vec::new(), since: Instant::now() }
+impl<'p> Clock<'p> {
+    /// The time before `first`, a phase, is over.
+    fn start(first: &'static str, options: &'p CheckOptions<'p>) -> Self {
+        if let Some(progress) = options.progress {
+            progress.begin_round(first);
+            progress.begin(first);
+        }
+        let read = options.reads.map(|reads| reads()).unwrap_or_default();
+        Self { phases: Vec::new(), since: Instant::now(), read, options }
     }
 
-    /// Ends the phase that began with the last call.
+    /// The inodes and all that follows are looked at once more.
+    fn again(&self) {
+        if let Some(progress) = self.options.progress {
+            progress.begin_round("inodes");
+            progress.begin("inodes");
+        }
+    }
+
+    /// What is to be done is known, from the descriptors.
+    fn plan(&self, volume: &Volume<'_>) {
+        if let Some(progress) = self.options.progress {
+            work::plan(progress, volume, self.options.threads);
+        }
+    }
+
+    /// Ends the phase of the inodes: the blocks of directories are known.
+    fn end_inodes(&mut self, volume: &Volume<'_>, dirs: &Dirs) {
+        self.end("inodes");
+        if let Some(progress) = self.options.progress {
+            let blocks = dirs.runs.iter().map(|run| u64::from(run.len_blocks)).sum();
+            work::plan_directories(progress, volume, blocks, self.options.threads);
+        }
+    }
+
+    /// Ends the phase that began with the last call; the next one begins.
     fn end(&mut self, name: &'static str) {
         let now = Instant::now();
-        self.phases.push(PhaseTime { name, time: now - self.since });
-        self.since = now;
+        let read = self.options.reads.map(|reads| reads()).unwrap_or_default();
+        let reads = ReadCounts {
+            reads: read.reads.saturating_sub(self.read.reads),
+            bytes: read.bytes.saturating_sub(self.read.bytes),
+        };
+        self.phases.push(PhaseTime { name, time: now - self.since, reads });
+        (self.since, self.read) = (now, read);
+        let next = work::PHASES.iter().skip_while(|phase| **phase != name).nth(1);
+        match (self.options.progress, next) {
+            // What follows the last phase of a round is not ours to time.
+            (Some(progress), Some(next)) if name != LAST => progress.begin(next),
+            (Some(progress), _) => progress.end(),
+            (None, _) => {}
+        }
     }
 }
+
+/// The phase that ends a check.
+const LAST: &str = "paths";
 
 /// Checks the file system on `device`. Nothing is written.
 ///
 /// # Errors
 /// See [`CheckError`]: nothing could be looked at, or it must not be.
 pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Report, CheckError> {
-    let mut clock = Clock::start();
+    let mut clock = Clock::start("open", options);
     let opened = open(device, options)?;
     clock.end("open");
     let recovery = recovery::recover(device, &opened, options);
@@ -108,8 +156,9 @@ pub fn examine<'d>(
     options: &CheckOptions<'_>,
 ) -> Result<Examination<'d>, CheckError> {
     // A repair needs to know who claims what.
-    let options = CheckOptions { accounting: Accounting::Exact, ..*options };
-    passes(device, opened, JournalState::Clean, found, &options, Clock::start())
+    let exact = CheckOptions { accounting: Accounting::Exact, ..*options };
+    let clock = Clock::start(work::FIRST_OF_ROUND, options);
+    passes(device, opened, JournalState::Clean, found, &exact, clock)
 }
 
 fn passes<'d>(
@@ -118,12 +167,13 @@ fn passes<'d>(
     journal: JournalState,
     found: Findings,
     options: &CheckOptions<'_>,
-    mut clock: Clock,
+    mut clock: Clock<'_>,
 ) -> Result<Examination<'d>, CheckError> {
     let mut found = found;
-    let pool = Pool::new(options.threads);
+    let pool = Pool::new(options.threads).watched(options.progress);
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
+    clock.plan(&volume);
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
     volume.check_encoding = options.check_encoding;
@@ -131,8 +181,7 @@ fn passes<'d>(
     if let Some(problem) = checks::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
     }
-    check_layout(&mut volume, &mut found);
-    clock.end("superblock");
+    check_layout(&mut volume, &mut found, &mut clock);
 
     let mut rescanned = None;
     if options.accounting.sums_up(&volume.geometry) {
@@ -147,6 +196,7 @@ fn passes<'d>(
         rescanned = Some(suspects.len() as u32);
         // What the sums do not prove is looked at object by object.
         volume.scope = scope_with(&volume, suspects);
+        clock.again();
     }
     let scan = scan(&volume, &pool, found, &mut clock);
     Ok(scan.into_examination(volume, journal, clock, rescanned))
@@ -183,13 +233,13 @@ impl Scan {
         suspects.filter(|group| !volume.scope.contains(*group)).collect()
     }
 
-    fn into_examination(
+    fn into_examination<'a>(
         self,
-        volume: Volume<'_>,
+        volume: Volume<'a>,
         journal: JournalState,
-        clock: Clock,
+        clock: Clock<'_>,
         rescanned_groups: Option<u32>,
-    ) -> Examination<'_> {
+    ) -> Examination<'a> {
         let report = Report {
             found: self.found,
             superblock: volume.superblock.clone(),
@@ -218,7 +268,7 @@ impl Scan {
 }
 
 /// Scans inodes, directories and bitmaps; evidence is kept of the groups of `volume.scope`.
-fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock) -> Scan {
+fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock<'_>) -> Scan {
     let mut inodes = inode_pass::run(volume, pool);
     checks::xattrs::check_blocks(volume, &mut inodes, pool);
     found.merge(std::mem::take(&mut inodes.found));
@@ -229,7 +279,7 @@ fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock
     let facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
     inodes.dirs.sort();
     inodes.policies.sort();
-    clock.end("inodes");
+    clock.end_inodes(volume, &inodes.dirs);
 
     let mut claims = std::mem::take(&mut inodes.claims);
     let mut sums = std::mem::take(&mut inodes.sums);
@@ -281,10 +331,11 @@ fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock
 }
 
 /// What the superblock, the descriptors and their copies say, before any inode is read.
-fn check_layout(volume: &mut Volume<'_>, found: &mut Findings) {
+fn check_layout(volume: &mut Volume<'_>, found: &mut Findings, clock: &mut Clock<'_>) {
     checks::superblock::check(volume, found);
     checks::group_desc::check(volume, found);
     checks::backups::check(volume, found);
     checks::resize_inode::check(volume, found);
     volume.bad_table_blocks = checks::bad_blocks::check(volume, found);
+    clock.end("superblock");
 }

@@ -11,6 +11,7 @@ use crate::open::Opened;
 use crate::options::{CheckOptions, JournalUse};
 use crate::problem::{Findings, Problem, Sink};
 use crate::report::JournalState;
+use crate::work;
 
 /// The device as it will be after recovery.
 pub struct Recovery<'d> {
@@ -51,7 +52,15 @@ pub fn recover<'d>(
         found.push(Problem::RecoveryPending { start, sequence });
         return Recovery { overlay: None, state: JournalState::Ignored, found, external: None };
     }
-    let replay = journal::replay(device, geometry, &journal, external);
+    if let Some(progress) = options.progress {
+        progress.begin("journal");
+        work::plan_journal(progress, journal.blocks);
+    }
+    let phase = options.progress.and_then(|progress| progress.named("journal"));
+    let replay = journal::replay_watched(device, geometry, &journal, external, phase);
+    if let Some(progress) = options.progress {
+        progress.end();
+    }
     for event in &replay.events {
         found.0.extend(problem_of(event, opened, Some(&journal), external));
     }

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use floe_blockdev::{Counted, FileDevice, ReadBlocks};
+use floe_blockdev::{Counted, FileDevice, ReadBlocks, ReadCounts};
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
-use floe_check::report::{Cost, Report, Verdict, human, json};
+use floe_check::report::{Cost, Report, Verdict, html, human, json};
 use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
 use serde_json::Value;
@@ -18,8 +18,9 @@ use crate::e2fsck::front::{self, Front};
 use crate::exit::Outcome;
 use crate::monitor::Monitor;
 use crate::online::Snapshot;
+use crate::progress::Watch;
 use crate::random::random_bytes;
-use crate::{failure, signals, usage};
+use crate::{failure, html_page, signals, usage};
 
 /// Directory blocks that are read to find the paths of the inodes in a report.
 const PATH_BLOCKS: u64 = 1 << 20;
@@ -45,6 +46,10 @@ pub(crate) struct Run<'a> {
     pub(crate) snapshot: Option<&'a Snapshot>,
     /// Who is told of the figures.
     pub(crate) monitor: Option<&'a Monitor<'a>>,
+    /// Shows how far it is.
+    pub(crate) watch: &'a Watch<'a>,
+    /// Where the report goes as a page, besides.
+    pub(crate) html: Option<&'a Path>,
 }
 
 impl Run<'_> {
@@ -79,8 +84,14 @@ impl Run<'_> {
         };
         let device = Counted::new(device);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
-        let options = self.options(journal.as_ref());
-        let mut report = match floe_check::check(&device, &options) {
+        let reads = || device.counts();
+        let options = CheckOptions {
+            progress: self.watch.progress(),
+            reads: Some(&reads),
+            ..self.options(journal.as_ref())
+        };
+        let checked = self.watch.during(&|| reads().bytes, || floe_check::check(&device, &options));
+        let mut report = match checked {
             Ok(report) => report,
             Err(error) => return self.failed(out, &error, &device),
         };
@@ -92,18 +103,12 @@ impl Run<'_> {
         if let Some(snapshot) = self.snapshot {
             snapshot.verify()?;
         }
-        let counts = device.counts();
-        let cost = Cost {
-            elapsed: started.elapsed(),
-            threads: self.threads,
-            reads: counts.reads,
-            bytes_read: counts.bytes,
-            peak_memory_bytes: usage::peak_memory_bytes(),
-        };
+        let cost = self.cost(started, reads());
         if let Some(monitor) = self.monitor {
             monitor.saw(&report, &cost, self.snapshot.map(|snapshot| &snapshot.about));
         }
         let outcome = self.outcome(&report);
+        self.write_page(&report, &cost, &device)?;
         if self.json {
             let mut value = json::report(&report, &cost, &self.source.name(), outcome.code());
             value["snapshot"] = self.snapshot.map_or(Value::Null, |snapshot| snapshot.about.json());
@@ -142,6 +147,30 @@ impl Run<'_> {
         let mut rows = report.found.iter().map(Problem::row);
         let damaged = incomplete || rows.any(|row| counts(row) && !tolerated(row.code));
         Outcome { damaged, failed: incomplete, ..Outcome::CLEAN }
+    }
+
+    fn cost(&self, started: Instant, counts: ReadCounts) -> Cost {
+        Cost {
+            elapsed: started.elapsed(),
+            threads: self.threads,
+            reads: counts.reads,
+            bytes_read: counts.bytes,
+            peak_memory_bytes: usage::peak_memory_bytes(),
+        }
+    }
+
+    /// Writes the report as a page, if one is wanted.
+    fn write_page(
+        &self,
+        report: &Report,
+        cost: &Cost,
+        device: &dyn ReadBlocks,
+    ) -> anyhow::Result<()> {
+        let Some(path) = self.html else { return Ok(()) };
+        let name = self.source.name();
+        let occasion = html::Occasion { device: &name, now_seconds: now_seconds() };
+        let disk = html_page::disk_map(report, device)?;
+        html_page::write(path, &html::page(report, cost, &occasion, &disk))
     }
 
     /// Adds the paths of inodes that findings are about, unless the check already did.

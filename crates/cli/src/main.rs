@@ -20,15 +20,19 @@ mod exit;
 mod failure;
 #[cfg(feature = "generate")]
 mod generate;
+mod html_page;
+mod ladder;
 mod monitor;
 mod not_raw;
 mod online;
+mod progress;
 mod random;
 mod repair_run;
 mod sheet;
 mod signals;
 mod undo_target;
 mod usage;
+mod watched;
 
 use commands::Command;
 use exit::Outcome;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, WritableFile, WriteBlocks};
 use floe_check::report::Cost;
+use floe_check::report::html::DiskMap;
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_exec::Interrupt;
 use floe_format::BlockNr;
@@ -14,15 +15,18 @@ use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarge
 use floe_repair::failure::Failure;
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
-use floe_repair::report::{Account, Ending, human, json};
+use floe_repair::report::{Account, Ending, html, human, json};
 use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedBlocks};
 
 use crate::clock;
 use crate::device::Source;
 use crate::e2fsck::front::{self, Front};
 use crate::exit::Outcome;
+use crate::ladder::Ladder;
+use crate::progress::Watch;
 use crate::random::random_bytes;
-use crate::{failure, signals, undo_target, usage};
+use crate::watched::Watched;
+use crate::{failure, html_page, signals, undo_target, usage};
 
 /// How to repair and how to say it.
 pub(crate) struct RepairRun<'a> {
@@ -45,6 +49,12 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) bad_blocks: Option<&'a BadBlocks>,
     /// What e2fsck's command line asks for besides.
     pub(crate) front: Option<&'a Front>,
+    /// Shows how far it is.
+    pub(crate) watch: &'a Watch<'a>,
+    /// Where the report goes as a page, besides.
+    pub(crate) html: Option<&'a Path>,
+    /// Stages that decide instead of a policy.
+    pub(crate) ladder: Option<&'a Ladder>,
 }
 
 /// Why a repair ended without an account.
@@ -86,7 +96,8 @@ impl RepairRun<'_> {
                 None => Ending::DryRun,
             };
             let account = Account::new(&staged, &device, self.source.name(), ending);
-            return self.tell(account, &device, started, out);
+            let disk = self.disk_map(&account, &device)?;
+            return self.tell(account, disk.as_ref(), &device, started, out);
         }
         let interrupt = signals::end_between_writes_with(front::cancel_code(self.front))?;
         let root = self.front.is_some_and(|front| front.root);
@@ -106,6 +117,7 @@ impl RepairRun<'_> {
         // Before anything is written: paths are looked up in the device as it was.
         let name = self.source.name();
         let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
+        let disk = self.disk_map(&account, &counted)?;
         match self.commit(&repair, &*device, fs_offset_bytes, &seen, &interrupt) {
             Ok(committed) => account.ending = self.written(committed),
             Err(stopped) => return self.stopped(&stopped, &counted, out),
@@ -115,7 +127,7 @@ impl RepairRun<'_> {
         {
             return self.stopped(&Stopped::Writing(error), &counted, out);
         }
-        self.tell(account, &counted, started, out)
+        self.tell(account, disk.as_ref(), &counted, started, out)
     }
 
     /// Opens and claims the device of an external journal.
@@ -157,9 +169,9 @@ impl RepairRun<'_> {
     }
 
     /// Plans and stages the repair.
-    fn stage<'d>(
+    fn stage<'d, D: ReadBlocks>(
         &'d self,
-        device: &'d dyn ReadBlocks,
+        device: &'d Counted<D>,
         journal: Option<&'d dyn ReadBlocks>,
         policy: &mut dyn Policy,
     ) -> anyhow::Result<Result<Repair<'d>, RepairError>> {
@@ -173,6 +185,7 @@ impl RepairRun<'_> {
                 external_journal: journal,
                 check_encoding: self.front.is_some_and(|front| front.check_encoding),
                 now_seconds: clock::now().now_seconds,
+                progress: self.watch.progress(),
                 ..CheckOptions::default()
             },
             clock_believed: clock::now().believed,
@@ -183,7 +196,14 @@ impl RepairRun<'_> {
             shared_blocks: self.shared_blocks,
             ..RepairOptions::default()
         };
-        Ok(floe_repair::repair(device, &options, policy))
+        let stage = |policy: &mut dyn Policy| {
+            let mut policy = Watched { inner: policy, watch: self.watch };
+            floe_repair::repair(device, &options, &mut policy)
+        };
+        Ok(self.watch.during(&|| device.counts().bytes, || match self.ladder {
+            Some(ladder) => ladder.climb(device, stage),
+            None => stage(policy),
+        }))
     }
 
     fn commit(
@@ -194,15 +214,20 @@ impl RepairRun<'_> {
         seen: &Seen,
         interrupt: &Interrupt,
     ) -> Result<Committed, Stopped> {
+        let progress = self.watch.progress();
         let options = CommitOptions {
             seen,
             undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),
             // As e2fsck does: what cannot be read is lost already, and writing may mend the sector.
             overwrite_unreadable: true,
             interrupt: Some(interrupt),
-            progress: None,
+            progress: progress.and_then(|progress| progress.named("write")),
         };
-        commit(&repair.staged, device, &options).map_err(|error| match error {
+        if let Some(progress) = progress {
+            progress.begin("write");
+        }
+        let done = self.watch.during(&|| 0, || commit(&repair.staged, device, &options));
+        done.map_err(|error| match error {
             CommitError::Interrupted => Stopped::Cancelled,
             error => Stopped::Writing(error),
         })
@@ -214,10 +239,20 @@ impl RepairRun<'_> {
         Ending::Written { undo, not_saved: committed.not_saved }
     }
 
+    /// The map of the disk as it was, if a page is wanted.
+    fn disk_map(
+        &self,
+        account: &Account<'_>,
+        device: &dyn ReadBlocks,
+    ) -> anyhow::Result<Option<DiskMap>> {
+        self.html.map(|_| html_page::disk_map(account.before(), device)).transpose()
+    }
+
     /// Writes the account.
     fn tell<D: ReadBlocks>(
         &self,
         mut account: Account<'_>,
+        disk: Option<&DiskMap>,
         device: &Counted<D>,
         started: Instant,
         out: &mut impl Write,
@@ -231,11 +266,21 @@ impl RepairRun<'_> {
             peak_memory_bytes: usage::peak_memory_bytes(),
         };
         let outcome = self.outcome(account.repair);
+        if let (Some(path), Some(disk)) = (self.html, disk) {
+            html_page::write(path, &html::page(&account, clock::now().now_seconds, disk))?;
+        }
         if self.json {
-            writeln!(out, "{:#}", json::account(&account, outcome.code()))?;
+            let mut value = json::account(&account, outcome.code());
+            if let Some(ladder) = self.ladder {
+                value["policy"] = ladder.json(!outcome.damaged, &account.ending);
+            }
+            writeln!(out, "{value:#}")?;
         } else if let Some(front) = self.front.filter(|front| front.brief) {
             front.account(out, &account)?;
         } else {
+            if let Some(ladder) = self.ladder {
+                ladder.tell(out)?;
+            }
             human::write(out, &account, human::Style { verbose: self.verbose })?;
         }
         if let Some(front) = self.front {

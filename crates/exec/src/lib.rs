@@ -4,6 +4,7 @@ pub mod accumulate;
 mod board;
 pub mod budget;
 pub mod cores;
+pub mod eta;
 pub mod idle_class;
 pub mod interrupt;
 #[cfg(any(test, feature = "laws"))]
@@ -23,7 +24,7 @@ pub use cores::{CoreSample, CoreSource, ProcCores};
 pub use idle_class::enter_idle_class;
 pub use interrupt::{Hold, Interrupt, Interrupted};
 pub use pool::Pool;
-pub use progress::{Phase, PhaseState, Progress};
+pub use progress::{Phase, PhaseState, Progress, Shape, Snapshot};
 pub use queue::{Entry, Limits};
 pub use scheduler::Policy;
 pub use stage::{Found, Outcome, Pipeline, Schedule, StageId};

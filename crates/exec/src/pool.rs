@@ -1,20 +1,31 @@
 //! Workers that take units of work from one queue and keep what they find to themselves.
 
 use crate::accumulate::Accumulator;
-use crate::progress::OwnLine;
+use crate::progress::{OwnLine, Phase, Progress};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::thread;
 
 /// How many workers serve a pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+#[derive(Clone, Copy, Debug)]
+pub struct Pool<'p> {
     threads: usize,
+    progress: Option<&'p Progress>,
 }
 
-impl Pool {
+impl<'p> Pool<'p> {
     /// `threads` workers; at least one.
     pub const fn new(threads: usize) -> Self {
-        Self { threads: if threads == 0 { 1 } else { threads } }
+        Self { threads: if threads == 0 { 1 } else { threads }, progress: None }
+    }
+
+    /// The same workers; each unit counts in the phase that is running when [`Pool::run`] begins.
+    pub const fn watched(self, progress: Option<&'p Progress>) -> Self {
+        Self { progress, ..self }
+    }
+
+    /// The phase in which units count.
+    pub(crate) fn phase(&self) -> Option<&'p Phase> {
+        self.progress.and_then(Progress::running)
     }
 
     /// Number of workers.
@@ -38,6 +49,16 @@ impl Pool {
         F: Fn(&mut A, &U) + Sync,
     {
         let workers = self.threads.min(units.len());
+        let phase = self.phase();
+        if let Some(phase) = phase {
+            phase.expect(units.len() as u64);
+        }
+        let work = |all: &mut A, unit: &U| {
+            work(all, unit);
+            if let Some(phase) = phase {
+                phase.advance(1);
+            }
+        };
         if workers <= 1 {
             let mut all = A::default();
             units.iter().for_each(|unit| work(&mut all, unit));
@@ -120,6 +141,22 @@ mod tests {
     #[cfg(not(feature = "shuttle"))]
     mod real_threads {
         use super::*;
+
+        #[test]
+        fn units_count_in_the_phase_that_is_running() {
+            let progress = Progress::new(&["one", "two"]);
+            for threads in [1, 3] {
+                let pool = Pool::new(threads).watched(Some(&progress));
+                pool.run(&[(); 5], |(): &mut (), ()| {});
+                progress.begin("two");
+                pool.run(&[(); 7], |(): &mut (), ()| {});
+                progress.end();
+            }
+            let [one, two] = progress.snapshot().phases[..] else { panic!("two phases") };
+            assert_eq!((one.done, one.total), (0, 0), "nothing was running");
+            assert_eq!((two.done, two.total), (14, 14));
+        }
+
         use std::panic::{AssertUnwindSafe, catch_unwind};
 
         #[test]

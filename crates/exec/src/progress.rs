@@ -1,6 +1,14 @@
 //! One source of progress: what bars, `-C` output and logs read.
+//!
+//! Workers count what they have done, phase by phase; one reader asks now and then ([`snapshot`])
+//! and works out how long the rest will take ([`crate::eta`]).
+//!
+//! [`snapshot`]: Progress::snapshot
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, PoisonError};
 
 /// Keeps what many threads write apart from everything else, so that they do not slow each other
 /// down: two cache lines, since processors fetch them in pairs.
@@ -10,11 +18,27 @@ pub(crate) struct OwnLine<T>(pub(crate) T);
 
 /// How far a run is, phase by phase. Workers add to it; one reader asks now and then.
 ///
-/// It is for people: no result may depend on it. Adding is one relaxed atomic addition; add for a
-/// chunk of work rather than for each object.
+/// It is for people: no result may depend on it. Adding is one relaxed atomic addition for a chunk
+/// of work, which [`crate::Pool::watched`] does by itself.
+///
+/// Phases run one after the other. A repair runs them several times, in rounds.
 #[derive(Debug)]
 pub struct Progress {
+    start: Instant,
     phases: Vec<Phase>,
+    /// Index of the phase that is running; the number of phases if none is.
+    running: AtomicUsize,
+    rounds: Mutex<Rounds>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Rounds {
+    begun: u32,
+    /// Rounds known to be necessary, those that began included.
+    expected: u32,
+    /// Nanoseconds of what ended rounds spent in phases, and of how many rounds.
+    past_ns: u64,
+    past: u32,
 }
 
 /// One phase of a run.
@@ -24,10 +48,67 @@ pub struct Phase {
     done: OwnLine<AtomicU64>,
     /// May grow while the phase runs, as more work is discovered.
     total: OwnLine<AtomicU64>,
+    /// Nanoseconds that the whole phase is expected to take, by a model that need not know this
+    /// machine; 0 while nothing is known.
+    work_ns: AtomicU64,
+    /// What people count in the phase: inodes, blocks; 0 while nothing is known.
+    objects: AtomicU64,
+    /// Nanoseconds since the start at which it began and ended, each plus 1; 0: not yet.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    shape: Mutex<Shape>,
+}
+
+/// How the work of a phase is spread over its units: after so many units, so much of the work is
+/// done. Ascending in both; empty: evenly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape(Vec<(u64, u64)>);
+
+/// Points of a shape, at most.
+const MOST_POINTS: usize = 1024;
+
+impl Shape {
+    /// The shape of parts, each with its units and its work, in the order in which they are done.
+    pub fn of(parts: impl ExactSizeIterator<Item = (u64, u64)>) -> Self {
+        let every = parts.len().div_ceil(MOST_POINTS).max(1);
+        let (mut units, mut work, mut points) = (0u64, 0u64, Vec::new());
+        let last = parts.len();
+        for (at, (more_units, more_work)) in (1..).zip(parts) {
+            units = units.saturating_add(more_units);
+            work = work.saturating_add(more_work);
+            if at % every == 0 || at == last {
+                points.push((units, work));
+            }
+        }
+        Self(points)
+    }
+
+    /// Units in all; 0 for an even shape.
+    fn units(&self) -> u64 {
+        self.0.last().map_or(0, |&(units, _)| units)
+    }
+
+    /// The share of the work that is done after `done` units, from 0 to 1.
+    fn share(&self, done: u64) -> f64 {
+        let after = self.0.partition_point(|&(units, _)| units <= done);
+        let (units, work) = match after.checked_sub(1) {
+            Some(before) => self.0[before],
+            None => (0, 0),
+        };
+        let all = self.0.last().map_or(0, |&(_, work)| work);
+        if all == 0 {
+            return 1.0;
+        }
+        let more = self.0.get(after).map_or(0.0, |&(next_units, next_work)| {
+            // Both ascend, and `units <= done < next_units`.
+            (done - units) as f64 / (next_units - units) as f64 * (next_work - work) as f64
+        });
+        ((work as f64 + more) / all as f64).min(1.0)
+    }
 }
 
 /// How far one phase was when asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PhaseState {
     /// The phase's name.
     pub name: &'static str,
@@ -35,6 +116,16 @@ pub struct PhaseState {
     pub done: u64,
     /// Units known so far; 0 before the phase knows any. May still grow.
     pub total: u64,
+    /// The share of its work that is done, from 0 to 1.
+    pub share: f64,
+    /// What people count in the phase: inodes, blocks; 0 while nothing is known.
+    pub objects: u64,
+    /// Time that the whole phase is expected to take, by the model, before this machine is known.
+    pub work: Duration,
+    /// Time that it took, up to now or to its end; `None` before it began.
+    pub time: Option<Duration>,
+    /// Whether it has ended.
+    pub ended: bool,
 }
 
 impl PhaseState {
@@ -49,6 +140,24 @@ impl PhaseState {
     }
 }
 
+/// How far a run was when asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// Time since the start.
+    pub elapsed: Duration,
+    /// Index of the phase that is running; `None` between rounds, before the first phase and after
+    /// the last.
+    pub running: Option<usize>,
+    /// All phases.
+    pub phases: Vec<PhaseState>,
+    /// The round, from 1 on; 0 before the first.
+    pub round: u32,
+    /// Rounds known to be necessary: at least [`Snapshot::round`].
+    pub rounds: u32,
+    /// Average time of the rounds that ended; `None` before one did.
+    pub round_time: Option<Duration>,
+}
+
 impl Progress {
     /// Phases of these names, in the order in which they run, with nothing to do yet.
     pub fn new(names: &[&'static str]) -> Self {
@@ -56,8 +165,18 @@ impl Progress {
             name,
             done: OwnLine(AtomicU64::new(0)),
             total: OwnLine(AtomicU64::new(0)),
+            work_ns: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            shape: Mutex::new(Shape::default()),
         };
-        Self { phases: names.iter().map(phase).collect() }
+        Self {
+            start: Instant::now(),
+            phases: names.iter().map(phase).collect(),
+            running: AtomicUsize::new(names.len()),
+            rounds: Mutex::new(Rounds::default()),
+        }
     }
 
     /// The phase of that index in the names given; `None` if there is none.
@@ -65,16 +184,85 @@ impl Progress {
         self.phases.get(index)
     }
 
+    /// The phase of that name; `None` if there is none.
+    pub fn named(&self, name: &str) -> Option<&Phase> {
+        self.phases.iter().find(|phase| phase.name == name)
+    }
+
+    /// The phase that is running.
+    pub fn running(&self) -> Option<&Phase> {
+        // Relaxed, here and below: figures for people; nothing is ordered by them.
+        self.phases.get(self.running.load(Ordering::Relaxed))
+    }
+
+    /// A phase begins; the one that is running ends. Names that are none of its phases count as
+    /// part of no phase.
+    pub fn begin(&self, name: &str) {
+        self.end();
+        let index = self.phases.iter().position(|phase| phase.name == name);
+        let Some((index, phase)) = index.and_then(|at| Some((at, self.phases.get(at)?))) else {
+            return;
+        };
+        phase.begun.store(self.now_ns(), Ordering::Relaxed);
+        phase.ended.store(0, Ordering::Relaxed);
+        self.running.store(index, Ordering::Relaxed);
+    }
+
+    /// The phase that is running ends.
+    pub fn end(&self) {
+        if let Some(phase) = self.running() {
+            phase.ended.store(self.now_ns(), Ordering::Relaxed);
+        }
+        self.running.store(self.phases.len(), Ordering::Relaxed);
+    }
+
+    /// Another round begins with the phase `first`: it and all after it will be done anew.
+    pub fn begin_round(&self, first: &str) {
+        self.end();
+        let from = self.phases.iter().position(|phase| phase.name == first).unwrap_or(0);
+        let again = self.phases.get(from..).unwrap_or(&[]);
+        let past_ns: u64 = again.iter().filter_map(|phase| phase.time_ns(0)).sum();
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if rounds.begun > 0 {
+            rounds.past_ns = rounds.past_ns.saturating_add(past_ns);
+            rounds.past += 1;
+        }
+        rounds.begun += 1;
+        rounds.expected = rounds.expected.max(rounds.begun);
+        again.iter().for_each(Phase::reset);
+    }
+
+    /// So many rounds will be necessary, those that began included; `0`: no more than those.
+    pub fn expect_rounds(&self, rounds: u32) {
+        let mut known = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        known.expected = rounds.max(known.begun);
+    }
+
     /// How far each phase is. While workers run, the phases are not from the same instant.
-    pub fn snapshot(&self) -> Vec<PhaseState> {
-        self.phases.iter().map(Phase::state).collect()
+    pub fn snapshot(&self) -> Snapshot {
+        let now_ns = self.now_ns();
+        let rounds = *self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let average = rounds.past_ns.checked_div(u64::from(rounds.past));
+        let running = self.running.load(Ordering::Relaxed);
+        Snapshot {
+            elapsed: Duration::from_nanos(now_ns),
+            running: (running < self.phases.len()).then_some(running),
+            phases: self.phases.iter().map(|phase| phase.state_at(now_ns)).collect(),
+            round: rounds.begun,
+            rounds: rounds.expected,
+            round_time: average.map(Duration::from_nanos),
+        }
+    }
+
+    /// Nanoseconds since the start, plus 1: never 0.
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
     }
 }
 
 impl Phase {
     /// Adds `units` to what is to be done.
     pub fn expect(&self, units: u64) {
-        // Relaxed, here and below: figures for people; nothing is ordered by them.
         self.total.0.fetch_add(units, Ordering::Relaxed);
     }
 
@@ -83,13 +271,69 @@ impl Phase {
         self.done.0.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// How far the phase is.
-    pub fn state(&self) -> PhaseState {
+    /// Says how long the whole phase will take, by a model of the work: only the proportions of
+    /// the phases count. `objects` is what people count in it; `shape` says how the work is spread
+    /// over the units.
+    pub fn plan(&self, work: Duration, objects: u64, shape: Shape) {
+        let work_ns = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
+        self.work_ns.store(work_ns, Ordering::Relaxed);
+        self.objects.store(objects, Ordering::Relaxed);
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = shape;
+    }
+
+    /// The units to come are no longer those of the plan's shape: each weighs the same.
+    pub(crate) fn spread_evenly(&self) {
+        *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Shape::default();
+    }
+
+    /// Counts and times anew; what was planned stays.
+    fn reset(&self) {
+        for value in [&self.done.0, &self.total.0, &self.begun, &self.ended] {
+            value.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Nanoseconds from its begin to its end, or to `now_ns` if it is running.
+    fn time_ns(&self, now_ns: u64) -> Option<u64> {
+        let begun = self.begun.load(Ordering::Relaxed);
+        let ended = match self.ended.load(Ordering::Relaxed) {
+            0 => now_ns,
+            ended => ended,
+        };
+        (begun > 0).then(|| ended.saturating_sub(begun))
+    }
+
+    fn state_at(&self, now_ns: u64) -> PhaseState {
+        let done = self.done.0.load(Ordering::Relaxed);
+        let total = self.total.0.load(Ordering::Relaxed);
+        let ended = self.ended.load(Ordering::Relaxed) > 0;
+        let share = if ended { 1.0 } else { self.share(done, total) };
         PhaseState {
             name: self.name,
-            done: self.done.0.load(Ordering::Relaxed),
-            total: self.total.0.load(Ordering::Relaxed),
+            done,
+            total,
+            share,
+            objects: self.objects.load(Ordering::Relaxed),
+            work: Duration::from_nanos(self.work_ns.load(Ordering::Relaxed)),
+            time: self.time_ns(now_ns).map(Duration::from_nanos),
+            ended,
         }
+    }
+
+    /// The share of the work that is done. Units that the plan does not know weigh as much as those
+    /// that it knows, on average.
+    fn share(&self, done: u64, total: u64) -> f64 {
+        let shape = self.shape.lock().unwrap_or_else(PoisonError::into_inner);
+        let planned = shape.units();
+        let all = total.max(planned);
+        if all == 0 {
+            return 0.0;
+        }
+        if planned == 0 {
+            return done.min(all) as f64 / all as f64;
+        }
+        let of_plan = shape.share(done.min(planned)) * planned as f64;
+        (of_plan + done.saturating_sub(planned) as f64).min(all as f64) / all as f64
     }
 }
 
@@ -114,10 +358,63 @@ mod tests {
         });
         directories.advance(3);
         assert!(progress.phase(2).is_none());
-        let [inodes, directories] = progress.snapshot()[..] else { panic!("two phases") };
-        assert_eq!(inodes, PhaseState { name: "inodes", done: 4000, total: 8000 });
+        let [inodes, directories] = progress.snapshot().phases[..] else { panic!("two phases") };
+        assert_eq!((inodes.name, inodes.done, inodes.total), ("inodes", 4000, 8000));
         assert_eq!((inodes.per_mille(), directories.per_mille()), (500, 0));
-        let over = PhaseState { name: "", done: u64::MAX, total: u64::MAX - 1 };
+        assert_eq!((inodes.share, directories.share), (0.5, 0.0));
+        let over = PhaseState { done: u64::MAX, total: u64::MAX - 1, ..inodes };
         assert_eq!(over.per_mille(), 1000);
+    }
+
+    #[test]
+    fn phases_follow_each_other() {
+        let progress = Progress::new(&["one", "two"]);
+        assert!(progress.running().is_none());
+        progress.begin("one");
+        assert_eq!(progress.snapshot().running, Some(0));
+        progress.begin("two");
+        let now = progress.snapshot();
+        assert!(now.phases[0].ended && now.phases[0].share == 1.0 && now.phases[0].time.is_some());
+        assert!(!now.phases[1].ended && now.running == Some(1));
+        progress.begin("no such phase");
+        assert!(progress.running().is_none() && progress.snapshot().phases[1].ended);
+    }
+
+    #[test]
+    fn a_round_begins_anew_and_its_time_is_kept() {
+        let progress = Progress::new(&["once", "again"]);
+        progress.begin("once");
+        progress.begin_round("again");
+        progress.expect_rounds(3);
+        progress.begin("again");
+        thread::sleep(Duration::from_millis(3));
+        progress.begin_round("again");
+        let now = progress.snapshot();
+        assert_eq!((now.round, now.rounds), (2, 3));
+        assert!(now.round_time.unwrap() >= Duration::from_millis(3));
+        assert!(now.phases[0].ended && now.phases[1].time.is_none());
+        progress.expect_rounds(0);
+        assert_eq!(progress.snapshot().rounds, 2);
+    }
+
+    #[test]
+    fn a_shape_says_where_the_work_is() {
+        // Ten units of no work, ten with all of it.
+        let shape = Shape::of([(10, 0), (10, 100)].into_iter());
+        let phase = Progress::new(&["inodes"]);
+        let inodes = phase.phase(0).unwrap();
+        inodes.plan(Duration::from_secs(1), 20, shape);
+        for (done, share) in [(0, 0.0), (10, 0.0), (15, 0.5), (20, 1.0)] {
+            inodes.reset();
+            inodes.advance(done);
+            assert_eq!(phase.snapshot().phases[0].share, share, "{done}");
+        }
+        // Twenty units more than planned.
+        inodes.expect(40);
+        assert_eq!(phase.snapshot().phases[0].share, 0.5);
+        let long = Shape::of((0..100_000u32).map(|_| (1, 2)));
+        assert!(long.0.len() <= MOST_POINTS + 1);
+        assert!((long.share(25_000) - 0.25).abs() < 1e-9);
+        assert_eq!(Shape::of([(5, 0)].into_iter()).share(1), 1.0, "no work at all");
     }
 }

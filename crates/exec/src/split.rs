@@ -125,7 +125,7 @@ impl Split {
     }
 }
 
-impl Pool {
+impl Pool<'_> {
     /// Runs `work` on each of `units`, and merges what the workers accumulated, like [`Pool::run`];
     /// but each worker has a range of its own of about the same weight, such as inodes in use, which
     /// it goes through in order. So each reads one stretch of the disk, and no two touch the same
@@ -136,7 +136,12 @@ impl Pool {
     ///
     /// # Panics
     /// If `work` does: no further unit is begun, and the panic goes on in the caller.
-    pub fn run_weighted<U, A, F>(&self, units: &[U], weight: impl Fn(&U) -> u64, work: F) -> A
+    pub fn run_weighted<U, A, F>(
+        &self,
+        units: &[U],
+        weight: impl Fn(&U) -> u64 + Sync,
+        work: F,
+    ) -> A
     where
         U: Sync,
         A: Accumulator,
@@ -146,12 +151,21 @@ impl Pool {
         if workers <= 1 || u32::try_from(units.len()).is_err() {
             return self.run(units, work);
         }
-        let split = Split::new(units.iter().map(weight), workers);
+        let split = Split::new(units.iter().map(&weight), workers);
+        let phase = self.phase();
+        if let Some(phase) = phase {
+            // Several stretches at once: what is done is the sum of the weights, not a place.
+            phase.spread_evenly();
+            phase.expect(units.iter().map(|unit| weight(unit).max(1)).sum());
+        }
         let share = |me| {
             let stop = StopOnPanic(&split.stopped);
             let mut own = A::default();
             while let Some(unit) = split.next(me) {
                 work(&mut own, &units[unit]);
+                if let Some(phase) = phase {
+                    phase.advance(weight(&units[unit]).max(1));
+                }
             }
             std::mem::forget(stop);
             own

@@ -25,7 +25,7 @@ const DAMAGE: [(usize, &[u8]); 6] = [
 
 /// The damaged copy of an image, made if it is not there yet. Checksums are left wrong, as a stray
 /// write leaves them.
-pub(super) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
+pub(crate) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
     let path = image.with_extension("damaged.img");
     if path.exists() {
         return Ok(path);
@@ -59,7 +59,7 @@ pub(super) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
 }
 
 /// Copies an image, holes as holes, over what is there.
-pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let copied = Command::new("cp").arg("--sparse=always").arg(from).arg(to).status()?;
     ensure!(copied.success(), "cannot write {}", to.display());
     Ok(())

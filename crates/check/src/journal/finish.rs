@@ -123,7 +123,7 @@ fn emptied(
         return None;
     }
     let first = if journal.map.is_some() { 0 } else { external_superblock(geo) };
-    let offset = (Log { device, journal }).offset_bytes(first)?;
+    let offset = (Log { device, journal, phase: None }).offset_bytes(first)?;
     let mut block = vec![0; geo.block_size as usize];
     device.read_at(offset, &mut block).ok()?;
     let bytes = block.first_chunk_mut::<1024>()?;

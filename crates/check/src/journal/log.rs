@@ -3,6 +3,7 @@
 use std::io;
 
 use floe_blockdev::ReadBlocks;
+use floe_exec::Phase;
 
 use super::locate::Journal;
 
@@ -12,6 +13,8 @@ pub(crate) struct Log<'a> {
     /// The device that holds the journal.
     pub(crate) device: &'a dyn ReadBlocks,
     pub(crate) journal: &'a Journal,
+    /// Is told of each block that is read.
+    pub(crate) phase: Option<&'a Phase>,
 }
 
 impl Log<'_> {
@@ -30,6 +33,9 @@ impl Log<'_> {
     /// Reads one block of the journal; `into` has just one block.
     pub(crate) fn read(&self, log_block: u32, into: &mut [u8]) -> io::Result<()> {
         let offset = self.offset_bytes(log_block).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if let Some(phase) = self.phase {
+            phase.advance(1);
+        }
         self.device.read_at(offset, into)
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_exec::Phase;
 use floe_format::ext::jbd2::{
     self, CHECKSUM_CRC32, CHECKSUM_CRC32_SIZE, Checksums, CommitBlock, JournalFormat,
     JournalIncompat, TagFlags,
@@ -49,6 +50,17 @@ pub fn replay<D: ReadBlocks>(
     journal: &Journal,
     external: Option<&dyn ReadBlocks>,
 ) -> Replay<D> {
+    replay_watched(device, geo, journal, external, None)
+}
+
+/// As [`replay`]; `phase` is told of each block of the log that is read.
+pub fn replay_watched<D: ReadBlocks>(
+    device: D,
+    geo: &Geometry,
+    journal: &Journal,
+    external: Option<&dyn ReadBlocks>,
+    phase: Option<&Phase>,
+) -> Replay<D> {
     let overlay = Overlay::new(device, geo.block_size);
     let mut replay = Replay {
         overlay,
@@ -67,7 +79,7 @@ pub fn replay<D: ReadBlocks>(
     let mut stop = Stop::default();
     if journal.needs_replay && journal.superblock.start != 0 {
         let device: &dyn ReadBlocks = external.unwrap_or(replay.overlay.base());
-        let log = Log { device, journal };
+        let log = Log { device, journal, phase };
         let mut recovery = Recovery {
             log,
             geo,

@@ -39,6 +39,8 @@ pub fn report(report: &Report, cost: &Cost, device: &str, exit_code: u8) -> Valu
             "phases": report.phases.iter().map(|phase| json!({
                 "name": phase.name,
                 "seconds": phase.time.as_secs_f64(),
+                "reads": phase.reads.reads,
+                "bytes_read": phase.reads.bytes,
             })).collect::<Vec<_>>(),
         },
     })

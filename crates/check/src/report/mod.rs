@@ -5,12 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use floe_blockdev::ReadCounts;
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 use crate::inode_pass::Totals;
 use crate::problem::{Findings, Problem, Severity, Weight};
 
+pub mod html;
 pub mod human;
 pub mod json;
 pub mod place;
@@ -69,6 +71,8 @@ pub struct PhaseTime {
     pub name: &'static str,
     /// Wall-clock time.
     pub time: Duration,
+    /// What was read in it, where the caller counts that ([`crate::CheckOptions::reads`]).
+    pub reads: ReadCounts,
 }
 
 /// The verdict of a check.

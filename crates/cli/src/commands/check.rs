@@ -12,6 +12,7 @@ use crate::device::{InUse, Source};
 use crate::exit::Outcome;
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
+use crate::progress::{Watch, When};
 
 /// Check a file system and report what is wrong.
 ///
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
+    /// Write the report as a page to FILE, too, with a map of the disk; FILE is replaced
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Show every finding with its evidence and what a repair does, and the time of each phase
     #[arg(long, short)]
     verbose: bool,
@@ -43,6 +47,9 @@ pub(crate) struct Args {
     /// memory), or as suits the size of the file system. Findings are the same
     #[arg(long, value_name = "HOW", default_value = "auto")]
     accounting: How,
+    /// Show how far the check is: a bar on a terminal, nothing, or lines of JSON
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    progress: When,
     /// Check even if the device is mounted or otherwise in use
     #[arg(long)]
     force: bool,
@@ -101,6 +108,7 @@ impl Args {
         // A snapshot is nobody else's.
         let in_use = snapshot.is_none()
             && self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
+        let watch = Watch::new(self.progress);
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
@@ -115,6 +123,8 @@ impl Args {
             front: None,
             snapshot: snapshot.as_ref(),
             monitor: Some(monitor),
+            watch: &watch,
+            html: self.html.as_deref(),
         };
         let outcome = run.run(out)?;
         match snapshot.map(Snapshot::remove) {

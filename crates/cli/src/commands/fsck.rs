@@ -36,6 +36,7 @@ use crate::e2fsck::progress::{self, Form, Lines, Switch};
 use crate::e2fsck::summary::{self, Free};
 use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
 use crate::exit::Outcome;
+use crate::progress::Watch;
 use crate::repair_run::RepairRun;
 
 /// Damage with which `e2fsck -n` exits 0: it offers to repair it before its first pass, is told no,
@@ -461,6 +462,8 @@ impl Fsck<'_> {
 
     fn check(&self, front: &Front, in_use: bool, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let no = self.mode == Mode::No;
+        let tell = front.teller();
+        let watch = Watch::telling(tell.as_ref().map(|tell| tell as _));
         let run = Run {
             source: &self.source,
             threads: floe_exec::default_threads(),
@@ -475,6 +478,8 @@ impl Fsck<'_> {
             front: Some(front),
             snapshot: None,
             monitor: None,
+            watch: &watch,
+            html: None,
         };
         let outcome = run.run(out)?;
         if self.mode == Mode::Look && outcome.damaged {
@@ -496,6 +501,8 @@ impl Fsck<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let undo = self.undo_file()?;
+        let tell = front.teller();
+        let watch = Watch::telling(tell.as_ref().map(|tell| tell as _));
         let run = RepairRun {
             source: &self.source,
             threads: floe_exec::default_threads(),
@@ -509,6 +516,9 @@ impl Fsck<'_> {
             extras,
             bad_blocks,
             front: Some(front),
+            watch: &watch,
+            html: None,
+            ladder: None,
         };
         let mut ask;
         let inner: &mut dyn Policy = match self.mode {

@@ -11,6 +11,8 @@ use crate::apply_plan::ApplyPlan;
 use crate::ask::Ask;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
+use crate::ladder::{Ladder, Named, bytes};
+use crate::progress::{Watch, When};
 use crate::repair_run::RepairRun;
 
 /// Repair a file system: plan, stage and verify, then write.
@@ -30,6 +32,22 @@ pub(crate) struct Args {
     /// Repair only what is safe without a person; halt at anything else
     #[arg(long, short, conflicts_with = "yes")]
     preen: bool,
+    /// For programs: try these stages in order, and make the first that mends everything and costs no
+    /// more than is allowed; else the last that may be made (see docs/automation.md)
+    #[arg(
+        long,
+        value_name = "STAGE,...",
+        value_enum,
+        value_delimiter = ',',
+        conflicts_with_all = ["yes", "preen", "apply_plan"]
+    )]
+    policy: Vec<Named>,
+    /// Make no repair that loses more than this many files, names or parts of the file system
+    #[arg(long, value_name = "N", requires = "policy")]
+    max_loss: Option<u64>,
+    /// Make no repair by which files lose more than this many bytes (K, M, G and T are units)
+    #[arg(long, value_name = "BYTES", requires = "policy", value_parser = bytes)]
+    max_loss_bytes: Option<u64>,
     /// Show what would be done, and write nothing; what --yes would do, unless --preen is given
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -55,12 +73,18 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["yes", "preen", "plan", "json", "external_journal"]
+        conflicts_with_all = ["yes", "preen", "plan", "json", "html", "external_journal"]
     )]
     apply_plan: Option<PathBuf>,
+    /// Show how far the repair is: a bar on a terminal, nothing, or lines of JSON
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    progress: When,
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
+    /// Write the report as a page to FILE, too, with a map of the disk; FILE is replaced
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Show every change, with codes, rounds and all findings
     #[arg(long, short)]
     verbose: bool,
@@ -87,7 +111,7 @@ impl Args {
             };
             return apply.run(out);
         }
-        let decided = self.yes || self.preen || self.dry_run;
+        let decided = self.yes || self.preen || self.dry_run || !self.policy.is_empty();
         if !decided && !io::stdin().is_terminal() {
             eprintln!(
                 "floe: there is no terminal to ask at. Say what to do: --yes repairs everything \
@@ -105,6 +129,9 @@ impl Args {
         }
         let only_look = self.dry_run || self.plan.is_some();
         self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
+        let watch = Watch::new(self.progress);
+        let (things, bytes) = (self.max_loss, self.max_loss_bytes);
+        let ladder = (!self.policy.is_empty()).then(|| Ladder::new(&self.policy, things, bytes));
         let run = RepairRun {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
@@ -124,6 +151,9 @@ impl Args {
             extras: Extras::default(),
             bad_blocks: None,
             front: None,
+            watch: &watch,
+            html: self.html.as_deref(),
+            ladder: ladder.as_ref(),
         };
         if self.preen {
             run.run(&mut Preen, out)

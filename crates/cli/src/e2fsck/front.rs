@@ -87,6 +87,12 @@ impl Front {
         }
     }
 
+    /// The same, for another thread; `None` where nobody listens.
+    pub(crate) fn teller(&self) -> Option<impl Fn(f64) + Sync + '_> {
+        let lines = self.lines.as_ref()?;
+        Some(move |share| lines.lock().unwrap_or_else(PoisonError::into_inner).tell(share))
+    }
+
     /// Whether a finding that stays is no damage.
     pub(crate) fn tolerates(&self, code: u32) -> bool {
         self.conf.problems.get(&code).is_some_and(|of| of.no_ok)

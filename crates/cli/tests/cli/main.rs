@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+mod automation;
 mod bad_input;
 mod commands;
 mod docs;
@@ -13,6 +14,7 @@ mod images;
 mod monitoring;
 mod online;
 mod packaging;
+mod pages;
 mod repair;
 mod repair_undo;
 mod schema;

@@ -170,7 +170,7 @@ fn one_change(
     Ok(())
 }
 
-fn heading(fate: Fate, tense: Tense) -> String {
+pub(super) fn heading(fate: Fate, tense: Tense) -> String {
     let were = tense.were();
     match fate {
         Fate::Deleted => format!("These {were} deleted"),
@@ -207,7 +207,7 @@ fn losses(
     Ok(())
 }
 
-fn lost_line(lost: &Lost) -> String {
+pub(super) fn lost_line(lost: &Lost) -> String {
     let inode = lost.inode.map(|InodeNr(number)| format!("inode {number}")).unwrap_or_default();
     let what = match (&lost.path, &lost.parent, &lost.entry) {
         (Some(path), _, Some(entry)) => format!("\"{entry}\" in {path} ({inode})"),

@@ -17,6 +17,7 @@ use crate::edit::{Edit, Loss, TreeEdit};
 use crate::plan::{Plan, plan};
 use crate::session::{Deed, Reason, Repair};
 
+pub mod html;
 pub mod human;
 pub mod json;
 

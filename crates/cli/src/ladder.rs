@@ -1,0 +1,167 @@
+//! `floe repair --policy`: how far a repair may go, and what is said of it.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+
+use floe_blockdev::ReadBlocks;
+use floe_check::report::human::{grouped, plural, size};
+use floe_repair::ladder::{Allowance, Attempt, Stage, Toll, climb};
+use floe_repair::policy::Policy;
+use floe_repair::report::Ending;
+use floe_repair::{Repair, RepairError};
+use serde_json::{Value, json};
+
+/// Stages, and what they may cost.
+#[derive(Debug)]
+pub(crate) struct Ladder {
+    pub(crate) stages: Vec<Stage>,
+    pub(crate) allowance: Allowance,
+    /// How it went, once it did.
+    outcome: RefCell<Option<Told>>,
+}
+
+#[derive(Debug)]
+struct Told {
+    stage: Option<Stage>,
+    toll: Toll,
+    attempts: Vec<Attempt>,
+}
+
+/// A stage on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Named {
+    /// What e2fsck repairs unattended; anything else, and nothing is repaired
+    Preen,
+    /// All that loses nothing; the rest is left
+    Safe,
+    /// Everything
+    All,
+}
+
+impl From<Named> for Stage {
+    fn from(named: Named) -> Self {
+        match named {
+            Named::Preen => Self::Preen,
+            Named::Safe => Self::Safe,
+            Named::All => Self::All,
+        }
+    }
+}
+
+impl Ladder {
+    pub(crate) fn new(stages: &[Named], things: Option<u64>, bytes: Option<u64>) -> Self {
+        Self {
+            stages: stages.iter().map(|&stage| stage.into()).collect(),
+            allowance: Allowance { things, bytes },
+            outcome: RefCell::new(None),
+        }
+    }
+
+    /// Finds the repair that is to be made.
+    pub(crate) fn climb<'d>(
+        &self,
+        device: &dyn ReadBlocks,
+        stage: impl FnMut(&mut dyn Policy) -> Result<Repair<'d>, RepairError>,
+    ) -> Result<Repair<'d>, RepairError> {
+        let climbed = climb(&self.stages, &self.allowance, device, stage)?;
+        let (stage, toll, attempts) = (climbed.stage, climbed.toll, climbed.attempts);
+        self.outcome.replace(Some(Told { stage, toll, attempts }));
+        Ok(climbed.repair)
+    }
+
+    /// The member `policy` of the report for programs. `clean`: nothing is left to repair.
+    pub(crate) fn json(&self, clean: bool, ending: &Ending) -> Value {
+        let outcome = self.outcome.borrow();
+        let Some(told) = &*outcome else { return Value::Null };
+        let loss = |toll: &Toll| json!({ "things": toll.things, "bytes": toll.bytes, "uncounted": toll.uncounted });
+        let attempts: Vec<Value> = told
+            .attempts
+            .iter()
+            .map(|attempt| {
+                json!({
+                    "stage": attempt.stage.name(),
+                    "complete": attempt.complete,
+                    "allowed": attempt.allowed,
+                    "halted": attempt.halted,
+                    "left": attempt.left,
+                    "loss": loss(&attempt.toll),
+                })
+            })
+            .collect();
+        let written = matches!(ending, Ending::Written { .. });
+        json!({
+            "stages": self.stages.iter().map(|stage| stage.name()).collect::<Vec<_>>(),
+            "max_loss": self.allowance.things,
+            "max_loss_bytes": self.allowance.bytes,
+            "stage": told.stage.map(Stage::name),
+            "loss": loss(&told.toll),
+            "attempts": attempts,
+            "action": match (clean, written) {
+                (true, true) => "mount",
+                (true, false) => "repair",
+                (false, _) => "call-a-person",
+            },
+        })
+    }
+
+    /// The same for people.
+    pub(crate) fn tell(&self, out: &mut impl Write) -> io::Result<()> {
+        let outcome = self.outcome.borrow();
+        let Some(told) = &*outcome else { return Ok(()) };
+        for attempt in &told.attempts {
+            let stage = attempt.stage.name();
+            let left = grouped(attempt.left);
+            let what = match attempt {
+                _ if attempt.halted => "needs a person".to_owned(),
+                _ if attempt.complete => "mends everything".to_owned(),
+                _ => format!("leaves {left} finding{}", plural(attempt.left)),
+            };
+            let more =
+                if attempt.allowed || attempt.halted { "" } else { ": more than is allowed" };
+            writeln!(out, "Policy {stage}: {what}, {}{more}", loss(&attempt.toll))?;
+        }
+        match told.stage {
+            Some(stage) => writeln!(out, "Policy {} decides.", stage.name()),
+            None => writeln!(out, "No policy may go on: nothing is repaired."),
+        }
+    }
+}
+
+fn loss(toll: &Toll) -> String {
+    let uncounted = if toll.uncounted { ", and what cannot be counted" } else { "" };
+    match toll.things {
+        0 => format!("loses nothing{uncounted}"),
+        things => format!(
+            "loses {} thing{}, {}{uncounted}",
+            grouped(things),
+            plural(things),
+            size(toll.bytes)
+        ),
+    }
+}
+
+/// A number of bytes, perhaps with K, M, G or T behind it.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
+    let unit: u64 = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1 << 40,
+        _ => return Err("is not a number of bytes, such as 4096, 64K or 1M".to_owned()),
+    };
+    let number: u64 = digits.parse().map_err(|_| "is not a number of bytes".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "is too much".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(super::bytes("12"), Ok(12));
+        assert_eq!(super::bytes("64K"), Ok(65536));
+        assert!(super::bytes("1X").is_err() && super::bytes("K").is_err());
+        assert!(super::bytes("99999999999T").is_err());
+    }
+}

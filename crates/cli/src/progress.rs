@@ -1,0 +1,273 @@
+//! How far a run is, for people: one bar over all phases on a terminal; for programs: lines of JSON.
+//!
+//! A thread of its own looks at the counters now and then; the run itself never waits for it. Nothing
+//! is shown where standard error is no terminal, and in the first half second.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use floe_check::report::human::{grouped, size};
+use floe_check::work;
+use floe_exec::eta::{Eta, eta};
+use floe_exec::sync::atomic::{AtomicBool, Ordering};
+use floe_exec::sync::thread;
+use floe_exec::{Progress, Snapshot};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::usage;
+
+/// Time between two looks of the bar.
+const EVERY: Duration = Duration::from_millis(100);
+/// Times between two looks for programs: a fiftieth of the time so far, within these bounds.
+const EVERY_LINE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+/// Runs shorter than this show no bar.
+const SHOWN_AFTER: Duration = Duration::from_millis(500);
+/// Positions of the bar.
+const BAR_LENGTH: u64 = 1000;
+
+/// When progress is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum When {
+    /// A bar, where standard error is a terminal
+    #[default]
+    Auto,
+    /// Nothing
+    Never,
+    /// Lines of JSON on standard error (see docs/progress.md)
+    Json,
+}
+
+/// How far a run is, and how it is shown.
+pub(crate) struct Watch<'t> {
+    progress: Progress,
+    bar: Option<ProgressBar>,
+    json: bool,
+    /// Is told the share of the run that is over, from 0 to 1.
+    tell: Option<&'t (dyn Fn(f64) + Sync)>,
+}
+
+impl<'t> Watch<'t> {
+    /// Shows nothing itself, and tells `tell`, if there is somebody.
+    pub(crate) fn telling(tell: Option<&'t (dyn Fn(f64) + Sync)>) -> Self {
+        Self { tell, ..Self::new(When::Never) }
+    }
+
+    pub(crate) fn new(when: When) -> Self {
+        let shown = when == When::Auto && std::io::stderr().is_terminal();
+        Self {
+            progress: work::progress(),
+            bar: shown.then(|| ProgressBar::with_draw_target(Some(BAR_LENGTH), hidden())),
+            json: when == When::Json,
+            tell: None,
+        }
+    }
+
+    /// What the run reports to; `None` where nobody looks.
+    pub(crate) fn progress(&self) -> Option<&Progress> {
+        (self.bar.is_some() || self.json || self.tell.is_some()).then_some(&self.progress)
+    }
+
+    /// Does `work` and shows how far it is. `bytes_read` tells what was read so far.
+    pub(crate) fn during<T>(
+        &self,
+        bytes_read: &(dyn Fn() -> u64 + Sync),
+        work: impl FnOnce() -> T,
+    ) -> T {
+        if self.progress().is_none() {
+            return work();
+        }
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let shower = scope.spawn(|| self.show(bytes_read, &stop));
+            // Also when `work` panics: the scope waits for its threads.
+            let _end = End { stop: &stop, shower: shower.thread().clone() };
+            work()
+        })
+    }
+
+    /// Does `ask` with the bar out of the way.
+    pub(crate) fn aside<T>(&self, ask: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(ask),
+            None => ask(),
+        }
+    }
+
+    fn show(&self, bytes_read: &dyn Fn() -> u64, stop: &AtomicBool) {
+        let mut furthest = 0.0f64;
+        // One look at least, however short the run.
+        loop {
+            let now = self.progress.snapshot();
+            let eta = eta(&now);
+            // Honest, but never backwards: what turns out to be more work makes the bar slower.
+            furthest = eta.map_or(furthest, |eta| eta.share.max(furthest));
+            if let Some(tell) = self.tell {
+                tell(furthest);
+            }
+            if self.json {
+                let line = line(&now, eta, furthest, bytes_read());
+                // Nobody may be there to read it.
+                let _ = writeln!(std::io::stderr(), "{line}");
+            } else if let (Some(bar), true) = (&self.bar, now.elapsed >= SHOWN_AFTER) {
+                if bar.is_hidden() {
+                    bar.set_style(style());
+                    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+                }
+                // From 0 to BAR_LENGTH.
+                bar.set_position((furthest * BAR_LENGTH as f64) as u64);
+                bar.set_message(text(&now, eta, bytes_read(), usage::memory_bytes()));
+            }
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let [least, most] = EVERY_LINE;
+            let wait = if self.json { (now.elapsed / 50).clamp(least, most) } else { EVERY };
+            thread::park_timeout(wait);
+        }
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Ends the thread that shows.
+struct End<'s> {
+    stop: &'s AtomicBool,
+    shower: thread::Thread,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.shower.unpark();
+    }
+}
+
+fn hidden() -> ProgressDrawTarget {
+    ProgressDrawTarget::hidden()
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{bar:24} {percent:>3} % {wide_msg}")
+        // A template of ours: the test shows that it is one.
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}
+
+/// What stands behind the bar.
+fn text(now: &Snapshot, eta: Option<Eta>, bytes: u64, memory: Option<u64>) -> String {
+    let mut parts = vec![phase_text(now)];
+    let rate = bytes as f64 / now.elapsed.as_secs_f64().max(1e-3);
+    // A rate fits by far.
+    parts.push(format!("{} read, {}/s", size(bytes), size(rate as u64)));
+    parts.extend(memory.map(|bytes| format!("{} of memory", size(bytes))));
+    parts.extend(eta.map(|eta| format!("{} left", clock(eta.left))));
+    parts.join(" | ")
+}
+
+/// The phase and how much of it is done, in things that people count.
+fn phase_text(now: &Snapshot) -> String {
+    let round = match now.rounds {
+        0 | 1 => String::new(),
+        rounds => format!(", look {} of {rounds}", now.round),
+    };
+    let Some(phase) = now.running.and_then(|at| now.phases.get(at)) else {
+        return if now.round == 0 { "opening".to_owned() } else { format!("staging{round}") };
+    };
+    match work::noun(phase.name) {
+        Some("bytes") => format!("writing {} of {}", size(phase.done), size(phase.total)),
+        Some(noun) if phase.objects > 0 => {
+            // At most the number of objects.
+            let done = (phase.share * phase.objects as f64) as u64;
+            format!("{} of {} {noun}{round}", grouped(done), grouped(phase.objects))
+        }
+        _ => format!("{}{round}", phase.name),
+    }
+}
+
+/// A time as a clock shows it: minutes and seconds, hours if there are any.
+fn clock(time: Duration) -> String {
+    // What is left is not known to the second.
+    let seconds = time.as_secs_f64().ceil() as u64;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 {
+        format!("{hours}:{minutes:02}:{seconds:02}")
+    } else {
+        format!("{minutes}:{seconds:02}")
+    }
+}
+
+/// One look, for programs.
+fn line(now: &Snapshot, eta: Option<Eta>, share: f64, bytes: u64) -> Value {
+    let running = now.running.and_then(|at| now.phases.get(at));
+    json!({
+        "schema": "floe-progress",
+        "seconds": now.elapsed.as_secs_f64(),
+        "share": share,
+        "left_seconds": eta.map(|eta| eta.left.as_secs_f64()),
+        "phase": running.map(|phase| phase.name),
+        "phase_share": running.map(|phase| phase.share),
+        "objects": running.map(|phase| phase.objects),
+        "round": now.round,
+        "rounds": now.rounds,
+        "bytes_read": bytes,
+        "memory_bytes": usage::memory_bytes(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_off_a_clock() {
+        let clock = |millis| clock(Duration::from_millis(millis));
+        assert_eq!([clock(0), clock(1), clock(61_000)], ["0:00", "0:01", "1:01"]);
+        assert_eq!(clock(3_723_400), "1:02:04");
+    }
+
+    #[test]
+    fn the_template_is_one() {
+        assert!(ProgressStyle::with_template("{bar:24} {percent:>3} % {wide_msg}").is_ok());
+    }
+
+    #[test]
+    fn a_line_says_what_is_done_and_what_is_left() {
+        let progress = work::progress();
+        assert_eq!(phase_text(&progress.snapshot()), "opening");
+        progress.begin_round("superblock");
+        progress.begin("inodes");
+        let inodes = progress.named("inodes").unwrap();
+        inodes.plan(Duration::from_secs(10), 4000, floe_exec::Shape::default());
+        inodes.expect(4);
+        inodes.advance(1);
+        let now = progress.snapshot();
+        let text = text(&now, eta(&now), 5 << 20, Some(7 << 20));
+        assert!(text.starts_with("1,000 of 4,000 inodes | 5.0 MiB read, "), "{text}");
+        assert!(text.contains(" | 7.0 MiB of memory | 0:") && text.ends_with(" left"), "{text}");
+        let line = line(&now, eta(&now), 0.1, 9);
+        assert_eq!((&line["phase"], &line["phase_share"]), (&json!("inodes"), &json!(0.25)));
+        assert!(line["left_seconds"].as_f64().unwrap() >= 0.0);
+        progress.end();
+        progress.expect_rounds(3);
+        assert_eq!(phase_text(&progress.snapshot()), "staging, look 1 of 3");
+    }
+
+    #[test]
+    fn somebody_is_told() {
+        let most = floe_exec::sync::Mutex::new(-1.0f64);
+        let tell = |share: f64| *most.lock().unwrap() = share;
+        let watch = Watch::telling(Some(&tell));
+        watch.during(&|| 0, || thread::sleep(Duration::from_millis(30)));
+        assert!((0.0..=1.0).contains(&*most.lock().unwrap()));
+    }
+
+    #[test]
+    fn nothing_is_watched_where_nobody_looks() {
+        let watch = Watch::new(When::Never);
+        assert!(watch.progress().is_none());
+        assert_eq!(watch.during(&|| 0, || 7), 7);
+        assert_eq!(watch.aside(|| 8), 8);
+    }
+}

@@ -1,0 +1,68 @@
+//! A policy whose decisions tell the progress how many looks a repair will take.
+
+use std::collections::BTreeMap;
+
+use floe_check::{Problem, Report};
+use floe_repair::SharedGroup;
+use floe_repair::edit::{Edit, Phase};
+use floe_repair::plan::{Plan, plan};
+use floe_repair::policy::{Decision, Policy, Sharing};
+
+use crate::progress::Watch;
+
+/// Another policy, watched.
+pub(crate) struct Watched<'w> {
+    pub(crate) inner: &'w mut dyn Policy,
+    pub(crate) watch: &'w Watch<'w>,
+}
+
+impl Policy for Watched<'_> {
+    fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision {
+        if let Some(progress) = self.watch.progress() {
+            let round = progress.snapshot().round;
+            progress.expect_rounds(round + looks_to_come(&report.found));
+        }
+        self.watch.aside(|| self.inner.decide(problems, report))
+    }
+
+    fn share(&mut self, group: &SharedGroup, report: &Report) -> Sharing {
+        self.watch.aside(|| self.inner.share(group, report))
+    }
+
+    fn may_delete(&mut self, problem: &Problem) -> bool {
+        self.watch.aside(|| self.inner.may_delete(problem))
+    }
+}
+
+/// Examinations that follow if all of `found` is mended: one after each phase whose edits change what
+/// others are found by; a last one proves the result.
+fn looks_to_come(found: &[Problem]) -> u32 {
+    let edits = found.iter().flat_map(|problem| match plan(problem) {
+        Plan::Edits(edits) => edits,
+        _ => Vec::new(),
+    });
+    let mut phases: BTreeMap<Phase, bool> = BTreeMap::new();
+    for edit in edits {
+        *phases.entry(edit.phase()).or_default() |= !Edit::is_quiet(&edit);
+    }
+    let disturbing = phases.values().filter(|disturbs| **disturbs).count();
+    let quiet_at_the_end = phases.values().last().is_some_and(|disturbs| !disturbs);
+    // At most the number of phases.
+    disturbing as u32 + u32::from(quiet_at_the_end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use floe_format::{GroupNr, InodeNr};
+
+    #[test]
+    fn phases_that_disturb_others_need_a_look_each() {
+        let size = Problem::InodeSizeWrong { inode: InodeNr(12), stored: 1, expected: 2 };
+        let links = Problem::InodeLinkCountWrong { inode: InodeNr(12), stored: 3, counted: 2 };
+        let count = Problem::GroupFreeBlockCountWrong { group: GroupNr(1), stored: 5, counted: 6 };
+        assert_eq!(looks_to_come(&[]), 0);
+        assert_eq!(looks_to_come(&[links.clone(), count.clone()]), 1, "links disturb nothing");
+        assert_eq!(looks_to_come(&[size, links, count]), 2);
+    }
+}

@@ -1,0 +1,205 @@
+//! Which changes are safe: after them, no byte of a user, no name and no attribute is gone, cut or
+//! replaced, and nothing is switched off that protects data. `docs/automation.md` lists them.
+//!
+//! A match without a catch-all arm: a new change has to say which it is.
+
+use floe_check::Problem;
+
+use crate::edit::{
+    DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit, OrphanEdit,
+    OrphanFileEdit, SuperblockEdit, TreeEdit,
+};
+
+/// Whether a change that a finding asks for is safe. Those that are not may be harmless, too: they
+/// are for a person to judge.
+pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
+    match edit {
+        Edit::Superblock(edit) => superblock(edit),
+        Edit::Group { edit, .. } => group(*edit),
+        Edit::Journal(edit) => journal(edit),
+        // Another host may be using the file system.
+        Edit::CleanMmp => false,
+        // What is on the list was deleted by its owner; every mount finishes it.
+        Edit::Orphans(edit) => matches!(edit, OrphanEdit::Finish(_)),
+        // New data may go to a block that does not keep it.
+        Edit::NotBad { .. } | Edit::BadBlocks { .. } => false,
+        Edit::Inode { edit, .. } => inode(*edit, problem),
+        Edit::Map { edit, .. } => match edit {
+            MapEdit::Checksum { .. } | MapEdit::IndexStarts | MapEdit::ToExtents => true,
+            MapEdit::RemoveExtent { .. }
+            | MapEdit::ZeroPointer { .. }
+            | MapEdit::CloseGap { .. }
+            | MapEdit::MarkWritten => false,
+        },
+        // One of the files holds what is another's; afterwards only the report knows which they are.
+        Edit::CloneShared { .. } => false,
+        Edit::Directory { edit, .. } => match edit {
+            DirectoryEdit::Fill | DirectoryEdit::Checksum | DirectoryEdit::TrimDot => true,
+            DirectoryEdit::Salvage
+            | DirectoryEdit::Empty
+            | DirectoryEdit::MakeDot
+            | DirectoryEdit::MakeDotdot => false,
+        },
+        Edit::Entry { edit, .. } => match edit {
+            EntryEdit::Type(_) => true,
+            EntryEdit::Clear | EntryEdit::LegalCharacters | EntryEdit::ValidText => false,
+        },
+        Edit::Tree(edit) => match edit {
+            TreeEdit::CreateLostFound | TreeEdit::Reconnect(_) | TreeEdit::Parent { .. } => true,
+            TreeEdit::CreateRoot | TreeEdit::UnlinkLostFound | TreeEdit::Unlink { .. } => false,
+        },
+        // Deletes, though only what is empty.
+        Edit::Release { .. } => false,
+        Edit::OrphanFile(edit) => match edit {
+            OrphanFileEdit::Clean | OrphanFileEdit::ClearPresent => true,
+            OrphanFileEdit::Remove | OrphanFileEdit::Recreate => false,
+        },
+        Edit::RecreateResizeInode
+        | Edit::AttributeBlock { .. }
+        | Edit::RebuildDirectory { .. }
+        | Edit::RebuildExtents { .. }
+        // It had no name any more, and gets one.
+        | Edit::Attach { .. }
+        | Edit::LinkCount { .. }
+        | Edit::GroupMaps { .. }
+        | Edit::Totals
+        | Edit::QuotaFile { .. }
+        | Edit::Backups => true,
+    }
+}
+
+fn superblock(edit: &SuperblockEdit) -> bool {
+    use SuperblockEdit as E;
+    match edit {
+        E::RandomUuid
+        | E::InodesCount(_)
+        | E::Revision1
+        | E::ClearTestFlag
+        | E::HashSignedness
+        | E::MountTimeNow
+        | E::WriteTimeNow
+        | E::MinExtraIsize(_)
+        | E::WantExtraIsize(_)
+        | E::NoReservedDescriptors
+        | E::SetIncompat(_)
+        | E::SetRoCompat(_)
+        | E::MoveQuotaInode(_) => true,
+        E::PrimaryFromBackup
+        | E::FirstMetaBg(_)
+        | E::DropMetaBg
+        | E::DropResizeInodeFeature
+        | E::DropChecksumSeed
+        | E::DropGroupChecksums
+        | E::DropFiletype
+        | E::DropMmp
+        | E::ClearRoCompat(_)
+        | E::ForgetQuotaInode(_) => false,
+    }
+}
+
+fn group(edit: GroupEdit) -> bool {
+    match edit {
+        GroupEdit::Distrust
+        | GroupEdit::ClearUninit
+        | GroupEdit::ItableUnusedZero
+        | GroupEdit::ClearBlockUninit
+        | GroupEdit::ClearInodeUninit
+        | GroupEdit::PlaceBlockBitmap
+        | GroupEdit::PlaceInodeBitmap
+        | GroupEdit::MoveBlockBitmap
+        | GroupEdit::MoveInodeBitmap => true,
+        GroupEdit::PlaceInodeTable
+        | GroupEdit::InodeTableFromBackup
+        | GroupEdit::MoveInodeTable => false,
+    }
+}
+
+fn journal(edit: &JournalEdit) -> bool {
+    match edit {
+        JournalEdit::Replay
+        | JournalEdit::ZeroStaleFields
+        | JournalEdit::ClearError
+        | JournalEdit::Create
+        | JournalEdit::BackUpMap
+        | JournalEdit::Hide(_)
+        | JournalEdit::ExternalChecksum => true,
+        // What it holds may be the only copy of the newest changes.
+        JournalEdit::Drop
+        | JournalEdit::Reset
+        | JournalEdit::Forget
+        | JournalEdit::ClearNeedsRecovery => false,
+    }
+}
+
+fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
+    use InodeEdit as E;
+    match edit {
+        // Only if it grows: bytes behind the end of a file are gone for its user.
+        E::Size(to) => {
+            matches!(problem, Some(Problem::InodeSizeWrong { stored, .. }) if to >= *stored)
+        }
+        E::Checksum
+        | E::DtimeZero
+        | E::DtimeNow
+        | E::SettleDtime
+        | E::Sectors(_)
+        | E::FaddrZero
+        | E::FragZero
+        | E::FsizeZero
+        | E::BlocksHighZero
+        | E::Epoch(_)
+        | E::EaReferences(_) => true,
+        E::Clear
+        | E::Zero
+        | E::ZeroBase
+        | E::Mode(_)
+        | E::BecomeDirectory
+        | E::SetFlags(_)
+        | E::ClearFlags(_)
+        | E::SizeHighZero
+        | E::FileAclHighZero
+        | E::DropAttributeBlock
+        | E::DropOwnAttributes
+        | E::ExtraIsize
+        | E::EmptyInline
+        | E::InlineDirectorySize
+        | E::ValueSize { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::Loss;
+    use floe_format::InodeNr;
+
+    #[test]
+    fn a_file_may_grow_and_not_shrink() {
+        let inode = InodeNr(12);
+        let to = |stored, expected| {
+            let edit = Edit::Inode { inode, edit: InodeEdit::Size(expected) };
+            is_safe(&edit, Some(&Problem::InodeSizeWrong { inode, stored, expected }))
+        };
+        assert!(to(10, 20) && to(10, 10) && !to(20, 10));
+        assert!(!is_safe(&Edit::Inode { inode, edit: InodeEdit::Size(1) }, None));
+    }
+
+    #[test]
+    fn what_costs_something_is_not_safe() {
+        let inode = InodeNr(12);
+        let edits = [
+            Edit::Inode { inode, edit: InodeEdit::Clear },
+            Edit::CloneShared { inode },
+            Edit::Release { inode },
+            Edit::Directory {
+                dir: inode,
+                logical: floe_format::LogicalBlock(0),
+                edit: DirectoryEdit::Salvage,
+            },
+        ];
+        for edit in edits {
+            assert!(edit.loss() > Loss::Moved && !is_safe(&edit, None), "{edit:?}");
+        }
+        assert!(is_safe(&Edit::Attach { inode }, None), "it is in lost+found, whole");
+    }
+}

@@ -1,0 +1,199 @@
+//! `cargo xtask eta`: what the progress promised, against what came true, on images of several
+//! shapes; and the weights of the model of work (`crates/check/src/work.rs`), measured.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use floe_testkit::fill::{Shape, fill};
+use serde_json::Value;
+
+use crate::bench::{drop_caches, scattered};
+use crate::differential::built_floe;
+
+/// Options of the chore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Inodes of the largest image
+    #[arg(long, default_value_t = 4_000_000)]
+    inodes: u32,
+    /// Threads
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Runs; the median error counts
+    #[arg(long, default_value_t = 7)]
+    runs: usize,
+    /// Empty the page cache before each run (needs root)
+    #[arg(long)]
+    cold: bool,
+    /// Predict repairs of scattered damage instead of checks
+    #[arg(long)]
+    repair: bool,
+    /// Print the time of each phase for each thing that the model weighs, and predict nothing
+    #[arg(long)]
+    weights: bool,
+    /// Fail if a prediction after a tenth of the run is further off than this, in percent
+    #[arg(long, value_name = "PERCENT")]
+    within: Option<f64>,
+    /// Folder of the images; they are kept and used again
+    #[arg(long, default_value = "target/eta")]
+    folder: PathBuf,
+    /// The program; the newest built floe by default
+    #[arg(long)]
+    floe: Option<PathBuf>,
+}
+
+/// Parts of the run after which the prediction is judged.
+const AFTER: [f64; 3] = [0.1, 0.25, 0.5];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let floe = match &args.floe {
+        Some(path) => path.clone(),
+        None => built_floe()?,
+    };
+    std::fs::create_dir_all(&args.folder)?;
+    if !args.weights {
+        println!("| image | run s | left after 10 %: said / was s | off | 25 % | 50 % |");
+        println!("|---|---:|---:|---:|---:|---:|");
+    }
+    let mut worst = 0.0f64;
+    for (name, shape) in shapes(args.inodes) {
+        let path = args.folder.join(format!("{name}-{}.img", args.inodes));
+        if !path.exists() {
+            let unfinished = path.with_extension("new");
+            fill(&unfinished, shape).with_context(|| format!("the image {name}"))?;
+            std::fs::rename(&unfinished, &path)?;
+        }
+        if args.weights {
+            weights(args, &floe, name, &path)?;
+        } else {
+            worst = worst.max(predict(args, &floe, name, &path)?);
+        }
+    }
+    if let Some(within) = args.within {
+        ensure!(worst <= within, "a prediction was {worst:.0} % off; {within} % are allowed");
+    }
+    Ok(())
+}
+
+/// Many files in few directories; as many directories as files; few files in very many groups.
+fn shapes(inodes: u32) -> [(&'static str, Shape); 3] {
+    let wide = Shape {
+        dirs: inodes / 1000,
+        files_per_dir: 99,
+        file_blocks: 1,
+        size_bytes: u64::from(inodes) << 20,
+    };
+    [
+        ("files", Shape::file_intensive(inodes)),
+        ("directories", Shape::directory_intensive(inodes / 4)),
+        ("wide", wide),
+    ]
+}
+
+/// One look at the progress: seconds since the start, and the seconds that it said were left.
+type Look = (f64, f64);
+
+/// Runs the program; comes back with the looks and the seconds of the whole run.
+fn watched(args: &Args, floe: &Path, image: &Path) -> Result<(Vec<Look>, f64)> {
+    if args.cold {
+        drop_caches()?;
+    }
+    let mut command = Command::new(floe);
+    if args.repair {
+        command.args(["repair", "--dry-run"]);
+    } else {
+        command.arg("check");
+    }
+    command.args(["--progress", "json", "--threads", &args.threads.to_string()]).arg(image);
+    let begin = Instant::now();
+    let output = command.stdout(Stdio::null()).output()?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let wanted = i32::from(args.repair);
+    ensure!(output.status.code() == Some(wanted), "floe ended with {:?}", output.status);
+    let looks = String::from_utf8(output.stderr)?
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<Vec<Value>, _>>()
+        .context("the progress is no JSON")?
+        .iter()
+        .filter_map(|look| Some((look["seconds"].as_f64()?, look["left_seconds"].as_f64()?)))
+        .collect();
+    Ok((looks, seconds))
+}
+
+/// Prints a row; comes back with how far off the first prediction was, in percent of what was left.
+fn predict(args: &Args, floe: &Path, name: &str, image: &Path) -> Result<f64> {
+    let image =
+        if args.repair { scattered::damaged(image, args.inodes)? } else { image.to_owned() };
+    let mut rows: Vec<Vec<[f64; 3]>> = vec![Vec::new(); AFTER.len()];
+    let mut times = Vec::new();
+    // Run 0 fills the page cache and is not counted.
+    for run in usize::from(args.cold)..=args.runs {
+        let (looks, seconds) = watched(args, floe, &image)?;
+        if run == 0 {
+            continue;
+        }
+        times.push(seconds);
+        for (row, after) in rows.iter_mut().zip(AFTER) {
+            let look = looks.iter().find(|(at, _)| *at >= after * seconds);
+            let &(at, said) = look.context("too short a run to be predicted: --inodes")?;
+            let was = seconds - at;
+            row.push([said, was, (said - was) / was * 100.0]);
+        }
+    }
+    let median = |row: &[[f64; 3]], of: usize| {
+        let mut values: Vec<f64> = row.iter().map(|look| look[of]).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    times.sort_by(f64::total_cmp);
+    println!(
+        "| {name} | {:.2} | {:.2} / {:.2} | {:+.0} % | {:+.0} % | {:+.0} % |",
+        times[times.len() / 2],
+        median(&rows[0], 0),
+        median(&rows[0], 1),
+        median(&rows[0], 2),
+        median(&rows[1], 2),
+        median(&rows[2], 2),
+    );
+    Ok(median(&rows[0], 2).abs())
+}
+
+/// Prints the least time of each phase in several runs, over each thing that the model weighs.
+fn weights(args: &Args, floe: &Path, name: &str, image: &Path) -> Result<()> {
+    let mut least: Vec<(String, f64)> = Vec::new();
+    let mut report = Value::Null;
+    for _ in 0..=args.runs {
+        let output = Command::new(floe)
+            .args(["check", "--json", "--threads", &args.threads.to_string()])
+            .arg(image)
+            .output()?;
+        report = serde_json::from_slice(&output.stdout)?;
+        let phases = report["cost"]["phases"].as_array().context("no phases")?;
+        for (at, phase) in phases.iter().enumerate() {
+            let name = phase["name"].as_str().unwrap_or_default().to_owned();
+            let seconds = phase["seconds"].as_f64().unwrap_or(f64::NAN);
+            match least.get_mut(at) {
+                Some((_, known)) => *known = known.min(seconds),
+                None => least.push((name, seconds)),
+            }
+        }
+    }
+    let count = |part: &str, of: &str| report[part][of].as_f64().unwrap_or(f64::NAN);
+    let (inodes, directories) = (count("totals", "inodes_used"), count("totals", "directories"));
+    let groups = count("filesystem", "groups");
+    println!("{name}: {inodes} inodes, {directories} directories, {groups} groups");
+    println!("  {:<14} {:>9} {:>9} {:>9} {:>9}", "phase", "ms", "ns/inode", "ns/dir", "ns/group");
+    for (phase, seconds) in least {
+        println!(
+            "  {phase:<14} {:>9.2} {:>9.1} {:>9.1} {:>9.1}",
+            seconds * 1e3,
+            seconds * 1e9 / inodes,
+            seconds * 1e9 / directories,
+            seconds * 1e9 / groups,
+        );
+    }
+    Ok(())
+}
