@@ -164,33 +164,50 @@ fn open_unnamed(
     let block = BlockNr(0);
     let mut own = refusal.problems(block);
     own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
-    let known = match &refusal {
-        // It is whole: where the backups are it may know all the same.
-        Refusal::Field(_) => stated_layout(device),
-        _ => None,
-    };
-    let mut places = known
-        .into_iter()
-        .flat_map(|(size, per_group)| backup_places(device, Some(size), Some(per_group)))
-        .chain(backup_places(device, options.block_size, None));
-    let backup = places.find_map(|(block, size)| {
-        let offset = block.0.checked_mul(u64::from(size))?;
-        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
-    });
-    if let Some(candidate) = backup {
-        // With a backup in use the field is damage, but the check goes on: the finding that ends
-        // a run belongs to a run that ended.
+    // With a backup in use the field is damage, but the check goes on: the finding that ends a run
+    // belongs to a run that ended.
+    let with_backup = |candidate: Candidate, found: &mut Findings| {
+        let mut own = own.clone();
         own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
         found.0.append(&mut own);
-        return Ok(finish(device, candidate, found));
+        finish(device, candidate, found)
+    };
+    if let Some(candidate) = find_backup(device, options.block_size, None) {
+        return Ok(with_backup(candidate, found));
     }
-    if matches!(refusal, Refusal::Field(_))
-        && let Ok(candidate) = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed)
-    {
-        relaxed_findings(&candidate, found);
-        return Ok(finish(device, candidate, found));
+    if matches!(refusal, Refusal::Field(_)) {
+        // It is whole: where the backups are it may know all the same, although e2fsck does not ask.
+        let known = stated_layout(device);
+        let backup =
+            known.and_then(|(size, per_group)| find_backup(device, Some(size), Some(per_group)));
+        let relaxed = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed).ok();
+        // Where they differ in this, it and not the inode count is wrong.
+        let inodes = |candidate: &Candidate| candidate.superblock.inodes_per_group;
+        match (relaxed, backup) {
+            (Some(primary), backup)
+                if backup.as_ref().is_none_or(|backup| inodes(backup) == inodes(&primary)) =>
+            {
+                relaxed_findings(&primary, found);
+                return Ok(finish(device, primary, found));
+            }
+            (_, Some(backup)) => return Ok(with_backup(backup, found)),
+            _ => {}
+        }
     }
     Err(no_superblock(device, refusal, block, own))
+}
+
+/// The first usable backup, of those that file systems of this block size and with so many blocks in
+/// a group have.
+fn find_backup(
+    device: &dyn ReadBlocks,
+    block_size: Option<u32>,
+    blocks_per_group: Option<u32>,
+) -> Option<Candidate> {
+    backup_places(device, block_size, blocks_per_group).find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    })
 }
 
 /// The block size and the blocks of a group as the primary superblock states them, if they can be.
@@ -267,11 +284,8 @@ fn backup_that_fits(device: &dyn ReadBlocks, opened: &Opened, own: &Findings) ->
     if !geometry.features.metadata_csum() || groups < 2 || wrong(own) < groups {
         return None;
     }
-    let known = (Some(geometry.block_size), Some(geometry.blocks_per_group));
-    let backup = backup_places(device, known.0, known.1).find_map(|(block, size)| {
-        let offset = block.0.checked_mul(u64::from(size))?;
-        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
-    })?;
+    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
+    let backup = find_backup(device, Some(size), Some(per_group))?;
     let mut judged = Findings::default();
     let is_other = backup.superblock.seed() != opened.superblock.seed();
     descriptors::read(device, &backup.superblock, geometry, None, &mut judged);

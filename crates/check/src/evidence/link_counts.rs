@@ -236,6 +236,18 @@ impl Accumulator for LinkCounts {
                     *mine = theirs;
                     continue;
                 }
+                // The usual case: no inode has a link in both.
+                (Counters::Bits { one, more }, Counters::Bits { one: theirs, more: others })
+                    if more.is_empty()
+                        && others.is_empty()
+                        && one
+                            .iter()
+                            .zip(theirs.iter())
+                            .all(|(mine, theirs)| mine & theirs == 0) =>
+                {
+                    one.iter_mut().zip(theirs.iter()).for_each(|(mine, theirs)| *mine |= theirs);
+                    continue;
+                }
                 _ => {}
             }
             for at in 0..CHUNK {
