@@ -94,9 +94,13 @@ pub(super) fn without_hasty_edits(
         .collect();
     let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
         // Size and block count follow from the map as it will be, and the attribute block counts: that
-        // a short symbolic link has no blocks says that its target is in the inode.
-        if let Edit::Inode { inode, edit: InodeEdit::Size(_) | InodeEdit::Sectors(_) } = edit {
-            return remapped.contains(inode) || without_attributes.contains(inode);
+        // a short symbolic link has no blocks says that its target is in the inode. That there are no
+        // blocks at all is true without the attribute block, too.
+        if let Edit::Inode { inode, edit: of_map @ (InodeEdit::Size(_) | InodeEdit::Sectors(_)) } =
+            edit
+        {
+            let may_count = !matches!(of_map, InodeEdit::Sectors(0));
+            return remapped.contains(inode) || (may_count && without_attributes.contains(inode));
         }
         let may_wait = matches!(
             cause,
@@ -186,6 +190,10 @@ mod tests {
         let other = of(13, InodeEdit::DropAttributeBlock);
         let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&sectors, &other]);
+        // A short symbolic link whose attribute block was never its own.
+        let (none, other) = (of(12, InodeEdit::Sectors(0)), of(12, InodeEdit::DropAttributeBlock));
+        let wanted = map(vec![(none.clone(), None), (other.clone(), None)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&none, &other]);
     }
 
     #[test]
