@@ -5,7 +5,8 @@
 
 use floe_blockdev::{Fault, Faulty};
 use floe_check::{Accounting, CheckOptions, JournalUse, Report, check};
-use floe_format::BlockNr;
+use floe_format::{BlockNr, GroupNr};
+use floe_testkit::recipe::{Edit, Recipe, descriptor};
 use floe_testkit::{Image, Profile, build, damage, problems, tool};
 
 fn run(
@@ -100,4 +101,35 @@ fn the_image_of_every_problem() {
         let profile = case.recipe.profile();
         agree(&image, &unreadable, profile, 2, || case.recipe.name().to_owned());
     }
+}
+
+/// Metadata of one group in another whose bitmap was never written: no inode claims it, so that no sum
+/// shows it.
+#[test]
+fn metadata_of_others_in_a_group_never_written() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let (home, guest) = (GroupNr(1), GroupNr(2));
+    let image = Recipe::new("a guest")
+        .on(Profile::Ext4K1)
+        .edit(Edit::new(move |volume| {
+            let mut desc = volume.desc(guest)?;
+            let bitmap = volume.block(desc.inode_bitmap)?;
+            // Far from the home group's own metadata.
+            desc.inode_bitmap = BlockNr(volume.geometry.group_start(home).0 + 1000);
+            volume.put_block(desc.inode_bitmap, &bitmap)?;
+            volume.put_desc(guest, &desc)?;
+            volume.fix_desc(guest)
+        }))
+        .edit(descriptor(home.0, |desc| desc.flags |= 2))
+        .build()
+        .unwrap();
+    let rescanned = agree(&image, &[], Profile::Ext4K1, 3, || "a guest".to_owned());
+    assert_eq!(rescanned, Some(1), "the home group");
+    let options = CheckOptions { journal: JournalUse::Ignore, ..Default::default() };
+    let report = run(&image, &[], 1024, &options).unwrap();
+    let seen = report.found.iter().any(|problem| problem.row().id == "block-used-in-uninit-group");
+    assert!(seen, "{:#?}", report.found);
 }

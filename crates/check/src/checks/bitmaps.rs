@@ -222,21 +222,22 @@ impl Cx<'_> {
         let desc = self.volume.group(group);
         let clusters = geometry.clusters_of(group);
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
-        let expected = |word: u32| self.used.word(first + u64::from(word * WORD_BITS));
         let uninit = self.volume.block_bitmap_computed(group);
         let kept = self.volume.scope.contains(group);
-        let used = if uninit && !kept {
-            // The sums prove that nothing but metadata is in use.
-            let metadata = self.volume.metadata.used();
-            let word = |word: u32| metadata.word(first + u64::from(word * WORD_BITS));
-            compare(clusters, word, word).1
-        } else if uninit && self.used.is_clear_in(first, u64::from(clusters)) {
+        // Where claims are not kept the sums prove that the bitmap marks them; and of a bitmap that
+        // was never written, that there are none beside metadata.
+        let in_use = if kept { self.used } else { self.volume.metadata.used() };
+        let expected = |word: u32| in_use.word(first + u64::from(word * WORD_BITS));
+        let used = if uninit && in_use.is_clear_in(first, u64::from(clusters)) {
             0
         } else if uninit {
             // The map of a group that was never written counts as computed: its metadata alone.
             let computed = self.volume.computed_block_bitmap(group);
             let disk = |word: u32| computed.get(word as usize).copied().unwrap_or(0);
             let (differences, used) = compare(clusters, disk, expected);
+            if !kept && !differences.is_empty() {
+                work.sums.doubtful.insert(group.0);
+            }
             if let Some(range) = differences.missing.first() {
                 let block = self.block_at(first, range.start);
                 work.found.push(Problem::BlockUsedInUninitGroup { group, block });
