@@ -76,19 +76,32 @@ impl<'p> Pool<'p> {
             std::mem::forget(stop);
             own
         };
-        thread::scope(|scope| {
-            let others: Vec<_> = (1..workers).map(|_| scope.spawn(share)).collect();
-            let mut all = share();
-            for other in others {
-                match other.join() {
-                    Ok(own) => all.merge(own),
-                    // A worker's panic is a bug of ours: let it end the run as it would have.
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all
-        })
+        work_together(workers, share, |_| share())
     }
+}
+
+/// Starts workers 1 to `workers - 1`, goes on as worker 0, and merges what they all have.
+///
+/// # Panics
+/// If a worker does.
+pub(crate) fn work_together<A: Accumulator>(
+    workers: usize,
+    first: impl FnOnce() -> A,
+    other: impl Fn(usize) -> A + Sync,
+) -> A {
+    thread::scope(|scope| {
+        let other = &other;
+        let others: Vec<_> = (1..workers).map(|me| scope.spawn(move || other(me))).collect();
+        let mut all = first();
+        for other in others {
+            match other.join() {
+                Ok(own) => all.merge(own),
+                // A worker's panic is a bug of ours: let it end the run as it would have.
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    })
 }
 
 /// Hands out no further unit once a worker has panicked: dropped only while unwinding.

@@ -2,10 +2,9 @@
 //! who is done early takes half of what another has left.
 
 use crate::accumulate::Accumulator;
-use crate::pool::Pool;
+use crate::pool::{Pool, work_together};
 use crate::progress::OwnLine;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::thread;
 
 /// Units that a worker has left: `next..end`, packed into one word so that one exchange takes from
 /// it, by the worker from the front or by another from the back.
@@ -170,19 +169,7 @@ impl Pool<'_> {
             std::mem::forget(stop);
             own
         };
-        thread::scope(|scope| {
-            let share = &share;
-            let others: Vec<_> = (1..workers).map(|me| scope.spawn(move || share(me))).collect();
-            let mut all = share(0);
-            for other in others {
-                match other.join() {
-                    Ok(own) => all.merge(own),
-                    // A worker's panic is a bug of ours: let it end the run as it would have.
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all
-        })
+        work_together(workers, || share(0), share)
     }
 }
 
@@ -198,6 +185,7 @@ impl Drop for StopOnPanic<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::thread;
 
     /// Units by worker, in the order in which it did them.
     #[derive(Default)]

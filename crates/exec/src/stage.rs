@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::accumulate::Accumulator;
 use crate::board::{Board, Counts, Done, Lists, Next};
 use crate::cores::CoreSource;
+use crate::pool::work_together;
 use crate::queue::{AnyQueue, Entry, Limits, Queue, list, take_from_end};
 use crate::scheduler::Policy;
-use crate::sync::thread;
 
 /// A stage of a [`Pipeline`] whose queue holds entries of type `T`.
 pub struct StageId<T> {
@@ -295,25 +295,14 @@ impl<A: Accumulator> Run<'_, '_, A> {
 
     /// Starts the other workers, goes on with the first, and merges what they all have.
     fn work_together(&self, mut first: Worker<A>, workers: usize) -> A {
-        thread::scope(|scope| {
-            let other = |me| {
-                move || {
-                    let mut worker = Worker::new(self, me);
-                    self.work(&mut worker, None);
-                    worker.share
-                }
-            };
-            let others: Vec<_> = (1..workers).map(|me| scope.spawn(other(me))).collect();
+        let own = || {
             self.work(&mut first, None);
-            let mut all = first.share;
-            for other in others {
-                match other.join() {
-                    Ok(share) => all.merge(share),
-                    // A worker's panic is a bug of ours: let it end the run as it would have.
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-            all
+            first.share
+        };
+        work_together(workers, own, |me| {
+            let mut worker = Worker::new(self, me);
+            self.work(&mut worker, None);
+            worker.share
         })
     }
 

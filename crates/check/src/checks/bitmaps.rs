@@ -11,7 +11,8 @@ use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
-use crate::evidence::block_set::{BlockSet, word_mask};
+use crate::evidence::bits;
+use crate::evidence::block_set::BlockSet;
 use crate::evidence::claims::Claims;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{Facts, InodeFacts};
@@ -348,11 +349,11 @@ impl Cx<'_> {
         for (first, chunk) in self.facts.chunks_of(group) {
             // What cannot be read may be in use.
             let counts = |facts: Facts| facts.is_used() || facts.is_bad();
-            let base = first.0 - start;
+            let base = (first.0 - start) as usize;
             let Some((usual, others)) = chunk.facts.usual() else {
                 for (at, facts) in (base..).zip(chunk.facts.iter()) {
                     if counts(facts) {
-                        set(expected, at);
+                        bits::set(expected, at, at + 1);
                         dirs += u32::from(facts.is_dir());
                     }
                 }
@@ -360,25 +361,24 @@ impl Cx<'_> {
             };
             // Nearly all are alike: set at once, and the others corrected.
             if counts(usual) {
+                let len = chunk.facts.len();
+                bits::set(expected, base, base + len);
                 // At most the inodes of a group.
-                let len = chunk.facts.len() as u32;
-                set_range(expected, base, base + len);
-                dirs += if usual.is_dir() { len - others.len() as u32 } else { 0 };
+                dirs += if usual.is_dir() { (len - others.len()) as u32 } else { 0 };
             }
             for &(at, facts) in others {
-                let at = base + u32::from(at);
+                let at = base + usize::from(at);
                 if counts(facts) {
-                    set(expected, at);
+                    bits::set(expected, at, at + 1);
                     dirs += u32::from(facts.is_dir());
                 } else {
-                    clear(expected, at);
+                    bits::clear(expected, at, at + 1);
                 }
             }
         }
         // Reserved inodes count as used, whatever they hold.
-        for inode in start..geometry.first_inode.0.min(start.saturating_add(per_group)) {
-            set(expected, inode - start);
-        }
+        let reserved = geometry.first_inode.0.saturating_sub(start).min(per_group);
+        bits::set(expected, 0, reserved as usize);
         dirs
     }
 
@@ -486,48 +486,9 @@ impl Differences {
     }
 }
 
-fn set(words: &mut [u64], bit: u32) {
-    if let Some(word) = words.get_mut((bit / WORD_BITS) as usize) {
-        *word |= 1 << (bit % WORD_BITS);
-    }
-}
-
-fn clear(words: &mut [u64], bit: u32) {
-    if let Some(word) = words.get_mut((bit / WORD_BITS) as usize) {
-        *word &= !(1 << (bit % WORD_BITS));
-    }
-}
-
-fn set_range(words: &mut [u64], from: u32, to: u32) {
-    for index in from / WORD_BITS..to.div_ceil(WORD_BITS) {
-        let start = index * WORD_BITS;
-        let mask = word_mask(
-            u64::from(from.saturating_sub(start)),
-            u64::from(to - start).min(u64::from(WORD_BITS)),
-        );
-        if let Some(word) = words.get_mut(index as usize) {
-            *word |= mask;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bits_are_set_in_ranges_and_cleared() {
-        for (from, to) in [(0, 1), (3, 64), (63, 65), (60, 200), (64, 128), (10, 10)] {
-            let mut words = [0; 4];
-            set_range(&mut words, from, to);
-            for bit in 0..256 {
-                let is_set = words[bit as usize / 64] >> (bit % 64) & 1 == 1;
-                assert_eq!(is_set, (from..to).contains(&bit), "{from}..{to}: {bit}");
-            }
-            clear(&mut words, from);
-            assert_eq!(words[from as usize / 64] >> (from % 64) & 1, 0);
-        }
-    }
 
     #[test]
     fn ranges_cross_words_and_end_with_the_group() {

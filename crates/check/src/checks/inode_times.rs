@@ -7,20 +7,25 @@ use crate::problem::{Problem, Sink};
 /// From this time on (2242) dates with both epoch bits are near, so they prove nothing.
 const EPOCH_TEST_ENDS: i64 = 1 << 33;
 
+/// Whether the extra word of a timestamp needs a closer look. One test for all that can be wrong:
+/// nanoseconds use the upper 30 bits, so a sound word with both epoch bits set is rare, and no sound
+/// word is as large as 4 * 10^9.
+#[inline]
+pub fn is_doubtful(extra: u32) -> bool {
+    extra & 3 == 3 || extra >= 4_000_000_000
+}
+
 /// Checks the timestamps of an inode in use.
 #[inline]
 pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     let (base, extra) = (&cx.inode.base, &cx.inode.extra);
-    // One test for all: nanoseconds use the upper 30 bits, so a sound word with both epoch bits set
-    // is rare, and no sound word is as large as 4 * 10^9.
     let times = [
         ("i_ctime", 0x08, base.ctime, extra.ctime_extra),
         ("i_mtime", 0x0c, base.mtime, extra.mtime_extra),
         ("i_atime", 0x10, base.atime, extra.atime_extra),
         ("i_crtime", 0x18, extra.crtime, extra.crtime_extra),
     ];
-    let doubtful = |extra: u32| extra & 3 == 3 || extra >= 4_000_000_000;
-    if !times.iter().any(|&(_, _, _, extra)| doubtful(extra)) {
+    if !times.iter().any(|&(_, _, _, extra)| is_doubtful(extra)) {
         return;
     }
     let inode = cx.number;

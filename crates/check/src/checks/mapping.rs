@@ -7,6 +7,7 @@ use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 use crate::evidence::dirs::{DirFlags, DirRun};
 use crate::inode_pass::{InodeCx, InodeEvidence};
 use crate::problem::{Problem, Sink};
+use crate::volume::Volume;
 
 /// What was found by walking the mapping of one inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,11 @@ pub struct Mapper<'a, 'e> {
     previous: Option<(u64, u64)>,
     /// Nodes already read for this inode: a tree that meets one again is not a tree.
     nodes_seen: Vec<BlockNr>,
+}
+
+/// The last logical block that a directory may have without large_dir: at 2 GiB.
+pub fn last_dir_block(volume: &Volume<'_>) -> u64 {
+    1 << (21 - volume.superblock.log_block_size.min(20))
 }
 
 impl<'a, 'e> Mapper<'a, 'e> {
@@ -195,11 +201,10 @@ impl<'a, 'e> Mapper<'a, 'e> {
     /// Whether `logical` is past what a directory may hold without large_dir: 2 GiB.
     pub fn too_far_for_dir(&self, logical: u64) -> bool {
         let volume = self.cx.volume;
-        let limit = 1 << (21 - volume.superblock.log_block_size.min(20));
         self.is_dir()
             && !volume.has_incompat(floe_format::features::Incompat::LARGEDIR)
             && self.cx.inode.base.size_high == 0
-            && logical > limit
+            && logical > last_dir_block(volume)
     }
 
     /// The number of the inode.

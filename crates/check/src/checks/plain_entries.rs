@@ -95,8 +95,10 @@ fn check_entries(
                     && !cx.is_illegal(entry.inode);
                 plain.then_some(())?;
                 evidence.dotdots.push((block.rank, entry.inode));
-                evidence.room.links.push((block.dir, FileType::Directory));
-                evidence.room.links.push((entry.inode, FileType::Directory));
+                if summed {
+                    let links = [block.dir, entry.inode].map(|dir| (dir, FileType::Directory));
+                    evidence.room.links.extend(links);
+                }
             }
             Position::Other if !entry.in_use() => {}
             Position::Other => {

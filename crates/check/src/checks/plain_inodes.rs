@@ -3,7 +3,7 @@
 //! Reads: the inode.  Keeps: claims, directory runs, totals; the caller keeps type and links.
 //! Emits: nothing. An inode that is not plain in every way that is tested here may be sound or not:
 //! `checks/inodes.rs` says. A plain one leaves exactly what it would leave there
-//! (`tests/plain_inodes.rs`).
+//! (`tests/shortcuts.rs`).
 
 use floe_format::ext::extent::{Extent, ExtentNode, MAX_INIT_LEN};
 use floe_format::ext::inode::{FileType, InodeFlags};
@@ -13,6 +13,8 @@ use floe_format::ext::xattr;
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockRun, InodeNr};
 
+use super::inode_times;
+use super::mapping::last_dir_block;
 use crate::evidence::dirs::{DirFlags, DirInfo, DirRun};
 use crate::evidence::inode_facts::Facts;
 use crate::inode_pass::InodeEvidence;
@@ -57,7 +59,7 @@ pub struct PlainInodes<'v> {
 pub struct PlainInode<'a> {
     inode: Inode256<'a>,
     number: InodeNr,
-    is_dir: bool,
+    file_type: FileType,
     blocks: u64,
     fragments: u64,
 }
@@ -81,8 +83,8 @@ impl<'v> PlainInodes<'v> {
             dir_flags: if indexed { InodeFlags::INDEX } else { InodeFlags::empty() },
             sectors_per_block: u64::from(geometry.block_size / 512),
             block_bits: geometry.block_size.trailing_zeros(),
-            // 2 GiB, the limit without large_dir, is plenty for a plain one.
-            dir_limit: 1 << (21 - sb.log_block_size.min(20)),
+            // Plenty for a plain one with large_dir, too.
+            dir_limit: last_dir_block(volume),
             // Block 0 is nobody's, whatever the first data block.
             blocks_start: geometry.first_data_block.0.max(1),
             blocks_end: geometry.blocks_count,
@@ -94,11 +96,11 @@ impl<'v> PlainInodes<'v> {
     #[inline]
     pub fn judge<'a>(&self, number: InodeNr, raw: &'a [u8; 256]) -> Option<PlainInode<'a>> {
         let inode = Inode256::new(raw);
-        let is_dir = match FileType::of_mode(inode.mode()) {
-            Some(FileType::Regular) => false,
-            Some(FileType::Directory) => true,
-            _ => return None,
-        };
+        let file_type = FileType::of_mode(inode.mode())?;
+        let is_dir = file_type == FileType::Directory;
+        if !is_dir && file_type != FileType::Regular {
+            return None;
+        }
         let allowed = if is_dir { HARMLESS.union(self.dir_flags) } else { HARMLESS };
         let plain = inode.links_count() != 0
             && InodeFlags::from_bits_retain(inode.flags()).difference(allowed)
@@ -107,7 +109,7 @@ impl<'v> PlainInodes<'v> {
             && inode.size_lo() < 1 << 31
             && matches!(inode.extra_isize(), 28 | 32)
             && inode.word_behind_extra() != xattr::MAGIC
-            && !inode.extra_times().into_iter().any(doubtful_time)
+            && !inode.extra_times().into_iter().any(inode_times::is_doubtful)
             && !self.volume.geometry.is_reserved(number)
             && !self.with_role.contains(&number.0);
         if !plain {
@@ -116,7 +118,7 @@ impl<'v> PlainInodes<'v> {
         let (blocks, fragments) = self.judge_extents(&inode, is_dir)?;
         let sound = u64::from(inode.blocks_lo()) == blocks * self.sectors_per_block
             && (!self.with_checksums || inode.checksum_ok(self.volume.seed, number));
-        sound.then_some(PlainInode { inode, number, is_dir, blocks, fragments })
+        sound.then_some(PlainInode { inode, number, file_type, blocks, fragments })
     }
 
     /// Blocks and fragments of an inode, if its extents and its size are in order.
@@ -162,12 +164,6 @@ pub fn claim_pending(volume: &Volume<'_>, evidence: &mut InodeEvidence) {
     evidence.claims.claim(&volume.geometry, run);
 }
 
-/// Whether the extra word of a timestamp needs a closer look (`checks/inode_times.rs`).
-#[inline]
-fn doubtful_time(extra: u32) -> bool {
-    extra & 3 == 3 || extra >= 4_000_000_000
-}
-
 impl PlainInode<'_> {
     /// `i_links_count`.
     #[inline]
@@ -178,16 +174,16 @@ impl PlainInode<'_> {
     /// What later passes must know of it.
     #[inline]
     pub fn facts(&self) -> Facts {
-        Facts::used(Some(if self.is_dir { FileType::Directory } else { FileType::Regular }))
+        Facts::used(Some(self.file_type))
     }
 
     /// Notes what the inode leaves.
     #[inline]
     pub fn note(&self, rules: &PlainInodes<'_>, evidence: &mut InodeEvidence) {
-        let file_type = if self.is_dir { FileType::Directory } else { FileType::Regular };
+        let is_dir = self.file_type == FileType::Directory;
         let totals = &mut evidence.totals;
         totals.inodes_used += 1;
-        totals.by_type[file_type as usize] += 1;
+        totals.by_type[self.file_type as usize] += 1;
         totals.blocks_mapped += self.blocks;
         totals.add_fragments(self.fragments, self.blocks, &rules.volume.geometry);
         let Some(root) = ExtentNode::new(self.inode.block()) else { return };
@@ -199,11 +195,11 @@ impl PlainInode<'_> {
                 claim_pending(rules.volume, evidence);
                 evidence.buffers.pending = extent.run;
             }
-            if self.is_dir {
+            if is_dir {
                 self.note_dir_run(&extent, evidence);
             }
         }
-        if self.is_dir {
+        if is_dir {
             // A directory without holes: as many blocks as its size says.
             let size_blocks = self.inode.size_lo() >> rules.block_bits;
             evidence.dirs.infos.push(DirInfo { inode: self.number, size_blocks });

@@ -243,13 +243,6 @@ impl Accumulator for PartialSums {
 }
 
 impl PartialSums {
-    /// Claims clusters `start..start + len` of the file system.
-    pub fn claim_clusters(&mut self, tables: &Tables, start: u64, len: u64) {
-        for (group, piece) in tables.pieces(start, len) {
-            self.clusters.add(group, tables.of_clusters(&piece));
-        }
-    }
-
     /// Notes the inodes of a part of a group's table, the first of which has index `first`.
     pub fn note_inodes(
         &mut self,
@@ -458,9 +451,10 @@ mod tests {
             let mut sums = PartialSums::default();
             let mut at = 0;
             for run in bits.chunk_by(|left, right| left == right) {
-                // Twice the length of the file system: two groups, the first one bit for bit.
                 if run[0] {
-                    sums.claim_clusters(&tables, at, run.len() as u64);
+                    for (group, piece) in tables.pieces(at, run.len() as u64) {
+                        sums.clusters.add(group, tables.of_clusters(&piece));
+                    }
                 }
                 at += run.len() as u64;
             }

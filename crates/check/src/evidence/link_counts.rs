@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use floe_exec::Accumulator;
 use floe_format::InodeNr;
 
-use super::block_set::word_mask;
+use super::bits;
 
 use super::link_counter::{LinkCounter, map_bytes};
 
@@ -27,34 +27,6 @@ enum Counters {
         more: Vec<(u16, u16)>,
     },
     Counts(Box<[u16; CHUNK]>),
-}
-
-/// The words that hold the bits `from..to`, each with the mask of those of its bits.
-fn masks(from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
-    (from / 64..to.div_ceil(64)).map(move |index| {
-        let start = index * 64;
-        let (first, end) = (from.saturating_sub(start), to - start);
-        (index, word_mask(first as u64, end.min(64) as u64))
-    })
-}
-
-/// Whether the bits `from..to` are all set.
-fn bits_set(words: &[u64], from: usize, to: usize) -> bool {
-    masks(from, to).all(|(index, mask)| words.get(index).is_some_and(|word| word & mask == mask))
-}
-
-/// Whether none of the bits `from..to` is set.
-fn bits_clear(words: &[u64], from: usize, to: usize) -> bool {
-    masks(from, to).all(|(index, mask)| words.get(index).is_some_and(|word| word & mask == 0))
-}
-
-/// Sets the bits `from..to`.
-fn set_bits(words: &mut [u64], from: usize, to: usize) {
-    for (index, mask) in masks(from, to) {
-        if let Some(word) = words.get_mut(index) {
-            *word |= mask;
-        }
-    }
 }
 
 /// Counted links. What does not fit in 16 bits goes to a map.
@@ -93,7 +65,7 @@ impl Counters {
             Self::Bits { one, more } => {
                 let first = more.partition_point(|&(place, _)| usize::from(place) < from);
                 let alone = more.get(first).is_none_or(|&(place, _)| usize::from(place) >= to);
-                alone && bits_set(&one[..], from, to)
+                alone && bits::all_set(&one[..], from, to)
             }
         }
     }
@@ -165,8 +137,8 @@ impl LinkCounts {
                 _ => None,
             };
             match one {
-                Some(one) if bits_clear(&one[..], at, at + run) => {
-                    set_bits(&mut one[..], at, at + run)
+                Some(one) if bits::all_clear(&one[..], at, at + run) => {
+                    bits::set(&mut one[..], at, at + run)
                 }
                 _ => now.iter().for_each(|&inode| self.add(inode)),
             }

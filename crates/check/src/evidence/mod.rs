@@ -1,5 +1,6 @@
 //! What the passes keep to prove cross-checks: private to a worker while it runs, merged afterwards.
 
+pub mod bits;
 pub mod block_set;
 pub mod choice;
 pub mod claims;

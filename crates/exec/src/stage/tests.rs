@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread;
 
 /// A chunk of inodes.
 struct Chunk(u64);
