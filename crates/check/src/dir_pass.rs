@@ -19,6 +19,7 @@ use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::{DirFlags, DirRun, Dirs};
 use crate::evidence::fingerprint::{GroupSums, LinkAdder};
 use crate::evidence::inode_facts::{Facts, InodeFacts};
+use crate::evidence::ledger::Ledger;
 use crate::evidence::link_counts::LinkCounts;
 use crate::evidence::name_set::NameSet;
 use crate::evidence::policies::Policies;
@@ -66,6 +67,8 @@ pub struct DirCx<'a> {
     default_hash: HashVersion,
     /// Inodes that no entry may name, besides reserved ones: quota files and the orphan file.
     hidden: [u32; 4],
+    /// `log2` of the blocks of a region.
+    region_bits: u32,
 }
 
 impl<'a> DirCx<'a> {
@@ -98,7 +101,15 @@ impl<'a> DirCx<'a> {
                 .filter(|version| *version != HashVersion::SipHash)
                 .unwrap_or(HashVersion::HalfMd4),
             hidden: [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum, sb.orphan_file_inum],
+            // At most 2^14 regions, whatever the size of the file system.
+            region_bits: volume.geometry.blocks_count.max(1).ilog2().saturating_sub(13).max(9),
         }
+    }
+
+    /// The region of the disk in which a block lies, for the note of who is named where.
+    #[inline]
+    pub fn region_of(&self, block: BlockNr) -> u32 {
+        u32::try_from(block.0 >> self.region_bits).unwrap_or(u32::MAX)
     }
 
     /// What is known of an inode that something names as one of this type. Where facts are not kept, the
@@ -191,6 +202,8 @@ pub struct DirEvidence {
     pub entries: u64,
     /// Sums of all links that entries are, `.` and `..` among them, where there are sums.
     pub sums: GroupSums,
+    /// Which inodes the entries of each region of the disk name; see [`DirCx::region_of`].
+    pub met: Ledger,
     /// Buffers that live as long as the worker.
     pub room: Room,
 }
@@ -226,6 +239,7 @@ impl Accumulator for DirEvidence {
         };
         self.entries += other.entries;
         self.sums.merge(other.sums);
+        self.met.merge(other.met);
     }
 }
 

@@ -147,6 +147,13 @@ pub struct TablePart {
     pub count: u32,
 }
 
+impl TablePart {
+    /// Its number: parts of all groups are counted, those that are never read among them.
+    pub fn index(&self, geometry: &Geometry) -> u32 {
+        self.group.0 * chunks_per_group(geometry.inodes_per_group) + self.first / CHUNK_INODES
+    }
+}
+
 /// The parts of all inode tables that may hold inodes in use, in order of groups.
 pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
     let mut parts = Vec::new();
@@ -193,6 +200,8 @@ fn scan_part(
     rows.links.clear();
     rows.links.resize(part.count as usize, 0);
     let mut any = false;
+    let index = part.index(&volume.geometry);
+    evidence.claims.begin_part(index);
     if let Some(tables) = &volume.tables {
         evidence.claims.sum_up(tables, &volume.scope);
     }
@@ -226,8 +235,6 @@ fn scan_part(
         evidence.sums.note_inodes(tables, part.group, part.first, &rows.facts, &rows.links);
     }
     if any && volume.scope.contains(part.group) {
-        let index = part.group.0 * chunks_per_group(volume.geometry.inodes_per_group)
-            + part.first / CHUNK_INODES;
         let (facts, links) = (Column::pack(&rows.facts), Column::pack(&rows.links));
         evidence.facts.0.push((index, FactsChunk { facts, links }));
     }

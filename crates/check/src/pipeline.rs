@@ -310,7 +310,7 @@ fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock
     checks::quota::check(volume, &inodes.quota, &mut found);
     clock.end("bitmaps");
     let found = in_order(found);
-    let paths = checks::paths::find(&cx, &tree, &inodes_of(&found), pool);
+    let paths = checks::paths::find(&cx, &tree, &dirs.met, &inodes_of(&found), pool);
     clock.end("paths");
     let InodeEvidence { dirs: all_dirs, attributes, quota, .. } = inodes;
     Scan {

@@ -92,6 +92,25 @@ pub fn fill(path: &Path, shape: Shape) -> Result<Image> {
     Ok(image)
 }
 
+/// Lets the first extent of file `other` begin where that of file `one` does, as a stray pointer would:
+/// comes back with the first block that both claim. The checksum of the inode is right.
+///
+/// # Errors
+/// One of them has no block.
+pub fn share_block(image: &Image, one: InodeNr, other: InodeNr) -> Result<BlockNr> {
+    /// `ee_start_hi` and `ee_start_lo` of the first extent in an inode.
+    const START: std::ops::Range<usize> = 0x28 + 12 + 6..0x28 + 12 + 12;
+    let volume = Volume::open(image)?;
+    let (from, mut to) = (volume.inode_bytes(one)?, volume.inode_bytes(other)?);
+    to[START].copy_from_slice(&from[START]);
+    volume.put_inode(other, &to)?;
+    volume.fix_inode(other)?;
+    let map = volume.map(one)?;
+    let block = map.data.values().next().context("a file without blocks")?;
+    ensure!(volume.map(other)?.data.values().next() == Some(block), "a file without extents");
+    Ok(BlockNr(block.0))
+}
+
 struct Filler<'a> {
     volume: &'a Volume<'a>,
     geometry: &'a Geometry,

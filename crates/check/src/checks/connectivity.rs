@@ -12,6 +12,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 use super::entry_scan;
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::inode_reader::InodeReader;
+use crate::evidence::ledger::Ledger;
 use crate::problem::{Findings, Name, Problem, Sink};
 
 /// No directory.
@@ -47,7 +48,7 @@ pub fn check(cx: &DirCx<'_>, evidence: &mut DirEvidence, pool: &Pool) -> (DirTre
     let mut found = Findings::default();
     let mut tree = gather(cx, evidence);
     let contested = settle_first(&mut tree, std::mem::take(&mut evidence.named));
-    settle_contested(cx, &mut tree, &contested, pool, &mut found);
+    settle_contested(cx, &mut tree, &contested, &evidence.met, pool, &mut found);
     let root = cx.index.get(InodeNr::ROOT);
     if root.is_none() && !cx.facts_of(InodeNr::ROOT, 0).is_used() {
         found.push(Problem::RootInodeMissing { inode: InodeNr::ROOT });
@@ -118,6 +119,7 @@ fn settle_contested(
     cx: &DirCx<'_>,
     tree: &mut DirTree,
     contested: &[u32],
+    met: &Ledger,
     pool: &Pool,
     found: &mut impl Sink,
 ) {
@@ -128,7 +130,7 @@ fn settle_contested(
     let ContestedNames(mut names) = entry_scan::run(
         cx,
         pool,
-        |_| true,
+        entry_scan::naming(cx, met, contested.iter().map(|rank| cx.index.inode(*rank))),
         |all: &mut ContestedNames, block, entry| {
             let child = cx.index.get(entry.inode);
             if let Some(child) = child.filter(|child| contested.binary_search(child).is_ok()) {

@@ -77,6 +77,7 @@ struct Frame {
 
 /// Checks one block that was read.
 pub fn check_block(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) {
+    evidence.met.go_to(cx.region_of(block.block));
     if plain_entries::check(cx, block, evidence) {
         return;
     }
@@ -171,6 +172,7 @@ fn check_entries(
     let broken = walk(cx, block, end, &mut room, |bytes, entry| {
         let at = position;
         position = at.next();
+        evidence.met.note(entry.inode.0, entry.inode.0);
         match at {
             Position::Dot => dot_entries::check_dot(cx, block, entry, evidence),
             Position::Dotdot => dot_entries::check_dotdot(cx, block, entry, evidence),

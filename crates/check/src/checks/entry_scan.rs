@@ -2,14 +2,15 @@
 //! The directory pass keeps neither, as almost nobody asks.
 
 use floe_exec::{Accumulator, Pool};
-use floe_format::InodeNr;
 use floe_format::ext::dirent::DirEntry;
+use floe_format::{BlockNr, InodeNr};
 
 use super::dirents::{self, DirBlock, Position};
 use super::{entry_rules, inline_dirs};
 use crate::dir_pass::{BlockScan, DirCx, scan_runs};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_reader::InodeReader;
+use crate::evidence::ledger::{Ledger, ranges_of};
 use crate::problem::{Findings, Sink};
 
 /// What a worker keeps, and its buffers.
@@ -39,25 +40,44 @@ impl<A: Accumulator> BlockScan for Scan<A> {
 }
 
 /// Calls `each` with every entry that stays (none of `.` and `..`) of the directories that `wanted`
-/// picks. The order is that of the disk within a worker, and inline directories come last; the
-/// accumulator must not let it be seen.
+/// picks, which is asked for each run of blocks, and with no run for inline directories. The order is
+/// that of the disk within a worker, and inline directories come last; the accumulator must not let it
+/// be seen.
 pub fn run<A: Accumulator>(
     cx: &DirCx<'_>,
     pool: &Pool,
-    wanted: impl Fn(InodeNr) -> bool,
+    wanted: impl Fn(InodeNr, Option<&DirRun>) -> bool,
     each: impl Fn(&mut A, &DirBlock<'_>, &DirEntry<'_>) + Sync,
 ) -> A {
-    let runs: Vec<DirRun> = cx.dirs.runs.iter().filter(|run| wanted(run.dir)).copied().collect();
+    let runs: Vec<DirRun> =
+        cx.dirs.runs.iter().filter(|run| wanted(run.dir, Some(run))).copied().collect();
     let mut all = scan_runs(cx, &runs, pool, |scan: &mut Scan<A>, block| {
         look(cx, &block, scan, &each);
     });
     let mut reader = InodeReader::default();
-    for &dir in cx.dirs.inline.iter().filter(|dir| wanted(**dir)) {
+    for &dir in cx.dirs.inline.iter().filter(|dir| wanted(**dir, None)) {
         let Some(rank) = cx.index.get(dir) else { continue };
         let Some(inode) = reader.read(cx.volume, dir) else { continue };
         inline_dirs::for_each_part(&inode, dir, rank, |block| look(cx, &block, &mut all, &each));
     }
     all.own
+}
+
+/// Picks the directory blocks whose entries name some inodes, and perhaps others; `inodes` are sorted.
+/// `met` is what the directory pass noted.
+pub fn naming(
+    cx: &DirCx<'_>,
+    met: &Ledger,
+    inodes: impl IntoIterator<Item = InodeNr>,
+) -> impl Fn(InodeNr, Option<&DirRun>) -> bool {
+    let cx = *cx;
+    let regions = met.places_of(&ranges_of(inodes.into_iter().map(|inode| (inode.0, inode.0))));
+    move |_, run| {
+        let Some(run) = run else { return true };
+        let last = BlockNr(run.block.0.saturating_add(u64::from(run.len_blocks.max(1)) - 1));
+        let from = regions.partition_point(|region| *region < cx.region_of(run.block));
+        regions.get(from).is_some_and(|region| *region <= cx.region_of(last))
+    }
 }
 
 /// Calls `each` with every entry of a block that stays.

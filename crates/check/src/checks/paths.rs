@@ -8,6 +8,8 @@ use floe_format::InodeNr;
 use super::connectivity::DirTree;
 use super::entry_scan;
 use crate::dir_pass::DirCx;
+use crate::evidence::dirs::DirRun;
+use crate::evidence::ledger::Ledger;
 use crate::problem::Name;
 
 /// Directories of a path, at most; what is deeper is cut in front.
@@ -46,19 +48,21 @@ impl Accumulator for Entries {
 
 /// A path of each of the inodes that has one, as bytes: of several, the one in the directory with
 /// the lowest inode. A path that does not begin at the root starts with the inode of its first
-/// directory, as `<320>/name`.
+/// directory, as `<320>/name`. `met` says which directory blocks are worth a look.
 pub fn find(
     cx: &DirCx<'_>,
     tree: &DirTree,
+    met: &Ledger,
     wanted: &BTreeSet<InodeNr>,
     pool: &Pool,
 ) -> BTreeMap<InodeNr, Vec<u8>> {
-    let (dirs, files): (Vec<_>, Vec<_>) =
+    let (dirs, files): (BTreeSet<_>, BTreeSet<_>) =
         wanted.iter().copied().partition(|inode| cx.index.get(*inode).is_some());
     let mut entries = if files.is_empty() {
         Entries::default()
     } else {
-        scan(cx, tree, pool, |_| true, &files.into_iter().collect())
+        let naming = entry_scan::naming(cx, met, files.iter().copied());
+        scan(cx, tree, pool, naming, &files)
     };
     let above = ancestors(cx, tree, &dirs, &entries);
     let parents: BTreeSet<InodeNr> = above
@@ -66,7 +70,7 @@ pub fn find(
         .filter_map(|dir| tree.parent(cx.index.get(*dir)?))
         .map(|rank| cx.index.inode(rank))
         .collect();
-    entries.merge(scan(cx, tree, pool, |dir| parents.contains(&dir), &above));
+    entries.merge(scan(cx, tree, pool, |dir, _| parents.contains(&dir), &above));
     wanted.iter().filter_map(|&inode| Some((inode, path(cx, tree, inode, &entries)?))).collect()
 }
 
@@ -75,10 +79,10 @@ fn scan(
     cx: &DirCx<'_>,
     tree: &DirTree,
     pool: &Pool,
-    wanted_dir: impl Fn(InodeNr) -> bool,
+    wanted: impl Fn(InodeNr, Option<&DirRun>) -> bool,
     inodes: &BTreeSet<InodeNr>,
 ) -> Entries {
-    entry_scan::run(cx, pool, wanted_dir, |entries: &mut Entries, block, entry| {
+    entry_scan::run(cx, pool, wanted, |entries: &mut Entries, block, entry| {
         if !inodes.contains(&entry.inode) {
             return;
         }
@@ -98,7 +102,7 @@ fn scan(
 fn ancestors(
     cx: &DirCx<'_>,
     tree: &DirTree,
-    dirs: &[InodeNr],
+    dirs: &BTreeSet<InodeNr>,
     entries: &Entries,
 ) -> BTreeSet<InodeNr> {
     let holders = entries.0.values().map(|entry| entry.dir);

@@ -15,7 +15,7 @@ use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::dirs::DirFlags;
 use crate::evidence::fingerprint::LinkAdder;
 use crate::evidence::inode_facts::{Facts, FactsCursor};
-use crate::evidence::name_set::scan_name;
+use crate::evidence::name_set::{NameSet, scan_name};
 
 /// Notes what a block leaves if it is plain; `false`, and nothing noted, if it is not.
 pub fn check(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) -> bool {
@@ -77,12 +77,13 @@ fn check_entries(
     hashes: &mut LeafHashes,
     evidence: &mut DirEvidence,
 ) -> Option<u64> {
-    let mut facts_of = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.scope);
+    let DirEvidence { met, named, dotdots, room, .. } = evidence;
+    let mut facts_of = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.scope, met);
     let summed = cx.volume.tables.is_some();
     let mut position = Position::of(block);
     let mut entries = 0;
     let directory = Facts::used(Some(FileType::Directory));
-    evidence.room.names.begin(block.bytes.len());
+    room.names.begin(block.bytes.len());
     for entry in DirCursor::new(block.bytes).ending_at(end) {
         let entry = entry.ok()?;
         let at = position;
@@ -94,10 +95,10 @@ fn check_entries(
                     && facts_of.get(entry.inode, entry.file_type) == directory
                     && !cx.is_illegal(entry.inode);
                 plain.then_some(())?;
-                evidence.dotdots.push((block.rank, entry.inode));
+                dotdots.push((block.rank, entry.inode));
                 if summed {
                     let links = [block.dir, entry.inode].map(|dir| (dir, FileType::Directory));
-                    evidence.room.links.extend(links);
+                    room.links.extend(links);
                 }
             }
             Position::Other if !entry.in_use() => {}
@@ -111,17 +112,17 @@ fn check_entries(
                     && !matches!(entry.name, b"" | b"." | b"..")
                     && !cx.is_illegal(entry.inode);
                 plain.then_some(())?;
-                name_is_new(block, &entry, evidence).then_some(())?;
+                name_is_new(block, &entry, &mut room.names).then_some(())?;
                 hashes.add(cx, block, &entry);
                 entries += 1;
                 if facts == directory {
                     // Each directory has a rank.
-                    evidence.named.push((cx.index.get(entry.inode)?, block.rank));
+                    named.push((cx.index.get(entry.inode)?, block.rank));
                 } else if facts_of.is_kept() {
                     targets.push(entry.inode);
                 }
                 if summed {
-                    evidence.room.links.push((entry.inode, file_type));
+                    room.links.push((entry.inode, file_type));
                 }
             }
         }
@@ -149,9 +150,9 @@ fn dotdot_is_plain(entry: &DirEntry<'_>) -> bool {
 
 /// Whether a name has only bytes that a name may have, and is not met for the second time.
 #[inline]
-fn name_is_new(block: &DirBlock<'_>, entry: &DirEntry<'_>, evidence: &mut DirEvidence) -> bool {
+fn name_is_new(block: &DirBlock<'_>, entry: &DirEntry<'_>, names: &mut NameSet) -> bool {
     let at = entry.offset as usize + floe_format::ext::dirent::HEADER_SIZE;
     let scan = scan_name(block.bytes, at, entry.name.len());
     // Whether the names are the same is for the general path to find out.
-    !scan.illegal && evidence.room.names.insert(scan.hash, entry.offset, |_| true).is_none()
+    !scan.illegal && names.insert(scan.hash, entry.offset, |_| true).is_none()
 }

@@ -1,5 +1,6 @@
 //! Check: blocks claimed more than once (e2fsck's passes 1B to 1D).
-//! Reads: every inode again, but only if some cluster is claimed twice.  Keeps: who claims what.
+//! Reads: if some cluster is claimed twice, the parts of the inode tables again that claim anything near
+//! it (`evidence/ledger.rs`).  Keeps: who claims what.
 //! Emits: `MultiplyClaimed*`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,20 +47,21 @@ pub fn check(
     if shared.is_empty() || volume.has_ro_compat(RoCompat::SHARED_BLOCKS) {
         return found;
     }
-    let mut sharers: Sharers =
-        pool.run(&inode_pass::table_parts(volume), |own: &mut Sharers, part| {
-            let Sharers { runs, scratch } = own;
-            inode_pass::for_each_inode(volume, *part, scratch, |scratch, number, inode| {
-                // Of inodes whose facts are not kept the sums prove that they are plain ones.
-                let kept = volume.keeps(number);
-                let used =
-                    if kept { facts.get(number).is_used() } else { inode.base.links_count > 0 };
-                if used && number != InodeNr::BAD_BLOCKS {
-                    collect(volume, number, inode, shared, scratch, runs);
-                }
-            });
-            scratch.found.0.clear();
+    let claiming = claims.parts_claiming(shared);
+    let mut parts = inode_pass::table_parts(volume);
+    parts.retain(|part| claiming.binary_search(&part.index(&volume.geometry)).is_ok());
+    let mut sharers: Sharers = pool.run(&parts, |own: &mut Sharers, part| {
+        let Sharers { runs, scratch } = own;
+        inode_pass::for_each_inode(volume, *part, scratch, |scratch, number, inode| {
+            // Of inodes whose facts are not kept the sums prove that they are plain ones.
+            let kept = volume.keeps(number);
+            let used = if kept { facts.get(number).is_used() } else { inode.base.links_count > 0 };
+            if used && number != InodeNr::BAD_BLOCKS {
+                collect(volume, number, inode, shared, scratch, runs);
+            }
         });
+        scratch.found.0.clear();
+    });
     let geometry = &volume.geometry;
     for &BlockUse { block, inode, .. } in attribute_uses {
         if geometry.contains(block) && shared.contains(geometry.cluster_of(block)) {

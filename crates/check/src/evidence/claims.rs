@@ -6,6 +6,7 @@ use floe_format::{BlockRun, Geometry, GroupNr};
 
 use super::block_set::{BlockSet, bit_runs};
 use super::fingerprint::{GroupSums, Tables};
+use super::ledger::{Ledger, ranges_of};
 use super::scope::Scope;
 
 /// Claims on clusters. The index of a cluster counts from the first data block.
@@ -20,6 +21,18 @@ pub struct Claims {
     recorded: Option<Vec<(u64, u64)>>,
     /// Where most claims are summed instead.
     summed: Option<Box<Summed>>,
+    /// Which parts of the inode tables claim clusters in which regions.
+    claimants: Ledger,
+}
+
+/// `log2` of the clusters of a region, in the ledger of who claims where.
+const REGION_BITS: u32 = 10;
+
+/// The region of a cluster; the last one has all clusters from 2^42 on.
+#[inline]
+const fn region_of(cluster: u64) -> u32 {
+    let region = cluster >> REGION_BITS;
+    if region > u32::MAX as u64 { u32::MAX } else { region as u32 }
 }
 
 /// Claims of which only those in some groups are marked, and all are summed.
@@ -55,9 +68,26 @@ impl Claims {
         self.summed.as_mut().map(|summed| std::mem::take(&mut summed.sums)).unwrap_or_default()
     }
 
+    /// What is claimed from now on is claimed by inodes of this part of the tables.
+    pub fn begin_part(&mut self, part: u32) {
+        self.claimants.go_to(part);
+    }
+
+    /// The parts of the tables in which inodes claim clusters of `of`, and perhaps a few others: sorted.
+    pub fn parts_claiming(&self, of: &BlockSet) -> Vec<u32> {
+        let regions = of.runs().into_iter().map(|(start, len)| {
+            (region_of(start), region_of(start.saturating_add(len.saturating_sub(1))))
+        });
+        self.claimants.places_of(&ranges_of(regions))
+    }
+
     /// Claims clusters `start..start + len`.
     #[inline]
     pub fn claim_clusters(&mut self, start: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        self.claimants.note(region_of(start), region_of(start.saturating_add(len - 1)));
         if self.recorded.is_some() || self.summed.is_some() {
             self.claim_otherwise(start, len);
             return;
@@ -148,6 +178,7 @@ impl Accumulator for Claims {
             (mine, theirs @ Some(_)) => *mine = theirs,
             (_, None) => {}
         }
+        self.claimants.merge(other.claimants);
         let shared = &mut self.shared;
         self.used.absorb(other.used, |word, bits| note(shared, word, bits));
         shared.absorb(other.shared, |_, _| ());

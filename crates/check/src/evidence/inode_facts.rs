@@ -2,6 +2,7 @@
 //! in use, and next to nothing where they are alike.
 
 use super::column::Column;
+use super::ledger::Ledger;
 use super::scope::Scope;
 use floe_exec::Accumulator;
 use floe_format::ext::inode::FileType;
@@ -225,6 +226,8 @@ pub struct FactsCursor<'a> {
     all: &'a InodeFacts,
     scope: &'a Scope,
     geometry: &'a Geometry,
+    /// Where inodes that were asked for are noted, and more of the same chunk.
+    asked: &'a mut Ledger,
     /// First inode of the chunk at hand, and how many its group or chunk has.
     first: u32,
     len: u32,
@@ -234,8 +237,13 @@ pub struct FactsCursor<'a> {
 
 impl<'a> FactsCursor<'a> {
     /// A cursor that is nowhere yet. `scope` tells whose facts are kept.
-    pub const fn new(all: &'a InodeFacts, geometry: &'a Geometry, scope: &'a Scope) -> Self {
-        Self { all, scope, geometry, first: 0, len: 0, chunk: None, kept: true }
+    pub const fn new(
+        all: &'a InodeFacts,
+        geometry: &'a Geometry,
+        scope: &'a Scope,
+        asked: &'a mut Ledger,
+    ) -> Self {
+        Self { all, scope, geometry, asked, first: 0, len: 0, chunk: None, kept: true }
     }
 
     /// What is known of an inode that an entry names as one of a type, as [`InodeFacts::get`]; where
@@ -263,7 +271,10 @@ impl<'a> FactsCursor<'a> {
     /// Moves to the chunk of an inode, or to its group if its facts are not kept.
     fn move_to(&mut self, inode: InodeNr) {
         (self.first, self.len, self.chunk, self.kept) = (inode.0, 1, None, true);
-        let Some((group, place)) = self.geometry.place_of(inode) else { return };
+        let Some((group, place)) = self.geometry.place_of(inode) else {
+            self.asked.note(inode.0, inode.0);
+            return;
+        };
         if !self.scope.contains(group) {
             (self.first, self.len) = (inode.0 - place, self.geometry.inodes_per_group);
             self.kept = false;
@@ -274,6 +285,7 @@ impl<'a> FactsCursor<'a> {
             (self.first, self.len) = (first.0, chunk.facts.len() as u32);
             self.chunk = Some(&chunk.facts);
         }
+        self.asked.note(self.first, self.first.saturating_add(self.len - 1));
     }
 }
 

@@ -10,6 +10,7 @@ pub mod dirs;
 pub mod fingerprint;
 pub mod inode_facts;
 pub mod inode_reader;
+pub mod ledger;
 pub mod link_array;
 pub mod link_counter;
 pub mod link_counts;
