@@ -258,15 +258,19 @@ pub struct Room {
     pub links: Vec<(InodeNr, FileType)>,
 }
 
-/// Reads and checks all directories.
+/// Reads and checks all directories, one block after the other; see [`finish`].
 pub fn run(cx: &DirCx<'_>, pool: &Pool) -> DirEvidence {
     let mut all = scan_runs(cx, &cx.dirs.runs, pool, |evidence: &mut DirEvidence, block| {
         dirents::check_block(cx, &block, evidence);
     });
     all.merge(inline_dirs::run(cx, pool));
-    dir_holes::check(cx, &mut all.found);
-    htree_trees::check(cx, &mut all, pool);
     all
+}
+
+/// Judges what no block of a directory shows alone: holes and indexes.
+pub fn finish(cx: &DirCx<'_>, all: &mut DirEvidence, pool: &Pool) {
+    dir_holes::check(cx, &mut all.found);
+    htree_trees::check(cx, all, pool);
 }
 
 /// What a scan of directory blocks needs of its accumulator.

@@ -180,8 +180,13 @@ pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
 
 /// Reads and checks all inodes.
 pub fn run(volume: &Volume<'_>, pool: &Pool) -> InodeEvidence {
+    run_over(volume, &table_parts(volume), pool)
+}
+
+/// Reads and checks the inodes of some parts of the tables.
+pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
     let plain = PlainInodes::of(volume);
-    pool.run(&table_parts(volume), |evidence: &mut InodeEvidence, part| {
+    pool.run(parts, |evidence: &mut InodeEvidence, part| {
         scan_part(volume, plain.as_ref(), *part, evidence);
     })
 }
@@ -203,7 +208,7 @@ fn scan_part(
     let index = part.index(&volume.geometry);
     evidence.claims.begin_part(index);
     if let Some(tables) = &volume.tables {
-        evidence.claims.sum_up(tables, &volume.scope);
+        evidence.claims.sum_up(tables, &volume.claim_scope);
     }
     for_each_slot(volume, part, &mut table, evidence, |evidence, at, raw, context| {
         let number = volume.geometry.inode_at(part.group, part.first + at);

@@ -19,6 +19,7 @@ pub mod pipeline;
 pub mod problem;
 pub mod reader;
 pub mod recovery;
+pub mod refine;
 pub mod report;
 pub mod volume;
 pub mod work;

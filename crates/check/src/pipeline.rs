@@ -15,7 +15,7 @@ use crate::error::CheckError;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::Dirs;
-use crate::evidence::fingerprint::{PartialSums, Tables};
+use crate::evidence::fingerprint::Tables;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
 use crate::evidence::scope::Scope;
@@ -24,6 +24,7 @@ use crate::open::{Opened, open};
 use crate::options::{Accounting, CheckOptions};
 use crate::problem::{Findings, Problem};
 use crate::recovery;
+use crate::refine::{self, Known, Refined};
 use crate::report::{JournalState, PhaseTime, Report, in_order, inodes_of};
 use crate::volume::Volume;
 use crate::work;
@@ -45,14 +46,6 @@ impl<'p> Clock<'p> {
         }
         let read = options.reads.map(|reads| reads()).unwrap_or_default();
         Self { phases: Vec::new(), since: Instant::now(), read, options }
-    }
-
-    /// The inodes and all that follows are looked at once more.
-    fn again(&self) {
-        if let Some(progress) = self.options.progress {
-            progress.begin_round("inodes");
-            progress.begin("inodes");
-        }
     }
 
     /// What is to be done is known, from the descriptors.
@@ -183,30 +176,20 @@ fn passes<'d>(
     }
     check_layout(&mut volume, &mut found, &mut clock);
 
-    let mut rescanned = None;
     if options.accounting.sums_up(&volume.geometry) {
         volume.tables = Some(Tables::new(&volume.geometry, options.key));
-        volume.scope = scope_with(&volume, []);
-        let proof = scan(&volume, &pool, found.clone(), &mut clock);
-        let suspects = proof.suspects(&volume);
-        if suspects.is_empty() {
-            return Ok(proof.into_examination(volume, journal, clock, Some(0)));
-        }
-        // Fewer than 2^32 groups.
-        rescanned = Some(suspects.len() as u32);
-        // What the sums do not prove is looked at object by object.
-        volume.scope = scope_with(&volume, suspects);
-        clock.again();
+        volume.scope = of_reserved(&volume);
+        volume.claim_scope = volume.scope.clone();
     }
-    let scan = scan(&volume, &pool, found, &mut clock);
-    Ok(scan.into_examination(volume, journal, clock, rescanned))
+    let scan = scan(&mut volume, &pool, found, &mut clock);
+    Ok(scan.into_examination(volume, journal, clock))
 }
 
-/// Some groups, and those that hold reserved inodes, which are no plain case.
-fn scope_with(volume: &Volume<'_>, groups: impl IntoIterator<Item = GroupNr>) -> Scope {
+/// The groups that hold reserved inodes, which are no plain case.
+fn of_reserved(volume: &Volume<'_>) -> Scope {
     let geometry = &volume.geometry;
     let reserved = geometry.first_inode.0.div_ceil(geometry.inodes_per_group.max(1));
-    Scope::of((0..reserved).map(GroupNr).chain(groups), geometry.group_count)
+    Scope::of((0..reserved).map(GroupNr), geometry.group_count)
 }
 
 /// What the passes over inodes, directories and bitmaps found and kept.
@@ -223,22 +206,15 @@ struct Scan {
     quota: QuotaUsage,
     clusters_used: u64,
     paths: BTreeMap<InodeNr, Vec<u8>>,
-    sums: PartialSums,
+    rescanned_groups: Option<u32>,
 }
 
 impl Scan {
-    /// Groups outside the scope that the sums do not prove to be in order.
-    fn suspects(&self, volume: &Volume<'_>) -> Vec<GroupNr> {
-        let suspects = self.sums.suspects().into_iter();
-        suspects.filter(|group| !volume.scope.contains(*group)).collect()
-    }
-
     fn into_examination<'a>(
         self,
         volume: Volume<'a>,
         journal: JournalState,
         clock: Clock<'_>,
-        rescanned_groups: Option<u32>,
     ) -> Examination<'a> {
         let report = Report {
             found: self.found,
@@ -250,7 +226,7 @@ impl Scan {
             journal,
             paths: self.paths,
             phases: clock.phases,
-            rescanned_groups,
+            rescanned_groups: self.rescanned_groups,
         };
         Examination {
             report,
@@ -267,8 +243,9 @@ impl Scan {
     }
 }
 
-/// Scans inodes, directories and bitmaps; evidence is kept of the groups of `volume.scope`.
-fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock<'_>) -> Scan {
+/// Scans inodes, directories and bitmaps; evidence is kept of the groups of `volume.scope`, and of those
+/// that sums do not prove, which are in it from then on.
+fn scan(volume: &mut Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock<'_>) -> Scan {
     let mut inodes = inode_pass::run(volume, pool);
     checks::xattrs::check_blocks(volume, &mut inodes, pool);
     found.merge(std::mem::take(&mut inodes.found));
@@ -276,7 +253,7 @@ fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock
     inodes.buffers = inode_pass::Buffers::default();
     let totals = inodes.totals;
     checks::inodes::check_totals(volume, &totals, &mut found);
-    let facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
+    let mut facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
     inodes.dirs.sort();
     inodes.policies.sort();
     clock.end_inodes(volume, &inodes.dirs);
@@ -286,29 +263,41 @@ fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock
     sums.clusters.merge(claims.take_sums());
     claims.merge_copy(&volume.metadata);
     let attribute_uses = &inodes.attributes.block_uses;
-    found.merge(checks::shared_blocks::check(volume, &facts, &claims, attribute_uses, pool));
+    let mut shared = checks::shared_blocks::check(volume, &facts, &claims, attribute_uses, pool);
     clock.end("shared blocks");
 
     let index = DirIndex::new(&inodes.dirs.infos);
     let (policies, references) = (&inodes.policies, &inodes.attributes.ea_references);
     let cx = DirCx::new(volume, &inodes.dirs, &index, &facts, policies, references);
     let mut dirs = dir_pass::run(&cx, pool);
-    found.merge(std::mem::take(&mut dirs.found));
     sums.links.merge(std::mem::take(&mut dirs.sums));
     clock.end("directories");
+
+    let of_groups = sums.take_dirs(&volume.geometry);
+    let mut bitmaps = checks::bitmaps::check(volume, &facts, &claims, &of_groups, pool);
+    let known = Known { inodes: &inodes, index: &index, dirs_of_groups: &of_groups };
+    let refined = Refined {
+        facts: &mut facts,
+        claims: &mut claims,
+        dirs: &mut dirs,
+        bitmaps: &mut bitmaps,
+        shared: &mut shared,
+    };
+    let rescanned_groups = refine::prove(volume, sums, known, refined, &pool.watched(None));
+    found.merge(shared);
+    let clusters_used = bitmaps.settle(volume, &mut found);
+    clock.end("bitmaps");
+
+    let cx = DirCx::new(volume, &inodes.dirs, &index, &facts, policies, references);
+    dir_pass::finish(&cx, &mut dirs, pool);
+    found.merge(std::mem::take(&mut dirs.found));
     let (tree, of_tree) = checks::connectivity::check(&cx, &mut dirs, pool);
     found.merge(of_tree);
     clock.end("connectivity");
     found.merge(checks::link_counts::check(&cx, &dirs, &tree, pool));
-    clock.end("link counts");
-
-    let dirs_of_groups = sums.take_dirs(&volume.geometry);
-    let (clusters_used, of_bitmaps) =
-        checks::bitmaps::check(volume, &facts, &claims, &dirs_of_groups, pool, &mut found);
-    sums.merge(of_bitmaps);
     checks::orphan_file::check(volume, &mut found);
     checks::quota::check(volume, &inodes.quota, &mut found);
-    clock.end("bitmaps");
+    clock.end("link counts");
     let found = in_order(found);
     let paths = checks::paths::find(&cx, &tree, &dirs.met, &inodes_of(&found), pool);
     clock.end("paths");
@@ -326,7 +315,7 @@ fn scan(volume: &Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock
         quota,
         clusters_used,
         paths,
-        sums,
+        rescanned_groups,
     }
 }
 

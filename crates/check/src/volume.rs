@@ -47,6 +47,8 @@ pub struct Volume<'d> {
     pub check_encoding: bool,
     /// The groups of which evidence is kept object by object: all, unless sums prove the others.
     pub scope: Scope,
+    /// The groups of which claims of clusters are kept one by one: likewise.
+    pub claim_scope: Scope,
     /// The random numbers of the sums, where there are sums.
     pub tables: Option<Arc<Tables>>,
 }
@@ -74,6 +76,7 @@ impl<'d> Volume<'d> {
             shortcuts: true,
             check_encoding: false,
             scope: Scope::default(),
+            claim_scope: Scope::default(),
             tables: None,
         };
         (volume, found)

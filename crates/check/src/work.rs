@@ -22,9 +22,9 @@ pub const PHASES: [&str; 11] = [
     "inodes",
     "shared blocks",
     "directories",
+    "bitmaps",
     "connectivity",
     "link counts",
-    "bitmaps",
     "paths",
     "write",
 ];

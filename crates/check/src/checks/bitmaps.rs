@@ -17,6 +17,7 @@ use crate::evidence::claims::Claims;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::problem::{Findings, Problem, Sink};
+use crate::refine::take_back;
 use crate::volume::Volume;
 
 /// Groups that one unit of work checks: bitmaps of a flexible group lie side by side, so that one
@@ -26,36 +27,75 @@ const GROUPS_PER_UNIT: u32 = 64;
 const READ_BYTES: u32 = 32 << 10;
 const WORD_BITS: u32 = u64::BITS;
 
+/// What the bitmaps say, and what is wrong with them.
+#[derive(Debug, Default)]
+pub struct Bitmaps {
+    /// Findings.
+    pub found: Findings,
+    /// What bitmaps subtract from the sums of groups whose evidence is not kept.
+    pub sums: PartialSums,
+    free_clusters: u64,
+    free_inodes: u64,
+}
+
 /// Checks all bitmaps and counts. `claims` holds all clusters in use, static metadata included.
-/// `dirs` has the number of directories of each group whose facts are not kept. Comes back with the
-/// number of clusters in use, and with what bitmaps subtract from the sums of such groups.
+/// `dirs` has the number of directories of each group whose facts are not kept.
 pub fn check(
     volume: &Volume<'_>,
     facts: &InodeFacts,
     claims: &Claims,
     dirs: &[u32],
     pool: &Pool,
-    found: &mut Findings,
-) -> (u64, PartialSums) {
+) -> Bitmaps {
+    check_where(volume, facts, claims, dirs, pool, |_| true)
+}
+
+/// As [`check`]; only those units of work one of whose groups is `wanted`.
+pub fn check_where(
+    volume: &Volume<'_>,
+    facts: &InodeFacts,
+    claims: &Claims,
+    dirs: &[u32],
+    pool: &Pool,
+    wanted: impl Fn(GroupNr) -> bool,
+) -> Bitmaps {
     let count = volume.geometry.group_count;
     let units: Vec<Range<u32>> = (0..count)
         .step_by(GROUPS_PER_UNIT as usize)
         .map(|first| first..count.min(first.saturating_add(GROUPS_PER_UNIT)))
+        .filter(|unit| unit.clone().any(|group| wanted(GroupNr(group))))
         .collect();
-    let mut all = pool.run(&units, |work: &mut Work, unit| {
+    let all = pool.run(&units, |work: &mut Work, unit| {
         let cx = Cx { volume, facts, used: claims.used(), dirs };
         for group in unit.clone().map(GroupNr) {
             cx.check_blocks(group, work);
             cx.check_inodes(group, work);
         }
     });
-    found.merge(std::mem::take(&mut all.found));
-    judge_totals(volume, &all, found);
-    let used = volume.geometry.clusters_count().saturating_sub(all.free_clusters);
-    (used, all.sums)
+    let Work { found, sums, free_clusters, free_inodes, .. } = all;
+    Bitmaps { found, sums, free_clusters, free_inodes }
 }
 
-fn judge_totals(volume: &Volume<'_>, all: &Work, found: &mut Findings) {
+impl Bitmaps {
+    /// Puts what some units say `now` in the place of what they said `before`; sums stay.
+    pub fn replace(&mut self, before: Self, now: Self) {
+        take_back(&mut self.found.0, before.found.0);
+        self.found.merge(now.found);
+        // A device that reads otherwise every time may break this, but no check.
+        let exchange = |all: u64, before: u64, now: u64| (all + now).saturating_sub(before);
+        self.free_clusters = exchange(self.free_clusters, before.free_clusters, now.free_clusters);
+        self.free_inodes = exchange(self.free_inodes, before.free_inodes, now.free_inodes);
+    }
+
+    /// Judges the totals; comes back with the number of clusters in use.
+    pub fn settle(self, volume: &Volume<'_>, found: &mut Findings) -> u64 {
+        judge_totals(volume, &self, found);
+        found.merge(self.found);
+        volume.geometry.clusters_count().saturating_sub(self.free_clusters)
+    }
+}
+
+fn judge_totals(volume: &Volume<'_>, all: &Bitmaps, found: &mut Findings) {
     let (superblock, geometry) = (&volume.superblock, &volume.geometry);
     let counted = all.free_clusters << geometry.cluster_bits;
     let stored = superblock.free_blocks_count();
@@ -224,7 +264,7 @@ impl Cx<'_> {
         let clusters = geometry.clusters_of(group);
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
         let uninit = self.volume.block_bitmap_computed(group);
-        let kept = self.volume.scope.contains(group);
+        let kept = self.volume.claim_scope.contains(group);
         // Where claims are not kept the sums prove that the bitmap marks them; and of a bitmap that
         // was never written, that there are none beside metadata.
         let in_use = if kept { self.used } else { self.volume.metadata.used() };

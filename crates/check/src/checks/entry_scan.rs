@@ -70,8 +70,18 @@ pub fn naming(
     met: &Ledger,
     inodes: impl IntoIterator<Item = InodeNr>,
 ) -> impl Fn(InodeNr, Option<&DirRun>) -> bool {
+    naming_any(cx, met, ranges_of(inodes.into_iter().map(|inode| (inode.0, inode.0))))
+}
+
+/// As [`naming`]; the inodes are those of some ranges, with their first and last numbers: sorted, and
+/// none overlaps the next.
+pub fn naming_any(
+    cx: &DirCx<'_>,
+    met: &Ledger,
+    inodes: Vec<(u32, u32)>,
+) -> impl Fn(InodeNr, Option<&DirRun>) -> bool {
     let cx = *cx;
-    let regions = met.places_of(&ranges_of(inodes.into_iter().map(|inode| (inode.0, inode.0))));
+    let regions = met.places_of(&inodes);
     move |_, run| {
         let Some(run) = run else { return true };
         let last = BlockNr(run.block.0.saturating_add(u64::from(run.len_blocks.max(1)) - 1));

@@ -305,8 +305,21 @@ impl PartialSums {
 
     /// Every group that the sums do not prove to be in order.
     pub fn suspects(&self) -> BTreeSet<GroupNr> {
-        let sums = [&self.clusters, &self.inodes, &self.links];
-        let not_zero = sums.into_iter().flat_map(|sums| sums.not_zero()).map(|(group, _)| group);
+        self.not_proved(&[&self.clusters, &self.inodes, &self.links])
+    }
+
+    /// The groups whose clusters the sums do not prove to be claimed once, and marked.
+    pub fn suspect_clusters(&self) -> BTreeSet<GroupNr> {
+        self.not_proved(&[&self.clusters])
+    }
+
+    /// The groups whose inodes the sums do not prove to be marked, and named as often as they say.
+    pub fn suspect_inodes(&self) -> BTreeSet<GroupNr> {
+        self.not_proved(&[&self.inodes, &self.links])
+    }
+
+    fn not_proved(&self, sums: &[&GroupSums]) -> BTreeSet<GroupNr> {
+        let not_zero = sums.iter().flat_map(|sums| sums.not_zero()).map(|(group, _)| group);
         not_zero.chain(self.doubtful.iter().copied().map(GroupNr)).collect()
     }
 }

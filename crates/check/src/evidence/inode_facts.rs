@@ -159,16 +159,22 @@ impl InodeFacts {
         let per_group = chunks_per_group(geometry.inodes_per_group);
         let mut chunks = Vec::new();
         chunks.resize_with(per_group as usize * geometry.group_count as usize, || None);
-        for (index, chunk) in parts.0 {
-            if let Some(slot) = chunks.get_mut(index as usize) {
-                *slot = Some(chunk);
-            }
-        }
-        Self {
+        let mut facts = Self {
             chunks,
             inodes_per_group: geometry.inodes_per_group,
             chunks_per_group: per_group,
             inodes_count: geometry.inodes_count,
+        };
+        facts.add(parts);
+        facts
+    }
+
+    /// Puts chunks in their places.
+    pub fn add(&mut self, parts: FactsParts) {
+        for (index, chunk) in parts.0 {
+            if let Some(slot) = self.chunks.get_mut(index as usize) {
+                *slot = Some(chunk);
+            }
         }
     }
 

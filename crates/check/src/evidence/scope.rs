@@ -23,6 +23,14 @@ impl Scope {
         Self { bits: Some(Arc::new(bits)) }
     }
 
+    /// Its groups and some more, of `count`.
+    pub fn with(&self, groups: impl IntoIterator<Item = GroupNr>, count: u32) -> Self {
+        let Some(mine) = &self.bits else { return Self::default() };
+        let mut bits = Self::of(groups, count).bits.map_or_else(Vec::new, Arc::unwrap_or_clone);
+        bits.iter_mut().zip(mine.iter()).for_each(|(bits, mine)| *bits |= mine);
+        Self { bits: Some(Arc::new(bits)) }
+    }
+
     /// Whether it is every group.
     #[inline]
     pub fn is_all(&self) -> bool {
@@ -49,5 +57,9 @@ mod tests {
         assert_eq!(inside, [0, 63, 64, 99]);
         assert!(!scope.is_all() && Scope::default().is_all());
         assert!(Scope::default().contains(GroupNr(7)));
+        let wider = scope.with([GroupNr(64), GroupNr(65)], 100);
+        let inside: Vec<u32> = (0..200).filter(|&group| wider.contains(GroupNr(group))).collect();
+        assert_eq!(inside, [0, 63, 64, 65, 99]);
+        assert!(Scope::default().with([GroupNr(1)], 100).is_all());
     }
 }

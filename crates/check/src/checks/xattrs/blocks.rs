@@ -121,7 +121,7 @@ fn check_attributes(
 ) {
     let Some(&BlockUse { block, inode, .. }) = uses.first() else { return };
     if let Some(tables) = &volume.tables {
-        outcome.claims.sum_up(tables, &volume.scope);
+        outcome.claims.sum_up(tables, &volume.claim_scope);
     }
     outcome.claims.claim(&volume.geometry, BlockRun::new(block, 1));
     let area = bytes.and_then(XattrArea::of_block);
