@@ -189,7 +189,7 @@ fn ask(floe: &Path, image: &Image) -> Result<Opinion> {
 }
 
 /// Codes of the findings in a JSON report (that may be followed by other text).
-fn findings_codes(report: &str) -> Option<std::collections::BTreeSet<u32>> {
+pub(crate) fn findings_codes(report: &str) -> Option<std::collections::BTreeSet<u32>> {
     let report = serde_json::Deserializer::from_str(report).into_iter::<Value>().next()?.ok()?;
     let code = |finding: &Value| {
         u32::from_str_radix(finding["code"].as_str()?.trim_start_matches("0x"), 16).ok()
@@ -197,14 +197,14 @@ fn findings_codes(report: &str) -> Option<std::collections::BTreeSet<u32>> {
     Some(report["findings"].as_array()?.iter().filter_map(code).collect())
 }
 
-type Names = BTreeMap<u32, &'static str>;
+pub(crate) type Names = BTreeMap<u32, &'static str>;
 
 /// Ids of all codes.
-fn names() -> Names {
+pub(crate) fn names() -> Names {
     floe_check::problem::ROWS.iter().map(|row| (row.code, row.id)).collect()
 }
 
-fn name_of(names: &Names, code: u32) -> String {
+pub(crate) fn name_of(names: &Names, code: u32) -> String {
     names.get(&code).map_or_else(|| format!("{code:#08x}"), |&id| id.to_owned())
 }
 

@@ -5,6 +5,8 @@ mod ci;
 mod differential;
 mod eta;
 mod fuzz;
+mod guest;
+mod kernel_load;
 mod link_memory;
 mod measure;
 mod roofline;
@@ -36,6 +38,11 @@ enum Chore {
     Bench(bench::Args),
     /// Compare what the progress promised with what came true
     Eta(eta::Args),
+    /// Let Linux fill file systems in a guest, fail its power, and judge what is left (needs qemu)
+    KernelLoad(kernel_load::Args),
+    /// What `kernel-load` runs inside its guest
+    #[command(hide = true)]
+    GuestLoad(kernel_load::GuestArgs),
     /// Write the base images of the tests to a folder, damaged if wanted
     Images(bench::ImageArgs),
     /// Photograph the pages of reports for docs/images (needs chromium)
@@ -70,6 +77,8 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Differential(args) => differential::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
+        Chore::KernelLoad(args) => kernel_load::run(&args),
+        Chore::GuestLoad(args) => kernel_load::inside(&args),
         Chore::Images(args) => bench::images(&args),
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),

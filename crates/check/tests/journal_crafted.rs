@@ -124,6 +124,18 @@ fn a_damaged_log_equals_e2fsck_block_by_block() {
     }
 }
 
+/// Between a mount and the first transaction a journal is empty and the file system wants recovery.
+#[test]
+fn an_empty_journal_that_wants_recovery_equals_e2fsck() {
+    let scratch = tempfile::tempdir().unwrap();
+    let image = image(scratch.path(), &[]);
+    debugfs(&image, "feature needs_recovery\n");
+    let replay = recover(&image, None);
+    assert_eq!((replay.blocks, replay.transactions), (0, 0));
+    let oracle = FileDevice::open(&replayed_by_e2fsck(&image, None)).unwrap();
+    assert_eq!(differing_kib(&replay.overlay, &oracle), [0u64; 0]);
+}
+
 #[test]
 fn an_external_journal_is_replayed() {
     let scratch = tempfile::tempdir().unwrap();

@@ -313,7 +313,10 @@ const TIMES: [Range<usize>; 5] = [0x2c..0x36, 0x40..0x44, 0x178..0x180, 0x274..0
 
 /// Whether two images differ at most in fields of the primary superblock that any run may change,
 /// and in the block of multiple-mount protection.
-fn same_but_times(before: &Image, after: &Image) -> Result<bool> {
+///
+/// # Errors
+/// The images cannot be read.
+pub fn same_but_times(before: &Image, after: &Image) -> Result<bool> {
     let (mut before, mut after) = (before.to_vec()?, after.to_vec()?);
     if before.len() != after.len() {
         return Ok(false);

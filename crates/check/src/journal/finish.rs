@@ -119,7 +119,7 @@ fn emptied(
     failed: bool,
 ) -> Option<EmptiedBlock> {
     let superblock = &journal.superblock;
-    if superblock.start == 0 && superblock.errno == 0 {
+    if superblock.start == 0 && superblock.errno == 0 && !journal.needs_replay {
         return None;
     }
     let first = if journal.map.is_some() { 0 } else { external_superblock(geo) };
@@ -130,8 +130,9 @@ fn emptied(
     let mut emptied = superblock.clone();
     emptied.start = 0;
     emptied.errno = 0;
-    // After a failure the number stays: the transactions were not consumed.
-    if !failed && superblock.start != 0 {
+    // After a failure the number stays: the transactions were not consumed. One of an empty journal
+    // goes up, too: of the transaction that it stands for, some blocks may be in the log.
+    if !failed && (superblock.start != 0 || journal.needs_replay) {
         emptied.sequence = next.wrapping_add(1);
     }
     emptied.encode_into(bytes);

@@ -1,0 +1,190 @@
+//! A Linux of our own, in qemu without hardware virtualization: it can hang, be cut off at any moment
+//! and be thrown away, and the machine that runs it notices nothing.
+//!
+//! Its kernel is one of the distribution; its root is an archive in memory (`archive`) with this very
+//! program as the first process (`rdinit`), and its disks are image files.
+
+mod archive;
+mod kernel;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use floe_testkit::tool;
+use tempfile::TempDir;
+
+pub(crate) use archive::Root;
+pub(crate) use kernel::Kernel;
+
+/// What a line starts with that a program inside says to the one outside.
+pub(crate) const MARK: &str = "floe-guest:";
+/// Folder of the root with the kernel modules to load, in the order of their names.
+pub(crate) const MODULES: &str = "modules";
+/// Seconds after which a guest that says nothing is taken to hang. Without hardware virtualization
+/// and on a busy machine a boot may take a while.
+const SILENCE_SECONDS: u64 = 240;
+const QEMU: &str = "qemu-system-x86_64";
+
+/// What boots: a kernel and its root.
+pub(crate) struct Machine {
+    kernel: PathBuf,
+    root: PathBuf,
+    memory_mib: u32,
+    /// Kept for its `Drop`.
+    _folder: TempDir,
+}
+
+impl Machine {
+    /// Puts a machine together; its root holds `root` and those `modules` that the kernel has as files.
+    pub(crate) fn new(
+        kernel: &Kernel,
+        mut root: Root,
+        modules: &[&str],
+        memory_mib: u32,
+    ) -> Result<Self> {
+        Command::new(QEMU)
+            .arg("--version")
+            .output()
+            .with_context(|| format!("starting {QEMU} (Debian: apt install qemu-system-x86)"))?;
+        for (at, name) in modules.iter().enumerate() {
+            if let Some(file) = kernel.module(name) {
+                let name = file.file_name().unwrap_or_default().to_string_lossy();
+                root.file(&format!("{MODULES}/{at:02}-{name}"), &file)?;
+            }
+        }
+        let folder = tool::scratch("floe-guest-")?;
+        let path = folder.path().join("root.cpio");
+        std::fs::write(&path, root.finish())?;
+        Ok(Self { kernel: kernel.image().to_owned(), root: path, memory_mib, _folder: folder })
+    }
+
+    /// Starts the machine with image files as its disks `/dev/vda`, `/dev/vdb`, ... and with arguments
+    /// for the first process, which is the program `/init` of its root.
+    pub(crate) fn boot(&self, disks: &[&Path], args: &[String]) -> Result<Running> {
+        let mut command = Command::new(QEMU);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        command.args(["-machine", "q35", "-smp", "2"]);
+        // Not KVM, although it is faster: in a virtual machine it can be there and do nothing.
+        command.args(["-accel", "tcg,thread=multi"]);
+        command.args(["-m", &self.memory_mib.to_string(), "-serial", "stdio"]);
+        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.root);
+        // Of its messages the kernel shows warnings and errors only; after a panic it ends. On a busy
+        // machine its timers are late, which it must not take for broken ones.
+        let line = "console=ttyS0 loglevel=5 panic=-1 mitigations=off no_timer_check tsc=unstable \
+                    nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 rdinit=/init --";
+        command.args(["-append", &format!("{line} {}", args.join(" "))]);
+        for (at, disk) in disks.iter().enumerate() {
+            // Commas separate options, two of them are one of a name. What was written is in the file
+            // for everyone once it was written; to flush it to the medium is of no use here.
+            let file =
+                disk.to_str().context("an image whose path is not UTF-8")?.replace(',', ",,");
+            command.args([
+                "-drive",
+                &format!("if=none,id=disk{at},format=raw,cache=unsafe,discard=unmap,file={file}"),
+                "-device",
+                &format!("virtio-blk-pci,drive=disk{at}"),
+            ]);
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {QEMU}"))?;
+        let output = child.stdout.take().context("qemu has no output")?;
+        let (send, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                if send.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Running { child, lines, said: Vec::new() })
+    }
+}
+
+/// A machine that runs; it is killed when the value goes.
+pub(crate) struct Running {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Running {
+    /// Waits until the program inside says `word` behind the [`MARK`]; returns what follows.
+    ///
+    /// # Errors
+    /// It says `failed`, or the machine ends or falls silent before.
+    pub(crate) fn wait_for(&mut self, word: &str) -> Result<String> {
+        loop {
+            match self.lines.recv_timeout(Duration::from_secs(SILENCE_SECONDS)) {
+                Ok(line) => {
+                    // A message of the kernel may stand before it in the same line.
+                    let told = line.split_once(MARK).map(|(_, told)| told.trim().to_owned());
+                    self.said.push(line);
+                    let Some(told) = told else { continue };
+                    if let Some(rest) = told.strip_prefix(word) {
+                        return Ok(rest.trim().to_owned());
+                    }
+                    if let Some(reason) = told.strip_prefix("failed") {
+                        bail!("the guest: {}", reason.trim());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("the guest says nothing any more:\n{}", self.log())
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("the guest ended before it said {word}:\n{}", self.log())
+                }
+            }
+        }
+    }
+
+    /// Ends the machine at once, as if its power failed; returns what it said.
+    pub(crate) fn kill(mut self) -> Result<String> {
+        self.child.kill().context("killing qemu")?;
+        self.child.wait()?;
+        self.said.extend(self.lines.iter());
+        Ok(self.log())
+    }
+
+    /// Waits until the machine switched itself off; returns what it said.
+    ///
+    /// # Errors
+    /// It does not within `limit`, or qemu failed.
+    pub(crate) fn finish(mut self, limit: Duration) -> Result<String> {
+        let begin = Instant::now();
+        let status = loop {
+            self.said.extend(self.lines.try_iter());
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if begin.elapsed() > limit {
+                bail!("the guest does not end:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        self.said.extend(self.lines.iter());
+        if !status.success() {
+            bail!("qemu ended with {status}:\n{}", self.log());
+        }
+        Ok(self.log())
+    }
+
+    fn log(&self) -> String {
+        self.said.join("\n")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,104 @@
+//! Finds a kernel to boot, and its modules.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Names a kernel where no option does.
+const VARIABLE: &str = "FLOE_GUEST_KERNEL";
+/// What Debian calls it; others do as well if ext4 and virtio disks are in them or in their modules.
+const HOW_TO_GET_ONE: &str = "no kernel to boot: as root `apt install linux-image-cloud-amd64`, or as anyone \
+     `apt-get download linux-image-VERSION-cloud-amd64`, `dpkg-deb -x FILE FOLDER`, and \
+     FLOE_GUEST_KERNEL=FOLDER/boot/vmlinuz-VERSION-cloud-amd64";
+
+/// A kernel with its modules.
+pub(crate) struct Kernel {
+    image: PathBuf,
+    modules: Option<PathBuf>,
+}
+
+impl Kernel {
+    /// The kernel in the file `named`, or in the one that the variable [`VARIABLE`] names, or the newest in
+    /// `/boot`. Its modules lie in `lib/modules` beside the folder `boot`.
+    pub(crate) fn find(named: Option<&Path>) -> Result<Self> {
+        let variable = std::env::var_os(VARIABLE).map(PathBuf::from);
+        let image = match named.map(Path::to_owned).or(variable) {
+            Some(path) => path,
+            None => newest(Path::new("/boot")).context(HOW_TO_GET_ONE)?,
+        };
+        fs::File::open(&image).with_context(|| format!("opening {}", image.display()))?;
+        let version = image
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(|name| name.strip_prefix("vmlinuz-"))
+            .map(str::to_owned);
+        let modules = version.and_then(|version| {
+            let top = image.parent()?.parent()?;
+            ["lib/modules", "usr/lib/modules"]
+                .iter()
+                .map(|folder| top.join(folder).join(&version))
+                .find(|folder| folder.is_dir())
+        });
+        Ok(Self { image, modules })
+    }
+
+    pub(crate) fn image(&self) -> &Path {
+        &self.image
+    }
+
+    /// The file of the module `name`, compressed or not; `None` if it is part of the kernel or missing.
+    pub(crate) fn module(&self, name: &str) -> Option<PathBuf> {
+        let mut folders = vec![self.modules.as_ref()?.join("kernel")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).ok()?.flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let file = entry.file_name();
+                let stem =
+                    file.to_str().and_then(|file| file.split_once(".ko")).map(|(stem, _)| stem);
+                if stem.is_some_and(|stem| stem.replace('-', "_") == name.replace('-', "_")) {
+                    return Some(path);
+                }
+            }
+        }
+        None
+    }
+}
+
+fn newest(folder: &Path) -> Option<PathBuf> {
+    fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("vmlinuz-") && fs::File::open(path).is_ok()
+        })
+        .max_by_key(|path| path.metadata().and_then(|data| data.modified()).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_found_beside_the_kernel_however_they_are_written() {
+        let top = floe_testkit::tool::scratch("floe-kernel-").expect("a folder");
+        let modules = top.path().join("usr/lib/modules/1.2-x/kernel/drivers/md");
+        fs::create_dir_all(&modules).expect("a folder");
+        fs::create_dir_all(top.path().join("boot")).expect("a folder");
+        let image = top.path().join("boot/vmlinuz-1.2-x");
+        fs::write(&image, "").expect("a file");
+        fs::write(modules.join("dm-snapshot.ko.xz"), "").expect("a file");
+        let kernel = Kernel::find(Some(&image)).expect("it is there");
+        let found = kernel.module("dm_snapshot").expect("it is there");
+        assert_eq!(found.file_name(), Some("dm-snapshot.ko.xz".as_ref()));
+        assert_eq!(kernel.module("dm"), None);
+        assert!(Kernel::find(Some(&top.path().join("boot/vmlinuz-2"))).is_err());
+        assert_eq!(newest(&top.path().join("boot")), Some(image));
+    }
+}

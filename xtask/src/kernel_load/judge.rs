@@ -1,0 +1,333 @@
+//! Judges what a kernel left behind: Floe must say what e2fsck says once the journal is replayed and the
+//! orphans are gone, must replay to the same bytes, and must repair to the same files.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use floe_format::ext::superblock::OFFSET_BYTES;
+use floe_format::features::Compat;
+use floe_testkit::compare::{self, ReadBy, Terms, same_but_times};
+use floe_testkit::image::Contents;
+use floe_testkit::oracle::{self, Verdict};
+use floe_testkit::tool::{self, Outcome};
+use floe_testkit::{Image, Volume, tree};
+
+use crate::differential::{Names, findings_codes, name_of};
+
+/// Seconds after which Floe is taken to hang.
+const LIMIT_SECONDS: u32 = 60;
+const SUPERBLOCK_BYTES: usize = 1024;
+/// How many paths are named of files that differ.
+const PATHS: usize = 5;
+
+/// Who judges.
+pub(super) struct Judge {
+    pub(super) floe: PathBuf,
+    pub(super) names: Names,
+}
+
+/// A file system as the kernel left it.
+pub(super) struct Left<'a> {
+    pub(super) image: &'a Image,
+    /// Its external journal.
+    pub(super) journal: Option<&'a Image>,
+    /// Whether recovery must give a sound file system: after unmounting, or with a journal.
+    pub(super) must_be_sound: bool,
+    /// Lets the kernel recover the file system on an image (and journal), and unmount it.
+    pub(super) kernel: &'a dyn Fn(&Image, Option<&Image>) -> Result<()>,
+    /// Whether the kernel is asked even where e2fsck knows.
+    pub(super) ask_kernel: bool,
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(super) struct Judgement {
+    /// What is wrong; Floe's or the kernel's fault.
+    pub(super) faults: Vec<String>,
+    /// Whether the recovered file system is sound.
+    pub(super) sound: bool,
+    /// Whether there was something to replay.
+    pub(super) replayed: bool,
+    /// What e2fsck said when it could not replay.
+    pub(super) no_measure: Option<String>,
+    /// Whether the kernel's recovery was compared.
+    pub(super) kernel: bool,
+}
+
+impl Judge {
+    pub(super) fn judge(&self, left: &Left<'_>) -> Result<Judgement> {
+        let mut judgement = Judgement::default();
+        let replayed = Copy::of(left)?;
+        let replay = replayed.e2fsck(&["-y", "-E", "journal_only"])?;
+        ensure!(replay.exit.is_some_and(|exit| exit < 8), "e2fsck: {}", replay.text);
+        judgement.replayed = replay.text.contains("recovering journal");
+        // It ends with 0 even then.
+        judgement.no_measure = replay
+            .text
+            .lines()
+            .find(|line| line.contains("while recovering journal"))
+            .map(str::to_owned);
+        let recovered = if judgement.no_measure.is_none() {
+            if let Some(replayed) = only_replayed(left, replayed, &replay)? {
+                self.compare_replays(left, &replayed, &mut judgement)?;
+            }
+            Some(recovered_by_e2fsck(left)?)
+        } else {
+            None
+        };
+        judgement.kernel = recovered.is_none() || (left.ask_kernel && left.must_be_sound);
+        let by_kernel = if judgement.kernel { Some(recovered_by_kernel(left)?) } else { None };
+        for measure in [&recovered, &by_kernel].into_iter().flatten() {
+            self.compare_verdicts(left, measure, &mut judgement)?;
+        }
+        self.compare_repairs(left, &recovered, &by_kernel, &mut judgement)?;
+        Ok(judgement)
+    }
+
+    /// `floe check` of what was left against e2fsck's verdict on what became of it.
+    fn compare_verdicts(
+        &self,
+        left: &Left<'_>,
+        recovered: &Copy,
+        judgement: &mut Judgement,
+    ) -> Result<()> {
+        let verdict = recovered.e2fsck(&["-fn"])?;
+        judgement.sound = verdict.clean();
+        if left.must_be_sound && !verdict.clean() {
+            let text = verdict.text.trim();
+            judgement.faults.push(format!("e2fsck finds damage after recovery: {text}"));
+        }
+        let mut args = vec!["check", "--json"];
+        let journal = left.journal.map(|journal| text(journal.path())).transpose()?;
+        if let Some(journal) = &journal {
+            args.extend(["--external-journal", journal]);
+        }
+        let before = Contents::read(left.image.path())?;
+        let ours = self.floe(&args, left.image.path())?;
+        if !Contents::read(left.image.path())?.same_as(&before) {
+            judgement.faults.push("floe check changed the image".to_owned());
+        }
+        match (ours.exit, verdict.exit) {
+            (Some(0), Some(0)) => {}
+            (Some(4), Some(exit)) if exit & 4 != 0 => {}
+            (exit, theirs) => {
+                let found = findings_codes(&ours.text);
+                judgement.faults.push(format!(
+                    "verdicts differ: floe {exit:?} ({}), e2fsck {theirs:?} ({})",
+                    found.map_or_else(|| ours.text.clone(), |codes| self.list(&codes)),
+                    self.list(&verdict.codes()),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the journal holds must end in the same bytes, but for the superblock: times, and totals that
+    /// the kernel left stale and that e2fsck leaves so for a later pass.
+    fn compare_replays(
+        &self,
+        left: &Left<'_>,
+        theirs: &Copy,
+        judgement: &mut Judgement,
+    ) -> Result<()> {
+        let ours = Copy::of(left)?;
+        let said = self.repair(&ours, &["-y", "-E", "journal_only"])?;
+        if !matches!(said.exit, Some(0 | 1)) {
+            let (exit, text) = (said.exit, said.text.trim());
+            judgement.faults.push(format!("floe fsck -E journal_only ended with {exit:?}: {text}"));
+            return Ok(());
+        }
+        let mut superblock = [0; SUPERBLOCK_BYTES];
+        theirs.image.read(OFFSET_BYTES, &mut superblock)?;
+        ours.image.write(OFFSET_BYTES, &superblock)?;
+        if !same_but_times(&ours.image, &theirs.image)? {
+            let ours = Contents::read(ours.image.path())?;
+            let at = ours.differences(&Contents::read(theirs.image.path())?);
+            judgement.faults.push(format!("replays differ at {at:x?} (bytes, in pieces of 4 KiB)"));
+        }
+        Ok(())
+    }
+
+    /// What Floe makes of a copy must be clean, and of a sound file system it must be the same files
+    /// that the others recover.
+    fn compare_repairs(
+        &self,
+        left: &Left<'_>,
+        recovered: &Option<Copy>,
+        by_kernel: &Option<Copy>,
+        judgement: &mut Judgement,
+    ) -> Result<()> {
+        let ours = Copy::of(left)?;
+        let said = self.repair(&ours, &["-fy"])?;
+        let after = ours.e2fsck(&["-fn"])?;
+        if !matches!(said.exit, Some(0 | 1)) || !after.clean() {
+            judgement.faults.push(format!(
+                "repair ended with {:?}: {}; e2fsck: {}",
+                said.exit,
+                said.text.trim(),
+                after.text.trim()
+            ));
+        }
+        if judgement.sound {
+            for measure in [recovered, by_kernel].into_iter().flatten() {
+                compare_trees(&measure.image, &ours.image, judgement)?;
+            }
+            return Ok(());
+        }
+        let terms = Terms { read_by: ReadBy::Testkit, original: None };
+        let repaired =
+            compare::judge(left.image, &terms, &|path| self.floe(&["fsck", "-fy"], path))?;
+        for fault in &repaired.faults {
+            let cause = fault.cause(&|code| name_of(&self.names, code));
+            judgement.faults.push(format!("repair: {cause}: {fault}"));
+        }
+        Ok(())
+    }
+
+    /// Lets `floe fsck` write on a copy.
+    fn repair(&self, copy: &Copy, args: &[&str]) -> Result<Outcome> {
+        let mut args = copy.arguments(args)?;
+        args.insert(0, "fsck".to_owned());
+        self.floe(&args.iter().map(String::as_str).collect::<Vec<_>>(), copy.image.path())
+    }
+
+    fn floe(&self, args: &[&str], image: &Path) -> Result<Outcome> {
+        let mut command = tool::command(&text(&self.floe)?);
+        command.args(args).arg(image);
+        tool::run(&command, LIMIT_SECONDS)
+    }
+
+    fn list(&self, codes: &BTreeSet<u32>) -> String {
+        let names: Vec<String> = codes.iter().map(|&code| name_of(&self.names, code)).collect();
+        names.join(" ")
+    }
+}
+
+/// The file system after e2fsck's recovery: journal and orphans, as a mount does it; nothing of one
+/// without a journal, which may need repair.
+fn recovered_by_e2fsck(left: &Left<'_>) -> Result<Copy> {
+    let copy = Copy::of(left)?;
+    if left.must_be_sound {
+        // Without -f it looks no further once these are done.
+        copy.e2fsck(&["-p"])?;
+    }
+    Ok(copy)
+}
+
+/// The file system with its journal replayed and nothing else done: `replayed` if e2fsck had no orphans
+/// to see to besides, else what debugfs makes of it; `None` where there is no such measure.
+fn only_replayed(left: &Left<'_>, replayed: Copy, said: &Verdict) -> Result<Option<Copy>> {
+    let orphans = |line: &str| line.contains("orphan") || line.starts_with("Truncating");
+    if !said.text.lines().any(orphans) {
+        return Ok(Some(replayed));
+    }
+    // It knows no fast commits, and wants other commands for an external journal.
+    let geometry = Volume::open(left.image)?.geometry;
+    if left.journal.is_some() || geometry.features.compat.contains(Compat::FAST_COMMIT) {
+        return Ok(None);
+    }
+    let copy = Copy::of(left)?;
+    tool::must("debugfs", &["-w", "-R", "jr", &text(copy.image.path())?], &[0])?;
+    Ok(Some(copy))
+}
+
+fn recovered_by_kernel(left: &Left<'_>) -> Result<Copy> {
+    let copy = Copy::of(left)?;
+    (left.kernel)(&copy.image, copy.journal.as_ref())?;
+    Ok(copy)
+}
+
+/// Nothing may get lost and nothing may be added.
+fn compare_trees(theirs: &Image, ours: &Image, judgement: &mut Judgement) -> Result<()> {
+    let (theirs, ours) = (tree::stored(theirs)?, tree::stored(ours)?);
+    let paths: BTreeSet<_> = theirs.keys().chain(ours.keys()).collect();
+    let differing: Vec<_> =
+        paths.into_iter().filter(|path| theirs.get(*path) != ours.get(*path)).collect();
+    if !differing.is_empty() {
+        let some: Vec<_> = differing
+            .iter()
+            .take(PATHS)
+            .map(|path| {
+                let name = String::from_utf8_lossy(path);
+                format!("{name}: {:?} against {:?}", theirs.get(*path), ours.get(*path))
+            })
+            .collect();
+        let (count, some) = (differing.len(), some.join("\n"));
+        judgement.faults.push(format!("{count} files differ after recovery, such as {some}"));
+    }
+    Ok(())
+}
+
+/// A copy of an image and of its external journal, for programs that write.
+struct Copy {
+    image: Image,
+    journal: Option<Image>,
+}
+
+impl Copy {
+    fn of(left: &Left<'_>) -> Result<Self> {
+        let journal = left.journal.map(Image::copy).transpose()?;
+        Ok(Self { image: left.image.copy()?, journal })
+    }
+
+    /// `args`, and where the journal is.
+    fn arguments(&self, args: &[&str]) -> Result<Vec<String>> {
+        let mut all: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        if let Some(journal) = &self.journal {
+            all.extend(["-j".to_owned(), text(journal.path())?]);
+        }
+        Ok(all)
+    }
+
+    fn e2fsck(&self, args: &[&str]) -> Result<Verdict> {
+        let args = self.arguments(args)?;
+        oracle::run(self.image.path(), &args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    Ok(path.to_str().context("a path that is not UTF-8")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_testkit::{Profile, build};
+
+    use super::*;
+
+    /// What a program says to everything is judged on an image whose inode 12 has a wrong mode.
+    fn faults_of(program: &str, damaged: bool, must_be_sound: bool) -> Vec<String> {
+        let image = build::base(Profile::Ext4K1).expect("a clean image");
+        if damaged {
+            build::debugfs(&image, "sif <12> mode 0\n").expect("debugfs writes");
+        }
+        let judge = Judge { floe: PathBuf::from(program), names: Names::new() };
+        let kernel = |_: &Image, _: Option<&Image>| anyhow::bail!("nobody is to be asked");
+        let left = Left {
+            image: &image,
+            journal: None,
+            must_be_sound,
+            kernel: &kernel,
+            ask_kernel: false,
+        };
+        judge.judge(&left).expect("the image can be read").faults
+    }
+
+    #[test]
+    fn programs_that_are_always_content_or_never_are_found_out() {
+        if let Err(reason) = tool::available() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        assert_eq!(faults_of("true", false, true), [""; 0]);
+        let content = faults_of("true", true, false);
+        assert!(content.iter().any(|fault| fault.starts_with("verdicts differ")), "{content:?}");
+        assert!(content.iter().any(|fault| fault.starts_with("repair ended")), "{content:?}");
+        // Damage where there must be none is a fault, whoever sees it.
+        let kernels = faults_of("true", true, true);
+        assert!(kernels.iter().any(|fault| fault.starts_with("e2fsck finds")), "{kernels:?}");
+        let never = faults_of("false", false, true);
+        assert!(never.iter().any(|fault| fault.starts_with("verdicts differ")), "{never:?}");
+    }
+}

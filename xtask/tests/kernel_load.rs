@@ -1,0 +1,35 @@
+//! `cargo xtask kernel-load`, one round: a guest boots, its power fails under load, Floe and e2fsck judge.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn a_guest_whose_power_failed_leaves_what_floe_and_e2fsck_judge_alike() {
+    // Cargo builds the programs of the workspace into one folder, before any test is run.
+    let xtask = Path::new(env!("CARGO_BIN_EXE_xtask"));
+    let floe = xtask.with_file_name("floe");
+    if !floe.exists() {
+        eprintln!("skipped: {} is not built", floe.display());
+        return;
+    }
+    let keep = std::env::temp_dir().join(format!("floe-kernel-load-{}", std::process::id()));
+    let output = Command::new(xtask)
+        .args(["kernel-load", "--rounds", "1", "--profile", "ext4-1k", "--floe"])
+        .arg(&floe)
+        .arg("--keep")
+        .arg(&keep)
+        .output()
+        .expect("xtask can be started");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    // Words of messages that say what is to be installed.
+    if ["no kernel to boot", "apt install qemu", "cannot be started"]
+        .iter()
+        .any(|at| said.contains(at))
+    {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("; 0 faults"), "{said}");
+}
