@@ -1,6 +1,7 @@
 //! Better repairs than a finding alone asks for: what a backup, a count or a hash still says saves
 //! what the plan would give up.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_check::{Examination, Problem};
@@ -14,23 +15,23 @@ use crate::stage::Stage;
 /// Edits, each with the first finding that asks for it.
 pub(crate) type Wanted = BTreeMap<Edit, Option<Problem>>;
 
-/// What is wanted, with better edits where there are any. `open` is called if one must be looked for
-/// on the device.
+/// What is wanted, with better edits where there are any. `stage` is opened if one must be looked
+/// for on the device.
 pub(crate) fn informed<'a>(
     examination: &Examination<'_>,
-    open: impl Fn() -> Stage<'a>,
+    stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     wanted: Wanted,
 ) -> Wanted {
     let better = |(edit, cause): (Edit, Option<Problem>)| {
         let better = match (&edit, &cause) {
             (Edit::Tree(TreeEdit::CreateRoot), Some(_)) => used_after_all(examination, GroupNr(0)),
             (&Edit::GroupMaps { group }, Some(_)) => used_after_all(examination, group),
-            (Edit::Superblock(SuperblockEdit::DropMetaBg), _) => fixes::first_meta_bg(&open())
+            (Edit::Superblock(SuperblockEdit::DropMetaBg), _) => fixes::first_meta_bg(stage)
                 .map(|first| Edit::Superblock(SuperblockEdit::FirstMetaBg(first))),
             (
                 Edit::Inode { .. },
                 Some(Problem::XattrValueSizeBad { inode, block, offset_bytes, .. }),
-            ) => fixes::mended_value_size(&open(), *inode, *block, *offset_bytes),
+            ) => fixes::mended_value_size(stage, *inode, *block, *offset_bytes),
             // All of its map is known: nothing is written to where a wrong pointer leads.
             (Edit::Map { inode: InodeNr::RESIZE, .. }, _) if has_resize_inode(examination) => {
                 Some(Edit::RecreateResizeInode)

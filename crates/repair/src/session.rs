@@ -1,6 +1,7 @@
 //! A repair from the first look to the staged file system: examine, plan, stage, examine again, until
 //! nothing is left that could be mended. Nothing is written to the device.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
@@ -407,12 +408,13 @@ impl<'s> Session<'s> {
             wanted.entry(edit).or_insert(None);
         }
         let (now, random) = (self.options.check.now_seconds, self.options.random);
-        let open = || Stage::new(self.staged, examination, now, random);
-        for (group, problem) in self.misplaced_tables(examination, &wanted, open) {
+        // To look, not to edit; few rounds have to.
+        let stage = LazyCell::new(|| Stage::new(self.staged, examination, now, random));
+        for (group, problem) in self.misplaced_tables(examination, &wanted, &stage) {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
-        wanted = without_a_wrong_list(informed(examination, open, wanted));
+        wanted = without_a_wrong_list(informed(examination, &stage, wanted));
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
             self.journal_dropped = false;
@@ -437,14 +439,14 @@ impl<'s> Session<'s> {
         &self,
         examination: &Examination<'_>,
         wanted: &BTreeMap<Edit, Option<Problem>>,
-        open: impl FnOnce() -> Stage<'e>,
+        stage: &LazyCell<Stage<'e>, impl FnOnce() -> Stage<'e>>,
     ) -> Vec<(GroupNr, Problem)> {
         let differs = |problem: &&Problem| matches!(problem, Problem::BackupDescriptorsBad { .. });
         let Some(problem) = wanted.values().flatten().find(differs) else { return Vec::new() };
         if self.rounds > 2 || self.blind > Blind::No || examination.report.is_clean() {
             return Vec::new();
         }
-        let groups = fixes::misplaced_tables(&open());
+        let groups = fixes::misplaced_tables(stage);
         groups.into_iter().map(|group| (group, problem.clone())).collect()
     }
 
