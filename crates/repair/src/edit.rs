@@ -248,7 +248,7 @@ pub enum GroupEdit {
     PlaceInodeBitmap,
     /// From a backup descriptor if one is good, else an empty table elsewhere.
     PlaceInodeTable,
-    /// From a backup descriptor, which leads to a root directory.
+    /// From a backup descriptor, which leads to more of what looks like inodes.
     InodeTableFromBackup,
     /// The location is taken: the content moves.
     MoveBlockBitmap,

@@ -3,11 +3,13 @@
 //! One stage lives for one round: it looks at the evidence of one examination, edits, and writes
 //! superblock and descriptors back into the overlay at its end.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::io;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
-use floe_check::Examination;
+use floe_check::problem::Findings;
+use floe_check::{Examination, descriptors};
 use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{self, InodeBase, InodeExtra, InodeFlags};
@@ -49,6 +51,8 @@ pub struct Stage<'a> {
     /// What bitmaps mark as used is kept, although nothing was found to use it: see
     /// [`Stage::keep_marked`].
     keeps_marked: bool,
+    /// All descriptors as a backup has them, once somebody asked.
+    backup_groups: OnceCell<Vec<GroupDesc>>,
     ledger: Option<SharedLedger>,
     lost_found: Option<InodeNr>,
     notes: Vec<String>,
@@ -120,6 +124,7 @@ impl<'a> Stage<'a> {
             backups: false,
             allocator: None,
             keeps_marked: false,
+            backup_groups: OnceCell::new(),
             ledger: None,
             lost_found: None,
             notes: Vec::new(),
@@ -158,6 +163,24 @@ impl<'a> Stage<'a> {
     /// The descriptor of a group, with the edits of this round; a zeroed one outside.
     pub fn group(&self, group: GroupNr) -> GroupDesc {
         self.groups.get(group.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// All descriptors as the first backup that can be read has them; none if there is none.
+    pub(crate) fn backup_groups(&self) -> &[GroupDesc] {
+        self.backup_groups.get_or_init(|| self.read_backup_groups().unwrap_or_default())
+    }
+
+    fn read_backup_groups(&self) -> Option<Vec<GroupDesc>> {
+        let (geometry, volume) = (&self.geometry, &self.evidence.volume);
+        if volume.used_backup.is_some() {
+            return None;
+        }
+        let backup =
+            (1..geometry.group_count).find_map(|group| geometry.superblock_of(GroupNr(group)))?;
+        let (device, superblock) = (volume.device, &volume.superblock);
+        let mut unread = Findings::default();
+        let groups = descriptors::read(device, superblock, geometry, Some(backup), &mut unread);
+        unread.0.is_empty().then_some(groups)
     }
 
     /// Changes the descriptor of a group; its checksum follows.

@@ -1,7 +1,5 @@
 //! Group descriptors, and the bitmaps and inode tables that they place.
 
-use floe_check::descriptors;
-use floe_check::problem::Findings;
 use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::inode::Inode;
 use floe_format::features::Incompat;
@@ -71,29 +69,7 @@ impl Bitmap {
 
 /// The descriptor of a group in the first backup that can be read.
 fn in_backup(stage: &Stage<'_>, group: GroupNr) -> Option<GroupDesc> {
-    all_in_backup(stage).get(group.0 as usize).copied()
-}
-
-/// All descriptors as the first backup that can be read has them; none if there is none.
-fn all_in_backup(stage: &Stage<'_>) -> Vec<GroupDesc> {
-    read_backup(stage).unwrap_or_default()
-}
-
-fn read_backup(stage: &Stage<'_>) -> Option<Vec<GroupDesc>> {
-    let geometry = &stage.geometry;
-    let volume = &stage.evidence.volume;
-    if volume.used_backup.is_some() {
-        return None;
-    }
-    let backup =
-        (1..geometry.group_count).map(GroupNr).find_map(|at| geometry.superblock_of(at))?;
-    let mut unread = Findings::default();
-    let groups =
-        descriptors::read(volume.device, &volume.superblock, geometry, Some(backup), &mut unread);
-    if !unread.0.is_empty() {
-        return None;
-    }
-    Some(groups)
+    stage.backup_groups().get(group.0 as usize).copied()
 }
 
 /// Blocks in which the metadata of a group may lie: its own ones first, with flex_bg any.
@@ -206,10 +182,9 @@ fn table_from_backup(stage: &mut Stage<'_>, group: GroupNr) -> bool {
 /// what lies in the place in use: then it is the descriptor that is wrong, not every inode of the group.
 pub(crate) fn misplaced_tables(stage: &Stage<'_>) -> Vec<GroupNr> {
     let len_blocks = u64::from(stage.geometry.inode_table_blocks);
-    let backup = all_in_backup(stage);
     (0..)
         .map(GroupNr)
-        .zip(backup)
+        .zip(stage.backup_groups())
         .filter(|(group, desc)| {
             let (stored, other) = (stage.group(*group).inode_table, desc.inode_table);
             stored != other
