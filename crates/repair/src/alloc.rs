@@ -11,15 +11,13 @@ pub(crate) struct Allocator<'a> {
     evidence: &'a Examination<'a>,
     used: BlockSet,
     taken_inodes: Vec<InodeNr>,
-    /// What bitmaps mark was taken into account, where that is wanted.
-    pub(crate) knows_marked: bool,
 }
 
 impl<'a> Allocator<'a> {
     /// Free is what no claim of the examination covers.
     pub(crate) fn new(evidence: &'a Examination<'a>) -> Self {
         let used = evidence.claims.used().clone();
-        Self { evidence, used, taken_inodes: Vec::new(), knows_marked: false }
+        Self { evidence, used, taken_inodes: Vec::new() }
     }
 
     /// Hands out nothing that the block bitmap of a group marks as used.

@@ -135,7 +135,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Not all of the file system could be read: what its bitmaps mark as used may be in use.
+    /// Not all of the file system could be read: what its bitmaps mark as used may be in use. To be
+    /// said before anything is allocated.
     pub(crate) const fn keep_marked(&mut self) {
         self.keeps_marked = true;
     }
@@ -397,18 +398,20 @@ impl<'a> Stage<'a> {
     }
 
     fn allocator(&mut self) -> &mut Allocator<'a> {
-        let mut allocator = self.allocator.take().unwrap_or_else(|| Allocator::new(self.evidence));
-        if self.keeps_marked && !allocator.knows_marked {
-            for group in (0..self.geometry.group_count).map(GroupNr) {
-                match self.marked_blocks(group) {
-                    Some(Ok(bitmap)) => allocator.avoid_marked(group, &bitmap),
-                    Some(Err(_)) => allocator.avoid_group(group),
-                    None => {}
-                }
-            }
-            allocator.knows_marked = true;
-        }
+        let allocator = self.allocator.take().unwrap_or_else(|| self.new_allocator());
         self.allocator.insert(allocator)
+    }
+
+    fn new_allocator(&self) -> Allocator<'a> {
+        let mut allocator = Allocator::new(self.evidence);
+        for group in (0..self.geometry.group_count).map(GroupNr) {
+            match self.marked_blocks(group) {
+                Some(Ok(bitmap)) => allocator.avoid_marked(group, &bitmap),
+                Some(Err(_)) => allocator.avoid_group(group),
+                None => {}
+            }
+        }
+        allocator
     }
 
     /// A free inode, best in the group of `near`; the shortcuts of its group no longer hide it.
