@@ -1,19 +1,15 @@
 //! Better repairs than a finding alone asks for: what a backup, a count or a hash still says saves
 //! what the plan would give up.
 
-use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet};
-
 use floe_check::{Examination, Problem};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{GroupNr, InodeNr};
+use std::cell::LazyCell;
 
-use crate::edit::{Edit, GroupEdit, InodeEdit, SuperblockEdit, TreeEdit};
+use crate::edit::{Edit, GroupEdit, SuperblockEdit, TreeEdit};
 use crate::fixes;
+use crate::plan::Wanted;
 use crate::stage::Stage;
-
-/// Edits, each with the first finding that asks for it.
-pub(crate) type Wanted = BTreeMap<Edit, Option<Problem>>;
 
 /// What is wanted, with better edits where there are any. `stage` is opened if one must be looked
 /// for on the device.
@@ -58,35 +54,4 @@ fn used_after_all(examination: &Examination<'_>, group: GroupNr) -> Option<Edit>
     let counted = desc.free_inodes_count < per_group && desc.itable_unused < per_group;
     (desc.inode_uninit() && volume.features().group_desc_csum() && (counted || group.0 == 0))
         .then_some(Edit::Group { group, edit: GroupEdit::ClearInodeUninit })
-}
-
-/// Edits of one phase that are made now. What was found by a wrong map of the disk, or of a directory
-/// that was taken for something else, is looked at again once that is mended.
-pub(crate) fn in_turn(wanted: Wanted) -> Wanted {
-    let locates = |edit: &Edit| {
-        matches!(
-            edit,
-            Edit::Superblock(
-                SuperblockEdit::FirstMetaBg(_)
-                    | SuperblockEdit::DropMetaBg
-                    | SuperblockEdit::PrimaryFromBackup
-            )
-        )
-    };
-    let moves = wanted
-        .keys()
-        .any(|edit| locates(edit) && *edit != Edit::Superblock(SuperblockEdit::PrimaryFromBackup));
-    let directories: BTreeSet<InodeNr> = wanted
-        .keys()
-        .filter_map(|edit| match edit {
-            Edit::Inode { inode, edit: InodeEdit::BecomeDirectory } => Some(*inode),
-            _ => None,
-        })
-        .collect();
-    let waits = |edit: &Edit| match edit {
-        Edit::Inode { edit: InodeEdit::BecomeDirectory, .. } => false,
-        Edit::Inode { inode, .. } | Edit::Map { inode, .. } => directories.contains(inode),
-        _ => moves && !locates(edit),
-    };
-    wanted.into_iter().filter(|(edit, _)| !waits(edit)).collect()
 }

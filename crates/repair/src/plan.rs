@@ -3,6 +3,8 @@
 //!
 //! The repairs follow the catalogue (`repair` in `check/problem/table.rs`).
 
+use std::collections::BTreeMap;
+
 use floe_check::Problem;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::features::{Incompat, RoCompat};
@@ -27,6 +29,9 @@ pub enum Plan {
     /// No repair is possible, for this reason.
     Impossible(&'static str),
 }
+
+/// Edits, each with the first finding that asks for it.
+pub(crate) type Wanted = BTreeMap<Edit, Option<Problem>>;
 
 /// Regular file, no permissions: what e2fsck gives files of the file system's own.
 const MODE_REGULAR: u16 = 0o100_000;

@@ -21,8 +21,8 @@ use crate::edit::{Edit, GroupEdit, JournalEdit, Loss, Phase, SuperblockEdit, Tre
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
-use crate::informed::{in_turn, informed};
-use crate::plan::{Plan, plan};
+use crate::informed::informed;
+use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Policy, Sharing};
 use crate::stage::Stage;
 
@@ -32,7 +32,9 @@ mod order;
 mod settle;
 
 use blind::Blind;
-use order::{first_phases, without_a_lost_journal, without_a_wrong_list, without_hasty_edits};
+use order::{
+    first_phases, in_turn, without_a_lost_journal, without_a_wrong_list, without_hasty_edits,
+};
 use settle::{edit_superblock, fold, mark_errors, settle};
 
 /// Rounds after which a repair gives up: each mends at least one phase, and there are eight.
@@ -438,7 +440,7 @@ impl<'s> Session<'s> {
     fn misplaced_tables<'e>(
         &self,
         examination: &Examination<'_>,
-        wanted: &BTreeMap<Edit, Option<Problem>>,
+        wanted: &Wanted,
         stage: &LazyCell<Stage<'e>, impl FnOnce() -> Stage<'e>>,
     ) -> Vec<(GroupNr, Problem)> {
         let differs = |problem: &&Problem| matches!(problem, Problem::BackupDescriptorsBad { .. });
@@ -485,11 +487,7 @@ impl<'s> Session<'s> {
     }
 
     /// Makes the edits of one phase.
-    fn make(
-        &mut self,
-        examination: &Examination<'_>,
-        wanted: BTreeMap<Edit, Option<Problem>>,
-    ) -> Result<(), RepairError> {
+    fn make(&mut self, examination: &Examination<'_>, wanted: Wanted) -> Result<(), RepairError> {
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) =
             without_hasty_edits(in_turn(wanted)).into_iter().unzip();
         let now = self.options.check.now_seconds;
@@ -594,13 +592,13 @@ impl<'s> Session<'s> {
     }
 
     fn reason(&self, problem: &Problem) -> Reason {
-        if let Plan::Impossible(why) = plan(problem) {
-            return Reason::Impossible(why);
-        }
-        let edits = plan(problem);
         let is_certain = |edit: &Edit| self.blind.is_certain(problem, edit);
-        if matches!(&edits, Plan::Edits(edits) if !edits.iter().all(is_certain)) {
-            return Reason::Impossible("a part of the device cannot be read: copy it first");
+        match plan(problem) {
+            Plan::Impossible(why) => return Reason::Impossible(why),
+            Plan::Edits(edits) if !edits.iter().all(is_certain) => {
+                return Reason::Impossible("a part of the device cannot be read: copy it first");
+            }
+            _ => {}
         }
         match (self.decided.get(problem), self.failures.get(problem)) {
             (Some(false), _) | (None, None) => Reason::Refused,

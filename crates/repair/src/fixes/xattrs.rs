@@ -25,10 +25,7 @@ pub(super) fn apply(
         header.refcount = count;
         header.encode_into(head);
     }
-    if stage.checksummed() {
-        xattr::write_block_checksum(stage.seed, block, &mut bytes);
-    }
-    stage.write_block(block, &bytes)
+    write(stage, block, bytes)
 }
 
 /// An attribute and the inode that holds its value disagree about its size: the edit of the one that
@@ -89,6 +86,11 @@ pub(super) fn set_value_size(
 ) -> Result<(), Failure> {
     let mut bytes = stage.read_block(block)?;
     put_value_size(&mut bytes, offset_bytes as usize, size)?;
+    write(stage, block, bytes)
+}
+
+/// Stages a block of attributes with its checksum.
+fn write(stage: &Stage<'_>, block: BlockNr, mut bytes: Vec<u8>) -> Result<(), Failure> {
     if stage.checksummed() {
         xattr::write_block_checksum(stage.seed, block, &mut bytes);
     }

@@ -1,6 +1,6 @@
 //! From findings to the edits that the policy accepts. Nobody else is asked for anything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
@@ -9,14 +9,11 @@ use super::blind::Blind;
 use super::{MOST_TRIES, Session};
 use crate::culprit::SharedBlocks;
 use crate::edit::{Edit, InodeEdit, Phase};
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Decision, Sharing};
 
 /// Findings and what their repairs would be.
 type Plans<'r> = Vec<(&'r Problem, Vec<Edit>)>;
-
-/// Edits that were accepted, each with the first finding that asks for it.
-type Wanted = BTreeMap<Edit, Option<Problem>>;
 
 impl Session<'_> {
     /// The edits that findings ask for and the policy accepts, each with the first such finding.
@@ -33,14 +30,14 @@ impl Session<'_> {
         let (shared, others): (Plans<'_>, Plans<'_>) =
             plans.drain(..).partition(|(problem, _)| is_shared(problem));
         if !self.decide(&others, report) {
-            return BTreeMap::new();
+            return Wanted::new();
         }
         let mut wanted = self.accepted(others);
         // What is mended before may end the sharing, and tells who is to blame for it.
         let is_time =
             wanted.keys().all(|edit| edit.phase() >= Phase::SharedBlocks || edit.is_quiet());
         if is_time && !shared.is_empty() {
-            let Some(shared) = self.share(shared, report) else { return BTreeMap::new() };
+            let Some(shared) = self.share(shared, report) else { return Wanted::new() };
             wanted.extend(shared);
         }
         wanted
@@ -109,7 +106,7 @@ impl Session<'_> {
     }
 
     fn accepted(&self, plans: Plans<'_>) -> Wanted {
-        let mut wanted = BTreeMap::new();
+        let mut wanted = Wanted::new();
         for (problem, edits) in plans {
             if self.decided.get(problem) == Some(&true) {
                 for edit in edits {

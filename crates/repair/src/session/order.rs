@@ -1,17 +1,16 @@
 //! Which of the edits that are wanted a round makes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use floe_check::Problem;
 use floe_format::InodeNr;
 
-use crate::edit::{Edit, InodeEdit, JournalEdit, MapEdit, Phase};
+use crate::edit::{Edit, InodeEdit, JournalEdit, MapEdit, Phase, SuperblockEdit};
+use crate::plan::Wanted;
 
 /// The edits of the first phase that has some; and, as long as a phase changes nothing that others are
 /// found by, those of the next: the examination counted as things will be then.
-pub(super) fn first_phases(
-    mut wanted: BTreeMap<Edit, Option<Problem>>,
-) -> BTreeMap<Edit, Option<Problem>> {
+pub(super) fn first_phases(mut wanted: Wanted) -> Wanted {
     let phases: BTreeSet<Phase> = wanted.keys().map(Edit::phase).collect();
     let disturbs =
         |phase: &Phase| wanted.keys().any(|edit| edit.phase() == *phase && !edit.is_quiet());
@@ -24,9 +23,7 @@ pub(super) fn first_phases(
 
 /// Where the list of bad blocks cannot be right, it goes first: nothing is moved away from blocks that
 /// it calls bad. (e2fsck starts again then.)
-pub(super) fn without_a_wrong_list(
-    mut wanted: BTreeMap<Edit, Option<Problem>>,
-) -> BTreeMap<Edit, Option<Problem>> {
+pub(super) fn without_a_wrong_list(mut wanted: Wanted) -> Wanted {
     let of_list = |cause: &Option<Problem>| {
         matches!(
             cause,
@@ -42,9 +39,7 @@ pub(super) fn without_a_wrong_list(
 }
 
 /// A journal that is dropped is not written to before: its blocks may be somebody else's.
-pub(super) fn without_a_lost_journal(
-    mut wanted: BTreeMap<Edit, Option<Problem>>,
-) -> BTreeMap<Edit, Option<Problem>> {
+pub(super) fn without_a_lost_journal(mut wanted: Wanted) -> Wanted {
     if wanted.contains_key(&Edit::Journal(JournalEdit::Drop)) {
         wanted.retain(|edit, _| match edit {
             Edit::Journal(edit) => *edit == JournalEdit::Drop,
@@ -54,13 +49,42 @@ pub(super) fn without_a_lost_journal(
     wanted
 }
 
+/// Edits of one phase that are made now. What was found by a wrong map of the disk, or of a directory
+/// that was taken for something else, is looked at again once that is mended.
+pub(super) fn in_turn(wanted: Wanted) -> Wanted {
+    let locates = |edit: &Edit| {
+        matches!(
+            edit,
+            Edit::Superblock(
+                SuperblockEdit::FirstMetaBg(_)
+                    | SuperblockEdit::DropMetaBg
+                    | SuperblockEdit::PrimaryFromBackup
+            )
+        )
+    };
+    let moves = wanted
+        .keys()
+        .any(|edit| locates(edit) && *edit != Edit::Superblock(SuperblockEdit::PrimaryFromBackup));
+    let directories: BTreeSet<InodeNr> = wanted
+        .keys()
+        .filter_map(|edit| match edit {
+            Edit::Inode { inode, edit: InodeEdit::BecomeDirectory } => Some(*inode),
+            _ => None,
+        })
+        .collect();
+    let waits = |edit: &Edit| match edit {
+        Edit::Inode { edit: InodeEdit::BecomeDirectory, .. } => false,
+        Edit::Inode { inode, .. } | Edit::Map { inode, .. } => directories.contains(inode),
+        _ => moves && !locates(edit),
+    };
+    wanted.into_iter().filter(|(edit, _)| !waits(edit)).collect()
+}
+
 /// Leaves out what a later examination will judge better: deletions of files that may be whole once
 /// what else is wrong with them is mended: a symbolic link with a wrong flag, a directory that was
 /// taken for a pipe, a device that says its data is in the inode. (e2fsck judges them later for that
 /// reason.)
-pub(super) fn without_hasty_edits(
-    wanted: BTreeMap<Edit, Option<Problem>>,
-) -> BTreeMap<Edit, Option<Problem>> {
+pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
     let mended: BTreeSet<InodeNr> = wanted
         .keys()
         .filter_map(|edit| match edit {
@@ -127,10 +151,9 @@ pub(super) fn without_hasty_edits(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edit::SuperblockEdit;
     use floe_format::{BlockNr, GroupNr, LogicalBlock};
 
-    fn map(edits: Vec<(Edit, Option<Problem>)>) -> BTreeMap<Edit, Option<Problem>> {
+    fn map(edits: Vec<(Edit, Option<Problem>)>) -> Wanted {
         edits.into_iter().collect()
     }
 
@@ -138,7 +161,7 @@ mod tests {
         Edit::Inode { inode: InodeNr(inode), edit }
     }
 
-    fn edits(wanted: &BTreeMap<Edit, Option<Problem>>) -> Vec<&Edit> {
+    fn edits(wanted: &Wanted) -> Vec<&Edit> {
         wanted.keys().collect()
     }
 
@@ -154,7 +177,7 @@ mod tests {
         let ground = Edit::Superblock(SuperblockEdit::RandomUuid);
         let wanted = map(vec![(ground.clone(), None), (disturbing, None), (counts, None)]);
         assert_eq!(edits(&first_phases(wanted)), [&ground]);
-        assert!(first_phases(BTreeMap::new()).is_empty());
+        assert!(first_phases(Wanted::new()).is_empty());
     }
 
     #[test]
