@@ -12,6 +12,7 @@ use floe_format::{BlockNr, Geometry, InodeNr};
 use crate::inode_pass::Totals;
 use crate::problem::{Findings, Problem, Severity, Weight};
 
+pub mod calendar;
 pub mod html;
 pub mod human;
 pub mod json;

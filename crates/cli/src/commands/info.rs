@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use floe_check::reader::Reader;
+use floe_check::report::calendar::date;
 use floe_check::report::human::{grouped, size};
 use floe_format::ext::inode::Inode;
 use floe_format::ext::jbd2::JournalSuperblock;
@@ -231,26 +232,13 @@ pub(crate) fn time(seconds: u64) -> String {
         return "never".to_owned();
     }
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(days);
+    let (year, month, day) = date(days.cast_signed());
     format!(
         "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC",
         rest / 3600,
         rest / 60 % 60,
         rest % 60
     )
-}
-
-/// Year, month and day of a number of days since 1970: whole 400-year cycles of 146,097 days, with
-/// years that begin in March so that the leap day is the last.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + carry, month, day)
 }
 
 #[cfg(test)]

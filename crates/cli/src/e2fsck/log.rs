@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use floe_check::report::calendar::date;
 use floe_exec::sync::Arc;
 use floe_exec::sync::atomic::{AtomicBool, Ordering};
 
@@ -95,20 +96,6 @@ fn host() -> String {
     }
 }
 
-/// Year, month and day of a day counted from 1970, in the Gregorian calendar: by eras of 400 years
-/// that begin with a March (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (year + era * 400 + i64::from(month <= 2), month, day)
-}
-
 /// Output that goes to a log, too.
 pub(crate) struct Tee<'w, W> {
     pub(crate) out: &'w mut W,
@@ -140,16 +127,6 @@ impl<W: Write> Write for Tee<'_, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(date(0), (1970, 1, 1));
-        assert_eq!(date(11_016), (2000, 2, 29));
-        assert_eq!(date(11_017), (2000, 3, 1));
-        assert_eq!(date(-1), (1969, 12, 31));
-        assert_eq!(date(47_540), (2100, 2, 28));
-        assert_eq!(date(47_541), (2100, 3, 1));
-    }
 
     #[test]
     fn names_are_made_of_expressions() {

@@ -15,6 +15,7 @@ pub use map::map;
 pub use markup::{Attributes, Html};
 pub use phases::phases;
 
+use super::calendar;
 use super::human::{grouped, plural, size};
 use super::{Cost, JournalState, Report, Verdict};
 use crate::problem::Severity;
@@ -321,16 +322,7 @@ fn advice(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
 /// A moment as date and time, UTC.
 fn date(seconds: i64) -> String {
     let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days since 0000-03-01, in eras of 400 years (the proleptic Gregorian calendar).
-    let days = days.saturating_add(719_468);
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let (year, month, day) = calendar::date(days);
     let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
