@@ -10,9 +10,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use floe_format::layout::le;
+
 use crate::{OpenError, ReadBlocks};
 
-mod bytes;
 mod cache;
 #[cfg(test)]
 mod made;
@@ -170,8 +171,8 @@ fn looks_like_ext(head: &[u8]) -> bool {
     let Some(superblock) = head.get(1024..).and_then(|rest| rest.first_chunk::<64>()) else {
         return false;
     };
-    bytes::le16::<56, 64>(superblock) == 0xef53
-        && bytes::le32::<24, 64>(superblock) <= 6
-        && bytes::le32::<0, 64>(superblock) != 0
-        && bytes::le32::<4, 64>(superblock) != 0
+    le::<u16, 56, 64>(superblock) == 0xef53
+        && le::<u32, 24, 64>(superblock) <= 6
+        && le::<u32, 0, 64>(superblock) != 0
+        && le::<u32, 4, 64>(superblock) != 0
 }

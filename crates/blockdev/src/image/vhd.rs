@@ -8,7 +8,8 @@
 
 use std::io;
 
-use super::bytes::{be32, be64};
+use floe_format::layout::be;
+
 use super::place::{self, Layout, Place};
 use super::{Format, ImageError};
 use crate::ReadBlocks;
@@ -48,10 +49,10 @@ fn checksum(bytes: &[u8], field: usize) -> u32 {
 impl Footer {
     /// `None` if this is no footer, or a damaged one.
     fn decode(bytes: &[u8; FOOTER_BYTES]) -> Option<Self> {
-        if !bytes.starts_with(MAGIC) || be32::<64, FOOTER_BYTES>(bytes) != checksum(bytes, 64) {
+        if !bytes.starts_with(MAGIC) || be::<u32, 64, FOOTER_BYTES>(bytes) != checksum(bytes, 64) {
             return None;
         }
-        let kind = match be32::<60, FOOTER_BYTES>(bytes) {
+        let kind = match be::<u32, 60, FOOTER_BYTES>(bytes) {
             2 => Kind::Fixed,
             3 => Kind::Dynamic,
             4 => Kind::Differencing,
@@ -59,8 +60,8 @@ impl Footer {
         };
         Some(Self {
             kind,
-            header_offset_bytes: be64::<16, FOOTER_BYTES>(bytes),
-            disk_bytes: be64::<48, FOOTER_BYTES>(bytes),
+            header_offset_bytes: be::<u64, 16, FOOTER_BYTES>(bytes),
+            disk_bytes: be::<u64, 48, FOOTER_BYTES>(bytes),
         })
     }
 
@@ -146,13 +147,13 @@ impl Blocks {
         file.read_at(footer.header_offset_bytes, &mut header)
             .map_err(|_| damaged("the header of its table lies behind its end"))?;
         if !header.starts_with(b"cxsparse")
-            || be32::<36, HEADER_BYTES>(&header) != checksum(&header, 36)
+            || be::<u32, 36, HEADER_BYTES>(&header) != checksum(&header, 36)
         {
             return Err(damaged("the header of its table is not good"));
         }
-        let table_offset_bytes = be64::<16, HEADER_BYTES>(&header);
-        let entries = u64::from(be32::<28, HEADER_BYTES>(&header));
-        let block_bytes = u64::from(be32::<32, HEADER_BYTES>(&header));
+        let table_offset_bytes = be::<u64, 16, HEADER_BYTES>(&header);
+        let entries = u64::from(be::<u32, 28, HEADER_BYTES>(&header));
+        let block_bytes = u64::from(be::<u32, 32, HEADER_BYTES>(&header));
         if !block_bytes.is_power_of_two() || block_bytes < SECTOR_BYTES {
             return Err(damaged(format!("blocks of {block_bytes} bytes")));
         }

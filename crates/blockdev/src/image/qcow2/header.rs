@@ -1,8 +1,9 @@
 //! The header of a qcow2 image. Source: "The QCOW2 image format", QEMU's documentation
 //! (`docs/interop/qcow2.txt`).
 
+use floe_format::layout::be;
+
 use crate::ReadBlocks;
-use crate::image::bytes::{be32, be64};
 use crate::image::{Format, ImageError};
 
 /// Bytes of a header of version 2; the fields of version 3 follow.
@@ -64,12 +65,12 @@ pub(super) fn read(file: &dyn ReadBlocks) -> Result<Header, ImageError> {
         return Err(damaged("it ends within its header"));
     }
     file.read_at(0, &mut fixed[..there as usize])?;
-    let version = be32::<4, FIXED_BYTES>(&fixed);
+    let version = be::<u32, 4, FIXED_BYTES>(&fixed);
     if !(2..=3).contains(&version) {
         return Err(unsupported(format!("version {version} of the format")));
     }
-    refuse_encryption(be32::<32, FIXED_BYTES>(&fixed))?;
-    let cluster_bits = be32::<20, FIXED_BYTES>(&fixed);
+    refuse_encryption(be::<u32, 32, FIXED_BYTES>(&fixed))?;
+    let cluster_bits = be::<u32, 20, FIXED_BYTES>(&fixed);
     if !(9..=21).contains(&cluster_bits) {
         return Err(damaged(format!(
             "clusters of 2^{cluster_bits} bytes (2^9 to 2^21 are allowed)"
@@ -78,11 +79,11 @@ pub(super) fn read(file: &dyn ReadBlocks) -> Result<Header, ImageError> {
     let (incompatible, header_bytes) = if version == 2 {
         (0, V2_BYTES)
     } else {
-        let header_bytes = be32::<100, FIXED_BYTES>(&fixed);
+        let header_bytes = be::<u32, 100, FIXED_BYTES>(&fixed);
         if header_bytes < 104 || u64::from(header_bytes) > 1 << cluster_bits {
             return Err(damaged(format!("a header of {header_bytes} bytes")));
         }
-        (be64::<72, FIXED_BYTES>(&fixed), u64::from(header_bytes))
+        (be::<u64, 72, FIXED_BYTES>(&fixed), u64::from(header_bytes))
     };
     let extensions = extensions(file, header_bytes, 1 << cluster_bits)?;
     refuse_features(incompatible, &extensions)?;
@@ -95,15 +96,15 @@ pub(super) fn read(file: &dyn ReadBlocks) -> Result<Header, ImageError> {
     let header = Header {
         version,
         cluster_bits,
-        virtual_bytes: be64::<24, FIXED_BYTES>(&fixed),
-        l1_entries: be32::<36, FIXED_BYTES>(&fixed),
-        l1_offset_bytes: be64::<40, FIXED_BYTES>(&fixed),
+        virtual_bytes: be::<u64, 24, FIXED_BYTES>(&fixed),
+        l1_entries: be::<u32, 36, FIXED_BYTES>(&fixed),
+        l1_offset_bytes: be::<u64, 40, FIXED_BYTES>(&fixed),
         extended_l2: incompatible & EXTENDED_L2 != 0,
         packing,
         backing: backing(
             file,
-            be64::<8, FIXED_BYTES>(&fixed),
-            be32::<16, FIXED_BYTES>(&fixed),
+            be::<u64, 8, FIXED_BYTES>(&fixed),
+            be::<u32, 16, FIXED_BYTES>(&fixed),
             &extensions,
         )?,
     };
@@ -138,7 +139,7 @@ fn extensions(
     let mut rest = &bytes[..];
     // The list may also end with the cluster.
     while let Some((head, behind)) = rest.split_first_chunk::<8>() {
-        let (kind, len) = (be32::<0, 8>(head), be32::<4, 8>(head) as usize);
+        let (kind, len) = (be::<u32, 0, 8>(head), be::<u32, 4, 8>(head) as usize);
         if kind == 0 {
             break;
         }

@@ -1,10 +1,11 @@
 //! The headers of a VHDX image, its table of regions and its metadata. Source: Microsoft's open
 //! specification MS-VHDX.
 
-use crate::ReadBlocks;
-use crate::image::bytes::{le16, le32, le64, take};
-use crate::image::{Format, ImageError};
 use floe_format::crc::crc32c;
+use floe_format::layout::le;
+
+use crate::ReadBlocks;
+use crate::image::{Format, ImageError};
 
 pub(in crate::image) const MAGIC: &[u8; 8] = b"vhdxfile";
 const HEADER_OFFSETS: [u64; 2] = [64 << 10, 128 << 10];
@@ -41,11 +42,11 @@ const PHYSICAL_SECTOR: [u8; 16] =
 const PARENT: [u8; 16] =
     guid(0xa8d3_5f2d, 0xb30b, 0x454d, [0xab, 0xf7, 0xd3, 0xd8, 0x48, 0x34, 0xab, 0x0c]);
 
-fn damaged(what: impl Into<String>) -> ImageError {
+pub(super) fn damaged(what: impl Into<String>) -> ImageError {
     ImageError::Damaged { format: Format::Vhdx, what: what.into() }
 }
 
-fn unsupported(what: impl Into<String>) -> ImageError {
+pub(super) fn unsupported(what: impl Into<String>) -> ImageError {
     ImageError::Unsupported { format: Format::Vhdx, what: what.into() }
 }
 
@@ -66,18 +67,18 @@ pub(super) fn log_place(file: &dyn ReadBlocks) -> Result<LogPlace, ImageError> {
         if file.read_at(offset, &mut bytes).is_err() || !is_signed(&bytes, b"head") {
             continue;
         }
-        let sequence = le64::<8, HEADER_BYTES>(&bytes);
+        let sequence = le::<u64, 8, HEADER_BYTES>(&bytes);
         if best.is_some_and(|(other, _)| other >= sequence) {
             continue;
         }
-        let version = le16::<66, HEADER_BYTES>(&bytes);
+        let version = le::<u16, 66, HEADER_BYTES>(&bytes);
         if version != 1 {
             return Err(unsupported(format!("version {version} of the format")));
         }
         let place = LogPlace {
-            offset_bytes: le64::<72, HEADER_BYTES>(&bytes),
-            len_bytes: le32::<68, HEADER_BYTES>(&bytes),
-            id: take::<48, 16, HEADER_BYTES>(&bytes),
+            offset_bytes: le::<u64, 72, HEADER_BYTES>(&bytes),
+            len_bytes: le::<u32, 68, HEADER_BYTES>(&bytes),
+            id: le::<[u8; 16], 48, HEADER_BYTES>(&bytes),
         };
         best = Some((sequence, place));
     }
@@ -89,7 +90,7 @@ pub(super) fn is_signed(bytes: &[u8], signature: &[u8; 4]) -> bool {
     let Some((head, rest)) = bytes.split_first_chunk::<8>() else { return false };
     let counted = [&signature[..], &[0; 4]].concat();
     let counted = !crc32c(crc32c(u32::MAX, &counted), rest);
-    head.starts_with(signature) && le32::<4, 8>(head) == counted
+    head.starts_with(signature) && le::<u32, 4, 8>(head) == counted
 }
 
 /// The disk, as the metadata describe it.
@@ -121,8 +122,8 @@ pub(super) fn disk(file: &dyn ReadBlocks) -> Result<Disk, ImageError> {
     };
     let mut parameters = [0; 8];
     read_item(file, items.parameters, "block size", &mut parameters)?;
-    let block_bytes = u64::from(le32::<0, 8>(&parameters));
-    if le32::<4, 8>(&parameters) & 2 != 0 {
+    let block_bytes = u64::from(le::<u32, 0, 8>(&parameters));
+    if le::<u32, 4, 8>(&parameters) & 2 != 0 {
         return Err(unsupported(
             "a parent image (it is a differencing disk); merge it into its parent, or convert it to \
              a raw image",
@@ -171,18 +172,18 @@ fn regions(file: &dyn ReadBlocks) -> Result<(Region, Region), ImageError> {
         .any(|&at| file.read_at(at, &mut bytes).is_ok() && is_signed(&bytes, b"regi"));
     let head = bytes.first_chunk::<16>().filter(|_| good);
     let head = head.ok_or_else(|| damaged("both its tables of regions are damaged"))?;
-    let count = le32::<8, 16>(head) as usize;
+    let count = le::<u32, 8, 16>(head) as usize;
     if count > MOST_ENTRIES {
         return Err(damaged(format!("a table of {count} regions")));
     }
     let (mut table, mut metadata) = (None, None);
     for entry in entries(&bytes, 16, count) {
         let region =
-            Region { offset_bytes: le64::<16, 32>(entry), len_bytes: le32::<24, 32>(entry) };
-        match take::<0, 16, 32>(entry) {
+            Region { offset_bytes: le::<u64, 16, 32>(entry), len_bytes: le::<u32, 24, 32>(entry) };
+        match le::<[u8; 16], 0, 32>(entry) {
             BLOCK_TABLE => table = Some(region),
             METADATA => metadata = Some(region),
-            _ if le32::<28, 32>(entry) & 1 == 0 => {}
+            _ if le::<u32, 28, 32>(entry) & 1 == 0 => {}
             other => {
                 return Err(unsupported(format!(
                     "a region {} that it says is needed",
@@ -215,25 +216,25 @@ fn items(file: &dyn ReadBlocks, metadata: Region) -> Result<Items, ImageError> {
         .map_err(|_| damaged("its metadata lie behind its end"))?;
     let head = bytes.first_chunk::<16>().filter(|head| head.starts_with(b"metadata"));
     let head = head.ok_or_else(|| damaged("its metadata are damaged"))?;
-    let count = usize::from(le16::<10, 16>(head));
+    let count = usize::from(le::<u16, 10, 16>(head));
     if count > MOST_ENTRIES {
         return Err(damaged(format!("{count} items of metadata")));
     }
     let mut items = Items::default();
     for entry in entries(&bytes, 32, count) {
-        let (offset, len_bytes) = (le32::<16, 32>(entry), le32::<20, 32>(entry));
+        let (offset, len_bytes) = (le::<u32, 16, 32>(entry), le::<u32, 20, 32>(entry));
         let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= metadata.len_bytes);
         let offset_bytes = metadata.offset_bytes.checked_add(u64::from(offset));
         let region = offset_bytes
             .filter(|_| is_inside)
             .map(|offset_bytes| Region { offset_bytes, len_bytes });
-        match take::<0, 16, 32>(entry) {
+        match le::<[u8; 16], 0, 32>(entry) {
             FILE_PARAMETERS => items.parameters = region,
             DISK_SIZE => items.disk_size = region,
             LOGICAL_SECTOR => items.logical_sector = region,
             // A parent is told of by the parameters, too.
             DISK_ID | PHYSICAL_SECTOR | PARENT => {}
-            _ if le32::<24, 32>(entry) & 4 == 0 => {}
+            _ if le::<u32, 24, 32>(entry) & 4 == 0 => {}
             other => {
                 return Err(unsupported(format!(
                     "metadata {} that it says are needed",

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::header::{self, LogPlace};
-use crate::image::bytes::{le32, le64, take};
-use crate::image::{Format, ImageError};
+use floe_format::layout::le;
+
+use super::header::{self, LogPlace, damaged, unsupported};
+use crate::image::ImageError;
 use crate::{Overlay, ReadBlocks, WriteBlocks};
 
 /// The log counts in these.
@@ -16,14 +17,6 @@ const MOST_LOG_BYTES: u32 = 16 << 20;
 const MOST_ZERO_BYTES: u64 = 64 << 20;
 const ENTRY_HEADER_BYTES: usize = 64;
 const DESCRIPTOR_BYTES: usize = 32;
-
-fn damaged(what: impl Into<String>) -> ImageError {
-    ImageError::Damaged { format: Format::Vhdx, what: what.into() }
-}
-
-fn unsupported(what: impl Into<String>) -> ImageError {
-    ImageError::Unsupported { format: Format::Vhdx, what: what.into() }
-}
 
 /// What an entry does to the file.
 #[derive(Clone, Debug)]
@@ -143,10 +136,10 @@ fn run(good: &BTreeMap<usize, Entry>, start: usize, log_sectors: usize) -> Vec<u
 /// The entry that begins with sector `at`, if there is a good one.
 fn entry(log: &[[u8; SECTOR_BYTES]], at: usize, id: &[u8; 16]) -> Option<Entry> {
     let head: &[u8; ENTRY_HEADER_BYTES] = log.get(at)?.first_chunk()?;
-    if !head.starts_with(b"loge") || take::<32, 16, 64>(head) != *id {
+    if !head.starts_with(b"loge") || le::<[u8; 16], 32, 64>(head) != *id {
         return None;
     }
-    let len = le32::<8, 64>(head) as usize;
+    let len = le::<u32, 8, 64>(head) as usize;
     let sectors = len / SECTOR_BYTES;
     if !len.is_multiple_of(SECTOR_BYTES) || sectors == 0 || sectors > log.len() {
         return None;
@@ -155,8 +148,8 @@ fn entry(log: &[[u8; SECTOR_BYTES]], at: usize, id: &[u8; 16]) -> Option<Entry> 
     if !header::is_signed(&bytes, b"loge") {
         return None;
     }
-    let sequence = le64::<16, 64>(head);
-    let count = le32::<24, 64>(head) as usize;
+    let sequence = le::<u64, 16, 64>(head);
+    let count = le::<u32, 24, 64>(head) as usize;
     let described = ENTRY_HEADER_BYTES.checked_add(count.checked_mul(DESCRIPTOR_BYTES)?)?;
     let descriptors = bytes.get(ENTRY_HEADER_BYTES..described)?.as_chunks::<DESCRIPTOR_BYTES>().0;
     let mut data = bytes.get(described.next_multiple_of(SECTOR_BYTES)..)?.chunks(SECTOR_BYTES);
@@ -165,8 +158,8 @@ fn entry(log: &[[u8; SECTOR_BYTES]], at: usize, id: &[u8; 16]) -> Option<Entry> 
     Some(Entry {
         sequence,
         sectors,
-        tail: le32::<12, 64>(head) as usize,
-        flushed_bytes: le64::<48, 64>(head),
+        tail: le::<u32, 12, 64>(head) as usize,
+        flushed_bytes: le::<u64, 48, 64>(head),
         changes: changes?,
     })
 }
@@ -176,15 +169,16 @@ fn change<'a>(
     sequence: u64,
     data: &mut impl Iterator<Item = &'a [u8]>,
 ) -> Option<Change> {
-    let offset_bytes = le64::<16, 32>(descriptor);
-    if le64::<24, 32>(descriptor) != sequence || !offset_bytes.is_multiple_of(4096) {
+    let offset_bytes = le::<u64, 16, 32>(descriptor);
+    if le::<u64, 24, 32>(descriptor) != sequence || !offset_bytes.is_multiple_of(4096) {
         return None;
     }
-    match &take::<0, 4, 32>(descriptor) {
-        b"zero" => Some(Change::Zero { offset_bytes, len_bytes: le64::<8, 32>(descriptor) }),
+    match &le::<[u8; 4], 0, 32>(descriptor) {
+        b"zero" => Some(Change::Zero { offset_bytes, len_bytes: le::<u64, 8, 32>(descriptor) }),
         b"desc" => {
             let stored: &[u8; SECTOR_BYTES] = data.next()?.first_chunk()?;
-            let (high, low) = (le32::<4, SECTOR_BYTES>(stored), le32::<4092, SECTOR_BYTES>(stored));
+            let (high, low) =
+                (le::<u32, 4, SECTOR_BYTES>(stored), le::<u32, 4092, SECTOR_BYTES>(stored));
             let written = u64::from(high) << 32 | u64::from(low);
             if !stored.starts_with(b"data") || written != sequence {
                 return None;
