@@ -452,6 +452,12 @@ mod tests {
         let second = crate::WritableFile::open_exclusive(Path::new(&held.device));
         assert!(matches!(second, Err(OpenError::Busy { .. })));
         drop(claim);
-        assert_eq!(uses_of(Path::new(&held.device)).unwrap(), []);
+        // A program that another test of this process is just starting holds a copy of the claim until
+        // it runs.
+        let free = || uses_of(Path::new(&held.device)).unwrap().is_empty();
+        assert!((0..500).any(|_| free() || {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            false
+        }));
     }
 }
