@@ -5,7 +5,7 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::superblock::{
-    FLAG_SIGNED_HASH, FLAG_TEST_FS, FLAG_UNSIGNED_HASH, OS_HURD, STATE_ERROR, STATE_VALID,
+    FLAG_SIGNED_HASH, FLAG_TEST_FS, FLAG_UNSIGNED_HASH, OS_HURD, STATE_ERROR, STATE_VALID, seconds,
 };
 use floe_format::features::{Compat, Incompat, RoCompat};
 
@@ -82,7 +82,6 @@ fn check_extra_isize(volume: &Volume<'_>, found: &mut Findings) {
 
 fn check_times(volume: &Volume<'_>, found: &mut Findings) {
     let superblock = &volume.superblock;
-    let seconds = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
     let now = u64::try_from(volume.now_seconds).unwrap_or(0);
     let late = now.saturating_add(CLOCK_SKEW_SECONDS);
     let stored = seconds(superblock.mtime, superblock.mtime_hi);
@@ -128,7 +127,6 @@ fn check_state(volume: &Volume<'_>, found: &mut Findings) {
         found.push(Problem::NotCleanlyUnmounted { state });
     }
     if superblock.error_count != 0 {
-        let seconds = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
         found.push(Problem::KernelRecordedErrors {
             count: superblock.error_count,
             first_time: seconds(superblock.first_error_time, superblock.first_error_time_hi),

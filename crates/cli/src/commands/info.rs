@@ -7,7 +7,7 @@ use floe_check::report::calendar::date;
 use floe_check::report::human::{grouped, size};
 use floe_format::ext::inode::Inode;
 use floe_format::ext::jbd2::JournalSuperblock;
-use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock};
+use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock, seconds};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
@@ -99,13 +99,12 @@ fn state(superblock: &Superblock) -> Sheet {
     }
     sheet.field("state", words.join(", "));
     sheet.field("mounts since check", superblock.mnt_count);
-    let wide = |low: u32, high: u8| u64::from(low) | u64::from(high) << 32;
-    sheet.field("made", time(wide(superblock.mkfs_time, superblock.mkfs_time_hi)));
-    sheet.field("last mount", time(wide(superblock.mtime, superblock.mtime_hi)));
-    sheet.field("last write", time(wide(superblock.wtime, superblock.wtime_hi)));
-    sheet.field("last check", time(wide(superblock.lastcheck, superblock.lastcheck_hi)));
+    sheet.field("made", time(seconds(superblock.mkfs_time, superblock.mkfs_time_hi)));
+    sheet.field("last mount", time(seconds(superblock.mtime, superblock.mtime_hi)));
+    sheet.field("last write", time(seconds(superblock.wtime, superblock.wtime_hi)));
+    sheet.field("last check", time(seconds(superblock.lastcheck, superblock.lastcheck_hi)));
     if superblock.error_count > 0 {
-        let last = wide(superblock.last_error_time, superblock.last_error_time_hi);
+        let last = seconds(superblock.last_error_time, superblock.last_error_time_hi);
         let (count, last) = (superblock.error_count, time(last));
         let function = text(&superblock.last_error_func);
         sheet.remark(format!("Linux recorded {count} errors, the last {last} in {function}"));

@@ -311,6 +311,11 @@ impl Superblock {
     }
 }
 
+/// A time of the superblock, in seconds since 1970: its low 32 bits, and the byte above.
+pub const fn seconds(low: u32, high: u8) -> u64 {
+    (low as u64) | (high as u64) << 32
+}
+
 /// A UUID in its usual form: 8-4-4-4-12 hexadecimal digits.
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
