@@ -103,7 +103,7 @@ pub struct Buffers {
     /// One extent node or indirect block for each level of a tree.
     pub nodes: Vec<Vec<u8>>,
     /// Which bytes of an attribute area are taken.
-    pub(crate) region: checks::xattrs::Region,
+    pub region: checks::xattrs::Region,
     /// Anything else of one block.
     pub block: Vec<u8>,
     /// Blocks of plain inodes that are not claimed yet: the next ones are often adjacent.
@@ -219,7 +219,7 @@ fn scan_part(
             return;
         };
         if let (Some(rules), Ok(raw)) = (plain, raw.try_into())
-            && let Some(inode) = rules.judge(number, raw)
+            && let Some(inode) = rules.judge(number, raw, &mut evidence.buffers.region)
         {
             any = true;
             rows.facts[at as usize] = inode.facts();

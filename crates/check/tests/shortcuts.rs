@@ -6,11 +6,13 @@
 
 use floe_blockdev::FileDevice;
 use floe_check::checks::plain_inodes::PlainInodes;
+use floe_check::checks::xattrs::Region;
 use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::{CheckOptions, Examination, JournalUse, examine};
 use floe_format::InodeNr;
 use floe_format::ext::inode::write_checksum;
+use floe_format::ext::inode256::Inode256;
 use floe_format::features::RoCompat;
 use floe_testkit::rng::Rng;
 use floe_testkit::volume::Volume;
@@ -90,10 +92,16 @@ fn most_inodes_are_plain() {
     let used = disk.used_inodes().unwrap();
     let plain = used.iter().filter(|&&inode| {
         let bytes = disk.inode_bytes(inode).unwrap();
-        rules.judge(inode, bytes.first_chunk().unwrap()).is_some()
+        rules.judge(inode, bytes.first_chunk().unwrap(), &mut Region::default()).is_some()
     });
-    let (plain, files) = (plain.count(), found.report.totals.by_type[1] as usize);
-    assert!(plain * 2 > files && files > 40, "{plain} of {files}");
+    let plain: Vec<_> = plain.collect();
+    let files = found.report.totals.by_type[1] as usize;
+    assert!(plain.len() * 2 > files && files > 40, "{} of {files}", plain.len());
+    let with_attributes = plain.iter().filter(|&&&inode| {
+        let bytes = disk.inode_bytes(inode).unwrap();
+        Inode256::new(bytes.first_chunk().unwrap()).has_xattrs()
+    });
+    assert!(with_attributes.count() > 0);
 }
 
 /// Each of the words of an inode set to values that are near to what is allowed, with the right
@@ -104,7 +112,13 @@ fn inodes_with_one_changed_word_leave_the_same() {
         eprintln!("skipped: {reason}");
         return;
     }
-    let profile = Profile::by_name("ext4-1k").unwrap();
+    // Quota counts what each owner uses.
+    for profile in ["ext4-1k", "quota"] {
+        change_words(Profile::by_name(profile).unwrap());
+    }
+}
+
+fn change_words(profile: Profile) {
     let base = build::base(profile).unwrap();
     let mut rng = Rng::new(1);
     let of_base = Volume::open(&base).unwrap();
@@ -113,7 +127,7 @@ fn inodes_with_one_changed_word_leave_the_same() {
     let seed = of_base.superblock.seed();
     let with_checksums = of_base.geometry.features.ro_compat.contains(RoCompat::METADATA_CSUM);
     assert!(with_checksums && of_base.geometry.inode_size == 256);
-    for round in 0..rounds(200) {
+    for round in 0..rounds(150) {
         let image = base.copy().unwrap();
         let volume = Volume::open(&image).unwrap();
         // A word of each of a few inodes: the damage of one does not hide that of another.
@@ -121,8 +135,9 @@ fn inodes_with_one_changed_word_leave_the_same() {
         for _ in 0..4 {
             let inode = used[rng.below(used.len() as u64) as usize];
             let mut bytes = volume.inode_bytes(inode).unwrap();
-            // Round after round through the words that have a meaning.
-            let at = if rng.chance(2) { round % 44 * 4 } else { rng.below(40) as usize * 4 };
+            // Round after round through the words that have a meaning in every inode; the attributes of
+            // some reach to the end.
+            let at = if rng.chance(2) { round % 44 * 4 } else { rng.below(64) as usize * 4 };
             let word = &mut bytes[at..at + 4];
             let old = u32::from_le_bytes(word.try_into().unwrap());
             let new = match rng.below(7) {

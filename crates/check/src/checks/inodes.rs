@@ -338,9 +338,7 @@ fn add_usage(cx: &InodeCx<'_>, clusters: u64, ea_inodes: u64, evidence: &mut Ino
     } else {
         0
     };
-    for (kind, id) in [cx.inode.uid(), cx.inode.gid(), project].into_iter().enumerate() {
-        evidence.quota.add(kind, id, usage);
-    }
+    evidence.quota.add_to([cx.inode.uid(), cx.inode.gid(), project], usage);
 }
 
 /// What all inodes together prove about the superblock.

@@ -1,5 +1,5 @@
-//! The plain case: a file or directory of a few extents in its inode, without attributes, in the way
-//! that nearly all are. It is judged in one go, and what it leaves is noted without the general path.
+//! The plain case: a file or directory of a few extents in its inode, with no attributes but in the
+//! inode, in the way that nearly all are. It is judged in one go, and what it leaves is noted without the general path.
 //! Reads: the inode.  Keeps: claims, directory runs, totals; the caller keeps type and links.
 //! Emits: nothing. An inode that is not plain in every way that is tested here may be sound or not:
 //! `checks/inodes.rs` says. A plain one leaves exactly what it would leave there
@@ -9,14 +9,15 @@ use floe_format::ext::extent::{Extent, ExtentNode, MAX_INIT_LEN};
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::inode256::Inode256;
 use floe_format::ext::superblock::OS_LINUX;
-use floe_format::ext::xattr;
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockRun, InodeNr};
 
 use super::inode_times;
 use super::mapping::last_dir_block;
+use super::xattrs::{self, Region};
 use crate::evidence::dirs::{DirFlags, DirInfo, DirRun};
 use crate::evidence::inode_facts::Facts;
+use crate::evidence::quota_usage::Usage;
 use crate::inode_pass::InodeEvidence;
 use crate::volume::Volume;
 
@@ -50,6 +51,10 @@ pub struct PlainInodes<'v> {
     /// First block that a file may have; blocks from `blocks_end` on are outside.
     blocks_start: u64,
     blocks_end: u64,
+    /// Whether it is counted what each owner uses.
+    with_quota: bool,
+    /// Whether projects are such owners.
+    with_projects: bool,
     /// Inodes above the reserved ones that have a role.
     with_role: [u32; 2],
 }
@@ -73,7 +78,6 @@ impl<'v> PlainInodes<'v> {
             && geometry.inode_size == 256
             && geometry.cluster_bits == 0
             && volume.has_incompat(Incompat::EXTENTS)
-            && !volume.has_ro_compat(RoCompat::QUOTA)
             && sb.creator_os == OS_LINUX
             && volume.orphans.is_empty();
         let indexed = volume.has_compat(Compat::DIR_INDEX);
@@ -88,13 +92,20 @@ impl<'v> PlainInodes<'v> {
             // Block 0 is nobody's, whatever the first data block.
             blocks_start: geometry.first_data_block.0.max(1),
             blocks_end: geometry.blocks_count,
+            with_quota: volume.has_ro_compat(RoCompat::QUOTA),
+            with_projects: volume.has_ro_compat(RoCompat::PROJECT),
             with_role: [sb.orphan_file_inum, sb.prj_quota_inum],
         })
     }
 
-    /// The inode, if it is plain.
+    /// The inode, if it is plain. `region` is room to work in.
     #[inline]
-    pub fn judge<'a>(&self, number: InodeNr, raw: &'a [u8; 256]) -> Option<PlainInode<'a>> {
+    pub fn judge<'a>(
+        &self,
+        number: InodeNr,
+        raw: &'a [u8; 256],
+        region: &mut Region,
+    ) -> Option<PlainInode<'a>> {
         let inode = Inode256::new(raw);
         let file_type = FileType::of_mode(inode.mode())?;
         let is_dir = file_type == FileType::Directory;
@@ -108,7 +119,6 @@ impl<'v> PlainInodes<'v> {
             && inode.rarely_set() == 0
             && inode.size_lo() < 1 << 31
             && matches!(inode.extra_isize(), 28 | 32)
-            && inode.word_behind_extra() != xattr::MAGIC
             && !inode.extra_times().into_iter().any(inode_times::is_doubtful)
             && !self.volume.geometry.is_reserved(number)
             && !self.with_role.contains(&number.0);
@@ -117,7 +127,8 @@ impl<'v> PlainInodes<'v> {
         }
         let (blocks, fragments) = self.judge_extents(&inode, is_dir)?;
         let sound = u64::from(inode.blocks_lo()) == blocks * self.sectors_per_block
-            && (!self.with_checksums || inode.checksum_ok(self.volume.seed, number));
+            && (!self.with_checksums || inode.checksum_ok(self.volume.seed, number))
+            && (!inode.has_xattrs() || xattrs::are_plain(number, inode.xattr_area(), region));
         sound.then_some(PlainInode { inode, number, file_type, blocks, fragments })
     }
 
@@ -186,6 +197,13 @@ impl PlainInode<'_> {
         totals.by_type[self.file_type as usize] += 1;
         totals.blocks_mapped += self.blocks;
         totals.add_fragments(self.fragments, self.blocks, &rules.volume.geometry);
+        if rules.with_quota {
+            let [user, group] = self.inode.owners();
+            let counts_project = rules.with_projects && self.inode.extra_isize() >= 32;
+            let project = if counts_project { self.inode.projid() } else { 0 };
+            let space_bytes = self.blocks << rules.block_bits;
+            evidence.quota.add_to([user, group, project], Usage { space_bytes, inodes: 1 });
+        }
         let Some(root) = ExtentNode::new(self.inode.block()) else { return };
         for at in 0..root.header().entries {
             let extent = root.extent(at);

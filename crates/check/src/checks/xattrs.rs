@@ -23,7 +23,8 @@ use crate::inode_pass::{InodeCx, InodeEvidence};
 use crate::problem::{Problem, Sink};
 
 pub use blocks::check_blocks;
-pub(crate) use region::Region;
+pub(crate) use in_inode::are_plain;
+pub use region::Region;
 
 /// Evidence about attributes that needs other objects.
 #[derive(Clone, Debug, Default)]

@@ -29,6 +29,14 @@ pub struct QuotaUsage {
 }
 
 impl QuotaUsage {
+    /// Adds the use of one inode to its user, group and project.
+    #[inline]
+    pub fn add_to(&mut self, owners: [u32; 3], usage: Usage) {
+        for (kind, id) in owners.into_iter().enumerate() {
+            self.add(kind, id, usage);
+        }
+    }
+
     /// Adds the use of one inode to an id.
     #[inline]
     pub fn add(&mut self, kind: usize, id: u32, usage: Usage) {

@@ -95,11 +95,32 @@ impl<'a> Inode256<'a> {
         ]
     }
 
-    /// The word behind the extra fields, where attributes have their magic; 0 past the end.
+    /// Owner and group.
     #[inline]
-    pub fn word_behind_extra(&self) -> u32 {
-        let at = 128 + usize::from(self.extra_isize());
-        crate::layout::le32_at(self.raw, at).unwrap_or(0)
+    pub fn owners(&self) -> [u32; 2] {
+        let wide = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+        [
+            wide(le::<u16, 0x02, 256>(self.raw), le::<u16, 0x78, 256>(self.raw)),
+            wide(le::<u16, 0x18, 256>(self.raw), le::<u16, 0x7a, 256>(self.raw)),
+        ]
+    }
+
+    /// `i_projid`. With less than 32 bytes of extra fields it is something else.
+    #[inline]
+    pub fn projid(&self) -> u32 {
+        le::<u32, 0x9c, 256>(self.raw)
+    }
+
+    /// What lies behind the extra fields, where attributes may be; empty if they pass the end.
+    #[inline]
+    pub fn xattr_area(&self) -> &'a [u8] {
+        self.raw.get(128 + usize::from(self.extra_isize())..).unwrap_or(&[])
+    }
+
+    /// Whether attributes lie behind the extra fields.
+    #[inline]
+    pub fn has_xattrs(&self) -> bool {
+        self.xattr_area().first_chunk() == Some(&super::xattr::MAGIC.to_le_bytes())
     }
 
     /// Whether the checksum fits, both halves of it: there must be 4 bytes of extra fields.
@@ -144,8 +165,9 @@ mod tests {
             let extra = &other.extra;
             prop_assert_eq!(one.extra_isize(), extra.extra_isize);
             prop_assert_eq!(one.extra_times(), [extra.ctime_extra, extra.mtime_extra, extra.atime_extra, extra.crtime_extra]);
-            let word = other.xattr_area().first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
-            prop_assert_eq!(one.word_behind_extra(), word);
+            prop_assert_eq!(one.xattr_area(), other.xattr_area());
+            prop_assert_eq!(one.owners(), [other.uid(), other.gid()]);
+            prop_assert_eq!(one.projid(), extra.projid);
             let rarely = [base.dtime, base.file_acl_lo, base.size_high, base.faddr, base.blocks_high.into(), base.file_acl_high.into()];
             prop_assert_eq!(one.rarely_set() == 0, rarely == [0; 6]);
             prop_assert_eq!(one.checksum_ok(seed, number), other.checksum_ok(seed, number));

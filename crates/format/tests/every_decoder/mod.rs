@@ -129,7 +129,8 @@ fn inodes(bytes: &[u8]) {
         let inode = Inode256::new(raw);
         let _ = (inode.mode(), inode.size_lo(), inode.links_count(), inode.blocks_lo());
         let _ = (inode.flags(), inode.generation(), inode.rarely_set(), inode.extra_times());
-        let _ = (inode.word_behind_extra(), inode.checksum_ok(Seed(3), InodeNr(12)));
+        let _ = (inode.has_xattrs(), inode.owners(), inode.projid());
+        let _ = (inode.xattr_area(), inode.checksum_ok(Seed(3), InodeNr(12)));
         extent_node(inode.block());
     }
     for size in [128, 160, 256, 1024, 4096] {

@@ -2,7 +2,7 @@
 
 /// Bytes of an area, each taken at most once.
 #[derive(Debug, Default)]
-pub(crate) struct Region {
+pub struct Region {
     words: Vec<u64>,
     len: usize,
 }
