@@ -2,7 +2,7 @@
 
 mod spill;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -52,6 +52,8 @@ struct Store {
     held_bytes: u64,
     budget_bytes: u64,
     spill: Spill,
+    /// Pages that were changed, while somebody wants to know: see [`Overlay::watch`].
+    changed: Option<BTreeSet<u64>>,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,13 @@ struct Part {
 }
 
 impl Store {
+    /// Notes that a page reads differently from now on, or may.
+    fn note(&mut self, page: u64) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(page);
+        }
+    }
+
     /// Stores a page in place of what is there; on failure that stays.
     fn put_bytes(&mut self, page: u64, bytes: Box<[u8]>) -> io::Result<()> {
         let old_bytes = match self.pages.get(&page) {
@@ -119,6 +128,7 @@ impl<D: ReadBlocks> Overlay<D> {
             held_bytes: 0,
             budget_bytes: options.budget_bytes,
             spill: Spill::new(page_bytes, options.folder),
+            changed: None,
         };
         let (staged, store) = (AtomicUsize::new(0), RwLock::new(store));
         Self { base, page_bytes, size_bytes, staged, store }
@@ -186,6 +196,7 @@ impl<D: ReadBlocks> Overlay<D> {
         within(self.size_bytes, offset_bytes, len)?;
         within(self.size_bytes, source_bytes, len)?;
         let mut store = self.write_store();
+        store.note(page);
         store.put_copy(page, source_bytes);
         self.staged.store(store.pages.len(), Ordering::Release);
         Ok(())
@@ -217,10 +228,23 @@ impl<D: ReadBlocks> Overlay<D> {
         Ok(())
     }
 
+    /// From now on pages that are changed are noted, until [`Overlay::take_changed`].
+    pub fn watch(&self) {
+        self.write_store().changed = Some(BTreeSet::new());
+    }
+
+    /// Bytes of the device at which each page starts that was changed, or may have been, since
+    /// [`Overlay::watch`]: ascending. `None` if nobody asked to note them. No more are noted.
+    pub fn take_changed(&self) -> Option<Vec<u64>> {
+        let changed = self.write_store().changed.take()?;
+        Some(changed.into_iter().map(|page| page * self.page_bytes).collect())
+    }
+
     /// Drops all edits.
     pub fn clear(&self) {
         let mut store = self.write_store();
-        store.pages.clear();
+        let dropped = std::mem::take(&mut store.pages);
+        dropped.keys().for_each(|page| store.note(*page));
         store.spill.clear();
         store.held_bytes = 0;
         self.staged.store(0, Ordering::Release);
@@ -354,6 +378,7 @@ impl<D: ReadBlocks> WriteBlocks for Overlay<D> {
         for part in self.parts(offset_bytes, from.len()) {
             let (bytes, behind) = rest.split_at(part.len);
             rest = behind;
+            store.note(part.page);
             written = self.write_part(&mut store, &part, bytes);
             if written.is_err() {
                 break;
@@ -527,6 +552,25 @@ mod tests {
         assert_eq!(overlay.held_bytes(), (1024, 1024));
         overlay.clear();
         assert_eq!(overlay.held_bytes(), (0, 0));
+    }
+
+    #[test]
+    fn pages_that_change_are_noted_while_somebody_watches() {
+        let overlay = Overlay::new(MemDevice::new(vec![1; 16 << 10]), 1024);
+        overlay.write_at(0, &[2; 10]).unwrap();
+        assert_eq!(overlay.take_changed(), None);
+        overlay.watch();
+        overlay.write_at(2040, &[3; 20]).unwrap();
+        overlay.write_at(2041, &[3; 2]).unwrap();
+        overlay.stage_copy(8 << 10, 0).unwrap();
+        // Bytes of its own for a page do not change it.
+        overlay.settle(|_| true).unwrap();
+        assert_eq!(overlay.take_changed(), Some(vec![1024, 2048, 8 << 10]));
+        overlay.write_at(0, &[4; 10]).unwrap();
+        assert_eq!(overlay.take_changed(), None);
+        overlay.watch();
+        overlay.clear();
+        assert_eq!(overlay.take_changed(), Some(vec![0, 1024, 2048, 8 << 10]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The inode pass: every inode table, in parallel; what an inode alone can prove is checked at once,
 //! the rest is kept as evidence.
 
-use floe_exec::{Accumulator, Pool};
+use floe_exec::{Accumulator, Pool, append};
 use floe_format::ext::inode::Inode;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
@@ -36,6 +36,8 @@ pub struct InodeEvidence {
     pub policies: crate::evidence::policies::Policies,
     /// Files by kind, and what the superblock must announce.
     pub totals: Totals,
+    /// Blocks that were looked into although the inode does not claim them.
+    pub looked_into: Vec<(InodeNr, BlockNr)>,
     /// Sums of what is not kept object by object. (Those of claims are in [`Self::claims`].)
     pub sums: PartialSums,
     /// Buffers that live as long as the worker.
@@ -52,6 +54,7 @@ impl Accumulator for InodeEvidence {
         self.quota.merge(other.quota);
         self.policies.merge(other.policies);
         self.totals.merge(other.totals);
+        append(&mut self.looked_into, other.looked_into);
         self.sums.merge(other.sums);
     }
 }
@@ -81,6 +84,19 @@ impl Totals {
         self.fragments += fragments;
         let fits = blocks < u64::from(geometry.blocks_per_group);
         self.fragmented += u64::from(fragments > 1 && fits);
+    }
+}
+
+impl Totals {
+    /// Takes back the counts of some inodes, which were added before.
+    pub fn take_back(&mut self, other: &Self) {
+        let less = |mine: &mut u64, theirs: u64| *mine = mine.saturating_sub(theirs);
+        less(&mut self.inodes_used, other.inodes_used);
+        self.by_type.iter_mut().zip(other.by_type).for_each(|(mine, theirs)| less(mine, theirs));
+        less(&mut self.blocks_mapped, other.blocks_mapped);
+        less(&mut self.large_files, other.large_files);
+        less(&mut self.fragments, other.fragments);
+        less(&mut self.fragmented, other.fragmented);
     }
 }
 

@@ -21,12 +21,13 @@ pub mod reader;
 pub mod recovery;
 pub mod refine;
 pub mod report;
+pub mod rescan;
 pub mod volume;
 pub mod work;
 
 pub use error::CheckError;
 pub use options::{Accounting, CheckOptions, JournalUse};
-pub use pipeline::{Examination, check, examine};
+pub use pipeline::{Examination, check, examine, examine_again};
 pub use problem::Problem;
 pub use reader::Reader;
 pub use report::Report;

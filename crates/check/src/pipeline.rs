@@ -26,6 +26,7 @@ use crate::problem::{Findings, Problem};
 use crate::recovery;
 use crate::refine::{self, Known, Refined};
 use crate::report::{JournalState, PhaseTime, Report, in_order, inodes_of};
+use crate::rescan::{Earlier, Kept};
 use crate::volume::Volume;
 use crate::work;
 
@@ -101,13 +102,27 @@ pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Repo
         Some(overlay) => {
             // What was found before recovery is gone after it, or is found again.
             let opened = open(&overlay, options)?;
-            let examination =
-                passes(&overlay, opened, recovery.state, recovery.found, options, clock)?;
+            let examination = passes(
+                &overlay,
+                opened,
+                recovery.state,
+                recovery.found,
+                options,
+                Start::Check,
+                clock,
+            )?;
             Ok(examination.report)
         }
         None => {
-            let examination =
-                passes(device, opened, recovery.state, recovery.found, options, clock)?;
+            let examination = passes(
+                device,
+                opened,
+                recovery.state,
+                recovery.found,
+                options,
+                Start::Check,
+                clock,
+            )?;
             Ok(examination.report)
         }
     }
@@ -135,6 +150,11 @@ pub struct Examination<'d> {
     pub attributes: AttributeEvidence,
     /// Space and inodes used by each user, group and project.
     pub quota: QuotaUsage,
+    /// How many parts of inode tables were read, if the rest was taken over from an earlier examination;
+    /// `None` if everything was looked at.
+    pub rescanned_parts: Option<u32>,
+    /// What a later examination can take over.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// Checks a file system whose journal was looked at before: what recovery would replay is in place
@@ -148,10 +168,33 @@ pub fn examine<'d>(
     found: Findings,
     options: &CheckOptions<'_>,
 ) -> Result<Examination<'d>, CheckError> {
+    examine_again(device, opened, found, options, None)
+}
+
+/// As [`examine`]; of inodes that were not edited since an `earlier` examination, what it found is taken
+/// over where that is certain to be the same: [`Examination::rescanned_parts`] tells.
+///
+/// # Errors
+/// As [`check`].
+pub fn examine_again<'d>(
+    device: &'d dyn ReadBlocks,
+    opened: Opened,
+    found: Findings,
+    options: &CheckOptions<'_>,
+    earlier: Option<Box<Earlier>>,
+) -> Result<Examination<'d>, CheckError> {
     // A repair needs to know who claims what.
     let exact = CheckOptions { accounting: Accounting::Exact, ..*options };
     let clock = Clock::start(work::FIRST_OF_ROUND, options);
-    passes(device, opened, JournalState::Clean, found, &exact, clock)
+    passes(device, opened, JournalState::Clean, found, &exact, Start::Repair(earlier), clock)
+}
+
+/// What an examination begins with.
+enum Start {
+    /// Nothing, and nothing is kept for another one.
+    Check,
+    /// Perhaps what an earlier one kept.
+    Repair(Option<Box<Earlier>>),
 }
 
 fn passes<'d>(
@@ -160,6 +203,7 @@ fn passes<'d>(
     journal: JournalState,
     found: Findings,
     options: &CheckOptions<'_>,
+    start: Start,
     mut clock: Clock<'_>,
 ) -> Result<Examination<'d>, CheckError> {
     let mut found = found;
@@ -181,7 +225,7 @@ fn passes<'d>(
         volume.scope = of_reserved(&volume);
         volume.claim_scope = volume.scope.clone();
     }
-    let scan = scan(&mut volume, &pool, found, &mut clock);
+    let scan = scan(&mut volume, &pool, found, start, &mut clock);
     Ok(scan.into_examination(volume, journal, clock))
 }
 
@@ -207,6 +251,8 @@ struct Scan {
     clusters_used: u64,
     paths: BTreeMap<InodeNr, Vec<u8>>,
     rescanned_groups: Option<u32>,
+    rescanned_parts: Option<u32>,
+    kept: Option<Kept>,
 }
 
 impl Scan {
@@ -239,14 +285,24 @@ impl Scan {
             entries: self.entries,
             attributes: self.attributes,
             quota: self.quota,
+            rescanned_parts: self.rescanned_parts,
+            kept: self.kept,
         }
     }
 }
 
 /// Scans inodes, directories and bitmaps; evidence is kept of the groups of `volume.scope`, and of those
 /// that sums do not prove, which are in it from then on.
-fn scan(volume: &mut Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut Clock<'_>) -> Scan {
-    let mut inodes = inode_pass::run(volume, pool);
+fn scan(
+    volume: &mut Volume<'_>,
+    pool: &Pool,
+    mut found: Findings,
+    start: Start,
+    clock: &mut Clock<'_>,
+) -> Scan {
+    let keeps = matches!(start, Start::Repair(_));
+    let (mut inodes, rescanned_parts) = scan_inodes(volume, pool, start);
+    let kept = if keeps { Kept::of(volume, &inodes) } else { None };
     checks::xattrs::check_blocks(volume, &mut inodes, pool);
     found.merge(std::mem::take(&mut inodes.found));
     // Room for reading is not kept: other passes have their own.
@@ -316,6 +372,21 @@ fn scan(volume: &mut Volume<'_>, pool: &Pool, mut found: Findings, clock: &mut C
         clusters_used,
         paths,
         rescanned_groups,
+        rescanned_parts,
+        kept,
+    }
+}
+
+/// Scans all inodes, or those whose edits an earlier examination has not seen; the number of parts of
+/// tables is told in that case.
+fn scan_inodes(volume: &Volume<'_>, pool: &Pool, start: Start) -> (InodeEvidence, Option<u32>) {
+    let carried_over = match start {
+        Start::Repair(Some(earlier)) => earlier.carry_over(volume),
+        Start::Repair(None) | Start::Check => None,
+    };
+    match carried_over.and_then(|carried_over| carried_over.complete(volume, pool)) {
+        Some((inodes, parts)) => (inodes, Some(parts)),
+        None => (inode_pass::run(volume, pool), None),
     }
 }
 

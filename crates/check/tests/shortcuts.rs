@@ -9,14 +9,17 @@ use floe_check::checks::plain_inodes::PlainInodes;
 use floe_check::checks::xattrs::Region;
 use floe_check::open::open;
 use floe_check::problem::Findings;
-use floe_check::{CheckOptions, Examination, JournalUse, examine};
-use floe_format::InodeNr;
+use floe_check::{CheckOptions, JournalUse, examine};
 use floe_format::ext::inode::write_checksum;
 use floe_format::ext::inode256::Inode256;
 use floe_format::features::RoCompat;
 use floe_testkit::rng::Rng;
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, build, damage, tool};
+
+mod examined;
+
+use examined::describe;
 
 /// All that an examination leaves, as text.
 fn leaves(image: &Image, shortcuts: bool) -> String {
@@ -27,31 +30,9 @@ fn leaves(image: &Image, shortcuts: bool) -> String {
         Err(error) => return error.to_string(),
     };
     match examine(&device, opened, Findings::default(), &options) {
-        Ok(examination) => describe(examination),
+        Ok(examination) => describe(&examination),
         Err(error) => error.to_string(),
     }
-}
-
-fn describe(mut of: Examination<'_>) -> String {
-    of.entries.named.sort_unstable();
-    of.entries.dotdots.sort_unstable();
-    of.entries.htree.leaves.sort_unstable();
-    let inodes = 1..=of.volume.geometry.inodes_count;
-    let facts: Vec<_> = inodes
-        .map(InodeNr)
-        .map(|inode| (of.facts.get(inode), of.facts.links(inode), of.entries.links.get(inode)))
-        .collect();
-    format!(
-        "{:#?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
-        of.report.found,
-        of.report.totals,
-        (of.claims.used().runs(), of.claims.shared().runs()),
-        of.dirs,
-        (of.entries.named, of.entries.dotdots, of.entries.htree, of.entries.lost_found),
-        of.entries.entries,
-        [0, 1, 2].map(|kind| of.quota.of_kind(kind)),
-        facts,
-    )
 }
 
 /// How often a random test is repeated: `FLOE_SHORTCUT_ROUNDS`, for a longer run by hand.

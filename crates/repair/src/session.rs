@@ -11,7 +11,7 @@ use floe_check::open::{Opened, open};
 use floe_check::problem::{Findings, Weight};
 use floe_check::report::{JournalState, in_order};
 use floe_check::{
-    CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine, recovery,
+    CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine_again, recovery,
 };
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
@@ -26,11 +26,13 @@ use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Policy, Sharing};
 use crate::stage::Stage;
 
+mod again;
 mod blind;
 mod decide;
 mod order;
 mod settle;
 
+use again::Again;
 use blind::Blind;
 use order::{
     first_phases, in_turn, without_a_lost_journal, without_a_wrong_list, without_hasty_edits,
@@ -61,6 +63,10 @@ pub struct RepairOptions<'a> {
     pub bad_blocks: Option<&'a BadBlocks>,
     /// Whether the clock is right, so that the time of the check may be noted.
     pub clock_believed: bool,
+    /// Between two rounds only inodes near those that were edited are read again, if that is so many of
+    /// a hundred or fewer; 0: always all. What is staged does not depend on it, and the examination that
+    /// finds nothing more to do reads all of them anyway.
+    pub rescan_percent: u32,
 }
 
 /// A change of the list of bad blocks that somebody asks for.
@@ -83,6 +89,7 @@ impl Default for RepairOptions<'_> {
             shared_blocks: SharedBlocks::default(),
             bad_blocks: None,
             clock_believed: true,
+            rescan_percent: 25,
         }
     }
 }
@@ -141,6 +148,9 @@ pub struct Repair<'d> {
     pub journal: JournalState,
     /// Examinations made.
     pub rounds: u32,
+    /// Parts of inode tables that were read in each of those that took over the rest from the one
+    /// before.
+    pub rescans: Vec<u32>,
 }
 
 /// Why a repair could not be planned.
@@ -201,13 +211,24 @@ pub fn repair<'d>(
         session.options.check.external_journal = Some(journal);
     }
     let outcome = session.run()?;
-    let Outcome { before, after, deeds, left, halted, journal, rounds } = outcome;
+    let Outcome { before, after, deeds, left, halted, journal, rounds, rescans } = outcome;
     if halted.is_some() {
         staged.clear();
         staged_journal.iter().for_each(Overlay::clear);
         mark_errors(&staged)?;
     }
-    Ok(Repair { staged, staged_journal, before, after, deeds, left, halted, journal, rounds })
+    Ok(Repair {
+        staged,
+        staged_journal,
+        before,
+        after,
+        deeds,
+        left,
+        halted,
+        journal,
+        rounds,
+        rescans,
+    })
 }
 
 /// What a session ends with, besides the staged blocks.
@@ -219,6 +240,7 @@ struct Outcome {
     halted: Option<Problem>,
     journal: JournalState,
     rounds: u32,
+    rescans: Vec<u32>,
 }
 
 /// A repair under way.
@@ -261,6 +283,8 @@ struct Session<'s> {
     not_done: Vec<(Problem, Reason)>,
     /// The list of bad blocks was changed: bitmaps and counts follow from that.
     listed: bool,
+    /// How the next examination can be a short one.
+    again: Again,
 }
 
 /// What follows an examination.
@@ -302,11 +326,13 @@ impl<'s> Session<'s> {
             blind: Blind::No,
             not_done: Vec::new(),
             listed: false,
+            again: Again::new(options.rescan_percent),
         }
     }
 
     fn run(mut self) -> Result<Outcome, RepairError> {
         let mut before = None;
+        let mut earlier = None;
         loop {
             self.rounds += 1;
             let opened = self.recover()?;
@@ -323,16 +349,19 @@ impl<'s> Session<'s> {
             let recovery_failed =
                 found.0.iter().any(|problem| problem.row().weight > Weight::Remark);
             let staged = self.staged;
-            let examination = match examine(staged, opened, found, &self.options.check) {
+            let check = &self.options.check;
+            let examination = match examine_again(staged, opened, found, check, earlier.take()) {
                 Ok(examination) => examination,
                 Err(CheckError::Fatal { problem }) if self.mend_mmp(&problem)? => continue,
                 Err(error) => return Err(error.into()),
             };
+            self.again.note(&examination);
             let before = before.get_or_insert_with(|| examination.report.clone());
             let next = self.round(&examination, used_backup)?;
             // What recovery found is found once; the verdict is that of a look without it.
             let again = matches!(next, Next::Again) || (recovery_failed && self.rounds == 1);
             if again && self.rounds < MOST_ROUNDS {
+                earlier = self.again.earlier(examination, staged);
                 continue;
             }
             let before = before.clone();
@@ -388,6 +417,7 @@ impl<'s> Session<'s> {
             halted: None,
             journal: self.journal,
             rounds: self.rounds,
+            rescans: Vec::new(),
         }
     }
 
@@ -418,6 +448,11 @@ impl<'s> Session<'s> {
         }
         wanted = without_a_wrong_list(informed(examination, &stage, wanted));
         wanted = without_a_lost_journal(wanted);
+        if wanted.is_empty() && examination.rescanned_parts.is_some() {
+            // That is for a look at everything to say.
+            self.again.prove();
+            return Ok(Next::Again);
+        }
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
             self.journal_dropped = false;
             wanted.insert(Edit::Journal(JournalEdit::Create), None);
@@ -426,7 +461,14 @@ impl<'s> Session<'s> {
             wanted = self.extras(examination).into_iter().map(|edit| (edit, None)).collect();
         }
         let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
-        self.make(examination, first_phases(wanted))?;
+        let more = wanted.len();
+        let edits = without_hasty_edits(in_turn(first_phases(wanted)));
+        if edits.len() == more || self.rounds + 2 >= MOST_ROUNDS {
+            // Nothing waits for another round: what follows may be the proof.
+            self.again.prove();
+        }
+        self.again.look(self.staged, examination, edits.keys(), self.options.check.threads);
+        self.make(examination, edits)?;
         if phase == Phase::Ground {
             // The primary is good from now on.
             self.options.check.superblock = None;
@@ -488,8 +530,7 @@ impl<'s> Session<'s> {
 
     /// Makes the edits of one phase.
     fn make(&mut self, examination: &Examination<'_>, wanted: Wanted) -> Result<(), RepairError> {
-        let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) =
-            without_hasty_edits(in_turn(wanted)).into_iter().unzip();
+        let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) = wanted.into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
         if self.blind > Blind::No {
@@ -585,10 +626,11 @@ impl<'s> Session<'s> {
             .map(|problem| (problem.clone(), self.reason(problem)))
             .chain(self.not_done.iter().cloned())
             .collect();
-        let Self { deeds, halted, journal, rounds, .. } = self;
+        let Self { deeds, halted, journal, rounds, again, .. } = self;
         // Nothing of a repair that halted is used.
         let deeds = if halted.is_some() { Vec::new() } else { deeds };
-        Ok(Outcome { before, after, deeds, left, halted, journal, rounds })
+        let rescans = again.rescans;
+        Ok(Outcome { before, after, deeds, left, halted, journal, rounds, rescans })
     }
 
     fn reason(&self, problem: &Problem) -> Reason {

@@ -214,7 +214,7 @@ fn check_index_flag(cx: &InodeCx<'_>, is_dir: bool, found: &mut Findings) {
 /// been overwritten while the first block still holds a directory.
 fn check_type(cx: &InodeCx<'_>, file_type: Option<FileType>, evidence: &mut InodeEvidence) {
     let (inode, mode) = (cx.number, cx.inode.base.mode);
-    if super::lost_directory::is_really_directory(cx, file_type, &mut evidence.buffers.block) {
+    if super::lost_directory::is_really_directory(cx, file_type, evidence) {
         evidence.found.push(Problem::InodeIsReallyDirectory { inode, mode });
     }
     if file_type.is_none() {

@@ -5,15 +5,15 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::layout::{le16_at, le32_at};
 use floe_format::{BlockNr, InodeNr};
 
-use crate::inode_pass::InodeCx;
+use crate::inode_pass::{InodeCx, InodeEvidence};
 
 /// Whether logical block 0 starts with `.` naming this inode, then `..` (problem
 /// `inode-is-really-directory`). A device with one link and nothing in the last 11 words of its
-/// map is believed.
+/// map is believed. Notes in `evidence` the block that it looks into.
 pub fn is_really_directory(
     cx: &InodeCx<'_>,
     file_type: Option<FileType>,
-    buffer: &mut Vec<u8>,
+    evidence: &mut InodeEvidence,
 ) -> bool {
     let words = (0..15).map(|index| cx.inode.block_word(index).unwrap_or(0));
     if cx.inode.block_word(0) == Some(0) {
@@ -48,10 +48,12 @@ pub fn is_really_directory(
     if is_device && cx.inode.base.links_count == 1 && !beyond_device {
         return false;
     }
-    let geometry = &cx.volume.geometry;
-    geometry.contains(block)
-        && cx.volume.read_block(block, buffer).is_ok()
-        && starts_as_directory(buffer, cx.number.0)
+    if !cx.volume.geometry.contains(block) {
+        return false;
+    }
+    evidence.looked_into.push((cx.number, block));
+    let buffer = &mut evidence.buffers.block;
+    cx.volume.read_block(block, buffer).is_ok() && starts_as_directory(buffer, cx.number.0)
 }
 
 /// Whether inline data starts with the number of a parent and an entry that fits behind it: there are

@@ -52,6 +52,48 @@ impl Chunk {
     }
 }
 
+impl Chunk {
+    /// The word at an index, below [`WORDS`].
+    fn word(&self, at: usize) -> u64 {
+        match self {
+            Self::Empty => 0,
+            Self::Full => u64::MAX,
+            Self::Bits(words) => words[at],
+        }
+    }
+
+    /// Whether no bit is set.
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Full => false,
+            Self::Bits(words) => words.iter().all(|&word| word == 0),
+        }
+    }
+
+    /// Clears every bit of `theirs`. Returns whether all of them were set.
+    fn subtract(&mut self, theirs: &Self) -> bool {
+        if matches!(theirs, Self::Empty) {
+            return true;
+        }
+        let (mut all, mut left) = (true, 0);
+        let mut words = Box::new([0; WORDS]);
+        for (at, word) in words.iter_mut().enumerate() {
+            let (own, theirs) = (self.word(at), theirs.word(at));
+            all &= theirs & !own == 0;
+            *word = own & !theirs;
+            left |= *word;
+        }
+        *self = if left == 0 { Self::Empty } else { Self::Bits(words) };
+        all
+    }
+
+    /// Whether any bit is set in both.
+    fn meets(&self, other: &Self) -> bool {
+        (0..WORDS).any(|at| self.word(at) & other.word(at) != 0)
+    }
+}
+
 /// A set of bit indexes (block or cluster numbers, inode numbers).
 #[derive(Clone, Debug, Default)]
 pub struct BlockSet {
@@ -214,6 +256,23 @@ impl BlockSet {
         true
     }
 
+    /// Clears every bit of `other`. Returns whether all of them were set.
+    pub fn subtract(&mut self, other: &Self) -> bool {
+        let mut all = true;
+        for (index, theirs) in other.chunks.iter().enumerate() {
+            match self.chunks.get_mut(index) {
+                Some(own) => all &= own.subtract(theirs),
+                None => all &= theirs.is_empty(),
+            }
+        }
+        all
+    }
+
+    /// Whether any bit is set in both.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.chunks.iter().zip(&other.chunks).any(|(own, theirs)| own.meets(theirs))
+    }
+
     /// The runs of set bits, in order, as (first bit, number of bits).
     pub fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -240,17 +299,13 @@ impl BlockSet {
 
     /// Whether no bit is set.
     pub fn is_empty(&self) -> bool {
-        self.chunks.iter().all(|chunk| match chunk {
-            Chunk::Empty => true,
-            Chunk::Full => false,
-            Chunk::Bits(words) => words.iter().all(|&word| word == 0),
-        })
+        self.chunks.iter().all(Chunk::is_empty)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
@@ -271,6 +326,24 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn what_one_has_can_be_taken_away(left in runs(), right in runs()) {
+            let fill = |runs: &[(u64, u64)]| {
+                let mut set = BlockSet::default();
+                runs.iter().for_each(|&(start, len)| set.insert(start, len, |_, _| ()));
+                set
+            };
+            let bits = |runs: &[(u64, u64)]| model(runs).into_keys().collect::<BTreeSet<u64>>();
+            let (mut set, other) = (fill(&left), fill(&right));
+            let (mine, theirs) = (bits(&left), bits(&right));
+            prop_assert_eq!(set.meets(&other), !mine.is_disjoint(&theirs));
+            prop_assert_eq!(set.subtract(&other), theirs.is_subset(&mine));
+            let listed = set.runs().into_iter().flat_map(|(start, len)| start..start + len);
+            prop_assert!(listed.eq(mine.difference(&theirs).copied()));
+            prop_assert_eq!(set.is_empty(), mine.is_subset(&theirs));
+            prop_assert!(set.subtract(&set.clone()) && set.is_empty());
+        }
 
         #[test]
         fn agrees_with_counting(left in runs(), right in runs()) {

@@ -163,6 +163,13 @@ fn note(set: &mut BlockSet, word: u64, bits: u64) {
 }
 
 impl Claims {
+    /// Takes back the claims of those who made `other`, and of nobody else: `false`, and nothing can be
+    /// said any more, if one of them is shared with somebody, or is none of these.
+    pub fn take_back(&mut self, other: &Self) -> bool {
+        let alone = other.shared.is_empty() && !other.used.meets(&self.shared);
+        alone && self.used.subtract(&other.used)
+    }
+
     /// Adds claims that are still needed elsewhere.
     pub fn merge_copy(&mut self, other: &Self) {
         let shared = &mut self.shared;

@@ -178,6 +178,14 @@ impl InodeFacts {
         }
     }
 
+    /// Takes the chunks out of their places again, but for those that `drops` names by their index.
+    pub fn into_parts(self, drops: impl Fn(u32) -> bool) -> FactsParts {
+        // As many chunks as inode numbers at most, which fit 32 bits.
+        let chunks = (0..).zip(self.chunks);
+        let kept = chunks.filter(|(index, _)| !drops(*index));
+        FactsParts(kept.filter_map(|(index, chunk)| Some((index, chunk?))).collect())
+    }
+
     #[inline]
     fn slot(&self, inode: InodeNr) -> Option<(usize, usize)> {
         if inode.0 > self.inodes_count {

@@ -51,6 +51,25 @@ impl QuotaUsage {
         }
     }
 
+    /// Takes the use of some inodes back, which was added before: an id of which nothing is left is
+    /// not known any more.
+    pub fn take_back(&mut self, other: &Self) {
+        for kind in 0..self.by_kind.len() {
+            if let Some((id, usage)) = self.last[kind].take() {
+                self.by_kind[kind].entry(id).or_default().add(usage);
+            }
+            for (id, usage) in other.of_kind(kind) {
+                let sum = self.by_kind[kind].entry(id).or_default();
+                sum.space_bytes = sum.space_bytes.wrapping_sub(usage.space_bytes);
+                sum.inodes = sum.inodes.wrapping_sub(usage.inodes);
+                // Every inode counts, also one without blocks.
+                if *sum == Usage::default() {
+                    self.by_kind[kind].remove(&id);
+                }
+            }
+        }
+    }
+
     /// The use of every id of a kind, in order of ids.
     pub fn of_kind(&self, kind: usize) -> Vec<(u32, Usage)> {
         let mut all = self.by_kind.get(kind).cloned().unwrap_or_default();
@@ -89,6 +108,19 @@ mod tests {
         left.merge(right);
         assert_eq!(left.of_kind(0), [(7, Usage { space_bytes: 12288, inodes: 14 }), (8, usage(2))]);
         assert_eq!(left.of_kind(2), [(7, usage(1))]);
+    }
+
+    #[test]
+    fn what_was_added_can_be_taken_back() {
+        let usage = |inodes| Usage { space_bytes: 4096, inodes };
+        let (mut all, mut part) = (QuotaUsage::default(), QuotaUsage::default());
+        for (id, inodes) in [(7, 1), (8, 2), (7, 3), (9, 1)] {
+            all.add(0, id, usage(inodes));
+        }
+        part.add(0, 7, usage(1));
+        part.add(0, 9, usage(1));
+        all.take_back(&part);
+        assert_eq!(all.of_kind(0), [(7, usage(3)), (8, usage(2))]);
     }
 }
 

@@ -9,7 +9,7 @@ use floe_check::report::html::{
 use floe_check::report::human::{grouped, size};
 use floe_check::report::place::Place;
 
-use super::human::{heading, lost_line, verdict_line};
+use super::human::{heading, looks, lost_line, verdict_line};
 use super::{Account, Change, Ending, Verdict};
 use crate::describe::Tense;
 
@@ -201,14 +201,11 @@ fn written(html: &mut Html, account: &Account<'_>) {
         return;
     }
     let device = &account.device;
-    let (looks, bytes) = (repair.rounds, size(account.changed_bytes));
+    let (looks, bytes) = (looks(repair), size(account.changed_bytes));
     card(html, "How it was made", |html| {
         let would = account.ending.tense() == Tense::Would;
         let were = if would { "would be written" } else { "were written" };
-        let text = format!(
-            "Staged in memory and examined {looks} time{}; {bytes} {were}.",
-            if looks == 1 { "" } else { "s" },
-        );
+        let text = format!("Staged in memory and examined {looks}; {bytes} {were}.",);
         html.leaf("p", &[], &text);
         let command = match &account.ending {
             Ending::Written { undo: Some((file, _)), .. } => {

@@ -11,6 +11,7 @@ use floe_format::InodeNr;
 
 use super::{Account, Change, Ending, Fate, Lost, Verdict};
 use crate::describe::Tense;
+use crate::session::Repair;
 
 /// Changes of one kind that are shown in one place before the rest is only counted.
 const SHOWN_PER_KIND: usize = 10;
@@ -262,17 +263,26 @@ fn halted(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Resu
     Ok(())
 }
 
+/// How often the file system was examined.
+pub(super) fn looks(repair: &Repair<'_>) -> String {
+    let (looks, in_part) = (u64::from(repair.rounds), repair.rescans.len() as u64);
+    let mut text = format!("{looks} time{}", plural(looks));
+    if in_part > 0 {
+        text.push_str(&format!(", {in_part} of them in part"));
+    }
+    text
+}
+
 fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Result<()> {
     let repair = account.repair;
     if account.verdict() != Verdict::Halted {
         let deeds = repair.deeds.len() as u64;
         writeln!(
             out,
-            "{} change{}, staged and examined {} time{}; {} {} written",
+            "{} change{}, staged and examined {}; {} {} written",
             grouped(deeds),
             plural(deeds),
-            repair.rounds,
-            plural(u64::from(repair.rounds)),
+            looks(repair),
             size(account.changed_bytes),
             tense.were(),
         )?;

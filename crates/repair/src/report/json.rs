@@ -38,6 +38,7 @@ pub fn account(account: &Account<'_>, exit_code: u8) -> Value {
         "left": left.collect::<Vec<_>>(),
         "halted": repair.halted.as_ref().map(one),
         "rounds": repair.rounds,
+        "rounds_in_part": repair.rescans.len(),
         "changed_bytes": account.changed_bytes,
         "ending": ending(&account.ending),
         "cost": {
