@@ -1,5 +1,5 @@
-//! A Linux of our own, in qemu without hardware virtualization: it can hang, be cut off at any moment
-//! and be thrown away, and the machine that runs it notices nothing.
+//! A Linux of our own, in qemu without hardware virtualization or as a program (User Mode Linux): it can
+//! hang, be cut off at any moment and be thrown away, and the machine that runs it notices nothing.
 //!
 //! Its kernel is one of the distribution; its root is an archive in memory (`archive`) with this very
 //! program as the first process (`rdinit`), and its disks are image files.
@@ -8,6 +8,7 @@ mod archive;
 mod kernel;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use floe_testkit::tool;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
 pub(crate) use archive::Root;
@@ -28,14 +30,16 @@ pub(crate) const MODULES: &str = "modules";
 /// and on a busy machine a boot may take a while.
 const SILENCE_SECONDS: u64 = 240;
 const QEMU: &str = "qemu-system-x86_64";
+/// What every kernel is told: to show warnings and errors only, to end after a panic, and to run us.
+const KERNEL_LINE: &str = "loglevel=5 panic=-1 rdinit=/init";
 
 /// What boots: a kernel and its root.
 pub(crate) struct Machine {
     kernel: PathBuf,
+    is_program: bool,
     root: PathBuf,
     memory_mib: u32,
-    /// Kept for its `Drop`.
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Machine {
@@ -46,10 +50,11 @@ impl Machine {
         modules: &[&str],
         memory_mib: u32,
     ) -> Result<Self> {
-        Command::new(QEMU)
-            .arg("--version")
-            .output()
-            .with_context(|| format!("starting {QEMU} (Debian: apt install qemu-system-x86)"))?;
+        if !kernel.is_program() {
+            Command::new(QEMU).arg("--version").output().with_context(|| {
+                format!("starting {QEMU} (Debian: apt install qemu-system-x86)")
+            })?;
+        }
         for (at, name) in modules.iter().enumerate() {
             if let Some(file) = kernel.module(name) {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -59,43 +64,33 @@ impl Machine {
         let folder = tool::scratch("floe-guest-")?;
         let path = folder.path().join("root.cpio");
         std::fs::write(&path, root.finish())?;
-        Ok(Self { kernel: kernel.image().to_owned(), root: path, memory_mib, _folder: folder })
+        Ok(Self {
+            kernel: kernel.image().to_owned(),
+            is_program: kernel.is_program(),
+            root: path,
+            memory_mib,
+            folder,
+        })
     }
 
-    /// Starts the machine with image files as its disks `/dev/vda`, `/dev/vdb`, ... and with arguments
-    /// for the first process, which is the program `/init` of its root.
+    /// Starts the machine with image files as its disks (see [`disk`]) and with arguments for the first
+    /// process, which is the program `/init` of its root.
     pub(crate) fn boot(&self, disks: &[&Path], args: &[String]) -> Result<Running> {
-        let mut command = Command::new(QEMU);
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        command.args(["-machine", "q35", "-smp", "2"]);
-        // Not KVM, although it is faster: in a virtual machine it can be there and do nothing.
-        command.args(["-accel", "tcg,thread=multi"]);
-        command.args(["-m", &self.memory_mib.to_string(), "-serial", "stdio"]);
-        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.root);
-        // Of its messages the kernel shows warnings and errors only; after a panic it ends. On a busy
-        // machine its timers are late, which it must not take for broken ones.
-        let line = "console=ttyS0 loglevel=5 panic=-1 mitigations=off no_timer_check tsc=unstable \
-                    nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 rdinit=/init --";
-        command.args(["-append", &format!("{line} {}", args.join(" "))]);
-        for (at, disk) in disks.iter().enumerate() {
-            // Commas separate options, two of them are one of a name. What was written is in the file
-            // for everyone once it was written; to flush it to the medium is of no use here.
-            let file =
-                disk.to_str().context("an image whose path is not UTF-8")?.replace(',', ",,");
-            command.args([
-                "-drive",
-                &format!("if=none,id=disk{at},format=raw,cache=unsafe,discard=unmap,file={file}"),
-                "-device",
-                &format!("virtio-blk-pci,drive=disk{at}"),
-            ]);
-        }
+        let disks: Vec<&str> = disks
+            .iter()
+            .map(|disk| disk.to_str().context("an image whose path is not UTF-8"))
+            .collect::<Result<_>>()?;
+        let mut command =
+            if self.is_program { self.user_mode(&disks, args) } else { self.qemu(&disks, args) };
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // All processes of a kernel that is a program end with it.
+            .process_group(0)
             .spawn()
-            .with_context(|| format!("starting {QEMU}"))?;
-        let output = child.stdout.take().context("qemu has no output")?;
+            .with_context(|| format!("starting {}", command.get_program().display()))?;
+        let output = child.stdout.take().context("the guest has no output")?;
         let (send, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
@@ -106,6 +101,53 @@ impl Machine {
         });
         Ok(Running { child, lines, said: Vec::new() })
     }
+
+    fn qemu(&self, disks: &[&str], args: &[String]) -> Command {
+        let mut command = Command::new(QEMU);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        // Not KVM, although it is faster: in a virtual machine it can be there and do nothing.
+        command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-smp", "2"]);
+        command.args(["-m", &self.memory_mib.to_string(), "-serial", "stdio"]);
+        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.root);
+        // On a busy machine timers are late, which the kernel must not take for broken ones.
+        let patience = "no_timer_check tsc=unstable nosoftlockup rcupdate.rcu_cpu_stall_suppress=1";
+        let line = format!("console=ttyS0 mitigations=off {patience} {KERNEL_LINE} --");
+        command.args(["-append", &format!("{line} {}", args.join(" "))]);
+        for (at, disk) in disks.iter().enumerate() {
+            // Commas separate options, two of them are one of a name. What was written is in the file
+            // for everyone once it was written; to flush it to the medium is of no use here.
+            let file = disk.replace(',', ",,");
+            command.args([
+                "-drive",
+                &format!("if=none,id=disk{at},format=raw,cache=unsafe,discard=unmap,file={file}"),
+                "-device",
+                &format!("virtio-blk-pci,drive=disk{at}"),
+            ]);
+        }
+        command
+    }
+
+    fn user_mode(&self, disks: &[&str], args: &[String]) -> Command {
+        let mut command = Command::new(&self.kernel);
+        command.env("TMPDIR", self.folder.path());
+        command.arg(format!("mem={}M", self.memory_mib));
+        command.arg(format!("initrd={}", self.root.display()));
+        for (at, disk) in disks.iter().enumerate() {
+            command.arg(format!("ubd{at}={disk}"));
+        }
+        command.args(["con=null", "con0=null,fd:1", "ssl=null"]);
+        // Left to itself it adds these behind the arguments of the first process.
+        command.args(["root=/dev/ram0", "console=tty0"]);
+        command.args(KERNEL_LINE.split(' ')).arg("--").args(args);
+        command
+    }
+}
+
+/// Where a guest finds its disk `at`.
+pub(crate) fn disk(at: usize) -> PathBuf {
+    let letter = char::from(b'a' + at as u8);
+    let of_qemu = PathBuf::from(format!("/dev/vd{letter}"));
+    if of_qemu.exists() { of_qemu } else { PathBuf::from(format!("/dev/ubd{letter}")) }
 }
 
 /// A machine that runs; it is killed when the value goes.
@@ -147,7 +189,7 @@ impl Running {
 
     /// Ends the machine at once, as if its power failed; returns what it said.
     pub(crate) fn kill(mut self) -> Result<String> {
-        self.child.kill().context("killing qemu")?;
+        self.kill_all();
         self.child.wait()?;
         self.said.extend(self.lines.iter());
         Ok(self.log())
@@ -171,9 +213,18 @@ impl Running {
         };
         self.said.extend(self.lines.iter());
         if !status.success() {
-            bail!("qemu ended with {status}:\n{}", self.log());
+            bail!("the guest ended with {status}:\n{}", self.log());
         }
         Ok(self.log())
+    }
+
+    /// Kills all processes of the guest.
+    fn kill_all(&mut self) {
+        let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(group) = group {
+            // They may have ended already.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
     }
 
     fn log(&self) -> String {
@@ -183,8 +234,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
+        self.kill_all();
         let _ = self.child.wait();
     }
 }

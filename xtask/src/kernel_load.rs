@@ -18,6 +18,7 @@ use floe_testkit::{Image, Profile, Volume, build, tool};
 
 use crate::differential::{built_floe, names, profiles};
 use crate::guest::{Kernel, Machine, Root, Running};
+use inside::JOURNAL_DISK;
 use judge::{Judge, Left};
 
 pub(crate) use inside::{Args as GuestArgs, run as inside};
@@ -64,8 +65,8 @@ pub(crate) struct Args {
     /// The program to judge; target/release/floe or target/debug/floe by default
     #[arg(long)]
     floe: Option<PathBuf>,
-    /// The kernel to boot, such as /boot/vmlinuz-6.1.0-56-cloud-amd64; that in FLOE_GUEST_KERNEL or the
-    /// newest in /boot by default
+    /// The kernel to boot, such as /boot/vmlinuz-6.1.0-56-cloud-amd64, or /usr/bin/linux.uml; that in
+    /// FLOE_GUEST_KERNEL or the newest in /boot by default
     #[arg(long)]
     kernel: Option<PathBuf>,
     /// Where images with a fault are kept
@@ -87,6 +88,8 @@ struct Summary {
     no_measure: BTreeMap<String, u64>,
     refused: BTreeMap<Profile, String>,
     faults: Vec<String>,
+    /// Damage that the kernel left behind, for e2fsck as for Floe.
+    of_kernel: Vec<String>,
 }
 
 /// Runs the chore; fails if a file system is judged wrongly.
@@ -148,6 +151,10 @@ impl Summary {
             eprintln!("{fault}");
             self.faults.push(fault);
         }
+        for damage in other.of_kernel {
+            eprintln!("Linux: {damage}");
+            self.of_kernel.push(damage);
+        }
         if self.rounds.is_multiple_of(10) {
             eprintln!("{} rounds", self.rounds);
         }
@@ -163,7 +170,7 @@ impl Summary {
         println!(
             "{} rounds of {profiles} profiles in {:.0} s: {} power failures, {} of them with a journal to \
              replay, {} clean unmounts; {} recoveries compared with the kernel's; {} without a journal \
-             were damaged; {} faults",
+             were damaged, {} by faults of Linux; {} faults",
             self.rounds,
             took.as_secs_f64(),
             self.failures,
@@ -171,6 +178,7 @@ impl Summary {
             self.unmounts,
             self.by_kernel,
             self.unsound,
+            self.of_kernel.len(),
             self.faults.len()
         );
     }
@@ -196,7 +204,7 @@ impl Round {
         let mut options = options(profile, journal.is_some(), &mut rng);
         if journal.is_some() {
             options = format!(
-                "journal_path=/dev/vdb{}{options}",
+                "journal_path={JOURNAL_DISK}{}{options}",
                 if options.is_empty() { "" } else { "," }
             );
         }
@@ -295,17 +303,17 @@ impl Round {
             journal: self.journal.as_ref(),
             must_be_sound,
             kernel: &kernel,
-            // The kernel may do with its own fast commits what it likes: what it does counts.
-            ask_kernel: self.profile.has("fast_commit") || self.rng.chance(4),
+            ask_kernel: self.rng.chance(4),
         };
         let judgement = judge.judge(&left)?;
         summary.recovered += u64::from(judgement.replayed);
         summary.by_kernel += u64::from(judgement.kernel);
         if let Some(reason) = judgement.no_measure {
-            let reason = reason.split(" of ").next().unwrap_or_default().to_owned();
             *summary.no_measure.entry(reason).or_default() += 1;
         }
         summary.unsound += u64::from(!judgement.sound && !must_be_sound);
+        let damage = judgement.of_kernel.iter();
+        summary.of_kernel.extend(damage.map(|damage| format!("{}: {damage}", self.name(when))));
         if judgement.faults.is_empty() {
             return Ok(());
         }
@@ -315,13 +323,14 @@ impl Round {
         if let Some(journal) = &self.journal {
             fs::copy(journal.path(), base.with_extension("journal"))?;
         }
-        for fault in judgement.faults {
-            summary.faults.push(format!(
-                "{}:{} ({}), {when}: {fault}",
-                self.profile, self.seed, self.options
-            ));
-        }
+        let faults = judgement.faults.iter();
+        summary.faults.extend(faults.map(|fault| format!("{}: {fault}", self.name(when))));
         Ok(())
+    }
+
+    /// What can be said of it in a report.
+    fn name(&self, when: &str) -> String {
+        format!("{}:{} ({}), {when}", self.profile, self.seed, self.options)
     }
 }
 
@@ -360,7 +369,12 @@ fn no_complaint(log: &str) -> Result<()> {
 /// The profile with four times the room, and only what mke2fs puts there.
 fn roomy(profile: Profile) -> Result<Image> {
     let image = Image::empty((profile.size_mib() * 4) << 20)?;
-    build::mke2fs(image.path(), profile.mke2fs_args())?;
+    // Linux before 6.3 has verity only with blocks as large as a page.
+    let args = match profile {
+        Profile::Verity => &["-t", "ext4", "-b", "4096", "-g", "2048", "-O", "verity"],
+        profile => profile.mke2fs_args(),
+    };
+    build::mke2fs(image.path(), args)?;
     Ok(image)
 }
 

@@ -12,7 +12,7 @@ use floe_check::journal::{self, JournalEvent, JournalPlace, RecoveryFault};
 use floe_format::crc::crc32c;
 use floe_format::ext::jbd2::JournalSuperblock;
 use journal_support::{
-    copy, debugfs, differing_kib, find, open, recover, replayed_by_e2fsck, run, run_ok,
+    copy, debugfs, differing_kib, dump, find, open, recover, replayed_by_e2fsck, run, run_ok,
 };
 use proptest::prelude::*;
 
@@ -134,6 +134,27 @@ fn an_empty_journal_that_wants_recovery_equals_e2fsck() {
     assert_eq!((replay.blocks, replay.transactions), (0, 0));
     let oracle = FileDevice::open(&replayed_by_e2fsck(&image, None)).unwrap();
     assert_eq!(differing_kib(&replay.overlay, &oracle), [0u64; 0]);
+}
+
+/// Linux says so of every orphan file from mounting to unmounting: after a power failure that is no
+/// damage, at any other time it is.
+#[test]
+fn an_orphan_file_said_to_be_in_use_is_damage_only_without_recovery() {
+    let scratch = tempfile::tempdir().unwrap();
+    let image = image(scratch.path(), &["-O", "orphan_file"]);
+    let stale = |image: &Path| {
+        let device = FileDevice::open(image).unwrap();
+        let report = floe_check::check(&device, &floe_check::CheckOptions::default()).unwrap();
+        report.found.iter().any(|found| found.to_string().contains("orphan file is empty"))
+    };
+    debugfs(&image, "feature orphan_present\n");
+    assert!(stale(&image));
+    debugfs(&image, "feature needs_recovery\n");
+    assert!(!stale(&image));
+    // Once it is recovered, nobody else may find it.
+    let recovered = copy(&image, "recovered");
+    dump(&recover(&image, None).overlay, &recovered);
+    run_ok("e2fsck", &["-fn", recovered.to_str().unwrap()]);
 }
 
 #[test]

@@ -1,7 +1,10 @@
-//! Finds a kernel to boot, and its modules.
+//! Finds a kernel to boot, and its modules: one for a machine, or one that is a program itself (User Mode
+//! Linux), which boots four times as fast, but has one processor and lacks some features.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -16,6 +19,7 @@ const HOW_TO_GET_ONE: &str = "no kernel to boot: as root `apt install linux-imag
 pub(crate) struct Kernel {
     image: PathBuf,
     modules: Option<PathBuf>,
+    is_program: bool,
 }
 
 impl Kernel {
@@ -27,7 +31,13 @@ impl Kernel {
             Some(path) => path,
             None => newest(Path::new("/boot")).context(HOW_TO_GET_ONE)?,
         };
-        fs::File::open(&image).with_context(|| format!("opening {}", image.display()))?;
+        let mut magic = [0; 4];
+        fs::File::open(&image)
+            .and_then(|mut file| file.read_exact(&mut magic))
+            .with_context(|| format!("opening {}", image.display()))?;
+        if &magic == b"\x7fELF" {
+            return Self::program(image);
+        }
         let version = image
             .file_name()
             .and_then(|name| name.to_str())
@@ -40,7 +50,24 @@ impl Kernel {
                 .map(|folder| top.join(folder).join(&version))
                 .find(|folder| folder.is_dir())
         });
-        Ok(Self { image, modules })
+        Ok(Self { image, modules, is_program: false })
+    }
+
+    /// A kernel that is a program; its modules lie where Debian has them.
+    fn program(image: PathBuf) -> Result<Self> {
+        let output = Command::new(&image)
+            .arg("--version")
+            .output()
+            .with_context(|| format!("starting {}", image.display()))?;
+        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let modules = Path::new("/usr/lib/uml/modules").join(version);
+        let modules = modules.is_dir().then_some(modules);
+        Ok(Self { image, modules, is_program: true })
+    }
+
+    /// Whether it is started like any program, without a machine.
+    pub(crate) fn is_program(&self) -> bool {
+        self.is_program
     }
 
     pub(crate) fn image(&self) -> &Path {
@@ -92,7 +119,7 @@ mod tests {
         fs::create_dir_all(&modules).expect("a folder");
         fs::create_dir_all(top.path().join("boot")).expect("a folder");
         let image = top.path().join("boot/vmlinuz-1.2-x");
-        fs::write(&image, "").expect("a file");
+        fs::write(&image, "MZ, and so on").expect("a file");
         fs::write(modules.join("dm-snapshot.ko.xz"), "").expect("a file");
         let kernel = Kernel::find(Some(&image)).expect("it is there");
         let found = kernel.module("dm_snapshot").expect("it is there");

@@ -11,7 +11,10 @@ use floe_testkit::load;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::system::RebootCommand;
 
-use crate::guest::{MARK, MODULES};
+use crate::guest::{MARK, MODULES, disk};
+
+/// What stands in the options of a mount for the disk with the journal.
+pub(super) const JOURNAL_DISK: &str = "JOURNAL";
 
 /// Threads that work on the file system.
 const THREADS: u64 = 4;
@@ -96,8 +99,10 @@ fn load_module(path: &Path) -> Result<()> {
 fn load_mounted(args: &Args) -> Result<()> {
     prepare()?;
     let folder = Path::new("/mnt");
-    let options = std::ffi::CString::new(args.options.as_str())?;
-    mount("/dev/vda", folder, "ext4", MountFlags::NODEV, Some(options.as_c_str()))
+    let second = disk(1).display().to_string();
+    let options = args.options.replace(JOURNAL_DISK, &second);
+    let options = std::ffi::CString::new(options)?;
+    mount(disk(0), folder, "ext4", MountFlags::NODEV, Some(options.as_c_str()))
         .with_context(|| format!("refused to mount with \"{}\"", args.options))?;
     let done = match args.millis {
         Some(0) => 0,

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use floe_format::ext::superblock::OFFSET_BYTES;
-use floe_format::features::Compat;
+use floe_format::features::{Compat, Incompat};
+use floe_format::{BlockNr, GroupNr};
 use floe_testkit::compare::{self, ReadBy, Terms, same_but_times};
 use floe_testkit::image::Contents;
 use floe_testkit::oracle::{self, Verdict};
@@ -43,8 +44,10 @@ pub(super) struct Left<'a> {
 /// What came of it.
 #[derive(Default)]
 pub(super) struct Judgement {
-    /// What is wrong; Floe's or the kernel's fault.
+    /// What is wrong with Floe.
     pub(super) faults: Vec<String>,
+    /// Damage where the kernel promises that there is none, for e2fsck as for Floe.
+    pub(super) of_kernel: Vec<String>,
     /// Whether the recovered file system is sound.
     pub(super) sound: bool,
     /// Whether there was something to replay.
@@ -62,12 +65,7 @@ impl Judge {
         let replay = replayed.e2fsck(&["-y", "-E", "journal_only"])?;
         ensure!(replay.exit.is_some_and(|exit| exit < 8), "e2fsck: {}", replay.text);
         judgement.replayed = replay.text.contains("recovering journal");
-        // It ends with 0 even then.
-        judgement.no_measure = replay
-            .text
-            .lines()
-            .find(|line| line.contains("while recovering journal"))
-            .map(str::to_owned);
+        judgement.no_measure = no_measure(left, &replay)?;
         let recovered = if judgement.no_measure.is_none() {
             if let Some(replayed) = only_replayed(left, replayed, &replay)? {
                 self.compare_replays(left, &replayed, &mut judgement)?;
@@ -95,8 +93,8 @@ impl Judge {
         let verdict = recovered.e2fsck(&["-fn"])?;
         judgement.sound = verdict.clean();
         if left.must_be_sound && !verdict.clean() {
-            let text = verdict.text.trim();
-            judgement.faults.push(format!("e2fsck finds damage after recovery: {text}"));
+            let found = verdict.codes();
+            judgement.of_kernel.push(format!("damage after recovery: {}", self.list(&found)));
         }
         let mut args = vec!["check", "--json"];
         let journal = left.journal.map(|journal| text(journal.path())).transpose()?;
@@ -138,9 +136,7 @@ impl Judge {
             judgement.faults.push(format!("floe fsck -E journal_only ended with {exit:?}: {text}"));
             return Ok(());
         }
-        let mut superblock = [0; SUPERBLOCK_BYTES];
-        theirs.image.read(OFFSET_BYTES, &mut superblock)?;
-        ours.image.write(OFFSET_BYTES, &superblock)?;
+        ignore_copies(&theirs.image, &ours.image)?;
         if !same_but_times(&ours.image, &theirs.image)? {
             let ours = Contents::read(ours.image.path())?;
             let at = ours.differences(&Contents::read(theirs.image.path())?);
@@ -215,6 +211,20 @@ fn recovered_by_e2fsck(left: &Left<'_>) -> Result<Copy> {
     Ok(copy)
 }
 
+/// Why e2fsck's recovery is no measure for others.
+fn no_measure(left: &Left<'_>, replay: &Verdict) -> Result<Option<String>> {
+    // It ends with 0 even then.
+    let failed = replay.text.lines().find(|line| line.contains("while recovering journal"));
+    if let Some(line) = failed {
+        return Ok(Some(line.split(" of ").next().unwrap_or(line).to_owned()));
+    }
+    // 1.47 does not know where a log with fast commits turns back to its first block, and then leaves
+    // out the last transaction.
+    let geometry = Volume::open(left.image)?.geometry;
+    let fast_commits = geometry.features.compat.contains(Compat::FAST_COMMIT);
+    Ok(fast_commits.then(|| "its end of a log with fast commits is not that of Linux".to_owned()))
+}
+
 /// The file system with its journal replayed and nothing else done: `replayed` if e2fsck had no orphans
 /// to see to besides, else what debugfs makes of it; `None` where there is no such measure.
 fn only_replayed(left: &Left<'_>, replayed: Copy, said: &Verdict) -> Result<Option<Copy>> {
@@ -222,14 +232,41 @@ fn only_replayed(left: &Left<'_>, replayed: Copy, said: &Verdict) -> Result<Opti
     if !said.text.lines().any(orphans) {
         return Ok(Some(replayed));
     }
-    // It knows no fast commits, and wants other commands for an external journal.
-    let geometry = Volume::open(left.image)?.geometry;
-    if left.journal.is_some() || geometry.features.compat.contains(Compat::FAST_COMMIT) {
+    // It wants other commands for an external journal.
+    if left.journal.is_some() {
         return Ok(None);
     }
     let copy = Copy::of(left)?;
     tool::must("debugfs", &["-w", "-R", "jr", &text(copy.image.path())?], &[0])?;
-    Ok(Some(copy))
+    // It opens nothing whose bitmaps are older than their checksums, which is what a journal is for.
+    let refused = Volume::open(&copy.image)?.geometry.features.incompat.contains(Incompat::RECOVER);
+    Ok((!refused).then_some(copy))
+}
+
+/// Makes the same of both images what a tool writes anew whenever it closes a file system: the superblock,
+/// and with meta_bg all copies of group descriptors.
+fn ignore_copies(theirs: &Image, ours: &Image) -> Result<()> {
+    let same = |offset_bytes, len: usize| -> Result<()> {
+        let mut bytes = vec![0; len];
+        theirs.read(offset_bytes, &mut bytes)?;
+        ours.write(offset_bytes, &bytes)
+    };
+    same(OFFSET_BYTES, SUPERBLOCK_BYTES)?;
+    let geometry = Volume::open(theirs)?.geometry;
+    if !geometry.features.incompat.contains(Incompat::META_BG) {
+        return Ok(());
+    }
+    let primary: BTreeSet<_> =
+        (0..geometry.desc_blocks).map(|index| geometry.primary_desc_block(index)).collect();
+    for group in (0..geometry.group_count).map(GroupNr) {
+        let run = geometry.group_desc_run(group);
+        for block in (0..run.len_blocks).map(|at| BlockNr(run.start.0 + at)) {
+            if !primary.contains(&block) {
+                same(geometry.offset_bytes(block), geometry.block_size as usize)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn recovered_by_kernel(left: &Left<'_>) -> Result<Copy> {
@@ -324,9 +361,6 @@ mod tests {
         let content = faults_of("true", true, false);
         assert!(content.iter().any(|fault| fault.starts_with("verdicts differ")), "{content:?}");
         assert!(content.iter().any(|fault| fault.starts_with("repair ended")), "{content:?}");
-        // Damage where there must be none is a fault, whoever sees it.
-        let kernels = faults_of("true", true, true);
-        assert!(kernels.iter().any(|fault| fault.starts_with("e2fsck finds")), "{kernels:?}");
         let never = faults_of("false", false, true);
         assert!(never.iter().any(|fault| fault.starts_with("verdicts differ")), "{never:?}");
     }

@@ -5,10 +5,12 @@ use floe_format::Geometry;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::jbd2::{Checksums, JournalSuperblock};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
+use floe_format::features::RoCompat;
 use floe_format::geometry::Strictness;
 
 use super::locate::{Journal, external_superblock, recovered_features};
 use super::log::Log;
+use super::orphans;
 use super::recover::Stop;
 
 /// A journal superblock as recovery leaves it, and where it lies.
@@ -25,7 +27,12 @@ pub(crate) fn finish<D: ReadBlocks>(
     external: Option<&dyn ReadBlocks>,
 ) -> Option<EmptiedBlock> {
     let totals = free_totals(overlay);
+    let no_orphans = journal.needs_replay && !stop.failed && is_orphan_file_empty(overlay);
     edit_superblock(overlay, |sb| {
+        if no_orphans {
+            // Linux sets it when it mounts, whether or not there are any.
+            sb.feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
+        }
         if journal.needs_replay {
             sb.feature_incompat = recovered_features(sb).incompat.bits();
             if let Some((blocks, inodes)) = totals {
@@ -49,6 +56,18 @@ pub(crate) fn finish<D: ReadBlocks>(
     // In memory, and the same range was just read.
     drop(overlay.write_at(offset, &block));
     None
+}
+
+/// As [`orphans::is_file_empty`], of what was replayed.
+fn is_orphan_file_empty<D: ReadBlocks>(overlay: &Overlay<D>) -> bool {
+    let mut bytes = [0; 1024];
+    if overlay.read_at(OFFSET_BYTES, &mut bytes).is_err() {
+        return false;
+    }
+    let sb = Superblock::decode(&bytes);
+    let Ok(geo) = Geometry::new(&sb, Strictness::Relaxed) else { return false };
+    let Some(groups) = read_groups(overlay, &geo) else { return false };
+    orphans::is_file_empty(overlay, &sb, &geo, &groups)
 }
 
 /// Free blocks and inodes by the descriptors. A mounted file system does not keep the totals of the

@@ -38,6 +38,21 @@ pub fn find_orphans(
     (orphans, events)
 }
 
+/// Whether the superblock says that the orphan file holds inodes (orphan_present), but it is sound and
+/// holds none: so it is from a mount for writing until unmounting, unless files are deleted while open.
+pub(crate) fn is_file_empty(
+    device: &dyn ReadBlocks,
+    sb: &Superblock,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+) -> bool {
+    let mut finder = Finder { device, sb, geo, groups, found: Vec::new(), seen: HashSet::new() };
+    geo.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT)
+        && geo.features.compat.contains(Compat::ORPHAN_FILE)
+        && finder.file().is_ok()
+        && finder.found.is_empty()
+}
+
 struct Finder<'a> {
     device: &'a dyn ReadBlocks,
     sb: &'a Superblock,
