@@ -1,13 +1,17 @@
 //! `cargo xtask bench`: Floe, e2fsck and the roofline on large images, alternating, in one run on
 //! one machine.
 
+mod aged;
+pub(crate) mod same_bytes;
 pub(crate) mod scattered;
+mod shared_blocks;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use floe_blockdev::{ReadBlocks, WritableFile, WriteBlocks};
 use floe_testkit::fill::{Shape, fill};
 use floe_testkit::oracle;
 
@@ -20,7 +24,7 @@ pub(crate) struct Args {
     /// Inodes of each image
     #[arg(long, default_value_t = 1_000_000)]
     inodes: u32,
-    /// Only this shape; both by default
+    /// Only this shape; file-intensive and directory-intensive by default
     #[arg(long, value_enum)]
     shape: Option<Kind>,
     /// Thread counts of Floe to measure
@@ -32,9 +36,13 @@ pub(crate) struct Args {
     /// Runs of each program; the median counts
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Empty the page cache before each run (needs root)
+    /// Forget the image's pages in the cache before each run, and measure a program that reads the same
+    /// bytes in the order of the disk, too
     #[arg(long)]
     cold: bool,
+    /// Steps of ageing (--shape aged)
+    #[arg(long, default_value_t = 5)]
+    ages: u32,
     /// Damage one file in ten thousand of a copy, and measure repairs: `-fy` of both
     #[arg(long)]
     repair: bool,
@@ -62,6 +70,10 @@ enum Kind {
     FileIntensive,
     /// One file in each directory
     DirectoryIntensive,
+    /// The first of these, with two files that claim one block: against a check without
+    SharedBlocks,
+    /// Files made, appended to, truncated and removed at random, with extents and with indirect blocks
+    Aged,
 }
 
 impl Kind {
@@ -69,6 +81,8 @@ impl Kind {
         match self {
             Self::FileIntensive => "file-intensive",
             Self::DirectoryIntensive => "directory-intensive",
+            Self::SharedBlocks => "shared-blocks",
+            Self::Aged => "aged",
         }
     }
 }
@@ -83,7 +97,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .shape
         .map_or_else(|| vec![Kind::FileIntensive, Kind::DirectoryIntensive], |kind| vec![kind]);
     println!("{}", machine());
+    fs::create_dir_all(&args.folder)?;
     for kind in kinds {
+        match kind {
+            Kind::Aged => {
+                aged::run(args)?;
+                continue;
+            }
+            Kind::SharedBlocks => {
+                shared_blocks::run(args, &image(args, Kind::FileIntensive)?)?;
+                continue;
+            }
+            Kind::FileIntensive | Kind::DirectoryIntensive => {}
+        }
         let image = image(args, kind)?;
         let rows =
             if args.repair { measure_repairs(args, &image)? } else { measure_all(args, &image)? };
@@ -110,8 +136,8 @@ fn image(args: &Args, kind: Kind) -> Result<PathBuf> {
     let shape = match kind {
         Kind::FileIntensive => Shape::file_intensive(args.inodes),
         Kind::DirectoryIntensive => Shape::directory_intensive(args.inodes),
+        Kind::SharedBlocks | Kind::Aged => bail!("{} is no shape of its own", kind.name()),
     };
-    fs::create_dir_all(&args.folder)?;
     let path = args.folder.join(format!("{}-{}.img", kind.name(), args.inodes));
     if !path.exists() {
         let begin = std::time::Instant::now();
@@ -132,50 +158,113 @@ struct Row {
     costs: Vec<Cost>,
 }
 
-fn measure_all(args: &Args, image: &Path) -> Result<Vec<Row>> {
-    let image = image.to_str().context("a plain path")?.to_owned();
-    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    let xtask = std::env::current_exe()?.display().to_string();
-    let mut programs = vec![
-        ("e2fsck -fn".to_owned(), words(&["/usr/sbin/e2fsck", "-fn", &image])),
-        ("roofline".to_owned(), words(&[&xtask, "roofline", &image])),
-    ];
-    if !args.without_floe {
-        let floe = match &args.floe {
+impl Row {
+    fn median(&self, of: impl Fn(&Cost) -> f64) -> f64 {
+        median(&self.costs, of)
+    }
+}
+
+fn median_wall(row: &Row) -> f64 {
+    row.median(|cost| cost.wall)
+}
+
+/// A program to measure, the image that it reads, and how it ends on that.
+struct Program {
+    name: String,
+    command: Vec<String>,
+    image: PathBuf,
+    exit: i64,
+}
+
+impl Program {
+    fn new(name: &str, command: &[&str], image: &Path, exit: i64) -> Self {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        Self { name: name.to_owned(), command, image: image.to_owned(), exit }
+    }
+
+    fn e2fsck(image: &Path, exit: i64) -> Self {
+        let path = image.display().to_string();
+        Self::new("e2fsck -fn", &["/usr/sbin/e2fsck", "-fn", &path], image, exit)
+    }
+
+    fn roofline(image: &Path) -> Result<Self> {
+        let (xtask, path) = (this_program()?, image.display().to_string());
+        Ok(Self::new("roofline", &[&xtask, "roofline", &path], image, 0))
+    }
+
+    /// Reads what `list` says.
+    fn sequential(image: &Path, list: &Path) -> Result<Self> {
+        let (xtask, path) = (this_program()?, image.display().to_string());
+        let list = list.display().to_string();
+        Ok(Self::new("sequential reader", &[&xtask, "read-same-bytes", &path, &list], image, 0))
+    }
+}
+
+fn this_program() -> Result<String> {
+    Ok(std::env::current_exe()?.display().to_string())
+}
+
+impl Args {
+    /// Checks of an image by Floe, in all ways that are to be measured.
+    fn checks(&self, image: &Path, exit: i64) -> Result<Vec<Program>> {
+        let mut programs = Vec::new();
+        if self.without_floe {
+            return Ok(programs);
+        }
+        let floe = match &self.floe {
             Some(path) => path.clone(),
             None => built_floe()?,
         };
-        let floe = floe.display().to_string();
-        for how in &args.accounting {
-            for threads in &args.threads {
-                let threads = threads.to_string();
+        let (floe, path) = (floe.display().to_string(), image.display().to_string());
+        for how in &self.accounting {
+            for threads in self.threads.iter().map(ToString::to_string) {
                 let said =
                     if how == "auto" { String::new() } else { format!(" --accounting {how}") };
-                programs.push((
-                    format!("floe --threads {threads}{said}"),
-                    words(&[&floe, "check", "--threads", &threads, "--accounting", how, &image]),
-                ));
+                let name = format!("floe --threads {threads}{said}");
+                let command = [&floe, "check", "--threads", &threads, "--accounting", how, &path];
+                programs.push(Program::new(&name, &command, image, exit));
             }
         }
+        Ok(programs)
     }
+
+    fn title(&self, what: &str) -> String {
+        let cache = if self.cold { "cold" } else { "warm" };
+        let (inodes, runs) = (self.inodes, self.runs);
+        format!("{what}, {inodes} inodes, {cache} cache, median of {runs} alternating runs")
+    }
+}
+
+/// Runs the programs in turns.
+fn alternate(args: &Args, programs: &[Program]) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> =
-        programs.iter().map(|(name, _)| Row { name: name.clone(), costs: Vec::new() }).collect();
+        programs.iter().map(|of| Row { name: of.name.clone(), costs: Vec::new() }).collect();
     // Run 0 fills the page cache and is not counted.
     let first = usize::from(args.cold);
     for run in first..=args.runs {
-        for (row, (name, command)) in rows.iter_mut().zip(&programs) {
+        for (row, program) in rows.iter_mut().zip(programs) {
             if args.cold {
-                drop_caches()?;
+                forget(&program.image)?;
             }
-            let cost = measure(command)?;
+            let cost = measure(&program.command)?;
             // A fast wrong verdict is worth nothing.
-            ensure!(cost.exit == 0, "{name} ended with {} on a clean image", cost.exit);
+            let (name, exit) = (&program.name, program.exit);
+            ensure!(cost.exit == exit, "{name} ended with {}, not {exit}", cost.exit);
             if run > 0 {
                 row.costs.push(cost);
             }
         }
     }
     Ok(rows)
+}
+
+fn measure_all(args: &Args, image: &Path) -> Result<Vec<Row>> {
+    let mut programs = vec![Program::e2fsck(image, 0), Program::roofline(image)?];
+    if args.cold {
+        programs.push(Program::sequential(image, &same_bytes::list(image)?)?);
+    }
+    programs.extend(args.checks(image, 0)?);
+    alternate(args, &programs)
 }
 
 /// Repairs of one damaged image by both, each run on a fresh copy.
@@ -202,7 +291,7 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
         for (row, (name, command)) in rows.iter_mut().zip(&programs) {
             scattered::copy(&damaged, &scratch)?;
             if args.cold {
-                drop_caches()?;
+                forget(&scratch)?;
             }
             let cost = measure(command)?;
             ensure!(cost.exit == 1, "{name} ended with {} on a damaged image", cost.exit);
@@ -219,6 +308,15 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Writes what is new of an image to the disk and forgets its pages in the cache, those of no other file.
+fn forget(image: &Path) -> Result<()> {
+    let file = WritableFile::open(image)?;
+    file.flush()?;
+    file.forget(0, file.size_bytes());
+    Ok(())
+}
+
+/// Empties the page cache.
 pub(crate) fn drop_caches() -> Result<()> {
     ensure!(Command::new("sync").status()?.success(), "sync failed");
     fs::write("/proc/sys/vm/drop_caches", "3")
@@ -237,16 +335,9 @@ fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
 }
 
 fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
-    let cache = if args.cold { "cold" } else { "warm" };
     let work = if args.repair { "repair of scattered damage, " } else { "" };
-    let title = format!(
-        "{work}{}, {} inodes, {cache} cache, median of {} alternating runs",
-        kind.name(),
-        args.inodes,
-        args.runs
-    );
-    let wall = |row: &Row| median(&row.costs, |cost| cost.wall);
-    let base = rows.first().map_or(f64::NAN, wall);
+    let title = args.title(&format!("{work}{}", kind.name()));
+    let base = rows.first().map_or(f64::NAN, median_wall);
     let header = ["program", "wall s", "min..max", "x e2fsck", "user+sys s", "peak MiB", "read MB"];
     let mut lines = vec![header.map(str::to_owned)];
     for row in rows {
@@ -254,17 +345,22 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
         let most = row.costs.iter().map(|cost| cost.wall).fold(0.0, f64::max);
         lines.push([
             row.name.clone(),
-            format!("{:.3}", wall(row)),
+            format!("{:.3}", median_wall(row)),
             format!("{least:.3}..{most:.3}"),
-            format!("{:.2}", base / wall(row)),
-            format!("{:.3}", median(&row.costs, |cost| cost.cpu)),
-            format!("{:.1}", median(&row.costs, |cost| cost.peak_mib)),
-            format!("{:.1}", median(&row.costs, |cost| cost.read_mb)),
+            format!("{:.2}", base / median_wall(row)),
+            format!("{:.3}", row.median(|cost| cost.cpu)),
+            format!("{:.1}", row.median(|cost| cost.peak_mib)),
+            format!("{:.1}", row.median(|cost| cost.read_mb)),
         ]);
     }
+    print_lines(args, &title, &lines);
+}
+
+/// Prints a table, the first line of which is its header.
+fn print_lines<L: AsRef<[String]>>(args: &Args, title: &str, lines: &[L]) {
     if args.markdown {
         println!("\n**{title}**\n");
-        for (at, line) in lines.iter().enumerate() {
+        for (at, line) in lines.iter().map(AsRef::as_ref).enumerate() {
             println!("| {} |", line.join(" | "));
             if at == 0 {
                 println!("|---{}|", "|---:".repeat(line.len() - 1));
@@ -273,7 +369,8 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
         return;
     }
     println!("\n{title}");
-    for [name, rest @ ..] in &lines {
+    for line in lines.iter().map(AsRef::as_ref) {
+        let Some((name, rest)) = line.split_first() else { continue };
         let rest: Vec<String> = rest.iter().map(|cell| format!("{cell:>16}")).collect();
         println!("{name:<18}{}", rest.concat());
     }

@@ -56,6 +56,9 @@ enum Chore {
     /// Run one program and print what it took (used by `bench`)
     #[command(hide = true)]
     Measure(measure::Args),
+    /// Read what a list says (used by `bench --cold`)
+    #[command(hide = true)]
+    ReadSameBytes(bench::same_bytes::Args),
     /// Fuzz the decoders, or the checker with whole images (needs nightly and cargo-fuzz)
     Fuzz(fuzz::Args),
 }
@@ -85,6 +88,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::SimulateSchedule(args) => simulate::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Measure(args) => measure::run(&args),
+        Chore::ReadSameBytes(args) => bench::same_bytes::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
     }
 }

@@ -5,6 +5,8 @@
 //! block in each directory) and *directory-intensive* (one file in each). File contents are holes of
 //! the image file: no checker reads them.
 
+pub mod aged;
+
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -87,6 +89,7 @@ pub fn fill(path: &Path, shape: Shape) -> Result<Image> {
     let image = Image::open(path)?;
     let volume = Volume::open(&image)?;
     let mut filler = Filler::new(&volume)?;
+    ensure!(filler.geometry.features.incompat.contains(Incompat::EXTENTS), "plain ext4");
     filler.write_tree(shape)?;
     filler.settle()?;
     Ok(image)
@@ -133,8 +136,7 @@ struct Filler<'a> {
 impl<'a> Filler<'a> {
     fn new(volume: &'a Volume<'a>) -> Result<Self> {
         let geometry = &volume.geometry;
-        ensure!(geometry.features.metadata_csum() && geometry.cluster_bits == 0, "plain ext4");
-        ensure!(geometry.features.incompat.contains(Incompat::EXTENTS), "plain ext4");
+        ensure!(geometry.cluster_bits == 0, "no clusters");
         let groups = geometry.group_count as usize;
         let mut filler = Self {
             volume,
@@ -256,9 +258,24 @@ impl<'a> Filler<'a> {
     /// Writes the next inode as a directory with these entries.
     fn write_dir(&mut self, parent: InodeNr, names: &[Name], links: u16) -> Result<()> {
         let own = self.next_inode;
-        let blocks = self.dir_blocks(own, parent, names)?;
-        let len = u16::try_from(blocks.len())?;
+        let len = u16::try_from(self.dir_blocks(own, parent, names)?.len())?;
         let start = self.allocate(u32::from(len))?;
+        // Blocks of an image have numbers of 32 bits.
+        self.put_dir(parent, names, links, (start.0 as u32, len))
+    }
+
+    /// As [`Self::write_dir`]; its blocks are known, and marked.
+    fn put_dir(
+        &mut self,
+        parent: InodeNr,
+        names: &[Name],
+        links: u16,
+        (start, len): (u32, u16),
+    ) -> Result<()> {
+        let own = self.next_inode;
+        let start = BlockNr(start.into());
+        let blocks = self.dir_blocks(own, parent, names)?;
+        ensure!(blocks.len() == usize::from(len), "another number of blocks");
         for (block, bytes) in (start.0..).zip(&blocks) {
             self.volume.put_block(BlockNr(block), bytes)?;
         }
@@ -270,7 +287,7 @@ impl<'a> Filler<'a> {
     /// The blocks of a directory: `.`, `..`, then the names, one after the other.
     fn dir_blocks(&self, own: InodeNr, parent: InodeNr, names: &[Name]) -> Result<Vec<Vec<u8>>> {
         let size = self.volume.block_bytes();
-        let end = size - TAIL_SIZE;
+        let end = if self.checksums() { size - TAIL_SIZE } else { size };
         let seed = self.seed.of_inode(own, generation(own));
         let dots = [
             Name::new(own, FileType::Directory, ".".to_owned()),
@@ -295,8 +312,35 @@ impl<'a> Filler<'a> {
         Ok(done)
     }
 
+    /// Whether metadata have checksums.
+    fn checksums(&self) -> bool {
+        self.geometry.features.metadata_csum()
+    }
+
     /// Writes the next inode, with `len` blocks from `start` on.
     fn write_inode(&mut self, mode: u16, links: u16, start: BlockNr, len: u16) -> Result<()> {
+        if self.geometry.features.incompat.contains(Incompat::EXTENTS) {
+            let root = extent_root(start, len);
+            let blocks = (u32::from(len), u32::from(len));
+            return self.put_inode(mode, links, blocks, InodeFlags::EXTENTS.bits(), root);
+        }
+        ensure!(len <= 12, "direct blocks");
+        let mut root = [0; 60];
+        for (slot, block) in root.chunks_exact_mut(4).zip(start.0..start.0 + u64::from(len)) {
+            slot.copy_from_slice(&(block as u32).to_le_bytes());
+        }
+        self.put_inode(mode, links, (u32::from(len), u32::from(len)), 0, root)
+    }
+
+    /// Writes the next inode: of `blocks` blocks, with those of its map `used`, which `root` leads to.
+    fn put_inode(
+        &mut self,
+        mode: u16,
+        links: u16,
+        (blocks, used): (u32, u32),
+        flags: u32,
+        root: [u8; 60],
+    ) -> Result<()> {
         let own = self.next_inode;
         let (group, _) = self.geometry.place_of(own).context("too few inodes")?;
         if self.geometry.place_of(self.table_start).map(|(group, _)| group) != Some(group) {
@@ -307,21 +351,23 @@ impl<'a> Filler<'a> {
         let (base_bytes, extra_bytes) = raw.split_at_mut(128);
         let mut base = InodeBase::decode(&[0; 128]);
         base.mode = mode;
-        base.size_lo = u32::from(len) * block_size;
+        base.size_lo = blocks * block_size;
         (base.atime, base.ctime, base.mtime) = (NOW, NOW, NOW);
         base.links_count = links;
-        base.blocks_lo = u32::from(len) * (block_size / 512);
-        base.flags = InodeFlags::EXTENTS.bits();
+        base.blocks_lo = used * (block_size / 512);
+        base.flags = flags;
         base.generation = generation(own);
-        base.block = extent_root(start, len);
+        base.block = root;
         base.encode_into(base_bytes.first_chunk_mut().context("128 bytes")?);
         let extra_bytes = extra_bytes.first_chunk_mut().context("32 bytes")?;
         let mut extra = InodeExtra::decode(extra_bytes);
         (extra.extra_isize, extra.crtime) = (32, NOW);
         extra.encode_into(extra_bytes);
-        let crc = Inode::decode(&raw).context("an inode")?.compute_checksum(self.seed, own);
-        raw[0x7c..0x7e].copy_from_slice(&crc.to_le_bytes()[..2]);
-        raw[0x82..0x84].copy_from_slice(&crc.to_le_bytes()[2..]);
+        if self.checksums() {
+            let crc = Inode::decode(&raw).context("an inode")?.compute_checksum(self.seed, own);
+            raw[0x7c..0x7e].copy_from_slice(&crc.to_le_bytes()[..2]);
+            raw[0x82..0x84].copy_from_slice(&crc.to_le_bytes()[2..]);
+        }
         self.table.extend_from_slice(&raw);
         self.next_inode = InodeNr(own.0 + 1);
         Ok(())
@@ -375,7 +421,9 @@ impl<'a> Filler<'a> {
                 let clusters = self.geometry.clusters_of(group);
                 desc.free_blocks_count = clusters - bitmap::count(&self.blocks[at], 0..clusters);
                 desc.free_inodes_count = per_group - used;
-                desc.itable_unused = per_group - used;
+                if self.geometry.features.group_desc_csum() {
+                    desc.itable_unused = per_group - used;
+                }
                 desc.used_dirs_count += self.dirs[at];
                 desc.flags &= !(FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT);
                 let mut inodes = vec![0; self.volume.block_bytes()];
@@ -424,7 +472,9 @@ fn close_block(block: &mut [u8], last: usize, end: usize, seed: u32) {
     // At most a block of 4 KiB.
     let rec_len = (end - last) as u16;
     block[last + 4..last + 6].copy_from_slice(&rec_len.to_le_bytes());
-    DirTail::write(seed, block);
+    if end < block.len() {
+        DirTail::write(seed, block);
+    }
 }
 
 /// An extent root with one extent.

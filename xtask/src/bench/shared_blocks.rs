@@ -1,0 +1,76 @@
+//! `bench --shape shared-blocks`: two files of a full file system claim one block. What does it cost to
+//! find out which two?
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use floe_format::InodeNr;
+use floe_testkit::Image;
+use floe_testkit::fill::share_block;
+use floe_testkit::oracle;
+
+use super::{Args, Program, Row, alternate, median_wall, print_lines, scattered};
+
+/// The damaged copy of an image, made if it is not there yet.
+fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
+    let path = image.with_extension("shared.img");
+    if path.exists() {
+        return Ok(path);
+    }
+    let unfinished = path.with_extension("new");
+    scattered::copy(image, &unfinished)?;
+    {
+        let copy = Image::open(&unfinished)?;
+        // The first directory with files has inode 76; these are files far from each other.
+        let file = |share: u32| InodeNr(76 + inodes / 100 * share / 100 * 100 + 31);
+        share_block(&copy, file(20), file(85))?;
+    }
+    let verdict = oracle::run(&unfinished, &["-fn"])?;
+    ensure!(!verdict.clean() && verdict.text.contains("ultiply-claimed"), "{}", verdict.text);
+    std::fs::rename(&unfinished, &path)?;
+    Ok(path)
+}
+
+/// Measures checks of the image and of its damaged copy, and prints how much longer the latter take.
+pub(crate) fn run(args: &Args, image: &Path) -> Result<()> {
+    let damaged = damaged(image, args.inodes)?;
+    let mut programs = Vec::new();
+    for (path, exit) in [(image, 0), (damaged.as_path(), 4)] {
+        programs.push(Program::e2fsck(path, exit));
+        programs.extend(args.checks(path, exit)?);
+    }
+    let rows = alternate(args, &programs)?;
+    let (clean, shared) = rows.split_at(rows.len() / 2);
+    let mut lines = vec![
+        [
+            "program",
+            "clean s",
+            "shared block s",
+            "shared / clean",
+            "x e2fsck",
+            "peak MiB",
+            "read MB",
+        ]
+        .map(str::to_owned),
+    ];
+    let base = shared.first().map_or(f64::NAN, median_wall);
+    for (clean, shared) in clean.iter().zip(shared) {
+        lines.push(line(clean, shared, base));
+    }
+    let title = args.title("two files claim one block, file-intensive");
+    print_lines(args, &title, &lines);
+    Ok(())
+}
+
+fn line(clean: &Row, shared: &Row, base: f64) -> [String; 7] {
+    let (before, after) = (median_wall(clean), median_wall(shared));
+    [
+        clean.name.clone(),
+        format!("{before:.3}"),
+        format!("{after:.3}"),
+        format!("{:.2}", after / before),
+        format!("{:.2}", base / after),
+        format!("{:.1}", shared.median(|cost| cost.peak_mib)),
+        format!("{:.1}", shared.median(|cost| cost.read_mb)),
+    ]
+}
