@@ -58,6 +58,10 @@ impl<D: ReadBlocks> ReadBlocks for Counted<D> {
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         self.inner.is_hole(offset_bytes, len_bytes)
     }
+
+    fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        self.inner.will_need(offset_bytes, len_bytes);
+    }
 }
 
 impl<D: WriteBlocks> WriteBlocks for Counted<D> {

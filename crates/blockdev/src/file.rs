@@ -103,6 +103,10 @@ impl ReadBlocks for FileDevice {
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         self.holes.as_ref().is_some_and(|holes| holes.covers(&self.file, offset_bytes, len_bytes))
     }
+
+    fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        Self::will_need(self, offset_bytes, len_bytes);
+    }
 }
 
 #[cfg(test)]

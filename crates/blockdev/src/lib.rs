@@ -60,6 +60,10 @@ pub trait ReadBlocks: Send + Sync {
     fn is_hole(&self, _offset_bytes: u64, _len_bytes: u64) -> bool {
         false
     }
+
+    /// Hint: this range will be read soon. A device may begin to read it in the background; nothing
+    /// else changes.
+    fn will_need(&self, _offset_bytes: u64, _len_bytes: u64) {}
 }
 
 /// A device that can also be written.
@@ -102,6 +106,9 @@ macro_rules! read_through {
             }
             fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
                 (**self).is_hole(offset_bytes, len_bytes)
+            }
+            fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+                (**self).will_need(offset_bytes, len_bytes);
             }
         }
     )* };

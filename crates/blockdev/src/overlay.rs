@@ -361,6 +361,10 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
         Ok(())
     }
 
+    fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        self.base.will_need(offset_bytes, len_bytes);
+    }
+
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let staged = len_bytes != 0 && !self.is_empty() && self.touches(offset_bytes, len_bytes);
         !staged && self.base.is_hole(offset_bytes, len_bytes)

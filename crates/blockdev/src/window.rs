@@ -67,6 +67,12 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
         offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes)
             && self.inner.is_hole(self.offset_bytes + offset_bytes, len_bytes)
     }
+
+    fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        if offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes) {
+            self.inner.will_need(self.offset_bytes + offset_bytes, len_bytes);
+        }
+    }
 }
 
 impl<D: WriteBlocks> WriteBlocks for Window<D> {

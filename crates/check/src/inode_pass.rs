@@ -15,6 +15,7 @@ use crate::evidence::dirs::Dirs;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
 use crate::problem::{Findings, Problem, Sink};
+use crate::read_ahead;
 use crate::volume::Volume;
 
 /// Everything one worker finds and keeps while it reads inodes.
@@ -124,6 +125,10 @@ pub struct Buffers {
     pub block: Vec<u8>,
     /// Blocks of plain inodes that are not claimed yet: the next ones are often adjacent.
     pub pending: BlockRun,
+    /// Maps with blocks of their own were met in the part at hand.
+    pub met_trees: bool,
+    /// They were in the last part: the device is told of those to come.
+    read_ahead: bool,
     rows: Rows,
 }
 
@@ -222,6 +227,7 @@ fn scan_part(
     rows.links.resize(part.count as usize, 0);
     let mut any = false;
     let index = part.index(&volume.geometry);
+    evidence.buffers.read_ahead = std::mem::take(&mut evidence.buffers.met_trees);
     evidence.claims.begin_part(index);
     if let Some(tables) = &volume.tables {
         evidence.claims.sum_up(tables, &volume.claim_scope);
@@ -313,6 +319,9 @@ fn for_each_slot(
     for from in (first..end).step_by(step as usize) {
         let blocks = step.min(end - from);
         let read = volume.read_run(BlockRun::new(block_at(from), u64::from(blocks)), table).is_ok();
+        if read && evidence.buffers.read_ahead {
+            read_ahead::announce_maps(volume, table);
+        }
         for index in 0..blocks {
             let place =
                 TableBlockPlace { part, block: block_at(from + index), index: from + index };

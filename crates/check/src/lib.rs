@@ -17,6 +17,7 @@ pub mod open;
 pub mod options;
 pub mod pipeline;
 pub mod problem;
+pub mod read_ahead;
 pub mod reader;
 pub mod recovery;
 pub mod refine;

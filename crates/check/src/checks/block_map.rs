@@ -9,6 +9,7 @@ use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::mapping::{Mapper, Mapping};
 use crate::problem::Problem;
+use crate::read_ahead;
 
 /// e2fsck offers to clear an inode after each this many illegal blocks.
 const MANY_BAD_BLOCKS: u32 = 12;
@@ -166,6 +167,10 @@ impl Walk<'_, '_, '_> {
             let logical = LogicalBlock(logical);
             self.mapper.report(Problem::InodeBlockWalkFailed { inode, logical, block, level });
         } else {
+            if level > 1 {
+                let below = pointers(&bytes).map(|pointer| BlockNr(pointer.into())).collect();
+                read_ahead::announce(self.mapper.cx.volume, below);
+            }
             let span = span_blocks(self.mapper.cx.volume.geometry.block_size, u32::from(level) - 1);
             for (slot, pointer) in pointers(&bytes).enumerate() {
                 self.pointer(pointer, logical + slot as u64 * span, level - 1);

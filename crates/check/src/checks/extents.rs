@@ -10,6 +10,7 @@ use floe_format::{BlockNr, LogicalBlock};
 use super::mapping::{Mapper, Mapping};
 use crate::inode_pass::InodeCx;
 use crate::problem::Problem;
+use crate::read_ahead;
 
 /// A level deeper than any sane tree: nothing below is followed.
 const DEEPEST: u16 = 8;
@@ -328,6 +329,10 @@ impl Walk<'_, '_, '_> {
                     block,
                     expected,
                 });
+            }
+            if level < self.depth {
+                let below = (0..header.entries).map(|at| node.index(at).node).collect();
+                read_ahead::announce(self.mapper.cx.volume, below);
             }
             let range = Range { start: expected.0, ..range };
             self.node(node, Some(block), level, range);
