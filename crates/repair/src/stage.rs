@@ -477,10 +477,7 @@ impl<'a> Stage<'a> {
     /// A superblock with its checksum, at a byte of the device.
     fn write_superblock(&self, offset: u64, superblock: &Superblock) -> Result<(), Failure> {
         let mut bytes = [0; 1024];
-        superblock.encode_into(&mut bytes);
-        if superblock.features().metadata_csum() {
-            Superblock::write_checksum(&mut bytes);
-        }
+        superblock.encode_with_checksum(&mut bytes);
         self.overlay.write_at(offset, &bytes)?;
         Ok(())
     }

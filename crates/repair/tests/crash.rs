@@ -4,23 +4,16 @@
 
 use anyhow::{Context, Result, ensure};
 use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, UndoFile, WriteBlocks};
-use floe_check::{CheckOptions, JournalUse};
 use floe_repair::commit::{CommitOptions, Seen, UndoTarget, commit};
 use floe_repair::policy::Yes;
+use floe_repair::repair;
 use floe_repair::undo::{Standing, standing, undo};
-use floe_repair::{RepairOptions, repair};
 use floe_testkit::crash::{Effort, each_state};
 use floe_testkit::{Image, Profile, build, damage, tool};
 
-fn options() -> RepairOptions<'static> {
-    let check = CheckOptions {
-        threads: 2,
-        journal: JournalUse::Replay,
-        now_seconds: i64::from(tool::NOW),
-        ..CheckOptions::default()
-    };
-    RepairOptions { check, random: [7; 16], ..RepairOptions::default() }
-}
+mod yes_to_all;
+
+use yes_to_all::options;
 
 /// Repairs a device and writes it, with an undo file or without.
 fn repair_and_commit(device: &dyn WriteBlocks, undo: Option<UndoTarget<'_>>) -> Result<bool> {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use floe_testkit::damage::script;
 use floe_testkit::{Profile, Rng, tool};
 
 mod repaired_image;
@@ -11,8 +12,7 @@ use repaired_image::Stages;
 
 #[test]
 fn inputs_that_once_hurt_do_not_any_more() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut stages = Stages::default();
@@ -28,20 +28,14 @@ fn inputs_that_once_hurt_do_not_any_more() {
 
 #[test]
 fn random_scripts_are_repaired_once_and_undone() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let (mut stages, mut rng) = (Stages::default(), Rng::new(0xf10e));
     for round in 0..120u32 {
-        let mut script = vec![0; 3 + 13 * (1 + rng.index(4))];
-        rng.fill(&mut script);
+        // A few profiles, as building an image takes longer than looking at it.
         let profiles = [Profile::Ext4K1, Profile::Ext3, Profile::Bigalloc, Profile::InlineEaInode];
-        let profile = profiles[round as usize % profiles.len()];
-        let number = Profile::ALL.iter().position(|&one| one == profile);
-        script[0] = u8::try_from(number.expect("listed")).expect("few profiles");
-        // Mostly whole images whose blocks can all be read.
-        script[1] &= if rng.chance(8) { 0xff } else { 1 };
+        let script = script::random(&mut rng, profiles[round as usize % profiles.len()]);
         eprintln!("round {round}: {script:02x?}");
         stages.repair(&script);
     }

@@ -4,27 +4,17 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 use floe_blockdev::{Fault, Faulty, ReadBlocks};
-use floe_check::{CheckOptions, JournalUse, Problem};
+use floe_check::Problem;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 use floe_repair::policy::Yes;
-use floe_repair::{Deed, Reason, Repair, RepairOptions, repair};
+use floe_repair::{Deed, Reason, Repair, repair};
 use floe_testkit::compare::losses;
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, Rng, build, damage, oracle, tool, tree};
 
-fn options() -> RepairOptions<'static> {
-    let check = CheckOptions {
-        threads: 2,
-        journal: JournalUse::Replay,
-        now_seconds: i64::from(tool::NOW),
-        ..CheckOptions::default()
-    };
-    RepairOptions { check, random: [7; 16], ..RepairOptions::default() }
-}
+mod yes_to_all;
 
-fn tools_missing() -> bool {
-    tool::available().inspect_err(|reason| eprintln!("skipped: {reason}")).is_err()
-}
+use yes_to_all::options;
 
 /// Writes what is staged over a copy of an image, and nothing where it could not be read.
 fn written(repair: &Repair<'_>, image: &Image, untouched: &[BlockNr]) -> Image {
@@ -67,7 +57,7 @@ fn seeds() -> usize {
 /// A repair while inodes cannot be read loses nothing that a repair saves when they can be again.
 #[test]
 fn what_comes_back_is_as_if_it_had_always_been_there() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let (mut mended, mut rng) = (0, Rng::new(4));
@@ -119,7 +109,7 @@ fn deed_about(deeds: &[Deed], is: fn(&Problem) -> bool) -> bool {
 /// What is certain is mended; what depends on hidden inodes is left, with the reason.
 #[test]
 fn the_rest_is_mended_and_what_is_hidden_left() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let profile = Profile::Ext4K1;
@@ -168,7 +158,7 @@ fn the_rest_is_mended_and_what_is_hidden_left() {
 /// Descriptors that cannot be read are written anew from a backup that can.
 #[test]
 fn descriptors_come_from_a_backup() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     for profile in [Profile::Ext4K1, Profile::Ext2K1, Profile::Ext3] {

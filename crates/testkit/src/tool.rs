@@ -90,6 +90,11 @@ pub fn available() -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a test must be skipped because programs that build and judge images are missing; says so.
+pub fn missing() -> bool {
+    available().inspect_err(|reason| eprintln!("skipped: {reason}")).is_err()
+}
+
 /// Runs `command` and kills it after `limit_seconds`.
 ///
 /// # Errors

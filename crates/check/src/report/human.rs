@@ -20,10 +20,11 @@ const SHOWN_IN_ALL: usize = 1000;
 /// Columns of a line of explanation.
 const WIDTH: usize = 96;
 
-/// How much to say.
+/// How much to say, of a check or of a repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// Show every finding, with what a repair does and the evidence, and the time of each phase.
+    /// Every finding and change, with codes, what a repair does and the evidence, and the time of each
+    /// phase.
     pub verbose: bool,
 }
 
@@ -282,6 +283,14 @@ fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()>
         grouped(report.blocks_used()),
         grouped(report.geometry.blocks_count),
     )?;
+    self::cost(out, cost)
+}
+
+/// The line of what it cost.
+///
+/// # Errors
+/// What `out` said.
+pub fn cost(out: &mut impl Write, cost: &Cost) -> io::Result<()> {
     write!(
         out,
         "{:.2} s with {} thread{}, {} read in {} reads",

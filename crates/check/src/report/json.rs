@@ -3,7 +3,7 @@
 use floe_format::ext::inode::FileType;
 use serde_json::{Map, Value, json};
 
-use super::{Cost, JournalState, Report};
+use super::{Cost, JournalState, PhaseTime, Report};
 use crate::problem::{Evidence, Problem, Weight};
 
 /// Number of the schema. Raised when a member is removed or changes its meaning; new members may
@@ -13,7 +13,7 @@ pub const VERSION: u32 = 1;
 /// The whole report as one JSON object.
 ///
 /// `device` is the path as the user gave it, `exit_code` what the command will exit with.
-pub fn report(report: &Report, cost: &Cost, device: &str, exit_code: u8) -> Value {
+pub fn report(report: &Report, spent: &Cost, device: &str, exit_code: u8) -> Value {
     json!({
         "schema": "floe-check",
         "version": VERSION,
@@ -30,20 +30,32 @@ pub fn report(report: &Report, cost: &Cost, device: &str, exit_code: u8) -> Valu
             .iter()
             .map(|problem| finding(problem, report.path_of(problem)))
             .collect::<Vec<_>>(),
-        "cost": {
-            "seconds": cost.elapsed.as_secs_f64(),
-            "threads": cost.threads,
-            "reads": cost.reads,
-            "bytes_read": cost.bytes_read,
-            "peak_memory_bytes": cost.peak_memory_bytes,
-            "phases": report.phases.iter().map(|phase| json!({
-                "name": phase.name,
-                "seconds": phase.time.as_secs_f64(),
-                "reads": phase.reads.reads,
-                "bytes_read": phase.reads.bytes,
-            })).collect::<Vec<_>>(),
-        },
+        "cost": with_phases(cost(spent), report),
     })
+}
+
+/// What a check or a repair cost.
+pub fn cost(cost: &Cost) -> Value {
+    json!({
+        "seconds": cost.elapsed.as_secs_f64(),
+        "threads": cost.threads,
+        "reads": cost.reads,
+        "bytes_read": cost.bytes_read,
+        "peak_memory_bytes": cost.peak_memory_bytes,
+    })
+}
+
+fn with_phases(mut cost: Value, report: &Report) -> Value {
+    let phase = |phase: &PhaseTime| {
+        json!({
+            "name": phase.name,
+            "seconds": phase.time.as_secs_f64(),
+            "reads": phase.reads.reads,
+            "bytes_read": phase.reads.bytes,
+        })
+    };
+    cost["phases"] = report.phases.iter().map(phase).collect();
+    cost
 }
 
 /// A check that could not look at all, in the same schema: no findings but an error.

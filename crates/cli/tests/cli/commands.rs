@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{floe, floe_on, image};
+use super::{disk_with_partition, floe, floe_on, image};
 
 /// Leaves the image as it was, finds nothing, and says so.
 fn is_clean(profile: &str) {
@@ -52,14 +52,7 @@ fn a_file_system_behind_an_offset_is_found() {
 fn a_file_system_in_a_partition_is_found() {
     let Some(image) = image("ext2-1k") else { return };
     let content = fs::read(image.path()).unwrap();
-    let mut disk = vec![0; 2048 * 512];
-    // An MBR entry: type 0x83 from sector 2048 on.
-    disk[446 + 4] = 0x83;
-    disk[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
-    let sectors = u32::try_from(content.len() / 512).unwrap();
-    disk[446 + 12..446 + 16].copy_from_slice(&sectors.to_le_bytes());
-    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
-    disk.extend(content);
+    let disk = disk_with_partition(&content);
     let whole = tempfile::NamedTempFile::new().unwrap();
     fs::write(whole.path(), disk).unwrap();
     let ran = floe_on(&["check", "--partition", "1"], whole.path());

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use floe_testkit::Image;
 use serde_json::Value;
 
-use super::{floe_on, image};
+use super::{disk_with_partition, floe_on, image};
 
 /// What qemu-img makes of a raw image: each format with each option that changes the layout.
 const FORMATS: &[&str] = &[
@@ -174,13 +174,7 @@ fn partitions_and_offsets_count_in_the_disk() {
     }
     let Some(raw) = image("ext2-1k") else { return };
     let content = fs::read(raw.path()).unwrap();
-    let mut disk = vec![0; 1 << 20];
-    disk[446 + 4] = 0x83;
-    disk[446 + 8..446 + 12].copy_from_slice(&2048u32.to_le_bytes());
-    let sectors = u32::try_from(content.len() / 512).unwrap();
-    disk[446 + 12..446 + 16].copy_from_slice(&sectors.to_le_bytes());
-    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
-    disk.extend(content);
+    let disk = disk_with_partition(&content);
     let folder = tempfile::tempdir().unwrap();
     let (whole, path) = (folder.path().join("disk"), folder.path().join("image"));
     fs::write(&whole, disk).unwrap();

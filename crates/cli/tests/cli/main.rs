@@ -20,6 +20,7 @@ mod repair_undo;
 mod schema;
 mod shared_blocks;
 mod signals;
+mod terminal;
 mod undo;
 
 use std::ffi::OsStr;
@@ -95,4 +96,18 @@ fn image(profile: &str) -> Option<Image> {
         return None;
     }
     Some(build::base(Profile::by_name(profile).unwrap()).unwrap())
+}
+
+/// A disk with a partition table of DOS, whose only partition begins at 1 MiB and holds `content`.
+fn disk_with_partition(content: &[u8]) -> Vec<u8> {
+    const FIRST_SECTOR: u32 = 2048;
+    let mut disk = vec![0; FIRST_SECTOR as usize * 512];
+    // The first entry: type Linux, from where on, and how many sectors.
+    disk[446 + 4] = 0x83;
+    disk[446 + 8..446 + 12].copy_from_slice(&FIRST_SECTOR.to_le_bytes());
+    let sectors = u32::try_from(content.len() / 512).unwrap();
+    disk[446 + 12..446 + 16].copy_from_slice(&sectors.to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk.extend(content);
+    disk
 }

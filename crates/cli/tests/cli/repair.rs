@@ -1,14 +1,13 @@
 //! `floe repair` as a person or a script meets it.
 
 use std::fs;
-use std::io::Write;
-use std::process::{Command, Stdio};
 
 use floe_testkit::kernel::{Mounted, mount_available};
 use floe_testkit::{Image, build, oracle};
 use serde_json::Value;
 
 use super::schema::repair_faults;
+use super::terminal::at_a_terminal;
 use super::{floe, floe_env, floe_on, image};
 
 /// So that two repairs store the same times.
@@ -156,35 +155,23 @@ fn without_a_terminal_a_policy_must_be_given() {
     assert!(image.to_vec().unwrap() == before);
 }
 
-/// Answers a repair at a terminal that script(1) makes. `None` without script.
-fn at_a_terminal(answers: &str, image: &Image) -> Option<(i32, String)> {
-    let line = format!("{} repair {}", env!("CARGO_BIN_EXE_floe"), image.path().display());
-    let child = Command::new("script")
-        .args(["-qec", &line, "/dev/null"])
-        .env(NOW.0, NOW.1)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut child) = child else {
-        eprintln!("skipped: there is no script(1)");
-        return None;
-    };
-    child.stdin.take().unwrap().write_all(answers.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    Some((output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned()))
+/// Answers the questions of a repair at a terminal. `None` without one.
+fn answered(answers: &[&str], image: &Image) -> Option<(i32, String)> {
+    let mut answers = answers.iter();
+    let line = ["repair", image.path().to_str().unwrap()];
+    at_a_terminal(&line, &[NOW], |_| answers.next().expect("no more questions").to_string())
 }
 
 #[test]
 fn a_person_is_asked() {
     let Some(image) = damaged() else { return };
     let before = image.to_vec().unwrap();
-    let Some((code, text)) = at_a_terminal("q\n", &image) else { return };
+    let Some((code, text)) = answered(&["q"], &image) else { return };
     assert_eq!(code, 32, "{text}");
     assert!(text.contains("Repair? [y/a/n/N/e/d/Y/q"), "{text}");
     assert!(image.to_vec().unwrap() == before, "quitting wrote");
     let theirs = image.copy().unwrap();
-    let Some((code, text)) = at_a_terminal("e\nd\nY\n", &image) else { return };
+    let Some((code, text)) = answered(&["e", "d", "Y"], &image) else { return };
     assert_eq!(code, 1, "{text}");
     assert_eq!(repair(&["--yes"], &theirs).code, 1);
     assert!(image.to_vec().unwrap() == theirs.to_vec().unwrap(), "yes to everything is --yes");
@@ -199,14 +186,15 @@ fn what_is_refused_stays_and_the_rest_is_repaired() {
     let mut kinds: Vec<(String, &str)> = Vec::new();
     for finding in report["findings"].as_array().unwrap() {
         let id = finding["id"].as_str().unwrap();
-        let answer = if id == "inode-link-count-wrong" { "a\n" } else { "N\n" };
+        let answer = if id == "inode-link-count-wrong" { "a" } else { "N" };
         let code = finding["code"].as_str().unwrap().to_owned();
         if kinds.last().is_none_or(|(last, _)| *last != code) {
             kinds.push((code, answer));
         }
     }
-    let answers: String = kinds.iter().map(|(_, answer)| *answer).collect();
-    let Some((code, text)) = at_a_terminal(&format!("{answers}N\nN\nN\n"), &image) else { return };
+    let mut answers: Vec<&str> = kinds.iter().map(|(_, answer)| *answer).collect();
+    answers.extend(["N"; 3]);
+    let Some((code, text)) = answered(&answers, &image) else { return };
     assert_eq!(code, 5, "repaired, and damage is left: {text}");
     assert!(text.contains("its repair was refused"), "{text}");
     let again = floe_on(&["check"], image.path());

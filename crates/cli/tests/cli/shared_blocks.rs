@@ -1,11 +1,10 @@
 //! Blocks that several files claim: what a person is told, and what becomes of each answer.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::process::{Command, Stdio};
 
 use floe_testkit::{Image, build, oracle, tool};
 
+use super::terminal::at_a_terminal;
 use super::{floe_on, image};
 
 /// An image with two groups of files that share a block: of the first, `culprit` has a wild pointer
@@ -31,43 +30,18 @@ fn shared() -> Option<Image> {
     Some(image)
 }
 
-/// Repairs at a terminal that script(1) makes: yes to all kinds of findings, and these answers for
-/// the groups of owners. `None` without script.
+/// Repairs at a terminal: yes to all kinds of findings, and these answers for the groups of owners.
+/// `None` without one.
 fn answered(options: &[&str], sharing: &[&str], image: &Image) -> Option<(i32, String)> {
-    let line = format!(
-        "{} repair {} {}",
-        env!("CARGO_BIN_EXE_floe"),
-        options.join(" "),
-        image.path().display()
-    );
-    let child = Command::new("script")
-        .args(["-qec", &line, "/dev/null"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn();
-    let Ok(mut child) = child else {
-        eprintln!("skipped: there is no script(1)");
-        return None;
-    };
-    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-    let (mut text, mut bytes, mut sharing) = (String::new(), [0; 4096], sharing.iter());
-    loop {
-        let len = output.read(&mut bytes).unwrap();
-        if len == 0 {
-            break;
-        }
-        text.push_str(&String::from_utf8_lossy(&bytes[..len]));
-        if text.ends_with("? for help] ") {
-            let asked = text.lines().last().unwrap_or_default();
-            let of_sharing = asked.contains("Shared blocks?");
-            let answer = if of_sharing { sharing.next().copied().unwrap_or("q") } else { "a" };
-            writeln!(input, "{answer}").unwrap();
-        }
-    }
-    drop(input);
-    assert!(sharing.next().is_none(), "not asked for all groups: {text}");
-    Some((child.wait().unwrap().code().unwrap(), text))
+    let mut sharing = sharing.iter();
+    let line = [&["repair"], options, &[image.path().to_str().unwrap()]].concat();
+    let ran = at_a_terminal(&line, &[], |question| {
+        let of_sharing = question.contains("Shared blocks?");
+        let answer = if of_sharing { sharing.next().copied().unwrap_or("q") } else { "a" };
+        answer.to_owned()
+    })?;
+    assert!(sharing.next().is_none(), "not asked for all groups: {}", ran.1);
+    Some(ran)
 }
 
 /// What a file holds, or `None` if it is not there.

@@ -299,6 +299,15 @@ impl Superblock {
         crate::layout::put_le::<u32, 0x3fc, 1024>(bytes, &checksum);
     }
 
+    /// Encodes into `bytes`, with the checksum where the file system has one; what no field names
+    /// stays.
+    pub fn encode_with_checksum(&self, bytes: &mut [u8; 1024]) {
+        self.encode_into(bytes);
+        if self.features().metadata_csum() {
+            Self::write_checksum(bytes);
+        }
+    }
+
     /// The volume label up to its first NUL, with bytes that are not UTF-8 replaced.
     pub fn label(&self) -> String {
         let end = self.volume_name.iter().position(|&byte| byte == 0).unwrap_or(16);

@@ -18,10 +18,7 @@ pub(crate) fn marked(superblock: &[u8; 1024]) -> Option<[u8; 1024]> {
     }
     sb.state &= !STATE_VALID;
     let mut bytes = *superblock;
-    sb.encode_into(&mut bytes);
-    if sb.features().metadata_csum() {
-        Superblock::write_checksum(&mut bytes);
-    }
+    sb.encode_with_checksum(&mut bytes);
     Some(bytes)
 }
 

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use floe_check::Problem;
 use floe_check::report::JournalState;
-use floe_check::report::human::{grouped, identity, plural, size, tag};
+pub use floe_check::report::human::Style;
+use floe_check::report::human::{cost, grouped, identity, plural, size, tag};
 use floe_check::report::place::Place;
 use floe_format::InodeNr;
 
@@ -24,17 +25,9 @@ const SHOWN_LOSSES: usize = 50;
 /// Findings that are left and listed before the rest is only counted.
 const SHOWN_LEFT: usize = 50;
 
-/// How much to say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Style {
-    /// All of it, with codes and rounds.
-    pub verbose: bool,
-}
-
-impl Style {
-    const fn most(self, short: usize) -> usize {
-        if self.verbose { usize::MAX } else { short }
-    }
+/// At most so many of a list: all of them where all is asked for.
+const fn most(style: Style, short: usize) -> usize {
+    if style.verbose { usize::MAX } else { short }
 }
 
 /// Writes the whole account.
@@ -111,11 +104,11 @@ fn changes(
             let kind = change.causes.first().map_or("", |problem| problem.row().id);
             let count = shown.entry(kind).or_default();
             *count += 1;
-            if *count <= style.most(SHOWN_PER_KIND) {
+            if *count <= most(style, SHOWN_PER_KIND) {
                 one_change(out, place, change, tense, style)?;
             }
         }
-        for (kind, count) in shown.iter().filter(|(_, count)| **count > style.most(SHOWN_PER_KIND))
+        for (kind, count) in shown.iter().filter(|(_, count)| **count > most(style, SHOWN_PER_KIND))
         {
             let more = grouped((count - SHOWN_PER_KIND) as u64);
             writeln!(out, "  ... and {more} more changes like these ({kind})")?;
@@ -147,7 +140,7 @@ fn one_change(
     tense: Tense,
     style: Style,
 ) -> io::Result<()> {
-    let shown = change.causes.len().min(style.most(SHOWN_CAUSES));
+    let shown = change.causes.len().min(most(style, SHOWN_CAUSES));
     for problem in &change.causes[..shown] {
         writeln!(out, "  {}: {}", tag(problem), place.message(problem))?;
         if style.verbose {
@@ -195,7 +188,7 @@ fn losses(
 ) -> io::Result<()> {
     let lost = account.losses();
     for same in lost.chunk_by(|one, other| one.fate == other.fate) {
-        let shown = same.len().min(style.most(SHOWN_LOSSES));
+        let shown = same.len().min(most(style, SHOWN_LOSSES));
         let count = grouped(same.len() as u64);
         writeln!(out, "\n{} ({count})", heading(same[0].fate, tense))?;
         for lost in &same[..shown] {
@@ -230,7 +223,7 @@ fn left(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result
         return Ok(());
     }
     writeln!(out, "\nLeft as it is")?;
-    let shown = left.len().min(style.most(SHOWN_LEFT));
+    let shown = left.len().min(most(style, SHOWN_LEFT));
     for (problem, reason) in &left[..shown] {
         writeln!(out, "  {}", with_path(account, problem))?;
         writeln!(out, "      {}", reason.describe())?;
@@ -308,20 +301,7 @@ fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
         }
         Ending::DryRun => {}
     }
-    let cost = &account.cost;
-    write!(
-        out,
-        "{:.2} s with {} thread{}, {} read in {} reads",
-        cost.elapsed.as_secs_f64(),
-        cost.threads,
-        plural(cost.threads as u64),
-        size(cost.bytes_read),
-        grouped(cost.reads),
-    )?;
-    match cost.peak_memory_bytes {
-        Some(bytes) => writeln!(out, ", at most {} of memory", size(bytes)),
-        None => writeln!(out),
-    }
+    cost(out, &account.cost)
 }
 
 /// The last line: the verdict.

@@ -1,7 +1,7 @@
 //! The account for programs. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
 
 use floe_check::Problem;
-use floe_check::report::json::{counts, filesystem, finding, journal};
+use floe_check::report::json::{cost, counts, filesystem, finding, journal};
 use serde_json::{Value, json};
 
 use super::{Account, Change, Ending, Lost};
@@ -15,7 +15,7 @@ pub const VERSION: u32 = 1;
 ///
 /// `exit_code` is what the command will exit with.
 pub fn account(account: &Account<'_>, exit_code: u8) -> Value {
-    let (repair, cost) = (account.repair, &account.cost);
+    let repair = account.repair;
     let one =
         |problem: &Problem| finding(problem, problem.inode().and_then(|inode| account.path(inode)));
     let left = repair.left.iter().map(|(problem, reason)| {
@@ -41,13 +41,7 @@ pub fn account(account: &Account<'_>, exit_code: u8) -> Value {
         "rounds_in_part": repair.rescans.len(),
         "changed_bytes": account.changed_bytes,
         "ending": ending(&account.ending),
-        "cost": {
-            "seconds": cost.elapsed.as_secs_f64(),
-            "threads": cost.threads,
-            "reads": cost.reads,
-            "bytes_read": cost.bytes_read,
-            "peak_memory_bytes": cost.peak_memory_bytes,
-        },
+        "cost": cost(&account.cost),
     })
 }
 

@@ -47,10 +47,7 @@ pub(super) fn edit_superblock(
     staged.read_at(OFFSET_BYTES, &mut bytes)?;
     let mut sb = Superblock::decode(&bytes);
     edit(&mut sb);
-    sb.encode_into(&mut bytes);
-    if sb.features().metadata_csum() {
-        Superblock::write_checksum(&mut bytes);
-    }
+    sb.encode_with_checksum(&mut bytes);
     staged.write_at(OFFSET_BYTES, &bytes)?;
     Ok(())
 }

@@ -41,10 +41,7 @@ impl Scene {
         sb.wtime += 1000;
         sb.lastcheck += 1000;
         let mut after_superblock = raw;
-        sb.encode_into(&mut after_superblock);
-        if sb.features().metadata_csum() {
-            Superblock::write_checksum(&mut after_superblock);
-        }
+        sb.encode_with_checksum(&mut after_superblock);
         let journal_superblock = busy_journal(&mut before, block_bytes as usize);
         let folder = tool::scratch("floe-commit-").unwrap();
         let a_changed_page = u64::from(block_bytes) * 100;

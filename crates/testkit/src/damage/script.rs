@@ -15,6 +15,7 @@ use floe_blockdev::{FaultMix, Faulty};
 use super::fields_of;
 use crate::image::{Contents, Image};
 use crate::profile::Profile;
+use crate::rng::Rng;
 use crate::volume::{Place, Volume, survey};
 
 /// Bytes before the first edit.
@@ -49,6 +50,17 @@ pub struct Conditions {
 pub fn profile_of(script: &[u8]) -> Profile {
     let number = usize::from(script.first().copied().unwrap_or(0));
     Profile::ALL[number % Profile::ALL.len()]
+}
+
+/// A random script about a profile, of one to four edits. Mostly for whole images whose blocks can
+/// all be read.
+pub fn random(rng: &mut Rng, profile: Profile) -> Vec<u8> {
+    let mut script = vec![0; HEAD_BYTES + EDIT_BYTES * (1 + rng.index(4))];
+    rng.fill(&mut script);
+    let number = Profile::ALL.iter().position(|&one| one == profile).unwrap_or(0);
+    script[0] = u8::try_from(number).unwrap_or(0);
+    script[1] &= if rng.chance(8) { 0xff } else { 1 };
+    script
 }
 
 impl Stage {
