@@ -4,6 +4,20 @@
 //! `inode_pass`, attribute blocks, shared blocks, `dir_pass`, connectivity, link counts, bitmaps and
 //! counts, quota. Each is parallel inside; findings come out sorted, so that the number of threads
 //! cannot be seen in them.
+//!
+//! [`check`] is the way in: a device, options, and a [`Report`] with every [`Problem`] that was found.
+//! [`report::human`], [`report::json`] and [`report::html`] write it down. [`Reader`] reads a file
+//! system without judging it. `examples/verdict.rs` prints what is wrong with an image.
+//!
+//! ```
+//! use floe_blockdev::MemDevice;
+//! use floe_check::{CheckError, CheckOptions, check};
+//!
+//! // Damage is no error; a device without a file system is.
+//! let noise = MemDevice::new(vec![0x5a; 1 << 20]);
+//! let answer = check(&noise, &CheckOptions::default());
+//! assert!(matches!(answer, Err(CheckError::NoSuperblock { .. })));
+//! ```
 
 pub mod checks;
 pub mod descriptors;

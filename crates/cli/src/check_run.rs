@@ -7,7 +7,7 @@ use std::time::Instant;
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, ReadCounts};
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
-use floe_check::report::{Cost, Report, Verdict, html, human, json};
+use floe_check::report::{Cost, Report, Verdict, html, human, inodes_of, json};
 use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
 use serde_json::Value;
@@ -175,7 +175,7 @@ impl Run<'_> {
 
     /// Adds the paths of inodes that findings are about, unless the check already did.
     fn find_paths(&self, report: &mut Report, device: &dyn ReadBlocks) {
-        let wanted = report.inodes();
+        let wanted = inodes_of(&report.found);
         if wanted.is_empty() || !report.paths.is_empty() {
             return;
         }

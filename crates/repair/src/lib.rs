@@ -2,6 +2,21 @@
 //!
 //! A repair is planned from the findings of a check, staged in memory, checked again until it is
 //! clean, and only then written: old blocks go to an undo file first.
+//!
+//! [`repair()`] stages, asking a [`policy::Policy`] what may be done; it reads the device and never
+//! writes to it. The [`Repair`] that it gives knows every change, what each costs, and what is left;
+//! [`report`] tells of it, and [`commit::commit`] writes it. [`undo::undo`] takes it back.
+//! `examples/preview.rs` shows what a repair would do.
+//!
+//! ```
+//! use floe_blockdev::MemDevice;
+//! use floe_repair::policy::Preen;
+//! use floe_repair::{RepairError, RepairOptions, repair};
+//!
+//! let noise = MemDevice::new(vec![0x5a; 1 << 20]);
+//! let answer = repair(&noise, &RepairOptions::default(), &mut Preen);
+//! assert!(matches!(answer, Err(RepairError::Check(_))));
+//! ```
 
 mod alloc;
 pub mod build;

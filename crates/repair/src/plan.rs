@@ -490,7 +490,7 @@ pub fn plan(problem: &Problem) -> Plan {
         }
 
         P::UnreadableBlock { .. } => {
-            Plan::Impossible("the device cannot read the block; what it held is gone")
+            Plan::Impossible("the device cannot read the block: copy the device first (ddrescue)")
         }
         P::UnreadableInodeTable { .. } => {
             Plan::Impossible("the device cannot read the block: copy the device first (ddrescue)")

@@ -273,6 +273,16 @@ impl Problem {
             _ => None,
         })
     }
+
+    /// Other inodes that a finding has to do with and whose paths a reader wants: who shares blocks,
+    /// the directory in which it was. (What an entry names has the path of the entry.)
+    pub fn others(&self) -> impl Iterator<Item = InodeNr> {
+        const NAMED: [&str; 4] = ["sharer", "parent", "stored", "expected"];
+        self.evidence().into_iter().filter_map(|(name, value)| match value {
+            Evidence::Inode(inode) if NAMED.contains(&name) && inode.0 != 0 => Some(inode),
+            _ => None,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -1062,10 +1062,10 @@ problems! {
         inode: InodeNr, shared_blocks: u64, sharers: u32,
     }
         DataRisk Damage ask BlockMap
-        "{inode} shares {shared_blocks} blocks, with {sharers} other inodes"
-        means "The content of this file or of the others is damaged. With 0 others it claims the \
-             blocks twice itself, or shares them with metadata. Compare with a copy of the data \
-             before a repair."
+        "{inode} shares blocks with others (blocks: {shared_blocks}, other inodes: {sharers})"
+        means "The content of this file or of another is damaged: compare both with a backup before \
+             a repair. Where no other inode claims them, the file does so twice, or metadata of the \
+             file system lies there."
         repair "Give the file copies of the shared blocks.";
     0x013002 "multiply-claimed-sharer" MultiplyClaimedSharer { inode: InodeNr, sharer: InodeNr }
         DataRisk Damage ask BlockMap
@@ -1613,7 +1613,7 @@ problems! {
     0x050004 "block-bitmap-leaked-block" BlockBitmapLeakedBlock { group: GroupNr, block: BlockNr }
         Metadata Damage preen Bitmap
         "{group}: {block} is marked as used, but nothing uses it"
-        means "The space is lost until a repair."
+        means "The space cannot be used until a repair."
         repair "Mark it as free.";
     0x050005 "block-bitmap-missing-block" BlockBitmapMissingBlock { group: GroupNr, block: BlockNr }
         DataRisk Damage preen Bitmap
@@ -1623,7 +1623,7 @@ problems! {
     0x050008 "inode-bitmap-leaked-inode" InodeBitmapLeakedInode { group: GroupNr, inode: InodeNr }
         Metadata Damage preen Bitmap
         "{group}: {inode} is marked as used, but is not"
-        means "The inode is lost until a repair."
+        means "No file can use the inode until a repair."
         repair "Mark it as free.";
     0x050009 "inode-bitmap-missing-inode" InodeBitmapMissingInode { group: GroupNr, inode: InodeNr }
         DataRisk Damage preen Bitmap
@@ -1667,7 +1667,7 @@ problems! {
     }
         Metadata Damage preen Bitmap
         "{group}: {len} blocks from {block} on are marked as used, but nothing uses them"
-        means "The space is lost until a repair."
+        means "The space cannot be used until a repair."
         repair "Mark them as free.";
     0x050015 "block-bitmap-missing-range" BlockBitmapMissingRange {
         group: GroupNr, block: BlockNr, len: u64,
@@ -1681,7 +1681,7 @@ problems! {
     }
         Metadata Damage preen Bitmap
         "{group}: {len} inodes from {inode} on are marked as used, but are not"
-        means "The inodes are lost until a repair."
+        means "No file can use these inodes until a repair."
         repair "Mark them as free.";
     0x050017 "inode-bitmap-missing-range" InodeBitmapMissingRange {
         group: GroupNr, inode: InodeNr, len: u32,

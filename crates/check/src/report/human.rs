@@ -142,7 +142,7 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
             let most = if style.verbose { usize::MAX } else { SHOWN_PER_KIND };
             let shown = same.len().min(most).min(left);
             left -= shown;
-            kind(out, place, same, shown, style)?;
+            kind(out, report, place, same, shown, style)?;
         }
     }
     for ((_, codes), alike) in alike.iter().filter(|(_, alike)| alike.count > SHOWN_ALIKE) {
@@ -175,13 +175,14 @@ fn id_of(code: u32) -> Option<&'static str> {
 /// Findings of one kind in one place: the first `shown` of them, then what they mean.
 fn kind(
     out: &mut impl Write,
+    report: &Report,
     place: Place,
     same: &[&Problem],
     shown: usize,
     style: Style,
 ) -> io::Result<()> {
     for problem in &same[..shown] {
-        let message = place.message(problem);
+        let message = report.message(place, problem);
         writeln!(out, "  {}: {message}", tag(problem))?;
         if style.verbose {
             evidence(out, problem)?;
@@ -223,13 +224,16 @@ pub fn wrapped(out: &mut impl Write, text: &str) -> io::Result<()> {
     writeln!(out)
 }
 
+/// Findings that say that data is at risk.
+const AT_RISK: &str = "DATA AT RISK";
+
 /// What a finding is called: `damage`, `DATA AT RISK`.
 pub fn tag(problem: &Problem) -> &'static str {
     let row = problem.row();
     match (row.weight, row.severity) {
         (Weight::Remark, _) => "remark",
         (Weight::Fatal, _) => "FATAL",
-        (Weight::Damage, Severity::DataRisk | Severity::Fatal) => "DATA AT RISK",
+        (Weight::Damage, Severity::DataRisk | Severity::Fatal) => AT_RISK,
         (Weight::Damage, Severity::Metadata | Severity::Cosmetic) => "damage",
     }
 }
@@ -268,18 +272,20 @@ fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
 }
 
 fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()> {
-    let of_type = |wanted: &[FileType]| {
-        grouped(wanted.iter().map(|&wanted| report.totals.by_type[wanted as usize]).sum())
+    let of_type = |wanted: &[FileType], one: &str, several: &str| {
+        let count: u64 = wanted.iter().map(|&wanted| report.totals.by_type[wanted as usize]).sum();
+        format!("{} {}", grouped(count), if count == 1 { one } else { several })
     };
+    let special = [FileType::CharDevice, FileType::BlockDevice, FileType::Fifo, FileType::Socket];
     writeln!(
         out,
-        "{} of {} inodes in use ({} files, {} directories, {} links, {} special), {} of {} blocks",
+        "{} of {} inodes in use ({}, {}, {}, {}), {} of {} blocks",
         grouped(report.totals.inodes_used),
         grouped(u64::from(report.geometry.inodes_count)),
-        of_type(&[FileType::Regular]),
-        of_type(&[FileType::Directory]),
-        of_type(&[FileType::Symlink]),
-        of_type(&[FileType::CharDevice, FileType::BlockDevice, FileType::Fifo, FileType::Socket]),
+        of_type(&[FileType::Regular], "file", "files"),
+        of_type(&[FileType::Directory], "directory", "directories"),
+        of_type(&[FileType::Symlink], "symbolic link", "symbolic links"),
+        of_type(&special, "special", "special"),
         grouped(report.blocks_used()),
         grouped(report.geometry.blocks_count),
     )?;
@@ -309,10 +315,16 @@ pub fn cost(out: &mut impl Write, cost: &Cost) -> io::Result<()> {
 /// What a person should know before doing anything about the damage.
 fn advice(report: &Report) -> Option<&'static str> {
     let worst = report.worst_damage()?;
-    Some(if worst >= Severity::DataRisk {
-        "Files, names or attributes are at risk: copy the device before any repair."
+    let cut_off =
+        report.found.iter().any(|found| matches!(found, Problem::FilesystemExceedsDevice { .. }));
+    Some(if cut_off {
+        "A part of the file system is not on this device: find the whole of it before any repair."
+    } else if worst >= Severity::DataRisk {
+        "Files, names or attributes are at risk: copy the device before any repair.\n\
+         `floe repair --dry-run` shows what a repair would do, and what it would cost."
     } else {
-        "No file content is known to be affected."
+        "Nothing that was found is known to put files, names or attributes at risk.\n\
+         `floe repair --dry-run` shows what a repair would do, and what it would cost."
     })
 }
 
@@ -330,8 +342,13 @@ pub fn verdict_line(report: &Report) -> String {
             _ => format!("CLEAN{and_remarks}: nothing needs repair."),
         },
         Verdict::Damaged => {
+            let at_risk = report.found.iter().filter(|problem| tag(problem) == AT_RISK).count();
+            let of_them = match at_risk as u64 {
+                0 => String::new(),
+                at_risk => format!(" ({} with data at risk)", grouped(at_risk)),
+            };
             format!(
-                "DAMAGED: {} finding{} need{} repair{and_remarks}. Nothing was changed.",
+                "DAMAGED: {} finding{} need{} repair{of_them}{and_remarks}. Nothing was changed.",
                 grouped(damage),
                 plural(damage),
                 if damage == 1 { "s" } else { "" },
@@ -401,7 +418,41 @@ mod tests {
         assert!(text.contains("judged as it will be after recovery"), "{text}");
         assert!(!text.contains("Repair:"), "{text}");
         let last = text.lines().last().unwrap();
-        assert!(last.starts_with("DAMAGED: 3 findings need repair, 1 remark."), "{last}");
+        assert!(
+            last.starts_with("DAMAGED: 3 findings need repair (1 with data at risk), 1 remark."),
+            "{last}"
+        );
+    }
+
+    #[test]
+    fn other_inodes_have_their_paths() {
+        let mut report = sample();
+        report.found = vec![
+            Problem::MultiplyClaimedSharer { inode: InodeNr(20), sharer: InodeNr(13) },
+            Problem::DirectoryUnconnected { dir: InodeNr(21), parent: InodeNr(22) },
+        ];
+        let text = written(&report, false);
+        assert!(text.contains("shares blocks with inode 13 [inode 13 is /home/bob]\n"), "{text}");
+        assert!(text.contains("(its '..' says inode 22)\n"), "an unknown path is left out: {text}");
+        let asked = crate::report::inodes_of(&report.found);
+        assert_eq!(asked, [13, 20, 21, 22].map(InodeNr).into());
+    }
+
+    #[test]
+    fn advice_goes_by_what_is_at_risk() {
+        let mut report = sample();
+        let risk = "copy the device before any repair";
+        assert!(written(&report, false).contains(risk));
+        let exceeds = Problem::FilesystemExceedsDevice { blocks: 65536, device_blocks: 9 };
+        report.found.push(exceeds);
+        let text = written(&report, false);
+        assert!(!text.contains(risk) && text.contains("find the whole of it before"), "{text}");
+        report.found.retain(|problem| problem.row().severity < Severity::DataRisk);
+        let text = written(&report, false);
+        assert!(!text.contains(risk) && text.contains("`floe repair --dry-run` shows"), "{text}");
+        assert!(text.contains("DAMAGED: 2 findings need repair, 1 remark."), "{text}");
+        report.found.retain(|problem| problem.row().weight == Weight::Remark);
+        assert!(!written(&report, false).contains("floe repair"), "nothing to do, nothing advised");
     }
 
     #[test]

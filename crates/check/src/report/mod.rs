@@ -18,6 +18,8 @@ pub mod human;
 pub mod json;
 pub mod place;
 
+use place::Place;
+
 /// The result of a check that could look at everything it had to.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -154,9 +156,9 @@ impl Report {
         damage.map(|problem| problem.row().severity).max()
     }
 
-    /// The inodes that findings are about, for finding out their paths.
+    /// The inodes that findings are about.
     pub fn inodes(&self) -> BTreeSet<InodeNr> {
-        inodes_of(&self.found)
+        inodes_about(&self.found)
     }
 
     /// Blocks in use, static metadata included; whole clusters.
@@ -170,15 +172,33 @@ impl Report {
         problem.inode().and_then(|inode| self.path(inode))
     }
 
+    /// What a finding says under the title of its place, with the paths of other inodes in it.
+    pub fn message(&self, place: Place, problem: &Problem) -> String {
+        let mut message = place.message(problem);
+        for other in problem.others() {
+            if let Some(path) = self.path(other) {
+                message.push_str(&format!(" [{other} is {path}]"));
+            }
+        }
+        message
+    }
+
     /// The path of an inode, if it is known, with bytes that are no text escaped.
     pub fn path(&self, inode: InodeNr) -> Option<String> {
         self.paths.get(&inode).map(|path| display_path(path))
     }
 }
 
-/// The inodes that findings are about: their paths belong in the report.
-pub fn inodes_of(found: &[Problem]) -> BTreeSet<InodeNr> {
+/// The inodes that findings are about.
+fn inodes_about(found: &[Problem]) -> BTreeSet<InodeNr> {
     found.iter().filter_map(Problem::inode).filter(|inode| inode.0 != 0).collect()
+}
+
+/// The inodes that findings name: their paths belong in the report.
+pub fn inodes_of(found: &[Problem]) -> BTreeSet<InodeNr> {
+    let mut inodes = inodes_about(found);
+    inodes.extend(found.iter().flat_map(Problem::others));
+    inodes
 }
 
 /// Puts findings in order and drops repeated ones.

@@ -77,7 +77,8 @@ fn clone_with(
     copies += clone_attributes(stage, &mut image, ledger)?;
     if copies > 0 {
         stage.write_inode(&image)?;
-        stage.note(format!("{inode} has its own copies of {copies} blocks"));
+        let blocks = if copies == 1 { "block" } else { "blocks" };
+        stage.note(format!("{inode} has its own copies of {copies} {blocks}"));
     }
     Ok(())
 }

@@ -111,7 +111,7 @@ fn one_place(html: &mut Html, report: &Report, place: Place, problems: &[&Proble
                 for problem in same.iter().take(SHOWN_PER_KIND) {
                     html.element("li", &[], |html| {
                         badge(html, problem.row());
-                        html.leaf("span", &[], &place.message(problem));
+                        html.leaf("span", &[], &report.message(place, problem));
                     });
                 }
                 if let Some(more) = same.len().checked_sub(SHOWN_PER_KIND).filter(|more| *more > 0)

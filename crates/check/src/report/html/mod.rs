@@ -15,10 +15,13 @@ pub use map::map;
 pub use markup::{Attributes, Html};
 pub use phases::phases;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::calendar;
 use super::human::{grouped, plural, size};
 use super::{Cost, JournalState, Report, Verdict};
-use crate::problem::Severity;
+use crate::problem::{Severity, Weight};
 
 /// How a verdict looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +210,9 @@ fn sentence(report: &Report) -> String {
             format!("{found}, and files, names or attributes are at risk.{remarked}")
         }
         (Verdict::Damaged, _) => {
-            format!("{found}, none of which is known to affect the content of a file.{remarked}")
+            format!(
+                "{found}, none of which is known to put files, names or attributes at risk.{remarked}"
+            )
         }
     }
 }
@@ -219,12 +224,14 @@ pub fn counted(count: u64, noun: &str) -> String {
 
 /// The figures of a run.
 pub fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
-    let by_severity: Vec<String> = report
-        .counts()
+    // Of those to repair: with the remarks they would add up to something else than the figure.
+    let damage = report.found.iter().filter(|problem| problem.row().weight > Weight::Remark);
+    let mut of_severity: BTreeMap<Reverse<Severity>, u64> = BTreeMap::new();
+    damage
+        .for_each(|problem| *of_severity.entry(Reverse(problem.row().severity)).or_default() += 1);
+    let by_severity: Vec<String> = of_severity
         .iter()
-        .rev()
-        .filter(|(_, count)| *count > 0)
-        .map(|(severity, count)| format!("{} {}", grouped(*count as u64), severity.name()))
+        .map(|(Reverse(severity), count)| format!("{} {}", grouped(*count), severity.name()))
         .collect();
     let files = report.inodes().len() as u64;
     let geometry = &report.geometry;
@@ -232,7 +239,7 @@ pub fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
     html.element("section", &[("class", "tiles"), ("aria-label", "Figures")], |html| {
         let damage = grouped(report.damage_count() as u64);
         let detail = match by_severity.as_slice() {
-            [] => "nothing was found".to_owned(),
+            [] => "nothing".to_owned(),
             parts => parts.join(", "),
         };
         tile(html, "Findings to repair", &damage, &detail, None);
