@@ -2,6 +2,30 @@
 //!
 //! Every device answers [`ReadBlocks`]; those that may be written answer [`WriteBlocks`] too. The
 //! checker is generic over [`ReadBlocks`] alone, so it cannot write.
+//!
+//! [`FileDevice`] reads a file or block device, [`WritableFile`] writes one, [`MemDevice`] is one in
+//! memory, and [`image`] opens qcow2, VHD, VHDX, gzip and zstd. On them stand a [`Window`] (a
+//! [partition](PartitionTable)), an [`Overlay`] of changes that are not written yet, [`Faulty`] and
+//! [`Recorder`] for tests. [`UndoWriter`] and [`UndoFile`] save and restore what is written over.
+//! `examples/try_and_undo.rs` uses all of that on a disk.
+//!
+//! ```
+//! use floe_blockdev::{MemDevice, Overlay, ReadBlocks, Window, WriteBlocks};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let disk = MemDevice::new(vec![7; 16384]);
+//! let partition = Window::new(&disk, 4096, Some(8192))?;
+//! let staged = Overlay::new(&partition, 4096);
+//! staged.write_at(10, &[1, 2, 3])?;
+//!
+//! let mut bytes = [0; 4];
+//! staged.read_at(9, &mut bytes)?;
+//! assert_eq!(bytes, [7, 1, 2, 3]);
+//! disk.read_at(4096 + 9, &mut bytes)?;
+//! assert_eq!(bytes, [7; 4], "only the overlay knows");
+//! # Ok(())
+//! # }
+//! ```
 
 use std::io;
 use std::sync::Arc;

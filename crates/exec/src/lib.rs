@@ -1,4 +1,27 @@
 //! How work is shared between threads. Knows nothing of file systems.
+//!
+//! A [`Pool`] hands units of work to workers; each fills an [`Accumulator`] of its own, and these are
+//! merged at the end, so no result depends on who was faster. A [`Pipeline`] has several stages with
+//! queues between them. [`Progress`] counts what is done, [`MemoryBudget`] what may be used, and
+//! [`Interrupt`] keeps signals away from what must not be cut off. `examples/zeroes.rs` reads a file
+//! with all cores.
+//!
+//! ```
+//! use floe_exec::{Accumulator, Pool};
+//!
+//! #[derive(Default)]
+//! struct Sum(u64);
+//!
+//! impl Accumulator for Sum {
+//!     fn merge(&mut self, other: Self) {
+//!         self.0 += other.0;
+//!     }
+//! }
+//!
+//! let units: Vec<u64> = (1..=100).collect();
+//! let sum: Sum = Pool::new(4).run(&units, |sum: &mut Sum, unit| sum.0 += unit);
+//! assert_eq!(sum.0, 5050);
+//! ```
 
 pub mod accumulate;
 mod board;

@@ -7,6 +7,24 @@
 //! Field names at the point of decoding are the kernel's (`fs/ext4/ext4.h`, `fs/jbd2`), without
 //! their one-letter prefix. Sources of rules are the kernel documentation
 //! (`Documentation/filesystems/ext4`) and the headers.
+//!
+//! Begin with [`ext::superblock::Superblock`] and [`Geometry`], which says where everything else is;
+//! each structure has a module of its own in [`ext`]. `examples/features.rs` decodes the superblock
+//! of an image.
+//!
+//! ```
+//! use floe_format::ext::superblock::{MAGIC, Superblock};
+//!
+//! // Any bytes are a superblock; whether it can be used is another question.
+//! let nothing = Superblock::decode(&[0; 1024]);
+//! assert_ne!(nothing.magic, MAGIC);
+//!
+//! let mut bytes = [0; 1024];
+//! let own = Superblock { magic: MAGIC, feature_ro_compat: 0x400, ..nothing };
+//! own.encode_with_checksum(&mut bytes);
+//! assert!(Superblock::checksum_ok(&bytes));
+//! assert_eq!(own.features().names(), ["metadata_csum"]);
+//! ```
 
 #[macro_use]
 pub mod layout;

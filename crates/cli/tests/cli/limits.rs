@@ -1,0 +1,46 @@
+//! What docs/limits.md says of sizes.
+
+use std::fs::File;
+
+use floe_testkit::{oracle, tool};
+
+use super::floe_on;
+
+/// Blocks of 64 KiB, a few more than 32 bits count.
+const BLOCKS: u64 = (1 << 32) + (1 << 20);
+
+#[test]
+fn blocks_beyond_32_bits() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-limits-").unwrap();
+    let path = folder.path().join("large.img");
+    // Sparse: what mke2fs writes are some megabytes.
+    if let Err(error) = File::create(&path).unwrap().set_len(BLOCKS << 16) {
+        eprintln!("skipped: no files of this size here: {error}");
+        return;
+    }
+    let features = "none,extent,64bit,flex_bg,metadata_csum,sparse_super2,filetype";
+    let mut mke2fs = tool::command("mke2fs");
+    mke2fs.args(["-q", "-F", "-b", "65536", "-N", "200000", "-O", features]);
+    mke2fs.args(["-E", "lazy_itable_init=1,nodiscard"]).arg(&path).arg(BLOCKS.to_string());
+    tool::run(&mke2fs, 300).unwrap().expect("mke2fs", &[0]).unwrap();
+    let ran = floe_on(&["check"], &path);
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    // A directory in a block that 32 bits do not reach.
+    let far = (1u64 << 32) + 70_000;
+    let script = folder.path().join("script");
+    let map = format!("mkdir far\nset_inode_field far block[5] {}\n", far as u32);
+    let map = map + &format!("set_inode_field far block[4] {}\n", 1 | (far >> 32) << 16);
+    std::fs::write(&script, map).unwrap();
+    let mut debugfs = tool::command("debugfs");
+    debugfs.arg("-w").arg("-f").arg(&script).arg(&path);
+    tool::run(&debugfs, 300).unwrap().expect("debugfs", &[0]).unwrap();
+    let ran = floe_on(&["check"], &path);
+    assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains(&far.to_string()), "{}", ran.out);
+    let ran = floe_on(&["repair", "--yes"], &path);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(oracle::run(&path, &["-fn"]).unwrap().clean());
+}
