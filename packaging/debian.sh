@@ -36,7 +36,10 @@ install -D -m 755 "$here/initramfs-hook" "$stage/floe/usr/share/initramfs-tools/
 for licence in LICENSE-APACHE LICENSE-MIT; do
     install -D -m 644 "$here/../$licence" "$stage/floe/usr/share/doc/floe/$licence"
 done
-install -D -m 644 "$here/../docs/e2fsck-options.md" "$stage/floe/usr/share/doc/floe/e2fsck-options.md"
+# For reading where there is no network: what to do, why, and with which option.
+for page in guide how-floe-decides e2fsck-options; do
+    install -D -m 644 "$here/../docs/$page.md" "$stage/floe/usr/share/doc/floe/$page.md"
+done
 control floe "$depends" <<'END'
 Description: check and repair ext2, ext3 and ext4 file systems
  Checks in parallel, shows a repair before it is made, proves it clean before

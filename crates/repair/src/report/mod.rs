@@ -310,9 +310,14 @@ impl<'r> Account<'r> {
             }
         }
         let of = |deed: &'r Deed| {
-            // An edit that was made twice has the first look's findings once.
+            // An edit that was made twice has the first look's findings once. What a later look found
+            // of the same kind (another count) is of a file system that was half mended: it would
+            // only contradict them.
             let mut causes = asked.remove(&deed.edit).unwrap_or_default();
-            let own = deed.problem.iter().find(|problem| !causes.contains(problem));
+            let code = |problem: &Problem| problem.row().code;
+            let is_new =
+                |problem: &&Problem| causes.iter().all(|cause| code(cause) != code(problem));
+            let own = deed.problem.iter().find(is_new);
             causes.extend(own);
             Change { deed, causes }
         };

@@ -16,10 +16,12 @@ use floe_testkit::tool;
 use page::{Block, Step, blocks, fits};
 
 /// The pages that have transcripts.
-const PAGES: [(&str, &str); 3] = [
-    ("README.md", include_str!("../../../../../README.md")),
-    ("docs/guide.md", include_str!("../../../../../docs/guide.md")),
-    ("docs/how-floe-decides.md", include_str!("../../../../../docs/how-floe-decides.md")),
+const PAGES: [&str; 5] = [
+    "README.md",
+    "docs/automation.md",
+    "docs/guide.md",
+    "docs/how-floe-decides.md",
+    "docs/install.md",
 ];
 
 /// The folder of a scene, with all that its commands may change.
@@ -61,7 +63,7 @@ impl Stage {
         let place = self.place();
         let here = format!("{}/", place.display());
         let mut local = command.to_owned();
-        for top in [" /dev/sd", " /mnt/", "=/dev/sd", "=/mnt/"] {
+        for top in [" /dev/sd", " /mnt/", " /var/lib/floe/", "=/dev/sd"] {
             let (before, path) = top.split_at(1);
             local = local.replace(top, &format!("{before}{here}{}", &path[1..]));
         }
@@ -96,6 +98,11 @@ impl Drop for Stage {
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A page, read when the test runs.
+fn text(name: &str) -> String {
+    fs::read_to_string(repository().join(name)).unwrap()
 }
 
 /// The first thing that a block needs and that is not here.
@@ -140,10 +147,8 @@ fn pages_show_what_commands_say() {
     if tool::missing() {
         return;
     }
-    for (name, text) in PAGES {
-        let faults = play(name, text);
-        assert!(faults.is_empty(), "not what the page shows:\n{}", faults.join("\n"));
-    }
+    let faults: Vec<String> = PAGES.iter().flat_map(|name| play(name, &text(name))).collect();
+    assert!(faults.is_empty(), "not what the page shows:\n{}", faults.join("\n"));
 }
 
 /// A page cannot get out of this test by another mark, nor a scene be left behind.
@@ -154,14 +159,14 @@ fn every_page_with_commands_of_floe_is_played() {
     pages.push(repository().join("README.md"));
     for path in pages.iter().filter(|path| path.extension().is_some_and(|it| it == "md")) {
         let text = fs::read_to_string(path).unwrap();
-        let played = PAGES.iter().any(|(name, _)| path.ends_with(name));
+        let played = PAGES.iter().any(|name| path.ends_with(name));
         let shows = text.lines().any(|line| line.starts_with("$ "));
         assert!(played || !shows, "{} has transcripts that no test plays", path.display());
         assert_eq!(blocks(&text).is_empty(), !shows, "{}: unmarked transcripts", path.display());
     }
     let scenes = fs::read_dir(repository().join("docs/scenes")).unwrap();
     let used: BTreeSet<String> =
-        PAGES.iter().flat_map(|(_, text)| blocks(text)).map(|block| block.scene).collect();
+        PAGES.iter().flat_map(|name| blocks(&text(name))).map(|block| block.scene).collect();
     for scene in scenes.map(|entry| entry.unwrap().path()) {
         let name = scene.file_stem().unwrap().to_string_lossy().into_owned();
         assert!(used.contains(&name), "no page plays {name}");
