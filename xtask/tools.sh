@@ -41,6 +41,7 @@ optional=()
 has zstd || optional+=(zstd)
 has mkfs.xfs || optional+=(xfsprogs)
 has mkfs.btrfs || optional+=(btrfs-progs)
+has ddrescue || optional+=(gddrescue)
 if [ ${#optional[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && has apt-get; then
     echo "Installing ${optional[*]} for some of the tests ..."
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \

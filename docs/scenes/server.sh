@@ -73,5 +73,5 @@ END
 rm block
 
 # Where the guide copies the disk to: a copy is there already, for those who have no ddrescue.
-mkdir -p mnt/usb mnt/root
+mkdir -p mnt/usb mnt/system
 cp --sparse=always dev/sda2 mnt/usb/sda2.img
