@@ -82,9 +82,13 @@ pub(crate) fn fits(shown: &[String], said: &[String]) -> bool {
     said.split_first().is_some_and(|(one, others)| still(one) == still(first) && fits(rest, others))
 }
 
-/// A line without what differs between two runs: the line of what a run cost.
+/// A line without what differs between two runs, or between two ways to the same result: the line of
+/// what a run cost, and how often a repair looked at what it had staged.
 fn still(line: &str) -> &str {
-    if line.contains(" s with ") && line.contains(" read in ") { "[cost]" } else { line }
+    if line.contains(" s with ") && line.contains(" read in ") {
+        return "[cost]";
+    }
+    line.split_once(", staged and examined ").map_or(line, |(changes, _)| changes)
 }
 
 #[test]
@@ -118,6 +122,8 @@ fn what_is_shown_is_compared() {
         ("a\n...\nd", "a\nb\nc", false),
         ("...\nd", "d", true),
         (cost, other, true),
+        ("2 changes, staged and examined 2 times", "2 changes, staged and examined 3 times", true),
+        ("2 changes, staged and examined 2 times", "3 changes, staged and examined 2 times", false),
         ("3 s with you", "4 s with you", false),
         ("", "", true),
     ] {
