@@ -26,7 +26,7 @@ use crate::problem::{Findings, Problem};
 use crate::recovery;
 use crate::refine::{self, Known, Refined};
 use crate::report::{JournalState, PhaseTime, Report, in_order, inodes_of};
-use crate::rescan::{Earlier, Kept};
+use crate::rescan::{Kept, Since};
 use crate::volume::Volume;
 use crate::work;
 
@@ -171,7 +171,7 @@ pub fn examine<'d>(
     examine_again(device, opened, found, options, None)
 }
 
-/// As [`examine`]; of inodes that were not edited since an `earlier` examination, what it found is taken
+/// As [`examine`]; of inodes that were not edited `since` an earlier examination, what it found is taken
 /// over where that is certain to be the same: [`Examination::rescanned_parts`] tells.
 ///
 /// # Errors
@@ -181,12 +181,12 @@ pub fn examine_again<'d>(
     opened: Opened,
     found: Findings,
     options: &CheckOptions<'_>,
-    earlier: Option<Box<Earlier>>,
+    since: Option<Since>,
 ) -> Result<Examination<'d>, CheckError> {
     // A repair needs to know who claims what.
     let exact = CheckOptions { accounting: Accounting::Exact, ..*options };
     let clock = Clock::start(work::FIRST_OF_ROUND, options);
-    passes(device, opened, JournalState::Clean, found, &exact, Start::Repair(earlier), clock)
+    passes(device, opened, JournalState::Clean, found, &exact, Start::Repair(since), clock)
 }
 
 /// What an examination begins with.
@@ -194,7 +194,7 @@ enum Start {
     /// Nothing, and nothing is kept for another one.
     Check,
     /// Perhaps what an earlier one kept.
-    Repair(Option<Box<Earlier>>),
+    Repair(Option<Since>),
 }
 
 fn passes<'d>(
@@ -381,7 +381,7 @@ fn scan(
 /// tables is told in that case.
 fn scan_inodes(volume: &Volume<'_>, pool: &Pool, start: Start) -> (InodeEvidence, Option<u32>) {
     let carried_over = match start {
-        Start::Repair(Some(earlier)) => earlier.carry_over(volume),
+        Start::Repair(Some(since)) => since.carry_over(volume),
         Start::Repair(None) | Start::Check => None,
     };
     match carried_over.and_then(|carried_over| carried_over.complete(volume, pool)) {

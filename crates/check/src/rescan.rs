@@ -4,25 +4,27 @@
 //! What the inode pass found and kept is taken over, but for the parts of inode tables that edits
 //! concern. What those left is known by a look at them before the edits ([`Before`]) and taken back;
 //! what they leave now is added. The result is that of a pass over all inodes, because every block that
-//! changed is known, and it is made sure that none was read for any other inode ([`Earlier::carry_over`]).
+//! changed is known, and it is made sure that none was read for any other inode ([`Since::carry_over`]).
 //! Where that is not certain, all inodes are read: damage that makes inodes depend on each other (blocks
 //! claimed twice), values of attributes in inodes, encryption, another superblock or other descriptors.
 //!
 //! All other passes run in whole either way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_exec::{Accumulator, Pool};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
-use crate::checks::xattrs::{BlockUse, LongSymlink};
+use crate::checks::xattrs::{AttributeEvidence, BlockUse, LongSymlink};
 use crate::evidence::claims::Claims;
 use crate::evidence::dirs::Dirs;
+use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::InodeFacts;
+use crate::evidence::policies::Policies;
 use crate::evidence::quota_usage::QuotaUsage;
-use crate::inode_pass::{self, InodeEvidence, TablePart, Totals};
+use crate::inode_pass::{self, Buffers, InodeEvidence, TablePart, Totals};
 use crate::pipeline::Examination;
 use crate::problem::{Findings, Problem};
 use crate::volume::Volume;
@@ -135,7 +137,7 @@ impl Before {
             return None;
         }
         let mut left = inode_pass::run_over(volume, &parts.parts, &Pool::new(threads));
-        left.buffers = inode_pass::Buffers::default();
+        left.buffers = Buffers::default();
         left.found.0.sort_unstable();
         let apart = left.claims.shared().is_empty()
             && !left.claims.used().meets(earlier.claims.shared())
@@ -165,18 +167,30 @@ pub struct Earlier {
     block_uses: Vec<BlockUse>,
     quota: QuotaUsage,
     totals: Totals,
-    /// Bytes of the device at which each block begins that was changed since.
-    changed: Vec<u64>,
+}
+
+/// What an earlier examination kept, and what was changed since.
+pub struct Since {
+    /// What it kept.
+    pub earlier: Box<Earlier>,
+    /// Bytes of the device at which all blocks begin that were changed since [`Before::look`].
+    pub changed: Vec<u64>,
+}
+
+impl Since {
+    /// What can be taken over for an examination of `volume`, the file system after the edits; `None` if
+    /// all inodes must be read.
+    pub(crate) fn carry_over(self, volume: &Volume<'_>) -> Option<CarriedOver> {
+        let Self { earlier, changed } = self;
+        let certain =
+            earlier.is_same_ground(volume) && earlier.changed_only_parts(volume, &changed);
+        if certain { earlier.without_parts(volume) } else { None }
+    }
 }
 
 impl Earlier {
-    /// Of an examination and the look that was taken after it. `changed` are the bytes of the device at
-    /// which all blocks begin that were changed since then. `None`: nothing was kept.
-    pub fn new(
-        examination: Examination<'_>,
-        before: Before,
-        changed: Vec<u64>,
-    ) -> Option<Box<Self>> {
+    /// Of an examination and the look that was taken after it. `None`: nothing was kept.
+    pub fn new(examination: Examination<'_>, before: Before) -> Option<Box<Self>> {
         let Examination { report, volume, facts, claims, dirs, attributes, quota, kept, .. } =
             examination;
         Some(Box::new(Self {
@@ -194,16 +208,11 @@ impl Earlier {
             block_uses: attributes.block_uses,
             quota,
             totals: report.totals,
-            changed,
         }))
     }
 
-    /// What can be taken over for an examination of `volume`, the file system after the edits; `None` if
-    /// all inodes must be read.
-    pub(crate) fn carry_over(mut self, volume: &Volume<'_>) -> Option<CarriedOver> {
-        if !self.is_same_ground(volume) || !self.changed_only_parts(volume) {
-            return None;
-        }
+    /// All but what the parts left. `None` if that cannot be told from what others left.
+    fn without_parts(mut self: Box<Self>, volume: &Volume<'_>) -> Option<CarriedOver> {
         self.take_back_later_claims(volume)?;
         let Before { parts, left } = self.before;
         let alone = self.claims.take_back(&left.claims);
@@ -217,18 +226,26 @@ impl Earlier {
         self.kept.looked_into.retain(|(inode, _)| others(*inode));
         self.quota.take_back(&left.quota);
         self.totals.take_back(&left.totals);
-        let mut evidence = InodeEvidence {
+        let attributes = AttributeEvidence {
+            block_uses: self.block_uses,
+            long_symlinks: self.kept.long_symlinks,
+            // There were none, or nothing would have been kept.
+            ea_references: BTreeMap::new(),
+        };
+        let evidence = InodeEvidence {
             found: Findings(found),
             facts: self.facts.into_parts(|chunk| parts.chunks.contains(&chunk)),
             claims: self.claims,
             dirs: self.dirs,
+            attributes,
             quota: self.quota,
+            policies: Policies::default(),
             totals: self.totals,
             looked_into: self.kept.looked_into,
-            ..InodeEvidence::default()
+            // Of exact accounting.
+            sums: PartialSums::default(),
+            buffers: Buffers::default(),
         };
-        evidence.attributes.block_uses = self.block_uses;
-        evidence.attributes.long_symlinks = self.kept.long_symlinks;
         Some(CarriedOver { parts, evidence })
     }
 
@@ -259,7 +276,7 @@ impl Earlier {
     }
 
     /// Whether every block that was changed was read for inodes of the parts alone, or for none.
-    fn changed_only_parts(&self, volume: &Volume<'_>) -> bool {
+    fn changed_only_parts(&self, volume: &Volume<'_>, changed: &[u64]) -> bool {
         let geometry = &volume.geometry;
         let tables = self.before.parts.blocks(volume);
         let in_tables = |block: BlockNr| {
@@ -267,7 +284,7 @@ impl Earlier {
             behind.checked_sub(1).and_then(|at| tables.get(at)).is_some_and(|run| run.end() > block)
         };
         let mut of_metadata = BTreeSet::new();
-        for &offset_bytes in &self.changed {
+        for &offset_bytes in changed {
             let block = BlockNr(offset_bytes / u64::from(geometry.block_size));
             if in_tables(block) {
                 continue;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use floe_blockdev::{MemDevice, Overlay, ReadBlocks, WriteBlocks};
 use floe_check::open::open;
 use floe_check::problem::Findings;
-use floe_check::rescan::{Before, Earlier};
+use floe_check::rescan::{Before, Earlier, Since};
 use floe_check::{CheckOptions, Examination, JournalUse, examine, examine_again};
 use floe_format::InodeNr;
 use floe_format::ext::inode::write_checksum;
@@ -115,10 +115,11 @@ fn change_and_compare(base: &Image, image: &Image, rng: &mut Rng, what: &str) ->
             subject.change_anything(rng);
         }
         let changed = subject.overlay.take_changed().unwrap();
-        let earlier = before.and_then(|before| Earlier::new(last, before, changed));
+        let earlier = before.and_then(|before| Earlier::new(last, before));
+        let since = earlier.map(|earlier| Since { earlier, changed });
         let Ok(opened) = open(&subject.overlay, &OPTIONS(2)) else { return short };
         let found = Findings::default();
-        let again = examine_again(&subject.overlay, opened, found, &OPTIONS(2), earlier);
+        let again = examine_again(&subject.overlay, opened, found, &OPTIONS(2), since);
         let (again, whole) = match (again, subject.whole()) {
             (Ok(again), Some(whole)) => (again, whole),
             (Err(_), None) => return short,

@@ -332,7 +332,6 @@ impl<'s> Session<'s> {
 
     fn run(mut self) -> Result<Outcome, RepairError> {
         let mut before = None;
-        let mut earlier = None;
         loop {
             self.rounds += 1;
             let opened = self.recover()?;
@@ -349,8 +348,8 @@ impl<'s> Session<'s> {
             let recovery_failed =
                 found.0.iter().any(|problem| problem.row().weight > Weight::Remark);
             let staged = self.staged;
-            let check = &self.options.check;
-            let examination = match examine_again(staged, opened, found, check, earlier.take()) {
+            let (check, since) = (&self.options.check, self.again.since(staged));
+            let examination = match examine_again(staged, opened, found, check, since) {
                 Ok(examination) => examination,
                 Err(CheckError::Fatal { problem }) if self.mend_mmp(&problem)? => continue,
                 Err(error) => return Err(error.into()),
@@ -358,10 +357,13 @@ impl<'s> Session<'s> {
             self.again.note(&examination);
             let before = before.get_or_insert_with(|| examination.report.clone());
             let next = self.round(&examination, used_backup)?;
-            // What recovery found is found once; the verdict is that of a look without it.
-            let again = matches!(next, Next::Again) || (recovery_failed && self.rounds == 1);
+            // What recovery found is found once; the verdict is that of a look without it, and of one at
+            // everything. (A halt goes back to what the first one found.)
+            let no_proof = examination.rescanned_parts.is_some() && self.halted.is_none();
+            let again =
+                matches!(next, Next::Again) || (recovery_failed && self.rounds == 1) || no_proof;
             if again && self.rounds < MOST_ROUNDS {
-                earlier = self.again.earlier(examination, staged);
+                self.again.keep(examination);
                 continue;
             }
             let before = before.clone();

@@ -8,18 +8,20 @@ use std::collections::BTreeSet;
 
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_check::Examination;
-use floe_check::rescan::{Before, Earlier};
+use floe_check::rescan::{Before, Earlier, Since};
 use floe_format::InodeNr;
 
 use crate::edit::{Edit, TreeEdit};
 
 /// What is known for the next examination.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Again {
     /// See [`crate::RepairOptions::rescan_percent`].
     most_percent: u32,
     /// The inodes that are edited, before that.
     before: Option<Before>,
+    /// What was kept of the last examination.
+    earlier: Option<Box<Earlier>>,
     /// An examination was or will be the proof.
     proving: bool,
     /// Parts of tables that each short examination read.
@@ -72,14 +74,17 @@ impl Again {
         }
     }
 
-    /// What the next examination can take over from the last one.
-    pub(super) fn earlier(
-        &mut self,
-        examination: Examination<'_>,
-        staged: &Overlay<&dyn ReadBlocks>,
-    ) -> Option<Box<Earlier>> {
-        let before = self.before.take()?;
-        Earlier::new(examination, before, staged.take_changed()?)
+    /// What the next examination can take over from the last one, of which nothing else is kept.
+    pub(super) fn keep(&mut self, examination: Examination<'_>) {
+        let before = self.before.take();
+        self.earlier = before.and_then(|before| Earlier::new(examination, before));
+    }
+
+    /// What was kept of the last examination and what was staged since, once nothing more is staged before
+    /// the next one.
+    pub(super) fn since(&mut self, staged: &Overlay<&dyn ReadBlocks>) -> Option<Since> {
+        let (earlier, changed) = (self.earlier.take(), staged.take_changed());
+        earlier.zip(changed).map(|(earlier, changed)| Since { earlier, changed })
     }
 }
 
