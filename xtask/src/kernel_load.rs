@@ -1,7 +1,7 @@
 //! `cargo xtask kernel-load`: file systems that Linux filled and whose power failed, judged by Floe and
 //! e2fsck. Linux runs in a guest (`guest`), because it was seen to deadlock under such a load.
 
-mod inside;
+pub(crate) mod inside;
 mod judge;
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use judge::{Judge, Left};
 pub(crate) use inside::{Args as GuestArgs, run as inside};
 
 /// Modules that a kernel may need for disks, ext4 and quotas.
-const MODULES: &[&str] = &[
+pub(crate) const MODULES: &[&str] = &[
     "virtio_ring",
     "virtio",
     "virtio_pci_modern_dev",

@@ -9,6 +9,7 @@ mod guest;
 mod kernel_load;
 mod link_memory;
 mod measure;
+mod online_lvm;
 mod roofline;
 mod screenshots;
 mod simulate;
@@ -43,6 +44,11 @@ enum Chore {
     /// What `kernel-load` runs inside its guest
     #[command(hide = true)]
     GuestLoad(kernel_load::GuestArgs),
+    /// Check file systems in use on LVM volumes, thin and thick, in a guest (needs qemu and lvm2)
+    OnlineLvm(online_lvm::Args),
+    /// What `online-lvm` runs inside its guest
+    #[command(hide = true)]
+    GuestLvm(online_lvm::GuestArgs),
     /// Write the base images of the tests to a folder, damaged if wanted
     Images(bench::ImageArgs),
     /// Photograph the pages of reports for docs/images (needs chromium)
@@ -82,6 +88,8 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Eta(args) => eta::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),
+        Chore::OnlineLvm(args) => online_lvm::run(&args),
+        Chore::GuestLvm(args) => online_lvm::inside(&args),
         Chore::Images(args) => bench::images(&args),
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),

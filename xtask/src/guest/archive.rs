@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 const FOLDER: u32 = 0o40_755;
 const PROGRAM: u32 = 0o100_755;
+const LINK: u32 = 0o120_777;
 /// The console, which the first process speaks to: a character device, 5:1.
 const CONSOLE: u32 = 0o20_600;
 
@@ -48,10 +49,33 @@ impl Root {
     pub(crate) fn program(&mut self, name: &str, from: &Path) -> Result<()> {
         self.file(name, from)?;
         for library in libraries(from)? {
-            let name = library.to_str().context("a library whose path is not UTF-8")?;
-            self.file(name.trim_start_matches('/'), &library)?;
+            let path = library.to_str().context("a library whose path is not UTF-8")?;
+            // Programs name their loader by its path, and everything else it finds in `/lib`.
+            let name = path.rsplit('/').next().unwrap_or_default();
+            if name.starts_with("ld-") {
+                self.file(path.trim_start_matches('/'), &library)?;
+            } else {
+                self.file(&format!("lib/{name}"), &library)?;
+            }
         }
         Ok(())
+    }
+
+    /// Adds a text.
+    pub(crate) fn text(&mut self, name: &str, text: &str) {
+        if let Some((folder, _)) = name.rsplit_once('/') {
+            self.folder(folder);
+        }
+        if self.known.insert(name.to_owned()) {
+            self.entry(name, PROGRAM, (0, 0), text.as_bytes());
+        }
+    }
+
+    /// Adds a symbolic link in a folder that is there.
+    pub(crate) fn link(&mut self, name: &str, target: &str) {
+        if self.known.insert(name.to_owned()) {
+            self.entry(name, LINK, (0, 0), target.as_bytes());
+        }
     }
 
     fn folder(&mut self, name: &str) {
