@@ -12,7 +12,7 @@ use floe_testkit::compare::{self, Fault, ReadBy, Terms, same_but_times};
 use floe_testkit::image::Contents;
 use floe_testkit::oracle::{self, Verdict};
 use floe_testkit::tool::{self, Outcome};
-use floe_testkit::{Image, Volume, tree};
+use floe_testkit::{Image, Volume, build, tree};
 
 use crate::differential::{Names, findings_codes, name_of};
 
@@ -207,9 +207,19 @@ impl Judge {
 /// without a journal, which may need repair.
 fn recovered_by_e2fsck(left: &Left<'_>) -> Result<Copy> {
     let copy = Copy::of(left)?;
-    if left.must_be_sound {
-        // Without -f it looks no further once these are done.
-        copy.e2fsck(&["-p"])?;
+    if !left.must_be_sound {
+        return Ok(copy);
+    }
+    // Without -f it looks no further once these are done, unless it has a reason to.
+    let said = copy.e2fsck(&["-p"])?;
+    if !said.text.contains("check forced") {
+        return Ok(copy);
+    }
+    let copy = Copy::of(left)?;
+    copy.e2fsck(&["-y", "-E", "journal_only"])?;
+    if Volume::open(left.image)?.geometry.features.compat.contains(Compat::ORPHAN_FILE) {
+        // Left for a later pass.
+        build::debugfs(&copy.image, "feature -orphan_present\n")?;
     }
     Ok(copy)
 }
@@ -332,7 +342,7 @@ fn text(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use floe_testkit::{Profile, build};
+    use floe_testkit::Profile;
 
     use super::*;
 
