@@ -2,6 +2,7 @@
 //! against what the inode pass knows of the inode that it names.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use floe_blockdev::{Batch, JoinLimits, PartBytes, ReadPlan};
 use floe_exec::{Accumulator, Pool, append};
@@ -12,9 +13,11 @@ use floe_format::ext::superblock::{ENCODING_STRICT, FLAG_UNSIGNED_HASH};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
+use crate::checkpoint::{Legs, Session};
 use crate::checks::dirents::{self, DirBlock};
 use crate::checks::htree::HtreeEvidence;
 use crate::checks::{dir_holes, htree_trees, inline_dirs};
+use crate::error::CheckError;
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::{DirFlags, DirRun, Dirs};
 use crate::evidence::fingerprint::{GroupSums, LinkAdder};
@@ -23,6 +26,7 @@ use crate::evidence::ledger::Ledger;
 use crate::evidence::link_counts::LinkCounts;
 use crate::evidence::name_set::NameSet;
 use crate::evidence::policies::Policies;
+use crate::evidence::saved::{Decoder, Encoder, Fault, Saved, cell};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
@@ -243,6 +247,35 @@ impl Accumulator for DirEvidence {
     }
 }
 
+impl Saved for DirEvidence {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { found, links, named, dotdots, htree, lost_found, entries, sums, met, room: _ } =
+            self;
+        found.save(to);
+        links.save(to);
+        to.put_rows(named.iter().map(|&(dir, parent)| [dir.into(), parent.into()]));
+        to.put_rows(dotdots.iter().map(|&(dir, parent)| [dir.into(), parent.0.into()]));
+        htree.save(to);
+        lost_found.map(|LostFound { place, inode }| (place, inode)).save(to);
+        entries.save(to);
+        sums.save(to);
+        met.save(to);
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let found = Saved::load(from)?;
+        let links = Saved::load(from)?;
+        let named = from.rows(|[dir, parent]| Some((cell(dir)?, cell(parent)?)))?;
+        let dotdots = from.rows(|[dir, parent]| Some((cell(dir)?, InodeNr(cell(parent)?))))?;
+        let htree = Saved::load(from)?;
+        let lost_found: Option<((u32, u32), InodeNr)> = Saved::load(from)?;
+        let lost_found = lost_found.map(|(place, inode)| LostFound { place, inode });
+        let (entries, sums, met) = (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?);
+        let room = Room::default();
+        Ok(Self { found, links, named, dotdots, htree, lost_found, entries, sums, met, room })
+    }
+}
+
 /// Buffers of a worker.
 #[derive(Debug, Default)]
 pub struct Room {
@@ -258,13 +291,46 @@ pub struct Room {
     pub links: Vec<(InodeNr, FileType)>,
 }
 
-/// Reads and checks all directories, one block after the other; see [`finish`].
-pub fn run(cx: &DirCx<'_>, pool: &Pool) -> DirEvidence {
-    let mut all = scan_runs(cx, &cx.dirs.runs, pool, |evidence: &mut DirEvidence, block| {
+/// Reads and checks all directories, one block after the other; those that are left if there is a
+/// checkpoint. See [`finish`].
+///
+/// # Errors
+/// [`CheckError::Stopped`] if that was asked for.
+pub fn run(
+    cx: &DirCx<'_>,
+    pool: &Pool,
+    session: Option<&mut Session<'_>>,
+) -> Result<DirEvidence, CheckError> {
+    let runs = &cx.dirs.runs;
+    let each = |evidence: &mut DirEvidence, block: DirBlock<'_>| {
         dirents::check_block(cx, &block, evidence);
-    });
+    };
+    let mut all = match session {
+        None => scan_runs(cx, runs, pool, each),
+        Some(session) => {
+            let begun = session.directories();
+            let units = units(runs, begun.done);
+            let done =
+                |count| units.get(count).map_or(runs.len(), |unit: &Range<usize>| unit.start);
+            let work = |evidence: &mut DirEvidence, unit: &Range<usize>| {
+                scan_unit(cx, runs, unit.clone(), evidence, &each);
+            };
+            let place = |unit: &Range<usize>| {
+                let run = &runs[unit.start];
+                BlockRun::new(run.block, u64::from(run.len_blocks))
+            };
+            let legs = Legs::of_directories(cx.volume, pool, &done);
+            session.run(&legs, begun.evidence, &units, work, place)?
+        }
+    };
     all.merge(inline_dirs::run(cx, pool));
-    all
+    Ok(all)
+}
+
+/// The units of work of the runs from `first` on.
+fn units(runs: &[DirRun], first: usize) -> Vec<Range<usize>> {
+    let end = |first: usize| runs.len().min(first + RUNS_PER_UNIT);
+    (first..runs.len()).step_by(RUNS_PER_UNIT).map(|first| first..end(first)).collect()
 }
 
 /// Judges what no block of a directory shows alone: holes and indexes.
@@ -297,24 +363,31 @@ pub fn scan_runs<A: BlockScan>(
     pool: &Pool,
     each: impl Fn(&mut A, DirBlock<'_>) + Sync,
 ) -> A {
+    pool.run(&units(runs, 0), |all: &mut A, unit| scan_unit(cx, runs, unit.clone(), all, &each))
+}
+
+/// Reads the blocks of some of `runs`.
+fn scan_unit<A: BlockScan>(
+    cx: &DirCx<'_>,
+    runs: &[DirRun],
+    unit: Range<usize>,
+    all: &mut A,
+    each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
+) {
     let geometry = &cx.volume.geometry;
     let limits = JoinLimits {
         max_blocks: u64::from((READ_BYTES / geometry.block_size).max(1)),
         max_gap_blocks: u64::from(GAP_BYTES / geometry.block_size),
         end: BlockNr(geometry.blocks_count),
     };
-    let slices: Vec<_> = (0..runs.len()).step_by(RUNS_PER_UNIT).collect();
-    pool.run(&slices, |all: &mut A, &first| {
-        let end = runs.len().min(first + RUNS_PER_UNIT);
-        let requests = (first..end)
-            .map(|at| (BlockRun::new(runs[at].block, u64::from(runs[at].len_blocks)), at));
-        let plan = ReadPlan::new(requests, limits);
-        plan.batches().for_each(|batch| scan_batch(cx, runs, &batch, all, &each));
-        for &(_, at) in plan.refused() {
-            // The inode pass lets no such run through; but nothing here depends on that.
-            report_unreadable(&runs[at], 0, all.sink());
-        }
-    })
+    let requests =
+        unit.map(|at| (BlockRun::new(runs[at].block, u64::from(runs[at].len_blocks)), at));
+    let plan = ReadPlan::new(requests, limits);
+    plan.batches().for_each(|batch| scan_batch(cx, runs, &batch, all, each));
+    for &(_, at) in plan.refused() {
+        // The inode pass lets no such run through; but nothing here depends on that.
+        report_unreadable(&runs[at], 0, all.sink());
+    }
 }
 
 fn scan_batch<A: BlockScan>(
@@ -370,6 +443,7 @@ fn report_unreadable(run: &DirRun, at: u64, found: &mut impl Sink) {
 #[cfg(test)]
 mod laws {
     use super::*;
+    use crate::evidence::saved::tests::same;
 
     floe_exec::accumulator_laws!(
         DirEvidence,
@@ -385,7 +459,7 @@ mod laws {
             all.lost_found = Some(all.lost_found.map_or(new, |old| old.min(new)));
             all.entries += 1;
         },
-        |mut all: DirEvidence| {
+        |all: DirEvidence| same(all, |mut all: DirEvidence| {
             all.named.sort_unstable();
             all.dotdots.sort_unstable();
             all.htree.dropped.sort_unstable();
@@ -395,6 +469,6 @@ mod laws {
                 (all.named, all.dotdots, all.htree.dropped),
                 (all.lost_found, all.entries),
             )
-        }
+        })
     );
 }

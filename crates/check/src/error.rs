@@ -1,5 +1,6 @@
 //! Why a check could not be made.
 
+use crate::checkpoint::Refusal;
 use crate::problem::Problem;
 
 /// Why a check could not go on. Damage on the disk is a [`Problem`], never one of these.
@@ -25,6 +26,12 @@ pub enum CheckError {
         /// The condition.
         problem: Problem,
     },
+    /// The caller wanted the check to end; what was done is in the checkpoint.
+    #[error("stopped")]
+    Stopped,
+    /// The check was not begun, for its checkpoint is in the way, or cannot be kept.
+    #[error("the checkpoint cannot be used: {0}")]
+    Checkpoint(#[from] Refusal),
     /// The superblock or the descriptors could not be read.
     #[error("cannot read {what}")]
     Read {

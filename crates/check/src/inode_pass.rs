@@ -5,15 +5,18 @@ use floe_exec::{Accumulator, Pool, append};
 use floe_format::ext::inode::Inode;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
+use crate::checkpoint::{Legs, Session};
 use crate::checks;
 use crate::checks::inode_block::TableBlock;
 pub use crate::checks::inode_block::TableContext;
 use crate::checks::plain_inodes::{self, PlainInodes};
+use crate::error::CheckError;
 use crate::evidence::claims::Claims;
 use crate::evidence::column::Column;
 use crate::evidence::dirs::Dirs;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
+use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
 use crate::problem::{Findings, Problem, Sink};
 use crate::read_ahead;
 use crate::volume::Volume;
@@ -57,6 +60,62 @@ impl Accumulator for InodeEvidence {
         self.totals.merge(other.totals);
         append(&mut self.looked_into, other.looked_into);
         self.sums.merge(other.sums);
+    }
+}
+
+impl Saved for InodeEvidence {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self {
+            found,
+            facts,
+            claims,
+            dirs,
+            attributes,
+            quota,
+            policies,
+            totals,
+            sums,
+            looked_into,
+            buffers: _,
+        } = self;
+        found.save(to);
+        facts.save(to);
+        claims.save(to);
+        dirs.save(to);
+        attributes.save(to);
+        quota.save(to);
+        policies.save(to);
+        totals.save(to);
+        sums.save(to);
+        looked_into.save(to);
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let found = Saved::load(from)?;
+        let facts = Saved::load(from)?;
+        // Their sums go where they are added in the end.
+        let (claims, of_claims) = Claims::load(from)?;
+        let dirs = Saved::load(from)?;
+        let attributes = Saved::load(from)?;
+        let quota = Saved::load(from)?;
+        let policies = Saved::load(from)?;
+        let totals = Saved::load(from)?;
+        let mut sums: PartialSums = Saved::load(from)?;
+        sums.clusters.merge(of_claims);
+        let (looked_into, buffers) = (Saved::load(from)?, Buffers::default());
+        Ok(Self {
+            found,
+            facts,
+            claims,
+            dirs,
+            attributes,
+            quota,
+            policies,
+            totals,
+            sums,
+            looked_into,
+            buffers,
+        })
     }
 }
 
@@ -109,6 +168,25 @@ impl Accumulator for Totals {
         self.large_files += other.large_files;
         self.fragments += other.fragments;
         self.fragmented += other.fragmented;
+    }
+}
+
+impl Saved for Totals {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { inodes_used, by_type, blocks_mapped, large_files, fragments, fragmented } = self;
+        let counts = [inodes_used, blocks_mapped, large_files, fragments, fragmented];
+        counts.into_iter().chain(by_type).for_each(|count| count.save(to));
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let mut all = Self::default();
+        let Self { inodes_used, by_type, blocks_mapped, large_files, fragments, fragmented } =
+            &mut all;
+        let counts = [inodes_used, blocks_mapped, large_files, fragments, fragmented];
+        for count in counts.into_iter().chain(by_type) {
+            *count = Saved::load(from)?;
+        }
+        Ok(all)
     }
 }
 
@@ -199,9 +277,19 @@ pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
     parts
 }
 
-/// Reads and checks all inodes.
-pub fn run(volume: &Volume<'_>, pool: &Pool) -> InodeEvidence {
-    run_over(volume, &table_parts(volume), pool)
+/// Reads and checks all inodes; those that are left if there is a checkpoint.
+///
+/// # Errors
+/// [`CheckError::Stopped`] if that was asked for.
+pub fn run(
+    volume: &Volume<'_>,
+    pool: &Pool,
+    session: Option<&mut Session<'_>>,
+) -> Result<InodeEvidence, CheckError> {
+    match session {
+        None => Ok(run_over(volume, &table_parts(volume), pool)),
+        Some(session) => run_in_legs(volume, pool, session),
+    }
 }
 
 /// Reads and checks the inodes of some parts of the tables.
@@ -210,6 +298,36 @@ pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeE
     pool.run(parts, |evidence: &mut InodeEvidence, part| {
         scan_part(volume, plain.as_ref(), *part, evidence);
     })
+}
+
+/// Reads and checks the inodes that are left of a check with a checkpoint.
+fn run_in_legs(
+    volume: &Volume<'_>,
+    pool: &Pool,
+    session: &mut Session<'_>,
+) -> Result<InodeEvidence, CheckError> {
+    let (plain, mut begun) = (PlainInodes::of(volume), session.inodes());
+    if let Some(tables) = &volume.tables {
+        // As where parts were read, even if none is left.
+        begun.evidence.claims.sum_up(tables, &volume.claim_scope);
+    }
+    let parts = table_parts(volume);
+    let rest = parts.get(begun.done..).unwrap_or(&[]);
+    let work = |evidence: &mut InodeEvidence, part: &TablePart| {
+        scan_part(volume, plain.as_ref(), *part, evidence);
+    };
+    let done = |count| begun.done + count;
+    let legs = Legs::of_inodes(volume, pool, &done);
+    session.run(&legs, begun.evidence, rest, work, |part| blocks_of(volume, *part))
+}
+
+/// The blocks that hold a part of a table. They need not lie inside the file system.
+fn blocks_of(volume: &Volume<'_>, part: TablePart) -> BlockRun {
+    let per_block = volume.geometry.block_size / volume.geometry.inode_size;
+    let first = part.first / per_block;
+    let end = (part.first + part.count).div_ceil(per_block);
+    let start = volume.group(part.group).inode_table.0.saturating_add(u64::from(first));
+    BlockRun::new(BlockNr(start), u64::from(end - first))
 }
 
 /// Reads one part of a table and checks its inodes.
@@ -303,7 +421,7 @@ fn for_each_slot(
     let first = part.first / per_block;
     let end = (part.first + part.count).div_ceil(per_block);
     let block_at = |index: u32| BlockNr(start.0.saturating_add(u64::from(index)));
-    let whole = BlockRun::new(block_at(first), u64::from(end - first));
+    let whole = blocks_of(volume, part);
     let usable = geometry.contains(whole.start) && whole.end().0 <= geometry.blocks_count;
     let bytes = whole.len_blocks * u64::from(geometry.block_size);
     // Reported by the check of the descriptors if unusable; a hole holds no inode, but one that the
@@ -379,6 +497,7 @@ fn slots_of_block(
 mod laws {
     mod totals {
         use super::super::*;
+        use crate::evidence::saved::tests::same;
 
         floe_exec::accumulator_laws!(
             Totals,
@@ -391,7 +510,7 @@ mod laws {
                 all.fragments += blocks % 7;
                 all.fragmented += blocks % 2;
             },
-            |all: Totals| all
+            |all: Totals| same(all, |all| all)
         );
     }
 
@@ -400,6 +519,7 @@ mod laws {
         use crate::checks::xattrs::BlockUse;
         use crate::evidence::dirs::DirInfo;
         use crate::evidence::quota_usage::Usage;
+        use crate::evidence::saved::tests::same;
         use crate::report::in_order;
 
         /// One of everything that an inode may leave.
@@ -421,7 +541,7 @@ mod laws {
             InodeEvidence,
             (1u32..99, 0u32..9),
             note,
-            |mut all: InodeEvidence| {
+            |all: InodeEvidence| same(all, |mut all: InodeEvidence| {
                 all.dirs.sort();
                 all.policies.sort();
                 all.attributes.block_uses.sort_unstable();
@@ -435,7 +555,7 @@ mod laws {
                     all.quota.of_kind(0),
                     all.totals,
                 )
-            }
+            })
         );
     }
 }

@@ -19,6 +19,7 @@
 //! assert!(matches!(answer, Err(CheckError::NoSuperblock { .. })));
 //! ```
 
+pub mod checkpoint;
 pub mod checks;
 pub mod descriptors;
 pub mod dir_pass;

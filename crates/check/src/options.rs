@@ -5,6 +5,8 @@ use floe_exec::Progress;
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry};
 
+use crate::checkpoint::Keeper;
+
 /// How a check is run.
 #[derive(Clone, Copy)]
 pub struct CheckOptions<'a> {
@@ -33,6 +35,8 @@ pub struct CheckOptions<'a> {
     pub key: [u8; 16],
     /// Is told how far the check is; made by [`crate::work::progress`].
     pub progress: Option<&'a Progress>,
+    /// Keeps a checkpoint, from which a check that was cut off goes on.
+    pub checkpoint: Option<&'a dyn Keeper>,
     /// Tells what was read so far, for the times of the phases.
     pub reads: Option<&'a (dyn Fn() -> ReadCounts + Sync)>,
 }
@@ -86,6 +90,7 @@ impl Default for CheckOptions<'_> {
             accounting: Accounting::Auto,
             key: *b"floe fingerprint",
             progress: None,
+            checkpoint: None,
             reads: None,
         }
     }

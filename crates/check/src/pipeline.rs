@@ -7,6 +7,7 @@ use floe_blockdev::{ReadBlocks, ReadCounts};
 use floe_exec::{Accumulator, Pool};
 use floe_format::{GroupNr, InodeNr};
 
+use crate::checkpoint::{Header, Session};
 use crate::checks;
 use crate::checks::connectivity::DirTree;
 use crate::checks::xattrs::AttributeEvidence;
@@ -14,12 +15,12 @@ use crate::dir_pass::{self, DirCx, DirEvidence};
 use crate::error::CheckError;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
-use crate::evidence::dirs::Dirs;
+use crate::evidence::dirs::{DirRun, Dirs};
 use crate::evidence::fingerprint::Tables;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
 use crate::evidence::scope::Scope;
-use crate::inode_pass::{self, InodeEvidence, Totals};
+use crate::inode_pass::{self, InodeEvidence, Totals, table_parts};
 use crate::open::{Opened, open};
 use crate::options::{Accounting, CheckOptions};
 use crate::problem::{Findings, Problem};
@@ -56,12 +57,24 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// Ends the phase of the inodes: the blocks of directories are known.
-    fn end_inodes(&mut self, volume: &Volume<'_>, dirs: &Dirs) {
+    /// Some parts of inode tables may have been read before.
+    fn resume(&self, volume: &Volume<'_>, session: Option<&Session<'_>>) {
+        if let (Some(progress), Some(session)) = (self.options.progress, session) {
+            work::plan_rest(progress, volume, session.parts_done(), self.options.threads);
+        }
+    }
+
+    /// Ends the phase of the inodes: the blocks of directories are known. Some of them may have
+    /// been read before.
+    fn end_inodes(&mut self, volume: &Volume<'_>, dirs: &Dirs, session: Option<&Session<'_>>) {
         self.end("inodes");
+        let done = session.map_or(0, Session::runs_done);
         if let Some(progress) = self.options.progress {
-            let blocks = dirs.runs.iter().map(|run| u64::from(run.len_blocks)).sum();
-            work::plan_directories(progress, volume, blocks, self.options.threads);
+            let blocks =
+                |runs: &[DirRun]| runs.iter().map(|run| u64::from(run.len_blocks)).sum::<u64>();
+            let before = blocks(dirs.runs.get(..done).unwrap_or(&[]));
+            let all = blocks(&dirs.runs);
+            work::plan_directories(progress, volume, all, before, self.options.threads);
         }
     }
 
@@ -184,7 +197,7 @@ pub fn examine_again<'d>(
     since: Option<Since>,
 ) -> Result<Examination<'d>, CheckError> {
     // A repair needs to know who claims what.
-    let exact = CheckOptions { accounting: Accounting::Exact, ..*options };
+    let exact = CheckOptions { accounting: Accounting::Exact, checkpoint: None, ..*options };
     let clock = Clock::start(work::FIRST_OF_ROUND, options);
     passes(device, opened, JournalState::Clean, found, &exact, Start::Repair(since), clock)
 }
@@ -209,7 +222,20 @@ fn passes<'d>(
     let mut found = found;
     let pool = Pool::new(options.threads).watched(options.progress);
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
+    let header = options
+        .checkpoint
+        .map(|keeper| (keeper, Header::of(&opened, device.size_bytes(), &journal, options)));
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
+    let mut session = match header {
+        Some((keeper, header)) => {
+            Some(Session::begin(keeper, header, &volume, table_parts(&volume).len())?)
+        }
+        None => None,
+    };
+    let mut key = options.key;
+    if let Some(session) = &session {
+        (volume.now_seconds, key) = (session.now_seconds(), session.key());
+    }
     clock.plan(&volume);
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
@@ -221,11 +247,12 @@ fn passes<'d>(
     check_layout(&mut volume, &mut found, &mut clock);
 
     if options.accounting.sums_up(&volume.geometry) {
-        volume.tables = Some(Tables::new(&volume.geometry, options.key));
+        volume.tables = Some(Tables::new(&volume.geometry, key));
         volume.scope = of_reserved(&volume);
         volume.claim_scope = volume.scope.clone();
     }
-    let scan = scan(&mut volume, &pool, found, start, &mut clock);
+    clock.resume(&volume, session.as_ref());
+    let scan = scan(&mut volume, &pool, found, start, session.as_mut(), &mut clock)?;
     Ok(scan.into_examination(volume, journal, clock))
 }
 
@@ -293,15 +320,19 @@ impl Scan {
 
 /// Scans inodes, directories and bitmaps; evidence is kept of the groups of `volume.scope`, and of those
 /// that sums do not prove, which are in it from then on.
+///
+/// # Errors
+/// [`CheckError::Stopped`] if that was asked for; there is a checkpoint then.
 fn scan(
     volume: &mut Volume<'_>,
     pool: &Pool,
     mut found: Findings,
     start: Start,
+    mut session: Option<&mut Session<'_>>,
     clock: &mut Clock<'_>,
-) -> Scan {
+) -> Result<Scan, CheckError> {
     let keeps = matches!(start, Start::Repair(_));
-    let (mut inodes, rescanned_parts) = scan_inodes(volume, pool, start);
+    let (mut inodes, rescanned_parts) = scan_inodes(volume, pool, start, session.as_deref_mut())?;
     let kept = if keeps { Kept::of(volume, &inodes) } else { None };
     checks::xattrs::check_blocks(volume, &mut inodes, pool);
     found.merge(std::mem::take(&mut inodes.found));
@@ -312,7 +343,7 @@ fn scan(
     let mut facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
     inodes.dirs.sort();
     inodes.policies.sort();
-    clock.end_inodes(volume, &inodes.dirs);
+    clock.end_inodes(volume, &inodes.dirs, session.as_deref());
 
     let mut claims = std::mem::take(&mut inodes.claims);
     let mut sums = std::mem::take(&mut inodes.sums);
@@ -325,7 +356,7 @@ fn scan(
     let index = DirIndex::new(&inodes.dirs.infos);
     let (policies, references) = (&inodes.policies, &inodes.attributes.ea_references);
     let cx = DirCx::new(volume, &inodes.dirs, &index, &facts, policies, references);
-    let mut dirs = dir_pass::run(&cx, pool);
+    let mut dirs = dir_pass::run(&cx, pool, session)?;
     sums.links.merge(std::mem::take(&mut dirs.sums));
     clock.end("directories");
 
@@ -358,7 +389,7 @@ fn scan(
     let paths = checks::paths::find(&cx, &tree, &dirs.met, &inodes_of(&found), pool);
     clock.end("paths");
     let InodeEvidence { dirs: all_dirs, attributes, quota, .. } = inodes;
-    Scan {
+    Ok(Scan {
         found,
         totals,
         facts,
@@ -374,19 +405,27 @@ fn scan(
         rescanned_groups,
         rescanned_parts,
         kept,
-    }
+    })
 }
 
 /// Scans all inodes, or those whose edits an earlier examination has not seen; the number of parts of
 /// tables is told in that case.
-fn scan_inodes(volume: &Volume<'_>, pool: &Pool, start: Start) -> (InodeEvidence, Option<u32>) {
+///
+/// # Errors
+/// As [`scan`].
+fn scan_inodes(
+    volume: &Volume<'_>,
+    pool: &Pool,
+    start: Start,
+    session: Option<&mut Session<'_>>,
+) -> Result<(InodeEvidence, Option<u32>), CheckError> {
     let carried_over = match start {
         Start::Repair(Some(since)) => since.carry_over(volume),
         Start::Repair(None) | Start::Check => None,
     };
     match carried_over.and_then(|carried_over| carried_over.complete(volume, pool)) {
-        Some((inodes, parts)) => (inodes, Some(parts)),
-        None => (inode_pass::run(volume, pool), None),
+        Some((inodes, parts)) => Ok((inodes, Some(parts))),
+        None => Ok((inode_pass::run(volume, pool, session)?, None)),
     }
 }
 

@@ -196,18 +196,45 @@ pub fn plan(progress: &Progress, volume: &Volume<'_>, threads: usize) {
     }
 }
 
-/// Says how many blocks of directories there are, once all inodes are read.
+/// Says how many blocks of directories there are, once all inodes are read, and how many of them
+/// were checked before, by a run that was ended.
 pub fn plan_directories(
     progress: &Progress,
     volume: &Volume<'_>,
     directory_blocks: u64,
+    done: u64,
     threads: usize,
 ) {
     let work = Work { directory_blocks, ..Work::of(volume) };
     let time = work.times(threads).into_iter().find(|(name, _)| *name == "directories");
     if let (Some(phase), Some((_, time))) = (progress.named("directories"), time) {
-        phase.plan(time, directory_blocks, Shape::default());
+        let left = directory_blocks.saturating_sub(done);
+        let share = left as f64 / directory_blocks.max(1) as f64;
+        phase.plan(time.mul_f64(share), left, Shape::default());
     }
+}
+
+/// Says that the first `done` parts of the inode tables were read before, by a run that was ended.
+pub fn plan_rest(progress: &Progress, volume: &Volume<'_>, done: usize, threads: usize) {
+    let Some(phase) = progress.named("inodes") else { return };
+    let (mut skip, mut nanoseconds, mut objects) = (done as u64, 0.0, 0.0);
+    let groups = (0..volume.geometry.group_count).map(GroupNr);
+    let left: Vec<(u64, u64)> = groups
+        .map(|group| {
+            let (slots, inodes, _) = of_group(volume, group);
+            let parts = parts(slots);
+            let skipped = skip.min(parts);
+            skip -= skipped;
+            let share = (parts - skipped) as f64 / parts.max(1) as f64;
+            let work = inode_work(slots, parts, inodes) * share;
+            nanoseconds += work;
+            objects += inodes as f64 * share;
+            // Below 2^64 by far.
+            (parts - skipped, work as u64)
+        })
+        .collect();
+    let time = Duration::from_nanos((nanoseconds / threads.max(1) as f64) as u64);
+    phase.plan(time, objects as u64, Shape::of(left.into_iter()));
 }
 
 /// Says how long the log of a journal is that is replayed, in blocks.

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
+use anyhow::Context;
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, ReadCounts};
+use floe_check::checkpoint::Keeper;
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
 use floe_check::report::{Cost, Report, Verdict, html, human, inodes_of, json};
@@ -12,6 +14,7 @@ use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
 use serde_json::Value;
 
+use crate::checkpoint::CheckpointFile;
 use crate::clock::now_seconds;
 use crate::device::Source;
 use crate::e2fsck::front::{self, Front};
@@ -50,6 +53,8 @@ pub(crate) struct Run<'a> {
     pub(crate) watch: &'a Watch<'a>,
     /// Where the report goes as a page, besides.
     pub(crate) html: Option<&'a Path>,
+    /// Where what was found is kept, to go on with if this is ended.
+    pub(crate) checkpoint: Option<&'a CheckpointFile>,
 }
 
 impl Run<'_> {
@@ -77,7 +82,10 @@ impl Run<'_> {
         let device: &dyn ReadBlocks = match self.snapshot {
             Some(snapshot) => &snapshot.device,
             None => {
-                signals::end_at_once_with(front::cancel_code(self.front))?;
+                match self.checkpoint {
+                    Some(file) => signals::end_between_legs(file)?,
+                    None => signals::end_at_once_with(front::cancel_code(self.front))?,
+                }
                 opened = self.source.open()?;
                 &opened
             }
@@ -87,6 +95,7 @@ impl Run<'_> {
         let reads = || device.counts();
         let options = CheckOptions {
             progress: self.watch.progress(),
+            checkpoint: self.checkpoint.map(|file| file as &dyn Keeper),
             reads: Some(&reads),
             ..self.options(journal.as_ref())
         };
@@ -126,6 +135,11 @@ impl Run<'_> {
                 };
                 writeln!(out, "The exit code is 0 all the same, {why}.")?;
             }
+        }
+        if let Some(file) = self.checkpoint {
+            // Not before the report is with whoever wants it.
+            out.flush()?;
+            file.remove().with_context(|| format!("cannot remove {}", file.path().display()))?;
         }
         if let Some(front) = self.front {
             front.log_problems(&json::report(&report, &cost, &self.source.name(), outcome.code()));
@@ -193,16 +207,20 @@ impl Run<'_> {
         device: &dyn ReadBlocks,
     ) -> anyhow::Result<Outcome> {
         let name = self.source.name();
-        let text = failure::of_check(error, device, &name);
+        let mut text = failure::of_check(error, device, &name);
+        if let Some(file) = self.checkpoint {
+            text += &failure::of_checkpoint(error, file.path());
+        }
         let (outcome, problems) = match error {
             // e2fsck counts a file system that stops it as one with errors.
             CheckError::Fatal { problem } => {
                 (Outcome { damaged: true, ..Outcome::FAILED }, vec![problem.clone()])
             }
             CheckError::NoSuperblock { problems, .. } => (Outcome::FAILED, problems.clone()),
-            CheckError::UnknownFeatures { .. } | CheckError::Read { .. } => {
-                (Outcome::FAILED, Vec::new())
-            }
+            CheckError::Stopped => (Outcome { cancelled: true, ..Outcome::CLEAN }, Vec::new()),
+            CheckError::UnknownFeatures { .. }
+            | CheckError::Checkpoint(_)
+            | CheckError::Read { .. } => (Outcome::FAILED, Vec::new()),
         };
         if self.json {
             let value = json::failure(&name, &text, &problems, outcome.code());

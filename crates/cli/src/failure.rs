@@ -1,9 +1,11 @@
 //! What to say when a file system could not be looked at.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
 use floe_check::CheckError;
+use floe_check::checkpoint::Refusal;
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::report::human;
 use floe_format::BlockNr;
@@ -34,11 +36,36 @@ pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) 
             let row = problem.row();
             format!("{name}: {problem}\n  {}\n  See: floe explain {}", row.meaning, row.id)
         }
+        CheckError::Stopped => format!("{name}: stopped"),
+        CheckError::Checkpoint(refusal) => format!("{name}: not checked, for {refusal}"),
         CheckError::Read { what, source } => {
             let text = format!("{name}: cannot read {what}: {source}");
             let is_cut = source.kind() == std::io::ErrorKind::UnexpectedEof;
             if is_cut { text + &instead(device, &[]) } else { text }
         }
+    }
+}
+
+/// What an error means for a checkpoint, and what to do about it.
+pub(crate) fn of_checkpoint(error: &CheckError, file: &Path) -> String {
+    let file = file.display();
+    match error {
+        CheckError::Stopped => format!(
+            "; {file} has what was found so far.\n  To go on there, give the same command again."
+        ),
+        CheckError::Checkpoint(Refusal::NotOurs) => format!(
+            "\n  This is about {file}, which was left as it is. Name another file, which need not exist."
+        ),
+        CheckError::Checkpoint(Refusal::OtherFileSystem { .. }) => format!(
+            "\n  This is about {file}, which was left as it is. Name another file, or give \
+             --checkpoint-restart to throw that check away."
+        ),
+        CheckError::Checkpoint(Refusal::OtherOptions { .. }) => format!(
+            "\n  This is about {file}, which was left as it is. Give the same options as then to go on, \
+             or --checkpoint-restart to begin anew."
+        ),
+        CheckError::Checkpoint(Refusal::File { .. }) => format!("\n  This is about {file}."),
+        _ => String::new(),
     }
 }
 

@@ -10,6 +10,7 @@ use clap::Parser;
 mod apply_plan;
 mod ask;
 mod check_run;
+mod checkpoint;
 mod clock;
 mod commands;
 mod device;

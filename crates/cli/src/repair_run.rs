@@ -361,6 +361,9 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
     match error {
         CheckError::Fatal { problem } => vec![problem.clone()],
         CheckError::NoSuperblock { problems, .. } => problems.clone(),
-        CheckError::UnknownFeatures { .. } | CheckError::Read { .. } => Vec::new(),
+        CheckError::UnknownFeatures { .. }
+        | CheckError::Stopped
+        | CheckError::Checkpoint(_)
+        | CheckError::Read { .. } => Vec::new(),
     }
 }

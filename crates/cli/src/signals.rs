@@ -10,6 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;
 
+use crate::checkpoint::CheckpointFile;
 use crate::exit::Outcome;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
@@ -58,6 +59,33 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
         }
     });
     Ok(interrupt)
+}
+
+/// For a check with a checkpoint: a signal ends the leg that is running, whose record is written; a
+/// second one, or one where nothing runs in legs, ends the program at once.
+pub(crate) fn end_between_legs(file: &CheckpointFile) -> anyhow::Result<()> {
+    let (asked, path) = (file.shared_interrupt(), file.path().to_owned());
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Ends with the program.
+    thread::spawn(move || {
+        let mut before = false;
+        for _ in signals.forever() {
+            let path = path.display();
+            match asked.ask() {
+                Answer::Later if !before => {
+                    eprintln!("floe: stopping, once {path} has what was found; again: at once");
+                }
+                _ => {
+                    eprintln!(
+                        "floe: interrupted; to go on from {path}, give the same command again"
+                    );
+                    cancelled();
+                }
+            }
+            before = true;
+        }
+    });
+    Ok(())
 }
 
 /// A signal runs `then`, on a thread of its own, which ends the program with [`cancelled`].

@@ -2,7 +2,7 @@
 
 use crate::accumulate::Accumulator;
 use crate::progress::{OwnLine, Phase, Progress};
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::thread;
 
 /// How many workers serve a pass.
@@ -28,6 +28,13 @@ impl<'p> Pool<'p> {
         self.progress.and_then(Progress::running)
     }
 
+    /// Says in the phase that is running that so many units are to come.
+    pub fn expect(&self, units: usize) {
+        if let Some(phase) = self.phase() {
+            phase.expect(units as u64);
+        }
+    }
+
     /// Number of workers.
     pub const fn threads(&self) -> usize {
         self.threads
@@ -48,11 +55,32 @@ impl<'p> Pool<'p> {
         A: Accumulator,
         F: Fn(&mut A, &U) + Sync,
     {
+        self.expect(units.len());
+        self.run_until(units, work, || false).0
+    }
+
+    /// As [`Pool::run`], until `pause` says so, which each worker asks after each unit: what was
+    /// accumulated up to then, and the number of units that were done, which are the first ones; all
+    /// if nobody asked for a pause. One unit at least is done, if there is one.
+    ///
+    /// For long work in several legs: the caller says how many units there are ([`Pool::expect`]),
+    /// once.
+    ///
+    /// # Panics
+    /// As [`Pool::run`].
+    pub fn run_until<U, A, F>(
+        &self,
+        units: &[U],
+        work: F,
+        pause: impl Fn() -> bool + Sync,
+    ) -> (A, usize)
+    where
+        U: Sync,
+        A: Accumulator,
+        F: Fn(&mut A, &U) + Sync,
+    {
         let workers = self.threads.min(units.len());
         let phase = self.phase();
-        if let Some(phase) = phase {
-            phase.expect(units.len() as u64);
-        }
         let work = |all: &mut A, unit: &U| {
             work(all, unit);
             if let Some(phase) = phase {
@@ -61,22 +89,35 @@ impl<'p> Pool<'p> {
         };
         if workers <= 1 {
             let mut all = A::default();
-            units.iter().for_each(|unit| work(&mut all, unit));
-            return all;
+            for (done, unit) in (1..).zip(units) {
+                work(&mut all, unit);
+                if pause() {
+                    return (all, done);
+                }
+            }
+            return (all, units.len());
         }
         let next = OwnLine(AtomicUsize::new(0));
+        // What is handed out is done, too: a worker pauses between units only.
+        let paused = AtomicBool::new(false);
         let share = || {
             let stop = StopOnPanic { next: &next.0, end: units.len() };
             let mut own = A::default();
             // Relaxed: the counter hands out indexes and orders nothing else. It cannot wrap: at
             // most one addition a worker goes past the last unit.
-            while let Some(unit) = units.get(next.0.fetch_add(1, Ordering::Relaxed)) {
+            while !paused.load(Ordering::Relaxed)
+                && let Some(unit) = units.get(next.0.fetch_add(1, Ordering::Relaxed))
+            {
                 work(&mut own, unit);
+                if pause() {
+                    paused.store(true, Ordering::Relaxed);
+                }
             }
             std::mem::forget(stop);
             own
         };
-        work_together(workers, share, |_| share())
+        let all = work_together(workers, share, |_| share());
+        (all, next.0.into_inner().min(units.len()))
     }
 }
 
@@ -182,6 +223,34 @@ mod tests {
         }
 
         #[test]
+        fn legs_do_every_unit_once() {
+            let list: Vec<usize> = (0..500).collect();
+            for threads in [1, 2, 5] {
+                let (mut begin, mut legs, mut done) = (0, 0, Vec::new());
+                while begin < list.len() {
+                    let count = AtomicUsize::new(0);
+                    let pause = || count.fetch_add(1, Ordering::Relaxed) >= 20;
+                    let (share, units) = Pool::new(threads).run_until(
+                        &list[begin..],
+                        |done: &mut Done, &unit| done.note(unit),
+                        pause,
+                    );
+                    done.extend(share.0.concat());
+                    begin += units;
+                    legs += 1;
+                    done.sort_unstable();
+                    assert_eq!(done, list[..begin], "{threads} threads: not the first ones");
+                    assert!(units > 0);
+                }
+                assert!(legs > 10, "{legs} legs");
+                let always = Pool::new(threads).run_until(&list, |(): &mut (), _| {}, || true).1;
+                assert!((1..=threads).contains(&always), "{always}");
+                let none = Pool::new(threads).run_until(&list[..0], |(): &mut (), _| {}, || true);
+                assert_eq!(none.1, 0);
+            }
+        }
+
+        #[test]
         fn a_panic_reaches_the_caller_and_ends_the_run() {
             for threads in [1, 4] {
                 let list: Vec<u32> = (0..100_000).collect();
@@ -212,6 +281,29 @@ mod tests {
         #[test]
         fn two_workers_and_three_units_in_every_interleaving() {
             shuttle::check_dfs(|| run_and_judge(2, 3), None);
+        }
+
+        #[test]
+        fn a_pause_leaves_the_first_units_done() {
+            shuttle::check_random(
+                || {
+                    let list = [0, 1, 2, 3, 4];
+                    let pause = AtomicBool::new(false);
+                    let work = |done: &mut Done, &unit: &usize| {
+                        done.note(unit);
+                        if unit == 1 {
+                            pause.store(true, Ordering::Relaxed);
+                        }
+                    };
+                    let asked = || pause.load(Ordering::Relaxed);
+                    let (Done(shares), units) = Pool::new(3).run_until(&list, work, asked);
+                    let mut done = shares.concat();
+                    done.sort_unstable();
+                    assert_eq!(done, list[..units]);
+                    assert!(units >= 2, "whoever paused had unit 1");
+                },
+                2000,
+            );
         }
 
         #[test]

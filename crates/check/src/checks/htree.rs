@@ -19,6 +19,7 @@ use floe_format::ext::htree::{
 use super::dirents::DirBlock;
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::dirs::DirFlags;
+use crate::evidence::saved::{Decoder, Encoder, Fault, Saved, cell};
 use crate::problem::{Problem, Sink};
 
 /// Deepest index that is known at all, in levels below the root (with large_dir).
@@ -40,6 +41,60 @@ impl Accumulator for HtreeEvidence {
         self.nodes.append(&mut other.nodes);
         self.leaves.append(&mut other.leaves);
         self.dropped.append(&mut other.dropped);
+    }
+}
+
+impl Saved for HtreeEvidence {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { nodes, leaves, dropped } = self;
+        nodes.save(to);
+        to.put_rows(leaves.iter().map(|leaf| {
+            let Leaf { rank, logical, min, max } = *leaf;
+            [rank.into(), logical.into(), min.into(), max.into()]
+        }));
+        to.put_rows(dropped.iter().map(|dir| [dir.0.into()]));
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let nodes = Saved::load(from)?;
+        let leaves = from.rows(|[rank, logical, min, max]| {
+            let (rank, logical) = (cell(rank)?, cell(logical)?);
+            Some(Leaf { rank, logical, min: cell(min)?, max: cell(max)? })
+        })?;
+        let dropped = from.rows(|[dir]| cell(dir).map(InodeNr))?;
+        Ok(Self { nodes, leaves, dropped })
+    }
+}
+
+impl Saved for Node {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { rank, logical, root, entries } = self;
+        rank.save(to);
+        logical.save(to);
+        root.save(to);
+        to.put_rows(entries.iter().map(|&(hash, block)| [hash.into(), block.into()]));
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        Ok(Self {
+            rank: Saved::load(from)?,
+            logical: Saved::load(from)?,
+            root: Saved::load(from)?,
+            entries: from.rows(|[hash, block]| Some((cell(hash)?, cell(block)?)))?.into(),
+        })
+    }
+}
+
+impl Saved for Root {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { version, levels } = self;
+        (*version as u8).save(to);
+        levels.save(to);
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let version = HashVersion::of(Saved::load(from)?).ok_or(Fault::Damaged)?;
+        Ok(Self { version, levels: Saved::load(from)? })
     }
 }
 
@@ -497,20 +552,26 @@ fn depth(block: &Placed, placed: &[Placed]) -> u32 {
 #[cfg(test)]
 mod laws {
     use super::*;
+    use crate::evidence::saved::tests::same;
+
+    fn root(number: u32) -> Option<Root> {
+        let version = HashVersion::of(number as u8)?;
+        Some(Root { version, levels: number as u8 / 2 })
+    }
 
     floe_exec::accumulator_laws!(
         HtreeEvidence,
         (0u32..9, 0u32..9),
         |all: &mut HtreeEvidence, (rank, logical): (u32, u32)| {
-            all.nodes.push(Node { rank, logical, root: None, entries: Box::new([(0, 1)]) });
+            all.nodes.push(Node { rank, logical, root: root(rank), entries: Box::new([(0, 1)]) });
             all.leaves.push(Leaf { rank, logical, min: 0, max: 9 });
             all.dropped.push(InodeNr(rank));
         },
-        |mut all: HtreeEvidence| {
+        |all: HtreeEvidence| same(all, |mut all: HtreeEvidence| {
             all.nodes.sort_unstable();
             all.leaves.sort_unstable();
             all.dropped.sort_unstable();
             (all.nodes, all.leaves, all.dropped)
-        }
+        })
     );
 }

@@ -19,6 +19,7 @@ use floe_format::ext::xattr::MAGIC;
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, InodeNr};
 
+use crate::evidence::saved::{Decoder, Encoder, Fault, Saved, cell};
 use crate::inode_pass::{InodeCx, InodeEvidence};
 use crate::problem::{Problem, Sink};
 
@@ -77,6 +78,33 @@ impl Accumulator for AttributeEvidence {
         for (inode, count) in other.ea_references {
             self.add_reference(inode, count);
         }
+    }
+}
+
+impl Saved for AttributeEvidence {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { block_uses, long_symlinks, ea_references } = self;
+        to.put_rows(block_uses.iter().map(|of| {
+            let BlockUse { block, inode, wants_context } = *of;
+            [block.0, inode.0.into(), wants_context.into()]
+        }));
+        to.put_rows(long_symlinks.iter().map(|link| {
+            let LongSymlink { block, inode, size_bytes, encrypted } = *link;
+            [block.0, inode.0.into(), size_bytes.into(), encrypted.into()]
+        }));
+        ea_references.save(to);
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let block_uses = from.rows(|[block, inode, wants_context]| {
+            let (block, inode) = (BlockNr(block), InodeNr(cell(inode)?));
+            Some(BlockUse { block, inode, wants_context: wants_context == 1 })
+        })?;
+        let long_symlinks = from.rows(|[block, inode, size, encrypted]| {
+            let (block, inode) = (BlockNr(block), InodeNr(cell(inode)?));
+            Some(LongSymlink { block, inode, size_bytes: cell(size)?, encrypted: encrypted == 1 })
+        })?;
+        Ok(Self { block_uses, long_symlinks, ea_references: Saved::load(from)? })
     }
 }
 
@@ -181,6 +209,7 @@ fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::saved::tests::same;
 
     floe_exec::accumulator_laws!(
         AttributeEvidence,
@@ -190,9 +219,9 @@ mod tests {
             all.block_uses.push(BlockUse { block, inode, wants_context: false });
             all.add_reference(inode, block.0);
         },
-        |mut all: AttributeEvidence| {
+        |all: AttributeEvidence| same(all, |mut all: AttributeEvidence| {
             all.block_uses.sort_unstable();
             (all.block_uses, all.ea_references)
-        }
+        })
     );
 }

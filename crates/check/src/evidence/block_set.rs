@@ -273,6 +273,11 @@ impl BlockSet {
         self.chunks.iter().zip(&other.chunks).any(|(own, theirs)| own.meets(theirs))
     }
 
+    /// A number above that of every set bit.
+    pub fn end(&self) -> u64 {
+        self.chunks.len() as u64 * CHUNK_BITS
+    }
+
     /// The runs of set bits, in order, as (first bit, number of bits).
     pub fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();

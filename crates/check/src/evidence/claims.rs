@@ -7,6 +7,7 @@ use floe_format::{BlockRun, Geometry, GroupNr};
 use super::block_set::{BlockSet, bit_runs};
 use super::fingerprint::{GroupSums, Tables};
 use super::ledger::{Ledger, ranges_of};
+use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::scope::Scope;
 
 /// Claims on clusters. The index of a cluster counts from the first data block.
@@ -189,6 +190,32 @@ impl Accumulator for Claims {
         let shared = &mut self.shared;
         self.used.absorb(other.used, |word, bits| note(shared, word, bits));
         shared.absorb(other.shared, |_, _| ());
+    }
+}
+
+impl Claims {
+    /// Writes the claims.
+    pub fn save(&self, to: &mut Encoder<'_>) {
+        // To list claims is for one inode, while it is looked at again.
+        let Self { used, shared, recorded: _, summed, claimants } = self;
+        used.save(to);
+        shared.save(to);
+        claimants.save(to);
+        match summed.as_deref() {
+            Some(Summed { tables: _, scope: _, sums }) => sums.save(to),
+            None => GroupSums::default().save(to),
+        }
+    }
+
+    /// Reads claims, and their sums apart: those are for whoever adds them up in the end.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn load(from: &mut Decoder<'_>) -> Result<(Self, GroupSums), Fault> {
+        let (used, shared, claimants) =
+            (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?);
+        let claims = Self { used, shared, claimants, recorded: None, summed: None };
+        Ok((claims, Saved::load(from)?))
     }
 }
 

@@ -5,6 +5,8 @@ use floe_format::{BlockNr, InodeNr};
 
 use bitflags::bitflags;
 
+use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+
 bitflags! {
     /// What the directory pass must know of a directory before it reads a block of it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,9 +81,45 @@ impl Accumulator for Dirs {
     }
 }
 
+impl Saved for Dirs {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { runs, infos, inline } = self;
+        to.put_rows(runs.iter().map(|run| {
+            let DirRun { block, dir, generation, logical, len_blocks, flags } = *run;
+            let (block, dir, generation) = (block.0, u64::from(dir.0), u64::from(generation));
+            let (logical, len, flags) = (logical.into(), len_blocks.into(), flags.bits().into());
+            [block, dir, generation, logical, len, flags]
+        }));
+        to.put_rows(infos.iter().map(|info| {
+            let DirInfo { inode, size_blocks } = *info;
+            [inode.0.into(), size_blocks.into()]
+        }));
+        to.put_rows(inline.iter().map(|inode| [inode.0.into()]));
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let runs = from.rows(|[block, dir, generation, logical, len, flags]| {
+            Some(DirRun {
+                block: BlockNr(block),
+                dir: InodeNr(cell(dir)?),
+                generation: cell(generation)?,
+                logical: cell(logical)?,
+                len_blocks: cell(len)?,
+                flags: DirFlags::from_bits(cell(flags)?)?,
+            })
+        })?;
+        let infos = from.rows(|[inode, size_blocks]| {
+            Some(DirInfo { inode: InodeNr(cell(inode)?), size_blocks: cell(size_blocks)? })
+        })?;
+        let inline = from.rows(|[inode]| cell(inode).map(InodeNr))?;
+        Ok(Self { runs, infos, inline })
+    }
+}
+
 #[cfg(test)]
 mod laws {
     use super::*;
+    use crate::evidence::saved::tests::same;
 
     floe_exec::accumulator_laws!(
         Dirs,
@@ -93,9 +131,9 @@ mod laws {
             all.infos.push(DirInfo { inode: dir, size_blocks: 1 });
             all.inline.push(dir);
         },
-        |mut all: Dirs| {
+        |all: Dirs| same(all, |mut all: Dirs| {
             all.sort();
             (all.runs, all.infos, all.inline)
-        }
+        })
     );
 }

@@ -15,6 +15,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
 use super::inode_facts::Facts;
+use super::saved::{Decoder, Encoder, Fault, Saved, cell};
 
 /// The random numbers of one run. Shards that are to be merged share the key.
 #[derive(Debug)]
@@ -324,6 +325,53 @@ impl PartialSums {
     }
 }
 
+impl Saved for GroupSums {
+    fn save(&self, to: &mut Encoder<'_>) {
+        to.put(self.not_zero().count() as u64);
+        let mut last = 0;
+        for (group, sum) in self.not_zero() {
+            to.put_step(&mut last, group.0.into());
+            sum.save(to);
+        }
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let (mut all, mut last) = (Self::default(), 0);
+        for _ in 0..from.number()? {
+            let group = from.step(&mut last)?;
+            let inside = u32::try_from(group).ok().filter(|group| *group < from.bounds.groups);
+            let group = inside.ok_or(Fault::Damaged)?;
+            all.add(group, Saved::load(from)?);
+        }
+        Ok(all)
+    }
+}
+
+impl Saved for PartialSums {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { clusters, inodes, links, doubtful, counts } = self;
+        [clusters, inodes, links].into_iter().for_each(|sums| sums.save(to));
+        to.put_rows(
+            doubtful.iter().copied().collect::<Vec<_>>().iter().map(|&group| [group.into()]),
+        );
+        to.put_rows(
+            counts.iter().map(|&(group, used, dirs)| [group.into(), used.into(), dirs.into()]),
+        );
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let clusters = Saved::load(from)?;
+        let inodes = Saved::load(from)?;
+        let links = Saved::load(from)?;
+        let groups = from.bounds.groups;
+        let inside = |group| cell(group).filter(|group| *group < groups);
+        let doubtful = from.rows(|[group]| inside(group))?.into_iter().collect();
+        let counts =
+            from.rows(|[group, used, dirs]| Some((inside(group)?, cell(used)?, cell(dirs)?)))?;
+        Ok(Self { clusters, inodes, links, doubtful, counts })
+    }
+}
+
 /// First bytes of stored sums: a name and a version.
 const MAGIC: &[u8; 8] = b"FLOESUM1";
 
@@ -546,17 +594,19 @@ mod tests {
 
     mod of_groups {
         use super::super::*;
+        use crate::evidence::saved::tests::same;
 
         floe_exec::accumulator_laws!(
             GroupSums,
             (0u32..300, 0u64..9),
             |all: &mut GroupSums, (group, value): (u32, u64)| all.add(group, value.into()),
-            |all: GroupSums| all.not_zero().collect::<Vec<_>>()
+            |all: GroupSums| same(all, |all: GroupSums| all.not_zero().collect::<Vec<_>>())
         );
     }
 
     mod of_parts {
         use super::super::*;
+        use crate::evidence::saved::tests::same;
 
         floe_exec::accumulator_laws!(
             PartialSums,
@@ -570,10 +620,10 @@ mod tests {
                 }
                 all.counts.push((group, value, value / 2));
             },
-            |mut all: PartialSums| {
+            |all: PartialSums| same(all, |mut all: PartialSums| {
                 all.counts.sort_unstable();
                 all.to_bytes()
-            }
+            })
         );
     }
 }

@@ -3,6 +3,7 @@
 
 use super::column::Column;
 use super::ledger::Ledger;
+use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::scope::Scope;
 use floe_exec::Accumulator;
 use floe_format::ext::inode::FileType;
@@ -313,9 +314,35 @@ impl Accumulator for FactsParts {
     }
 }
 
+impl Saved for FactsParts {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self(chunks) = self;
+        to.put(chunks.len() as u64);
+        let mut last = 0;
+        for (index, FactsChunk { facts, links }) in chunks {
+            to.put_step(&mut last, u64::from(*index));
+            to.put_values(&facts.iter().map(|Facts(bits)| u64::from(bits)).collect::<Vec<_>>());
+            to.put_values(&links.iter().map(u64::from).collect::<Vec<_>>());
+        }
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let mut last = 0;
+        let chunks = (0..from.number()?).map(|_| {
+            let index = u32::try_from(from.step(&mut last)?).map_err(|_| Fault::Damaged)?;
+            let facts: Vec<u8> = from.values(CHUNK_INODES as usize)?;
+            let facts: Vec<Facts> = facts.into_iter().map(Facts).collect();
+            let links: Vec<u16> = from.values(CHUNK_INODES as usize)?;
+            Ok((index, FactsChunk { facts: Column::pack(&facts), links: Column::pack(&links) }))
+        });
+        chunks.collect::<Result<_, _>>().map(Self)
+    }
+}
+
 #[cfg(test)]
 mod laws {
     use super::*;
+    use crate::evidence::saved::tests::same;
     use floe_format::ext::inode::FileType;
 
     #[test]
@@ -346,9 +373,9 @@ mod laws {
         FactsParts,
         0u32..1000,
         |all: &mut FactsParts, index: u32| all.0.push((index, chunk(index as u16))),
-        |mut all: FactsParts| {
+        |all: FactsParts| same(all, |mut all: FactsParts| {
             all.0.sort_by_key(|(index, _)| *index);
             all.0.into_iter().map(|(index, chunk)| (index, chunk.links)).collect::<Vec<_>>()
-        }
+        })
     );
 }

@@ -8,6 +8,8 @@
 
 use floe_exec::Accumulator;
 
+use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+
 /// Ranges kept of one place; with more, those nearest to each other are joined.
 const MOST_RANGES: usize = 8;
 
@@ -128,6 +130,23 @@ impl Accumulator for Ledger {
     }
 }
 
+impl Saved for Ledger {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { closed, place, open } = self;
+        let Footprint { ranges, last: _ } = open;
+        let row = |place: u32, first: u32, last: u32| [place, first, last].map(u64::from);
+        to.put_rows(closed.iter().map(|&(place, first, last)| row(place, first, last)));
+        to.put_rows(ranges.iter().map(|&(first, last)| row(*place, first, last)));
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let row = |[place, first, last]: [u64; 3]| Some((cell(place)?, cell(first)?, cell(last)?));
+        let (mut closed, open) = (from.rows(row)?, from.rows(row)?);
+        floe_exec::append(&mut closed, open);
+        Ok(Self { closed, ..Self::default() })
+    }
+}
+
 /// Numbers as sorted ranges that do not overlap, for [`Ledger::places_of`]. The numbers come ascending.
 pub fn ranges_of(numbers: impl IntoIterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
@@ -207,6 +226,7 @@ mod tests {
 #[cfg(test)]
 mod laws {
     use super::*;
+    use crate::evidence::saved::tests::same;
 
     // Each place is noted by one share.
     floe_exec::accumulator_laws!(
@@ -216,6 +236,8 @@ mod laws {
             all.go_to(place);
             all.note(place * 3, place * 3 + len);
         },
-        |all: Ledger| (0..3000).map(|at| all.places_of(&[(at, at)])).collect::<Vec<_>>()
+        |all: Ledger| same(all, |all: Ledger| {
+            (0..3000).map(|at| all.places_of(&[(at, at)])).collect::<Vec<_>>()
+        })
     );
 }

@@ -8,6 +8,8 @@ use floe_format::InodeNr;
 use super::bits;
 
 use super::link_counter::{LinkCounter, map_bytes};
+use super::saved::{Decoder, Encoder, Fault, Saved};
+use super::saved_bits::{load_runs, save_words};
 
 /// Inodes of a chunk of counters.
 const CHUNK: usize = 2048;
@@ -236,6 +238,71 @@ impl Accumulator for LinkCounts {
     }
 }
 
+impl Saved for LinkCounts {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { chunks, over } = self;
+        let mut next = 0;
+        for (index, chunk) in (0..).zip(chunks) {
+            let counted: Vec<u16> = match chunk {
+                Counters::None => continue,
+                Counters::Bits { .. } | Counters::Counts(_) => {
+                    (0..CHUNK).map(|at| chunk.get(at)).collect()
+                }
+            };
+            // How many chunks lie between, plus 1: 0 is the end.
+            to.put(index - next + 1);
+            next = index + 1;
+            let mut one = [0u64; CHUNK / 64];
+            let mut more = Vec::new();
+            for (at, &count) in (0..).zip(&counted) {
+                if count > 0 {
+                    one[at / 64] |= 1 << (at % 64);
+                }
+                if count > 1 {
+                    more.push([at as u64, u64::from(count - 1)]);
+                }
+            }
+            save_words(&one, to);
+            to.put_rows(more.into_iter());
+        }
+        to.put(0);
+        to.put_rows(over.iter().map(|(inode, count)| [u64::from(*inode), *count]));
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        // The last inode has the number of how many there are.
+        let chunks = u64::from(from.bounds.inodes) / CHUNK as u64 + 1;
+        let (mut all, mut next) = (Self::default(), 0);
+        loop {
+            match from.below(chunks - next + 1)? {
+                0 => break,
+                skipped => next += skipped,
+            }
+            let mut counters = Counters::None;
+            let words = (CHUNK / 64) as u64;
+            load_runs(from, words, |first, len| {
+                // Within the chunk.
+                (first..first + len).for_each(|at| _ = counters.add(at as usize, 1));
+            })?;
+            let more = from.rows(|[at, count]| {
+                let at = usize::try_from(at).ok().filter(|at| *at < CHUNK)?;
+                Some((at, u16::try_from(count).ok()?))
+            })?;
+            for (at, count) in more {
+                if counters.add(at, count) {
+                    return Err(Fault::Damaged);
+                }
+            }
+            let index = (next - 1) as usize;
+            all.chunks.resize_with(index + 1, Counters::default);
+            all.chunks[index] = counters;
+        }
+        let over = from.rows(|[inode, count]| Some((u32::try_from(inode).ok()?, count)))?;
+        all.over = over.into_iter().collect();
+        Ok(all)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -249,6 +316,7 @@ mod tests {
         (0..66_000).for_each(|_| right.add(InodeNr(5)));
         right.add(InodeNr(100_000));
         left.merge(right);
+        let left = super::super::saved::tests::again(&left);
         assert_eq!(left.get(InodeNr(5)), 136_000);
         assert_eq!(left.get(InodeNr(100_000)), 1);
         assert_eq!(left.get(InodeNr(6)), 0);
@@ -296,8 +364,10 @@ mod tests {
                     prop_assert_eq!(counts.all_one(InodeNr(first), len as usize), each);
                 }
             }
+            let saved = super::super::saved::tests::again(&counts);
             for inode in 0..2700 {
                 prop_assert_eq!(counts.get(InodeNr(inode)), map.get(&inode).copied().unwrap_or(0));
+                prop_assert_eq!(saved.get(InodeNr(inode)), counts.get(InodeNr(inode)));
             }
         }
     }

@@ -6,6 +6,8 @@ use floe_exec::Accumulator;
 use floe_format::InodeNr;
 use floe_format::ext::crypt::Policy;
 
+use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+
 /// A policy, as a number that only means something within one [`Policies`]: equal policies have
 /// equal numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,9 +83,59 @@ impl Accumulator for Policies {
     }
 }
 
+impl Saved for Policy {
+    fn save(&self, to: &mut Encoder<'_>) {
+        match self {
+            Self::Unknown => to.put(0),
+            Self::V1(bytes) => {
+                to.put(1);
+                bytes.save(to);
+            }
+            Self::V2(bytes) => {
+                to.put(2);
+                bytes.save(to);
+            }
+        }
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        Ok(match from.below(3)? {
+            1 => Self::V1(Saved::load(from)?),
+            2 => Self::V2(Saved::load(from)?),
+            _ => Self::Unknown,
+        })
+    }
+}
+
+impl Saved for Policies {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { by_inode, numbers } = self;
+        let mut policies: Vec<_> =
+            numbers.iter().map(|(policy, number)| (number, policy)).collect();
+        policies.sort_unstable();
+        to.put(policies.len() as u64);
+        policies.iter().for_each(|(_, policy)| policy.save(to));
+        to.put_rows(by_inode.iter().map(|(inode, number)| [inode.0.into(), number.0.into()]));
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let mut all = Self::default();
+        for policy in Vec::<Policy>::load(from)? {
+            all.number(policy);
+        }
+        all.by_inode = from.rows(|[inode, number]| {
+            let number = PolicyNr(cell(number)?);
+            let known = number == PolicyNr::NO_CONTEXT || (number.0 as usize) < all.numbers.len();
+            known.then_some((InodeNr(cell(inode)?), number))
+        })?;
+        Ok(all)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::saved::tests::same;
 
     fn seen(policies: Policies) -> Vec<(InodeNr, Option<Policy>)> {
         let policy = |number| policies.numbers.iter().find(|(_, own)| **own == number);
@@ -102,7 +154,7 @@ mod tests {
         |all: &mut Policies, (inode, byte): (u32, Option<u8>)| {
             all.add(InodeNr(inode), byte.map(|byte| Policy::V1([byte; 12])));
         },
-        seen
+        |all: Policies| same(all, seen)
     );
 
     fn policies(list: &[(u32, Option<u8>)]) -> Policies {

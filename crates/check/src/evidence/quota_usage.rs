@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use floe_exec::Accumulator;
 
+use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+
 /// What one id uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -92,6 +94,30 @@ impl Accumulator for QuotaUsage {
     }
 }
 
+impl Saved for QuotaUsage {
+    fn save(&self, to: &mut Encoder<'_>) {
+        // What is not yet in the map is among what `of_kind` tells.
+        let Self { by_kind, last: _ } = self;
+        for kind in 0..by_kind.len() {
+            to.put_rows(self.of_kind(kind).into_iter().map(|(id, usage)| {
+                let Usage { space_bytes, inodes } = usage;
+                [id.into(), space_bytes, inodes]
+            }));
+        }
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let mut all = Self::default();
+        for map in &mut all.by_kind {
+            let row = |[id, space_bytes, inodes]: [u64; 3]| {
+                Some((cell(id)?, Usage { space_bytes, inodes }))
+            };
+            map.extend(from.rows(row)?);
+        }
+        Ok(all)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +153,7 @@ mod tests {
 #[cfg(test)]
 mod laws {
     use super::*;
+    use crate::evidence::saved::tests::same;
 
     floe_exec::accumulator_laws!(
         QuotaUsage,
@@ -134,6 +161,6 @@ mod laws {
         |all: &mut QuotaUsage, (kind, id, inodes): (usize, u32, u64)| {
             all.add(kind, id, Usage { space_bytes: inodes * 512, inodes });
         },
-        |all: QuotaUsage| [0, 1, 2].map(|kind| all.of_kind(kind))
+        |all: QuotaUsage| same(all, |all: QuotaUsage| { [0, 1, 2].map(|kind| all.of_kind(kind)) })
     );
 }

@@ -8,6 +8,8 @@ use std::fmt;
 
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
+use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+
 mod table;
 
 pub use table::{Problem, ROWS};
@@ -198,6 +200,17 @@ impl floe_exec::Accumulator for Findings {
     }
 }
 
+impl Saved for Findings {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self(found) = self;
+        found.save(to);
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        Saved::load(from).map(Self)
+    }
+}
+
 /// Makes the type, the rows and the texts of the problem table.
 ///
 /// A row: `CODE "id" Variant { field: Type, .. } Severity Weight preen|ask Object "message with
@@ -250,6 +263,24 @@ macro_rules! problems {
                         vec![$($((stringify!($field), Evidence::from($field.clone())),)*)?]
                     })*
                 }
+            }
+        }
+
+        impl Saved for Problem {
+            #[allow(clippy::too_many_lines)] // one arm a row
+            fn save(&self, to: &mut Encoder<'_>) {
+                self.row().code.save(to);
+                match self {
+                    $(Self::$variant $({ $($field),* })? => { $($($field.save(to);)*)? })*
+                }
+            }
+
+            #[allow(clippy::too_many_lines)] // one arm a row
+            fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+                Ok(match u32::load(from)? {
+                    $($code => Self::$variant $({ $($field: Saved::load(from)?),* })?,)*
+                    _ => return Err(Fault::Damaged),
+                })
             }
         }
 
@@ -362,6 +393,37 @@ mod tests {
         assert_eq!(problem.inode(), Some(InodeNr(12)));
         assert_eq!(problem.evidence()[1], ("stored", Evidence::Number(3)));
         assert_eq!(problem.to_string(), "inode 12 says that it has 3 names, found are 2");
+    }
+}
+
+#[cfg(test)]
+mod saved {
+    use super::*;
+    use crate::evidence::saved::tests::{BOUNDS, again, bytes_of, of_bytes};
+
+    /// As many small numbers as the longest row has fields, each a text of one byte where it is one.
+    struct Fields(u32);
+
+    impl Saved for Fields {
+        fn save(&self, to: &mut Encoder<'_>) {
+            self.0.save(to);
+            (0..40).for_each(|_| to.put(1));
+        }
+        fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+            let problem = Problem::load(from)?;
+            assert_eq!(again(&problem), problem);
+            while from.number().is_ok() {}
+            Ok(Self(problem.row().code))
+        }
+    }
+
+    #[test]
+    fn a_finding_of_every_row_comes_back() {
+        for row in ROWS {
+            let loaded: Fields = of_bytes(&bytes_of(&Fields(row.code)), BOUNDS).unwrap();
+            assert_eq!(loaded.0, row.code);
+        }
+        assert!(of_bytes::<Fields>(&bytes_of(&Fields(0x00ff_ffff)), BOUNDS).is_err());
     }
 }
 

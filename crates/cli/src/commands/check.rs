@@ -8,6 +8,7 @@ use floe_check::problem::Severity;
 use floe_check::{Accounting, JournalUse};
 
 use crate::check_run::Run;
+use crate::checkpoint::CheckpointArgs;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
 use crate::monitor::{Monitor, MonitorArgs};
@@ -53,6 +54,8 @@ pub(crate) struct Args {
     /// Check even if the device is mounted or otherwise in use
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     #[command(flatten)]
     online: OnlineArgs,
     #[command(flatten)]
@@ -109,6 +112,7 @@ impl Args {
         let in_use = snapshot.is_none()
             && self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
         let watch = Watch::new(self.progress);
+        let checkpoint = self.checkpoint.keeper();
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
@@ -125,6 +129,7 @@ impl Args {
             monitor: Some(monitor),
             watch: &watch,
             html: self.html.as_deref(),
+            checkpoint: checkpoint.as_ref(),
         };
         let outcome = run.run(out)?;
         match snapshot.map(Snapshot::remove) {

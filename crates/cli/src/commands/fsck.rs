@@ -480,6 +480,7 @@ impl Fsck<'_> {
             monitor: None,
             watch: &watch,
             html: None,
+            checkpoint: None,
         };
         let outcome = run.run(out)?;
         if self.mode == Mode::Look && outcome.damaged {

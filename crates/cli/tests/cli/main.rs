@@ -4,6 +4,7 @@
 
 mod automation;
 mod bad_input;
+mod checkpoint;
 mod commands;
 mod docs;
 mod examples;

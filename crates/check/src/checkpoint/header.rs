@@ -1,0 +1,205 @@
+//! What a checkpoint is a checkpoint of.
+
+use std::hash::Hasher;
+
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::superblock::{seconds, uuid_text};
+use siphasher::sip128::{Hasher128, SipHasher24};
+
+use super::Refusal;
+use crate::evidence::inode_facts::CHUNK_INODES;
+use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+use crate::open::Opened;
+use crate::options::{CheckOptions, JournalUse};
+use crate::report::JournalState;
+
+/// Of which file system, in which state, with which options, by which program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The version of Floe.
+    program: String,
+    /// The size of the device.
+    size_bytes: u64,
+    uuid: [u8; 16],
+    /// When it was mounted and written to last, and how often it was mounted: for people. All that is
+    /// in the superblock is in its hash.
+    mounted: (u64, u64, u64),
+    superblock: u128,
+    descriptors: u128,
+    /// What the journal held, or that it was left alone.
+    journal: String,
+    options: Chosen,
+    /// Inodes of a part of a table: what a leg counts.
+    part_inodes: u32,
+    /// When the check was begun: what counts as the present from begin to end.
+    pub now_seconds: i64,
+    /// The key of the sums.
+    pub key: [u8; 16],
+}
+
+/// Options that change what is found, or how it is proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Chosen {
+    superblock: Option<u64>,
+    block_size: Option<u32>,
+    ignore_journal: bool,
+    check_encoding: bool,
+    sums: bool,
+}
+
+impl Header {
+    /// That of a check that is begun now.
+    pub fn of(
+        opened: &Opened,
+        size_bytes: u64,
+        journal: &JournalState,
+        options: &CheckOptions<'_>,
+    ) -> Self {
+        let superblock = &opened.superblock;
+        Self {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            size_bytes,
+            uuid: superblock.uuid,
+            mounted: (
+                superblock.mnt_count.into(),
+                seconds(superblock.mtime, superblock.mtime_hi),
+                seconds(superblock.wtime, superblock.wtime_hi),
+            ),
+            superblock: hash(|hasher| hasher.write(&opened.bytes[..])),
+            descriptors: hash(|hasher| opened.groups.iter().for_each(|desc| add(hasher, desc))),
+            journal: format!("{journal:?}"),
+            options: Chosen {
+                superblock: options.superblock.map(|block| block.0),
+                block_size: options.block_size,
+                ignore_journal: options.journal == JournalUse::Ignore,
+                check_encoding: options.check_encoding,
+                sums: options.accounting.sums_up(&opened.geometry),
+            },
+            part_inodes: CHUNK_INODES,
+            now_seconds: options.now_seconds,
+            key: options.key,
+        }
+    }
+
+    /// Whether a check of which this is the header goes on from a checkpoint with the header `stored`.
+    /// If it must begin anew, `Ok` has the reason why.
+    ///
+    /// # Errors
+    /// If the checkpoint should not be thrown away for this check.
+    pub fn compare(&self, stored: &Self) -> Result<Option<String>, Refusal> {
+        let again = |why: &str| Ok(Some(why.to_owned()));
+        if stored.uuid != self.uuid {
+            return Err(Refusal::OtherFileSystem {
+                uuid: uuid_text(&stored.uuid),
+                size_bytes: stored.size_bytes,
+            });
+        }
+        if stored.options != self.options {
+            let (theirs, ours) = (stored.options.tell(), self.options.tell());
+            return Err(Refusal::OtherOptions { theirs, ours });
+        }
+        if stored.program != self.program || stored.part_inodes != self.part_inodes {
+            return Ok(Some(format!("it was written by Floe {}", stored.program)));
+        }
+        if stored.size_bytes != self.size_bytes {
+            return again("it was written when the device had another size");
+        }
+        let ((count, mounted, written), (new_count, new_mounted, new_written)) =
+            (stored.mounted, self.mounted);
+        if (count, mounted) != (new_count, new_mounted) {
+            return again("it is older than the last mount of the file system");
+        }
+        if written != new_written || stored.superblock != self.superblock {
+            return again("it is older than the superblock of the file system");
+        }
+        if stored.descriptors != self.descriptors {
+            return again("it is older than the group descriptors of the file system");
+        }
+        if stored.journal != self.journal {
+            return again("it is older than what the journal of the file system holds");
+        }
+        Ok(None)
+    }
+}
+
+impl Chosen {
+    /// As words of a sentence that goes on with them.
+    fn tell(&self) -> String {
+        let Self { superblock, block_size, ignore_journal, check_encoding, sums } = self;
+        let superblock = superblock.map_or("with the primary superblock".to_owned(), |block| {
+            format!("with the superblock in block {block}")
+        });
+        let size = block_size.map_or(String::new(), |size| format!(" of {size} bytes"));
+        let journal = if *ignore_journal { "without" } else { "with" };
+        let encoding = if *check_encoding { ", with a check of encodings" } else { "" };
+        let accounting = if *sums { "by sums" } else { "object by object" };
+        format!("{superblock}{size}, {journal} the journal{encoding}, {accounting}")
+    }
+}
+
+fn hash(write: impl FnOnce(&mut SipHasher24)) -> u128 {
+    let mut hasher = SipHasher24::new_with_key(b"floe checkpoint ");
+    write(&mut hasher);
+    hasher.finish128().as_u128()
+}
+
+fn add(hasher: &mut SipHasher24, desc: &GroupDesc) {
+    let (mut lo, mut hi) = ([0; 32], [0; 32]);
+    desc.encode_into(&mut lo, Some(&mut hi));
+    hasher.write(&lo);
+    hasher.write(&hi);
+}
+
+impl Saved for Header {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self {
+            program,
+            size_bytes,
+            uuid,
+            mounted: (count, mounted, written),
+            superblock,
+            descriptors,
+            journal,
+            options: Chosen { superblock: place, block_size, ignore_journal, check_encoding, sums },
+            part_inodes,
+            now_seconds,
+            key,
+        } = self;
+        // What tells versions apart comes first: the rest may have another form there.
+        program.save(to);
+        size_bytes.save(to);
+        uuid.save(to);
+        [count, mounted, written].into_iter().for_each(|number| number.save(to));
+        superblock.save(to);
+        descriptors.save(to);
+        journal.save(to);
+        place.save(to);
+        block_size.save(to);
+        [ignore_journal, check_encoding, sums].into_iter().for_each(|flag| flag.save(to));
+        part_inodes.save(to);
+        now_seconds.save(to);
+        key.save(to);
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        Ok(Self {
+            program: Saved::load(from)?,
+            size_bytes: Saved::load(from)?,
+            uuid: Saved::load(from)?,
+            mounted: (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?),
+            superblock: Saved::load(from)?,
+            descriptors: Saved::load(from)?,
+            journal: Saved::load(from)?,
+            options: Chosen {
+                superblock: Saved::load(from)?,
+                block_size: Saved::load(from)?,
+                ignore_journal: Saved::load(from)?,
+                check_encoding: Saved::load(from)?,
+                sums: Saved::load(from)?,
+            },
+            part_inodes: Saved::load(from)?,
+            now_seconds: Saved::load(from)?,
+            key: Saved::load(from)?,
+        })
+    }
+}
