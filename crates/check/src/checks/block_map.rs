@@ -3,7 +3,7 @@
 //! Emits: `BlockMap*`, `FileTooBig`, `DirectoryTooBig`, `SymlinkTooBig`, `UnreadableBlock`.
 //! Does not verify: overlap with other inodes (`checks/shared_blocks.rs`).
 
-use floe_format::ext::indirect::{pointers, root_slot, span_blocks};
+use floe_format::ext::indirect::{PointerRun, pointer_runs, pointers, root_slot, span_blocks};
 use floe_format::ext::inode::FileType;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
@@ -116,9 +116,8 @@ impl Walk<'_, '_, '_> {
         if level > 0 || inode == InodeNr::BAD_BLOCKS {
             return None;
         }
-        let most = 1u64 << (31 - cx.volume.superblock.log_block_size.min(20));
         let pending = self.pending.map_or(0, |(_, run)| run.len_blocks);
-        let too_many = self.mapper.mapping.clusters + pending + 1 >= most;
+        let too_many = self.mapper.mapping.clusters + pending + 1 >= self.most_blocks();
         match self.mapper.file_type {
             Some(FileType::Directory) => (too_many || self.mapper.too_far_for_dir(first))
                 .then_some(Problem::DirectoryTooBig { inode, logical, block }),
@@ -140,6 +139,39 @@ impl Walk<'_, '_, '_> {
                 self.pending = Some((logical, BlockRun::new(block, 1)));
             }
         }
+    }
+
+    /// Maps adjacent data blocks of a file at once, if nothing is wrong with any of them.
+    fn data_run(&mut self, first: u32, len: u32, logical: u64) -> bool {
+        let cx = &self.mapper.cx;
+        let run = BlockRun::new(BlockNr(first.into()), len.into());
+        let pending = self.pending.map_or(0, |(_, run)| run.len_blocks);
+        let blocks = self.mapper.mapping.clusters + pending + run.len_blocks;
+        let sound = self.mapper.file_type == Some(FileType::Regular)
+            && cx.number != InodeNr::BAD_BLOCKS
+            && cx.volume.geometry.contains(run.start)
+            && cx.volume.geometry.contains(BlockNr(run.end().0 - 1))
+            && blocks < self.most_blocks();
+        if !sound {
+            return false;
+        }
+        match &mut self.pending {
+            Some((start, before))
+                if before.end() == run.start && *start + before.len_blocks == logical =>
+            {
+                before.len_blocks += run.len_blocks;
+            }
+            _ => {
+                self.flush();
+                self.pending = Some((logical, run));
+            }
+        }
+        true
+    }
+
+    /// A file has fewer blocks than this.
+    fn most_blocks(&self) -> u64 {
+        1 << (31 - self.mapper.cx.volume.superblock.log_block_size.min(20))
     }
 
     fn flush(&mut self) {
@@ -172,8 +204,13 @@ impl Walk<'_, '_, '_> {
                 read_ahead::announce(self.mapper.cx.volume, below);
             }
             let span = span_blocks(self.mapper.cx.volume.geometry.block_size, u32::from(level) - 1);
-            for (slot, pointer) in pointers(&bytes).enumerate() {
-                self.pointer(pointer, logical + slot as u64 * span, level - 1);
+            for PointerRun { slot, first, len } in pointer_runs(&bytes) {
+                let logical = logical + u64::from(slot) * span;
+                if level > 1 || !self.data_run(first, len, logical) {
+                    for at in 0..len {
+                        self.pointer(first + at, logical + u64::from(at) * span, level - 1);
+                    }
+                }
             }
             self.flush();
         }

@@ -39,9 +39,77 @@ pub fn pointers(block: &[u8]) -> impl ExactSizeIterator<Item = u32> + '_ {
     block.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
+/// Pointers that follow each other in an indirect block, to blocks that do, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PointerRun {
+    /// Index of the first pointer.
+    pub slot: u32,
+    /// Where it points; not 0.
+    pub first: u32,
+    /// How many there are, at least 1.
+    pub len: u32,
+}
+
+/// The pointers of an indirect block that are not 0, in order, as runs as long as can be.
+pub fn pointer_runs(block: &[u8]) -> impl Iterator<Item = PointerRun> + '_ {
+    let word = |at: usize| block.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let mut first = word(at)?;
+        while first == 0 {
+            // Behind the end of a file all are 0.
+            let many = block.get(at..).and_then(<[u8]>::first_chunk) == Some(&[0; 64]);
+            at += if many { 64 } else { 4 };
+            first = word(at)?;
+        }
+        // A block has at most 2^14 pointers.
+        let slot = (at / 4) as u32;
+        let mut len = 1;
+        at += 4;
+        while word(at).is_some_and(|word| first.checked_add(len) == Some(word)) {
+            (at, len) = (at + 4, len + 1);
+        }
+        Some(PointerRun { slot, first, len })
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Runs list what the pointers say, and none could be longer.
+        #[test]
+        fn runs_are_the_pointers(
+            runs in proptest::collection::vec((0usize..40, any::<u32>(), 0u32..40), 0..20),
+            cut in 0usize..4,
+        ) {
+            let mut words = Vec::new();
+            for (holes, first, len) in runs {
+                words.extend(std::iter::repeat_n(0, holes));
+                let first = if first % 3 == 0 { u32::MAX - 3 } else { first % 50 };
+                words.extend((0..len).map(|at| first.wrapping_add(at)));
+            }
+            let mut block: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            block.extend(&[7; 4][..cut]);
+            let listed: Vec<_> = pointer_runs(&block).collect();
+            let mut again = vec![0; words.len()];
+            for run in &listed {
+                for at in 0..run.len {
+                    again[(run.slot + at) as usize] = run.first + at;
+                }
+            }
+            prop_assert_eq!(&again, &words);
+            for pair in listed.windows(2) {
+                let end = pair[0].slot + pair[0].len;
+                let goes_on = end == pair[1].slot
+                    && pair[0].first.checked_add(pair[0].len) == Some(pair[1].first);
+                prop_assert!(end <= pair[1].slot && !goes_on);
+            }
+        }
+    }
 
     #[test]
     fn slots_of_a_1k_map() {
