@@ -197,7 +197,8 @@ struct Round {
 impl Round {
     fn new(profile: Profile, seed: u64) -> Result<Self> {
         let mut rng = Rng::new(seed ^ 0x6b65_726e_656c);
-        let image = if rng.chance(2) { build::base(profile)? } else { roomy(profile)? };
+        let plain = rng.chance(2) && profile != Profile::Verity;
+        let image = if plain { build::base(profile)? } else { roomy(profile)? };
         let journal = (profile == Profile::NoJournal && rng.chance(2))
             .then(|| give_external_journal(&image))
             .transpose()?;
