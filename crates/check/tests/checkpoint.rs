@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 use std::cell::Cell;
+use std::hash::Hasher;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use floe_exec::sync::Mutex;
 use floe_exec::sync::atomic::{AtomicUsize, Ordering};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, problems, tool};
+use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// A checkpoint in memory. A leg ends after each unit; the check is ended after some of them.
 #[derive(Default)]
@@ -473,4 +475,67 @@ fn a_checkpoint_is_small() {
     let (bytes, _) = subject.whole().unwrap();
     // 1531 directories and as many files; a few witnesses and the frames of each leg besides.
     assert!(bytes.len() < 3000 * 30, "{} bytes", bytes.len());
+}
+
+/// The hash that ties a frame to what was before it (`evidence/frames.rs`).
+fn link(chain: u128, word: u32, payload: &[u8]) -> u128 {
+    let mut hasher = SipHasher24::new_with_key(b"floe checkpoint ");
+    hasher.write(&chain.to_le_bytes());
+    hasher.write(&word.to_le_bytes());
+    hasher.write(payload);
+    hasher.finish128().as_u128()
+}
+
+/// The same frames with some bytes changed behind the header, and hashes that fit.
+fn forge(bytes: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let (mut forged, mut rest, mut chain) = (bytes[..8].to_vec(), &bytes[8..], 0);
+    let changed = 1 + rng.below(3) as usize;
+    let frames = {
+        let (mut count, mut rest) = (0, rest);
+        while !rest.is_empty() {
+            let word = u32::from_le_bytes(rest[..4].try_into().unwrap());
+            rest = &rest[20 + (word & 0x7fff_ffff) as usize..];
+            count += 1;
+        }
+        count
+    };
+    let chosen: Vec<u64> = (0..changed).map(|_| 1 + rng.below(frames - 1)).collect();
+    for frame in 0..frames {
+        let word = u32::from_le_bytes(rest[..4].try_into().unwrap());
+        let len = (word & 0x7fff_ffff) as usize;
+        let mut payload = rest[4..4 + len].to_vec();
+        for _ in chosen.iter().filter(|&&chosen| chosen == frame) {
+            let at = rng.below(len as u64) as usize;
+            payload[at] = match rng.below(3) {
+                0 => payload[at] ^ 1 << rng.below(8),
+                1 => payload[at].wrapping_add(2),
+                _ => rng.below(256) as u8,
+            };
+        }
+        chain = link(chain, word, &payload);
+        forged.extend_from_slice(&word.to_le_bytes());
+        forged.extend_from_slice(&payload);
+        forged.extend_from_slice(&chain.to_le_bytes());
+        rest = &rest[20 + len..];
+    }
+    forged
+}
+
+/// Whoever may write the file can make a check say anything, but not have it go astray.
+#[test]
+fn a_forged_checkpoint_ends_no_check_badly() {
+    let Some(image) = many_directories() else { return };
+    let mut rng = Rng::new(8);
+    let (mut resumed, mut total) = (0, 0);
+    for accounting in ACCOUNTINGS {
+        let subject = Subject { device: &image, accounting, name: "forged".to_owned() };
+        let (bytes, _) = subject.whole().unwrap();
+        for _ in 0..rounds(60) {
+            let keeper = Memory::new(Some(forge(&bytes, &mut rng)), usize::MAX);
+            subject.check(2, 1, Some(&keeper)).unwrap();
+            resumed += u32::from(keeper.notices().contains("Resumed"));
+            total += 1;
+        }
+    }
+    assert!(resumed > total / 4, "{resumed} of {total} were gone on from");
 }
