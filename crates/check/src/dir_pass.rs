@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use floe_blockdev::{Batch, JoinLimits, PartBytes, ReadPlan};
+use floe_blockdev::{JoinLimits, PartBytes, ReadPlan};
 use floe_exec::{Accumulator, Pool, append};
 use floe_format::ext::dirent::DirEntry;
 use floe_format::ext::htree::HashVersion;
@@ -27,6 +27,7 @@ use crate::evidence::link_counts::LinkCounts;
 use crate::evidence::name_set::NameSet;
 use crate::evidence::policies::Policies;
 use crate::evidence::saved::{Decoder, Encoder, Fault, Saved, cell};
+use crate::overlap::EarlyDirs;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
@@ -73,6 +74,24 @@ pub struct DirCx<'a> {
     hidden: [u32; 4],
     /// `log2` of the blocks of a region.
     region_bits: u32,
+}
+
+/// A file system without directories: what checks look at before any was found.
+#[derive(Debug, Default)]
+pub struct Empty {
+    dirs: Dirs,
+    index: DirIndex,
+    facts: InodeFacts,
+    policies: Policies,
+    ea_references: BTreeMap<InodeNr, u64>,
+}
+
+impl Empty {
+    /// Nothing but the file system.
+    pub fn cx<'a>(&'a self, volume: &'a Volume<'a>) -> DirCx<'a> {
+        let Self { dirs, index, facts, policies, ea_references } = self;
+        DirCx::new(volume, dirs, index, facts, policies, ea_references)
+    }
 }
 
 impl<'a> DirCx<'a> {
@@ -301,12 +320,13 @@ pub struct Room {
 }
 
 /// Reads and checks all directories, one block after the other; those that are left if there is a
-/// checkpoint. See [`finish`].
+/// checkpoint. What `early` says of those that were judged before is added. See [`finish`].
 ///
 /// # Errors
 /// [`CheckError::Stopped`] if that was asked for.
 pub fn run(
     cx: &DirCx<'_>,
+    early: EarlyDirs,
     pool: &Pool,
     session: Option<&mut Session<'_>>,
 ) -> Result<DirEvidence, CheckError> {
@@ -314,8 +334,9 @@ pub fn run(
     let each = |evidence: &mut DirEvidence, block: DirBlock<'_>| {
         dirents::check_block(cx, &block, evidence);
     };
-    let mut all = match session {
-        None => scan_runs(cx, runs, pool, each),
+    let (mut all, left) = early.certify(cx);
+    all.merge(match session {
+        None => scan_runs_if(cx, runs, |run| !run.judged, pool, each),
         Some(session) => {
             let mut begun = session.directories();
             if !begun.evidence.fits(cx.dirs.infos.len()) {
@@ -326,7 +347,7 @@ pub fn run(
             let done =
                 |count| units.get(count).map_or(runs.len(), |unit: &Range<usize>| unit.start);
             let work = |evidence: &mut DirEvidence, unit: &Range<usize>| {
-                scan_unit(cx, runs, unit.clone(), evidence, &each);
+                scan_unit(cx, runs, unit.clone(), &|_| true, evidence, &each);
             };
             let place = |unit: &Range<usize>| {
                 let run = &runs[unit.start];
@@ -335,7 +356,8 @@ pub fn run(
             let legs = Legs::of_directories(cx.volume, pool, &done);
             session.run(&legs, begun.evidence, &units, work, place)?
         }
-    };
+    });
+    all.merge(scan_runs(cx, &left, pool, each));
     all.merge(inline_dirs::run(cx, pool));
     Ok(all)
 }
@@ -376,7 +398,20 @@ pub fn scan_runs<A: BlockScan>(
     pool: &Pool,
     each: impl Fn(&mut A, DirBlock<'_>) + Sync,
 ) -> A {
-    pool.run(&units(runs, 0), |all: &mut A, unit| scan_unit(cx, runs, unit.clone(), all, &each))
+    scan_runs_if(cx, runs, |_| true, pool, each)
+}
+
+/// As [`scan_runs`], but only of those that `wanted` picks.
+fn scan_runs_if<A: BlockScan>(
+    cx: &DirCx<'_>,
+    runs: &[DirRun],
+    wanted: impl Fn(&DirRun) -> bool + Sync,
+    pool: &Pool,
+    each: impl Fn(&mut A, DirBlock<'_>) + Sync,
+) -> A {
+    pool.run(&units(runs, 0), |all: &mut A, unit| {
+        scan_unit(cx, runs, unit.clone(), &wanted, all, &each);
+    })
 }
 
 /// Reads the blocks of some of `runs`.
@@ -384,63 +419,77 @@ fn scan_unit<A: BlockScan>(
     cx: &DirCx<'_>,
     runs: &[DirRun],
     unit: Range<usize>,
+    wanted: &impl Fn(&DirRun) -> bool,
     all: &mut A,
     each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
 ) {
-    let geometry = &cx.volume.geometry;
+    let slice = runs.get(unit).unwrap_or(&[]);
+    read_runs(cx.volume, slice, wanted, all, |all, index, at, bytes| {
+        let Some(run) = slice.get(index) else { return };
+        match bytes {
+            Some(bytes) => {
+                if let Some(block) = cx.block(run, at, bytes) {
+                    each(all, block);
+                }
+            }
+            None if cx.index.get(run.dir).is_some() => report_unreadable(run, at, all.sink()),
+            None => {}
+        }
+    });
+}
+
+/// Reads the blocks of those `runs` that are `wanted` in disk order, in large reads, and hands each to
+/// `each`: the index of its run, which block of the run it is, and its bytes unless it is unreadable.
+pub fn read_runs<A: BlockScan>(
+    volume: &Volume<'_>,
+    runs: &[DirRun],
+    wanted: &impl Fn(&DirRun) -> bool,
+    all: &mut A,
+    mut each: impl FnMut(&mut A, usize, u64, Option<&[u8]>),
+) {
+    let geometry = &volume.geometry;
     let limits = JoinLimits {
         max_blocks: u64::from((READ_BYTES / geometry.block_size).max(1)),
         max_gap_blocks: u64::from(GAP_BYTES / geometry.block_size),
         end: BlockNr(geometry.blocks_count),
     };
+    let requests = runs.iter().enumerate().filter(|(_, run)| wanted(run));
     let requests =
-        unit.map(|at| (BlockRun::new(runs[at].block, u64::from(runs[at].len_blocks)), at));
+        requests.map(|(at, run)| (BlockRun::new(run.block, u64::from(run.len_blocks)), at));
     let plan = ReadPlan::new(requests, limits);
-    plan.batches().for_each(|batch| scan_batch(cx, runs, &batch, all, each));
-    for &(_, at) in plan.refused() {
-        // The inode pass lets no such run through; but nothing here depends on that.
-        report_unreadable(&runs[at], 0, all.sink());
-    }
-}
-
-fn scan_batch<A: BlockScan>(
-    cx: &DirCx<'_>,
-    runs: &[DirRun],
-    batch: &Batch<'_, usize>,
-    all: &mut A,
-    each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
-) {
     let mut room = std::mem::take(all.room());
-    let block_size = cx.volume.geometry.block_size;
-    let outcome = batch.read(cx.volume.device, block_size, &mut room, |part| {
-        scan_part(cx, runs, &part, all, each);
-    });
-    if outcome.is_err() {
-        for part in batch.parts {
-            if let Some(run) = runs.get(part.tag) {
-                report_unreadable(run, part.offset_blocks, all.sink());
+    for batch in plan.batches() {
+        let outcome = batch.read(volume.device, geometry.block_size, &mut room, |part| {
+            read_part(runs, geometry.block_size, &part, |at, bytes| {
+                each(all, part.part.tag, at, bytes)
+            });
+        });
+        if outcome.is_err() {
+            for part in batch.parts {
+                let blocks = part.offset_blocks..part.offset_blocks + part.run.len_blocks;
+                blocks.for_each(|at| each(all, part.tag, at, None));
             }
         }
     }
     *all.room() = room;
+    for &(_, at) in plan.refused() {
+        // The inode pass lets no such run through; but nothing here depends on that.
+        each(all, at, 0, None);
+    }
 }
 
-fn scan_part<A: BlockScan>(
-    cx: &DirCx<'_>,
+fn read_part(
     runs: &[DirRun],
+    block_size: u32,
     read: &PartBytes<'_, usize>,
-    all: &mut A,
-    each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
+    mut each: impl FnMut(u64, Option<&[u8]>),
 ) {
     let Some(run) = runs.get(read.part.tag) else { return };
-    let blocks = read.bytes.chunks_exact(cx.volume.geometry.block_size as usize);
+    let blocks = read.bytes.chunks_exact(block_size as usize);
     for (bytes, at) in blocks.zip(read.part.offset_blocks..) {
-        let Some(block) = cx.block(run, at, bytes) else { return };
-        if !read.unreadable.is_empty() && read.unreadable.contains(&block.block) {
-            report_unreadable(run, at, all.sink());
-        } else {
-            each(all, block);
-        }
+        let place = BlockNr(run.block.0.saturating_add(at));
+        let unreadable = !read.unreadable.is_empty() && read.unreadable.contains(&place);
+        each(at, (!unreadable).then_some(bytes));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The inode pass: every inode table, in parallel; what an inode alone can prove is checked at once,
 //! the rest is kept as evidence.
 
+use floe_exec::sync::Arc;
 use floe_exec::{Accumulator, Pool, append};
 use floe_format::ext::inode::Inode;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
@@ -16,6 +17,7 @@ use crate::evidence::column::Column;
 use crate::evidence::dirs::Dirs;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
+use crate::evidence::published_facts::PublishedFacts;
 use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
 use crate::problem::{Findings, Problem, Sink};
 use crate::read_ahead;
@@ -296,7 +298,7 @@ pub fn run(
 pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
     let plain = PlainInodes::of(volume);
     pool.run(parts, |evidence: &mut InodeEvidence, part| {
-        scan_part(volume, plain.as_ref(), *part, evidence);
+        scan_part(volume, plain.as_ref(), *part, None, evidence);
     })
 }
 
@@ -314,7 +316,7 @@ fn run_in_legs(
     let parts = table_parts(volume);
     let rest = parts.get(begun.done..).unwrap_or(&[]);
     let work = |evidence: &mut InodeEvidence, part: &TablePart| {
-        scan_part(volume, plain.as_ref(), *part, evidence);
+        scan_part(volume, plain.as_ref(), *part, None, evidence);
     };
     let done = |count| begun.done + count;
     let legs = Legs::of_inodes(volume, pool, &done);
@@ -330,11 +332,13 @@ fn blocks_of(volume: &Volume<'_>, part: TablePart) -> BlockRun {
     BlockRun::new(BlockNr(start), u64::from(end - first))
 }
 
-/// Reads one part of a table and checks its inodes.
-fn scan_part(
+/// Reads one part of a table and checks its inodes. Their facts are `published`, too, for who judges
+/// directories meanwhile.
+pub fn scan_part(
     volume: &Volume<'_>,
     plain: Option<&PlainInodes<'_>>,
     part: TablePart,
+    published: Option<&PublishedFacts>,
     evidence: &mut InodeEvidence,
 ) {
     let mut table = std::mem::take(&mut evidence.buffers.table);
@@ -381,7 +385,11 @@ fn scan_part(
     }
     if any && volume.scope.contains(part.group) {
         let (facts, links) = (Column::pack(&rows.facts), Column::pack(&rows.links));
-        evidence.facts.0.push((index, FactsChunk { facts, links }));
+        let chunk = Arc::new(FactsChunk { facts, links });
+        if let Some(published) = published {
+            published.publish(index, &chunk);
+        }
+        evidence.facts.0.push((index, chunk));
     }
     evidence.buffers.table = table;
     evidence.buffers.rows = rows;
@@ -527,7 +535,7 @@ mod laws {
             let inode = InodeNr(number);
             all.found.push(Problem::InodeFaddrNonzero { inode, value });
             let (facts, links) = (Column::pack(&[Facts::default()]), Column::pack(&[0]));
-            all.facts.0.push((number, FactsChunk { facts, links }));
+            all.facts.0.push((number, Arc::new(FactsChunk { facts, links })));
             all.claims.claim_clusters(u64::from(number), u64::from(value));
             all.dirs.infos.push(DirInfo { inode, size_blocks: value });
             let block = BlockNr(u64::from(value));

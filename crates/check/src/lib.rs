@@ -1,7 +1,7 @@
 //! What is wrong with an ext2, ext3 or ext4 file system. Reads, never writes.
 //!
 //! The passes, in order: `open` (superblock, descriptors), `journal` (replay into memory),
-//! `inode_pass`, attribute blocks, shared blocks, `dir_pass`, connectivity, link counts, bitmaps and
+//! `inode_pass` (with directories along it: `overlap`), attribute blocks, shared blocks, `dir_pass`, connectivity, link counts, bitmaps and
 //! counts, quota. Each is parallel inside; findings come out sorted, so that the number of threads
 //! cannot be seen in them.
 //!
@@ -30,6 +30,7 @@ pub mod journal;
 pub mod layout_map;
 pub mod open;
 pub mod options;
+pub mod overlap;
 pub mod pipeline;
 pub mod problem;
 pub mod read_ahead;

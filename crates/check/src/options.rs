@@ -1,7 +1,7 @@
 //! What a caller can choose.
 
 use floe_blockdev::{ReadBlocks, ReadCounts};
-use floe_exec::Progress;
+use floe_exec::{CoreSource, Policy, Progress};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry};
 
@@ -33,6 +33,10 @@ pub struct CheckOptions<'a> {
     /// The key of the random numbers of fingerprint accounting. Whoever made the file system must not
     /// know it.
     pub key: [u8; 16],
+    /// How workers are shared between passes that could overlap. Findings are the same.
+    pub schedule: Policy,
+    /// Tells how busy the machine is: then no more workers are busy than there are cores for them.
+    pub cores: Option<&'a dyn CoreSource>,
     /// Is told how far the check is; made by [`crate::work::progress`].
     pub progress: Option<&'a Progress>,
     /// Keeps a checkpoint, from which a check that was cut off goes on.
@@ -89,6 +93,8 @@ impl Default for CheckOptions<'_> {
             shortcuts: true,
             accounting: Accounting::Auto,
             key: *b"floe fingerprint",
+            schedule: Policy::default(),
+            cores: None,
             progress: None,
             checkpoint: None,
             reads: None,

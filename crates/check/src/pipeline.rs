@@ -1,10 +1,10 @@
 //! The order of the passes.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use floe_blockdev::{ReadBlocks, ReadCounts};
-use floe_exec::{Accumulator, Pool};
+use floe_exec::{Accumulator, CoreShare, Counts, Pool};
 use floe_format::{GroupNr, InodeNr};
 
 use crate::checkpoint::{Header, Session};
@@ -23,10 +23,11 @@ use crate::evidence::scope::Scope;
 use crate::inode_pass::{self, InodeEvidence, Totals, table_parts};
 use crate::open::{Opened, open};
 use crate::options::{Accounting, CheckOptions};
+use crate::overlap::{self, EarlyCounts, EarlyDirs};
 use crate::problem::{Findings, Problem};
 use crate::recovery;
 use crate::refine::{self, Known, Refined};
-use crate::report::{JournalState, PhaseTime, Report, in_order, inodes_of};
+use crate::report::{JournalState, PhaseTime, PipelineUse, Report, in_order, inodes_of};
 use crate::rescan::{Kept, Since};
 use crate::volume::Volume;
 use crate::work;
@@ -34,6 +35,7 @@ use crate::work;
 /// Times the phases, and says which one is running.
 struct Clock<'p> {
     phases: Vec<PhaseTime>,
+    pipeline: Option<PipelineUse>,
     since: Instant,
     read: ReadCounts,
     options: &'p CheckOptions<'p>,
@@ -47,13 +49,14 @@ impl<'p> Clock<'p> {
             progress.begin(first);
         }
         let read = options.reads.map(|reads| reads()).unwrap_or_default();
-        Self { phases: Vec::new(), since: Instant::now(), read, options }
+        Self { phases: Vec::new(), pipeline: None, since: Instant::now(), read, options }
     }
 
     /// What is to be done is known, from the descriptors.
     fn plan(&self, volume: &Volume<'_>) {
         if let Some(progress) = self.options.progress {
-            work::plan(progress, volume, self.options.threads);
+            let overlap = overlap::wanted(volume, self.options);
+            work::plan(progress, volume, self.options.threads, overlap);
         }
     }
 
@@ -64,17 +67,24 @@ impl<'p> Clock<'p> {
         }
     }
 
+    /// Passes overlapped in the phase of the inodes.
+    fn overlapped(&mut self, counts: Counts, blocks: EarlyCounts) {
+        self.pipeline = Some(PipelineUse { policy: self.options.schedule, counts, blocks });
+    }
+
     /// Ends the phase of the inodes: the blocks of directories are known. Some of them may have
     /// been read before.
     fn end_inodes(&mut self, volume: &Volume<'_>, dirs: &Dirs, session: Option<&Session<'_>>) {
         self.end("inodes");
         let done = session.map_or(0, Session::runs_done);
         if let Some(progress) = self.options.progress {
-            let blocks =
-                |runs: &[DirRun]| runs.iter().map(|run| u64::from(run.len_blocks)).sum::<u64>();
-            let before = blocks(dirs.runs.get(..done).unwrap_or(&[]));
-            let all = blocks(&dirs.runs);
-            work::plan_directories(progress, volume, all, before, self.options.threads);
+            let before = dirs.runs.get(done..).unwrap_or(&[]);
+            let blocks = |runs: &[DirRun], judged: bool| {
+                let runs = runs.iter().filter(|run| judged || !run.judged);
+                runs.map(|run| u64::from(run.len_blocks)).sum::<u64>()
+            };
+            let (all, left) = (blocks(&dirs.runs, true), blocks(before, false));
+            work::plan_directories(progress, volume, all, left, self.options.threads);
         }
     }
 
@@ -100,6 +110,9 @@ impl<'p> Clock<'p> {
 
 /// The phase that ends a check.
 const LAST: &str = "paths";
+
+/// Time between two looks at the cores, where other programs need some.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Checks the file system on `device`. Nothing is written.
 ///
@@ -220,7 +233,8 @@ fn passes<'d>(
     mut clock: Clock<'_>,
 ) -> Result<Examination<'d>, CheckError> {
     let mut found = found;
-    let pool = Pool::new(options.threads).watched(options.progress);
+    let share = options.cores.map(|cores| CoreShare::new(cores, options.threads, LOOK_EVERY));
+    let pool = Pool::new(options.threads).watched(options.progress).sharing(share.as_ref());
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
     let header = options
         .checkpoint
@@ -236,10 +250,10 @@ fn passes<'d>(
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
-    clock.plan(&volume);
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
     volume.check_encoding = options.check_encoding;
+    clock.plan(&volume);
     found.merge(of_volume);
     if let Some(problem) = checks::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
@@ -299,6 +313,7 @@ impl Scan {
             journal,
             paths: self.paths,
             phases: clock.phases,
+            pipeline: clock.pipeline,
             rescanned_groups: self.rescanned_groups,
         };
         Examination {
@@ -332,7 +347,8 @@ fn scan(
     clock: &mut Clock<'_>,
 ) -> Result<Scan, CheckError> {
     let keeps = matches!(start, Start::Repair(_));
-    let (mut inodes, rescanned_parts) = scan_inodes(volume, pool, start, session.as_deref_mut())?;
+    let (mut inodes, early, rescanned_parts) =
+        scan_inodes(volume, pool, start, session.as_deref_mut(), clock)?;
     let kept = if keeps { Kept::of(volume, &inodes) } else { None };
     checks::xattrs::check_blocks(volume, &mut inodes, pool);
     found.merge(std::mem::take(&mut inodes.found));
@@ -356,7 +372,7 @@ fn scan(
     let index = DirIndex::new(&inodes.dirs.infos);
     let (policies, references) = (&inodes.policies, &inodes.attributes.ea_references);
     let cx = DirCx::new(volume, &inodes.dirs, &index, &facts, policies, references);
-    let mut dirs = dir_pass::run(&cx, pool, session)?;
+    let mut dirs = dir_pass::run(&cx, early, pool, session)?;
     sums.links.merge(std::mem::take(&mut dirs.sums));
     clock.end("directories");
 
@@ -388,7 +404,9 @@ fn scan(
     let found = in_order(found);
     let paths = checks::paths::find(&cx, &tree, &dirs.met, &inodes_of(&found), pool);
     clock.end("paths");
-    let InodeEvidence { dirs: all_dirs, attributes, quota, .. } = inodes;
+    let InodeEvidence { dirs: mut all_dirs, attributes, quota, .. } = inodes;
+    // Whoever reads them next starts from nothing.
+    all_dirs.runs.iter_mut().for_each(|run| run.judged = false);
     Ok(Scan {
         found,
         totals,
@@ -409,7 +427,7 @@ fn scan(
 }
 
 /// Scans all inodes, or those whose edits an earlier examination has not seen; the number of parts of
-/// tables is told in that case.
+/// tables is told in that case. Directories are judged along with them where passes overlap.
 ///
 /// # Errors
 /// As [`scan`].
@@ -418,14 +436,20 @@ fn scan_inodes(
     pool: &Pool,
     start: Start,
     session: Option<&mut Session<'_>>,
-) -> Result<(InodeEvidence, Option<u32>), CheckError> {
+    clock: &mut Clock<'_>,
+) -> Result<(InodeEvidence, EarlyDirs, Option<u32>), CheckError> {
     let carried_over = match start {
         Start::Repair(Some(since)) => since.carry_over(volume),
         Start::Repair(None) | Start::Check => None,
     };
     match carried_over.and_then(|carried_over| carried_over.complete(volume, pool)) {
-        Some((inodes, parts)) => Ok((inodes, Some(parts))),
-        None => Ok((inode_pass::run(volume, pool, session)?, None)),
+        Some((inodes, parts)) => Ok((inodes, EarlyDirs::default(), Some(parts))),
+        None if overlap::wanted(volume, clock.options) => {
+            let overlapped = overlap::run(volume, clock.options, pool.cores());
+            clock.overlapped(overlapped.counts, overlapped.early.counts);
+            Ok((overlapped.inodes, overlapped.early, None))
+        }
+        None => Ok((inode_pass::run(volume, pool, session)?, EarlyDirs::default(), None)),
     }
 }
 

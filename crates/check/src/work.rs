@@ -62,6 +62,15 @@ mod weights {
     pub(super) const JOURNAL_BLOCK: f64 = 1000.0;
 }
 
+/// Weights of equation 1 of pFSCK for the stages of `overlap`, until the run has measured its own: an
+/// inode in use with its slot and its share of a part, and a directory block with its entries where
+/// files are many.
+pub const INODE_TIME: Duration =
+    Duration::from_nanos((weights::INODE + weights::SLOT + weights::PART / 2048.0) as u64);
+/// See [`INODE_TIME`].
+pub const DIRECTORY_BLOCK_TIME: Duration =
+    Duration::from_nanos((weights::DIRECTORY_BLOCK + 16.0 * weights::ENTRY) as u64);
+
 /// Bytes of an entry with a name of common length, with some room left in each block.
 const ENTRY_BYTES: u64 = 40;
 
@@ -181,10 +190,19 @@ fn inode_work(slots: u64, parts: u64, inodes: u64) -> f64 {
     slots as f64 * SLOT + parts as f64 * PART + inodes as f64 * INODE
 }
 
-/// Says in `progress` what is to be done, before the first inode is read.
-pub fn plan(progress: &Progress, volume: &Volume<'_>, threads: usize) {
+/// Says in `progress` what is to be done, before the first inode is read. Where passes overlap, directories
+/// are part of the phase of the inodes.
+pub fn plan(progress: &Progress, volume: &Volume<'_>, threads: usize, overlap: bool) {
     let work = Work::of(volume);
-    for (name, time) in work.times(threads) {
+    let times = work.times(threads);
+    let of_directories = times.iter().find(|(name, _)| *name == "directories");
+    let of_directories = of_directories.map_or(Duration::ZERO, |(_, time)| *time);
+    for (name, time) in times {
+        let time = match name {
+            "inodes" if overlap => time + of_directories,
+            "directories" if overlap => Duration::ZERO,
+            _ => time,
+        };
         let shape = match name {
             "inodes" => inode_shape(volume),
             _ => Shape::default(),
@@ -196,19 +214,18 @@ pub fn plan(progress: &Progress, volume: &Volume<'_>, threads: usize) {
     }
 }
 
-/// Says how many blocks of directories there are, once all inodes are read, and how many of them
-/// were checked before, by a run that was ended.
+/// Says how many blocks of directories there are, once all inodes are read, and how many of them are
+/// `left`: the others were judged along with the inodes, or by a run that was ended.
 pub fn plan_directories(
     progress: &Progress,
     volume: &Volume<'_>,
     directory_blocks: u64,
-    done: u64,
+    left: u64,
     threads: usize,
 ) {
     let work = Work { directory_blocks, ..Work::of(volume) };
     let time = work.times(threads).into_iter().find(|(name, _)| *name == "directories");
     if let (Some(phase), Some((_, time))) = (progress.named("directories"), time) {
-        let left = directory_blocks.saturating_sub(done);
         let share = left as f64 / directory_blocks.max(1) as f64;
         phase.plan(time.mul_f64(share), left, Shape::default());
     }

@@ -23,6 +23,7 @@ use crate::monitor::Monitor;
 use crate::online::Snapshot;
 use crate::progress::Watch;
 use crate::random::random_bytes;
+use crate::sharing::Sharing;
 use crate::{failure, html_page, signals, usage};
 
 /// Directory blocks that are read to find the paths of the inodes in a report.
@@ -32,6 +33,7 @@ const PATH_BLOCKS: u64 = 1 << 20;
 pub(crate) struct Run<'a> {
     pub(crate) source: &'a Source,
     pub(crate) threads: usize,
+    pub(crate) sharing: &'a Sharing,
     pub(crate) journal: JournalUse,
     pub(crate) accounting: Accounting,
     pub(crate) external_journal: Option<&'a Path>,
@@ -69,6 +71,7 @@ impl Run<'_> {
             check_encoding: self.front.is_some_and(|front| front.check_encoding),
             now_seconds: now_seconds(),
             // Without random numbers that nobody can guess nothing is proved by sums.
+            schedule: self.sharing.policy,
             accounting: if key.is_some() { self.accounting } else { Accounting::Exact },
             key: key.unwrap_or_default(),
             ..CheckOptions::default()
@@ -94,6 +97,7 @@ impl Run<'_> {
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
         let reads = || device.counts();
         let options = CheckOptions {
+            cores: self.sharing.cores(),
             progress: self.watch.progress(),
             checkpoint: self.checkpoint.map(|file| file as &dyn Keeper),
             reads: Some(&reads),

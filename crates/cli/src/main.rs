@@ -29,6 +29,7 @@ mod online;
 mod progress;
 mod random;
 mod repair_run;
+mod sharing;
 mod sheet;
 mod signals;
 mod undo_target;

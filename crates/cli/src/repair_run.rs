@@ -25,6 +25,7 @@ use crate::exit::Outcome;
 use crate::ladder::Ladder;
 use crate::progress::Watch;
 use crate::random::random_bytes;
+use crate::sharing::Sharing;
 use crate::watched::Watched;
 use crate::{failure, html_page, signals, undo_target, usage};
 
@@ -32,6 +33,7 @@ use crate::{failure, html_page, signals, undo_target, usage};
 pub(crate) struct RepairRun<'a> {
     pub(crate) source: &'a Source,
     pub(crate) threads: usize,
+    pub(crate) sharing: &'a Sharing,
     pub(crate) external_journal: Option<&'a Path>,
     pub(crate) verbose: bool,
     pub(crate) json: bool,
@@ -179,6 +181,8 @@ impl RepairRun<'_> {
         let options = RepairOptions {
             check: CheckOptions {
                 threads: self.threads,
+                schedule: self.sharing.policy,
+                cores: self.sharing.cores(),
                 superblock: self.source.superblock.map(BlockNr),
                 block_size: self.source.block_size,
                 journal: JournalUse::Replay,

@@ -50,6 +50,8 @@ pub struct Counts {
     pub migrations: u64,
     /// Fewest and most workers that were allowed to work at a time.
     pub budgets: (usize, usize),
+    /// Workers that were allowed to work at the end.
+    pub budget: usize,
     /// The stages, in the order of the pipeline.
     pub stages: Vec<StageCounts>,
 }
@@ -90,25 +92,30 @@ struct State {
 }
 
 impl Board {
-    /// `look_every`: time between looks at the cores; `None` for none.
+    /// `weights`: of an element of each stage, before any was measured. `budget`: how many of `workers`
+    /// may be busy until the first look. `look_every`: time between looks at the cores; `None` for none.
     pub(crate) fn new(
         queues: Vec<Box<dyn AnyQueue>>,
-        workers: usize,
+        weights: Vec<Option<Duration>>,
         policy: Policy,
+        (workers, budget): (usize, usize),
         look_every: Option<Duration>,
     ) -> Self {
         let state = State {
-            loads: vec![StageLoad::default(); queues.len()],
+            loads: weights
+                .into_iter()
+                .map(|expected| StageLoad { expected, ..StageLoad::default() })
+                .collect(),
             queues,
             scheduler: Scheduler::new(policy),
             busy: vec![None; workers],
             last: vec![None; workers],
             asleep: 0,
-            budget: workers,
+            budget,
             look_at: look_every.map(|_| Duration::ZERO),
             look_every: look_every.unwrap_or_default(),
             stopped: false,
-            counts: Counts { budgets: (workers, workers), ..Counts::default() },
+            counts: Counts { budgets: (budget, budget), ..Counts::default() },
         };
         Self { state: Mutex::new(state), wake: Condvar::new() }
     }
@@ -182,7 +189,7 @@ impl Board {
         let stages = names.zip(&state.loads).zip(&state.queues).map(|((name, load), queue)| {
             StageCounts { name, meter: load.meter, most_entries: queue.most_seen() }
         });
-        (Counts { stages: stages.collect(), ..state.counts }, state.stopped)
+        (Counts { stages: stages.collect(), budget: state.budget, ..state.counts }, state.stopped)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -26,6 +26,7 @@
 pub mod accumulate;
 mod board;
 pub mod budget;
+pub mod core_share;
 pub mod cores;
 pub mod eta;
 pub mod idle_class;
@@ -43,6 +44,7 @@ pub mod sync;
 pub use accumulate::{Accumulator, append};
 pub use board::{Counts, StageCounts};
 pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
+pub use core_share::CoreShare;
 pub use cores::{CoreSample, CoreSource, ProcCores};
 pub use idle_class::enter_idle_class;
 pub use interrupt::{Hold, Interrupt, Interrupted};

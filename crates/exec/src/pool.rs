@@ -1,6 +1,7 @@
 //! Workers that take units of work from one queue and keep what they find to themselves.
 
 use crate::accumulate::Accumulator;
+use crate::core_share::{CoreShare, Gate};
 use crate::progress::{OwnLine, Phase, Progress};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::thread;
@@ -10,17 +11,33 @@ use crate::sync::thread;
 pub struct Pool<'p> {
     threads: usize,
     progress: Option<&'p Progress>,
+    cores: Option<&'p CoreShare<'p>>,
 }
 
 impl<'p> Pool<'p> {
     /// `threads` workers; at least one.
     pub const fn new(threads: usize) -> Self {
-        Self { threads: if threads == 0 { 1 } else { threads }, progress: None }
+        Self { threads: if threads == 0 { 1 } else { threads }, progress: None, cores: None }
     }
 
     /// The same workers; each unit counts in the phase that is running when [`Pool::run`] begins.
     pub const fn watched(self, progress: Option<&'p Progress>) -> Self {
         Self { progress, ..self }
+    }
+
+    /// The same workers; no more of them are busy than the budget of cores allows.
+    pub const fn sharing(self, cores: Option<&'p CoreShare<'p>>) -> Self {
+        Self { cores, ..self }
+    }
+
+    /// The budget of cores.
+    pub const fn cores(&self) -> Option<&'p CoreShare<'p>> {
+        self.cores
+    }
+
+    /// What workers go through before each unit.
+    pub(crate) fn gate(&self) -> Gate<'p> {
+        Gate::new(self.cores)
     }
 
     /// The phase in which units count.
@@ -100,9 +117,12 @@ impl<'p> Pool<'p> {
         let next = OwnLine(AtomicUsize::new(0));
         // What is handed out is done, too: a worker pauses between units only.
         let paused = AtomicBool::new(false);
-        let share = || {
+        let gate = self.gate();
+        let share = |me| {
+            let _open = gate.opened_by(me);
             let stop = StopOnPanic { next: &next.0, end: units.len() };
             let mut own = A::default();
+            gate.pass(me);
             // Relaxed: the counter hands out indexes and orders nothing else. It cannot wrap: at
             // most one addition a worker goes past the last unit.
             while !paused.load(Ordering::Relaxed)
@@ -112,11 +132,12 @@ impl<'p> Pool<'p> {
                 if pause() {
                     paused.store(true, Ordering::Relaxed);
                 }
+                gate.pass(me);
             }
             std::mem::forget(stop);
             own
         };
-        let all = work_together(workers, share, |_| share());
+        let all = work_together(workers, || share(0), share);
         (all, next.0.into_inner().min(units.len()))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cmp::Reverse;
+use std::time::Duration;
 
 /// What waits in a queue of a pipeline: a piece of work of one stage.
 pub trait Entry: Send + Sync + 'static {
@@ -27,6 +28,9 @@ pub struct Limits {
     pub batch_elements: u64,
     /// Entries that may wait. What the pipeline starts with is not counted against it.
     pub most_entries: usize,
+    /// w_i of equation 1 until the run has measured it: time of an element, as measured before. `None`:
+    /// as heavy as the heaviest that was.
+    pub weight: Option<Duration>,
 }
 
 /// Works like a lift: what is waiting when a sweep begins is handed out in ascending order, and what
@@ -142,7 +146,7 @@ mod tests {
 
     #[test]
     fn sweeps_ascend_and_the_bound_holds() {
-        let limits = Limits { batch_elements: 4, most_entries: 5 };
+        let limits = Limits { batch_elements: 4, most_entries: 5, weight: None };
         let mut queue = Queue::new(vec![51, 31, 11, 41, 21, 61], limits);
         assert_eq!((queue.entries(), queue.elements()), (6, 6), "seeds may be more");
         let mut batch = Vec::<u64>::new();
@@ -162,7 +166,7 @@ mod tests {
 
     #[test]
     fn an_entry_without_elements_counts() {
-        let limits = Limits { batch_elements: 0, most_entries: 0 };
+        let limits = Limits { batch_elements: 0, most_entries: 0, weight: None };
         let mut queue = Queue::<u64>::new(Vec::new(), limits);
         let mut entries = vec![10u64, 20];
         assert_eq!(queue.offer(&mut entries), 1, "a queue has room for one at least");

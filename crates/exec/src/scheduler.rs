@@ -73,8 +73,17 @@ pub struct StageLoad {
     pub elements: u64,
     /// What it has cost so far: gives w_i.
     pub meter: Meter,
+    /// w_i before this run has measured it, from earlier runs.
+    pub expected: Option<Duration>,
     /// Workers busy in it.
     pub workers: usize,
+}
+
+impl StageLoad {
+    /// w_i: seconds an element. `None` while nobody knows.
+    fn weight(&self) -> Option<f64> {
+        self.meter.weight().or_else(|| self.expected.map(|time| time.as_secs_f64()))
+    }
 }
 
 /// Workers that each stage should have, for a list of stages.
@@ -167,14 +176,15 @@ impl Scheduler {
         }
     }
 
-    /// q_i n_i w_i of each stage, into `work`. A stage that was not measured yet counts as the
-    /// heaviest of those that were, so that it soon is.
+    /// q_i n_i w_i of each stage, into `work`. The weight is what this run has measured, or else what
+    /// was measured before. A stage of which neither is known counts as the heaviest of the others, so
+    /// that it soon is.
     fn weigh(&mut self, stages: &[StageLoad]) {
-        let measured = stages.iter().filter_map(|stage| stage.meter.weight());
+        let measured = stages.iter().filter_map(StageLoad::weight);
         // A clock may be too coarse to see anything: then elements alone count.
         let heaviest = Some(measured.fold(0.0, f64::max)).filter(|&weight| weight > 0.0);
         let weight = |stage: &StageLoad| match heaviest {
-            Some(heaviest) => stage.meter.weight().unwrap_or(heaviest).max(heaviest / 1e6),
+            Some(heaviest) => stage.weight().unwrap_or(heaviest).max(heaviest / 1e6),
             None => 1.0,
         };
         self.work.clear();
@@ -209,7 +219,7 @@ mod tests {
 
     fn stage(entries: u64, elements: u64, nanos_each: u64, workers: usize) -> StageLoad {
         let meter = Meter { elements: 1000, time: Duration::from_nanos(1000 * nanos_each) };
-        StageLoad { entries, elements, meter, workers }
+        StageLoad { entries, elements, meter, expected: None, workers }
     }
 
     #[test]
@@ -230,6 +240,11 @@ mod tests {
         let mut scheduler = Scheduler::new(Policy::Dynamic);
         assert_eq!(scheduler.targets(&[stage(1, 100, 5, 0), unmeasured], 8), [4, 4]);
         assert_eq!(scheduler.targets(&[unmeasured, unmeasured], 8), [4, 4], "none is measured");
+        let expected = Some(Duration::from_nanos(35));
+        let known = StageLoad { expected, ..unmeasured };
+        assert_eq!(scheduler.targets(&[stage(1, 100, 5, 0), known], 8), [1, 7]);
+        let measured = StageLoad { expected, ..stage(1, 100, 5, 0) };
+        assert_eq!(scheduler.targets(&[stage(1, 100, 5, 0), measured], 8), [4, 4], "this run's");
     }
 
     #[test]

@@ -157,14 +157,18 @@ impl Pool<'_> {
             phase.spread_evenly();
             phase.expect(units.iter().map(|unit| weight(unit).max(1)).sum());
         }
+        let gate = self.gate();
         let share = |me| {
+            let _open = gate.opened_by(me);
             let stop = StopOnPanic(&split.stopped);
             let mut own = A::default();
+            gate.pass(me);
             while let Some(unit) = split.next(me) {
                 work(&mut own, &units[unit]);
                 if let Some(phase) = phase {
                     phase.advance(weight(&units[unit]).max(1));
                 }
+                gate.pass(me);
             }
             std::mem::forget(stop);
             own

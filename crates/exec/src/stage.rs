@@ -91,7 +91,7 @@ impl<T: Entry> Found<'_, T> {
 ///     }
 /// }
 ///
-/// let limits = Limits { batch_elements: 256, most_entries: 16_384 };
+/// let limits = Limits { batch_elements: 256, most_entries: 16_384, weight: None };
 /// let mut pipeline = Pipeline::new();
 /// // The last stage first: who feeds it needs its name.
 /// let blocks = pipeline.stage("directories", limits, vec![],
@@ -124,6 +124,8 @@ pub struct Schedule<'a> {
     pub cores: Option<&'a dyn CoreSource>,
     /// Time between two looks at the cores.
     pub look_every: Duration,
+    /// Workers that may be busy until the first look; all of them if `None`.
+    pub budget: Option<usize>,
     /// Asked before each batch; `true` ends the run.
     pub stop: Option<&'a (dyn Fn() -> bool + Sync)>,
     /// Time since some moment, instead of the system's clock: for tests.
@@ -150,6 +152,7 @@ impl Schedule<'_> {
             alone_for: Duration::from_millis(1),
             cores: None,
             look_every: Duration::from_millis(100),
+            budget: None,
             stop: None,
             clock: None,
         }
@@ -197,7 +200,9 @@ impl<'a, A: Accumulator> Pipeline<'a, A> {
         let queues = self.stages.iter_mut().map(|stage| stage.queue()).collect();
         let workers = schedule.workers.max(1);
         let look_every = schedule.cores.map(|_| schedule.look_every);
-        let board = Board::new(queues, workers, schedule.policy, look_every);
+        let budget = schedule.budget.map_or(workers, |budget| budget.clamp(1, workers));
+        let priors = self.stages.iter().map(|stage| stage.weight()).collect();
+        let board = Board::new(queues, priors, schedule.policy, (workers, budget), look_every);
         let begin = Instant::now();
         let run = Run { stages: &self.stages, board: &board, schedule, begin };
         let mut first = Worker::new(&run, 0);
@@ -216,6 +221,8 @@ impl<'a, A: Accumulator> Pipeline<'a, A> {
 /// that type.
 trait AnyStage<A>: Sync {
     fn name(&self) -> &'static str;
+    /// What an element costs, before any was measured.
+    fn weight(&self) -> Option<Duration>;
     /// The queue, with what the stage begins with; once.
     fn queue(&mut self) -> Box<dyn AnyQueue>;
     /// An empty list of entries.
@@ -240,6 +247,10 @@ where
 {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn weight(&self) -> Option<Duration> {
+        self.limits.weight
     }
 
     fn queue(&mut self) -> Box<dyn AnyQueue> {

@@ -5,6 +5,8 @@
 pub use std::sync::PoisonError;
 // Asks the system, not a scheduler: the same in both worlds.
 pub use std::thread::available_parallelism;
+// What is set once is either there or not; shuttle has no such cell and needs none to explore that.
+pub use std::sync::OnceLock;
 
 #[cfg(not(feature = "shuttle"))]
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, atomic};

@@ -409,6 +409,7 @@ impl<'s> Session<'s> {
             journal: self.journal,
             paths: BTreeMap::new(),
             phases: Vec::new(),
+            pipeline: None,
             rescanned_groups: None,
         };
         Outcome {

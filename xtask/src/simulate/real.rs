@@ -55,7 +55,7 @@ impl Visit {
         let batch_ns = |batch_elements: u64| {
             let batches = 2000;
             let once = || {
-                let limits = Limits { batch_elements, most_entries: 1 };
+                let limits = Limits { batch_elements, most_entries: 1, weight: None };
                 // Scattered, as blocks are that were found in the order of inodes.
                 let place = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let all = (0..batches * batch_elements)
@@ -92,6 +92,7 @@ pub(crate) fn run(model: &Model, policy: Policy, workers: usize) -> f64 {
     let of_blocks = Limits {
         batch_elements: model.batch_blocks,
         most_entries: usize::try_from(model.most_blocks).unwrap_or(usize::MAX),
+        weight: None,
     };
     let blocks = pipeline.stage("blocks", of_blocks, vec![], |(), batch: &mut Vec<Block>, _| {
         sleep(batch.len() as f64 * model.block_ns);
@@ -100,7 +101,7 @@ pub(crate) fn run(model: &Model, policy: Policy, workers: usize) -> f64 {
         let place = at * model.chunk;
         Chunk { place, inodes: model.chunk.min(model.inodes - place) }
     });
-    let of_chunks = Limits { batch_elements: 1, most_entries: 1 };
+    let of_chunks = Limits { batch_elements: 1, most_entries: 1, weight: None };
     let found_before = |inodes: u64| model.blocks * inodes / model.inodes;
     let check = |(): &mut (), batch: &mut Vec<Chunk>, found: &mut Found<'_, Chunk>| {
         for chunk in batch {

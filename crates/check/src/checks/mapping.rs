@@ -178,6 +178,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
                 logical,
                 len_blocks,
                 flags: self.dir_flags,
+                judged: false,
             });
             at += u64::from(len_blocks);
         }

@@ -17,44 +17,122 @@ use crate::evidence::fingerprint::LinkAdder;
 use crate::evidence::inode_facts::{Facts, FactsCursor};
 use crate::evidence::name_set::{NameSet, scan_name};
 
+/// What is known of other inodes when a block is judged.
+pub trait Others {
+    /// What is known of an inode that an entry names as one of a type.
+    fn facts(&mut self, inode: InodeNr, named_as: u8) -> Facts;
+    /// Whether links of the inode asked for last are kept one by one.
+    fn is_kept(&self) -> bool;
+    /// The number by which evidence knows a directory; `None` if there is none of that inode.
+    fn rank(&self, dir: InodeNr) -> Option<u32>;
+}
+
+/// What is known once all inodes were read.
+struct Settled<'a> {
+    cx: &'a DirCx<'a>,
+    facts: FactsCursor<'a>,
+}
+
+impl Others for Settled<'_> {
+    #[inline]
+    fn facts(&mut self, inode: InodeNr, named_as: u8) -> Facts {
+        self.facts.get(inode, named_as)
+    }
+    #[inline]
+    fn is_kept(&self) -> bool {
+        self.facts.is_kept()
+    }
+    #[inline]
+    fn rank(&self, dir: InodeNr) -> Option<u32> {
+        self.cx.index.get(dir)
+    }
+}
+
+/// A plain block before it is noted: most of what it leaves is in the worker's [`Room`], the rest at
+/// the ends of lists.
+///
+/// [`Room`]: crate::dir_pass::Room
+#[derive(Debug)]
+pub struct Plain {
+    /// Entries that stay, without `.` and `..`.
+    entries: u64,
+    role: Role,
+    hashes: LeafHashes,
+    /// Lengths of `named` and `dotdots` before.
+    named: usize,
+    dotdots: usize,
+}
+
 /// Notes what a block leaves if it is plain; `false`, and nothing noted, if it is not.
 pub fn check(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) -> bool {
-    let role = htree::begin(cx, block);
-    let usual = cx.volume.shortcuts
-        && cx.filetype
-        && block.dir != InodeNr::ROOT
-        && matches!(role, Role::Linear | Role::Leaf)
-        && DirFlags::INDEXED.contains(block.flags);
-    if !usual {
-        return false;
+    let mut met = std::mem::take(&mut evidence.met);
+    let facts = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.scope, &mut met);
+    let plain = judge(cx, &mut Settled { cx, facts }, block, evidence);
+    evidence.met = met;
+    let is_plain = plain.is_some();
+    if let Some(plain) = plain {
+        plain.note(cx, block, evidence);
     }
-    let Some(end) = entries_end(cx, block) else { return false };
+    is_plain
+}
+
+/// Whether a directory's blocks can be plain at all.
+#[inline]
+pub fn may_be_plain(cx: &DirCx<'_>, dir: InodeNr, flags: DirFlags) -> bool {
+    cx.volume.shortcuts && cx.filetype && dir != InodeNr::ROOT && DirFlags::INDEXED.contains(flags)
+}
+
+/// Judges a block by what is known of `others`. A plain one is to be noted, or withdrawn, before the
+/// next one is judged.
+pub fn judge(
+    cx: &DirCx<'_>,
+    others: &mut impl Others,
+    block: &DirBlock<'_>,
+    evidence: &mut DirEvidence,
+) -> Option<Plain> {
+    let role = htree::begin(cx, block);
+    if !may_be_plain(cx, block.dir, block.flags) || !role.is_leaf() {
+        return None;
+    }
+    let end = entries_end(cx, block)?;
     let mut targets = std::mem::take(&mut evidence.room.targets);
     targets.clear();
     evidence.room.links.clear();
     let (named, dotdots) = (evidence.named.len(), evidence.dotdots.len());
     let mut hashes = role.leaf_hashes(cx, block);
-    let entries = check_entries(cx, block, end, &mut targets, &mut hashes, evidence);
-    match entries {
-        Some(entries) => {
-            evidence.entries += entries;
-            evidence.links.add_all(&targets);
-            if let Some(tables) = &cx.volume.tables {
-                let mut adder = LinkAdder::new(tables);
-                for &(inode, file_type) in &evidence.room.links {
-                    adder.add(&mut evidence.sums, inode, file_type);
-                }
-                adder.flush(&mut evidence.sums);
-            }
-            role.finish(cx, block, hashes, evidence);
-        }
-        None => {
-            evidence.named.truncate(named);
-            evidence.dotdots.truncate(dotdots);
-        }
-    }
+    let entries = check_entries(cx, others, block, end, &mut targets, &mut hashes, evidence);
     evidence.room.targets = targets;
-    entries.is_some()
+    if entries.is_none() {
+        evidence.named.truncate(named);
+        evidence.dotdots.truncate(dotdots);
+    }
+    Some(Plain { entries: entries?, role, hashes, named, dotdots })
+}
+
+impl Plain {
+    /// Notes what the block leaves.
+    #[inline]
+    pub fn note(self, cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) {
+        evidence.entries += self.entries;
+        evidence.links.add_all(&evidence.room.targets);
+        if let Some(tables) = &cx.volume.tables {
+            let mut adder = LinkAdder::new(tables);
+            for &(inode, file_type) in &evidence.room.links {
+                adder.add(&mut evidence.sums, inode, file_type);
+            }
+            adder.flush(&mut evidence.sums);
+        }
+        self.role.finish(cx, block, self.hashes, evidence);
+    }
+
+    /// Takes back what is at the ends of lists; comes back with the inode that `..` names, if the
+    /// block has one, and the smallest and largest hash of a leaf.
+    pub fn withdraw(self, evidence: &mut DirEvidence) -> (Option<InodeNr>, Option<(u32, u32)>) {
+        evidence.named.truncate(self.named);
+        let dotdot = evidence.dotdots.get(self.dotdots).map(|(_, inode)| *inode);
+        evidence.dotdots.truncate(self.dotdots);
+        (dotdot, (self.role == Role::Leaf).then(|| self.hashes.range()))
+    }
 }
 
 /// Where the entries of a block end; `None` unless its checksum is where it should be, and right.
@@ -71,14 +149,14 @@ fn entries_end(cx: &DirCx<'_>, block: &DirBlock<'_>) -> Option<usize> {
 /// `None` at the first one that is not plain.
 fn check_entries(
     cx: &DirCx<'_>,
+    others: &mut impl Others,
     block: &DirBlock<'_>,
     end: usize,
     targets: &mut Vec<InodeNr>,
     hashes: &mut LeafHashes,
     evidence: &mut DirEvidence,
 ) -> Option<u64> {
-    let DirEvidence { met, named, dotdots, room, .. } = evidence;
-    let mut facts_of = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.scope, met);
+    let DirEvidence { named, dotdots, room, .. } = evidence;
     let summed = cx.volume.tables.is_some();
     let mut position = Position::of(block);
     let mut entries = 0;
@@ -92,7 +170,7 @@ fn check_entries(
             Position::Dot => dot_is_plain(block, &entry).then_some(())?,
             Position::Dotdot => {
                 let plain = dotdot_is_plain(&entry)
-                    && facts_of.get(entry.inode, entry.file_type) == directory
+                    && others.facts(entry.inode, entry.file_type) == directory
                     && !cx.is_illegal(entry.inode);
                 plain.then_some(())?;
                 dotdots.push((block.rank, entry.inode));
@@ -103,7 +181,7 @@ fn check_entries(
             }
             Position::Other if !entry.in_use() => {}
             Position::Other => {
-                let facts = facts_of.get(entry.inode, entry.file_type);
+                let facts = others.facts(entry.inode, entry.file_type);
                 // Of a type that the entry has, too, and nothing else is known of it.
                 let file_type = FileType::of_entry(entry.file_type)?;
                 let plain = facts == Facts::used(Some(file_type))
@@ -117,8 +195,8 @@ fn check_entries(
                 entries += 1;
                 if facts == directory {
                     // Each directory has a rank.
-                    named.push((cx.index.get(entry.inode)?, block.rank));
-                } else if facts_of.is_kept() {
+                    named.push((others.rank(entry.inode)?, block.rank));
+                } else if others.is_kept() {
                     targets.push(entry.inode);
                 }
                 if summed {

@@ -237,6 +237,7 @@ impl PlainInode<'_> {
             logical: extent.logical.0 as u32,
             len_blocks: (len_blocks as u16).min(MAX_INIT_LEN),
             flags,
+            judged: false,
         });
     }
 }

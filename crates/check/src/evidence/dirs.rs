@@ -37,6 +37,8 @@ pub struct DirRun {
     pub len_blocks: u16,
     /// Flags of the directory.
     pub flags: DirFlags,
+    /// Its blocks were judged while inodes were still being read (`overlap`).
+    pub judged: bool,
 }
 
 /// A directory that was found in use.
@@ -85,7 +87,7 @@ impl Saved for Dirs {
     fn save(&self, to: &mut Encoder<'_>) {
         let Self { runs, infos, inline } = self;
         to.put_rows(runs.iter().map(|run| {
-            let DirRun { block, dir, generation, logical, len_blocks, flags } = *run;
+            let DirRun { block, dir, generation, logical, len_blocks, flags, judged: _ } = *run;
             let (block, dir, generation) = (block.0, u64::from(dir.0), u64::from(generation));
             let (logical, len, flags) = (logical.into(), len_blocks.into(), flags.bits().into());
             [block, dir, generation, logical, len, flags]
@@ -106,6 +108,7 @@ impl Saved for Dirs {
                 logical: cell(logical)?,
                 len_blocks: cell(len)?,
                 flags: DirFlags::from_bits(cell(flags)?)?,
+                judged: false,
             })
         })?;
         let infos = from.rows(|[inode, size_blocks]| {
@@ -127,7 +130,15 @@ mod laws {
         |all: &mut Dirs, (inode, block): (u32, u64)| {
             let (dir, block) = (InodeNr(inode), BlockNr(block));
             let flags = DirFlags::default();
-            all.runs.push(DirRun { block, dir, generation: 0, logical: 0, len_blocks: 1, flags });
+            all.runs.push(DirRun {
+                block,
+                dir,
+                generation: 0,
+                logical: 0,
+                len_blocks: 1,
+                flags,
+                judged: false,
+            });
             all.infos.push(DirInfo { inode: dir, size_blocks: 1 });
             all.inline.push(dir);
         },

@@ -6,6 +6,7 @@ use super::ledger::Ledger;
 use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::scope::Scope;
 use floe_exec::Accumulator;
+use floe_exec::sync::Arc;
 use floe_format::ext::inode::FileType;
 use floe_format::{Geometry, GroupNr, InodeNr};
 
@@ -143,10 +144,55 @@ impl FactsChunk {
 /// The facts of all inodes: chunks of [`CHUNK_INODES`], in order; absent where none is in use.
 #[derive(Debug, Default)]
 pub struct InodeFacts {
-    chunks: Vec<Option<FactsChunk>>,
+    chunks: Vec<Option<Arc<FactsChunk>>>,
+    places: ChunkPlaces,
+}
+
+/// Which inodes are in which chunk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChunkPlaces {
     inodes_per_group: u32,
     chunks_per_group: u32,
     inodes_count: u32,
+    count: usize,
+}
+
+impl ChunkPlaces {
+    /// The chunks of a file system.
+    pub const fn of(geometry: &Geometry) -> Self {
+        let chunks_per_group = chunks_per_group(geometry.inodes_per_group);
+        Self {
+            inodes_per_group: geometry.inodes_per_group,
+            chunks_per_group,
+            inodes_count: geometry.inodes_count,
+            count: chunks_per_group as usize * geometry.group_count as usize,
+        }
+    }
+
+    /// Number of chunks.
+    pub const fn count(self) -> usize {
+        self.count
+    }
+
+    /// The chunk of an inode, and its place there; `None` outside the file system.
+    #[inline]
+    pub fn slot(self, inode: InodeNr) -> Option<(usize, usize)> {
+        if inode.0 > self.inodes_count {
+            return None;
+        }
+        let index = inode.0.checked_sub(1)?;
+        let (group, at) = (index / self.inodes_per_group, index % self.inodes_per_group);
+        let chunk = group as usize * self.chunks_per_group as usize + (at / CHUNK_INODES) as usize;
+        Some((chunk, (at % CHUNK_INODES) as usize))
+    }
+
+    /// The first inode of a chunk.
+    pub const fn first(self, index: usize) -> InodeNr {
+        // Chunk counts come from the geometry, whose inode numbers fit 32 bits.
+        let (group, sub) =
+            (index as u32 / self.chunks_per_group, index as u32 % self.chunks_per_group);
+        InodeNr(group * self.inodes_per_group + sub * CHUNK_INODES + 1)
+    }
 }
 
 /// Chunks of one group.
@@ -157,15 +203,10 @@ pub const fn chunks_per_group(inodes_per_group: u32) -> u32 {
 impl InodeFacts {
     /// Puts the chunks that the workers made in their places.
     pub fn new(geometry: &Geometry, parts: FactsParts) -> Self {
-        let per_group = chunks_per_group(geometry.inodes_per_group);
+        let places = ChunkPlaces::of(geometry);
         let mut chunks = Vec::new();
-        chunks.resize_with(per_group as usize * geometry.group_count as usize, || None);
-        let mut facts = Self {
-            chunks,
-            inodes_per_group: geometry.inodes_per_group,
-            chunks_per_group: per_group,
-            inodes_count: geometry.inodes_count,
-        };
+        chunks.resize_with(places.count(), || None);
+        let mut facts = Self { chunks, places };
         facts.add(parts);
         facts
     }
@@ -187,21 +228,11 @@ impl InodeFacts {
         FactsParts(kept.filter_map(|(index, chunk)| Some((index, chunk?))).collect())
     }
 
-    #[inline]
-    fn slot(&self, inode: InodeNr) -> Option<(usize, usize)> {
-        if inode.0 > self.inodes_count {
-            return None;
-        }
-        let index = inode.0.checked_sub(1)?;
-        let (group, at) = (index / self.inodes_per_group, index % self.inodes_per_group);
-        let chunk = group as usize * self.chunks_per_group as usize + (at / CHUNK_INODES) as usize;
-        Some((chunk, (at % CHUNK_INODES) as usize))
-    }
-
     /// The facts of an inode; the default (not in use) outside the file system.
     #[inline]
     pub fn get(&self, inode: InodeNr) -> Facts {
-        self.slot(inode)
+        self.places
+            .slot(inode)
             .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.facts.get(at))
             .unwrap_or_default()
     }
@@ -209,7 +240,8 @@ impl InodeFacts {
     /// `i_links_count` of an inode as it is on the disk.
     #[inline]
     pub fn links(&self, inode: InodeNr) -> u16 {
-        self.slot(inode)
+        self.places
+            .slot(inode)
             .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.links.get(at))
             .unwrap_or(0)
     }
@@ -222,16 +254,14 @@ impl InodeFacts {
     /// The chunk at `index`, with the number of its first inode; `None` where no inode is in use.
     pub fn chunk(&self, index: usize) -> Option<(InodeNr, &FactsChunk)> {
         let chunk = self.chunks.get(index)?.as_ref()?;
-        // Chunk counts come from the geometry, whose inode numbers fit 32 bits.
-        let (group, sub) =
-            (index as u32 / self.chunks_per_group, index as u32 % self.chunks_per_group);
-        Some((InodeNr(group * self.inodes_per_group + sub * CHUNK_INODES + 1), chunk))
+        Some((self.places.first(index), chunk))
     }
 
     /// The chunks of one group, with their first inodes.
     pub fn chunks_of(&self, group: GroupNr) -> impl Iterator<Item = (InodeNr, &FactsChunk)> {
-        let first = group.0 as usize * self.chunks_per_group as usize;
-        (first..first + self.chunks_per_group as usize).filter_map(|index| self.chunk(index))
+        let per_group = self.places.chunks_per_group as usize;
+        let first = group.0 as usize * per_group;
+        (first..first + per_group).filter_map(|index| self.chunk(index))
     }
 }
 
@@ -293,7 +323,7 @@ impl<'a> FactsCursor<'a> {
         if !self.scope.contains(group) {
             (self.first, self.len) = (inode.0 - place, self.geometry.inodes_per_group);
             self.kept = false;
-        } else if let Some((index, _)) = self.all.slot(inode)
+        } else if let Some((index, _)) = self.all.places.slot(inode)
             && let Some((first, chunk)) = self.all.chunk(index)
         {
             // A chunk has few inodes.
@@ -306,7 +336,7 @@ impl<'a> FactsCursor<'a> {
 
 /// The chunks one worker made, each with its index.
 #[derive(Debug, Default)]
-pub struct FactsParts(pub Vec<(u32, FactsChunk)>);
+pub struct FactsParts(pub Vec<(u32, Arc<FactsChunk>)>);
 
 impl Accumulator for FactsParts {
     fn merge(&mut self, mut other: Self) {
@@ -319,7 +349,8 @@ impl Saved for FactsParts {
         let Self(chunks) = self;
         to.put(chunks.len() as u64);
         let mut last = 0;
-        for (index, FactsChunk { facts, links }) in chunks {
+        for (index, chunk) in chunks {
+            let FactsChunk { facts, links } = &**chunk;
             to.put_step(&mut last, u64::from(*index));
             to.put_values(&facts.iter().map(|Facts(bits)| u64::from(bits)).collect::<Vec<_>>());
             to.put_values(&links.iter().map(u64::from).collect::<Vec<_>>());
@@ -333,7 +364,8 @@ impl Saved for FactsParts {
             let facts: Vec<u8> = from.values(CHUNK_INODES as usize)?;
             let facts: Vec<Facts> = facts.into_iter().map(Facts).collect();
             let links: Vec<u16> = from.values(CHUNK_INODES as usize)?;
-            Ok((index, FactsChunk { facts: Column::pack(&facts), links: Column::pack(&links) }))
+            let (facts, links) = (Column::pack(&facts), Column::pack(&links));
+            Ok((index, Arc::new(FactsChunk { facts, links })))
         });
         chunks.collect::<Result<_, _>>().map(Self)
     }
@@ -363,9 +395,9 @@ mod laws {
     }
 
     /// A chunk of two inodes, the second in use.
-    fn chunk(links: u16) -> FactsChunk {
+    fn chunk(links: u16) -> Arc<FactsChunk> {
         let facts = [Facts::default(), Facts::used(Some(FileType::Regular))];
-        FactsChunk { facts: Column::pack(&facts), links: Column::pack(&[0, links]) }
+        Arc::new(FactsChunk { facts: Column::pack(&facts), links: Column::pack(&[0, links]) })
     }
 
     // Each chunk is made once, by one worker.
@@ -375,7 +407,7 @@ mod laws {
         |all: &mut FactsParts, index: u32| all.0.push((index, chunk(index as u16))),
         |all: FactsParts| same(all, |mut all: FactsParts| {
             all.0.sort_by_key(|(index, _)| *index);
-            all.0.into_iter().map(|(index, chunk)| (index, chunk.links)).collect::<Vec<_>>()
+            all.0.into_iter().map(|(index, chunk)| (index, chunk.links.clone())).collect::<Vec<_>>()
         })
     );
 }

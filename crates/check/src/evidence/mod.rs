@@ -17,6 +17,7 @@ pub mod link_counter;
 pub mod link_counts;
 pub mod name_set;
 pub mod policies;
+pub mod published_facts;
 pub mod quota_usage;
 pub mod saved;
 mod saved_bits;

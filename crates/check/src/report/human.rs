@@ -7,7 +7,7 @@ use floe_format::ext::inode::FileType;
 use floe_format::{GroupNr, InodeNr};
 
 use super::place::Place;
-use super::{Cost, JournalState, Report, Verdict};
+use super::{Cost, JournalState, PipelineUse, Report, Verdict};
 use crate::problem::{Evidence, Problem, ROWS, Severity, Weight};
 
 /// Findings of one kind that are shown in one object before the rest is only counted.
@@ -259,6 +259,9 @@ fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
     for phase in &report.phases {
         writeln!(out, "  {:<24} {:>9.3} s", phase.name, phase.time.as_secs_f64())?;
     }
+    if let Some(used) = &report.pipeline {
+        pipeline(out, used)?;
+    }
     match report.rescanned_groups {
         None => Ok(()),
         Some(0) => writeln!(out, "  proved by sums, in one scan"),
@@ -269,6 +272,27 @@ fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
             grouped(u64::from(report.geometry.group_count)),
         ),
     }
+}
+
+/// What the pipeline took: directories were judged in the phase of the inodes.
+fn pipeline(out: &mut impl Write, used: &PipelineUse) -> io::Result<()> {
+    let PipelineUse { policy, counts, blocks } = used;
+    writeln!(
+        out,
+        "  inodes and directories overlapped ({policy}): {} directory blocks ahead, {} of them proved \
+         later, {} left to the directory pass",
+        grouped(blocks.plain + blocks.delayed),
+        grouped(blocks.delayed),
+        grouped(blocks.left),
+    )?;
+    writeln!(
+        out,
+        "  queues: {} batches, {} locks, {} changes of pass, {} sleeps",
+        grouped(counts.batches),
+        grouped(counts.locks),
+        grouped(counts.migrations),
+        grouped(counts.sleeps),
+    )
 }
 
 fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()> {

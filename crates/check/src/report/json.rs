@@ -3,7 +3,7 @@
 use floe_format::ext::inode::FileType;
 use serde_json::{Map, Value, json};
 
-use super::{Cost, JournalState, PhaseTime, Report};
+use super::{Cost, JournalState, PhaseTime, PipelineUse, Report};
 use crate::problem::{Evidence, Problem, Weight};
 
 /// Number of the schema. Raised when a member is removed or changes its meaning; new members may
@@ -34,6 +34,32 @@ pub fn report(report: &Report, spent: &Cost, device: &str, exit_code: u8) -> Val
     })
 }
 
+/// What the pipeline took, where passes overlapped.
+fn pipeline(used: &PipelineUse) -> Value {
+    let PipelineUse { policy, counts, blocks } = used;
+    json!({
+        "policy": policy.name(),
+        "locks": counts.locks,
+        "batches": counts.batches,
+        "spilled": counts.spilled,
+        "sleeps": counts.sleeps,
+        "migrations": counts.migrations,
+        "fewest_workers": counts.budgets.0,
+        "most_workers": counts.budgets.1,
+        "stages": counts.stages.iter().map(|stage| json!({
+            "name": stage.name,
+            "elements": stage.meter.elements,
+            "worker_seconds": stage.meter.time.as_secs_f64(),
+            "most_waiting": stage.most_entries,
+        })).collect::<Vec<_>>(),
+        "directory_blocks": {
+            "ahead": blocks.plain,
+            "delayed": blocks.delayed,
+            "left": blocks.left,
+        },
+    })
+}
+
 /// What a check or a repair cost.
 pub fn cost(cost: &Cost) -> Value {
     json!({
@@ -55,6 +81,7 @@ fn with_phases(mut cost: Value, report: &Report) -> Value {
         })
     };
     cost["phases"] = report.phases.iter().map(phase).collect();
+    cost["pipeline"] = report.pipeline.as_ref().map_or(Value::Null, pipeline);
     cost
 }
 

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use floe_blockdev::ReadCounts;
+use floe_exec::{Counts, Policy};
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 use crate::inode_pass::Totals;
+use crate::overlap::EarlyCounts;
 use crate::problem::{Findings, Problem, Severity, Weight};
 
 pub mod calendar;
@@ -41,6 +43,9 @@ pub struct Report {
     pub paths: BTreeMap<InodeNr, Vec<u8>>,
     /// How long each phase took, in order.
     pub phases: Vec<PhaseTime>,
+    /// What the pipeline took, if passes overlapped: in the phase `inodes`, in which most directory
+    /// blocks were judged, too.
+    pub pipeline: Option<PipelineUse>,
     /// How many groups were scanned a second time, object by object, because sums did not prove them
     /// to be in order; `None` if everything was kept object by object from the start.
     pub rescanned_groups: Option<u32>,
@@ -76,6 +81,17 @@ pub struct PhaseTime {
     pub time: Duration,
     /// What was read in it, where the caller counts that ([`crate::CheckOptions::reads`]).
     pub reads: ReadCounts,
+}
+
+/// What the pipeline of a check took. (In the last scan, if there were two.)
+#[derive(Clone, Debug)]
+pub struct PipelineUse {
+    /// How workers were shared between the passes.
+    pub policy: Policy,
+    /// Locks, batches, and what each pass took.
+    pub counts: Counts,
+    /// Directory blocks that ran ahead of the directory pass.
+    pub blocks: EarlyCounts,
 }
 
 /// The verdict of a check.
@@ -277,6 +293,7 @@ pub(crate) mod tests {
             journal: JournalState::Replayed { transactions: 2, blocks: 17 },
             paths: BTreeMap::from([(InodeNr(13), b"/home/bob".to_vec())]),
             phases: Vec::new(),
+            pipeline: None,
             rescanned_groups: None,
         }
     }

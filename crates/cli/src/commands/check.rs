@@ -14,6 +14,7 @@ use crate::exit::Outcome;
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
 use crate::progress::{Watch, When};
+use crate::sharing::SharingArgs;
 
 /// Check a file system and report what is wrong.
 ///
@@ -26,6 +27,8 @@ pub(crate) struct Args {
     /// Work with this many threads; all processors if not given
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    #[command(flatten)]
+    sharing: SharingArgs,
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
@@ -111,11 +114,13 @@ impl Args {
         // A snapshot is nobody else's.
         let in_use = snapshot.is_none()
             && self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
+        let sharing = self.sharing.enter();
         let watch = Watch::new(self.progress);
         let checkpoint = self.checkpoint.keeper();
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
+            sharing: &sharing,
             journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.external_journal.as_deref(),
             accounting: self.accounting.into(),

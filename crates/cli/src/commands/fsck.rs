@@ -38,6 +38,7 @@ use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
 use crate::exit::Outcome;
 use crate::progress::Watch;
 use crate::repair_run::RepairRun;
+use crate::sharing::Sharing;
 
 /// Damage with which `e2fsck -n` exits 0: it offers to repair it before its first pass, is told no,
 /// and goes on content. `floe check` counts it: Linux refuses to mount a group with a wrong checksum,
@@ -467,6 +468,7 @@ impl Fsck<'_> {
         let run = Run {
             source: &self.source,
             threads: floe_exec::default_threads(),
+            sharing: &Sharing::default(),
             journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.options.journal.as_deref(),
             accounting: Accounting::Auto,
@@ -507,6 +509,7 @@ impl Fsck<'_> {
         let run = RepairRun {
             source: &self.source,
             threads: floe_exec::default_threads(),
+            sharing: &Sharing::default(),
             external_journal: self.options.journal.as_deref(),
             verbose: self.options.verbose,
             json: false,

@@ -14,6 +14,7 @@ use crate::exit::Outcome;
 use crate::ladder::{Ladder, Named, bytes};
 use crate::progress::{Watch, When};
 use crate::repair_run::RepairRun;
+use crate::sharing::SharingArgs;
 
 /// Repair a file system: plan, stage and verify, then write.
 ///
@@ -54,6 +55,8 @@ pub(crate) struct Args {
     /// Work with this many threads; all processors if not given
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
+    #[command(flatten)]
+    sharing: SharingArgs,
     /// The journal is on this device or in this file
     #[arg(long, short = 'j', value_name = "PATH")]
     external_journal: Option<PathBuf>,
@@ -129,12 +132,14 @@ impl Args {
         }
         let only_look = self.dry_run || self.plan.is_some();
         self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;
+        let sharing = self.sharing.enter();
         let watch = Watch::new(self.progress);
         let (things, bytes) = (self.max_loss, self.max_loss_bytes);
         let ladder = (!self.policy.is_empty()).then(|| Ladder::new(&self.policy, things, bytes));
         let run = RepairRun {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
+            sharing: &sharing,
             external_journal: self.external_journal.as_deref(),
             verbose: self.verbose,
             json: self.json,

@@ -35,6 +35,68 @@ fn the_verdict_does_not_depend_on_threads_and_can_be_read_by_programs() {
     assert_eq!(one, at("3"));
 }
 
+/// Every way to share threads gives the same report; passes overlap where that was asked for.
+#[test]
+fn schedules_give_the_same_report() {
+    let Some(image) = image("ext4-1k") else { return };
+    let report = |how: &[&str]| {
+        let ran = floe_on(&[&["check", "--json", "--threads", "3"], how].concat(), image.path());
+        assert_eq!(ran.code, 0, "{how:?}: {}{}", ran.out, ran.err);
+        let mut value: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        let cost = value.as_object_mut().unwrap().remove("cost").unwrap();
+        (value, cost["pipeline"].clone())
+    };
+    let (usual, _) = report(&[]);
+    for policy in ["data", "split-equal", "dynamic"] {
+        for more in [&[][..], &["--share-cores"][..]] {
+            let (value, pipeline) = report(&[&["--schedule", policy], more].concat());
+            assert_eq!(value, usual, "{policy} {more:?}");
+            if policy == "data" {
+                assert!(pipeline.is_null(), "{pipeline}");
+                continue;
+            }
+            assert_eq!(pipeline["policy"], policy);
+            assert_eq!(pipeline["stages"][1]["name"], "directories");
+            let blocks = &pipeline["directory_blocks"];
+            let ahead = blocks["ahead"].as_u64().unwrap() + blocks["delayed"].as_u64().unwrap();
+            assert!(ahead > 0 && ahead >= blocks["left"].as_u64().unwrap(), "{pipeline}");
+        }
+    }
+    let verbose = ["check", "--verbose", "--threads", "2", "--schedule", "dynamic"];
+    let ran = floe_on(&verbose, image.path());
+    assert!(ran.out.contains("inodes and directories overlapped (dynamic)"), "{}", ran.out);
+    let ran = floe_on(&["check", "--schedule", "fast"], image.path());
+    assert_eq!(ran.code, 16, "{}", ran.err);
+    assert!(ran.err.contains("split-equal"), "{}", ran.err);
+}
+
+/// A run that shares the cores is in the class that gives way to all others.
+#[test]
+fn a_run_that_shares_the_cores_gives_way() {
+    let Some(image) = image("ext4-1k") else { return };
+    // The scheduling class (0 usual, 5 idle) is still told of a process that has ended and was not
+    // waited for.
+    let class = |command: &str, more: &[&str]| {
+        let mut floe = std::process::Command::new(env!("CARGO_BIN_EXE_floe"));
+        floe.arg(command).args(more).arg(image.path()).stdout(std::process::Stdio::null());
+        let mut child = floe.spawn().unwrap();
+        let class = loop {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+            if fields[0] == "Z" {
+                break fields[38].to_owned();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        };
+        assert!(child.wait().unwrap().success());
+        class
+    };
+    let usual = class("check", &[]);
+    assert_eq!(class("check", &["--share-cores"]), "5");
+    assert_eq!(class("repair", &["--dry-run", "--share-cores"]), "5");
+    assert_eq!(class("repair", &["--dry-run"]), usual);
+}
+
 #[test]
 fn a_file_system_behind_an_offset_is_found() {
     let Some(image) = image("ext2-1k") else { return };

@@ -170,7 +170,7 @@ mod real_threads {
             most_entries in 1usize..60,
             alone in any::<bool>(),
         ) {
-            let limits = Limits { batch_elements, most_entries };
+            let limits = Limits { batch_elements, most_entries, weight: None };
             let mut schedule = Schedule::new(workers.max(1), Policy::ALL[policy]);
             schedule.alone_for = if alone { Duration::from_secs(60) } else { Duration::ZERO };
             run_and_judge(chunks, limits, &schedule);
@@ -180,7 +180,7 @@ mod real_threads {
     /// Printed for docs: `cargo test -p floe-exec -- --nocapture lock`.
     #[test]
     fn the_lock_is_taken_for_batches_and_not_for_elements() {
-        let limits = Limits { batch_elements: 256, most_entries: 4096 };
+        let limits = Limits { batch_elements: 256, most_entries: 4096, weight: None };
         for policy in Policy::ALL {
             let mut schedule = Schedule::new(4, policy);
             schedule.alone_for = Duration::ZERO;
@@ -198,7 +198,7 @@ mod real_threads {
     #[test]
     fn data_begins_a_stage_when_the_one_before_is_finished() {
         let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
-        let limits = Limits { batch_elements: 1, most_entries: 1000 };
+        let limits = Limits { batch_elements: 1, most_entries: 1000, weight: None };
         let mut pipeline = Pipeline::new();
         let second =
             pipeline.stage("second", limits, vec![], |(): &mut (), _: &mut Vec<Block>, _| {
@@ -223,7 +223,7 @@ mod real_threads {
     fn stages_overlap_with_the_other_policies() {
         for policy in [Policy::SplitEqual, Policy::Dynamic] {
             let (left, early) = (AtomicU64::new(300), AtomicU64::new(0));
-            let limits = Limits { batch_elements: 1, most_entries: 1000 };
+            let limits = Limits { batch_elements: 1, most_entries: 1000, weight: None };
             let mut pipeline = Pipeline::new();
             let pause = || thread::sleep(Duration::from_micros(100));
             let second =
@@ -248,7 +248,7 @@ mod real_threads {
     fn who_sleeps_is_woken_when_there_is_work() {
         const WORKERS: u64 = 4;
         let (now, most) = (AtomicU64::new(0), AtomicU64::new(0));
-        let limits = Limits { batch_elements: 1, most_entries: 100 };
+        let limits = Limits { batch_elements: 1, most_entries: 100, weight: None };
         let mut pipeline = Pipeline::new();
         let second =
             pipeline.stage("second", limits, vec![], |(): &mut (), _: &mut Vec<Block>, _| {
@@ -276,7 +276,7 @@ mod real_threads {
     fn memory_stays_bounded_however_much_is_found() {
         const LEVELS: u32 = 5;
         const FAN_OUT: u64 = 10;
-        let limits = Limits { batch_elements: 2, most_entries: 8 };
+        let limits = Limits { batch_elements: 2, most_entries: 8, weight: None };
         let (waiting, most) = (AtomicU64::new(1), AtomicU64::new(0));
         let mut pipeline = Pipeline::new();
         let root = vec![Node(0, LEVELS)];
@@ -306,7 +306,7 @@ mod real_threads {
     #[test]
     fn little_work_starts_no_thread() {
         let here = thread::current().id();
-        let limits = Limits { batch_elements: 1, most_entries: 10 };
+        let limits = Limits { batch_elements: 1, most_entries: 10, weight: None };
         let mut pipeline = Pipeline::new();
         pipeline.stage("all", limits, vec![Block(1), Block(2)], |(): &mut (), _, _| {
             assert_eq!(thread::current().id(), here);
@@ -320,7 +320,7 @@ mod real_threads {
     fn a_panic_reaches_the_caller_and_ends_the_run() {
         for workers in [1, 4] {
             let begun = AtomicU64::new(0);
-            let limits = Limits { batch_elements: 1, most_entries: 10 };
+            let limits = Limits { batch_elements: 1, most_entries: 10, weight: None };
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let mut pipeline = Pipeline::new();
                 let all = (0..100_000).map(Block).collect();
@@ -341,7 +341,7 @@ mod real_threads {
     fn a_wish_to_stop_is_obeyed_between_batches() {
         for workers in [1, 4] {
             let begun = AtomicU64::new(0);
-            let limits = Limits { batch_elements: 1, most_entries: 10 };
+            let limits = Limits { batch_elements: 1, most_entries: 10, weight: None };
             let mut pipeline = Pipeline::new();
             let all = (0..100_000).map(Block).collect();
             pipeline.stage("all", limits, all, |seen: &mut Seen, batch, _| {
@@ -375,7 +375,7 @@ mod real_threads {
         let told =
             Told(Mutex::new(vec![busy(0.0, 3.0), busy(3.0, 1.0), busy(0.0, 1.0), busy(0.0, 2.0)]));
         let (now, most) = (AtomicU64::new(0), AtomicU64::new(0));
-        let limits = Limits { batch_elements: 1, most_entries: 10 };
+        let limits = Limits { batch_elements: 1, most_entries: 10, weight: None };
         let mut pipeline = Pipeline::new();
         let all = (0..400).map(Block).collect();
         pipeline.stage("all", limits, all, |(): &mut (), batch, _| {
@@ -408,7 +408,7 @@ mod interleavings {
         let mut schedule = Schedule::new(workers, policy);
         schedule.alone_for = Duration::ZERO;
         schedule.clock = Some(&clock);
-        run_and_judge(chunks, Limits { batch_elements: 3, most_entries }, &schedule);
+        run_and_judge(chunks, Limits { batch_elements: 3, most_entries, weight: None }, &schedule);
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod interleavings {
                 schedule.look_every = Duration::ZERO;
                 schedule.clock = Some(&clock);
                 schedule.cores = Some(&cores);
-                let limits = Limits { batch_elements: 2, most_entries: 3 };
+                let limits = Limits { batch_elements: 2, most_entries: 3, weight: None };
                 assert_eq!(pipeline(6, limits).run(&schedule).all, Seen::all_of(6));
             },
             1000,
@@ -459,7 +459,7 @@ mod interleavings {
     fn a_panic_reaches_the_caller() {
         shuttle::check_random(
             || {
-                let limits = Limits { batch_elements: 1, most_entries: 3 };
+                let limits = Limits { batch_elements: 1, most_entries: 3, weight: None };
                 let mut pipeline = Pipeline::new();
                 let all = (0..3).map(Block).collect();
                 pipeline.stage("all", limits, all, |(): &mut (), batch, _| {

@@ -1,0 +1,197 @@
+//! Every way to share workers between passes gives the same findings, and leaves the same evidence, for
+//! any number of threads: on sound images, on the image of every problem, and on images with random
+//! damage.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use floe_blockdev::{Fault, Faulty, FileDevice};
+use floe_check::open::open;
+use floe_check::problem::Findings;
+use floe_check::report::PipelineUse;
+use floe_check::{Accounting, CheckOptions, Examination, JournalUse, Report, check, examine};
+use floe_exec::{CoreSample, CoreSource, Policy};
+use floe_format::{BlockNr, InodeNr};
+use floe_testkit::rng::Rng;
+use floe_testkit::{Image, Profile, build, damage, problems, tool};
+
+/// A machine on which others need the cores now and then.
+struct Now(std::sync::atomic::AtomicU64);
+
+impl CoreSource for Now {
+    fn sample(&self) -> Option<CoreSample> {
+        let look = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let idle = if look.is_multiple_of(3) { 0.0 } else { 2.0 };
+        Some(CoreSample { idle, own: 1.0 })
+    }
+}
+
+fn run(
+    image: &Image,
+    unreadable: &[BlockNr],
+    profile: Profile,
+    options: &CheckOptions<'_>,
+) -> Result<Report, String> {
+    let faults = unreadable.iter().map(|&block| (block, Fault::Unreadable));
+    let block_bytes = u32::try_from(profile.block_size()).unwrap();
+    let device = Faulty::new(image, block_bytes, faults);
+    check(&device, options).map_err(|error| error.to_string())
+}
+
+/// Findings, totals and paths of an image, as text.
+fn describe(outcome: &Result<Report, String>) -> String {
+    match outcome {
+        Ok(report) => format!(
+            "{:#?}\n{:?}\n{}\n{:?}",
+            report.found, report.totals, report.clusters_used, report.paths
+        ),
+        Err(error) => error.clone(),
+    }
+}
+
+/// Compares one thread with some policies, for both ways of accounting and numbers of threads that `rng`
+/// picks, sometimes with a budget of cores.
+fn agree(
+    image: &Image,
+    unreadable: &[BlockNr],
+    profile: Profile,
+    policies: &[Policy],
+    rng: &mut Rng,
+    what: impl Fn() -> String,
+) {
+    let journal = JournalUse::Ignore;
+    for accounting in [Accounting::Exact, Accounting::Fingerprint] {
+        let alone = CheckOptions { accounting, journal, threads: 1, ..Default::default() };
+        let expected = describe(&run(image, unreadable, profile, &alone));
+        for &schedule in policies {
+            let threads = 2 + rng.below(15) as usize;
+            let cores = Now(0.into());
+            let cores = rng.chance(3).then_some(&cores as &dyn CoreSource);
+            let options = CheckOptions { threads, schedule, cores, ..alone };
+            let got = describe(&run(image, unreadable, profile, &options));
+            assert!(
+                got == expected,
+                "{}, {schedule}, {threads} threads, {accounting:?}:\none thread: {expected}\nnow: {got}",
+                what()
+            );
+        }
+    }
+}
+
+/// How often a random test is repeated: `FLOE_SCHEDULING_SEEDS`, for a longer run by hand.
+fn seeds(usual: u64) -> u64 {
+    std::env::var("FLOE_SCHEDULING_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+fn sound_images() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut rng = Rng::new(4);
+    for &profile in Profile::ALL {
+        let image = build::base(profile).unwrap();
+        agree(&image, &[], profile, &Policy::ALL, &mut rng, || profile.name().to_owned());
+    }
+}
+
+#[test]
+fn damaged_images() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut rng = Rng::new(5);
+    for &profile in Profile::ALL {
+        for seed in 0..seeds(3) {
+            let (image, damage) = damage::damaged_image(profile, 700_000 + seed).unwrap();
+            let what = || format!("{}, {damage}", profile.name());
+            agree(&image, &[], profile, &Policy::ALL, &mut rng, what);
+        }
+    }
+}
+
+#[test]
+fn the_image_of_every_problem() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut rng = Rng::new(6);
+    for case in problems::cases() {
+        let image = case.recipe.build().unwrap();
+        let unreadable = case.unreadable_blocks(&image);
+        let profile = case.recipe.profile();
+        // One of the policies for each, as there are so many.
+        let policies = &Policy::ALL[rng.below(3) as usize..][..1];
+        agree(&image, &unreadable, profile, policies, &mut rng, || case.recipe.name().to_owned());
+    }
+}
+
+/// All that an examination leaves, as text, and what its pipeline took.
+fn leaves(image: &Image, threads: usize, schedule: Policy) -> (String, Option<PipelineUse>) {
+    let device = FileDevice::open(image.path()).unwrap();
+    let journal = JournalUse::Ignore;
+    let options = CheckOptions { threads, schedule, journal, ..Default::default() };
+    let opened = match open(&device, &options) {
+        Ok(opened) => opened,
+        Err(error) => return (error.to_string(), None),
+    };
+    match examine(&device, opened, Findings::default(), &options) {
+        Ok(examination) => {
+            let pipeline = examination.report.pipeline.clone();
+            (evidence(examination), pipeline)
+        }
+        Err(error) => (error.to_string(), None),
+    }
+}
+
+fn evidence(mut of: Examination<'_>) -> String {
+    of.entries.named.sort_unstable();
+    of.entries.dotdots.sort_unstable();
+    of.entries.htree.leaves.sort_unstable();
+    let inodes = 1..=of.volume.geometry.inodes_count;
+    let facts: Vec<_> = inodes
+        .map(InodeNr)
+        .map(|inode| (of.facts.get(inode), of.facts.links(inode), of.entries.links.get(inode)))
+        .collect();
+    format!(
+        "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
+        (of.claims.used().runs(), of.claims.shared().runs()),
+        of.dirs,
+        (of.entries.named, of.entries.dotdots, of.entries.htree, of.entries.lost_found),
+        of.entries.entries,
+        [0, 1, 2].map(|kind| of.quota.of_kind(kind)),
+        facts,
+    )
+}
+
+/// What a repair builds on is the same, too; and all but few blocks of directories do run ahead, or the
+/// other tests would show nothing.
+#[test]
+fn the_evidence_is_the_same_and_most_blocks_run_ahead() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let (mut ahead, mut left) = (0, 0);
+    for &profile in Profile::ALL {
+        let image = build::base(profile).unwrap();
+        let (expected, none) = leaves(&image, 1, Policy::Dynamic);
+        assert!(none.is_none(), "one worker overlaps nothing");
+        for schedule in Policy::ALL {
+            let (got, used) = leaves(&image, 3, schedule);
+            assert!(got == expected, "{profile}, {schedule}:\none thread: {expected}\nnow: {got}");
+            assert!(used.is_none() || schedule != Policy::Data);
+            let Some(PipelineUse { policy, counts, blocks }) = used else { continue };
+            assert_eq!(policy, schedule);
+            ahead += blocks.plain + blocks.delayed;
+            left += blocks.left;
+            // One visit to the queues a batch, and one for each time that a worker slept or found
+            // nothing left to do: no lock for an inode or a block.
+            let visits = counts.batches + counts.spilled + 2 * counts.sleeps + 2 * 3;
+            assert!(counts.locks <= visits, "{profile}: {counts:?}");
+        }
+    }
+    assert!(ahead > 10 * left, "{ahead} ahead, {left} left");
+}

@@ -1,0 +1,72 @@
+//! How threads are shared between the passes of a check, and the cores with other programs.
+
+use clap::ValueEnum;
+use floe_exec::{CoreSource, Policy, ProcCores, enter_idle_class};
+
+/// Options of every command that checks.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct SharingArgs {
+    /// How threads are shared between the passes over inodes and directories: one pass after the
+    /// other, in equal parts, or by the work that waits. Findings are the same
+    #[arg(long, value_name = "POLICY", value_enum)]
+    schedule: Option<How>,
+    /// Leave the cores to other programs: run only where a core would be idle, with no more threads
+    /// than there are such cores, looked at ten times a second
+    #[arg(long)]
+    share_cores: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum How {
+    /// One pass after the other, each by all threads
+    Data,
+    /// As many threads for inodes as for directories, at the same time
+    SplitEqual,
+    /// Threads in proportion to the work that waits, at the same time
+    Dynamic,
+}
+
+impl From<How> for Policy {
+    fn from(how: How) -> Self {
+        match how {
+            How::Data => Self::Data,
+            How::SplitEqual => Self::SplitEqual,
+            How::Dynamic => Self::Dynamic,
+        }
+    }
+}
+
+/// What was asked for, in force.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    pub(crate) policy: Policy,
+    cores: Option<ProcCores>,
+}
+
+impl Sharing {
+    /// Who tells how busy the cores are, if they are shared.
+    pub(crate) fn cores(&self) -> Option<&dyn CoreSource> {
+        self.cores.as_ref().map(|cores| cores as &dyn CoreSource)
+    }
+}
+
+impl SharingArgs {
+    /// Puts the options in force; to be called before any thread is started. What the system refuses is
+    /// said, and does without.
+    pub(crate) fn enter(&self) -> Sharing {
+        let mut sharing = Sharing::default();
+        if let Some(how) = self.schedule {
+            sharing.policy = how.into();
+        }
+        if self.share_cores {
+            if let Err(error) = enter_idle_class() {
+                eprintln!(
+                    "floe: --share-cores: the system does not let this program run only where a core is \
+                     idle ({error}); it goes on with the usual priority"
+                );
+            }
+            sharing.cores = Some(ProcCores::new());
+        }
+        sharing
+    }
+}

@@ -1,0 +1,252 @@
+//! A budget of cores over all passes of a run: workers beyond it wait between two units of work.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::cores::{CoreSource, next_budget};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, PoisonError};
+
+/// How many workers may be busy while other programs need cores, too. The figure outlives a pass, and
+/// is looked at anew while passes run.
+pub struct CoreShare<'c> {
+    source: &'c dyn CoreSource,
+    look_every: Duration,
+    most: usize,
+    budget: AtomicUsize,
+    /// When to look next. Those who wait hold it, too.
+    look_at: Mutex<Instant>,
+    wake: Condvar,
+}
+
+impl fmt::Debug for CoreShare<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoreShare").field("most", &self.most).field("budget", &self.budget).finish()
+    }
+}
+
+impl<'c> CoreShare<'c> {
+    /// A budget of at most `most` workers, and of that many until the first look. It is looked at
+    /// every so often, while there is work.
+    pub fn new(source: &'c dyn CoreSource, most: usize, look_every: Duration) -> Self {
+        let most = most.max(1);
+        Self {
+            source,
+            look_every,
+            most,
+            budget: AtomicUsize::new(most),
+            look_at: Mutex::new(Instant::now()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// Who tells how busy the cores are.
+    pub fn source(&self) -> &'c dyn CoreSource {
+        self.source
+    }
+
+    /// Time between two looks.
+    pub const fn look_every(&self) -> Duration {
+        self.look_every
+    }
+
+    /// Workers that may be busy.
+    pub fn budget(&self) -> usize {
+        // Relaxed, here and below: who waits looks again under the lock; for all others the figure
+        // orders nothing.
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many workers may be busy, as somebody else has seen: at least 1.
+    pub fn set(&self, budget: usize) {
+        let _held = self.look_at.lock().unwrap_or_else(PoisonError::into_inner);
+        self.budget.store(budget.clamp(1, self.most), Ordering::Relaxed);
+        self.wake.notify_all();
+    }
+
+    /// Looks at the cores, if it is time.
+    fn look(&self) {
+        let now = Instant::now();
+        {
+            let mut look_at = self.look_at.lock().unwrap_or_else(PoisonError::into_inner);
+            if now < *look_at {
+                return;
+            }
+            *look_at = now + self.look_every;
+        }
+        if let Some(seen) = self.source.sample() {
+            self.set(next_budget(self.budget(), self.most, seen));
+        }
+    }
+}
+
+/// What the workers of one pass go through before each unit.
+#[derive(Debug)]
+pub(crate) struct Gate<'g> {
+    share: Option<&'g CoreShare<'g>>,
+    /// There is nothing left to wait for.
+    open: AtomicBool,
+}
+
+impl<'g> Gate<'g> {
+    pub(crate) fn new(share: Option<&'g CoreShare<'g>>) -> Self {
+        Self { share, open: AtomicBool::new(false) }
+    }
+
+    /// Waits until worker `me` may be busy. The first one, which looks at the cores, always may.
+    pub(crate) fn pass(&self, me: usize) {
+        let Some(share) = self.share else { return };
+        if me == 0 {
+            return share.look();
+        }
+        let shut = || me >= share.budget() && !self.open.load(Ordering::Relaxed);
+        if !shut() {
+            return;
+        }
+        let mut held = share.look_at.lock().unwrap_or_else(PoisonError::into_inner);
+        while shut() {
+            held = share.wake.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// To be kept by the first worker: dropped, also while unwinding, it lets all others go on.
+    pub(crate) fn opened_by(&self, me: usize) -> Option<OpenAtEnd<'_>> {
+        (me == 0).then_some(OpenAtEnd(self))
+    }
+}
+
+/// Opens a gate for good.
+pub(crate) struct OpenAtEnd<'a>(&'a Gate<'a>);
+
+impl Drop for OpenAtEnd<'_> {
+    fn drop(&mut self) {
+        if let Some(share) = self.0.share {
+            let _held = share.look_at.lock().unwrap_or_else(PoisonError::into_inner);
+            self.0.open.store(true, Ordering::Relaxed);
+            share.wake.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores::CoreSample;
+    use crate::sync::thread;
+    use crate::{Accumulator, Pool};
+
+    /// Cores that are used by others, all or none, by turns.
+    struct ByTurns(AtomicUsize);
+
+    impl CoreSource for ByTurns {
+        fn sample(&self) -> Option<CoreSample> {
+            let busy = self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+            Some(if busy {
+                CoreSample { idle: 0.0, own: 0.0 }
+            } else {
+                CoreSample { idle: 9.0, own: 0.0 }
+            })
+        }
+    }
+
+    #[derive(Default)]
+    struct Sum(u64);
+
+    impl Accumulator for Sum {
+        fn merge(&mut self, other: Self) {
+            self.0 += other.0;
+        }
+    }
+
+    fn all_is_done(workers: usize, units: u64, weighted: bool) {
+        let cores = ByTurns(AtomicUsize::new(0));
+        let share = CoreShare::new(&cores, workers, Duration::ZERO);
+        let pool = Pool::new(workers).sharing(Some(&share));
+        let units: Vec<u64> = (0..units).collect();
+        let work = |sum: &mut Sum, unit: &u64| {
+            sum.0 += unit;
+            thread::yield_now();
+        };
+        let Sum(sum) =
+            if weighted { pool.run_weighted(&units, |_| 1, work) } else { pool.run(&units, work) };
+        assert_eq!(sum, units.iter().sum());
+    }
+
+    #[cfg(not(feature = "shuttle"))]
+    mod real_threads {
+        use super::*;
+
+        #[test]
+        fn all_is_done_whatever_the_budget() {
+            for workers in [1, 2, 3, 16] {
+                for weighted in [false, true] {
+                    all_is_done(workers, 1000, weighted);
+                }
+            }
+        }
+
+        /// Somebody needs all the cores, all the time.
+        struct Busy;
+
+        impl CoreSource for Busy {
+            fn sample(&self) -> Option<CoreSample> {
+                Some(CoreSample { idle: 0.0, own: 1.0 })
+            }
+        }
+
+        /// Most workers that were at work at once.
+        #[derive(Default)]
+        struct Most(usize);
+
+        impl Accumulator for Most {
+            fn merge(&mut self, other: Self) {
+                self.0 = self.0.max(other.0);
+            }
+        }
+
+        #[test]
+        fn one_works_where_others_need_the_cores_and_the_budget_outlives_the_pass() {
+            let share = CoreShare::new(&Busy, 4, Duration::ZERO);
+            let pool = Pool::new(4).sharing(Some(&share));
+            let at_work = AtomicUsize::new(0);
+            let work = |most: &mut Most, (): &()| {
+                let others = at_work.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_micros(200));
+                at_work.fetch_sub(1, Ordering::Relaxed);
+                most.0 = most.0.max(others + 1);
+            };
+            pool.run(&[(); 100], work);
+            assert_eq!(share.budget(), 1);
+            let Most(most) = pool.run(&[(); 200], work);
+            assert_eq!(most, 1, "the second pass began with what the first had learned");
+        }
+
+        #[test]
+        fn a_panic_of_the_first_lets_those_who_wait_end() {
+            let share = CoreShare::new(&Busy, 4, Duration::ZERO);
+            share.set(1);
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                Pool::new(4).sharing(Some(&share)).run(
+                    &[1, 2, 3, 4, 5, 6],
+                    |(): &mut (), &unit| {
+                        thread::sleep(Duration::from_millis(1));
+                        assert!(unit != 3, "unit three");
+                    },
+                );
+            }));
+            assert!(outcome.is_err());
+        }
+    }
+
+    #[cfg(feature = "shuttle")]
+    mod interleavings {
+        use super::*;
+
+        #[test]
+        fn all_is_done_and_nobody_waits_for_ever() {
+            for weighted in [false, true] {
+                shuttle::check_random(move || all_is_done(3, 5, weighted), 2000);
+            }
+        }
+    }
+}
