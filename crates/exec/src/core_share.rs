@@ -111,7 +111,7 @@ impl<'g> Gate<'g> {
 
     /// To be kept by the first worker: dropped, also while unwinding, it lets all others go on.
     pub(crate) fn opened_by(&self, me: usize) -> Option<OpenAtEnd<'_>> {
-        (me == 0).then_some(OpenAtEnd(self))
+        (me == 0).then(|| OpenAtEnd(self))
     }
 }
 
