@@ -4,6 +4,7 @@
 mod aged;
 pub(crate) mod same_bytes;
 pub(crate) mod scattered;
+mod share_cores;
 mod shared_blocks;
 
 use std::fs;
@@ -33,6 +34,16 @@ pub(crate) struct Args {
     /// Ways of accounting of Floe to measure: exact, fingerprint, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     accounting: Vec<String>,
+    /// Policies of Floe to measure, side by side: data, split-equal, dynamic; its own choice if not given
+    #[arg(long, value_delimiter = ',')]
+    schedule: Vec<String>,
+    /// Measure what checks and a program that needs all cores (xz) lose beside each other, with and
+    /// without --share-cores of Floe
+    #[arg(long, conflicts_with_all = ["repair", "cold", "without_floe"])]
+    share_cores: bool,
+    /// MiB that each copy of xz compresses
+    #[arg(long, default_value_t = 24)]
+    busy_mib: usize,
     /// Runs of each program; the median counts
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -111,6 +122,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Kind::FileIntensive | Kind::DirectoryIntensive => {}
         }
         let image = image(args, kind)?;
+        if args.share_cores {
+            share_cores::run(&share_cores::Plan {
+                floe: &floe(args)?,
+                image: &image,
+                schedule: args.schedule.first().map(String::as_str),
+                folder: &args.folder,
+                mib: args.busy_mib,
+                runs: args.runs,
+                markdown: args.markdown,
+            })?;
+            continue;
+        }
         let rows =
             if args.repair { measure_repairs(args, &image)? } else { measure_all(args, &image)? };
         print_table(args, kind, &rows);
@@ -211,18 +234,27 @@ impl Args {
         if self.without_floe {
             return Ok(programs);
         }
-        let floe = match &self.floe {
-            Some(path) => path.clone(),
-            None => built_floe()?,
+        let (floe, path) = (floe(self)?.display().to_string(), image.display().to_string());
+        let policies = match &self.schedule[..] {
+            [] => vec![None],
+            named => named.iter().map(|policy| Some(policy.as_str())).collect(),
         };
-        let (floe, path) = (floe.display().to_string(), image.display().to_string());
         for how in &self.accounting {
             for threads in self.threads.iter().map(ToString::to_string) {
-                let said =
-                    if how == "auto" { String::new() } else { format!(" --accounting {how}") };
-                let name = format!("floe --threads {threads}{said}");
-                let command = [&floe, "check", "--threads", &threads, "--accounting", how, &path];
-                programs.push(Program::new(&name, &command, image, exit));
+                for policy in &policies {
+                    let mut name = format!("floe --threads {threads}");
+                    let mut command = vec![&*floe, "check", "--threads", &threads];
+                    command.extend(["--accounting", how]);
+                    if how != "auto" {
+                        name.push_str(&format!(" --accounting {how}"));
+                    }
+                    if let Some(policy) = policy {
+                        name.push_str(&format!(" --schedule {policy}"));
+                        command.extend(["--schedule", policy]);
+                    }
+                    command.push(&path);
+                    programs.push(Program::new(&name, &command, image, exit));
+                }
             }
         }
         Ok(programs)
@@ -267,15 +299,19 @@ fn measure_all(args: &Args, image: &Path) -> Result<Vec<Row>> {
     alternate(args, &programs)
 }
 
+/// The program to measure.
+fn floe(args: &Args) -> Result<PathBuf> {
+    match &args.floe {
+        Some(path) => Ok(path.clone()),
+        None => built_floe(),
+    }
+}
+
 /// Repairs of one damaged image by both, each run on a fresh copy.
 fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
     let damaged = scattered::damaged(image, args.inodes)?;
     let scratch = image.with_extension("scratch.img");
-    let floe = match &args.floe {
-        Some(path) => path.clone(),
-        None => built_floe()?,
-    };
-    let floe = floe.display().to_string();
+    let floe = floe(args)?.display().to_string();
     let target = scratch.to_str().context("a plain path")?.to_owned();
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let mut programs =
