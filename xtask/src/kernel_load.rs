@@ -403,6 +403,13 @@ fn options(profile: Profile, external: bool, rng: &mut Rng) -> String {
     if rng.chance(2) { String::new() } else { rng.pick(&choices).copied().unwrap_or("").to_owned() }
 }
 
+/// Has debugfs change a file system; what it says of that is of no interest.
+fn debugfs(image: &Image, request: &str) -> Result<()> {
+    let path = image.path().to_str().context("scratch folders have plain names")?;
+    tool::must("debugfs", &["-w", "-R", request, path], &[0])?;
+    Ok(())
+}
+
 /// Gives the file system a journal on a device of its own, which is returned.
 fn give_external_journal(image: &Image) -> Result<Image> {
     let journal = Image::empty(4 << 20)?;
@@ -413,7 +420,9 @@ fn give_external_journal(image: &Image) -> Result<Image> {
     let mut raw = [0; 1024];
     journal.read(OFFSET_BYTES, &mut raw)?;
     let uuid = uuid_text(&Superblock::decode(&raw).uuid);
-    build::debugfs(image, &format!("feature has_journal\nssv journal_uuid {uuid}\n"))?;
+    for request in ["feature has_journal", &format!("ssv journal_uuid {uuid}")] {
+        debugfs(image, request)?;
+    }
     // The journal's superblock follows that of its device, and names the file system that uses it.
     image.read(OFFSET_BYTES, &mut raw)?;
     let users = Superblock::decode(&raw).uuid;

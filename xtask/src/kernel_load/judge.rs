@@ -12,7 +12,7 @@ use floe_testkit::compare::{self, Fault, ReadBy, Terms, same_but_times};
 use floe_testkit::image::Contents;
 use floe_testkit::oracle::{self, Verdict};
 use floe_testkit::tool::{self, Outcome};
-use floe_testkit::{Image, Volume, build, tree};
+use floe_testkit::{Image, Volume, tree};
 
 use crate::differential::{Names, findings_codes, name_of};
 
@@ -219,7 +219,7 @@ fn recovered_by_e2fsck(left: &Left<'_>) -> Result<Copy> {
     copy.e2fsck(&["-y", "-E", "journal_only"])?;
     if Volume::open(left.image)?.geometry.features.compat.contains(Compat::ORPHAN_FILE) {
         // Left for a later pass.
-        build::debugfs(&copy.image, "feature -orphan_present\n")?;
+        super::debugfs(&copy.image, "feature -orphan_present")?;
     }
     Ok(copy)
 }
@@ -250,7 +250,7 @@ fn only_replayed(left: &Left<'_>, replayed: Copy, said: &Verdict) -> Result<Opti
         return Ok(None);
     }
     let copy = Copy::of(left)?;
-    tool::must("debugfs", &["-w", "-R", "jr", &text(copy.image.path())?], &[0])?;
+    super::debugfs(&copy.image, "jr")?;
     // It opens nothing whose bitmaps are older than their checksums, which is what a journal is for.
     let refused = Volume::open(&copy.image)?.geometry.features.incompat.contains(Incompat::RECOVER);
     Ok((!refused).then_some(copy))
@@ -342,7 +342,7 @@ fn text(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use floe_testkit::Profile;
+    use floe_testkit::{Profile, build};
 
     use super::*;
 
