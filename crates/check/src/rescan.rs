@@ -4,7 +4,7 @@
 //! What the inode pass found and kept is taken over, but for the parts of inode tables that edits
 //! concern. What those left is known by a look at them before the edits ([`Before`]) and taken back;
 //! what they leave now is added. The result is that of a pass over all inodes, because every block that
-//! changed is known, and it is made sure that none was read for any other inode ([`Since::carry_over`]).
+//! changed is known, and it is made sure that none was read for any other inode (`Since::carry_over`).
 //! Where that is not certain, all inodes are read: damage that makes inodes depend on each other (blocks
 //! claimed twice), values of attributes in inodes, encryption, another superblock or other descriptors.
 //!
