@@ -347,15 +347,14 @@ fn scan(
     clock: &mut Clock<'_>,
 ) -> Result<Scan, CheckError> {
     let keeps = matches!(start, Start::Repair(_));
-    let (mut inodes, early, rescanned_parts) =
-        scan_inodes(volume, pool, start, session.as_deref_mut(), clock)?;
+    let scanned = scan_inodes(volume, pool, start, session.as_deref_mut(), clock)?;
+    let (mut inodes, early, rescanned_parts) = scanned;
     let kept = if keeps { Kept::of(volume, &inodes) } else { None };
     checks::xattrs::check_blocks(volume, &mut inodes, pool);
     found.merge(std::mem::take(&mut inodes.found));
     // Room for reading is not kept: other passes have their own.
     inodes.buffers = inode_pass::Buffers::default();
-    let totals = inodes.totals;
-    checks::inodes::check_totals(volume, &totals, &mut found);
+    checks::inodes::check_totals(volume, &inodes.totals, &mut found);
     let mut facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
     inodes.dirs.sort();
     inodes.policies.sort();
@@ -404,15 +403,13 @@ fn scan(
     let found = in_order(found);
     let paths = checks::paths::find(&cx, &tree, &dirs.met, &inodes_of(&found), pool);
     clock.end("paths");
-    let InodeEvidence { dirs: mut all_dirs, attributes, quota, .. } = inodes;
-    // Whoever reads them next starts from nothing.
-    all_dirs.runs.iter_mut().for_each(|run| run.judged = false);
+    let InodeEvidence { dirs: all_dirs, attributes, quota, totals, .. } = inodes;
     Ok(Scan {
         found,
         totals,
         facts,
         claims,
-        dirs: all_dirs,
+        dirs: all_dirs.unjudged(),
         index,
         tree,
         entries: dirs,

@@ -12,13 +12,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// All workers on one stage after the other (`datapara` in the paper).
+    #[default]
     Data,
     /// The workers divided equally between the stages that are not finished
     /// (`datapara+pipeline-split-equal`).
     SplitEqual,
     /// Workers in proportion to the outstanding work of each stage, by equations 1 and 2 with
     /// measured weights (`sched`). Who would be idle takes whatever there is.
-    #[default]
     Dynamic,
 }
 
