@@ -96,21 +96,23 @@ fn one(plan: &Plan<'_>, case: Case, text: &Path, cores: usize, alone: f64) -> Re
         }
     }
     let mut checks = 0;
-    while case != Case::Busy {
-        let ended = check(plan, case, |begun: &mut Child| {
-            let over = match case {
-                Case::Checks => begin.elapsed().as_secs_f64() >= alone,
-                _ => !still_running(&mut busy)?,
-            };
-            if over {
-                begun.kill()?;
+    if case != Case::Busy {
+        loop {
+            let ended = check(plan, case, |begun: &mut Child| {
+                let over = match case {
+                    Case::Checks => begin.elapsed().as_secs_f64() >= alone,
+                    _ => !still_running(&mut busy)?,
+                };
+                if over {
+                    begun.kill()?;
+                }
+                Ok(over)
+            })?;
+            if !ended {
+                break;
             }
-            Ok(over)
-        })?;
-        if !ended {
-            break;
+            checks += 1;
         }
-        checks += 1;
     }
     for program in &mut busy {
         ensure!(program.wait()?.success(), "xz failed");
