@@ -79,6 +79,7 @@ fn chosen(inodes: u32, used: u32, files: u32) -> &'static str {
     match (InodeUse { total: u64::from(inodes), used, directories }).leaner() {
         LinkStructure::Array => STRUCTURES[0],
         LinkStructure::TwinTree => STRUCTURES[1],
+        LinkStructure::Bits => STRUCTURES[2],
     }
 }
 

@@ -9,6 +9,7 @@ mod guest;
 mod kernel_load;
 mod link_memory;
 mod measure;
+mod memory;
 mod online_lvm;
 mod roofline;
 mod screenshots;
@@ -59,6 +60,8 @@ enum Chore {
     SimulateSchedule(simulate::Args),
     /// Measure what counting links takes, by structure and inodes in use
     LinkMemory(link_memory::Args),
+    /// Measure what checks take, by way, inodes in use and size; fit a formula; keep budgets
+    Memory(memory::Args),
     /// Run one program and print what it took (used by `bench`)
     #[command(hide = true)]
     Measure(measure::Args),
@@ -95,6 +98,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Roofline(args) => roofline::run(&args),
         Chore::SimulateSchedule(args) => simulate::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),
+        Chore::Memory(args) => memory::run(&args),
         Chore::Measure(args) => measure::run(&args),
         Chore::ReadSameBytes(args) => bench::same_bytes::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),

@@ -53,7 +53,8 @@ pub fn read(
     groups
 }
 
-fn decode(raw: &[u8]) -> GroupDesc {
+/// A descriptor of 32 bytes or more.
+pub(crate) fn decode(raw: &[u8]) -> GroupDesc {
     let lo = raw.first_chunk().unwrap_or(&[0; 32]);
     let hi = raw.get(32..).and_then(|rest| rest.first_chunk());
     GroupDesc::decode(lo, hi)

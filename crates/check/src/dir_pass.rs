@@ -23,7 +23,7 @@ use crate::evidence::dirs::{DirFlags, DirRun, Dirs};
 use crate::evidence::fingerprint::{GroupSums, LinkAdder};
 use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::evidence::ledger::Ledger;
-use crate::evidence::link_counts::LinkCounts;
+use crate::evidence::link_tally::LinkTally;
 use crate::evidence::name_set::NameSet;
 use crate::evidence::policies::Policies;
 use crate::evidence::saved::{Decoder, Encoder, Fault, Saved, cell};
@@ -210,7 +210,7 @@ pub struct DirEvidence {
     pub found: Findings,
     /// Entries that name each inode that is no directory. (A directory has one name, and the
     /// checks of the tree know which.)
-    pub links: LinkCounts,
+    pub links: LinkTally,
     /// Each directory that an entry names, and the directory that holds the entry, as ranks. In no
     /// order.
     pub named: Vec<(u32, u32)>,
@@ -232,6 +232,12 @@ pub struct DirEvidence {
 }
 
 impl DirEvidence {
+    /// The links counted, in the structure that the check takes.
+    #[inline]
+    pub fn links_in(&mut self, cx: &DirCx<'_>) -> &mut LinkTally {
+        self.links.taking(cx.volume.links)
+    }
+
     /// Notes a link to an inode as one of this type.
     pub fn note_link(&mut self, cx: &DirCx<'_>, inode: InodeNr, file_type: FileType) {
         if let Some(tables) = &cx.volume.tables {

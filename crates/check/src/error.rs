@@ -32,6 +32,16 @@ pub enum CheckError {
     /// The check was not begun, for its checkpoint is in the way, or cannot be kept.
     #[error("the checkpoint cannot be used: {0}")]
     Checkpoint(#[from] Refusal),
+    /// The check would take more memory than it may. Nothing was changed.
+    #[error("{phase} takes {need_bytes} bytes of memory, of {budget_bytes} that are allowed")]
+    OverBudget {
+        /// What would be done next: "start" before anything was.
+        phase: &'static str,
+        /// Bytes that would do, as far as is known.
+        need_bytes: u64,
+        /// Bytes that are allowed.
+        budget_bytes: u64,
+    },
     /// The superblock or the descriptors could not be read.
     #[error("cannot read {what}")]
     Read {

@@ -4,8 +4,7 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
-use crate::evidence::block_set::BlockSet;
-use crate::evidence::claims::Claims;
+use crate::evidence::run_set::{RunSet, RunSetBuilder};
 use crate::problem::{Findings, Problem, Sink};
 use floe_format::ext::group_desc::GroupDesc;
 
@@ -13,7 +12,7 @@ use floe_format::ext::group_desc::GroupDesc;
 #[derive(Debug, Default)]
 pub struct LayoutMap {
     /// Its clusters.
-    pub claims: Claims,
+    pub clusters: RunSet,
     /// Overlaps and places out of range, in order of groups.
     pub found: Findings,
     /// The first group whose descriptor cannot be right, and why: a reason to try a backup.
@@ -26,7 +25,8 @@ pub struct LayoutMap {
 struct Walk<'a> {
     geometry: &'a Geometry,
     map: LayoutMap,
-    blocks: Option<BlockSet>,
+    clusters: RunSetBuilder,
+    blocks: Option<RunSetBuilder>,
     last_block_end: u64,
 }
 
@@ -42,7 +42,8 @@ impl LayoutMap {
         let mut walk = Walk {
             geometry,
             map: Self::default(),
-            blocks: (geometry.cluster_blocks > 1).then(BlockSet::default),
+            clusters: RunSetBuilder::default(),
+            blocks: (geometry.cluster_blocks > 1).then(RunSetBuilder::default),
             last_block_end: 0,
         };
         for (group, desc) in (0..).map(GroupNr).zip(groups) {
@@ -60,6 +61,7 @@ impl LayoutMap {
         }
         let needed = walk.last_block_end.saturating_mul(u64::from(geometry.block_size));
         walk.map.past_device_end = (needed > size_bytes).then_some(needed);
+        walk.map.clusters = walk.clusters.build();
         walk.map
     }
 }
@@ -68,19 +70,9 @@ impl Walk<'_> {
     /// The first block of a run inside the file system that is taken.
     fn first_taken(&self, run: BlockRun) -> Option<BlockNr> {
         let first = self.geometry.first_data_block.0;
-        let set = self.blocks.as_ref().unwrap_or(self.map.claims.used());
-        let (start, end) = (run.start.0 - first, run.end().0 - first);
-        let mut at = start;
-        while at < end {
-            let left = end - at;
-            let mask = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
-            let taken = set.word(at) & mask;
-            if taken != 0 {
-                return Some(BlockNr(first + at + u64::from(taken.trailing_zeros())));
-            }
-            at += 64;
-        }
-        None
+        let set = self.blocks.as_ref().unwrap_or(&self.clusters);
+        let taken = set.first_in(run.start.0.checked_sub(first)?, run.len_blocks);
+        taken.map(|at| BlockNr(first + at))
     }
 
     /// Marks the part of a run that lies inside the file system.
@@ -92,11 +84,11 @@ impl Walk<'_> {
             return;
         }
         if let Some(blocks) = &mut self.blocks {
-            blocks.insert(start - geometry.first_data_block.0, end - start, |_, _| ());
+            blocks.insert(start - geometry.first_data_block.0, end - start);
         }
         let first = geometry.cluster_of(BlockNr(start));
         let last = geometry.cluster_of(BlockNr(end - 1));
-        self.map.claims.mark_clusters(first, last - first + 1);
+        self.clusters.insert(first, last - first + 1);
     }
 
     fn insane(&mut self, group: GroupNr, reason: &'static str) {

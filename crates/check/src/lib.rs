@@ -28,6 +28,7 @@ pub mod evidence;
 pub mod inode_pass;
 pub mod journal;
 pub mod layout_map;
+pub mod memory;
 pub mod open;
 pub mod options;
 pub mod overlap;

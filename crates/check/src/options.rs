@@ -6,6 +6,8 @@ use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry};
 
 use crate::checkpoint::Keeper;
+use crate::evidence::choice::LinkStructure;
+use crate::memory::Plan;
 
 /// How a check is run.
 #[derive(Clone, Copy)]
@@ -30,6 +32,16 @@ pub struct CheckOptions<'a> {
     pub shortcuts: bool,
     /// How cross-checks are proved. Findings are the same either way.
     pub accounting: Accounting,
+    /// What counts links; `None`: what suits the file system and the budget. Findings are the same.
+    pub links: Option<LinkStructure>,
+    /// Most memory that the process may take, in bytes: the check takes leaner structures, fewer
+    /// threads or more sweeps, or refuses. `None`: no limit.
+    pub memory_bytes: Option<u64>,
+    /// Groups of which claims are kept at once, at most, where sums leave some to be looked at object
+    /// by object; `None`: as many as fit the budget. Findings are the same: set where that is tested.
+    pub groups_per_sweep: Option<u32>,
+    /// Is told how the check is made and what that takes, before the first inode is read.
+    pub on_plan: Option<&'a (dyn Fn(&Plan) + Sync)>,
     /// The key of the random numbers of fingerprint accounting. Whoever made the file system must not
     /// know it.
     pub key: [u8; 16],
@@ -92,6 +104,10 @@ impl Default for CheckOptions<'_> {
             now_seconds: i64::from(i32::MAX),
             shortcuts: true,
             accounting: Accounting::Auto,
+            links: None,
+            memory_bytes: None,
+            groups_per_sweep: None,
+            on_plan: None,
             key: *b"floe fingerprint",
             schedule: Policy::default(),
             cores: None,

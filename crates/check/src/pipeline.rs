@@ -21,6 +21,7 @@ use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
 use crate::evidence::scope::Scope;
 use crate::inode_pass::{self, InodeEvidence, Totals, table_parts};
+use crate::memory::{self, Budget, Load, Plan};
 use crate::open::{Opened, open};
 use crate::options::{Accounting, CheckOptions};
 use crate::overlap::{self, EarlyCounts, EarlyDirs};
@@ -120,6 +121,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// See [`CheckError`]: nothing could be looked at, or it must not be.
 pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Report, CheckError> {
     let mut clock = Clock::start("open", options);
+    memory::must_hold_descriptors(device, options)?;
     let opened = open(device, options)?;
     clock.end("open");
     let recovery = recovery::recover(device, &opened, options);
@@ -128,27 +130,16 @@ pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Repo
         Some(overlay) => {
             // What was found before recovery is gone after it, or is found again.
             let opened = open(&overlay, options)?;
-            let examination = passes(
-                &overlay,
-                opened,
-                recovery.state,
-                recovery.found,
-                options,
-                Start::Check,
-                clock,
-            )?;
+            let (state, found) = (recovery.state, recovery.found);
+            let (held_bytes, _) = overlay.held_bytes();
+            let start = Start::Check { held_bytes };
+            let examination = passes(&overlay, opened, state, found, options, start, clock)?;
             Ok(examination.report)
         }
         None => {
-            let examination = passes(
-                device,
-                opened,
-                recovery.state,
-                recovery.found,
-                options,
-                Start::Check,
-                clock,
-            )?;
+            let (state, found) = (recovery.state, recovery.found);
+            let start = Start::Check { held_bytes: 0 };
+            let examination = passes(device, opened, state, found, options, start, clock)?;
             Ok(examination.report)
         }
     }
@@ -217,8 +208,9 @@ pub fn examine_again<'d>(
 
 /// What an examination begins with.
 enum Start {
-    /// Nothing, and nothing is kept for another one.
-    Check,
+    /// Nothing, and nothing is kept for another one. So many bytes of memory are taken already, by what
+    /// stands between the check and the disk.
+    Check { held_bytes: u64 },
     /// Perhaps what an earlier one kept.
     Repair(Option<Since>),
 }
@@ -233,12 +225,23 @@ fn passes<'d>(
     mut clock: Clock<'_>,
 ) -> Result<Examination<'d>, CheckError> {
     let mut found = found;
-    let share = options.cores.map(|cores| CoreShare::new(cores, options.threads, LOOK_EVERY));
-    let pool = Pool::new(options.threads).watched(options.progress).sharing(share.as_ref());
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
+    let mut load = Load::of(&opened);
+    if let Start::Check { held_bytes } = &start {
+        load.other_bytes = *held_bytes;
+    }
+    let plan = Plan::new(&load, &opened.geometry, options)?;
+    if let Some(told) = options.on_plan {
+        told(&plan);
+    }
+    let share = options.cores.map(|cores| CoreShare::new(cores, plan.way.threads, LOOK_EVERY));
+    let pool = Pool::new(plan.way.threads).watched(options.progress).sharing(share.as_ref());
+    let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };
+    // What is written down goes on as it began: by sums or not.
+    let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
     let header = options
         .checkpoint
-        .map(|keeper| (keeper, Header::of(&opened, device.size_bytes(), &journal, options)));
+        .map(|keeper| (keeper, Header::of(&opened, device.size_bytes(), &journal, &settled)));
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     let mut session = match header {
         Some((keeper, header)) => {
@@ -250,6 +253,7 @@ fn passes<'d>(
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
+    volume.links = plan.way.links;
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
     volume.check_encoding = options.check_encoding;
@@ -260,14 +264,14 @@ fn passes<'d>(
     }
     check_layout(&mut volume, &mut found, &mut clock);
 
-    if options.accounting.sums_up(&volume.geometry) {
+    if plan.way.sums {
         volume.tables = Some(Tables::new(&volume.geometry, key));
         volume.scope = of_reserved(&volume);
         volume.claim_scope = volume.scope.clone();
     }
     clock.resume(&volume, session.as_ref());
-    let scan = scan(&mut volume, &pool, found, start, session.as_mut(), &mut clock)?;
-    Ok(scan.into_examination(volume, journal, clock))
+    let scan = scan(&mut volume, &pool, found, start, session.as_mut(), &mut clock, &budget)?;
+    Ok(scan.into_examination(volume, journal, clock, plan))
 }
 
 /// The groups that hold reserved inodes, which are no plain case.
@@ -302,6 +306,7 @@ impl Scan {
         volume: Volume<'a>,
         journal: JournalState,
         clock: Clock<'_>,
+        plan: Plan,
     ) -> Examination<'a> {
         let report = Report {
             found: self.found,
@@ -315,6 +320,7 @@ impl Scan {
             phases: clock.phases,
             pipeline: clock.pipeline,
             rescanned_groups: self.rescanned_groups,
+            plan: Some(plan),
         };
         Examination {
             report,
@@ -345,15 +351,12 @@ fn scan(
     start: Start,
     mut session: Option<&mut Session<'_>>,
     clock: &mut Clock<'_>,
+    budget: &Budget,
 ) -> Result<Scan, CheckError> {
-    let keeps = matches!(start, Start::Repair(_));
-    let scanned = scan_inodes(volume, pool, start, session.as_deref_mut(), clock)?;
-    let (mut inodes, early, rescanned_parts) = scanned;
-    let kept = if keeps { Kept::of(volume, &inodes) } else { None };
-    checks::xattrs::check_blocks(volume, &mut inodes, pool);
+    let (mut inodes, early, rescanned_parts, kept) =
+        scan_inodes(volume, pool, start, session.as_deref_mut(), clock)?;
     found.merge(std::mem::take(&mut inodes.found));
-    // Room for reading is not kept: other passes have their own.
-    inodes.buffers = inode_pass::Buffers::default();
+    budget.after_inodes(&inodes)?;
     checks::inodes::check_totals(volume, &inodes.totals, &mut found);
     let mut facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
     inodes.dirs.sort();
@@ -363,7 +366,7 @@ fn scan(
     let mut claims = std::mem::take(&mut inodes.claims);
     let mut sums = std::mem::take(&mut inodes.sums);
     sums.clusters.merge(claims.take_sums());
-    claims.merge_copy(&volume.metadata);
+    claims.claim_metadata(volume);
     let attribute_uses = &inodes.attributes.block_uses;
     let mut shared = checks::shared_blocks::check(volume, &facts, &claims, attribute_uses, pool);
     clock.end("shared blocks");
@@ -385,7 +388,8 @@ fn scan(
         bitmaps: &mut bitmaps,
         shared: &mut shared,
     };
-    let rescanned_groups = refine::prove(volume, sums, known, refined, &pool.watched(None));
+    let rescanned_groups =
+        refine::prove(volume, sums, known, refined, budget, &pool.watched(None))?;
     found.merge(shared);
     let clusters_used = bitmaps.settle(volume, &mut found);
     clock.end("bitmaps");
@@ -424,7 +428,8 @@ fn scan(
 }
 
 /// Scans all inodes, or those whose edits an earlier examination has not seen; the number of parts of
-/// tables is told in that case. Directories are judged along with them where passes overlap.
+/// tables is told in that case. Directories are judged along with them where passes overlap. A repair
+/// keeps something for its next examination.
 ///
 /// # Errors
 /// As [`scan`].
@@ -434,20 +439,28 @@ fn scan_inodes(
     start: Start,
     session: Option<&mut Session<'_>>,
     clock: &mut Clock<'_>,
-) -> Result<(InodeEvidence, EarlyDirs, Option<u32>), CheckError> {
+) -> Result<(InodeEvidence, EarlyDirs, Option<u32>, Option<Kept>), CheckError> {
+    let keeps = matches!(start, Start::Repair(_));
     let carried_over = match start {
         Start::Repair(Some(since)) => since.carry_over(volume),
-        Start::Repair(None) | Start::Check => None,
+        Start::Repair(None) | Start::Check { .. } => None,
     };
-    match carried_over.and_then(|carried_over| carried_over.complete(volume, pool)) {
-        Some((inodes, parts)) => Ok((inodes, EarlyDirs::default(), Some(parts))),
-        None if overlap::wanted(volume, clock.options) => {
+    let completed = carried_over.and_then(|carried_over| carried_over.complete(volume, pool));
+    let (mut inodes, early, parts) = match completed {
+        Some((inodes, parts)) => (inodes, EarlyDirs::default(), Some(parts)),
+        // What overlapping passes keep besides is in no estimate.
+        None if clock.options.memory_bytes.is_none() && overlap::wanted(volume, clock.options) => {
             let overlapped = overlap::run(volume, clock.options, pool.cores());
             clock.overlapped(overlapped.counts, overlapped.early.counts);
-            Ok((overlapped.inodes, overlapped.early, None))
+            (overlapped.inodes, overlapped.early, None)
         }
-        None => Ok((inode_pass::run(volume, pool, session)?, EarlyDirs::default(), None)),
-    }
+        None => (inode_pass::run(volume, pool, session)?, EarlyDirs::default(), None),
+    };
+    let kept = if keeps { Kept::of(volume, &inodes) } else { None };
+    checks::xattrs::check_blocks(volume, &mut inodes, pool);
+    // Room for reading is not kept: other passes have their own.
+    inodes.buffers = inode_pass::Buffers::default();
+    Ok((inodes, early, parts, kept))
 }
 
 /// What the superblock, the descriptors and their copies say, before any inode is read.

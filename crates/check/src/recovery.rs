@@ -1,6 +1,6 @@
 //! What recovery would do before the first pass: the journal, replayed into memory.
 
-use floe_blockdev::{Overlay, ReadBlocks};
+use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, InodeNr};
 
@@ -12,6 +12,9 @@ use crate::options::{CheckOptions, JournalUse};
 use crate::problem::{Findings, Problem, Sink};
 use crate::report::JournalState;
 use crate::work;
+
+/// Of how many bytes of a budget of memory the replayed journal may keep one.
+const REPLAY_SHARE: u64 = 8;
 
 /// The device as it will be after recovery.
 pub struct Recovery<'d> {
@@ -57,7 +60,15 @@ pub fn recover<'d>(
         work::plan_journal(progress, journal.blocks);
     }
     let phase = options.progress.and_then(|progress| progress.named("journal"));
-    let replay = journal::replay_watched(device, geometry, &journal, external, phase);
+    let overlay = match options.memory_bytes {
+        // What is replayed gets an eighth of a budget; the rest goes to a temporary file.
+        Some(budget) => {
+            let spill = SpillOptions::in_temporary_folder(budget / REPLAY_SHARE);
+            Overlay::with_spill(device, geometry.block_size, spill)
+        }
+        None => Overlay::new(device, geometry.block_size),
+    };
+    let replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
     if let Some(progress) = options.progress {
         progress.end();
     }

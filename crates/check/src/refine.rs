@@ -7,6 +7,8 @@
 //! - Names of these inodes: the directory blocks of regions that name any of them. What those blocks left
 //!   in the first look is taken back, and what they leave now is added.
 //!
+//! Where memory is short, claims are kept of some groups at a time, in as many sweeps as it takes.
+//!
 //! The outcome is what a check would have come to that kept evidence of these groups from the start.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,7 @@ use crate::checks::bitmaps::Bitmaps;
 use crate::checks::xattrs::BlockUse;
 use crate::checks::{bitmaps, dirents, entry_scan, inline_dirs, shared_blocks};
 use crate::dir_pass::{DirCx, DirEvidence, scan_runs};
+use crate::error::CheckError;
 use crate::evidence::block_set::BlockSet;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
@@ -27,6 +30,7 @@ use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::ledger::ranges_of;
 use crate::evidence::scope::Scope;
 use crate::inode_pass::{self, InodeEvidence};
+use crate::memory::Budget;
 use crate::problem::Findings;
 use crate::volume::Volume;
 
@@ -53,6 +57,24 @@ impl Suspects {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.clusters.is_empty() && self.inodes.is_empty()
+    }
+
+    /// The same, with the clusters of at most `most` groups at a time.
+    fn batches(&self, most: u32) -> Vec<Self> {
+        let clusters: Vec<GroupNr> = self.clusters.iter().copied().collect();
+        let mut batches: Vec<Self> = clusters
+            .chunks(most.max(1) as usize)
+            .map(|batch| Self {
+                clusters: batch.iter().copied().collect(),
+                inodes: BTreeSet::new(),
+            })
+            .collect();
+        let inodes = self.inodes.clone();
+        match batches.first_mut() {
+            Some(first) => first.inodes = inodes,
+            None => batches.push(Self { clusters: BTreeSet::new(), inodes }),
+        }
+        batches
     }
 
     /// How many groups there are.
@@ -96,30 +118,59 @@ impl Known<'_> {
 
 /// Looks closer at the groups that the sums do not prove: how many there are; `None` without sums. The
 /// scopes of the volume have them, too, from then on.
+///
+/// # Errors
+/// [`CheckError::OverBudget`] if what is to be kept of their inodes does not fit.
 pub fn prove(
     volume: &mut Volume<'_>,
     mut sums: PartialSums,
     known: Known<'_>,
     refined: Refined<'_>,
+    budget: &Budget,
     pool: &Pool,
-) -> Option<u32> {
-    volume.tables.as_ref()?;
+) -> Result<Option<u32>, CheckError> {
+    if volume.tables.is_none() {
+        return Ok(None);
+    }
     sums.merge(std::mem::take(&mut refined.bitmaps.sums));
     let suspects = Suspects::of(&sums, volume);
     if !suspects.is_empty() {
-        run(volume, &suspects, known, refined, pool);
+        let most = budget.groups_at_once(volume, &suspects)?;
+        run(volume, &suspects.batches(most), known, refined, pool);
     }
-    Some(suspects.count())
+    Ok(Some(suspects.count()))
 }
 
+/// Looks at one batch after the other. Of batches but the last, claims are forgotten again, except which
+/// clusters are claimed more than once.
 fn run(
+    volume: &mut Volume<'_>,
+    batches: &[Suspects],
+    known: Known<'_>,
+    refined: Refined<'_>,
+    pool: &Pool,
+) {
+    let Refined { facts, claims, dirs, bitmaps, shared } = refined;
+    for (at, batch) in batches.iter().enumerate() {
+        let parts = Refined { facts, claims, dirs, bitmaps, shared };
+        look(volume, batch, known, parts, pool);
+        if at + 1 < batches.len() {
+            claims.forget(&clusters_of(&volume.geometry, &batch.clusters));
+            volume.claim_scope = volume.claim_scope.without(batch.clusters.iter().copied());
+        }
+    }
+    let uses = &known.inodes.attributes.block_uses;
+    *shared = shared_blocks::check(volume, facts, claims, uses, pool);
+}
+
+fn look(
     volume: &mut Volume<'_>,
     suspects: &Suspects,
     known: Known<'_>,
     refined: Refined<'_>,
     pool: &Pool,
 ) {
-    let Refined { facts, claims, dirs, bitmaps, shared } = refined;
+    let Refined { facts, claims, dirs, bitmaps, .. } = refined;
     let suspected = |group| suspects.clusters.contains(&group) || suspects.inodes.contains(&group);
     let of_groups = known.dirs_of_groups;
     let before = bitmaps::check_where(volume, facts, claims, of_groups, pool, suspected);
@@ -137,7 +188,6 @@ fn run(
     }
     let now = bitmaps::check_where(volume, facts, claims, of_groups, pool, suspected);
     bitmaps.replace(before, now);
-    *shared = shared_blocks::check(volume, facts, claims, uses, pool);
 }
 
 /// Learns who claims clusters of `suspects.clusters`, and what the inodes of `suspects.inodes` are.
@@ -167,8 +217,10 @@ fn learn(
     // All but facts and claims is known from the first look.
     let again = inode_pass::run_over(volume, &parts, pool);
     facts.add(again.facts);
-    claims.merge(again.claims);
-    claims.merge(of_attributes(volume, attribute_uses));
+    let mut learned = of_attributes(volume, attribute_uses);
+    learned.merge(again.claims);
+    learned.claim_metadata(volume);
+    claims.merge(learned);
     (volume.scope, volume.claim_scope) = (scope, claim_scope);
 }
 

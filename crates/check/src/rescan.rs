@@ -331,7 +331,9 @@ impl Earlier {
                 later.claim(&volume.geometry, BlockRun::new(of.block, 1));
             }
         }
-        (self.claims.take_back(&volume.metadata) && self.claims.take_back(&later)).then_some(())
+        let mut metadata = Claims::default();
+        metadata.claim_metadata(volume);
+        (self.claims.take_back(&metadata) && self.claims.take_back(&later)).then_some(())
     }
 }
 

@@ -10,8 +10,10 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
-use crate::evidence::claims::Claims;
+use crate::evidence::bits;
+use crate::evidence::choice::LinkStructure;
 use crate::evidence::fingerprint::Tables;
+use crate::evidence::run_set::RunSet;
 use crate::evidence::scope::Scope;
 use crate::open::Opened;
 use crate::problem::{Findings, Problem};
@@ -29,7 +31,7 @@ pub struct Volume<'d> {
     /// The start of all metadata checksums.
     pub seed: Seed,
     /// Clusters of static metadata: superblocks, descriptors, bitmaps, inode tables, MMP block.
-    pub metadata: Claims,
+    pub metadata: RunSet,
     /// Inodes on the orphan list or in the orphan file that recovery will delete or truncate;
     /// sorted. Empty if recovery must not run (errors recorded) or the list is damaged.
     pub orphans: Vec<floe_format::InodeNr>,
@@ -49,6 +51,8 @@ pub struct Volume<'d> {
     pub scope: Scope,
     /// The groups of which claims of clusters are kept one by one: likewise.
     pub claim_scope: Scope,
+    /// What counts links.
+    pub links: LinkStructure,
     /// The random numbers of the sums, where there are sums.
     pub tables: Option<Arc<Tables>>,
 }
@@ -67,7 +71,7 @@ impl<'d> Volume<'d> {
             superblock,
             geometry,
             groups,
-            metadata: layout.claims,
+            metadata: layout.clusters,
             orphans: Vec::new(),
             now_seconds,
             used_backup,
@@ -77,6 +81,7 @@ impl<'d> Volume<'d> {
             check_encoding: false,
             scope: Scope::default(),
             claim_scope: Scope::default(),
+            links: LinkStructure::default(),
             tables: None,
         };
         (volume, found)
@@ -125,7 +130,8 @@ impl<'d> Volume<'d> {
         let geometry = &self.geometry;
         let desc = self.group(group);
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
-        let mut words = vec![0u64; geometry.clusters_of(group).div_ceil(64) as usize];
+        let clusters = u64::from(geometry.clusters_of(group));
+        let mut words = vec![0u64; clusters.div_ceil(64) as usize];
         let start = geometry.group_start(group);
         let base_blocks = geometry.reserved_gdt_run(group).end().0.saturating_sub(start.0);
         let one = |block: BlockNr| BlockRun::new(block, 1);
@@ -139,17 +145,22 @@ impl<'d> Volume<'d> {
             if run.len_blocks == 0 || !geometry.contains(run.start) {
                 continue;
             }
+            let from = geometry.cluster_of(run.start).max(first);
             let last = geometry.cluster_of(BlockNr(run.end().0.saturating_sub(1)));
-            for cluster in geometry.cluster_of(run.start).max(first)..=last {
-                let bit = cluster - first;
-                // At most the clusters of a group.
-                let Some(word) = words.get_mut((bit / 64) as usize) else { break };
-                if self.metadata.used().contains(cluster) {
-                    *word |= 1 << (bit % 64);
-                }
-            }
+            // What lies behind the group is not its own.
+            let end = last.saturating_add(1).min(first + clusters);
+            self.mark_metadata(first, from, end.saturating_sub(from), &mut words);
         }
         words
+    }
+
+    /// Sets the bits of clusters `from..from + len` that are metadata; `words` begin with cluster
+    /// `first`, which is not behind `from`.
+    pub fn mark_metadata(&self, first: u64, from: u64, len: u64, words: &mut [u64]) {
+        for (start, len) in self.metadata.runs_in(from, len) {
+            // As large as `words` at most, or not set.
+            bits::set(words, (start - first) as usize, (start - first + len) as usize);
+        }
     }
 
     /// Whether a group's inode bitmap was never written; see [`Volume::block_bitmap_computed`].
@@ -186,8 +197,7 @@ impl<'d> Volume<'d> {
     /// Whether a block belongs to static metadata (or shares a cluster with it).
     #[inline]
     pub fn is_metadata(&self, block: BlockNr) -> bool {
-        self.geometry.contains(block)
-            && self.metadata.used().contains(self.geometry.cluster_of(block))
+        self.geometry.contains(block) && self.metadata.contains(self.geometry.cluster_of(block))
     }
 
     /// Whether what is found out of an inode is kept: not where sums prove it.
@@ -202,19 +212,23 @@ impl<'d> Volume<'d> {
         self.orphans.binary_search(&inode).is_ok()
     }
 
-    /// Inodes of a group's table that may be in use: none if the table was never initialised, and
-    /// without the never-used tail, where descriptors have checksums that say so.
+    /// Inodes of a group's table that may be in use; see [`used_inodes_bound`].
     pub fn used_inodes_bound(&self, group: GroupNr) -> u32 {
-        let per_group = self.geometry.inodes_per_group;
-        if !self.features().group_desc_csum() {
-            return per_group;
-        }
-        let desc = self.group(group);
-        if desc.inode_uninit() {
-            return 0;
-        }
-        per_group.checked_sub(desc.itable_unused).unwrap_or(per_group)
+        used_inodes_bound(&self.geometry, &self.group(group))
     }
+}
+
+/// Inodes of a group's table that may be in use: none if the table was never initialised, and without
+/// the never-used tail, where descriptors have checksums that say so.
+pub fn used_inodes_bound(geometry: &Geometry, desc: &GroupDesc) -> u32 {
+    let per_group = geometry.inodes_per_group;
+    if !geometry.features.group_desc_csum() {
+        return per_group;
+    }
+    if desc.inode_uninit() {
+        return 0;
+    }
+    per_group.checked_sub(desc.itable_unused).unwrap_or(per_group)
 }
 
 fn of_bad_descriptor(problem: &Problem) -> Option<GroupNr> {

@@ -1,4 +1,4 @@
-//! Exact and fingerprint accounting give the same findings: on sound images, on the image of every
+//! Exact and fingerprint accounting give the same findings, the latter in any number of sweeps: on sound images, on the image of every
 //! problem, and on images with random damage; for any number of threads and any key.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
@@ -45,11 +45,17 @@ fn agree(
     let accounting = Accounting::Fingerprint;
     let (threads, key) = (1 + seed as usize % 3, [seed as u8; 16]);
     let summed = CheckOptions { accounting, threads, key, journal, ..Default::default() };
+    // In one sweep, and with the claims of a group or two at a time.
+    let groups_per_sweep = Some(1 + seed as u32 % 2);
+    let swept = CheckOptions { groups_per_sweep, ..summed };
     let exact = describe(run(image, unreadable, size, &exact));
     let summed = run(image, unreadable, size, &summed);
     let rescanned = summed.as_ref().ok().and_then(|report| report.rescanned_groups);
     let summed = describe(summed);
-    assert!(exact == summed, "{}:\nexact: {exact}\nsums: {summed}", what());
+    let swept = describe(run(image, unreadable, size, &swept));
+    let what = what();
+    assert!(exact == summed, "{what}:\nexact: {exact}\nsums: {summed}");
+    assert!(exact == swept, "{what}:\nexact: {exact}\nsums, in sweeps: {swept}");
     rescanned
 }
 

@@ -7,8 +7,11 @@ use std::time::Instant;
 use anyhow::Context;
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, ReadCounts};
 use floe_check::checkpoint::Keeper;
+use floe_check::evidence::choice::LinkStructure;
+use floe_check::memory::{Plan, Way};
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
+use floe_check::report::human::size;
 use floe_check::report::{Cost, Report, Verdict, html, human, inodes_of, json};
 use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
@@ -36,6 +39,9 @@ pub(crate) struct Run<'a> {
     pub(crate) sharing: &'a Sharing,
     pub(crate) journal: JournalUse,
     pub(crate) accounting: Accounting,
+    pub(crate) links: Option<LinkStructure>,
+    /// Most memory that may be taken.
+    pub(crate) memory_bytes: Option<u64>,
     pub(crate) external_journal: Option<&'a Path>,
     pub(crate) json: bool,
     pub(crate) verbose: bool,
@@ -74,6 +80,9 @@ impl Run<'_> {
             schedule: self.sharing.policy,
             accounting: if key.is_some() { self.accounting } else { Accounting::Exact },
             key: key.unwrap_or_default(),
+            links: self.links,
+            memory_bytes: self.memory_bytes,
+            on_plan: self.memory_bytes.map(|_| &tell_plan as _),
             ..CheckOptions::default()
         }
     }
@@ -116,7 +125,7 @@ impl Run<'_> {
         if let Some(snapshot) = self.snapshot {
             snapshot.verify()?;
         }
-        let cost = self.cost(started, reads());
+        let cost = self.cost(started, reads(), &report);
         if let Some(monitor) = self.monitor {
             monitor.saw(&report, &cost, self.snapshot.map(|snapshot| &snapshot.about));
         }
@@ -167,10 +176,10 @@ impl Run<'_> {
         Outcome { damaged, failed: incomplete, ..Outcome::CLEAN }
     }
 
-    fn cost(&self, started: Instant, counts: ReadCounts) -> Cost {
+    fn cost(&self, started: Instant, counts: ReadCounts, report: &Report) -> Cost {
         Cost {
             elapsed: started.elapsed(),
-            threads: self.threads,
+            threads: report.plan.map_or(self.threads, |plan| plan.way.threads),
             reads: counts.reads,
             bytes_read: counts.bytes,
             peak_memory_bytes: usage::peak_memory_bytes(),
@@ -224,6 +233,7 @@ impl Run<'_> {
             CheckError::Stopped => (Outcome { cancelled: true, ..Outcome::CLEAN }, Vec::new()),
             CheckError::UnknownFeatures { .. }
             | CheckError::Checkpoint(_)
+            | CheckError::OverBudget { .. }
             | CheckError::Read { .. } => (Outcome::FAILED, Vec::new()),
         };
         if self.json {
@@ -233,4 +243,18 @@ impl Run<'_> {
         eprintln!("floe: {text}");
         Ok(outcome)
     }
+}
+
+/// Says what a check will take, before it begins.
+fn tell_plan(plan: &Plan) {
+    let Way { threads, sums, links } = plan.way;
+    let budget = plan.budget_bytes.map(|bytes| format!(" of {}", size(bytes))).unwrap_or_default();
+    let s = if threads == 1 { "" } else { "s" };
+    let proof = if sums { "proved by sums" } else { "all evidence kept" };
+    eprintln!(
+        "floe: about {}{budget} of memory will be taken: {threads} thread{s}, {proof}, links counted \
+         in {}",
+        size(plan.estimate.total()),
+        links.name(),
+    );
 }

@@ -14,11 +14,13 @@
 //! - **Time** on a device = bytes / throughput + reads * latency, or the time of the processors
 //!   (inodes in use / [`INODES_PER_CORE_SECOND`] / threads), whichever is longer: both go on at the
 //!   same time.
-//! - **Memory** = [`BASE_BYTES`] + 1 bit a cluster + 3 bytes for every inode in the used part of a
-//!   table + 32 bytes a directory + [`BUFFER_BYTES`] a thread.
+//! - **Memory**: the formula that a check itself goes by, `floe_check::memory` (docs/memory.md).
 
+use floe_check::memory::{Load, Plan};
 use floe_check::reader::{Reader, ReaderError};
-use floe_format::GroupNr;
+use floe_check::volume::used_inodes_bound;
+use floe_check::{CheckError, CheckOptions};
+use floe_format::{Geometry, GroupNr};
 
 /// Directory blocks assumed for a directory: most have one, a few have very many.
 const DIR_BLOCKS_PER_DIR: f64 = 1.3;
@@ -28,10 +30,6 @@ const INODES_PER_EXTRA_BLOCK: u64 = 50;
 const BYTES_PER_READ: u64 = 1 << 20;
 /// Inodes that one core checks in a second, with their names.
 const INODES_PER_CORE_SECOND: f64 = 1_000_000.0;
-/// Memory that any check takes.
-const BASE_BYTES: u64 = 6 << 20;
-/// Buffers of a thread.
-const BUFFER_BYTES: u64 = 2 << 20;
 
 /// A kind of device: name, bytes a second, seconds a scattered read.
 type Device = (&'static str, f64, f64);
@@ -56,8 +54,8 @@ pub(crate) struct Estimate {
     pub(crate) bytes: u64,
     /// Reads.
     pub(crate) reads: u64,
-    /// Peak memory with one thread.
-    pub(crate) memory_bytes: u64,
+    /// What memory depends on.
+    pub(crate) load: Load,
 }
 
 impl Estimate {
@@ -68,9 +66,16 @@ impl Estimate {
         device.max(cores)
     }
 
-    /// Peak memory with so many threads.
-    pub(crate) fn memory_bytes(&self, threads: usize) -> u64 {
-        self.memory_bytes.saturating_add(BUFFER_BYTES.saturating_mul(threads as u64 - 1))
+    /// Peak memory with so many threads, and the least with which a check can be made.
+    pub(crate) fn memory_bytes(&self, geometry: &Geometry, threads: usize) -> (u64, u64) {
+        let usual = CheckOptions { threads, ..CheckOptions::default() };
+        let tight = CheckOptions { memory_bytes: Some(0), ..usual };
+        let total = |options: &CheckOptions<'_>| match Plan::new(&self.load, geometry, options) {
+            Ok(plan) => plan.estimate.total(),
+            Err(CheckError::OverBudget { need_bytes, .. }) => need_bytes,
+            Err(_) => 0,
+        };
+        (total(&usual), total(&tight))
     }
 }
 
@@ -82,18 +87,14 @@ pub(crate) fn estimate(reader: &Reader<'_>) -> Result<Estimate, ReaderError> {
     let geometry = &reader.geometry;
     let block_size = u64::from(geometry.block_size);
     let has_csum = geometry.features.group_desc_csum();
-    let mut sum = Estimate::default();
-    let (mut bitmap_blocks, mut table_inodes) = (0u64, 0u64);
+    let load = Load::new(geometry, reader.superblock.log_groups_per_flex);
+    let mut sum = Estimate { load, ..Estimate::default() };
+    let mut bitmap_blocks = 0u64;
     for group in 0..geometry.group_count {
         let (_, desc) = reader.group(GroupNr(group))?;
-        let unused = match (has_csum, desc.inode_uninit()) {
-            (false, _) => 0,
-            (true, true) => geometry.inodes_per_group,
-            (true, false) => desc.itable_unused,
-        };
-        let scanned = u64::from(geometry.inodes_per_group.saturating_sub(unused));
-        table_inodes += scanned;
-        let bytes = scanned * u64::from(geometry.inode_size);
+        let slots = used_inodes_bound(geometry, &desc);
+        sum.load.add(geometry, &desc, slots);
+        let bytes = u64::from(slots) * u64::from(geometry.inode_size);
         sum.table_bytes += bytes.div_ceil(block_size) * block_size;
         bitmap_blocks += u64::from(!(has_csum && desc.block_uninit()));
         bitmap_blocks += u64::from(!(has_csum && desc.inode_uninit()));
@@ -107,11 +108,6 @@ pub(crate) fn estimate(reader: &Reader<'_>) -> Result<Estimate, ReaderError> {
     let scattered = directory_blocks + extra_blocks;
     sum.bytes = fixed + sum.table_bytes + scattered * block_size;
     sum.reads = (fixed + sum.table_bytes).div_ceil(BYTES_PER_READ) + scattered.div_ceil(2);
-    sum.memory_bytes = BASE_BYTES
-        + BUFFER_BYTES
-        + geometry.clusters_count() / 8
-        + table_inodes * 3
-        + sum.directories * 32;
     Ok(sum)
 }
 
@@ -125,13 +121,10 @@ mod tests {
             inodes_used: 10_000_000,
             bytes: 3_000_000_000,
             reads: 0,
-            memory_bytes: 10,
             ..Estimate::default()
         };
         assert!((sum.seconds(DEVICES[2], 1) - 10.0).abs() < 1e-6);
         assert!((sum.seconds(DEVICES[2], 4) - 2.5).abs() < 1e-6);
         assert!((sum.seconds(DEVICES[2], 100) - 1.0).abs() < 1e-6);
-        assert_eq!(sum.memory_bytes(1), 10);
-        assert_eq!(sum.memory_bytes(3), 10 + 2 * BUFFER_BYTES);
     }
 }

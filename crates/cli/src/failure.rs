@@ -38,6 +38,9 @@ pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) 
         }
         CheckError::Stopped => format!("{name}: stopped"),
         CheckError::Checkpoint(refusal) => format!("{name}: not checked, for {refusal}"),
+        CheckError::OverBudget { phase, need_bytes, budget_bytes } => {
+            over_budget(name, phase, *need_bytes, *budget_bytes)
+        }
         CheckError::Read { what, source } => {
             let text = format!("{name}: cannot read {what}: {source}");
             let is_cut = source.kind() == std::io::ErrorKind::UnexpectedEof;
@@ -67,6 +70,24 @@ pub(crate) fn of_checkpoint(error: &CheckError, file: &Path) -> String {
         CheckError::Checkpoint(Refusal::File { .. }) => format!("\n  This is about {file}."),
         _ => String::new(),
     }
+}
+
+/// Memory is short; `phase` would have come next.
+fn over_budget(name: &str, phase: &str, need_bytes: u64, budget_bytes: u64) -> String {
+    let (need, budget) = (human::size(need_bytes), human::size(budget_bytes));
+    // What will do, in whole units.
+    let enough = need_bytes.div_ceil(1 << 20);
+    if phase == "start" {
+        return format!(
+            "{name}: the leanest way to check this file system takes about {need} of memory, and \
+             {budget} are allowed.\n  Nothing was checked. Try: --memory {enough}M"
+        );
+    }
+    format!(
+        "{name}: {phase} would take about {need} of memory, and {budget} are allowed: there is more \
+         than the descriptors told.\n  The check was ended, and nothing is known of the file system. \
+         Try: --memory {enough}M"
+    )
 }
 
 /// An error of the reader, likewise.

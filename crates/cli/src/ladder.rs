@@ -140,10 +140,11 @@ fn loss(toll: &Toll) -> String {
     }
 }
 
-/// A number of bytes, perhaps with K, M, G or T behind it.
+/// A number of bytes, perhaps with K, M, G or T behind it (also as KiB, MiB, and in small letters).
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
-    let unit: u64 = match &text[digits.len()..] {
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let unit: u64 = match unit.strip_suffix("IB").unwrap_or(&unit) {
         "" => 1,
         "K" => 1 << 10,
         "M" => 1 << 20,
@@ -161,6 +162,7 @@ mod tests {
     fn bytes_have_units() {
         assert_eq!(super::bytes("12"), Ok(12));
         assert_eq!(super::bytes("64K"), Ok(65536));
+        assert_eq!(super::bytes("64MiB"), super::bytes("64m"));
         assert!(super::bytes("1X").is_err() && super::bytes("K").is_err());
         assert!(super::bytes("99999999999T").is_err());
     }

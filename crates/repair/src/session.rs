@@ -411,6 +411,7 @@ impl<'s> Session<'s> {
             phases: Vec::new(),
             pipeline: None,
             rescanned_groups: None,
+            plan: None,
         };
         Outcome {
             before: report.clone(),

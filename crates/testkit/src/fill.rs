@@ -79,11 +79,19 @@ const fn image_size(inodes: u32) -> u64 {
 /// # Errors
 /// mke2fs is missing, the shape does not fit, or there is no space.
 pub fn fill(path: &Path, shape: Shape) -> Result<Image> {
+    // Twice the inodes, as the papers' images had: tables are half empty.
+    fill_of(path, shape, u64::from(shape.inodes()?) * 2)
+}
+
+/// As [`fill`], in a file system with room for about so many inodes.
+///
+/// # Errors
+/// As [`fill`].
+pub fn fill_of(path: &Path, shape: Shape, inodes: u64) -> Result<Image> {
     let file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
     file.set_len(shape.size_bytes)?;
     drop(file);
-    // Twice the inodes, as the papers' images had: tables are half empty.
-    let inodes = (u64::from(shape.inodes()?) * 2).to_string();
+    let inodes = inodes.to_string();
     let lazy = "lazy_itable_init=1,lazy_journal_init=1";
     build::mke2fs(path, &["-t", "ext4", "-b", "4096", "-I", "256", "-N", &inodes, "-E", lazy])?;
     let image = Image::open(path)?;
@@ -93,6 +101,21 @@ pub fn fill(path: &Path, shape: Shape) -> Result<Image> {
     filler.write_tree(shape)?;
     filler.settle()?;
     Ok(image)
+}
+
+/// Makes the image file `path` of an empty file system without a journal, however large: few blocks of it
+/// are written, and the rest are holes.
+///
+/// # Errors
+/// mke2fs is missing, or the folder's file system has no files of that size.
+pub fn empty(path: &Path, size_bytes: u64) -> Result<Image> {
+    let file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
+    file.set_len(size_bytes)?;
+    drop(file);
+    let features = "^has_journal,^resize_inode,sparse_super2";
+    let extended = "lazy_itable_init=1,num_backup_sb=1";
+    build::mke2fs(path, &["-t", "ext4", "-b", "4096", "-O", features, "-E", extended])?;
+    Image::open(path)
 }
 
 /// Lets the first extent of file `other` begin where that of file `one` does, as a stray pointer would:

@@ -50,14 +50,14 @@ pub fn check(
     check_where(volume, facts, claims, dirs, pool, |_| true)
 }
 
-/// As [`check`]; only those units of work one of whose groups is `wanted`.
+/// As [`check`]; only of the groups `wanted`.
 pub fn check_where(
     volume: &Volume<'_>,
     facts: &InodeFacts,
     claims: &Claims,
     dirs: &[u32],
     pool: &Pool,
-    wanted: impl Fn(GroupNr) -> bool,
+    wanted: impl Fn(GroupNr) -> bool + Sync,
 ) -> Bitmaps {
     let count = volume.geometry.group_count;
     let units: Vec<Range<u32>> = (0..count)
@@ -67,7 +67,7 @@ pub fn check_where(
         .collect();
     let all = pool.run(&units, |work: &mut Work, unit| {
         let cx = Cx { volume, facts, used: claims.used(), dirs };
-        for group in unit.clone().map(GroupNr) {
+        for group in unit.clone().map(GroupNr).filter(|group| wanted(*group)) {
             cx.check_blocks(group, work);
             cx.check_inodes(group, work);
         }
@@ -241,12 +241,12 @@ impl Cx<'_> {
         else {
             return;
         };
-        let metadata = self.volume.metadata.used();
-        let claimed = (0..).map(|word: u32| metadata.word(first + u64::from(word * WORD_BITS)));
+        let metadata = self.volume.metadata.runs_in(first, u64::from(clusters));
+        let claimed = metadata.flat_map(|(start, len)| tables.pieces(start, len));
+        let claimed = claimed.map(|(_, piece)| tables.of_clusters(&piece));
         let marked = (0..).map(|word| disk_word(bytes, word));
-        let (claimed, marked) =
-            (tables.cluster_bits(claimed, clusters), tables.cluster_bits(marked, clusters));
-        sums.clusters.add(group.0, claimed.wrapping_sub(marked));
+        let marked = tables.cluster_bits(marked, clusters);
+        sums.clusters.add(group.0, claimed.fold(marked.wrapping_neg(), u128::wrapping_add));
     }
 
     /// Subtracts what an inode bitmap marks from what is in use.
@@ -263,71 +263,85 @@ impl Cx<'_> {
         let desc = self.volume.group(group);
         let clusters = geometry.clusters_of(group);
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
-        let uninit = self.volume.block_bitmap_computed(group);
+        if self.volume.block_bitmap_computed(group) {
+            let used = self.check_computed_blocks(group, first, clusters, work);
+            self.judge_free_clusters(group, clusters - used, work);
+            return;
+        }
         let kept = self.volume.claim_scope.contains(group);
-        // Where claims are not kept the sums prove that the bitmap marks them; and of a bitmap that
-        // was never written, that there are none beside metadata.
-        let in_use = if kept { self.used } else { self.volume.metadata.used() };
-        let expected = |word: u32| in_use.word(first + u64::from(word * WORD_BITS));
-        let used = if uninit && in_use.is_clear_in(first, u64::from(clusters)) {
-            0
-        } else if uninit {
-            // The map of a group that was never written counts as computed: its metadata alone.
-            let computed = self.volume.computed_block_bitmap(group);
-            let disk = |word: u32| computed.get(word as usize).copied().unwrap_or(0);
-            let (differences, used) = compare(clusters, disk, expected);
-            if !kept && !differences.is_empty() {
+        let expected = |word: u32| self.used.word(first + u64::from(word * WORD_BITS));
+        let block = desc.block_bitmap;
+        let bytes = work.blocks.read(self.volume, group, |desc| desc.block_bitmap);
+        let Some(bytes) = bytes else {
+            // A place outside the file system was reported with the descriptor.
+            if geometry.contains(block) {
+                let kind = "block";
+                work.found.push(Problem::UnreadableBitmap { group, block, kind });
+            }
+            if !kept {
                 work.sums.doubtful.insert(group.0);
             }
-            if let Some(range) = differences.missing.first() {
-                let block = self.block_at(first, range.start);
-                work.found.push(Problem::BlockUsedInUninitGroup { group, block });
-            }
-            self.report_blocks(group, first, &differences, &mut work.found);
-            used
-        } else {
-            let block = desc.block_bitmap;
-            let bytes = work.blocks.read(self.volume, group, |desc| desc.block_bitmap);
-            let Some(bytes) = bytes else {
-                // A place outside the file system was reported with the descriptor.
-                if geometry.contains(block) {
-                    let kind = "block";
-                    work.found.push(Problem::UnreadableBitmap { group, block, kind });
-                }
-                if !kept {
-                    work.sums.doubtful.insert(group.0);
-                }
-                self.count_free_clusters(group, first, clusters, work);
-                return;
-            };
-            let disk = |word: u32| disk_word(bytes, word);
-            let (differences, used) = if kept {
-                compare(clusters, disk, expected)
-            } else {
-                self.sum_blocks(group, first, bytes, &mut work.sums);
-                compare(clusters, disk, disk)
-            };
-            self.report_blocks(group, first, &differences, &mut work.found);
-            if bitmap::first_clear_padding(bytes, clusters).is_some() {
-                work.found.push(Problem::BlockBitmapPaddingClear { group });
-            }
-            if differences.is_empty() && geometry.features.metadata_csum() {
-                let expected =
-                    bitmap::checksum(self.volume.seed, bytes, geometry.clusters_per_group);
-                let stored = desc.block_bitmap_csum;
-                if !bitmap::checksum_fits(stored, expected, geometry.desc_size) {
-                    let expected = bitmap::checksum_cut(expected, geometry.desc_size);
-                    work.found.push(Problem::BlockBitmapChecksumBad {
-                        group,
-                        block,
-                        stored,
-                        expected,
-                    });
-                }
-            }
-            used
+            self.count_free_clusters(group, first, clusters, work);
+            return;
         };
+        let disk = |word: u32| disk_word(bytes, word);
+        let (differences, used) = if kept {
+            compare(clusters, disk, expected)
+        } else {
+            self.sum_blocks(group, first, bytes, &mut work.sums);
+            compare(clusters, disk, disk)
+        };
+        self.report_blocks(group, first, &differences, &mut work.found);
+        if bitmap::first_clear_padding(bytes, clusters).is_some() {
+            work.found.push(Problem::BlockBitmapPaddingClear { group });
+        }
+        if differences.is_empty() && geometry.features.metadata_csum() {
+            let expected = bitmap::checksum(self.volume.seed, bytes, geometry.clusters_per_group);
+            let stored = desc.block_bitmap_csum;
+            if !bitmap::checksum_fits(stored, expected, geometry.desc_size) {
+                let expected = bitmap::checksum_cut(expected, geometry.desc_size);
+                work.found.push(Problem::BlockBitmapChecksumBad { group, block, stored, expected });
+            }
+        }
         self.judge_free_clusters(group, clusters - used, work);
+    }
+
+    /// Judges a group whose block bitmap was never written, so that it counts as computed: the group's
+    /// metadata alone. Comes back with the number of clusters in use.
+    fn check_computed_blocks(
+        &self,
+        group: GroupNr,
+        first: u64,
+        clusters: u32,
+        work: &mut Work,
+    ) -> u32 {
+        let kept = self.volume.claim_scope.contains(group);
+        let nothing = match kept {
+            true => self.used.is_clear_in(first, u64::from(clusters)),
+            false => self.volume.metadata.is_clear_in(first, u64::from(clusters)),
+        };
+        if nothing {
+            return 0;
+        }
+        let computed = self.volume.computed_block_bitmap(group);
+        let disk = |word: u32| computed.get(word as usize).copied().unwrap_or(0);
+        let (differences, used) = if kept {
+            compare(clusters, disk, |word| self.used.word(first + u64::from(word * WORD_BITS)))
+        } else {
+            // Where claims are not kept the sums prove that there are none beside metadata.
+            let mut metadata = vec![0; computed.len()];
+            self.volume.mark_metadata(first, first, u64::from(clusters), &mut metadata);
+            compare(clusters, disk, |word| metadata.get(word as usize).copied().unwrap_or(0))
+        };
+        if !kept && !differences.is_empty() {
+            work.sums.doubtful.insert(group.0);
+        }
+        if let Some(range) = differences.missing.first() {
+            let block = self.block_at(first, range.start);
+            work.found.push(Problem::BlockUsedInUninitGroup { group, block });
+        }
+        self.report_blocks(group, first, &differences, &mut work.found);
+        used
     }
 
     fn count_free_clusters(&self, group: GroupNr, first: u64, clusters: u32, work: &mut Work) {

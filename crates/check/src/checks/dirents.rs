@@ -423,7 +423,7 @@ fn count(
     {
         evidence.named.push((child, block.rank));
     } else if cx.volume.keeps(entry.inode) {
-        evidence.links.add(entry.inode);
+        evidence.links_in(cx).add(entry.inode);
     }
     if let Some(file_type) = FileType::of_entry(entry.file_type) {
         evidence.note_link(cx, entry.inode, file_type);

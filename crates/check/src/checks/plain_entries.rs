@@ -114,7 +114,9 @@ impl Plain {
     #[inline]
     pub fn note(self, cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) {
         evidence.entries += self.entries;
-        evidence.links.add_all(&evidence.room.targets);
+        let targets = std::mem::take(&mut evidence.room.targets);
+        evidence.links_in(cx).add_all(&targets);
+        evidence.room.targets = targets;
         if let Some(tables) = &cx.volume.tables {
             let mut adder = LinkAdder::new(tables);
             for &(inode, file_type) in &evidence.room.links {

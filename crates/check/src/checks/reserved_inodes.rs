@@ -132,7 +132,7 @@ pub fn check_bad_blocks(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) {
     block_map::walk(&mut Mapper::new(*cx, None, DirFlags::default(), &mut own));
     for (start, len) in own.claims.take_recorded() {
         for cluster in start..start + len {
-            if !cx.volume.metadata.used().contains(cluster) {
+            if !cx.volume.metadata.contains(cluster) {
                 evidence.claims.claim_clusters(cluster, 1);
             }
         }

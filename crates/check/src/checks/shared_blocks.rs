@@ -133,7 +133,7 @@ fn report(volume: &Volume<'_>, runs: &[(InodeNr, u64, u64)], found: &mut Finding
             blocks += len_blocks;
             for cluster in start..start + len {
                 sharers.extend(by_cluster.get(&cluster).into_iter().flatten().copied());
-                on_metadata |= volume.metadata.used().contains(cluster);
+                on_metadata |= volume.metadata.contains(cluster);
             }
         }
         sharers.remove(&inode);

@@ -205,17 +205,6 @@ impl BlockSet {
         }
     }
 
-    /// As [`BlockSet::absorb`]; of what both have, nothing is copied.
-    pub fn absorb_copy(&mut self, other: &Self, mut again: impl FnMut(u64, u64)) {
-        self.make_room(other.chunks.len());
-        for ((index, own), theirs) in self.chunks.iter_mut().enumerate().zip(&other.chunks) {
-            match own {
-                Chunk::Empty => *own = theirs.clone(),
-                _ => own.add(index as u64 * CHUNK_BITS, theirs, &mut again),
-            }
-        }
-    }
-
     fn make_room(&mut self, chunks: usize) {
         if self.chunks.len() < chunks {
             self.chunks.reserve_exact(chunks - self.chunks.len());
@@ -363,8 +352,6 @@ mod tests {
                 set
             };
             let (mut set, other) = (fill(&left), fill(&right));
-            let mut copied = set.clone();
-            copied.absorb_copy(&other, |_, _| ());
             set.absorb(other, |word, bits| {
                 (0..64).filter(|at| bits & (1 << at) != 0).for_each(|at| again.insert(word + at, 1, |_, _| ()));
             });
@@ -379,7 +366,6 @@ mod tests {
             prop_assert!(listed.iter().eq(twice));
             let listed: Vec<u64> = set.runs().into_iter().flat_map(|(start, len)| start..start + len).collect();
             prop_assert!(listed.iter().eq(counts.keys()));
-            prop_assert_eq!(copied.runs(), set.runs());
             for bit in [0, 1, 63, 64, 32_767, 65_535, 70_001] {
                 let expected = (0..64).fold(0, |word, at| word | u64::from(counts.contains_key(&(bit + at))) << at);
                 prop_assert_eq!(set.word(bit), expected);

@@ -23,12 +23,30 @@ pub struct InodeUse {
 }
 
 /// A structure that counts links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkStructure {
+    /// One bit an inode where each has one link, else counters:
+    /// [`LinkCounts`](super::link_counts::LinkCounts). Floe's own, which no paper has.
+    #[default]
+    Bits,
     /// A counter for each inode: [`LinkArray`](super::link_array::LinkArray).
     Array,
     /// Two maps of the inodes in use: [`TwinTree`](super::twin_tree::TwinTree).
     TwinTree,
+}
+
+impl LinkStructure {
+    /// Each of them.
+    pub const ALL: [Self; 3] = [Self::Bits, Self::Array, Self::TwinTree];
+
+    /// The name in options and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bits => "bits",
+            Self::Array => "array",
+            Self::TwinTree => "twin-tree",
+        }
+    }
 }
 
 impl InodeUse {
@@ -64,7 +82,7 @@ impl InodeUse {
         self.total.saturating_mul(ARRAY_ENTRY_BYTES)
     }
 
-    /// The structure to take: the TwinTree if it is expected to be the smaller one.
+    /// The structure that the paper would take: the TwinTree if it is expected to be the smaller one.
     pub fn leaner(&self) -> LinkStructure {
         if self.twin_tree_bytes() < self.array_bytes() {
             LinkStructure::TwinTree

@@ -9,6 +9,7 @@ use super::fingerprint::{GroupSums, Tables};
 use super::ledger::{Ledger, ranges_of};
 use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::scope::Scope;
+use crate::volume::Volume;
 
 /// Claims on clusters. The index of a cluster counts from the first data block.
 ///
@@ -114,12 +115,6 @@ impl Claims {
         }
     }
 
-    /// Marks clusters as used however often: for metadata, several blocks of which may share a
-    /// cluster.
-    pub fn mark_clusters(&mut self, start: u64, len: u64) {
-        self.used.insert(start, len, |_, _| ());
-    }
-
     /// Marks clusters as claimed more than once (a misaligned mapping, for example).
     pub fn share_clusters(&mut self, start: u64, len: u64) {
         if self.recorded.is_some() {
@@ -171,11 +166,32 @@ impl Claims {
         alone && self.used.subtract(&other.used)
     }
 
-    /// Adds claims that are still needed elsewhere.
-    pub fn merge_copy(&mut self, other: &Self) {
+    /// Forgets that some clusters are in use; which are claimed more than once stays known.
+    pub fn forget(&mut self, clusters: &BlockSet) {
+        // Not all of them are in use.
+        self.used.subtract(clusters);
+    }
+
+    /// Claims the clusters of static metadata, where claims are marked one by one: in the groups of
+    /// `volume.claim_scope` alone, if they are summed up.
+    pub fn claim_metadata(&mut self, volume: &Volume<'_>) {
+        if let Some(tables) = &volume.tables {
+            self.sum_up(tables, &volume.claim_scope);
+        }
+        let metadata = &volume.metadata;
         let shared = &mut self.shared;
-        self.used.absorb_copy(&other.used, |word, bits| note(shared, word, bits));
-        shared.absorb_copy(&other.shared, |_, _| ());
+        let mut mark = |start, len| {
+            self.used.insert(start, len, |word, bits| note(shared, word, bits));
+        };
+        let Some(Summed { tables, scope, .. }) = self.summed.as_deref() else {
+            return metadata.runs().for_each(|(start, len)| mark(start, len));
+        };
+        for (start, len) in metadata.runs() {
+            let pieces = tables.pieces(start, len);
+            for (_, piece) in pieces.filter(|(group, _)| scope.contains(GroupNr(*group))) {
+                mark(piece.cluster, piece.to - piece.from);
+            }
+        }
     }
 }
 

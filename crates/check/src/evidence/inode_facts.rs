@@ -141,10 +141,16 @@ impl FactsChunk {
     }
 }
 
+/// Chunks of a page: room is made for so many at once, where any of them is kept.
+const PAGE: usize = 64;
+
+/// Slots of chunks that follow each other.
+type Page = Box<[Option<Arc<FactsChunk>>; PAGE]>;
+
 /// The facts of all inodes: chunks of [`CHUNK_INODES`], in order; absent where none is in use.
 #[derive(Debug, Default)]
 pub struct InodeFacts {
-    chunks: Vec<Option<Arc<FactsChunk>>>,
+    pages: Vec<Option<Page>>,
     places: ChunkPlaces,
 }
 
@@ -204,9 +210,9 @@ impl InodeFacts {
     /// Puts the chunks that the workers made in their places.
     pub fn new(geometry: &Geometry, parts: FactsParts) -> Self {
         let places = ChunkPlaces::of(geometry);
-        let mut chunks = Vec::new();
-        chunks.resize_with(places.count(), || None);
-        let mut facts = Self { chunks, places };
+        let mut pages = Vec::new();
+        pages.resize_with(places.count().div_ceil(PAGE), || None);
+        let mut facts = Self { pages, places };
         facts.add(parts);
         facts
     }
@@ -214,8 +220,12 @@ impl InodeFacts {
     /// Puts chunks in their places.
     pub fn add(&mut self, parts: FactsParts) {
         for (index, chunk) in parts.0 {
-            if let Some(slot) = self.chunks.get_mut(index as usize) {
-                *slot = Some(chunk);
+            let index = index as usize;
+            if let (Some(page), true) =
+                (self.pages.get_mut(index / PAGE), index < self.places.count())
+            {
+                let page = page.get_or_insert_with(|| Box::new([const { None }; PAGE]));
+                page[index % PAGE] = Some(chunk);
             }
         }
     }
@@ -223,9 +233,18 @@ impl InodeFacts {
     /// Takes the chunks out of their places again, but for those that `drops` names by their index.
     pub fn into_parts(self, drops: impl Fn(u32) -> bool) -> FactsParts {
         // As many chunks as inode numbers at most, which fit 32 bits.
-        let chunks = (0..).zip(self.chunks);
+        let pages = self
+            .pages
+            .into_iter()
+            .map(|page| page.map_or_else(|| std::array::from_fn(|_| None), |page| *page));
+        let chunks = (0..).zip(pages.flatten());
         let kept = chunks.filter(|(index, _)| !drops(*index));
         FactsParts(kept.filter_map(|(index, chunk)| Some((index, chunk?))).collect())
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> Option<&FactsChunk> {
+        self.pages.get(index / PAGE)?.as_ref()?[index % PAGE].as_deref()
     }
 
     /// The facts of an inode; the default (not in use) outside the file system.
@@ -233,27 +252,24 @@ impl InodeFacts {
     pub fn get(&self, inode: InodeNr) -> Facts {
         self.places
             .slot(inode)
-            .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.facts.get(at))
+            .and_then(|(chunk, at)| self.at(chunk)?.facts.get(at))
             .unwrap_or_default()
     }
 
     /// `i_links_count` of an inode as it is on the disk.
     #[inline]
     pub fn links(&self, inode: InodeNr) -> u16 {
-        self.places
-            .slot(inode)
-            .and_then(|(chunk, at)| self.chunks.get(chunk)?.as_ref()?.links.get(at))
-            .unwrap_or(0)
+        self.places.slot(inode).and_then(|(chunk, at)| self.at(chunk)?.links.get(at)).unwrap_or(0)
     }
 
     /// Number of chunk slots, present or not.
     pub fn chunk_count(&self) -> usize {
-        self.chunks.len()
+        self.places.count()
     }
 
     /// The chunk at `index`, with the number of its first inode; `None` where no inode is in use.
     pub fn chunk(&self, index: usize) -> Option<(InodeNr, &FactsChunk)> {
-        let chunk = self.chunks.get(index)?.as_ref()?;
+        let chunk = self.at(index)?;
         Some((self.places.first(index), chunk))
     }
 

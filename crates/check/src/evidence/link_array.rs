@@ -23,6 +23,28 @@ impl LinkArray {
         Self { counts: vec![0; inodes as usize + 1], over: BTreeMap::new() }
     }
 
+    /// Whether each of `len` inodes from `first` on has exactly one link.
+    pub fn all_one(&self, first: InodeNr, len: usize) -> bool {
+        let from = first.0 as usize;
+        let counts = self.counts.get(from..from.saturating_add(len));
+        // A counter that went round is not seen in the array.
+        len == 0
+            || self.over.is_empty()
+                && counts.is_some_and(|counts| counts.iter().all(|&count| count == 1))
+    }
+
+    /// Calls `each` with every inode that has links, and their number.
+    pub fn for_each(&self, mut each: impl FnMut(InodeNr, u64)) {
+        for (inode, low) in (0u32..).zip(&self.counts) {
+            if *low > 0 || !self.over.is_empty() {
+                match self.get(InodeNr(inode)) {
+                    0 => {}
+                    links => each(InodeNr(inode), links),
+                }
+            }
+        }
+    }
+
     #[inline]
     fn add_links(&mut self, inode: u32, links: u16) {
         let at = inode as usize;

@@ -153,7 +153,7 @@ impl LinkCounts {
         let mut at = first.0 as usize;
         let end = at + len;
         // A counter that went round is not seen in the chunks.
-        let mut all = self.over.is_empty();
+        let mut all = len == 0 || self.over.is_empty();
         while all && at < end {
             let stop = end.min(at - at % CHUNK + CHUNK);
             let (from, to) = (at % CHUNK, at % CHUNK + (stop - at));
@@ -161,6 +161,21 @@ impl LinkCounts {
             at = stop;
         }
         all
+    }
+
+    /// Calls `each` with every inode that has links, and their number.
+    pub fn for_each(&self, mut each: impl FnMut(InodeNr, u64)) {
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let counted = !matches!(chunk, Counters::None);
+            for at in (0..CHUNK).filter(|_| counted) {
+                // Counted inode numbers fit 32 bits.
+                let inode = InodeNr((index * CHUNK + at) as u32);
+                match self.get(inode) {
+                    0 => {}
+                    links => each(inode, links),
+                }
+            }
+        }
     }
 
     /// The links counted for an inode.

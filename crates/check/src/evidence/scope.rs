@@ -31,6 +31,18 @@ impl Scope {
         Self { bits: Some(Arc::new(bits)) }
     }
 
+    /// Its groups but for some. All groups stay all.
+    pub fn without(&self, groups: impl IntoIterator<Item = GroupNr>) -> Self {
+        let Some(mine) = &self.bits else { return Self::default() };
+        let mut bits = Vec::clone(mine);
+        for group in groups {
+            if let Some(word) = bits.get_mut(group.0 as usize / 64) {
+                *word &= !(1 << (group.0 % 64));
+            }
+        }
+        Self { bits: Some(Arc::new(bits)) }
+    }
+
     /// Whether it is every group.
     #[inline]
     pub fn is_all(&self) -> bool {
@@ -61,5 +73,8 @@ mod tests {
         let inside: Vec<u32> = (0..200).filter(|&group| wider.contains(GroupNr(group))).collect();
         assert_eq!(inside, [0, 63, 64, 65, 99]);
         assert!(Scope::default().with([GroupNr(1)], 100).is_all());
+        let fewer = wider.without([0, 65, 98].map(GroupNr));
+        let inside: Vec<u32> = (0..200).filter(|&group| fewer.contains(GroupNr(group))).collect();
+        assert_eq!(inside, [63, 64, 99]);
     }
 }

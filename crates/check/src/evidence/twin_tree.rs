@@ -78,6 +78,31 @@ impl TwinTree {
         (self.single.len(), self.multiple.len())
     }
 
+    /// INCREMENT of each of some inodes: at once where they follow each other.
+    pub fn add_all(&mut self, inodes: &[InodeNr]) {
+        for run in inodes.chunk_by(|left, right| left.0.checked_add(1) == Some(right.0)) {
+            if let (Some(first), Some(last)) = (run.first(), run.last()) {
+                self.increment_run(Run { first: first.0, last: last.0 });
+            }
+        }
+    }
+
+    /// Whether each of `len` inodes from `first` on has exactly one link: they are all in one run then.
+    pub fn all_one(&self, first: InodeNr, len: usize) -> bool {
+        let more = u32::try_from(len.saturating_sub(1)).ok();
+        let last = more.and_then(|more| first.0.checked_add(more));
+        len == 0
+            || last.is_some_and(|last| self.run_of(first.0).is_some_and(|run| run.last >= last))
+    }
+
+    /// Calls `each` with every inode that has links, and their number.
+    pub fn for_each(&self, mut each: impl FnMut(InodeNr, u64)) {
+        for (&first, &more) in &self.single {
+            (first..=first + more).for_each(|inode| each(InodeNr(inode), 1));
+        }
+        self.multiple.iter().for_each(|(&inode, &links)| each(InodeNr(inode), u64::from(links)));
+    }
+
     /// The run of inodes with one link that an inode is in.
     fn run_of(&self, inode: u32) -> Option<Run> {
         let (&first, &more) = self.single.range(..=inode).next_back()?;

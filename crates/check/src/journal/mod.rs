@@ -26,4 +26,4 @@ pub use event::{
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
 pub use orphans::find_orphans;
-pub use recover::{Replay, replay, replay_watched};
+pub use recover::{Replay, replay, replay_onto};

@@ -50,18 +50,17 @@ pub fn replay<D: ReadBlocks>(
     journal: &Journal,
     external: Option<&dyn ReadBlocks>,
 ) -> Replay<D> {
-    replay_watched(device, geo, journal, external, None)
+    replay_onto(Overlay::new(device, geo.block_size), geo, journal, external, None)
 }
 
-/// As [`replay`]; `phase` is told of each block of the log that is read.
-pub fn replay_watched<D: ReadBlocks>(
-    device: D,
+/// As [`replay`], into an overlay that is empty; `phase` is told of each block of the log that is read.
+pub fn replay_onto<D: ReadBlocks>(
+    overlay: Overlay<D>,
     geo: &Geometry,
     journal: &Journal,
     external: Option<&dyn ReadBlocks>,
     phase: Option<&Phase>,
 ) -> Replay<D> {
-    let overlay = Overlay::new(device, geo.block_size);
     let mut replay = Replay {
         overlay,
         events: Vec::new(),

@@ -4,6 +4,7 @@ use floe_format::ext::inode::FileType;
 use serde_json::{Map, Value, json};
 
 use super::{Cost, JournalState, PhaseTime, PipelineUse, Report};
+use crate::memory::Plan;
 use crate::problem::{Evidence, Problem, Weight};
 
 /// Number of the schema. Raised when a member is removed or changes its meaning; new members may
@@ -80,9 +81,20 @@ fn with_phases(mut cost: Value, report: &Report) -> Value {
             "bytes_read": phase.reads.bytes,
         })
     };
+    cost["memory"] = report.plan.as_ref().map(memory).into();
     cost["phases"] = report.phases.iter().map(phase).collect();
     cost["pipeline"] = report.pipeline.as_ref().map_or(Value::Null, pipeline);
     cost
+}
+
+/// How the check was made, and what that was thought to take.
+pub fn memory(plan: &Plan) -> Value {
+    json!({
+        "budget_bytes": plan.budget_bytes,
+        "estimate_bytes": plan.estimate.total(),
+        "accounting": if plan.way.sums { "fingerprint" } else { "exact" },
+        "link_counts": plan.way.links.name(),
+    })
 }
 
 /// A check that could not look at all, in the same schema: no findings but an error.

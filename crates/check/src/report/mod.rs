@@ -11,6 +11,7 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
 use crate::inode_pass::Totals;
+use crate::memory::Plan;
 use crate::overlap::EarlyCounts;
 use crate::problem::{Findings, Problem, Severity, Weight};
 
@@ -49,6 +50,8 @@ pub struct Report {
     /// How many groups were scanned a second time, object by object, because sums did not prove them
     /// to be in order; `None` if everything was kept object by object from the start.
     pub rescanned_groups: Option<u32>,
+    /// How the check was made, and what that was thought to take; `None` if none was made.
+    pub plan: Option<Plan>,
 }
 
 /// What became of the journal.
@@ -295,6 +298,7 @@ pub(crate) mod tests {
             phases: Vec::new(),
             pipeline: None,
             rescanned_groups: None,
+            plan: None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use floe_check::evidence::choice::LinkStructure;
 use floe_check::problem::Severity;
 use floe_check::{Accounting, JournalUse};
 
@@ -11,6 +12,7 @@ use crate::check_run::Run;
 use crate::checkpoint::CheckpointArgs;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
+use crate::ladder::bytes;
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
 use crate::progress::{Watch, When};
@@ -51,6 +53,15 @@ pub(crate) struct Args {
     /// memory), or as suits the size of the file system. Findings are the same
     #[arg(long, value_name = "HOW", default_value = "auto")]
     accounting: How,
+    /// Take no more memory than this (K, M, G and T are units): leaner structures, fewer threads or more
+    /// sweeps, and what it will take is said before; refused where not even that is enough. Findings are
+    /// the same (see docs/memory.md)
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    memory: Option<u64>,
+    /// What counts links: one bit an inode, an array of counters, the two trees of lwFSCK, or as suits
+    /// the budget. Findings are the same
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    link_counts: Links,
     /// Show how far the check is: a bar on a terminal, nothing, or lines of JSON
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     progress: When,
@@ -78,6 +89,26 @@ enum How {
     Exact,
     Fingerprint,
     Auto,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Links {
+    #[default]
+    Auto,
+    Bits,
+    Array,
+    TwinTree,
+}
+
+impl Links {
+    const fn structure(self) -> Option<LinkStructure> {
+        match self {
+            Self::Auto => None,
+            Self::Bits => Some(LinkStructure::Bits),
+            Self::Array => Some(LinkStructure::Array),
+            Self::TwinTree => Some(LinkStructure::TwinTree),
+        }
+    }
 }
 
 impl From<How> for Accounting {
@@ -124,6 +155,8 @@ impl Args {
             journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.external_journal.as_deref(),
             accounting: self.accounting.into(),
+            links: self.link_counts.structure(),
+            memory_bytes: self.memory,
             json: self.json,
             verbose: self.verbose,
             fail_on: self.fail_on.map(Into::into),

@@ -472,6 +472,8 @@ impl Fsck<'_> {
             journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.options.journal.as_deref(),
             accounting: Accounting::Auto,
+            links: None,
+            memory_bytes: None,
             json: false,
             verbose: self.options.verbose,
             fail_on: None,

@@ -199,7 +199,9 @@ fn cost(reader: &Reader<'_>, threads: usize) -> Sheet {
     sheet.field("directories", grouped(sum.directories));
     sheet.field("bytes to read", size(sum.bytes));
     sheet.field("reads", grouped(sum.reads));
-    sheet.field("memory", size(sum.memory_bytes(threads)));
+    let (usual, least) = sum.memory_bytes(&reader.geometry, threads);
+    sheet.field("memory", size(usual));
+    sheet.field("memory, at least", size(least));
     for device in DEVICES {
         let seconds = sum.seconds(device, threads);
         sheet.field(format!("time, {}", device.0), duration(seconds));

@@ -14,6 +14,7 @@ mod fsck_differential;
 mod fsck_options;
 mod images;
 mod limits;
+mod memory;
 mod monitoring;
 mod online;
 mod packaging;

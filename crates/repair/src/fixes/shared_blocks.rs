@@ -85,7 +85,7 @@ fn clone_with(
 
 /// Whether a cluster must be copied: others claim it, or metadata has it.
 fn must_clone(stage: &Stage<'_>, ledger: &SharedLedger, cluster: u64) -> bool {
-    let metadata = stage.evidence.volume.metadata.used();
+    let metadata = &stage.evidence.volume.metadata;
     ledger.must_clone(cluster) || metadata.contains(cluster)
 }
 

@@ -1,0 +1,132 @@
+//! `--memory` and the estimates of memory: what a check takes stays below both.
+
+use floe_testkit::fill::{self, Shape, fill};
+use floe_testkit::{Image, Profile, damage, tool};
+
+use super::{floe_on, image};
+
+/// An empty file system of just below 16 TiB, which is the largest file of ext4 with blocks of 4 KiB.
+/// `None`: mke2fs is missing, or files here cannot be so large.
+fn sixteen_tib() -> Option<(tempfile::TempDir, Image)> {
+    let folder = tool::scratch("floe-memory-").unwrap();
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return None;
+    }
+    match fill::empty(&folder.path().join("image"), 16_383 << 30) {
+        Ok(image) => Some((folder, image)),
+        Err(error) => {
+            eprintln!("skipped: {error:#}");
+            None
+        }
+    }
+}
+
+/// Bytes of the estimate, and most that were taken.
+fn estimate_and_peak(report: &serde_json::Value) -> (u64, u64) {
+    let cost = &report["cost"];
+    let estimate = cost["memory"]["estimate_bytes"].as_u64().unwrap();
+    (estimate, cost["peak_memory_bytes"].as_u64().unwrap())
+}
+
+/// What a refusal says would do: the number behind `--memory`.
+fn advised(text: &str) -> &str {
+    text.split("--memory ").nth(1).unwrap_or_else(|| panic!("no advice: {text}")).trim()
+}
+
+/// Debug builds are large programs, which the formula does not mean.
+const DEBUG_BYTES: u64 = if cfg!(debug_assertions) { 24 << 20 } else { 0 };
+
+#[test]
+fn sixteen_tib_in_64_mib() {
+    let Some((_folder, image)) = sixteen_tib() else { return };
+    let ran = floe_on(&["check", "--memory", "64M", "--threads", "2", "--json"], image.path());
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("64.0 MiB of memory will be taken"), "{}", ran.err);
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let (estimate, peak) = estimate_and_peak(&report);
+    assert!(estimate <= 64 << 20 && peak <= 64 << 20, "{estimate} {peak}");
+    assert!(peak <= estimate + DEBUG_BYTES, "{peak} of {estimate}");
+}
+
+#[test]
+fn too_little_is_refused_with_what_would_do() {
+    let Some((_folder, image)) = sixteen_tib() else { return };
+    let ran = floe_on(&["check", "--memory", "8M"], image.path());
+    assert_eq!((ran.code, ran.out.as_str()), (8, ""), "{}", ran.err);
+    assert!(ran.err.contains("Nothing was checked"), "{}", ran.err);
+    let enough = advised(&ran.err);
+    let ran = floe_on(&["check", "--memory", enough], image.path());
+    assert_eq!(ran.code, 0, "{enough}: {}{}", ran.out, ran.err);
+    assert!(ran.err.contains("1 thread"), "{}", ran.err);
+    // Much less is too little.
+    let less: u64 = enough.trim_end_matches('M').parse().unwrap();
+    let ran = floe_on(&["check", "--memory", &format!("{}M", less - 2)], image.path());
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn a_wrong_amount_is_wrong_usage() {
+    let Some(image) = image("ext4") else { return };
+    for amount in ["lots", "-1", "64X", "M"] {
+        let ran = floe_on(&["check", &format!("--memory={amount}")], image.path());
+        assert_eq!(ran.code, 16, "{amount}: {}{}", ran.out, ran.err);
+    }
+    assert_eq!(floe_on(&["check", "--link-counts", "abacus"], image.path()).code, 16);
+}
+
+#[test]
+fn findings_do_not_depend_on_memory() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    for (profile, seed) in [(Profile::Ext4K1, 3), (Profile::Ext3, 5), (Profile::Bigalloc, 7)] {
+        let (image, damage) = damage::damaged_image(profile, 520_000 + seed).unwrap();
+        let findings = |options: &[&str]| {
+            let ran = floe_on(&[&["check", "--json"], options].concat(), image.path());
+            let mut value: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+            value.as_object_mut().unwrap().remove("cost").unwrap();
+            (ran.code, value)
+        };
+        let plain = findings(&[]);
+        for options in [
+            &["--memory", "12M", "--threads", "3"][..],
+            &["--memory", "1G", "--link-counts", "twin-tree"],
+            &["--link-counts", "array", "--threads", "2"],
+            &["--memory", "12M", "--accounting", "fingerprint"],
+        ] {
+            assert_eq!(findings(options), plain, "{options:?}, {}, {damage}", profile.name());
+        }
+    }
+}
+
+/// `floe info` goes by the same formula, which is above what is taken and not far above.
+#[test]
+fn estimates_hold() {
+    if let Err(reason) = tool::available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let folder = tool::scratch("floe-memory-").unwrap();
+    for (shape, name) in [
+        (Shape::file_intensive(200_000), "files"),
+        (Shape::directory_intensive(100_000), "directories"),
+    ] {
+        let shape = Shape { size_bytes: 8 << 30, ..shape };
+        let image = fill(&folder.path().join(name), shape).unwrap();
+        for threads in ["1", "3"] {
+            for how in ["exact", "fingerprint"] {
+                let options = ["check", "--json", "--accounting", how, "--threads", threads];
+                let ran = floe_on(&options, image.path());
+                let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+                let (estimate, peak) = estimate_and_peak(&report);
+                let what = format!("{name}, {how}, {threads} threads: {peak} of {estimate}");
+                assert!(peak <= estimate + DEBUG_BYTES, "{what}");
+                assert!(estimate <= peak * 3, "{what}");
+            }
+        }
+        let ran = floe_on(&["info", "--json", "--threads", "1"], image.path());
+        assert!(ran.out.contains("memory, at least"), "{}", ran.out);
+    }
+}

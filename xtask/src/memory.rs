@@ -1,0 +1,291 @@
+//! `cargo xtask memory`: what checks take, at several shares of inodes in use (table 2 and figure 7 of
+//! lwFSCK, SAC '25): e2fsck, and Floe with each structure that counts links and with sums, beside each
+//! other; the same as a formula of groups, inodes and directories; and whether a check stays within its
+//! estimate and within a budget.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use floe_testkit::fill::{Shape, empty, fill_of};
+use serde_json::Value;
+
+use crate::differential::built_floe;
+use crate::measure::measure;
+
+/// Options of the chore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Inodes that each file system has room for
+    #[arg(long, default_value_t = 1 << 20)]
+    inodes: u32,
+    /// Inodes in use, in percent
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 25, 50, 100])]
+    used: Vec<u32>,
+    /// Sizes of empty file systems, in GiB
+    #[arg(long, value_delimiter = ',', default_values_t = [1024, 4096, 16_380])]
+    empty: Vec<u64>,
+    /// Thread counts
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+    /// Budgets to keep, in MiB
+    #[arg(long, value_delimiter = ',', default_values_t = [16, 24, 32, 64])]
+    budgets: Vec<u64>,
+    /// Fail where a check takes more than its estimate
+    #[arg(long)]
+    strict: bool,
+    /// Folder of the images; they are kept and used again
+    #[arg(long, default_value = "target/memory")]
+    folder: PathBuf,
+    /// The program; the newest built floe by default
+    #[arg(long)]
+    floe: Option<PathBuf>,
+}
+
+/// Ways to check, each with its options.
+const WAYS: [(&str, [&str; 4]); 4] = [
+    ("array", ["--accounting", "exact", "--link-counts", "array"]),
+    ("TwinTree", ["--accounting", "exact", "--link-counts", "twin-tree"]),
+    ("bits", ["--accounting", "exact", "--link-counts", "bits"]),
+    ("sums", ["--accounting", "fingerprint", "--link-counts", "bits"]),
+];
+
+/// An image and what is in it.
+struct Subject {
+    name: String,
+    path: PathBuf,
+}
+
+/// One check.
+#[derive(Clone, Copy, Debug, Default)]
+struct Check {
+    peak_bytes: f64,
+    estimate_bytes: f64,
+    seconds: f64,
+    groups: f64,
+    files: f64,
+    directories: f64,
+}
+
+const MIB: f64 = 1_048_576.0;
+
+/// Runs the chore.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let floe = match &args.floe {
+        Some(path) => path.clone(),
+        None => built_floe()?,
+    };
+    fs::create_dir_all(&args.folder)?;
+    let subjects = subjects(args)?;
+    for &threads in &args.threads {
+        let mut checks = Vec::new();
+        println!("\n**Peak MiB with {threads} thread(s)**\n");
+        println!("| file system | e2fsck | {} |", WAYS.map(|(name, _)| name).join(" | "));
+        println!("|---|---:|{}", "---:|".repeat(WAYS.len()));
+        for subject in &subjects {
+            print!("| {} | {} ", subject.name, e2fsck(&subject.path)?);
+            let mut row = Vec::new();
+            for (name, options) in WAYS {
+                let check = check(&floe, &subject.path, threads, &options)
+                    .with_context(|| format!("{}, {name}", subject.name))?;
+                print!("| {:.1} ", check.peak_bytes / MIB);
+                row.push(check);
+            }
+            println!("|");
+            checks.push(row);
+        }
+        print_estimates(args, &subjects, &checks)?;
+        print_formula(&checks);
+    }
+    print_budgets(args, &floe, &subjects)
+}
+
+/// The images: both shapes of the papers at several shares of inodes in use, and empty ones.
+fn subjects(args: &Args) -> Result<Vec<Subject>> {
+    let mut subjects = Vec::new();
+    for (shape, files) in [("file-intensive", 99), ("directory-intensive", 1)] {
+        for &used in &args.used {
+            let name = format!("{shape}, {used} % of {}", args.inodes);
+            let path = args.folder.join(format!("{shape}-{used}-{}.img", args.inodes));
+            if !path.exists() {
+                // Some inodes are mke2fs's own, and 64 directories hold the others.
+                let inodes = u64::from(args.inodes) * u64::from(used) / 100;
+                let dirs = u32::try_from(inodes.saturating_sub(100))? / (files + 1);
+                let size_bytes = (u64::from(args.inodes) * 32768).next_multiple_of(1 << 27);
+                let shape = Shape { dirs, files_per_dir: files, file_blocks: 1, size_bytes };
+                let unfinished = path.with_extension("new");
+                fill_of(&unfinished, shape, u64::from(args.inodes))?;
+                fs::rename(&unfinished, &path)?;
+            }
+            subjects.push(Subject { name, path });
+        }
+    }
+    for &gib in &args.empty {
+        let path = args.folder.join(format!("empty-{gib}.img"));
+        if !path.exists() {
+            let unfinished = path.with_extension("new");
+            empty(&unfinished, gib << 30)?;
+            fs::rename(&unfinished, &path)?;
+        }
+        subjects.push(Subject { name: format!("empty, {gib} GiB"), path });
+    }
+    Ok(subjects)
+}
+
+/// Peak memory of e2fsck in MiB.
+fn e2fsck(image: &Path) -> Result<String> {
+    let command = ["/usr/sbin/e2fsck", "-fn", image.to_str().context("a plain path")?];
+    let cost = measure(&command.map(str::to_owned))?;
+    ensure!(cost.exit == 0, "e2fsck ended with {} on {}", cost.exit, image.display());
+    Ok(format!("{:.1}", cost.peak_mib))
+}
+
+fn floe_check(floe: &Path, image: &Path, threads: usize, options: &[&str]) -> Result<(i32, Value)> {
+    let output = Command::new(floe)
+        .args(["check", "--json", "--threads", &threads.to_string()])
+        .args(options)
+        .arg(image)
+        .output()?;
+    let code = output.status.code().context("floe was killed")?;
+    let value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    Ok((code, value))
+}
+
+fn check(floe: &Path, image: &Path, threads: usize, options: &[&str]) -> Result<Check> {
+    let (code, report) = floe_check(floe, image, threads, options)?;
+    // A lean wrong verdict is worth nothing.
+    ensure!(code == 0, "ended with {code} on a clean image");
+    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let (cost, totals) = (&report["cost"], &report["totals"]);
+    let directories = number(&totals["directories"]);
+    Ok(Check {
+        peak_bytes: number(&cost["peak_memory_bytes"]),
+        estimate_bytes: number(&cost["memory"]["estimate_bytes"]),
+        seconds: number(&cost["seconds"]),
+        groups: number(&report["filesystem"]["groups"]),
+        files: number(&totals["inodes_used"]) - directories,
+        directories,
+    })
+}
+
+/// Compares each check with what it was thought to take.
+fn print_estimates(args: &Args, subjects: &[Subject], checks: &[Vec<Check>]) -> Result<()> {
+    println!("\nEstimate MiB, and what was taken of it:\n");
+    println!("| file system | {} |", WAYS.map(|(name, _)| name).join(" | "));
+    println!("|---|{}", "---:|".repeat(WAYS.len()));
+    for (subject, row) in subjects.iter().zip(checks) {
+        print!("| {} ", subject.name);
+        for check in row {
+            let part = check.peak_bytes / check.estimate_bytes;
+            print!("| {:.1}, {:.0} % ", check.estimate_bytes / MIB, part * 100.0);
+            ensure!(!args.strict || part <= 1.0, "{}: more than its estimate", subject.name);
+        }
+        println!("|");
+    }
+    Ok(())
+}
+
+/// Fits bytes = base + a * groups + b * files + c * directories to each way, by least squares; and
+/// prints the time of the slowest file system, which structures differ in.
+fn print_formula(checks: &[Vec<Check>]) {
+    println!("\nBytes, fitted to the checks above:\n");
+    println!("| way | base MiB | a group | a file | a directory | worst miss MiB | slowest s |");
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    for (at, (name, _)) in WAYS.iter().enumerate() {
+        let rows: Vec<Check> = checks.iter().filter_map(|row| row.get(at).copied()).collect();
+        let Some([base, group, file, directory]) = fit(&rows) else { continue };
+        let of = |row: &Check| {
+            base + group * row.groups + file * row.files + directory * row.directories
+        };
+        let miss = rows.iter().map(|row| (of(row) - row.peak_bytes).abs()).fold(0.0, f64::max);
+        let slowest = rows.iter().map(|row| row.seconds).fold(0.0, f64::max);
+        println!(
+            "| {name} | {:.1} | {group:.0} | {file:.2} | {directory:.0} | {:.1} | {slowest:.2} |",
+            base / MIB,
+            miss / MIB
+        );
+    }
+}
+
+/// Least squares, by the normal equations. Columns are brought to a like size first.
+fn fit(rows: &[Check]) -> Option<[f64; 4]> {
+    const SCALE: [f64; 4] = [1.0, 1e5, 1e6, 1e6];
+    let mut equations = [[0.0; 5]; 4];
+    for row in rows {
+        let terms = [1.0, row.groups / SCALE[1], row.files / SCALE[2], row.directories / SCALE[3]];
+        for (equation, left) in equations.iter_mut().zip(terms) {
+            for (sum, right) in equation.iter_mut().zip(terms.into_iter().chain([row.peak_bytes])) {
+                *sum += left * right;
+            }
+        }
+    }
+    // Gauss and Jordan, with the largest pivot.
+    for column in 0..4 {
+        let pivot = (column..4)
+            .max_by(|&one, &other| {
+                equations[one][column].abs().total_cmp(&equations[other][column].abs())
+            })
+            .filter(|&row| equations[row][column].abs() > 1e-9)?;
+        equations.swap(column, pivot);
+        let pivot = equations[column].map(|value| value / equations[column][column]);
+        equations[column] = pivot;
+        for row in (0..4).filter(|&row| row != column) {
+            let factor = equations[row][column];
+            for (value, pivot) in equations[row].iter_mut().zip(pivot) {
+                *value -= factor * pivot;
+            }
+        }
+    }
+    Some(std::array::from_fn(|at| equations[at][4] / SCALE[at]))
+}
+
+/// Checks with budgets: each stays below, or is refused with what would do.
+fn print_budgets(args: &Args, floe: &Path, subjects: &[Subject]) -> Result<()> {
+    println!("\n**Peak MiB with a budget (`--memory`)**\n");
+    let header: Vec<String> = args.budgets.iter().map(|mib| format!("{mib} MiB")).collect();
+    println!("| file system | {} |", header.join(" | "));
+    println!("|---|{}", "---:|".repeat(header.len()));
+    for subject in subjects {
+        print!("| {} ", subject.name);
+        for mib in &args.budgets {
+            let budget = format!("{mib}M");
+            let (code, report) = floe_check(floe, &subject.path, 2, &["--memory", &budget])?;
+            if code == 8 {
+                print!("| refused ");
+                continue;
+            }
+            ensure!(code == 0, "{}: ended with {code}", subject.name);
+            let cost = &report["cost"];
+            let peak = cost["peak_memory_bytes"].as_f64().unwrap_or(f64::NAN) / MIB;
+            ensure!(peak <= *mib as f64, "{}: {peak:.1} of {mib} MiB", subject.name);
+            let how = cost["memory"]["accounting"].as_str().unwrap_or("?");
+            print!("| {peak:.1} ({how}, {}) ", cost["threads"]);
+        }
+        println!("|");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_formula_is_found_again() {
+        let rows: Vec<Check> = (0..9u32)
+            .map(|at| {
+                let (groups, files) = (f64::from(at * at), f64::from(at * 7 % 5) * 1e5);
+                let directories = f64::from(at % 3) * 1e4;
+                let peak_bytes = 5e6 + 60.0 * groups + 2.5 * files + 70.0 * directories;
+                Check { peak_bytes, groups, files, directories, ..Check::default() }
+            })
+            .collect();
+        let found = fit(&rows).unwrap();
+        for (found, expected) in found.into_iter().zip([5e6, 60.0, 2.5, 70.0]) {
+            assert!((found / expected - 1.0).abs() < 1e-3, "{found} for {expected}");
+        }
+        assert!(fit(&rows[..2]).is_none(), "too few to tell");
+    }
+}
