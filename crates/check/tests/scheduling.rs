@@ -8,11 +8,13 @@ use floe_blockdev::{Fault, Faulty, FileDevice};
 use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::report::PipelineUse;
-use floe_check::{Accounting, CheckOptions, Examination, JournalUse, Report, check, examine};
+use floe_check::{Accounting, CheckOptions, JournalUse, Report, check, examine};
 use floe_exec::{CoreSample, CoreSource, Policy};
-use floe_format::{BlockNr, InodeNr};
+use floe_format::BlockNr;
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, problems, tool};
+
+mod examined;
 
 /// A machine on which others need the cores now and then.
 struct Now(std::sync::atomic::AtomicU64);
@@ -140,30 +142,10 @@ fn leaves(image: &Image, threads: usize, schedule: Policy) -> (String, Option<Pi
     match examine(&device, opened, Findings::default(), &options) {
         Ok(examination) => {
             let pipeline = examination.report.pipeline.clone();
-            (evidence(examination), pipeline)
+            (examined::describe(&examination), pipeline)
         }
         Err(error) => (error.to_string(), None),
     }
-}
-
-fn evidence(mut of: Examination<'_>) -> String {
-    of.entries.named.sort_unstable();
-    of.entries.dotdots.sort_unstable();
-    of.entries.htree.leaves.sort_unstable();
-    let inodes = 1..=of.volume.geometry.inodes_count;
-    let facts: Vec<_> = inodes
-        .map(InodeNr)
-        .map(|inode| (of.facts.get(inode), of.facts.links(inode), of.entries.links.get(inode)))
-        .collect();
-    format!(
-        "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}",
-        (of.claims.used().runs(), of.claims.shared().runs()),
-        of.dirs,
-        (of.entries.named, of.entries.dotdots, of.entries.htree, of.entries.lost_found),
-        of.entries.entries,
-        [0, 1, 2].map(|kind| of.quota.of_kind(kind)),
-        facts,
-    )
 }
 
 /// What a repair builds on is the same, too; and all but few blocks of directories do run ahead, or the
