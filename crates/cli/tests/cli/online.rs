@@ -308,11 +308,14 @@ fn a_killed_holder_leaves_nothing_frozen() {
 #[test]
 fn an_interrupted_check_drops_its_snapshot() {
     let Some(mounts) = mounts(&[]) else { return };
+    // The snapshot is not made before the signal is on its way, however busy the machine is.
+    let go = mounts.text("below/go");
     let child = mounts.start(&format!(
-        "[ $FLOE_ACTION = drop ] || {{ sleep 1; echo {}; }}",
+        "[ $FLOE_ACTION = drop ] || {{ until [ -e {go} ]; do sleep 0.05; done; sleep 1; echo {}; }}",
         mounts.text("below/image")
     ));
     kill("-INT", child.id());
+    fs::write(&go, "").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(32), "{output:?}");
     mounts.assert_thawed();
