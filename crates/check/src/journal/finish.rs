@@ -28,7 +28,9 @@ pub(crate) fn finish<D: ReadBlocks>(
 ) -> Option<EmptiedBlock> {
     let totals = free_totals(overlay);
     let no_orphans = journal.needs_replay && !stop.failed && is_orphan_file_empty(overlay);
+    let mut was_clean = false;
     edit_superblock(overlay, |sb| {
+        was_clean = sb.state & STATE_VALID != 0;
         if no_orphans {
             // Linux sets it when it mounts, whether or not there are any.
             sb.feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
@@ -49,7 +51,10 @@ pub(crate) fn finish<D: ReadBlocks>(
         }
     });
     let device: &dyn ReadBlocks = external.unwrap_or(overlay.base());
-    let (offset, block) = emptied(device, geo, journal, next, stop.failed)?;
+    // A repair that was cut off may have emptied it: the superblock is not called clean then, and the
+    // number has gone up already.
+    let stands_for_one = journal.needs_replay && was_clean;
+    let (offset, block) = emptied(device, geo, journal, next, stop.failed, stands_for_one)?;
     if journal.map.is_none() {
         return Some((offset, block));
     }
@@ -129,16 +134,17 @@ pub(crate) fn edit_superblock<D: ReadBlocks>(
 }
 
 /// The superblock of the journal, empty; `None` if it is already, or cannot be read. `device` holds
-/// the journal.
+/// the journal. `stands_for_one`: even an empty journal stands for a transaction that may have begun.
 fn emptied(
     device: &dyn ReadBlocks,
     geo: &Geometry,
     journal: &Journal,
     next: u32,
     failed: bool,
+    stands_for_one: bool,
 ) -> Option<EmptiedBlock> {
     let superblock = &journal.superblock;
-    if superblock.start == 0 && superblock.errno == 0 && !journal.needs_replay {
+    if superblock.start == 0 && superblock.errno == 0 && !stands_for_one {
         return None;
     }
     let first = if journal.map.is_some() { 0 } else { external_superblock(geo) };
@@ -149,9 +155,9 @@ fn emptied(
     let mut emptied = superblock.clone();
     emptied.start = 0;
     emptied.errno = 0;
-    // After a failure the number stays: the transactions were not consumed. One of an empty journal
-    // goes up, too: of the transaction that it stands for, some blocks may be in the log.
-    if !failed && (superblock.start != 0 || journal.needs_replay) {
+    // After a failure the number stays: the transactions were not consumed. Of the transaction that an
+    // empty journal stands for, some blocks may be in the log.
+    if !failed && (superblock.start != 0 || stands_for_one) {
         emptied.sequence = next.wrapping_add(1);
     }
     emptied.encode_into(bytes);
