@@ -1,14 +1,15 @@
 //! Finding a superblock that can be used, the geometry that follows from it, and the descriptors.
 //!
 //! The choice follows e2fsck: the primary superblock, else the first backup that opens, else the
-//! primary once more with a relaxed judgement. Insane descriptors make a backup be tried too.
+//! primary once more with a relaxed judgement. Insane descriptors make a backup be tried too, and so
+//! does a primary superblock by which alone everything would be lost.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::BlockNr;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::geometry::{Geometry, GeometryFault, Strictness};
+use floe_format::{BlockNr, InodeNr};
 
 use crate::descriptors;
 use crate::error::CheckError;
@@ -20,6 +21,8 @@ use crate::problem::{Findings, Problem, Sink};
 const NEWEST_REVISION: u32 = 1;
 /// `s_checksum_type` of crc32c, the only one there is.
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
+/// `s_first_ino` as every mke2fs writes it.
+const USUAL_FIRST_INODE: InodeNr = InodeNr(11);
 /// `log2` of the smallest and the largest block.
 const BLOCK_BITS: std::ops::RangeInclusive<u32> = 10..=16;
 
@@ -95,6 +98,13 @@ struct Candidate {
     geometry: Geometry,
     /// Block of the superblock, in blocks of the file system; `None` for the primary.
     backup: Option<BlockNr>,
+}
+
+impl Candidate {
+    /// Whether it counts as many inodes as its groups have.
+    const fn counts_fit(&self) -> bool {
+        self.superblock.inodes_count == self.geometry.inodes_count
+    }
 }
 
 /// Opens the file system on `device`.
@@ -181,20 +191,37 @@ fn open_unnamed(
         let backup =
             known.and_then(|(size, per_group)| find_backup(device, Some(size), Some(per_group)));
         let relaxed = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed).ok();
-        // Where they differ in this, it and not the inode count is wrong.
-        let inodes = |candidate: &Candidate| candidate.superblock.inodes_per_group;
         match (relaxed, backup) {
             (Some(primary), backup)
-                if backup.as_ref().is_none_or(|backup| inodes(backup) == inodes(&primary)) =>
+                if backup.as_ref().is_none_or(|backup| has_the_groups(&primary, backup)) =>
             {
-                relaxed_findings(&primary, found);
-                return Ok(finish(device, primary, found));
+                // With the right groups it is s_first_meta_bg that is wrong, which is repaired in
+                // place; descriptors are looked for at the wrong places, and tell nothing.
+                let opened = if primary.counts_fit() {
+                    finish(device, primary, found)
+                } else {
+                    open_primary(device, primary, found)
+                };
+                if opened.used_backup.is_none() {
+                    relaxed_findings(&opened, found);
+                }
+                return Ok(opened);
             }
             (_, Some(backup)) => return Ok(with_backup(backup, found)),
             _ => {}
         }
     }
     Err(no_superblock(device, refusal, block, own))
+}
+
+/// Whether a primary superblock that only the relaxed judgement lets pass has the right groups, by a
+/// backup. If both state one inode count, for which the primary has too many groups or too few, it is
+/// the number of groups that is wrong, and files would be looked for where there are none.
+fn has_the_groups(primary: &Candidate, backup: &Candidate) -> bool {
+    let fits = primary.counts_fit();
+    let (primary, backup) = (&primary.superblock, &backup.superblock);
+    primary.inodes_per_group == backup.inodes_per_group
+        && (fits || primary.inodes_count != backup.inodes_count)
 }
 
 /// The first usable backup, of those that file systems of this block size and with so many blocks in
@@ -221,8 +248,8 @@ fn stated_layout(device: &dyn ReadBlocks) -> Option<(u32, u32)> {
 }
 
 /// What the relaxed judgement let pass.
-fn relaxed_findings(candidate: &Candidate, found: &mut Findings) {
-    let (superblock, geometry) = (&candidate.superblock, &candidate.geometry);
+fn relaxed_findings(opened: &Opened, found: &mut Findings) {
+    let (superblock, geometry) = (&opened.superblock, &opened.geometry);
     if superblock.inodes_count != geometry.inodes_count {
         found.push(Problem::InodeCountMismatch {
             stored: superblock.inodes_count,
@@ -244,6 +271,11 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     let opened = finish(device, candidate, &mut own);
     if let Some(backup) = backup_that_fits(device, &opened, &own) {
         let reason = "no checksum of a descriptor fits its UUID, but they fit that of a backup";
+        found.push(Problem::PrimarySuperblockOpenFailed { reason });
+        return finish(device, backup, found);
+    }
+    if let Some(backup) = backup_with_more_files(device, &opened) {
+        let reason = "it calls inodes reserved that are not, by a backup";
         found.push(Problem::PrimarySuperblockOpenFailed { reason });
         return finish(device, backup, found);
     }
@@ -290,6 +322,21 @@ fn backup_that_fits(device: &dyn ReadBlocks, opened: &Opened, own: &Findings) ->
     let is_other = backup.superblock.seed() != opened.superblock.seed();
     descriptors::read(device, &backup.superblock, geometry, None, &mut judged);
     (is_other && wrong(&judged) * 2 < groups).then_some(backup)
+}
+
+/// A backup of the same file system in which `s_first_ino` is lower. Nothing ever changes that field,
+/// and everything below it would be taken from the directories and emptied. Every mke2fs writes 11,
+/// so that nobody else pays for the search.
+fn backup_with_more_files(device: &dyn ReadBlocks, opened: &Opened) -> Option<Candidate> {
+    let (own, geometry) = (&opened.superblock, &opened.geometry);
+    if geometry.first_inode <= USUAL_FIRST_INODE {
+        return None;
+    }
+    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
+    let backup = find_backup(device, Some(size), Some(per_group))?;
+    let is_same = backup.superblock.uuid == own.uuid
+        && backup.superblock.inodes_per_group == own.inodes_per_group;
+    (is_same && backup.geometry.first_inode < geometry.first_inode).then_some(backup)
 }
 
 /// Reads the descriptors of a superblock and lays out its metadata.

@@ -36,6 +36,9 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ("inline-data", 30375, "the journal's inode is a copy of a file's: nothing is written there"),
     ("ext3", 30062, "s_journal_inum is wrong: e2fsck puts the journal into lost+found"),
     ("bigalloc", 30340, "the map of the resize inode leads into the root directory"),
+    ("casefold", 600957, "s_blocks_count says a thousand times as many groups as s_inodes_count"),
+    ("sparse-super2", 600611, "s_first_ino says that all files are reserved inodes"),
+    ("large-dir", 601647, "a reserved inode without use has all flags"),
 ];
 
 /// Repairs the image at a path, as `floe fsck -fy` does.

@@ -28,19 +28,8 @@ pub fn check(cx: &InodeCx<'_>, attributes: &OfInode, evidence: &mut InodeEvidenc
 fn check_flagged(cx: &InodeCx<'_>, attributes: &OfInode, evidence: &mut InodeEvidence) {
     let inode = cx.number;
     let has_feature = cx.volume.has_incompat(Incompat::INLINE_DATA);
-    let is_file = matches!(
-        cx.inode.file_type(),
-        Some(FileType::Regular | FileType::Directory | FileType::Symlink)
-    );
-    let both = cx.inode.flags().contains(InodeFlags::EXTENTS)
-        && (has_feature || cx.volume.has_incompat(Incompat::EXTENTS));
-    if both && is_file {
-        let problem = which_flag(cx);
-        let stays_inline = matches!(problem, Problem::InlineAndExtentsFlagsSmallFile { .. });
-        evidence.found.push(problem);
-        if !stays_inline {
-            return;
-        }
+    if !check_exclusive(cx, evidence) {
+        return;
     }
     if cx.volume.geometry.is_reserved(inode) && inode != InodeNr::ROOT {
         return;
@@ -62,6 +51,27 @@ fn check_flagged(cx: &InodeCx<'_>, attributes: &OfInode, evidence: &mut InodeEvi
     {
         check_dir_size(cx, attributes.inline_bytes.unwrap_or(0), evidence);
     }
+}
+
+/// Checks the two flags that exclude each other, which e2fsck minds even in a reserved inode that
+/// nothing uses. `false` if the data does not live in the inode after all.
+pub(super) fn check_exclusive(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> bool {
+    let both = InodeFlags::INLINE_DATA | InodeFlags::EXTENTS;
+    let has_feature = [Incompat::INLINE_DATA, Incompat::EXTENTS]
+        .into_iter()
+        .any(|feature| cx.volume.has_incompat(feature));
+    // A special file may have neither, which is another finding.
+    let is_special = matches!(
+        cx.inode.file_type(),
+        Some(FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket)
+    );
+    if !cx.inode.flags().contains(both) || !has_feature || is_special {
+        return true;
+    }
+    let problem = which_flag(cx);
+    let stays_inline = matches!(problem, Problem::InlineAndExtentsFlagsSmallFile { .. });
+    evidence.found.push(problem);
+    stays_inline
 }
 
 /// An inline directory is as long as its room: 60 bytes and the attribute. (A file may be shorter,

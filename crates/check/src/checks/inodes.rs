@@ -56,6 +56,7 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
             }
             // Even where the rest is not looked at; the same finding twice is one.
             encryption::check_casefold(cx, evidence);
+            inline_data::check_exclusive(cx, evidence);
             Facts::used(None)
         }
     }

@@ -245,6 +245,20 @@ fn inline_data() -> Vec<(Who, Recipe)> {
             case("map", on, both_flags("/medium").size(100_000).raw(|raw| raw[40..100].fill(0)))
                 .expect(&["inline-and-extents-flags-block-map"]),
         ),
+        (
+            Both,
+            case("small, of an inode without use", on, both_flags("<6>"))
+                .expect(&["inline-and-extents-flags-small-file"]),
+        ),
+        (
+            Both,
+            case(
+                "junk, of an inode without use",
+                on,
+                both_flags("<9>").size(100_000).block_word(3, 99_999),
+            )
+            .expect(&["inline-and-extents-flags-junk"]),
+        ),
     ]
 }
 

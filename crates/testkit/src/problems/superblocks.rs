@@ -14,7 +14,10 @@ fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    [unusable(), features(), sizes(), times_and_states(), backups()].into_iter().flatten().collect()
+    [unusable(), features(), sizes(), worse_than_a_backup(), times_and_states(), backups()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn unusable() -> Vec<Case> {
@@ -161,6 +164,33 @@ fn sizes() -> Vec<Case> {
             Ext4K1,
             superblock(|sb| sb.free_inodes_count += 1),
             &["free-inode-total-wrong"],
+        ),
+    ]
+}
+
+/// A primary superblock with a right checksum by which files would be lost, and a backup that knows
+/// better.
+fn worse_than_a_backup() -> Vec<Case> {
+    use Profile::*;
+    vec![
+        // Believed, it would have 8,196 groups, or lose the last one with its files.
+        case(
+            "more groups than inodes",
+            Casefold,
+            superblock(|sb| sb.blocks_count_lo |= 1 << 24),
+            &["primary-superblock-open-failed"],
+        ),
+        case(
+            "fewer groups than inodes",
+            Ext4K1,
+            superblock(|sb| sb.blocks_count_lo = 6000),
+            &["primary-superblock-open-failed"],
+        ),
+        case(
+            "all files reserved",
+            SparseSuper2,
+            superblock(|sb| sb.first_ino = 0x20b),
+            &["primary-superblock-open-failed"],
         ),
     ]
 }
