@@ -50,13 +50,29 @@ pub struct Batch<'a, T> {
     pub parts: &'a [Part<T>],
 }
 
+/// A plan of nothing.
+impl<T> Default for ReadPlan<T> {
+    fn default() -> Self {
+        Self { parts: Vec::new(), reads: Vec::new(), refused: Vec::new() }
+    }
+}
+
 impl<T: Clone> ReadPlan<T> {
     /// Sorts and joins `requests`. The result depends on the requests alone. Each request is in
     /// the plan exactly once, or refused; an empty one has nothing to read and is left out.
     pub fn new(requests: impl IntoIterator<Item = (BlockRun, T)>, limits: JoinLimits) -> Self {
+        let mut plan = Self::default();
+        plan.plan(requests, limits);
+        plan
+    }
+
+    /// Makes this the plan of other `requests`, in the memory that it has: for who plans often.
+    pub fn plan(&mut self, requests: impl IntoIterator<Item = (BlockRun, T)>, limits: JoinLimits) {
+        let Self { parts, reads, refused } = self;
+        parts.clear();
+        reads.clear();
+        refused.clear();
         let max_blocks = limits.max_blocks.max(1);
-        let mut parts = Vec::new();
-        let mut refused = Vec::new();
         for (run, tag) in requests {
             if run.start.0.checked_add(run.len_blocks).is_none_or(|end| end > limits.end.0) {
                 refused.push((run, tag));
@@ -65,14 +81,12 @@ impl<T: Clone> ReadPlan<T> {
                     parts.push(Part { run, offset_blocks: 0, tag });
                 }
             } else {
-                split(run, &tag, max_blocks, &mut parts);
+                split(run, &tag, max_blocks, parts);
             }
         }
         // Stable, so that the order of requests decides between equals, and nothing else.
         parts.sort_by_key(|part| part.run.start);
-        let mut plan = Self { parts, reads: Vec::new(), refused };
-        plan.join(max_blocks, limits.max_gap_blocks);
-        plan
+        self.join(max_blocks, limits.max_gap_blocks);
     }
 }
 
@@ -244,10 +258,12 @@ mod tests {
     proptest! {
         #[test]
         fn each_block_of_each_request_is_served_once(
+            earlier in requests(),
             requests in requests(),
             limits in limits(),
         ) {
-            let plan = ReadPlan::new(requests.clone(), limits);
+            let mut plan = ReadPlan::new(earlier, limits);
+            plan.plan(requests.clone(), limits);
             let mut served: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
             for batch in plan.batches() {
                 for part in batch.parts {

@@ -310,11 +310,18 @@ impl Saved for DirEvidence {
     }
 }
 
+/// Where a worker plans reads of directory blocks, and what it reads.
+#[derive(Debug, Default)]
+pub struct ReadRoom {
+    plan: ReadPlan<usize>,
+    bytes: Vec<u8>,
+}
+
 /// Buffers of a worker.
 #[derive(Debug, Default)]
 pub struct Room {
     /// Directory blocks as read.
-    pub read: Vec<u8>,
+    pub read: ReadRoom,
     /// A broken block, mended.
     pub salvaged: Vec<u8>,
     /// Names of one block.
@@ -383,13 +390,13 @@ pub fn finish(cx: &DirCx<'_>, all: &mut DirEvidence, pool: &Pool) {
 /// What a scan of directory blocks needs of its accumulator.
 pub trait BlockScan: Accumulator {
     /// Room for reading.
-    fn room(&mut self) -> &mut Vec<u8>;
+    fn room(&mut self) -> &mut ReadRoom;
     /// Where unreadable blocks are reported.
     fn sink(&mut self) -> &mut impl Sink;
 }
 
 impl BlockScan for DirEvidence {
-    fn room(&mut self) -> &mut Vec<u8> {
+    fn room(&mut self) -> &mut ReadRoom {
         &mut self.room.read
     }
     fn sink(&mut self) -> &mut impl Sink {
@@ -462,10 +469,10 @@ pub fn read_runs<A: BlockScan>(
     let requests = runs.iter().enumerate().filter(|(_, run)| wanted(run));
     let requests =
         requests.map(|(at, run)| (BlockRun::new(run.block, u64::from(run.len_blocks)), at));
-    let plan = ReadPlan::new(requests, limits);
-    let mut room = std::mem::take(all.room());
+    let ReadRoom { mut plan, mut bytes } = std::mem::take(all.room());
+    plan.plan(requests, limits);
     for batch in plan.batches() {
-        let outcome = batch.read(volume.device, geometry.block_size, &mut room, |part| {
+        let outcome = batch.read(volume.device, geometry.block_size, &mut bytes, |part| {
             read_part(runs, geometry.block_size, &part, |at, bytes| {
                 each(all, part.part.tag, at, bytes)
             });
@@ -477,11 +484,11 @@ pub fn read_runs<A: BlockScan>(
             }
         }
     }
-    *all.room() = room;
     for &(_, at) in plan.refused() {
         // The inode pass lets no such run through; but nothing here depends on that.
         each(all, at, 0, None);
     }
+    *all.room() = ReadRoom { plan, bytes };
 }
 
 fn read_part(

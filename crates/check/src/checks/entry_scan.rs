@@ -7,7 +7,7 @@ use floe_format::{BlockNr, InodeNr};
 
 use super::dirents::{self, DirBlock, Position};
 use super::{entry_rules, inline_dirs};
-use crate::dir_pass::{BlockScan, DirCx, scan_runs};
+use crate::dir_pass::{BlockScan, DirCx, ReadRoom, scan_runs};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_reader::InodeReader;
 use crate::evidence::ledger::{Ledger, ranges_of};
@@ -18,7 +18,7 @@ use crate::problem::{Findings, Sink};
 pub struct Scan<A> {
     /// What the scan is for.
     pub own: A,
-    read: Vec<u8>,
+    read: ReadRoom,
     salvaged: Vec<u8>,
     /// Unreadable blocks: the directory pass has reported them.
     ignored: Findings,
@@ -31,7 +31,7 @@ impl<A: Accumulator> Accumulator for Scan<A> {
 }
 
 impl<A: Accumulator> BlockScan for Scan<A> {
-    fn room(&mut self) -> &mut Vec<u8> {
+    fn room(&mut self) -> &mut ReadRoom {
         &mut self.read
     }
     fn sink(&mut self) -> &mut impl Sink {
@@ -123,7 +123,7 @@ mod laws {
         1u32..20,
         |all: &mut Scan<LinkCounts>, inode: u32| {
             all.own.add(InodeNr(inode));
-            all.read.push(1);
+            all.salvaged.push(1);
         },
         |all: Scan<LinkCounts>| {
             (1..20).map(|inode| all.own.get(InodeNr(inode))).collect::<Vec<_>>()

@@ -1,5 +1,7 @@
 //! A short column of values most of which are the same.
 
+use std::ops::Range;
+
 /// The values of a chunk: one by one, or the usual one and the others, whichever is smaller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column<T> {
@@ -48,6 +50,31 @@ impl<T: Copy + Eq> Column<T> {
                 // In range, so it fits.
                 let found = others.binary_search_by_key(&(at as u16), |&(place, _)| place);
                 Some(found.ok().and_then(|found| others.get(found)).map_or(*usual, |other| other.1))
+            }
+        }
+    }
+
+    /// The value at a place and a range of places around it that have the same: as far as that is
+    /// known without looking for it. `None` past the end.
+    #[inline]
+    pub fn run_at(&self, at: usize) -> Option<(Range<usize>, T)> {
+        match self {
+            Self::Dense(values) => values.get(at).map(|&value| (at..at + 1, value)),
+            Self::Sparse { usual, len, others } => {
+                if at >= usize::from(*len) {
+                    return None;
+                }
+                let next = others.partition_point(|&(place, _)| usize::from(place) < at);
+                let end = match others.get(next) {
+                    Some(&(place, value)) if usize::from(place) == at => {
+                        return Some((at..at + 1, value));
+                    }
+                    Some(&(place, _)) => usize::from(place),
+                    None => usize::from(*len),
+                };
+                let before = next.checked_sub(1).and_then(|before| others.get(before));
+                let start = before.map_or(0, |&(place, _)| usize::from(place) + 1);
+                Some((start..end, *usual))
             }
         }
     }
@@ -137,6 +164,12 @@ mod tests {
             prop_assert!(column.iter().eq(values.iter().copied()));
             for at in 0..values.len() + 2 {
                 prop_assert_eq!(column.get(at), values.get(at).copied());
+                let run = column.run_at(at);
+                prop_assert_eq!(run.as_ref().map(|(_, value)| *value), values.get(at).copied());
+                if let Some((places, value)) = run {
+                    prop_assert!(places.contains(&at));
+                    prop_assert!(values[places].iter().all(|&other| other == value));
+                }
             }
         }
     }

@@ -281,7 +281,8 @@ impl InodeFacts {
     }
 }
 
-/// Looks up facts of inodes that mostly lie near each other: a directory's files were made together.
+/// Looks up facts of inodes that mostly lie near each other: a directory's files were made together, and
+/// mostly follow each other.
 #[derive(Debug)]
 pub struct FactsCursor<'a> {
     all: &'a InodeFacts,
@@ -289,11 +290,13 @@ pub struct FactsCursor<'a> {
     geometry: &'a Geometry,
     /// Where inodes that were asked for are noted, and more of the same chunk.
     asked: &'a mut Ledger,
-    /// First inode of the chunk at hand, and how many its group or chunk has.
+    /// The chunk at hand, from its first inode on; if there is one.
+    chunk: Option<(InodeNr, &'a Column<Facts>)>,
+    /// First of some inodes of which the same is known, and how many they are.
     first: u32,
     len: u32,
-    chunk: Option<&'a Column<Facts>>,
-    kept: bool,
+    /// What that is; `None` where facts are not kept.
+    known: Option<Facts>,
 }
 
 impl<'a> FactsCursor<'a> {
@@ -304,49 +307,58 @@ impl<'a> FactsCursor<'a> {
         scope: &'a Scope,
         asked: &'a mut Ledger,
     ) -> Self {
-        Self { all, scope, geometry, asked, first: 0, len: 0, chunk: None, kept: true }
+        Self { all, scope, geometry, asked, chunk: None, first: 0, len: 0, known: None }
     }
 
     /// What is known of an inode that an entry names as one of a type, as [`InodeFacts::get`]; where
     /// facts are not kept, what the sums prove.
     #[inline]
     pub fn get(&mut self, inode: InodeNr, named_as: u8) -> Facts {
-        let mut at = inode.0.wrapping_sub(self.first);
-        if at >= self.len {
+        if inode.0.wrapping_sub(self.first) >= self.len && !self.move_in_chunk(inode) {
             self.move_to(inode);
-            at = inode.0.wrapping_sub(self.first);
         }
-        match self.chunk {
-            Some(chunk) => chunk.get(at as usize).unwrap_or_default(),
-            None if self.kept => Facts::default(),
-            None => Facts::used(FileType::of_entry(named_as)),
-        }
+        self.known.unwrap_or_else(|| Facts::used(FileType::of_entry(named_as)))
     }
 
     /// Whether facts of the inode asked for last are kept.
     #[inline]
     pub fn is_kept(&self) -> bool {
-        self.kept
+        self.known.is_some()
+    }
+
+    /// Moves to an inode if it is one of the chunk at hand.
+    #[inline]
+    fn move_in_chunk(&mut self, inode: InodeNr) -> bool {
+        let Some((first, chunk)) = self.chunk else { return false };
+        let at = inode.0.wrapping_sub(first.0);
+        let Some((places, facts)) = chunk.run_at(at as usize) else { return false };
+        // A chunk has few inodes.
+        (self.first, self.len) = (first.0 + places.start as u32, places.len() as u32);
+        self.known = Some(facts);
+        true
     }
 
     /// Moves to the chunk of an inode, or to its group if its facts are not kept.
     fn move_to(&mut self, inode: InodeNr) {
-        (self.first, self.len, self.chunk, self.kept) = (inode.0, 1, None, true);
+        (self.first, self.len, self.known) = (inode.0, 1, Some(Facts::default()));
+        self.chunk = None;
         let Some((group, place)) = self.geometry.place_of(inode) else {
             self.asked.note(inode.0, inode.0);
             return;
         };
+        let (mut first, mut len) = (inode.0, 1);
         if !self.scope.contains(group) {
-            (self.first, self.len) = (inode.0 - place, self.geometry.inodes_per_group);
-            self.kept = false;
+            (first, len) = (inode.0 - place, self.geometry.inodes_per_group);
+            (self.first, self.len, self.known) = (first, len, None);
         } else if let Some((index, _)) = self.all.places.slot(inode)
-            && let Some((first, chunk)) = self.all.chunk(index)
+            && let Some((start, chunk)) = self.all.chunk(index)
         {
             // A chunk has few inodes.
-            (self.first, self.len) = (first.0, chunk.facts.len() as u32);
-            self.chunk = Some(&chunk.facts);
+            (first, len) = (start.0, chunk.facts.len() as u32);
+            self.chunk = Some((start, &chunk.facts));
+            self.move_in_chunk(inode);
         }
-        self.asked.note(self.first, self.first.saturating_add(self.len - 1));
+        self.asked.note(first, first.saturating_add(len - 1));
     }
 }
 

@@ -7,7 +7,7 @@ use floe_format::{BlockNr, InodeNr};
 use crate::checks::dirents::DirBlock;
 use crate::checks::htree::Leaf;
 use crate::checks::plain_entries::{self, Others, Plain};
-use crate::dir_pass::{BlockScan, DirCx, DirEvidence, read_runs};
+use crate::dir_pass::{BlockScan, DirCx, DirEvidence, ReadRoom, read_runs};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::Facts;
 use crate::evidence::published_facts::{EarlyCursor, PublishedFacts};
@@ -102,7 +102,7 @@ impl Others for Early<'_> {
 }
 
 impl BlockScan for EarlyDirs {
-    fn room(&mut self) -> &mut Vec<u8> {
+    fn room(&mut self) -> &mut ReadRoom {
         self.evidence.room()
     }
     fn sink(&mut self) -> &mut impl Sink {
