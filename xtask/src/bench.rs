@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5)]
     runs: usize,
     /// Forget the image's pages in the cache before each run, and measure a program that reads the same
-    /// bytes in the order of the disk, too
+    /// bytes in the order of the disk, and checks with --drop-cache, too
     #[arg(long)]
     cold: bool,
     /// Steps of ageing (--shape aged)
@@ -254,6 +254,11 @@ impl Args {
                     }
                     command.push(&path);
                     programs.push(Program::new(&name, &command, image, exit));
+                    if self.cold {
+                        name.push_str(" --drop-cache");
+                        command.insert(2, "--drop-cache");
+                        programs.push(Program::new(&name, &command, image, exit));
+                    }
                 }
             }
         }

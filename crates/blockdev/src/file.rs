@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::fs::Advice;
 
+use crate::cache_guest::CacheGuest;
 use crate::holes::HoleMap;
 use crate::open::{OpenError, open_seekable};
 use crate::{ReadBlocks, within};
@@ -24,6 +25,8 @@ pub struct FileDevice {
     sector_bytes: Option<u32>,
     /// `None` for block devices, which have no holes to tell of.
     holes: Option<HoleMap>,
+    /// Reads are to leave the page cache as it was.
+    guest: Option<CacheGuest>,
 }
 
 impl FileDevice {
@@ -40,7 +43,7 @@ impl FileDevice {
         let sector_bytes =
             is_block_device.then(|| rustix::fs::ioctl_blksszget(&file).ok()).flatten();
         let holes = (!is_block_device).then(|| HoleMap::new(size_bytes));
-        Ok(Self { file, size_bytes, sector_bytes, holes })
+        Ok(Self { file, size_bytes, sector_bytes, holes, guest: None })
     }
 
     /// A regular file that is open for reading already, perhaps one without a name.
@@ -49,7 +52,8 @@ impl FileDevice {
     /// What the system said.
     pub fn of_file(mut file: File) -> io::Result<Self> {
         let size_bytes = file.seek(SeekFrom::End(0))?;
-        Ok(Self { file, size_bytes, sector_bytes: None, holes: Some(HoleMap::new(size_bytes)) })
+        let holes = Some(HoleMap::new(size_bytes));
+        Ok(Self { file, size_bytes, sector_bytes: None, holes, guest: None })
     }
 
     /// Whether this is a block device rather than an image file.
@@ -62,15 +66,18 @@ impl FileDevice {
         self.sector_bytes
     }
 
-    /// Hint: reads will go through the device in ascending order. Larger read-ahead follows.
-    pub fn expect_sequential(&self) {
-        self.advise(0, 0, Advice::Sequential);
+    /// Reads are to leave the page cache as it is: pages that they bring in go behind them. Linux before
+    /// 6.14 drops all pages of the file now and then instead, others' too. Ranges that will be needed are
+    /// not read ahead, for they would stay.
+    #[must_use]
+    pub fn as_cache_guest(mut self) -> Self {
+        self.guest = Some(CacheGuest::default());
+        self
     }
 
-    /// Hint: reads will be scattered. No read-ahead follows, so that a cold device transfers
-    /// only what is asked for.
-    pub fn expect_scattered(&self) {
-        self.advise(0, 0, Advice::Random);
+    #[cfg(test)]
+    pub(crate) const fn guest(&self) -> Option<&CacheGuest> {
+        self.guest.as_ref()
     }
 
     /// Hint: this range will be read soon. The system may start reading it now, in the background.
@@ -97,7 +104,10 @@ impl ReadBlocks for FileDevice {
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         within(self.size_bytes, offset_bytes, into.len())?;
-        self.file.read_exact_at(into, offset_bytes)
+        match &self.guest {
+            None => self.file.read_exact_at(into, offset_bytes),
+            Some(guest) => guest.read_exact_at(&self.file, into, offset_bytes),
+        }
     }
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
@@ -105,7 +115,17 @@ impl ReadBlocks for FileDevice {
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
-        Self::will_need(self, offset_bytes, len_bytes);
+        if self.guest.is_none() {
+            Self::will_need(self, offset_bytes, len_bytes);
+        }
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if let Some(guest) = &self.guest {
+            guest.forget(&self.file);
+        }
     }
 }
 

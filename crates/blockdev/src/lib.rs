@@ -30,6 +30,7 @@
 use std::io;
 use std::sync::Arc;
 
+mod cache_guest;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counted;

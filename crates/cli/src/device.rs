@@ -31,6 +31,9 @@ pub(crate) struct Source {
     /// Bytes of a block, if the superblock cannot say
     #[arg(long, short = 'B', value_name = "BYTES", value_parser = block_size)]
     pub(crate) block_size: Option<u32>,
+    /// Reads leave the page cache as it is; an option of commands that only read much.
+    #[arg(skip)]
+    pub(crate) spare_cache: bool,
 }
 
 /// A block size: a power of two from 1024 to 65536.
@@ -71,6 +74,7 @@ impl Source {
             format: None,
             superblock: None,
             block_size: None,
+            spare_cache: false,
         }
     }
 
@@ -97,6 +101,7 @@ impl Source {
         let options = ImageOptions {
             format: self.format,
             scratch: std::env::temp_dir(),
+            spare_cache: self.spare_cache,
             before_unpacking: &|format| not_raw::tell_unpacking(&self.name(), format),
         };
         let opened = open(&options).map_err(|error| self.explain(error))?;

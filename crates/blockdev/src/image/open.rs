@@ -18,6 +18,8 @@ pub struct ImageOptions<'a> {
     pub format: Option<Format>,
     /// Where the content of packed files is kept, without a name, as long as the device is open.
     pub scratch: PathBuf,
+    /// Whether reads are to leave the page cache as it is ([`FileDevice::as_cache_guest`]).
+    pub spare_cache: bool,
     /// Called before a packed file is unpacked, which may take long.
     pub before_unpacking: &'a dyn Fn(Format),
 }
@@ -92,6 +94,7 @@ impl Chain<'_> {
             });
         }
         self.seen.push(number);
+        let file = if self.options.spare_cache { file.as_cache_guest() } else { file };
         let sector_bytes = file.sector_bytes();
         let mut device: Box<dyn ReadBlocks> = Box::new(file);
         let mut layers = Vec::new();

@@ -70,6 +70,23 @@ fn schedules_give_the_same_report() {
     assert!(ran.err.contains("split-equal"), "{}", ran.err);
 }
 
+/// Reads that leave the page cache as it is bring the same bytes.
+#[test]
+fn a_guest_of_the_page_cache_sees_the_same() {
+    for name in ["ext4-1k", "ext4-2k"] {
+        let Some(image) = image(name) else { return };
+        fs::File::open(image.path()).unwrap().sync_all().unwrap();
+        let report = |how: &[&str]| {
+            let ran = floe_on(&[&["check", "--json"], how].concat(), image.path());
+            assert_eq!(ran.code, 0, "{how:?}: {}{}", ran.out, ran.err);
+            let mut value: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+            value.as_object_mut().unwrap().remove("cost");
+            value
+        };
+        assert_eq!(report(&["--drop-cache"]), report(&[]));
+    }
+}
+
 /// A run that shares the cores is in the class that gives way to all others.
 #[test]
 fn a_run_that_shares_the_cores_gives_way() {
