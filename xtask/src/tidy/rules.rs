@@ -94,6 +94,7 @@ fn layers(tree: &Tree) -> Vec<String> {
 
 /// Files outside `exec/src/sync.rs` that may name `std::sync` or `std::thread`.
 const THREADS: Exceptions = &[
+    ("crates/blockdev/src/cache_guest.rs", "what was learnt of a file by all who read it"),
     ("crates/blockdev/src/contract.rs", "the contract of devices calls one from many threads"),
     ("crates/blockdev/src/counted.rs", "counters of a device that many threads read"),
     ("crates/blockdev/src/holes.rs", "what is known of a file's holes, shared by its readers"),
