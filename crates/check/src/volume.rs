@@ -1,6 +1,7 @@
 //! The file system under check: its device, superblock, geometry and descriptors.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use floe_blockdev::ReadBlocks;
 use floe_exec::sync::Arc;
@@ -17,6 +18,9 @@ use crate::evidence::run_set::RunSet;
 use crate::evidence::scope::Scope;
 use crate::open::Opened;
 use crate::problem::{Findings, Problem};
+
+/// Bytes of one read of blocks that follow each other, but whose number may be any.
+const SMALL_READ_BYTES: u32 = 32 << 10;
 
 /// A file system whose superblock and descriptors were read; what every check looks at.
 pub struct Volume<'d> {
@@ -192,6 +196,39 @@ impl<'d> Volume<'d> {
         let len = run.len_blocks.checked_mul(block_size).ok_or_else(too_far)?;
         into.resize(usize::try_from(len).map_err(|_| too_far())?, 0);
         self.device.read_at(offset, into)
+    }
+
+    /// Hands the blocks of a run to `each` in order, each with its bytes unless it cannot be read, until
+    /// that breaks off. Several are read at once, into `room`.
+    pub fn blocks_of<B>(
+        &self,
+        run: BlockRun,
+        room: &mut Vec<u8>,
+        mut each: impl FnMut(BlockNr, Option<&[u8]>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let size = self.geometry.block_size;
+        let step = u64::from((SMALL_READ_BYTES / size).max(1));
+        let mut done = 0;
+        while done < run.len_blocks {
+            let part = BlockRun::new(
+                BlockNr(run.start.0.saturating_add(done)),
+                step.min(run.len_blocks - done),
+            );
+            let blocks = (part.start.0..part.start.0.saturating_add(part.len_blocks)).map(BlockNr);
+            if self.read_run(part, room).is_ok() {
+                for (block, bytes) in blocks.zip(room.chunks_exact(size as usize)) {
+                    each(block, Some(bytes))?;
+                }
+            } else {
+                // Only those that fail are lost.
+                for block in blocks {
+                    let read = self.read_block(block, room).is_ok();
+                    each(block, read.then_some(&room[..]))?;
+                }
+            }
+            done += part.len_blocks;
+        }
+        ControlFlow::Continue(())
     }
 
     /// Whether a block belongs to static metadata (or shares a cluster with it).

@@ -3,6 +3,8 @@
 //! Emits: `BlockMap*`, `FileTooBig`, `DirectoryTooBig`, `SymlinkTooBig`, `UnreadableBlock`.
 //! Does not verify: overlap with other inodes (`checks/shared_blocks.rs`).
 
+use std::ops::ControlFlow;
+
 use floe_format::ext::indirect::{PointerRun, pointer_runs, pointers, root_slot, span_blocks};
 use floe_format::ext::inode::FileType;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -60,13 +62,17 @@ impl Walk<'_, '_, '_> {
         }
         // Each descriptor block listed here, and the copies that it lists in turn.
         let mut copies = Vec::new();
-        for pointer in pointers(&bytes) {
-            let Some(block) = self.resize_inode_block(pointer, index, 1) else { continue };
-            if volume.read_block(block, &mut copies).is_ok() {
-                for pointer in pointers(&copies) {
-                    self.resize_inode_block(pointer, index, 0);
+        for PointerRun { first, len, .. } in pointer_runs(&bytes) {
+            let run = BlockRun::new(BlockNr(first.into()), len.into());
+            let _: ControlFlow<()> = volume.blocks_of(run, &mut copies, |block, bytes| {
+                // A pointer has 32 bits.
+                if self.resize_inode_block(block.0 as u32, index, 1).is_some() {
+                    for pointer in bytes.into_iter().flat_map(pointers) {
+                        self.resize_inode_block(pointer, index, 0);
+                    }
                 }
-            }
+                ControlFlow::Continue(())
+            });
         }
     }
 

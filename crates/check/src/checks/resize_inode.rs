@@ -3,10 +3,12 @@
 //! Emits: `ReservedGdtWithoutResizeInode`, `ResizeInode*`.
 //! Does not verify: the blocks as claims (`inode_pass`).
 
+use std::ops::ControlFlow;
+
 use floe_format::ext::indirect::pointers;
 use floe_format::ext::inode::{FileType, Inode};
 use floe_format::features::Compat;
-use floe_format::{BlockNr, GroupNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::journal::block_map::read_inode;
 use crate::problem::{Findings, Problem, Sink};
@@ -58,25 +60,30 @@ fn judge(volume: &Volume<'_>, resize: &Inode<'_>) -> Result<(), (BlockNr, &'stat
     // With 1 KiB blocks and bigalloc the superblock lies in block 1 although group 0 begins at 0.
     let first = geometry.group_desc_run(GroupNr(0)).end().0;
     // As many as e2fsck looks at: a quarter.
-    for index in 0..u64::from(geometry.reserved_gdt_blocks / 4) {
-        let block = BlockNr(first + index);
-        let slot = (u64::from(geometry.desc_blocks) + index) % table.len().max(1) as u64;
+    let looked_at = BlockRun::new(BlockNr(first), u64::from(geometry.reserved_gdt_blocks / 4));
+    let judged = volume.blocks_of(looked_at, &mut copies, |block, bytes| {
+        let slot = (u64::from(geometry.desc_blocks) + block.0 - first) % table.len().max(1) as u64;
         let named = table.get(slot as usize).copied().unwrap_or(0);
         if u64::from(named) != block.0 {
-            return Err((block, "it does not list a reserved descriptor block"));
+            return ControlFlow::Break((block, "it does not list a reserved descriptor block"));
         }
-        if volume.read_block(block, &mut copies).is_err() {
-            return Err((block, "a reserved descriptor block cannot be read"));
-        }
-        let mut listed = pointers(&copies);
+        let Some(bytes) = bytes else {
+            return ControlFlow::Break((block, "a reserved descriptor block cannot be read"));
+        };
+        let mut listed = pointers(bytes);
         for group in superblock_groups(volume) {
             let expected = block.0 + u64::from(group.0) * u64::from(geometry.blocks_per_group);
             if listed.next().map(u64::from) != Some(expected) {
-                return Err((block, "a reserved descriptor block does not list its copies"));
+                let reason = "a reserved descriptor block does not list its copies";
+                return ControlFlow::Break((block, reason));
             }
         }
+        ControlFlow::Continue(())
+    });
+    match judged {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(fault) => Err(fault),
     }
-    Ok(())
 }
 
 /// Groups with a backup superblock. Pointers have 32 bits and a block holds few of them, so no
