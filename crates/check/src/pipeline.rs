@@ -84,8 +84,9 @@ impl<'p> Clock<'p> {
                 let runs = runs.iter().filter(|run| judged || !run.judged);
                 runs.map(|run| u64::from(run.len_blocks)).sum::<u64>()
             };
-            let (all, left) = (blocks(&dirs.runs, true), blocks(before, false));
-            work::plan_directories(progress, volume, all, left, self.options.threads);
+            let blocks = (blocks(&dirs.runs, true), blocks(before, false));
+            let reads = work::directory_reads(dirs.runs.iter(), volume.geometry.block_size);
+            work::plan_directories(progress, volume, blocks, reads, self.options.threads);
         }
     }
 

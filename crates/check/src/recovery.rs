@@ -57,7 +57,7 @@ pub fn recover<'d>(
     }
     if let Some(progress) = options.progress {
         progress.begin("journal");
-        work::plan_journal(progress, journal.blocks);
+        work::plan_journal(progress, journal.blocks, geometry.block_size);
     }
     let phase = options.progress.and_then(|progress| progress.named("journal"));
     let overlay = match options.memory_bytes {

@@ -1,16 +1,22 @@
 //! How much work a check is, phase by phase: what its progress is measured against.
 //!
 //! Before any inode is read, the descriptors say how many inodes are in use, how many of them are
-//! directories, and which bitmaps were written; the size of the journal is in its superblock. Each
-//! of these has a weight in nanoseconds, measured by `cargo xtask eta --weights` (docs/progress.md).
-//! Only the proportions of the phases count: `floe_exec::eta` finds the pace of this machine and its
-//! disk. Once all inodes are read, the blocks of directories are known and no longer guessed.
+//! directories, and which bitmaps were written; the size of the journal is in its superblock. From
+//! that follow the bytes that are read, and at how many places. Each of these has a weight in nanoseconds,
+//! measured by `cargo xtask eta --weights` (docs/progress.md): of processors, and of a disk, if what is
+//! read is not in memory. Only the proportions of the phases count: `floe_exec::eta` finds the pace of
+//! this machine and its disk. Once all inodes are read, the blocks of directories are known and no longer
+//! guessed.
 
 use std::time::Duration;
 
-use floe_exec::{Progress, Shape};
+use floe_exec::{Progress, Shape, Work as Expected};
 use floe_format::GroupNr;
+use floe_format::features::Incompat;
 
+use crate::checks::bitmaps::GROUPS_PER_UNIT;
+use crate::dir_pass::{GAP_BYTES, READ_BYTES};
+use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
 use crate::volume::Volume;
 
@@ -60,6 +66,13 @@ mod weights {
     pub(super) const INODE_BIT: f64 = 1.0;
     /// A block of the journal.
     pub(super) const JOURNAL_BLOCK: f64 = 1000.0;
+    /// A byte that is read, besides.
+    pub(super) const BYTE: f64 = 0.1;
+
+    /// A place of a disk that is gone to.
+    pub(super) const PLACE_WAIT: f64 = 150_000.0;
+    /// A byte that a disk reads, besides.
+    pub(super) const BYTE_WAIT: f64 = 2.2;
 }
 
 /// Weights of equation 1 of pFSCK for the stages of `overlap`, until the run has measured its own: an
@@ -79,8 +92,36 @@ pub fn progress() -> Progress {
     Progress::new(&PHASES)
 }
 
+/// What is read from a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Reads {
+    /// Places that do not follow each other.
+    places: f64,
+    /// Bytes.
+    bytes: f64,
+}
+
+impl Reads {
+    /// The work of reading this, and of so many nanoseconds of processors besides.
+    fn with(self, nanoseconds: f64, threads: usize) -> Expected {
+        use weights::{BYTE, BYTE_WAIT, PLACE_WAIT};
+        // As u64: far below 2^64 for any file system.
+        let time = |nanoseconds: f64| Duration::from_nanos(nanoseconds as u64);
+        Expected {
+            busy: time(nanoseconds + self.bytes * BYTE),
+            wait: time(self.places * PLACE_WAIT + self.bytes * BYTE_WAIT),
+            threads,
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.places += other.places;
+        self.bytes += other.bytes;
+    }
+}
+
 /// What the descriptors say of the work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Slots of inode tables that are read.
     pub slots: u64,
@@ -96,6 +137,11 @@ pub struct Work {
     pub groups: u64,
     /// Groups whose bitmaps are read.
     pub bitmaps: u64,
+    block_bytes: f64,
+    descriptors: Reads,
+    tables: Reads,
+    /// A guess until all inodes are read.
+    of_directories: Reads,
 }
 
 /// The work in one group: slots, inodes in use, directories among them. What a damaged descriptor
@@ -114,48 +160,135 @@ fn parts(slots: u64) -> u64 {
     slots.div_ceil(u64::from(CHUNK_INODES))
 }
 
+/// Groups whose tables lie side by side, and whose files are allocated together.
+fn groups_together(volume: &Volume<'_>) -> u32 {
+    let log = volume.superblock.log_groups_per_flex;
+    if volume.has_incompat(Incompat::FLEX_BG) { 1 << log.min(20) } else { 1 }
+}
+
+/// What is read of `wanted` blocks of directories that lie anywhere among `used` blocks: how many
+/// lie so near each other that they are read together is a matter of luck, whose average is known.
+fn scattered(wanted: f64, used: f64, block_bytes: f64) -> Reads {
+    let (most, gap) = reach(block_bytes);
+    let density = (wanted / used.max(wanted).max(1.0)).min(1.0);
+    // The next wanted block is so many blocks further with this chance; and how far it is on average
+    // where both are read together.
+    let chance = |blocks: u32| density * (1.0 - density).powf(f64::from(blocks) - 1.0);
+    let near = 1..=gap as u32 + 1;
+    let joined = near.clone().map(chance).sum::<f64>().min(1.0);
+    let step = near.map(|blocks| f64::from(blocks) * chance(blocks)).sum::<f64>()
+        / joined.max(f64::MIN_POSITIVE);
+    // Wanted blocks of a read: until the next one is too far away, or there is no more room.
+    let room = (most / step.max(1.0)).max(1.0);
+    let each = if joined < 1.0 { (1.0 - joined.powf(room)) / (1.0 - joined) } else { room };
+    let places = wanted / each;
+    Reads { places, bytes: (wanted + (wanted - places) * (step - 1.0).max(0.0)) * block_bytes }
+}
+
+/// Blocks of one read of directories at most, and blocks between two that are read together.
+fn reach(block_bytes: f64) -> (f64, f64) {
+    let block_bytes = block_bytes.max(1.0);
+    ((f64::from(READ_BYTES) / block_bytes).max(1.0), (f64::from(GAP_BYTES) / block_bytes).floor())
+}
+
+/// What is read of directories whose blocks are known, in the order of the disk.
+pub fn directory_reads<'r>(runs: impl Iterator<Item = &'r DirRun>, block_bytes: u32) -> (f64, f64) {
+    let block_bytes = f64::from(block_bytes);
+    let (most, gap) = reach(block_bytes);
+    let mut all = Reads::default();
+    // The read that is being made: where it begins and ends.
+    let (mut begin, mut end) = (0.0, f64::NEG_INFINITY);
+    for run in runs {
+        let (start, after) = (run.block.0 as f64, run.block.0 as f64 + f64::from(run.len_blocks));
+        if start - end > gap || after - begin > most {
+            all.places += ((after - start) / most).ceil().max(1.0);
+            begin = start;
+        } else {
+            all.bytes += (start - end).max(0.0) * block_bytes;
+        }
+        all.bytes += (after - start) * block_bytes;
+        end = after;
+    }
+    (all.places, all.bytes)
+}
+
 impl Work {
     /// What the descriptors of a volume say.
     pub fn of(volume: &Volume<'_>) -> Self {
-        let mut work = Self { groups: u64::from(volume.geometry.group_count), ..Self::default() };
-        for group in (0..volume.geometry.group_count).map(GroupNr) {
-            let (slots, inodes, directories) = of_group(volume, group);
-            work.slots += slots;
-            work.parts += parts(slots);
+        let geometry = &volume.geometry;
+        let block_bytes = f64::from(geometry.block_size);
+        let mut work = Self {
+            groups: u64::from(geometry.group_count),
+            block_bytes,
+            descriptors: Reads {
+                places: 1.0,
+                bytes: f64::from(geometry.group_count) * f64::from(geometry.desc_size),
+            },
+            ..Self::default()
+        };
+        let together = groups_together(volume);
+        for first in (0..geometry.group_count).step_by(together as usize) {
+            let (mut in_use, mut inodes, mut directories) = (0.0, 0, 0);
+            let groups = first..geometry.group_count.min(first.saturating_add(together));
+            let own = f64::from(geometry.inode_table_blocks) + 2.0;
+            for group in groups.map(GroupNr) {
+                let (slots, used, dirs) = of_group(volume, group);
+                work.slots += slots;
+                work.parts += parts(slots);
+                work.bitmaps += u64::from(!volume.block_bitmap_computed(group));
+                let table = slots as f64 * f64::from(geometry.inode_size);
+                // Where all of a table is read, that of the next group follows.
+                let bound = u64::from(geometry.inodes_per_group);
+                work.tables.bytes += table;
+                work.tables.places += if slots == 0 || slots == bound { 0.0 } else { 1.0 };
+                inodes += used;
+                directories += dirs;
+                let clusters = f64::from(geometry.clusters_of(group));
+                let free = f64::from(volume.group(group).free_blocks_count).min(clusters);
+                in_use += (clusters - free) * f64::from(geometry.cluster_blocks) - own;
+            }
+            work.tables.places += if inodes > 0 { 1.0 } else { 0.0 };
             work.inodes += inodes;
             work.directories += directories;
-            work.bitmaps += u64::from(!volume.block_bitmap_computed(group));
+            let full_blocks = inodes * ENTRY_BYTES / u64::from(geometry.block_size);
+            let blocks = directories.max(full_blocks * u64::from(directories > 0));
+            work.directory_blocks += blocks;
+            work.of_directories.add(scattered(blocks as f64, in_use, block_bytes));
         }
-        let full_blocks = work.inodes * ENTRY_BYTES / u64::from(volume.geometry.block_size);
-        work.directory_blocks = work.directories.max(full_blocks);
         work
     }
 
-    /// The time of each phase that is known before it begins, with so many threads.
-    pub fn times(&self, threads: usize) -> [(&'static str, Duration); 8] {
+    /// The same, with directories that are known: so many blocks, read at so many places.
+    fn with_directories(self, blocks: u64, (places, bytes): (f64, f64)) -> Self {
+        Self { directory_blocks: blocks, of_directories: Reads { places, bytes }, ..self }
+    }
+
+    /// What of each phase is known before it begins, with so many threads.
+    pub fn expected(&self, threads: usize) -> [(&'static str, Expected); 8] {
         use weights::{
-            BITMAPS, CONNECTION, DESCRIPTOR, DIRECTORY_BLOCK, ENTRY, GROUP, INODE_BIT, LINK_COUNT,
-            METADATA, OPEN,
+            CONNECTION, DESCRIPTOR, DIRECTORY_BLOCK, ENTRY, INODE_BIT, LINK_COUNT, METADATA, OPEN,
         };
         let times = |count: u64, weight: f64| count as f64 * weight;
         let inodes = inode_work(self.slots, self.parts, self.inodes);
         // Every inode in use has a name.
         let directories = times(self.inodes, ENTRY) + times(self.directory_blocks, DIRECTORY_BLOCK);
-        let bitmaps =
-            times(self.groups, GROUP) + times(self.bitmaps, BITMAPS) + times(self.slots, INODE_BIT);
-        let shared = |nanoseconds: f64| nanoseconds / threads.max(1) as f64;
+        let bitmaps = bitmap_work(self.groups, self.bitmaps) + times(self.slots, INODE_BIT);
+        // Some of those of a block and of inodes lie side by side.
+        let of_bitmaps = Reads {
+            places: (self.bitmaps as f64 / 8.0).ceil(),
+            bytes: self.bitmaps as f64 * 2.0 * self.block_bytes,
+        };
+        let nothing = Reads::default();
         [
-            ("open", times(self.groups, OPEN)),
-            ("superblock", times(self.groups, DESCRIPTOR)),
-            ("shared blocks", times(self.groups, METADATA)),
-            ("inodes", shared(inodes)),
-            ("directories", shared(directories)),
-            ("connectivity", times(self.directories, CONNECTION)),
-            ("link counts", shared(times(self.slots, LINK_COUNT))),
-            ("bitmaps", shared(bitmaps)),
+            ("open", self.descriptors.with(times(self.groups, OPEN), 1)),
+            ("superblock", self.descriptors.with(times(self.groups, DESCRIPTOR), 1)),
+            ("shared blocks", nothing.with(times(self.groups, METADATA), 1)),
+            ("inodes", self.tables.with(inodes, threads)),
+            ("directories", self.of_directories.with(directories, threads)),
+            ("connectivity", nothing.with(times(self.directories, CONNECTION), 1)),
+            ("link counts", nothing.with(times(self.slots, LINK_COUNT), threads)),
+            ("bitmaps", of_bitmaps.with(bitmaps, threads)),
         ]
-        // As u64: far below 2^64 for any file system.
-        .map(|(name, nanoseconds)| (name, Duration::from_nanos(nanoseconds as u64)))
     }
 
     /// What people count in a phase; see [`noun`].
@@ -190,51 +323,61 @@ fn inode_work(slots: u64, parts: u64, inodes: u64) -> f64 {
     slots as f64 * SLOT + parts as f64 * PART + inodes as f64 * INODE
 }
 
+fn bitmap_work(groups: u64, bitmaps: u64) -> f64 {
+    groups as f64 * weights::GROUP + bitmaps as f64 * weights::BITMAPS
+}
+
 /// Says in `progress` what is to be done, before the first inode is read. Where passes overlap, directories
 /// are part of the phase of the inodes.
 pub fn plan(progress: &Progress, volume: &Volume<'_>, threads: usize, overlap: bool) {
     let work = Work::of(volume);
-    let times = work.times(threads);
-    let of_directories = times.iter().find(|(name, _)| *name == "directories");
-    let of_directories = of_directories.map_or(Duration::ZERO, |(_, time)| *time);
-    for (name, time) in times {
-        let time = match name {
-            "inodes" if overlap => time + of_directories,
-            "directories" if overlap => Duration::ZERO,
-            _ => time,
+    let expected = work.expected(threads);
+    let of_directories = expected.iter().find(|(name, _)| *name == "directories");
+    let of_directories = of_directories.map_or(Expected::default(), |(_, work)| *work);
+    for (name, phase_work) in expected {
+        let phase_work = match name {
+            "inodes" if overlap => Expected {
+                busy: phase_work.busy + of_directories.busy,
+                wait: phase_work.wait + of_directories.wait,
+                threads,
+            },
+            "directories" if overlap => Expected::default(),
+            _ => phase_work,
         };
         let shape = match name {
             "inodes" => inode_shape(volume),
+            "bitmaps" => bitmap_shape(volume),
             _ => Shape::default(),
         };
         if let Some(phase) = progress.named(name) {
-            let objects = work.objects(name);
-            phase.plan(time, objects, shape);
+            phase.plan(phase_work, work.objects(name), shape);
         }
     }
 }
 
-/// Says how many blocks of directories there are, once all inodes are read, and how many of them are
+/// Says how many blocks of directories there are, once all inodes are read, at how many places and with
+/// how many bytes they are read ([`directory_reads`]), and how many of them are
 /// `left`: the others were judged along with the inodes, or by a run that was ended.
 pub fn plan_directories(
     progress: &Progress,
     volume: &Volume<'_>,
-    directory_blocks: u64,
-    left: u64,
+    (directory_blocks, left): (u64, u64),
+    reads: (f64, f64),
     threads: usize,
 ) {
-    let work = Work { directory_blocks, ..Work::of(volume) };
-    let time = work.times(threads).into_iter().find(|(name, _)| *name == "directories");
-    if let (Some(phase), Some((_, time))) = (progress.named("directories"), time) {
+    let work = Work::of(volume).with_directories(directory_blocks, reads);
+    let of_them = work.expected(threads).into_iter().find(|(name, _)| *name == "directories");
+    if let (Some(phase), Some((_, expected))) = (progress.named("directories"), of_them) {
         let share = left as f64 / directory_blocks.max(1) as f64;
-        phase.plan(time.mul_f64(share), left, Shape::default());
+        phase.plan(expected.part(share), left, Shape::default());
     }
 }
 
 /// Says that the first `done` parts of the inode tables were read before, by a run that was ended.
 pub fn plan_rest(progress: &Progress, volume: &Volume<'_>, done: usize, threads: usize) {
     let Some(phase) = progress.named("inodes") else { return };
-    let (mut skip, mut nanoseconds, mut objects) = (done as u64, 0.0, 0.0);
+    let (mut skip, mut read, mut objects) = (done as u64, 0.0, 0.0);
+    let (mut nanoseconds, work) = (0.0, Work::of(volume));
     let groups = (0..volume.geometry.group_count).map(GroupNr);
     let left: Vec<(u64, u64)> = groups
         .map(|group| {
@@ -246,20 +389,24 @@ pub fn plan_rest(progress: &Progress, volume: &Volume<'_>, done: usize, threads:
             let work = inode_work(slots, parts, inodes) * share;
             nanoseconds += work;
             objects += inodes as f64 * share;
+            read += slots as f64 * share;
             // Below 2^64 by far.
             (parts - skipped, work as u64)
         })
         .collect();
-    let time = Duration::from_nanos((nanoseconds / threads.max(1) as f64) as u64);
-    phase.plan(time, objects as u64, Shape::of(left.into_iter()));
+    let share = read / work.slots.max(1) as f64;
+    let Reads { places, bytes } = work.tables;
+    let reads = Reads { places: places * share, bytes: bytes * share };
+    phase.plan(reads.with(nanoseconds, threads), objects as u64, Shape::of(left.into_iter()));
 }
 
 /// Says how long the log of a journal is that is replayed, in blocks.
-pub fn plan_journal(progress: &Progress, log_blocks: u32) {
+pub fn plan_journal(progress: &Progress, log_blocks: u32, block_bytes: u32) {
     if let Some(phase) = progress.named("journal") {
-        let nanoseconds = f64::from(log_blocks) * weights::JOURNAL_BLOCK;
-        let time = Duration::from_nanos(nanoseconds as u64);
-        phase.plan(time, u64::from(log_blocks), Shape::default());
+        let blocks = f64::from(log_blocks);
+        let reads = Reads { places: 1.0, bytes: blocks * f64::from(block_bytes) };
+        let work = reads.with(blocks * weights::JOURNAL_BLOCK, 1);
+        phase.plan(work, u64::from(log_blocks), Shape::default());
         phase.expect(u64::from(log_blocks));
     }
 }
@@ -273,4 +420,63 @@ fn inode_shape(volume: &Volume<'_>) -> Shape {
         // Below 2^64 by far.
         (parts, inode_work(slots, parts, inodes) as u64)
     }))
+}
+
+/// Where the work of the bitmaps is: many groups of a large file system never had any.
+fn bitmap_shape(volume: &Volume<'_>) -> Shape {
+    let count = volume.geometry.group_count;
+    let units = 0..count.div_ceil(GROUPS_PER_UNIT) as usize;
+    Shape::of(units.map(|unit| {
+        // Below the number of groups.
+        let first = unit as u32 * GROUPS_PER_UNIT;
+        let groups = first..count.min(first.saturating_add(GROUPS_PER_UNIT));
+        let all = u64::from(groups.end - groups.start);
+        let read = groups.filter(|group| !volume.block_bitmap_computed(GroupNr(*group)));
+        // Below 2^64 by far.
+        (1, bitmap_work(all, read.count() as u64) as u64)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::dirs::DirFlags;
+    use floe_format::{BlockNr, InodeNr};
+
+    fn run(block: u64) -> DirRun {
+        DirRun {
+            block: BlockNr(block),
+            dir: InodeNr(12),
+            generation: 0,
+            logical: 0,
+            len_blocks: 1,
+            flags: DirFlags::empty(),
+            judged: false,
+        }
+    }
+
+    #[test]
+    fn reads_of_directories_are_guessed_as_they_will_be() {
+        // Blocks that lie anywhere: one in so many is a directory's, by a rule that looks random.
+        for one_in in [2u64, 3, 5, 20, 100] {
+            let is_wanted = |block: &u64| {
+                let mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                mixed >> 40 < (1 << 24) / one_in
+            };
+            let wanted: Vec<DirRun> = (0..200_000).filter(is_wanted).map(run).collect();
+            let guess = scattered(wanted.len() as f64, 200_000.0, 4096.0);
+            let (places, bytes) = directory_reads(wanted.iter(), 4096);
+            assert!((guess.places / places - 1.0).abs() < 0.1, "{one_in}: {guess:?} {places}");
+            assert!((guess.bytes / bytes - 1.0).abs() < 0.1, "{one_in}: {guess:?} {bytes}");
+        }
+        // All of them: reads of eight blocks.
+        let all: Vec<DirRun> = (0..8000).map(run).collect();
+        assert_eq!(directory_reads(all.iter(), 4096), (1000.0, 8000.0 * 4096.0));
+        let guess = scattered(8000.0, 8000.0, 4096.0);
+        assert_eq!((guess.places, guess.bytes), (1000.0, 8000.0 * 4096.0));
+        let none = scattered(0.0, 0.0, 4096.0);
+        assert_eq!((none.places, none.bytes), (0.0, 0.0));
+    }
 }

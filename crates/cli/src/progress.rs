@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use floe_check::report::human::{grouped, size};
 use floe_check::work;
-use floe_exec::eta::{Eta, eta};
+use floe_exec::eta::{Eta, Spent, eta};
 use floe_exec::sync::atomic::{AtomicBool, Ordering};
 use floe_exec::sync::thread;
 use floe_exec::{Progress, Snapshot};
@@ -45,12 +45,31 @@ pub(crate) struct Watch<'t> {
     json: bool,
     /// Is told the share of the run that is over, from 0 to 1.
     tell: Option<&'t (dyn Fn(f64) + Sync)>,
+    /// What the process had used before.
+    before: Used,
+}
+
+/// What the process used of the machine.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    processor: Duration,
+    bytes_from_device: u64,
+}
+
+impl Used {
+    fn now() -> Self {
+        Self {
+            processor: usage::processor_time(),
+            bytes_from_device: usage::bytes_from_device().unwrap_or(0),
+        }
+    }
 }
 
 impl<'t> Watch<'t> {
     /// Shows nothing itself, and tells `tell`, if there is somebody.
     pub(crate) fn telling(tell: Option<&'t (dyn Fn(f64) + Sync)>) -> Self {
-        Self { tell, ..Self::new(When::Never) }
+        let before = if tell.is_some() { Used::now() } else { Used::default() };
+        Self { tell, before, ..Self::new(When::Never) }
     }
 
     pub(crate) fn new(when: When) -> Self {
@@ -60,6 +79,18 @@ impl<'t> Watch<'t> {
             bar: shown.then(|| ProgressBar::with_draw_target(Some(BAR_LENGTH), hidden())),
             json: when == When::Json,
             tell: None,
+            before: if shown || when == When::Json { Used::now() } else { Used::default() },
+        }
+    }
+
+    /// What the run took of the machine, having read so much.
+    fn spent(&self, bytes_read: u64) -> Spent {
+        let (now, before) = (Used::now(), self.before);
+        let from_device = now.bytes_from_device.saturating_sub(before.bytes_from_device);
+        Spent {
+            processor: now.processor.saturating_sub(before.processor),
+            // The kernel reads more than it is asked for.
+            from_device: (from_device as f64 / bytes_read.max(1) as f64).min(1.0),
         }
     }
 
@@ -99,14 +130,15 @@ impl<'t> Watch<'t> {
         // One look at least, however short the run.
         loop {
             let now = self.progress.snapshot();
-            let eta = eta(&now);
+            let bytes = bytes_read();
+            let eta = eta(&now, Some(self.spent(bytes)));
             // Honest, but never backwards: what turns out to be more work makes the bar slower.
             furthest = eta.map_or(furthest, |eta| eta.share.max(furthest));
             if let Some(tell) = self.tell {
                 tell(furthest);
             }
             if self.json {
-                let line = line(&now, eta, furthest, bytes_read());
+                let line = line(&now, eta, furthest, bytes);
                 // Nobody may be there to read it.
                 let _ = writeln!(std::io::stderr(), "{line}");
             } else if let (Some(bar), true) = (&self.bar, now.elapsed >= SHOWN_AFTER) {
@@ -116,7 +148,7 @@ impl<'t> Watch<'t> {
                 }
                 // From 0 to BAR_LENGTH.
                 bar.set_position((furthest * BAR_LENGTH as f64) as u64);
-                bar.set_message(text(&now, eta, bytes_read(), usage::memory_bytes()));
+                bar.set_message(text(&now, eta, bytes, usage::memory_bytes()));
             }
             if stop.load(Ordering::Relaxed) {
                 break;
@@ -239,14 +271,16 @@ mod tests {
         progress.begin_round("superblock");
         progress.begin("inodes");
         let inodes = progress.named("inodes").unwrap();
-        inodes.plan(Duration::from_secs(10), 4000, floe_exec::Shape::default());
+        let busy = Duration::from_secs(10);
+        let work = floe_exec::Work { busy, ..floe_exec::Work::default() };
+        inodes.plan(work, 4000, floe_exec::Shape::default());
         inodes.expect(4);
         inodes.advance(1);
         let now = progress.snapshot();
-        let text = text(&now, eta(&now), 5 << 20, Some(7 << 20));
+        let text = text(&now, eta(&now, None), 5 << 20, Some(7 << 20));
         assert!(text.starts_with("1,000 of 4,000 inodes | 5.0 MiB read, "), "{text}");
         assert!(text.contains(" | 7.0 MiB of memory | 0:") && text.ends_with(" left"), "{text}");
-        let line = line(&now, eta(&now), 0.1, 9);
+        let line = line(&now, eta(&now, None), 0.1, 9);
         assert_eq!((&line["phase"], &line["phase_share"]), (&json!("inodes"), &json!(0.25)));
         assert!(line["left_seconds"].as_f64().unwrap() >= 0.0);
         progress.end();

@@ -1,5 +1,9 @@
 //! What this process used of the machine.
 
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
 /// Largest resident memory so far, in bytes; `None` where `/proc` does not tell.
 pub(crate) fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -16,8 +20,34 @@ pub(crate) fn memory_bytes() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Processor time of all threads so far, the system's for them included.
+pub(crate) fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Bytes that were read from devices for this process, and were not in memory already; `None` where `/proc`
+/// does not tell.
+pub(crate) fn bytes_from_device() -> Option<u64> {
+    let io = std::fs::read_to_string("/proc/self/io").ok()?;
+    io.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_uses_processors() {
+        let before = processor_time();
+        let mut sum = 0u64;
+        while processor_time() == before {
+            sum = std::hint::black_box(sum + 1);
+        }
+        assert!(processor_time() > before && processor_time() < Duration::from_secs(100_000));
+    }
+
     #[test]
     fn a_process_uses_memory() {
         let Some(bytes) = super::peak_memory_bytes() else {

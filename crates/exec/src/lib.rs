@@ -49,7 +49,7 @@ pub use cores::{CoreSample, CoreSource, ProcCores};
 pub use idle_class::enter_idle_class;
 pub use interrupt::{Hold, Interrupt, Interrupted};
 pub use pool::Pool;
-pub use progress::{Phase, PhaseState, Progress, Shape, Snapshot};
+pub use progress::{Phase, PhaseState, Progress, Shape, Snapshot, Work};
 pub use queue::{Entry, Limits};
 pub use scheduler::Policy;
 pub use stage::{Found, Outcome, Pipeline, Schedule, StageId};

@@ -48,15 +48,41 @@ pub struct Phase {
     done: OwnLine<AtomicU64>,
     /// May grow while the phase runs, as more work is discovered.
     total: OwnLine<AtomicU64>,
-    /// Nanoseconds that the whole phase is expected to take, by a model that need not know this
-    /// machine; 0 while nothing is known.
-    work_ns: AtomicU64,
+    /// What the whole phase is expected to take, by a model that need not know this machine; nothing
+    /// while that is not known.
+    work: Mutex<Work>,
     /// What people count in the phase: inodes, blocks; 0 while nothing is known.
     objects: AtomicU64,
     /// Nanoseconds since the start at which it began and ended, each plus 1; 0: not yet.
     begun: AtomicU64,
     ended: AtomicU64,
     shape: Mutex<Shape>,
+}
+
+/// What a phase takes by a model, on the machine that the model knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Processor time, of all threads together.
+    pub busy: Duration,
+    /// Time in which a device is waited for, if nothing that is read is in memory; of all threads
+    /// together.
+    pub wait: Duration,
+    /// Threads that share both; 0 counts as 1.
+    pub threads: usize,
+}
+
+impl Work {
+    /// Nothing was planned.
+    pub fn is_zero(&self) -> bool {
+        self.busy.is_zero() && self.wait.is_zero()
+    }
+
+    /// The same work of a part, from 0 to 1, of all that is worked on.
+    #[must_use]
+    pub fn part(&self, share: f64) -> Self {
+        let part = |time: Duration| time.mul_f64(share.clamp(0.0, 1.0));
+        Self { busy: part(self.busy), wait: part(self.wait), threads: self.threads }
+    }
 }
 
 /// How the work of a phase is spread over its units: after so many units, so much of the work is
@@ -120,8 +146,8 @@ pub struct PhaseState {
     pub share: f64,
     /// What people count in the phase: inodes, blocks; 0 while nothing is known.
     pub objects: u64,
-    /// Time that the whole phase is expected to take, by the model, before this machine is known.
-    pub work: Duration,
+    /// What the whole phase is expected to take, by the model, before this machine is known.
+    pub work: Work,
     /// Time that it took, up to now or to its end; `None` before it began.
     pub time: Option<Duration>,
     /// Whether it has ended.
@@ -165,7 +191,7 @@ impl Progress {
             name,
             done: OwnLine(AtomicU64::new(0)),
             total: OwnLine(AtomicU64::new(0)),
-            work_ns: AtomicU64::new(0),
+            work: Mutex::new(Work::default()),
             objects: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -271,12 +297,11 @@ impl Phase {
         self.done.0.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Says how long the whole phase will take, by a model of the work: only the proportions of
+    /// Says what the whole phase will take, by a model of the work: only the proportions of
     /// the phases count. `objects` is what people count in it; `shape` says how the work is spread
     /// over the units.
-    pub fn plan(&self, work: Duration, objects: u64, shape: Shape) {
-        let work_ns = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
-        self.work_ns.store(work_ns, Ordering::Relaxed);
+    pub fn plan(&self, work: Work, objects: u64, shape: Shape) {
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
         self.objects.store(objects, Ordering::Relaxed);
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = shape;
     }
@@ -314,7 +339,7 @@ impl Phase {
             total,
             share,
             objects: self.objects.load(Ordering::Relaxed),
-            work: Duration::from_nanos(self.work_ns.load(Ordering::Relaxed)),
+            work: *self.work.lock().unwrap_or_else(PoisonError::into_inner),
             time: self.time_ns(now_ns).map(Duration::from_nanos),
             ended,
         }
@@ -403,7 +428,8 @@ mod tests {
         let shape = Shape::of([(10, 0), (10, 100)].into_iter());
         let phase = Progress::new(&["inodes"]);
         let inodes = phase.phase(0).unwrap();
-        inodes.plan(Duration::from_secs(1), 20, shape);
+        let work = Work { busy: Duration::from_secs(1), ..Work::default() };
+        inodes.plan(work, 20, shape);
         for (done, share) in [(0, 0.0), (10, 0.0), (15, 0.5), (20, 1.0)] {
             inodes.reset();
             inodes.advance(done);

@@ -22,7 +22,7 @@ use crate::volume::Volume;
 
 /// Groups that one unit of work checks: bitmaps of a flexible group lie side by side, so that one
 /// read brings many.
-const GROUPS_PER_UNIT: u32 = 64;
+pub const GROUPS_PER_UNIT: u32 = 64;
 /// Bytes read at once at most (but at least one block).
 const READ_BYTES: u32 = 32 << 10;
 const WORD_BITS: u32 = u64::BITS;

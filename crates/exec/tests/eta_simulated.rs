@@ -1,0 +1,145 @@
+//! Predictions of runs that are made up: phases, machines and disks at random, none of them the model's,
+//! whose speed wavers as the run goes. After a tenth of a run, what is said to be left must be right
+//! within a fifth, nearly always.
+
+#![cfg(not(feature = "shuttle"))]
+
+use std::time::Duration;
+
+use floe_exec::eta::{Spent, eta};
+use floe_exec::{PhaseState, Snapshot, Work};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, TestRunner};
+
+/// Seconds of the model for each phase: processors, device, threads.
+const MODEL: [(f64, f64, usize); 5] =
+    [(0.3, 0.2, 1), (40.0, 30.0, 2), (1.0, 0.0, 1), (25.0, 60.0, 2), (2.0, 3.0, 2)];
+
+/// A machine, by the model's.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    /// Time of processors and of the device for each second of the model.
+    pace: [f64; 2],
+    /// Whether anything comes from the device.
+    cold: bool,
+    /// The share of the time that other programs have the processors.
+    taken: f64,
+}
+
+/// How a phase is not what the model says: its times are longer by these.
+type Faults = [[f64; 2]; MODEL.len()];
+
+/// Steps in which a phase is lived through.
+const STEPS: usize = 200;
+
+/// Lives through the run; comes back with how far off the prediction after a tenth was, by what was left.
+/// `waver` is how much longer or shorter than on average each step takes.
+fn off_after_a_tenth(machine: Machine, faults: Faults, waver: &[f64]) -> f64 {
+    let seconds = |phase: usize, of: usize| {
+        let model = [MODEL[phase].0, MODEL[phase].1][of];
+        let threads = MODEL[phase].2 as f64;
+        let alone = model / threads * machine.pace[of] * faults[phase][of];
+        [alone / (1.0 - machine.taken), if machine.cold { alone } else { 0.0 }][of]
+    };
+    let mut steps = Vec::new();
+    for phase in 0..MODEL.len() {
+        for step in 0..STEPS {
+            // Slow and fast stretches last for a while.
+            let waver = waver[(phase * STEPS + step) / 20 % waver.len()];
+            let each = |of| seconds(phase, of) / STEPS as f64 * waver;
+            let processor = each(0) * (1.0 - machine.taken) * MODEL[phase].2 as f64;
+            steps.push((phase, step + 1, each(0) + each(1), processor));
+        }
+    }
+    let all: f64 = steps.iter().map(|step| step.2).sum();
+    let (mut now, mut processor) = (0.0, 0.0);
+    let mut times = [0.0; MODEL.len()];
+    for &(phase, step, time, busy) in &steps {
+        now += time;
+        processor += busy;
+        times[phase] += time;
+        if now >= all / 10.0 {
+            let state = |at: usize| PhaseState {
+                name: "phase",
+                done: 0,
+                total: 0,
+                share: if at < phase {
+                    1.0
+                } else if at == phase {
+                    step as f64 / STEPS as f64
+                } else {
+                    0.0
+                },
+                objects: 0,
+                work: Work {
+                    busy: Duration::from_secs_f64(MODEL[at].0),
+                    wait: Duration::from_secs_f64(MODEL[at].1),
+                    threads: MODEL[at].2,
+                },
+                time: (at <= phase).then(|| Duration::from_secs_f64(times[at])),
+                ended: at < phase,
+            };
+            let look = Snapshot {
+                elapsed: Duration::from_secs_f64(now),
+                running: Some(phase),
+                phases: (0..MODEL.len()).map(state).collect(),
+                round: 1,
+                rounds: 1,
+                round_time: None,
+            };
+            let spent = Spent {
+                processor: Duration::from_secs_f64(processor),
+                from_device: if machine.cold { 0.9 } else { 0.0 },
+            };
+            let said = eta(&look, Some(spent)).expect("something was done").left.as_secs_f64();
+            return (said - (all - now)) / (all - now);
+        }
+    }
+    panic!("a run without a tenth");
+}
+
+fn machines() -> impl Strategy<Value = Machine> {
+    let decades = |most: f64| (-most..most).prop_map(|power: f64| 10f64.powf(power));
+    (decades(1.0), decades(2.0), any::<bool>(), 0.0..0.7).prop_map(
+        |(processor, device, cold, taken)| Machine {
+            pace: [processor, device],
+            cold,
+            // Who waits for a device and for processors cannot tell the two apart.
+            taken: if cold { 0.0 } else { taken },
+        },
+    )
+}
+
+fn faults(by: f64) -> impl Strategy<Value = Faults> {
+    prop::array::uniform5(prop::array::uniform2(1.0 - by..1.0 + by))
+}
+
+#[test]
+fn with_an_exact_model_any_machine_is_known_after_a_tenth() {
+    let mut runner = TestRunner::new(Config::with_cases(512));
+    runner
+        .run(&machines(), |machine| {
+            let off = off_after_a_tenth(machine, [[1.0; 2]; MODEL.len()], &[1.0]);
+            prop_assert!(off.abs() < 0.02, "{off}");
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn with_a_model_that_is_off_and_a_speed_that_wavers_a_fifth_holds() {
+    let mut runner = TestRunner::deterministic();
+    let waver = prop::collection::vec(0.8..1.2, 50);
+    let runs = (machines(), faults(0.1), waver);
+    let mut offs: Vec<f64> = (0..2000)
+        .map(|_| {
+            let (machine, faults, waver) = runs.new_tree(&mut runner).unwrap().current();
+            off_after_a_tenth(machine, faults, &waver).abs()
+        })
+        .collect();
+    offs.sort_by(f64::total_cmp);
+    let (median, most) = (offs[1000], offs[1900]);
+    assert!(median < 0.08, "half of all runs are {median} off, or more");
+    assert!(most < 0.2, "one run in twenty is {most} off, or more");
+}
