@@ -36,8 +36,14 @@ install -D -m 755 "$here/initramfs-hook" "$stage/floe/usr/share/initramfs-tools/
 for licence in LICENSE-APACHE LICENSE-MIT; do
     install -D -m 644 "$here/../$licence" "$stage/floe/usr/share/doc/floe/$licence"
 done
+# None of them runs before somebody enables it.
+for unit in "$here"/../dist/systemd/*; do
+    install -D -m 644 "$unit" "$stage/floe/usr/lib/systemd/system/$(basename "$unit")"
+done
+install -D -m 644 "$here/../dist/kubernetes/check-job.yaml" \
+    "$stage/floe/usr/share/doc/floe/examples/check-job.yaml"
 # For reading where there is no network: what to do, why, and with which option.
-for page in guide how-floe-decides e2fsck-options; do
+for page in guide how-floe-decides e2fsck-options automation monitoring resume online; do
     install -D -m 644 "$here/../docs/$page.md" "$stage/floe/usr/share/doc/floe/$page.md"
 done
 control floe "$depends" <<'END'

@@ -28,6 +28,7 @@ in_root --install "$root/e2fsprogs.deb" "$packages"/floe_*.deb
 "$root/usr/bin/floe" --version | grep -q '^floe ' || fails "the program does not run"
 [ -s "$root/usr/share/man/man8/floe-fsck.8.gz" ] || fails "there is no man page"
 [ -s "$root/usr/share/bash-completion/completions/floe" ] || fails "there are no completions"
+[ -s "$root/usr/lib/systemd/system/floe-check@.timer" ] || fails "there is no timer"
 
 in_root --install "$packages"/floe-fsck_*.deb
 for name in fsck.ext2 fsck.ext3 fsck.ext4; do

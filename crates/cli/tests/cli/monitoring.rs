@@ -1,11 +1,10 @@
-//! What is left for those who watch: a file of metrics, units of systemd.
+//! What is left for those who watch: a file of metrics.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use super::{floe, floe_on, image};
+use super::{floe_on, image};
 
 fn metrics(file: &Path) -> BTreeMap<String, f64> {
     let text = fs::read_to_string(file).unwrap();
@@ -61,45 +60,4 @@ fn metrics_that_cannot_be_written_are_an_error() {
     assert_eq!(ran.code, 8);
     assert!(ran.out.contains("CLEAN"), "the report stands: {}", ran.out);
     assert!(ran.err.contains("/nowhere/at/all.prom"), "{}", ran.err);
-}
-
-/// The units as they are, but with the program that was just built.
-#[test]
-fn systemd_takes_the_units() {
-    if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        eprintln!("skipped: systemd-analyze cannot be started");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd");
-    for (unit, instance) in [
-        ("floe-check@.service", "floe-check@srv.service"),
-        ("floe-check@.timer", "floe-check@srv.timer"),
-    ] {
-        let text = fs::read_to_string(units.join(unit)).unwrap();
-        let text = text.replace("/usr/bin/floe", env!("CARGO_BIN_EXE_floe"));
-        fs::write(folder.path().join(unit), text).unwrap();
-        let output = Command::new("systemd-analyze")
-            .args(["verify", "--man=no"])
-            .arg(folder.path().join(instance))
-            .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()))
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let ours: Vec<&str> = said.lines().filter(|line| line.contains("floe")).collect();
-        assert!(output.status.success() && ours.is_empty(), "{said}");
-    }
-    // And what they start is understood.
-    let service = fs::read_to_string(units.join("floe-check@.service")).unwrap();
-    let line = service.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/floe "));
-    let mut words: Vec<&str> = line.unwrap().split(' ').collect();
-    words.retain(|word| *word != "--journald");
-    let folder = folder.path().to_str().unwrap();
-    let words = words.iter().map(|word| {
-        word.replace("${METRICS_FOLDER}", folder).replace("%i", "proc").replace("%f", "/proc")
-    });
-    let ran = floe(&words.collect::<Vec<_>>());
-    assert_eq!(ran.code, 8, "{}", ran.err);
-    assert!(ran.err.contains("/proc is a proc file system"), "{}", ran.err);
-    assert!(Path::new(folder).join("floe-proc.prom").exists());
 }
