@@ -189,7 +189,8 @@ impl Source {
         match in_use {
             InUse::Refuse => bail!(
                 "{name} is {found}. It changes while it is read, so a check would find damage \
-                 that is none. Unmount it, or check a snapshot; --force checks it all the same"
+                 that is none.\n  {}",
+                instead(found)
             ),
             InUse::RefuseRepair => bail!(
                 "{name} is {found}. A repair beneath a file system in use destroys what is in it. \
@@ -203,6 +204,23 @@ impl Source {
                 Ok(true)
             }
         }
+    }
+}
+
+/// What to do about a device in use that was to be looked at.
+fn instead(found: &Use) -> String {
+    let force = "`floe check --force` looks all the same";
+    match found {
+        Use::Mounted { mount_point, .. } => format!(
+            "Unmount it, or check a snapshot of it: floe check --online {}; {force}",
+            mount_point.display()
+        ),
+        Use::VirtualMachine => {
+            format!(
+                "Shut the machine down, or check a snapshot: floe check --online IMAGE; {force}"
+            )
+        }
+        _ => format!("Free it, or check a snapshot of it (docs/online.md); {force}"),
     }
 }
 

@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
-use floe_check::CheckError;
 use floe_check::checkpoint::Refusal;
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::report::human;
+use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
 
 /// Bytes that are searched for backup superblocks at unusual places.
@@ -20,7 +20,9 @@ pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) 
     match error {
         CheckError::NoSuperblock { problems, backups } => {
             let mut text = format!("{name}: no usable ext2, ext3 or ext4 superblock");
-            for problem in problems {
+            // That none was found is said already.
+            let causes = problems.iter().filter(|problem| **problem != Problem::SuperblockUnusable);
+            for problem in causes {
                 // Writing to a String cannot fail.
                 let _ = write!(text, "\n  {problem}");
             }
@@ -37,7 +39,9 @@ pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) 
             format!("{name}: {problem}\n  {}\n  See: floe explain {}", row.meaning, row.id)
         }
         CheckError::Stopped => format!("{name}: stopped"),
-        CheckError::Checkpoint(refusal) => format!("{name}: not checked, for {refusal}"),
+        CheckError::Checkpoint(refusal) => {
+            format!("{name}: not checked. The checkpoint cannot be used: {refusal}")
+        }
         CheckError::OverBudget { phase, need_bytes, budget_bytes } => {
             over_budget(name, phase, *need_bytes, *budget_bytes)
         }
@@ -57,17 +61,17 @@ pub(crate) fn of_checkpoint(error: &CheckError, file: &Path) -> String {
             "; {file} has what was found so far.\n  To go on there, give the same command again."
         ),
         CheckError::Checkpoint(Refusal::NotOurs) => format!(
-            "\n  This is about {file}, which was left as it is. Name another file, which need not exist."
+            "\n  {file} was left as it is. Name another file for the checkpoint, which need not exist."
         ),
         CheckError::Checkpoint(Refusal::OtherFileSystem { .. }) => format!(
-            "\n  This is about {file}, which was left as it is. Name another file, or give \
+            "\n  {file} was left as it is. Name another file, or give \
              --checkpoint-restart to throw that check away."
         ),
         CheckError::Checkpoint(Refusal::OtherOptions { .. }) => format!(
-            "\n  This is about {file}, which was left as it is. Give the same options as then to go on, \
+            "\n  {file} was left as it is. Give the same options as then to go on, \
              or --checkpoint-restart to begin anew."
         ),
-        CheckError::Checkpoint(Refusal::File { .. }) => format!("\n  This is about {file}."),
+        CheckError::Checkpoint(Refusal::File { .. }) => format!("\n  The file is {file}."),
         _ => String::new(),
     }
 }

@@ -25,7 +25,9 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     let geometry = &volume.geometry;
     let copies = (1..geometry.group_count)
         .map(GroupNr)
-        .filter_map(|group| Some((group, geometry.superblock_of(group)?)));
+        .filter_map(|group| Some((group, geometry.superblock_of(group)?)))
+        // Of a device that was cut off, that is said as such.
+        .filter(|(_, block)| geometry.offset_bytes(*block) < volume.device.size_bytes());
     for (at, (group, block)) in copies.take(MOST_BACKUPS).enumerate() {
         match read(volume, block) {
             Err(reason) => found.push(Problem::BackupSuperblockBad { group, block, reason }),

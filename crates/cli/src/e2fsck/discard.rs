@@ -5,31 +5,28 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use floe_blockdev::FileDevice;
-use floe_check::reader::Reader;
+use floe_blockdev::{FileDevice, ReadBlocks};
 use floe_check::report::human::size;
+use floe_check::{CheckOptions, Volume};
 use floe_format::GroupNr;
 use floe_format::ext::bitmap;
-use floe_format::ext::group_desc::FLAG_BLOCK_UNINIT;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-/// Punches holes where the file system, which was just found to be clean, has free blocks. Groups
-/// whose bitmap was never written have nothing to discard that was ever used.
+/// Punches holes where the file system, which was just found to be clean, has free blocks: in an image
+/// file, which gets smaller by that, or in a block device, whose driver is told by the same call that
+/// nobody needs the blocks, and reads them as zeroes from then on.
 pub(crate) fn free_blocks(path: &Path, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
     let device = FileDevice::open(path)?;
-    let reader = Reader::open(&device, None, None)?;
-    let geometry = &reader.geometry;
+    let opened = floe_check::open::open(&device, &CheckOptions::default())?;
+    let (volume, _) = Volume::new(&device, opened, 0);
+    let geometry = &volume.geometry;
     let file =
         File::options().write(true).open(path).with_context(|| path.display().to_string())?;
     let cluster_bytes = u64::from(geometry.cluster_blocks) * u64::from(geometry.block_size);
     let mut discarded_bytes = 0;
     for group in (0..geometry.group_count).map(GroupNr) {
-        let (_, desc) = reader.group(group)?;
-        if desc.flags & FLAG_BLOCK_UNINIT != 0 {
-            continue;
-        }
-        let mut free = reader.block(desc.block_bitmap)?;
+        let mut free = in_use(&volume, group)?;
         free.iter_mut().for_each(|byte| *byte = !*byte);
         let start = geometry.offset_bytes(geometry.group_start(group));
         for free in bitmap::runs(&free, 0..geometry.clusters_of(group)) {
@@ -51,4 +48,20 @@ pub(crate) fn free_blocks(path: &Path, name: &str, out: &mut impl Write) -> anyh
     }
     writeln!(out, "{name}: {} of free blocks discarded", size(discarded_bytes))?;
     Ok(())
+}
+
+/// The block bitmap of a group, or what stands for it where it was never written.
+fn in_use(volume: &Volume<'_>, group: GroupNr) -> anyhow::Result<Vec<u8>> {
+    if volume.block_bitmap_computed(group) {
+        let words = volume.computed_block_bitmap(group);
+        return Ok(words.into_iter().flat_map(u64::to_le_bytes).collect());
+    }
+    let geometry = &volume.geometry;
+    let mut bytes = vec![0; geometry.block_size as usize];
+    let block = volume.group(group).block_bitmap;
+    volume
+        .device
+        .read_at(geometry.offset_bytes(block), &mut bytes)
+        .with_context(|| format!("the block bitmap of group {}", group.0))?;
+    Ok(bytes)
 }

@@ -1,0 +1,125 @@
+//! `-E discard`: all that is free is given back, and nothing else.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use floe_testkit::tool;
+
+use super::Fsck;
+
+/// An image of 192 MiB with files in it, full of rubbish wherever no file system is.
+fn rubbish_with_files(folder: &Path, options: &[&str]) -> PathBuf {
+    let source = folder.join("source");
+    fs::create_dir_all(source.join("deep")).unwrap();
+    for (at, name) in ["one", "deep/two", "deep/three"].iter().enumerate() {
+        let bytes: Vec<u8> = (0..50_000 * (at + 1)).map(|byte| (byte % 251) as u8 + 1).collect();
+        fs::write(source.join(name), bytes).unwrap();
+    }
+    let image = folder.join("disk.img");
+    let mut file = fs::File::create(&image).unwrap();
+    for _ in 0..192 {
+        file.write_all(&[0xaa; 1 << 20]).unwrap();
+    }
+    drop(file);
+    let mut mke2fs = tool::command("mke2fs");
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-E", "nodiscard", "-d"]).arg(&source).args(options);
+    assert!(mke2fs.arg(&image).stdin(Stdio::null()).status().unwrap().success());
+    image
+}
+
+/// Bytes of blocks that are free, which are not zero: by dumpe2fs.
+fn rubbish_left(image: &Path, block_bytes: usize) -> usize {
+    let mut bytes = fs::read(image).unwrap();
+    let output = tool::command("dumpe2fs").arg(image).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lists = said.lines().filter_map(|line| line.strip_prefix("  Free blocks: "));
+    let mut left = 0;
+    for range in lists.flat_map(|list| list.split(", ")).filter(|range| !range.trim().is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| text.trim().parse::<usize>().unwrap();
+        let blocks = number(first) * block_bytes..(number(last) + 1) * block_bytes;
+        left += bytes[blocks].iter_mut().filter(|byte| **byte != 0).count();
+    }
+    left
+}
+
+/// Content of all files, by debugfs.
+fn files_of(image: &Path) -> Vec<Vec<u8>> {
+    ["/one", "/deep/two", "/deep/three"]
+        .iter()
+        .map(|name| {
+            let mut debugfs = tool::command("debugfs");
+            let output = debugfs.args(["-R", &format!("cat {name}")]).arg(image).output().unwrap();
+            assert!(output.stdout.len() >= 50_000, "{name}");
+            output.stdout
+        })
+        .collect()
+}
+
+#[test]
+fn discarding_punches_all_free_blocks_and_no_other() {
+    if tool::missing() {
+        return;
+    }
+    let fsck = Fsck::new("fsck.ext4");
+    // Groups whose bitmaps were never written, groups that begin at block 1, and clusters.
+    let kinds: [(usize, &[&str]); 3] = [
+        (4096, &["-b", "4096", "-g", "4096"]),
+        (1024, &["-b", "1024", "-O", "^has_journal"]),
+        (4096, &["-b", "4096", "-O", "bigalloc", "-C", "16384"]),
+    ];
+    for (block_bytes, options) in kinds {
+        let folder = tool::scratch("floe-holes-").unwrap();
+        let image = rubbish_with_files(folder.path(), options);
+        let files = files_of(&image);
+        assert!(rubbish_left(&image, block_bytes) > 100 << 20, "{options:?}");
+        // What is clean is not looked at without -f, so nothing is known to be free.
+        let ran = fsck.run(&["-p", "-E", "discard"], &image, &[]);
+        assert!(ran.code == 0 && !ran.out.contains("discard"), "{}{}", ran.out, ran.err);
+        let ran = fsck.run(&["-fp", "-E", "discard"], &image, &[]);
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+        if ran.out.contains("cannot discard") {
+            eprintln!("skipped: no holes can be made here");
+            return;
+        }
+        assert_eq!(rubbish_left(&image, block_bytes), 0, "{options:?}: {}", ran.out);
+        assert!(files_of(&image) == files, "{options:?}: a file was changed");
+        assert!(fs::metadata(&image).unwrap().blocks() * 512 < 64 << 20, "{options:?}");
+        let e2fsck = tool::command("e2fsck").arg("-fn").arg(&image).output().unwrap();
+        assert!(
+            e2fsck.status.success(),
+            "{options:?}: {}",
+            String::from_utf8_lossy(&e2fsck.stdout)
+        );
+    }
+}
+
+/// The same through a block device, which passes it on to the file below.
+#[test]
+fn discarding_reaches_what_is_below_a_block_device() {
+    let folder = tool::scratch("floe-holes-").unwrap();
+    if tool::missing() {
+        return;
+    }
+    let image = rubbish_with_files(folder.path(), &["-b", "4096"]);
+    let output = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        eprintln!("skipped: there are no loop devices here");
+        return;
+    };
+    let device = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    let files = files_of(&image);
+    let ran = Fsck::new("fsck.ext4").run(&["-fp", "-E", "discard"], &device, &[]);
+    let seen = files_of(&device);
+    assert!(Command::new("losetup").arg("--detach").arg(&device).status().unwrap().success());
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    if ran.out.contains("cannot discard") {
+        eprintln!("skipped: loop devices cannot discard here");
+        return;
+    }
+    assert_eq!(rubbish_left(&image, 4096), 0, "{}", ran.out);
+    assert!(seen == files && files_of(&image) == files, "a file was changed");
+}
