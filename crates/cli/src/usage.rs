@@ -50,12 +50,12 @@ mod tests {
 
     #[test]
     fn a_process_uses_memory() {
-        let Some(bytes) = super::peak_memory_bytes() else {
+        let Some(bytes) = peak_memory_bytes() else {
             eprintln!("skipped: no /proc here");
             return;
         };
         assert!(bytes > 100_000, "{bytes}");
-        let now = super::memory_bytes().unwrap();
-        assert!(now > 100_000 && now <= super::peak_memory_bytes().unwrap(), "{now}");
+        let now = memory_bytes().unwrap();
+        assert!(now > 100_000 && now <= peak_memory_bytes().unwrap(), "{now}");
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use floe_blockdev::{FileDevice, ReadBlocks};
+use floe_blockdev::FileDevice;
 use floe_check::report::human::size;
 use floe_check::{CheckOptions, Volume};
 use floe_format::GroupNr;
