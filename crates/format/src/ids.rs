@@ -52,6 +52,11 @@ impl BlockRun {
     pub const fn end(&self) -> BlockNr {
         BlockNr(self.start.0.saturating_add(self.len_blocks))
     }
+
+    /// Whether a block is one of them.
+    pub const fn contains(&self, block: BlockNr) -> bool {
+        self.start.0 <= block.0 && block.0 < self.end().0
+    }
 }
 
 impl InodeNr {

@@ -39,6 +39,13 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ("casefold", 600957, "s_blocks_count says a thousand times as many groups as s_inodes_count"),
     ("sparse-super2", 600611, "s_first_ino says that all files are reserved inodes"),
     ("large-dir", 601647, "a reserved inode without use has all flags"),
+    ("bigalloc", 801702, "a reserved inode without use is noise, with a size that no file has"),
+    ("orphan-file", 800228, "a long symbolic link has all flags, and says that it is in the inode"),
+    ("inline-data", 801889, "behind the attribute of inline data one without bytes at no place"),
+    ("inline-ea-inode", 801435, "a file claims half of the disk: no room for copies of the rest"),
+    ("large-dir", 801261, "`..` says that it has no length; whole entries follow"),
+    ("32bit", 800309, "a wrong length and a wrong place of one extent"),
+    ("encrypt", 800234, "the same, and another's directory there"),
 ];
 
 /// Repairs the image at a path, as `floe fsck -fy` does.

@@ -3,10 +3,12 @@
 //!
 //! The rules are those of the catalogue (`dirent-structure-corrupt`): an entry of 8 bytes is squeezed
 //! out, an overlong one that could be right is cut, one of plausible length is given to the entry
-//! before it; else the rest of the block is lost.
+//! before it; else the rest of the block is lost. One rule comes before those by which the rest is lost:
+//! where whole entries follow right behind the name of one with an impossible length, up to the very
+//! end, it is as long as its name needs.
 
 use floe_format::ext::dirent::{
-    DirEntryHeader, HEADER_SIZE, MIN_REC_LEN, decode_rec_len, encode_rec_len,
+    DirCursor, DirEntryHeader, HEADER_SIZE, MIN_REC_LEN, decode_rec_len, encode_rec_len,
 };
 
 /// Mends the entry at byte `at` of a block whose entries end at `end`; `previous` is the byte of
@@ -31,6 +33,13 @@ pub fn mend(
         block[end - HEADER_SIZE..end].fill(0);
         return at;
     }
+    let is_possible = rec_len != 0 && rec_len.is_multiple_of(4) && rec_len <= left;
+    if !is_possible
+        && let Some(len) = length_by_what_follows(block, at, end, &header, inodes_count)
+        && set_rec_len(block, at, len)
+    {
+        return at;
+    }
     let name_end = HEADER_SIZE + usize::from(header.name_len);
     let name_is_whole =
         block.get(at + HEADER_SIZE..at + name_end).is_some_and(|name| !name.contains(&0));
@@ -44,17 +53,42 @@ pub fn mend(
     {
         return at;
     }
-    if rec_len != 0
-        && rec_len.is_multiple_of(4)
-        && rec_len <= left
-        && let Some(previous) = previous
-    {
+    if is_possible && let Some(previous) = previous {
         let so_far = at - previous;
         if set_rec_len(block, previous, so_far + rec_len) {
             return at + rec_len;
         }
     }
     give_up(block, at, end, previous)
+}
+
+/// The shortest length of the entry at byte `at`, if from there on entries that could be right follow
+/// each other to the end, one in use at least.
+fn length_by_what_follows(
+    block: &[u8],
+    at: usize,
+    end: usize,
+    header: &DirEntryHeader,
+    inodes_count: u32,
+) -> Option<usize> {
+    let could_be = |inode: u32, name: &[u8]| {
+        inode <= inodes_count && !name.is_empty() && !name.iter().any(|byte| b"\0/".contains(byte))
+    };
+    let name_end = HEADER_SIZE + usize::from(header.name_len);
+    let len = name_end.next_multiple_of(4);
+    let name = block.get(at + HEADER_SIZE..at + name_end)?;
+    if header.inode == 0 || !could_be(header.inode, name) || at + len >= end {
+        return None;
+    }
+    let mut in_use = false;
+    for entry in DirCursor::new(block).ending_at(end).starting_at(at + len) {
+        let entry = entry.ok()?;
+        if entry.in_use() {
+            in_use = true;
+            could_be(entry.inode.0, entry.name).then_some(())?;
+        }
+    }
+    in_use.then_some(len)
 }
 
 /// Gives the rest of the block to the entry before, or makes it one empty entry.
@@ -88,7 +122,7 @@ fn set_rec_len(block: &mut [u8], at: usize, rec_len: usize) -> bool {
 mod tests {
     use super::*;
     use floe_format::InodeNr;
-    use floe_format::ext::dirent::{DirCursor, write_entry};
+    use floe_format::ext::dirent::write_entry;
     use proptest::prelude::*;
 
     fn names(block: &[u8], end: usize) -> Vec<Vec<u8>> {
@@ -139,8 +173,33 @@ mod tests {
     fn garbage_loses_the_rest() {
         let mut whole = block([12, 12, 12, 988]);
         whole[12 + 4] = 13;
+        whole[24 + 4] = 13;
         assert_eq!(mend(&mut whole, 12, 1024, Some(0), 100), 1024);
         assert_eq!(names(&whole, 1024), [b"aaa"]);
+    }
+
+    #[test]
+    fn an_impossible_length_is_told_by_what_follows() {
+        // 0, not aligned, and past the end.
+        for bad in [0, 13, 0x800c] {
+            let mut whole = block([12, 12, 12, 988]);
+            whole[12 + 4..12 + 6].copy_from_slice(&u16::to_le_bytes(bad));
+            assert_eq!(mend(&mut whole, 12, 1024, Some(0), 100), 12);
+            assert_eq!(names(&whole, 1024), [b"aaa", b"bbb", b"ccc", b"ddd"], "{bad}");
+        }
+        // What follows must be able to be right to the very end.
+        for (at, byte) in [(24 + 8, b'/'), (36 + 4, 0), (36, 101)] {
+            let mut whole = block([12, 12, 12, 988]);
+            whole[12 + 4] = 0;
+            whole[at] = byte;
+            assert_eq!(mend(&mut whole, 12, 1024, Some(0), 100), 1024);
+            assert_eq!(names(&whole, 1024), [b"aaa"], "{at}");
+        }
+        // Behind the last entry there is nothing to tell it by.
+        let mut whole = block([12, 12, 12, 988]);
+        whole[36 + 4..36 + 6].fill(0);
+        assert_eq!(mend(&mut whole, 36, 1024, Some(24), 100), 1024);
+        assert_eq!(names(&whole, 1024).len(), 3);
     }
 
     proptest! {

@@ -17,7 +17,7 @@ fn block_map_limit_bytes(block_size: u32) -> u64 {
 }
 
 /// Problem `inode-size-wrong`. The size of an inline directory or link is judged by
-/// `checks/inline_data.rs` and `checks/symlinks.rs`; a file has the limits of any other.
+/// `checks/inline_data.rs` and `checks/symlinks.rs`; all else has the limits of any file.
 pub fn check_size(
     cx: &InodeCx<'_>,
     file_type: Option<FileType>,
@@ -25,8 +25,9 @@ pub fn check_size(
     found: &mut Findings,
 ) {
     // Recovery will truncate a pending orphan: blocks past its end are expected.
-    let inline = cx.inode.flags().contains(InodeFlags::INLINE_DATA);
-    if inline && file_type != Some(FileType::Regular) || cx.volume.is_orphan(cx.number) {
+    let elsewhere = cx.inode.flags().contains(InodeFlags::INLINE_DATA)
+        && matches!(file_type, Some(FileType::Directory | FileType::Symlink));
+    if elsewhere || cx.volume.is_orphan(cx.number) {
         return;
     }
     let block_size = u64::from(cx.volume.geometry.block_size);

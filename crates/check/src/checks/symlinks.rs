@@ -43,7 +43,10 @@ pub fn check(cx: &InodeCx<'_>, attributes: &OfInode, evidence: &mut InodeEvidenc
     if cx.inode.file_type() != Some(FileType::Symlink) {
         return;
     }
-    let stray_flag = cx.inode.flags().contains(InodeFlags::EXTENTS)
+    // Both flags at once are judged by `inline_data`.
+    let flags = cx.inode.flags();
+    let stray_flag = flags.contains(InodeFlags::EXTENTS)
+        && !flags.contains(InodeFlags::INLINE_DATA)
         && cx.volume.has_incompat(Incompat::EXTENTS)
         && !maps_blocks(cx.volume, cx.inode);
     if stray_flag {

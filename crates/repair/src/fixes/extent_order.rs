@@ -4,10 +4,11 @@
 //! wrong place costs all that follows. Here the larger number of extents that agree is believed: an
 //! extent that covers the very blocks of the next has a wrong length, and is cut; one that stands
 //! where many others say that it cannot, has a wrong place, and goes. Where one stands against one,
-//! e2fsck's choice is taken.
+//! e2fsck's choice is taken. Of an extent that is cut no more stays than nothing else claims: if its
+//! length is wrong, its place may be, too, and what it would show there is another's.
 
-use floe_format::Geometry;
 use floe_format::ext::extent::Extent;
+use floe_format::{BlockNr, Geometry};
 
 /// What an extent that a finding names counts, and what any other does: of two that contradict each
 /// other, the one that was not named stays.
@@ -16,6 +17,17 @@ const NOT_NAMED: i64 = 4;
 /// What it costs to cut an extent only because others follow: as much as one of those is worth, so
 /// that one is not enough.
 const CUT: i64 = NAMED;
+
+/// An extent that may stay.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// As far as it is believed.
+    extent: Extent,
+    /// As it stands in the leaf.
+    whole: Extent,
+    /// Whether a finding asks for its removal.
+    named: bool,
+}
 
 /// Extents of one leaf, as they stand in it.
 #[derive(Clone, Debug, Default)]
@@ -35,23 +47,63 @@ impl Leaf {
     }
 
     /// The extents that are believed, in order and apart from each other, as long as they can be
-    /// believed.
-    pub(super) fn sorted_out(&self, geometry: &Geometry) -> Vec<Extent> {
-        let mut kept: Vec<(Extent, bool)> = self
+    /// believed. `is_claimed` says of a block whether anything claims it but this leaf (an extent of it
+    /// that a finding names, or does not).
+    pub(super) fn sorted_out(
+        &self,
+        geometry: &Geometry,
+        is_claimed: &dyn Fn(BlockNr, bool) -> bool,
+    ) -> Vec<Extent> {
+        let mut kept: Vec<Candidate> = self
             .extents
             .iter()
-            .map(|(extent, named)| (cut_at_blocks_of_others(extent, &self.extents), *named))
-            .filter(|(extent, named)| self.can_be(extent, *named, geometry))
+            .map(|&(whole, named)| Candidate {
+                extent: cut_at_blocks_of_others(&whole, &self.extents),
+                whole,
+                named,
+            })
+            .filter(|candidate| self.can_be(&candidate.extent, candidate.named, geometry))
             .collect();
         keep_longest_chain(&mut kept);
-        let ends: Vec<Option<u64>> =
-            (1..=kept.len()).map(|next| kept.get(next).map(|(next, _)| next.logical.0)).collect();
-        let cut = |((mut extent, _), end): ((Extent, bool), Option<u64>)| {
-            let room = end.map_or(u64::MAX, |end| end - extent.logical.0);
-            extent.run.len_blocks = extent.run.len_blocks.min(room);
-            extent
+        let ends: Vec<u64> =
+            kept.iter().skip(1).map(|next| next.extent.logical.0).chain([u64::MAX]).collect();
+        for (candidate, end) in kept.iter_mut().zip(ends) {
+            let run = &mut candidate.extent.run;
+            run.len_blocks = run.len_blocks.min(end - candidate.extent.logical.0);
+        }
+        for at in 0..kept.len() {
+            let len_blocks = self.unclaimed(&kept, at, is_claimed);
+            kept[at].extent.run.len_blocks = len_blocks;
+        }
+        kept.iter().map(|kept| kept.extent).filter(|extent| extent.run.len_blocks > 0).collect()
+    }
+
+    /// How many blocks of an extent stay: of one that is cut those in front of the first one that
+    /// something else claims. What other extents of the leaf claim counts as it is cut by now.
+    fn unclaimed(
+        &self,
+        kept: &[Candidate],
+        at: usize,
+        is_claimed: &dyn Fn(BlockNr, bool) -> bool,
+    ) -> u64 {
+        let Candidate { extent, whole, named } = kept[at];
+        let len_blocks = extent.run.len_blocks;
+        if len_blocks == whole.run.len_blocks {
+            return len_blocks;
+        }
+        let is_other = |(index, other): (usize, &Candidate), block: BlockNr| {
+            index != at && other.extent.run.contains(block)
         };
-        kept.into_iter().zip(ends).map(cut).collect()
+        let by_leaf = |block| {
+            self.extents.iter().any(|(other, _)| *other != whole && other.run.contains(block))
+        };
+        let is_taken = |block| {
+            kept.iter().enumerate().any(|other| is_other(other, block))
+                || (!by_leaf(block) && is_claimed(block, named))
+        };
+        (0..len_blocks)
+            .find(|ahead| is_taken(BlockNr(extent.run.start.0 + ahead)))
+            .unwrap_or(len_blocks)
     }
 
     /// Whether an extent can stand in this leaf at all. What no finding names is not doubted.
@@ -84,13 +136,13 @@ fn cut_at_blocks_of_others(extent: &Extent, others: &[(Extent, bool)]) -> Extent
 }
 
 /// Keeps the chain of extents in ascending order that most of them speak for.
-fn keep_longest_chain(extents: &mut Vec<(Extent, bool)>) {
+fn keep_longest_chain(extents: &mut Vec<Candidate>) {
     // Of each extent: the weight of the best chain that ends with it, and the one before it there.
     let mut best: Vec<(i64, Option<usize>)> = Vec::with_capacity(extents.len());
-    for (at, (extent, named)) in extents.iter().enumerate() {
+    for (at, Candidate { extent, named, .. }) in extents.iter().enumerate() {
         let own = if *named { NAMED } else { NOT_NAMED };
         let mut ending = (own, None);
-        for (before, (other, _)) in extents[..at].iter().enumerate() {
+        for (before, Candidate { extent: other, .. }) in extents[..at].iter().enumerate() {
             if other.logical >= extent.logical {
                 continue;
             }
@@ -123,6 +175,15 @@ mod tests {
 
     /// Extents as (logical, physical, length, named).
     fn sorted(extents: &[(u64, u64, u64, bool)], limit: Option<u64>) -> Vec<(u64, u64, u64)> {
+        sorted_beside(extents, limit, &[])
+    }
+
+    /// The same, where blocks are claimed elsewhere, too.
+    fn sorted_beside(
+        extents: &[(u64, u64, u64, bool)],
+        limit: Option<u64>,
+        claimed: &[u64],
+    ) -> Vec<(u64, u64, u64)> {
         let image = build::base(Profile::Ext4K1).unwrap();
         let geometry = Volume::open(&image).unwrap().geometry;
         let extents = extents
@@ -133,7 +194,7 @@ mod tests {
             })
             .collect();
         Leaf { extents, floor: 0, limit }
-            .sorted_out(&geometry)
+            .sorted_out(&geometry, &|block, _| claimed.contains(&block.0))
             .iter()
             .map(|extent| (extent.logical.0, extent.run.start.0, extent.run.len_blocks))
             .collect()
@@ -167,5 +228,29 @@ mod tests {
         let wild = [(0, 100, 1, no), (1, 1 << 40, 1, yes), (2, 101, 0, yes), (9, 102, 1, yes)];
         assert_eq!(sorted(&wild, Some(9)), [(0, 100, 1)]);
         assert_eq!(sorted(&[], None), []);
+    }
+
+    #[test]
+    fn of_a_wrong_length_only_what_nobody_claims_stays() {
+        if let Err(reason) = tool::available() {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+        let (no, yes) = (false, true);
+        let long = [(0, 100, 99, no), (4, 300, 1, yes), (6, 400, 1, yes)];
+        let others = [(4, 300, 1), (6, 400, 1)];
+        let with = |first: &[(u64, u64, u64)]| [first, &others[..]].concat();
+        assert_eq!(sorted(&long, None), with(&[(0, 100, 4)]));
+        assert_eq!(sorted_beside(&long, None, &[102]), with(&[(0, 100, 2)]));
+        // Its place is wrong, too.
+        assert_eq!(sorted_beside(&long, None, &[100]), with(&[]));
+        // What is not cut is not doubted, whoever claims it.
+        assert_eq!(sorted_beside(&long, None, &[300]), with(&[(0, 100, 4)]));
+        // Another extent of the leaf has its first block; claims that are cut themselves do not count.
+        let placed = [(0, 500, 1, no), (2, 500, 99, no), (4, 300, 1, yes), (6, 400, 1, yes)];
+        assert_eq!(sorted(&placed, None), with(&[(0, 500, 1)]));
+        let nested = [(0, 100, 99, no), (2, 101, 99, yes), (4, 102, 1, yes), (6, 103, 1, yes)];
+        let right = [(0, 100, 1), (2, 101, 1), (4, 102, 1), (6, 103, 1)];
+        assert_eq!(sorted_beside(&nested, None, &[101, 102]), right);
     }
 }

@@ -1,13 +1,13 @@
 //! From findings to the edits that the policy accepts. Nobody else is asked for anything.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
 
 use super::blind::Blind;
 use super::{MOST_TRIES, Session};
-use crate::culprit::SharedBlocks;
+use crate::culprit::{Owner, SharedBlocks};
 use crate::edit::{Edit, InodeEdit, Phase};
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Decision, Sharing};
@@ -46,7 +46,7 @@ impl Session<'_> {
     /// What could be done about each finding.
     fn plans<'r>(&mut self, report: &'r Report) -> Plans<'r> {
         let mut plans = Vec::new();
-        let mut deleting = false;
+        let goes = self.who_goes(report);
         let culprits = match self.options.shared_blocks {
             SharedBlocks::Clone | SharedBlocks::Ask => BTreeSet::new(),
             SharedBlocks::DropCulprit => self.doubts.culprits(report),
@@ -57,14 +57,14 @@ impl Session<'_> {
                 continue;
             }
             match (plan(problem), problem) {
-                // No room for copies: one owner after the other goes, until the rest fit.
+                // No room for copies: the others wait for what that frees.
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
-                    if self.without_space.contains(problem) =>
+                    if goes == Some(inode) =>
                 {
-                    let goes = !deleting && !self.unsharing && self.policy.may_delete(problem);
-                    deleting |= goes;
-                    plans.extend(goes.then(|| (problem, vec![deletion(inode)])));
+                    plans.push((problem, vec![deletion(inode)]));
                 }
+                (Plan::Edits(_), Problem::MultiplyClaimedFile { .. })
+                    if self.without_space.contains(problem) => {}
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
                     if culprits.contains(&inode) =>
                 {
@@ -74,9 +74,47 @@ impl Session<'_> {
                 _ => {}
             }
         }
+        if goes.is_some() {
+            // All others try again.
+            for problem in std::mem::take(&mut self.without_space) {
+                self.tries.remove(&problem);
+            }
+        }
         let blind = self.blind;
         plans.retain(|(problem, edits)| edits.iter().all(|edit| blind.is_certain(problem, edit)));
         plans
+    }
+
+    /// Who is deleted where there is no room for copies: one in each round, until the rest fit. Of the
+    /// owners that share blocks with one that found no room, that is the one whom the evidence convicts,
+    /// else the one with the most shared blocks, who takes the most from the others; none that the file
+    /// system itself needs, as long as there are more.
+    fn who_goes(&mut self, report: &Report) -> Option<InodeNr> {
+        if self.unsharing || self.without_space.is_empty() {
+            return None;
+        }
+        let files: BTreeMap<InodeNr, &Problem> = report
+            .found
+            .iter()
+            .filter(|problem| matches!(problem, Problem::MultiplyClaimedFile { .. }))
+            .filter(|problem| self.decided.get(*problem) == Some(&true))
+            .filter_map(|problem| Some((problem.inode()?, problem)))
+            .collect();
+        let has_no_room = |owner: &Owner| {
+            files.get(&owner.inode).is_some_and(|problem| self.without_space.contains(*problem))
+        };
+        let is_needed = |inode| inode == InodeNr::ROOT || report.geometry.is_reserved(inode);
+        let groups = self.doubts.groups(report);
+        let mut owners: Vec<&Owner> = groups
+            .iter()
+            .filter(|group| group.owners.iter().any(has_no_room))
+            .flat_map(|group| &group.owners)
+            .collect();
+        owners.sort_by_key(|owner| {
+            (owner.culprit, !is_needed(owner.inode), owner.shared_blocks, owner.inode)
+        });
+        let mut owners = owners.into_iter().rev().map(|owner| owner.inode);
+        owners.find(|inode| files.get(inode).is_some_and(|problem| self.policy.may_delete(problem)))
     }
 
     /// Asks the policy about what it was not asked yet. `false`: it ends the repair.

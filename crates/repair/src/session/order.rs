@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use floe_check::Problem;
 use floe_format::InodeNr;
+use floe_format::ext::inode::InodeFlags;
 
 use crate::edit::{Edit, InodeEdit, JournalEdit, MapEdit, Phase, SuperblockEdit};
 use crate::plan::Wanted;
@@ -93,11 +94,16 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
             _ => None,
         })
         .collect();
+    let says_where = (InodeFlags::EXTENTS | InodeFlags::INLINE_DATA).bits();
     let remapped: BTreeSet<InodeNr> = wanted
         .keys()
         .filter_map(|edit| match edit {
             Edit::Map { edit: MapEdit::Checksum { .. }, .. } => None,
             Edit::Map { inode, .. } => Some(*inode),
+            Edit::Inode {
+                inode,
+                edit: InodeEdit::SetFlags(flags) | InodeEdit::ClearFlags(flags),
+            } if flags & says_where != 0 => Some(*inode),
             _ => None,
         })
         .collect();
@@ -117,7 +123,8 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
         })
         .collect();
     let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
-        // Size and block count follow from the map as it will be, and the attribute block counts: that
+        // Size and block count follow from the map as it will be, or as the flags will say that there is
+        // one, and the attribute block counts: that
         // a short symbolic link has no blocks says that its target is in the inode. That there are no
         // blocks at all is true without the attribute block, too.
         if let Edit::Inode { inode, edit: of_map @ (InodeEdit::Size(_) | InodeEdit::Sectors(_)) } =
@@ -210,6 +217,10 @@ mod tests {
             let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
             assert_eq!(edits(&without_hasty_edits(wanted)), [&other]);
         }
+        // So do they for the flags that say whether there is a map.
+        let flags = of(12, InodeEdit::ClearFlags(InodeFlags::INLINE_DATA.bits()));
+        let wanted = map(vec![(of(12, InodeEdit::Sectors(0)), None), (flags.clone(), None)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
         let other = of(13, InodeEdit::DropAttributeBlock);
         let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&sectors, &other]);

@@ -79,7 +79,8 @@ fn describe(node: &Node) -> String {
 /// Everything in `theirs` that `ours` lacks. A file that only has another name in the same directory
 /// is there; for what lies in their lost+found, its content anywhere in ours is enough. More than
 /// theirs is no loss, and neither is what is as it was in the `original`. What lies in their lost+found
-/// and no file of the `original` held a piece of was never anybody's: e2fsck puts journals there.
+/// and no file of the `original` held a piece of was never anybody's: e2fsck puts journals there. What
+/// has another name, too, is judged by that: e2fsck at times finds the old name after it gave a new one.
 pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     let mut spare = Spare::new(theirs, ours);
     let mut found = Vec::new();
@@ -87,6 +88,7 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
         .iter()
         .filter(|(path, _)| *path != LOST_FOUND)
         .partition(|(path, _)| path.starts_with(IN_LOST_FOUND));
+    let named: BTreeSet<InodeNr> = elsewhere.iter().map(|(_, node)| node.inode).collect();
     for (path, node) in elsewhere {
         match ours.get(path) {
             Some(own) => found.extend(differences(path, node, own, original.get(path))),
@@ -101,8 +103,9 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
         !known.is_empty() && !pieces.is_empty() && pieces.values().all(|one| !known.contains(one))
     };
     for (path, node) in in_lost_found {
-        // The contents of a directory speak for it.
-        if !node.is_dir() && !is_nobodys(node) && spare.take(node, parent(path)).is_none() {
+        // The contents of a directory speak for it, and the other name of a file that has one for that.
+        let is_spoken_for = node.is_dir() || named.contains(&node.inode);
+        if !is_spoken_for && !is_nobodys(node) && spare.take(node, parent(path)).is_none() {
             found.push(loss(LossKind::Gone, path, node, "no object with this content"));
         }
     }
@@ -312,6 +315,10 @@ mod tests {
         let (theirs_alone, before) = (tree(&theirs[..1]), tree(&[("/a", node(12, "y"))]));
         assert_eq!(losses(&theirs_alone, &Tree::new(), &before), []);
         assert_eq!(losses(&theirs_alone, &Tree::new(), &tree(&[("/a", node(12, "x"))])).len(), 1);
+        // A file that has a name elsewhere, too, is one file.
+        let theirs_twice = [("/a/x", node(12, "x")), ("/lost+found/#12", node(12, "x"))];
+        assert_eq!(kinds(&theirs_twice, &kept[..1]), []);
+        assert_eq!(kinds(&theirs_twice, &[]), [LossKind::Gone]);
         // One object cannot stand for two.
         let theirs = [("/a/x", node(12, "x")), ("/lost+found/#13", node(13, "x"))];
         assert_eq!(kinds(&theirs, &[("/a/x", node(12, "x"))]), [LossKind::Gone]);

@@ -74,6 +74,7 @@ pub(super) fn cases() -> Vec<Case> {
         attributes_in_a_block(),
         values_in_inodes(),
         inline_data(),
+        exclusive_flags(),
         symlinks_and_special_files(),
         encryption_casefold_and_times(),
     ]
@@ -197,11 +198,16 @@ fn values_in_inodes() -> Vec<(Who, Recipe)> {
 
 fn inline_data() -> Vec<(Who, Recipe)> {
     let on = Profile::InlineData;
-    let both_flags = |path| inode(path).set_flags(INLINE | EXTENTS);
     vec![
         (
             Both,
             case("no data, nowhere", on, put16("/ea", FIRST + 2, 400))
+                .expect(&["inline-data-attr-missing"]),
+        ),
+        // Behind the name of `system.data`, where the end marker was: a name of no bytes.
+        (
+            Both,
+            case("another's data, nowhere", on, put16("/tiny", FIRST + 20 + 2, 0x2000))
                 .expect(&["inline-data-attr-missing"]),
         ),
         (
@@ -225,6 +231,14 @@ fn inline_data() -> Vec<(Who, Recipe)> {
             case("neither", Profile::Ext4K1, inode("/file").clear_flags(EXTENTS).set_flags(INLINE))
                 .expect(&["inline-data-flag-unsupported"]),
         ),
+    ]
+}
+
+/// Data in the inode and extents at once, and data in an inode that nothing uses.
+fn exclusive_flags() -> Vec<(Who, Recipe)> {
+    let on = Profile::InlineData;
+    let both_flags = |path| inode(path).set_flags(INLINE | EXTENTS);
+    vec![
         (
             Both,
             case("extents", on, both_flags("/file"))
@@ -244,6 +258,15 @@ fn inline_data() -> Vec<(Who, Recipe)> {
             Both,
             case("map", on, both_flags("/medium").size(100_000).raw(|raw| raw[40..100].fill(0)))
                 .expect(&["inline-and-extents-flags-block-map"]),
+        ),
+        (
+            Both,
+            case(
+                "too large, of an inode without use",
+                on,
+                inode("<6>").set_flags(INLINE).size(1 << 60),
+            )
+            .expect(&["inode-size-wrong"]),
         ),
         (
             Both,
@@ -268,6 +291,12 @@ fn symlinks_and_special_files() -> Vec<(Who, Recipe)> {
         (Both, case(name, on, edit).expect(&["symlink-invalid"]))
     };
     vec![
+        // Once the data is where it is, the link is whole.
+        (
+            Both,
+            case("long, all flags", on, inode("/long-link").set_flags(INLINE | EXTENTS | INDEX))
+                .expect(&["inline-and-extents-flags-extent-root"]),
+        ),
         link("fast, too short", inode("/fast-link").size(3)),
         link("fast, too long", inode("/fast-link").size(5)),
         link("fast, empty", inode("/fast-link").size(0)),

@@ -103,6 +103,9 @@ fn blocks() -> Vec<Case> {
     use Profile::*;
     vec![
         case("too short", entry("/many/f001").rec_len(8), &["dirent-structure-corrupt"]),
+        // Their lengths are told by what follows.
+        case("no length", entry("/many/f001").rec_len(0), &["dirent-structure-corrupt"]),
+        case("dotdot without length", entry("/dir/..").rec_len(0), &["dirent-structure-corrupt"]),
         case(
             "checksum of a block",
             entry("/dir/file").name("fill").stale(),

@@ -1,8 +1,9 @@
 //! Blocks with more than one owner: files that share blocks, groups whose metadata overlaps.
 
-use crate::recipe::{Edit, Recipe};
+use crate::recipe::{Edit, Recipe, inode};
 use crate::{Profile, Volume};
 use anyhow::{Context, Result};
+use floe_format::ext::extent::RawExtent;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, GroupNr, LogicalBlock};
 
@@ -66,6 +67,11 @@ pub(super) fn cases() -> Vec<Case> {
     recipes.map(|recipe| Case::from(recipe).same_codes()).collect()
 }
 
+/// An extent of 6,559 blocks.
+fn long(extent: &mut RawExtent) {
+    extent.len = 6559;
+}
+
 fn files() -> Vec<Recipe> {
     let pair = &["multiply-claimed-file", "multiply-claimed-sharer"];
     vec![
@@ -86,6 +92,8 @@ fn files() -> Vec<Recipe> {
             .edit(moved("/tiny", bitmap)),
         k1("a file on inodes", &["multiply-claimed-with-metadata", "multiply-claimed-range"])
             .edit(moved("/file", table)),
+        // There is no room for copies of all that the file claims.
+        k1("half the disk", pair).edit(inode("/dir/sub/deep/file").extent(0, long)),
         k1("shared clusters", pair)
             .on(Profile::Bigalloc)
             .edit(moved("/tiny", |volume| first_block(volume, "/medium"))),

@@ -21,6 +21,7 @@ pub(super) fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut 
     let mut region = std::mem::take(&mut evidence.buffers.region);
     let mut values_elsewhere = false;
     let mut of_inode = OfInode::default();
+    let mut nowhere = false;
     let judged = walk(cx.number, bytes, &mut region, |special| {
         match special {
             Special::ValueElsewhere(entry, value_inode) => {
@@ -33,6 +34,7 @@ pub(super) fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut 
             Special::InlineData(value) => {
                 of_inode.inline_bytes = value.map(|value| value.len() as u32);
             }
+            Special::ValueNowhere => nowhere = true,
         }
         Ok(())
     });
@@ -44,7 +46,7 @@ pub(super) fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut 
         });
     }
     // A usable `system.data` in front of the damage is still usable.
-    found.inline_bytes = of_inode.inline_bytes;
+    found.inline_bytes = of_inode.inline_bytes.filter(|_| !nowhere);
     match judged {
         Ok(()) => {
             found.ea_inode_blocks += of_inode.ea_inode_blocks;
@@ -72,6 +74,9 @@ enum Special<'e> {
     ValueElsewhere(&'e XattrEntry<'e>, InodeNr),
     /// Data of the inode, if it can be used.
     InlineData(Option<&'e [u8]>),
+    /// No bytes, but at a place that is not there. It hurts nobody but the data of the inode: e2fsck's
+    /// library finds either all attributes or none.
+    ValueNowhere,
 }
 
 /// Judges all attributes of an inode; `each` is told of the special ones.
@@ -104,10 +109,11 @@ fn walk(
             Some(value_inode) => each(Special::ValueElsewhere(&entry, value_inode))?,
             None => judge_value(inode, &area, &entry, &mut left, region)?,
         }
+        if entry.value_inode.is_none() && usize::from(entry.value_offs) > room {
+            each(Special::ValueNowhere)?;
+        }
         if entry.name_index == INDEX_SYSTEM && entry.name == inline_data::ATTRIBUTE_NAME {
-            // No bytes, but at no place: e2fsck's library does not find the attribute then.
-            let inside = usize::from(entry.value_offs) <= room;
-            each(Special::InlineData(area.value(&entry).filter(|_| inside)))?;
+            each(Special::InlineData(area.value(&entry)))?;
         }
     }
     if region.take(IBODY_HEADER_SIZE + end, 4) { Ok(()) } else { Err(overlap(end)) }
