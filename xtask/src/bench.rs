@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Policies of Floe to measure, side by side: data, split-equal, dynamic; its own choice if not given
     #[arg(long, value_delimiter = ',')]
     schedule: Vec<String>,
+    /// Ways of Floe to split a pass, side by side: in-order, by-use; its own choice if not given
+    #[arg(long, value_delimiter = ',')]
+    split: Vec<String>,
     /// Measure what checks and a program that needs all cores (xz) lose beside each other, with and
     /// without --share-cores of Floe
     #[arg(long, conflicts_with_all = ["repair", "cold", "without_floe"])]
@@ -235,22 +238,23 @@ impl Args {
             return Ok(programs);
         }
         let (floe, path) = (floe(self)?.display().to_string(), image.display().to_string());
-        let policies = match &self.schedule[..] {
-            [] => vec![None],
-            named => named.iter().map(|policy| Some(policy.as_str())).collect(),
+        let mut ways: Vec<Vec<&str>> = match (&self.schedule[..], &self.split[..]) {
+            ([], []) => vec![Vec::new()],
+            (policies, _) => policies.iter().map(|policy| vec!["--schedule", policy]).collect(),
         };
+        ways.extend(self.split.iter().map(|split| vec!["--split", split]));
         for how in &self.accounting {
             for threads in self.threads.iter().map(ToString::to_string) {
-                for policy in &policies {
+                for way in &ways {
                     let mut name = format!("floe --threads {threads}");
                     let mut command = vec![&*floe, "check", "--threads", &threads];
                     command.extend(["--accounting", how]);
                     if how != "auto" {
                         name.push_str(&format!(" --accounting {how}"));
                     }
-                    if let Some(policy) = policy {
-                        name.push_str(&format!(" --schedule {policy}"));
-                        command.extend(["--schedule", policy]);
+                    if !way.is_empty() {
+                        name.push_str(&format!(" {}", way.join(" ")));
+                        command.extend(way);
                     }
                     command.push(&path);
                     programs.push(Program::new(&name, &command, image, exit));

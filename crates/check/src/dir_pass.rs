@@ -422,7 +422,11 @@ fn scan_runs_if<A: BlockScan>(
     pool: &Pool,
     each: impl Fn(&mut A, DirBlock<'_>) + Sync,
 ) -> A {
-    pool.run(&units(runs, 0), |all: &mut A, unit| {
+    let blocks = |unit: &Range<usize>| {
+        let runs = runs.get(unit.clone()).unwrap_or(&[]);
+        runs.iter().map(|run| u64::from(run.len_blocks)).sum()
+    };
+    pool.run_dealt(&units(runs, 0), blocks, |all: &mut A, unit| {
         scan_unit(cx, runs, unit.clone(), &wanted, all, &each);
     })
 }

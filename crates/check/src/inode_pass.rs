@@ -297,9 +297,19 @@ pub fn run(
 /// Reads and checks the inodes of some parts of the tables.
 pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
     let plain = PlainInodes::of(volume);
-    pool.run(parts, |evidence: &mut InodeEvidence, part| {
+    let weight = |part: &TablePart| inodes_in_use(volume, part);
+    pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, part| {
         scan_part(volume, plain.as_ref(), *part, None, evidence);
     })
+}
+
+/// Inodes in use of a part, if those of its group are spread evenly, and a little for each that is read.
+fn inodes_in_use(volume: &Volume<'_>, part: &TablePart) -> u64 {
+    let bound = u64::from(volume.used_inodes_bound(part.group)).max(1);
+    let per_group = volume.geometry.inodes_per_group;
+    let used = per_group.saturating_sub(volume.group(part.group).free_inodes_count);
+    let count = u64::from(part.count);
+    (u64::from(used) * count / bound).min(count) + count / 16
 }
 
 /// Reads and checks the inodes that are left of a check with a checkpoint.

@@ -1,7 +1,7 @@
 //! What a caller can choose.
 
 use floe_blockdev::{ReadBlocks, ReadCounts};
-use floe_exec::{CoreSource, Policy, Progress};
+use floe_exec::{CoreSource, Dealing, Policy, Progress};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry};
 
@@ -47,6 +47,8 @@ pub struct CheckOptions<'a> {
     pub key: [u8; 16],
     /// How workers are shared between passes that could overlap. Findings are the same.
     pub schedule: Policy,
+    /// How each pass is dealt to the workers. Findings are the same.
+    pub dealing: Dealing,
     /// Tells how busy the machine is: then no more workers are busy than there are cores for them.
     pub cores: Option<&'a dyn CoreSource>,
     /// Is told how far the check is; made by [`crate::work::progress`].
@@ -110,6 +112,7 @@ impl Default for CheckOptions<'_> {
             on_plan: None,
             key: *b"floe fingerprint",
             schedule: Policy::default(),
+            dealing: Dealing::default(),
             cores: None,
             progress: None,
             checkpoint: None,

@@ -236,7 +236,8 @@ fn passes<'d>(
         told(&plan);
     }
     let share = options.cores.map(|cores| CoreShare::new(cores, plan.way.threads, LOOK_EVERY));
-    let pool = Pool::new(plan.way.threads).watched(options.progress).sharing(share.as_ref());
+    let pool = Pool::new(plan.way.threads).dealing(options.dealing);
+    let pool = pool.watched(options.progress).sharing(share.as_ref());
     let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };
     // What is written down goes on as it began: by sums or not.
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };

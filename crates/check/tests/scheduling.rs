@@ -9,7 +9,7 @@ use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::report::PipelineUse;
 use floe_check::{Accounting, CheckOptions, JournalUse, Report, check, examine};
-use floe_exec::{CoreSample, CoreSource, Policy};
+use floe_exec::{CoreSample, CoreSource, Dealing, Policy};
 use floe_format::BlockNr;
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, problems, tool};
@@ -68,11 +68,12 @@ fn agree(
             let threads = 2 + rng.below(15) as usize;
             let cores = Now(0.into());
             let cores = rng.chance(3).then_some(&cores as &dyn CoreSource);
-            let options = CheckOptions { threads, schedule, cores, ..alone };
+            let dealing = if rng.chance(2) { Dealing::Ranges } else { Dealing::InOrder };
+            let options = CheckOptions { threads, schedule, dealing, cores, ..alone };
             let got = describe(&run(image, unreadable, profile, &options));
             assert!(
                 got == expected,
-                "{}, {schedule}, {threads} threads, {accounting:?}:\none thread: {expected}\nnow: {got}",
+                "{}, {schedule}, {dealing:?}, {threads} threads, {accounting:?}:\none thread: {expected}\nnow: {got}",
                 what()
             );
         }
@@ -131,10 +132,15 @@ fn the_image_of_every_problem() {
 }
 
 /// All that an examination leaves, as text, and what its pipeline took.
-fn leaves(image: &Image, threads: usize, schedule: Policy) -> (String, Option<PipelineUse>) {
+fn leaves(
+    image: &Image,
+    threads: usize,
+    schedule: Policy,
+    dealing: Dealing,
+) -> (String, Option<PipelineUse>) {
     let device = FileDevice::open(image.path()).unwrap();
     let journal = JournalUse::Ignore;
-    let options = CheckOptions { threads, schedule, journal, ..Default::default() };
+    let options = CheckOptions { threads, schedule, dealing, journal, ..Default::default() };
     let opened = match open(&device, &options) {
         Ok(opened) => opened,
         Err(error) => return (error.to_string(), None),
@@ -159,10 +165,12 @@ fn the_evidence_is_the_same_and_most_blocks_run_ahead() {
     let (mut ahead, mut left) = (0, 0);
     for &profile in Profile::ALL {
         let image = build::base(profile).unwrap();
-        let (expected, none) = leaves(&image, 1, Policy::Dynamic);
+        let (expected, none) = leaves(&image, 1, Policy::Dynamic, Dealing::InOrder);
         assert!(none.is_none(), "one worker overlaps nothing");
+        let (ranges, _) = leaves(&image, 3, Policy::Data, Dealing::Ranges);
+        assert!(ranges == expected, "{profile}:\none thread: {expected}\nby ranges: {ranges}");
         for schedule in Policy::ALL {
-            let (got, used) = leaves(&image, 3, schedule);
+            let (got, used) = leaves(&image, 3, schedule, Dealing::InOrder);
             assert!(got == expected, "{profile}, {schedule}:\none thread: {expected}\nnow: {got}");
             assert!(used.is_none() || schedule != Policy::Data);
             let Some(PipelineUse { policy, counts, blocks }) = used else { continue };

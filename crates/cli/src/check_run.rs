@@ -78,6 +78,7 @@ impl Run<'_> {
             now_seconds: now_seconds(),
             // Without random numbers that nobody can guess nothing is proved by sums.
             schedule: self.sharing.policy,
+            dealing: self.sharing.dealing,
             accounting: if key.is_some() { self.accounting } else { Accounting::Exact },
             key: key.unwrap_or_default(),
             links: self.links,

@@ -182,6 +182,7 @@ impl RepairRun<'_> {
             check: CheckOptions {
                 threads: self.threads,
                 schedule: self.sharing.policy,
+                dealing: self.sharing.dealing,
                 cores: self.sharing.cores(),
                 superblock: self.source.superblock.map(BlockNr),
                 block_size: self.source.block_size,

@@ -1,7 +1,7 @@
 //! How threads are shared between the passes of a check, and the cores with other programs.
 
 use clap::ValueEnum;
-use floe_exec::{CoreSource, Policy, ProcCores, enter_idle_class};
+use floe_exec::{CoreSource, Dealing, Policy, ProcCores, enter_idle_class};
 
 /// Options of every command that checks.
 #[derive(Debug, Default, clap::Args)]
@@ -10,6 +10,10 @@ pub(crate) struct SharingArgs {
     /// other, in equal parts, or by the work that waits. Findings are the same
     #[arg(long, value_name = "POLICY", value_enum)]
     schedule: Option<How>,
+    /// How a pass is split between threads: piece by piece in the order of the disk, or in a stretch of the
+    /// disk for each thread with as many inodes in use. Findings are the same
+    #[arg(long, value_name = "HOW", value_enum)]
+    split: Option<Split>,
     /// Leave the cores to other programs: run only where a core would be idle, with no more threads
     /// than there are such cores, looked at ten times a second
     #[arg(long)]
@@ -36,10 +40,28 @@ impl From<How> for Policy {
     }
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Split {
+    /// All threads together go through the disk in order
+    InOrder,
+    /// Each thread has a stretch of the disk, and takes half of another's when it is done
+    ByUse,
+}
+
+impl From<Split> for Dealing {
+    fn from(split: Split) -> Self {
+        match split {
+            Split::InOrder => Self::InOrder,
+            Split::ByUse => Self::Ranges,
+        }
+    }
+}
+
 /// What was asked for, in force.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) policy: Policy,
+    pub(crate) dealing: Dealing,
     cores: Option<ProcCores>,
 }
 
@@ -57,6 +79,9 @@ impl SharingArgs {
         let mut sharing = Sharing::default();
         if let Some(how) = self.schedule {
             sharing.policy = how.into();
+        }
+        if let Some(split) = self.split {
+            sharing.dealing = split.into();
         }
         if self.share_cores {
             if let Err(error) = enter_idle_class() {

@@ -48,7 +48,7 @@ pub use core_share::CoreShare;
 pub use cores::{CoreSample, CoreSource, ProcCores};
 pub use idle_class::enter_idle_class;
 pub use interrupt::{Hold, Interrupt, Interrupted};
-pub use pool::Pool;
+pub use pool::{Dealing, Pool};
 pub use progress::{Phase, PhaseState, Progress, Shape, Snapshot, Work};
 pub use queue::{Entry, Limits};
 pub use scheduler::Policy;

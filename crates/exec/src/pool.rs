@@ -6,10 +6,23 @@ use crate::progress::{OwnLine, Phase, Progress};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::thread;
 
+/// How the units of a pass are dealt to its workers. The results are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dealing {
+    /// One at a time and in order, as with [`Pool::run`]: all workers together read a disk in the order of
+    /// the units.
+    #[default]
+    InOrder,
+    /// A range of about the same weight for each worker, as with [`Pool::run_weighted`] (lwFSCK's split by
+    /// inodes in use): each reads a stretch of the disk of its own.
+    Ranges,
+}
+
 /// How many workers serve a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool<'p> {
     threads: usize,
+    dealing: Dealing,
     progress: Option<&'p Progress>,
     cores: Option<&'p CoreShare<'p>>,
 }
@@ -17,12 +30,18 @@ pub struct Pool<'p> {
 impl<'p> Pool<'p> {
     /// `threads` workers; at least one.
     pub const fn new(threads: usize) -> Self {
-        Self { threads: if threads == 0 { 1 } else { threads }, progress: None, cores: None }
+        let threads = if threads == 0 { 1 } else { threads };
+        Self { threads, dealing: Dealing::InOrder, progress: None, cores: None }
     }
 
     /// The same workers; each unit counts in the phase that is running when [`Pool::run`] begins.
     pub const fn watched(self, progress: Option<&'p Progress>) -> Self {
         Self { progress, ..self }
+    }
+
+    /// The same workers, dealt units that have a weight in this way ([`Pool::run_dealt`]).
+    pub const fn dealing(self, dealing: Dealing) -> Self {
+        Self { dealing, ..self }
     }
 
     /// The same workers; no more of them are busy than the budget of cores allows.
@@ -74,6 +93,22 @@ impl<'p> Pool<'p> {
     {
         self.expect(units.len());
         self.run_until(units, work, || false).0
+    }
+
+    /// [`Pool::run`] or [`Pool::run_weighted`], as the pool was told.
+    ///
+    /// # Panics
+    /// As these do.
+    pub fn run_dealt<U, A, F>(&self, units: &[U], weight: impl Fn(&U) -> u64 + Sync, work: F) -> A
+    where
+        U: Sync,
+        A: Accumulator,
+        F: Fn(&mut A, &U) + Sync,
+    {
+        match self.dealing {
+            Dealing::InOrder => self.run(units, work),
+            Dealing::Ranges => self.run_weighted(units, weight, work),
+        }
     }
 
     /// As [`Pool::run`], until `pause` says so, which each worker asks after each unit: what was

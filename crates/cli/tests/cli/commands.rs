@@ -62,6 +62,11 @@ fn schedules_give_the_same_report() {
             assert!(ahead > 0 && ahead >= blocks["left"].as_u64().unwrap(), "{pipeline}");
         }
     }
+    for split in ["in-order", "by-use"] {
+        assert_eq!(report(&["--split", split]).0, usual, "{split}");
+    }
+    let ran = floe_on(&["check", "--split", "evenly"], image.path());
+    assert_eq!(ran.code, 16, "{}", ran.err);
     let verbose = ["check", "--verbose", "--threads", "2", "--schedule", "dynamic"];
     let ran = floe_on(&verbose, image.path());
     assert!(ran.out.contains("inodes and directories overlapped (dynamic)"), "{}", ran.out);
