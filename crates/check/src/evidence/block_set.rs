@@ -7,22 +7,141 @@ const WORDS: usize = (CHUNK_BITS / 64) as usize;
 /// The bits of a chunk.
 type Words = Box<[u64; WORDS]>;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Runs that a chunk holds without memory of its own: a group whose files were made one after the other
+/// is one run, or two with its metadata; a chunk takes no more room than one with a pointer to bits.
+const FEW: usize = 3;
+
+/// A few runs of set bits, as first bit and the one behind: sorted, none empty, none touching the next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Few {
+    len: u8,
+    runs: [(u16, u16); FEW],
+}
+
+impl Few {
+    fn runs(&self) -> &[(u16, u16)] {
+        &self.runs[..usize::from(self.len)]
+    }
+
+    /// Sets bits `from..to` if none of them is set and there is room for the run.
+    #[inline]
+    fn add(&mut self, from: u16, to: u16) -> bool {
+        let len = usize::from(self.len);
+        let at = self.runs().iter().position(|run| run.1 >= from).unwrap_or(len);
+        let (here, next) = (self.runs().get(at).copied(), self.runs().get(at + 1).copied());
+        match (here, next) {
+            (Some((_, end)), Some((start, _))) if end == from && start < to => return false,
+            (Some((_, end)), Some((start, next_end))) if end == from && start == to => {
+                self.runs[at].1 = next_end;
+                self.runs.copy_within(at + 2..len, at + 1);
+                self.len -= 1;
+            }
+            (Some((_, end)), _) if end == from => self.runs[at].1 = to,
+            (Some((start, _)), _) if start == to => self.runs[at].0 = from,
+            (Some((start, _)), _) if start < to => return false,
+            _ if len == FEW => return false,
+            _ => {
+                self.runs.copy_within(at..len, at + 1);
+                self.runs[at] = (from, to);
+                self.len += 1;
+            }
+        }
+        true
+    }
+
+    /// Whether all bits of `from..to` are set.
+    fn covers(&self, from: u16, to: u16) -> bool {
+        self.runs().iter().any(|run| run.0 <= from && to <= run.1)
+    }
+
+    fn words(&self) -> Words {
+        let mut words = Box::new([0; WORDS]);
+        for (at, word) in words.iter_mut().enumerate() {
+            *word = self.word(at);
+        }
+        words
+    }
+
+    /// The word at an index, below [`WORDS`].
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        let start = at as u64 * 64;
+        self.runs().iter().fold(0, |word, &(from, to)| {
+            let (from, to) = (u64::from(from).max(start), u64::from(to).min(start + 64));
+            if from < to { word | word_mask(from - start, to - start) } else { word }
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
 enum Chunk {
-    /// No bit is set.
-    #[default]
-    Empty,
-    /// Every bit is set.
-    Full,
+    Few(Few),
     Bits(Words),
 }
 
+impl Default for Chunk {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl Chunk {
-    /// Sets every bit of `theirs` in this chunk, which is not empty and begins at bit `start`.
-    fn add(&mut self, start: u64, theirs: &Self, again: &mut impl FnMut(u64, u64)) {
-        // Of two chunks one of which is full, the bits of the other one are set twice.
-        let twice = match (&mut *self, theirs) {
-            (_, Self::Empty) => return,
+    /// No bit is set.
+    const EMPTY: Self = Self::Few(Few { len: 0, runs: [(0, 0); FEW] });
+    /// Every bit is set.
+    const FULL: Self = Self::Few(Few { len: 1, runs: [(0, CHUNK_BITS as u16), (0, 0), (0, 0)] });
+
+    /// Sets bits `from..to` of this chunk, which begins at bit `start`.
+    #[inline]
+    fn insert(&mut self, start: u64, from: u16, to: u16, again: &mut impl FnMut(u64, u64)) {
+        if let Self::Few(few) = self {
+            if few.add(from, to) {
+                return;
+            }
+            if !few.covers(from, to) {
+                *self = Self::Bits(few.words());
+            }
+        }
+        self.insert_in_words(start, u64::from(from), u64::from(to), again);
+    }
+
+    /// Sets bits that are all set already, or bits of words.
+    fn insert_in_words(
+        &mut self,
+        start: u64,
+        from: u64,
+        to: u64,
+        again: &mut impl FnMut(u64, u64),
+    ) {
+        let mut bit = from;
+        while bit < to {
+            let word_start = bit - bit % 64;
+            let mask = word_mask(bit - word_start, to - word_start);
+            let old = match self {
+                Self::Bits(words) => {
+                    let word = &mut words[(word_start / 64) as usize];
+                    let old = *word & mask;
+                    *word |= mask;
+                    old
+                }
+                Self::Few(_) => mask,
+            };
+            if old != 0 {
+                again(start + word_start, old);
+            }
+            bit = word_start + 64;
+        }
+    }
+
+    /// Sets every bit of `theirs` in this chunk, which begins at bit `start`.
+    fn add(&mut self, start: u64, mut theirs: Self, again: &mut impl FnMut(u64, u64)) {
+        if matches!((&*self, &theirs), (Self::Few(_), Self::Bits(_))) {
+            std::mem::swap(self, &mut theirs);
+        }
+        match (&mut *self, theirs) {
+            (_, Self::Few(theirs)) => {
+                theirs.runs().iter().for_each(|run| self.insert(start, run.0, run.1, again));
+            }
             (Self::Bits(mine), Self::Bits(theirs)) => {
                 for (at, (mine, theirs)) in mine.iter_mut().zip(theirs.iter()).enumerate() {
                     if *mine & theirs != 0 {
@@ -30,34 +149,23 @@ impl Chunk {
                     }
                     *mine |= theirs;
                 }
-                // What is complete needs no memory.
-                if mine.iter().all(|&word| word == u64::MAX) {
-                    *self = Self::Full;
-                }
-                return;
             }
-            (Self::Full, theirs) => theirs.clone(),
-            (mine, Self::Full) => std::mem::replace(mine, Self::Full),
-            (Self::Empty, theirs) => return *self = theirs.clone(),
-        };
-        for at in 0..WORDS {
-            let word = match &twice {
-                Self::Bits(words) => words[at],
-                Self::Full | Self::Empty => u64::MAX,
-            };
-            if word != 0 {
-                again(start + at as u64 * 64, word);
-            }
+            // Swapped above.
+            (Self::Few(_), Self::Bits(_)) => {}
+        }
+        // What is complete needs no memory.
+        if let Self::Bits(words) = self
+            && words.iter().all(|&word| word == u64::MAX)
+        {
+            *self = Self::FULL;
         }
     }
-}
 
-impl Chunk {
     /// The word at an index, below [`WORDS`].
+    #[inline]
     fn word(&self, at: usize) -> u64 {
         match self {
-            Self::Empty => 0,
-            Self::Full => u64::MAX,
+            Self::Few(few) => few.word(at),
             Self::Bits(words) => words[at],
         }
     }
@@ -65,15 +173,14 @@ impl Chunk {
     /// Whether no bit is set.
     fn is_empty(&self) -> bool {
         match self {
-            Self::Empty => true,
-            Self::Full => false,
+            Self::Few(few) => few.len == 0,
             Self::Bits(words) => words.iter().all(|&word| word == 0),
         }
     }
 
     /// Clears every bit of `theirs`. Returns whether all of them were set.
     fn subtract(&mut self, theirs: &Self) -> bool {
-        if matches!(theirs, Self::Empty) {
+        if matches!(theirs, Self::Few(few) if few.len == 0) {
             return true;
         }
         let (mut all, mut left) = (true, 0);
@@ -84,7 +191,7 @@ impl Chunk {
             *word = own & !theirs;
             left |= *word;
         }
-        *self = if left == 0 { Self::Empty } else { Self::Bits(words) };
+        *self = if left == 0 { Self::EMPTY } else { Self::Bits(words) };
         all
     }
 
@@ -125,11 +232,7 @@ impl BlockSet {
     /// Whether `bit` is set.
     #[inline]
     pub fn contains(&self, bit: u64) -> bool {
-        match self.chunk(bit / CHUNK_BITS) {
-            Chunk::Empty => false,
-            Chunk::Full => true,
-            Chunk::Bits(words) => words[(bit % CHUNK_BITS / 64) as usize] & (1 << (bit % 64)) != 0,
-        }
+        self.chunk(bit / CHUNK_BITS).word((bit % CHUNK_BITS / 64) as usize) & (1 << (bit % 64)) != 0
     }
 
     #[inline]
@@ -137,7 +240,7 @@ impl BlockSet {
         usize::try_from(index)
             .ok()
             .and_then(|index| self.chunks.get(index))
-            .unwrap_or(&Chunk::Empty)
+            .unwrap_or(&Chunk::EMPTY)
     }
 
     /// Sets `len` bits from `start` on and reports to `again` each word in which some were set
@@ -149,48 +252,15 @@ impl BlockSet {
         while bit < end {
             let chunk_start = bit - bit % CHUNK_BITS;
             let stop = end.min(chunk_start + CHUNK_BITS);
-            self.insert_in_chunk(chunk_start, bit, stop, &mut again);
+            // A bit index is at most 2^48 (blocks), so a chunk index fits a usize of 64 bits.
+            let index = (chunk_start / CHUNK_BITS) as usize;
+            if index >= self.chunks.len() {
+                self.chunks.resize_with(index + 1, Chunk::default);
+            }
+            // Inside a chunk bits are counted by 16 bits.
+            let (from, to) = ((bit - chunk_start) as u16, (stop - chunk_start) as u16);
+            self.chunks[index].insert(chunk_start, from, to, &mut again);
             bit = stop;
-        }
-    }
-
-    fn insert_in_chunk(
-        &mut self,
-        chunk_start: u64,
-        from: u64,
-        to: u64,
-        again: &mut impl FnMut(u64, u64),
-    ) {
-        // A bit index is at most 2^48 (blocks), so a chunk index fits a usize of 64 bits.
-        let index = (chunk_start / CHUNK_BITS) as usize;
-        if index >= self.chunks.len() {
-            self.chunks.resize_with(index + 1, Chunk::default);
-        }
-        let chunk = &mut self.chunks[index];
-        if matches!(chunk, Chunk::Empty) {
-            if to - from == CHUNK_BITS {
-                *chunk = Chunk::Full;
-                return;
-            }
-            *chunk = Chunk::Bits(Box::new([0; WORDS]));
-        }
-        let mut bit = from;
-        while bit < to {
-            let word_start = bit - bit % 64;
-            let mask = word_mask(bit - word_start, to - word_start);
-            let old = match chunk {
-                Chunk::Bits(words) => {
-                    let word = &mut words[((word_start - chunk_start) / 64) as usize];
-                    let old = *word & mask;
-                    *word |= mask;
-                    old
-                }
-                Chunk::Full | Chunk::Empty => mask,
-            };
-            if old != 0 {
-                again(word_start, old);
-            }
-            bit = word_start + 64;
         }
     }
 
@@ -198,10 +268,7 @@ impl BlockSet {
     pub fn absorb(&mut self, other: Self, mut again: impl FnMut(u64, u64)) {
         self.make_room(other.chunks.len());
         for ((index, own), theirs) in self.chunks.iter_mut().enumerate().zip(other.chunks) {
-            match own {
-                Chunk::Empty => *own = theirs,
-                _ => own.add(index as u64 * CHUNK_BITS, &theirs, &mut again),
-            }
+            own.add(index as u64 * CHUNK_BITS, theirs, &mut again);
         }
     }
 
@@ -215,11 +282,8 @@ impl BlockSet {
     /// The 64 bits from `bit` on, lowest first; `bit` need not be a multiple of 64.
     #[inline]
     pub fn word(&self, bit: u64) -> u64 {
-        let aligned = |start: u64| match self.chunk(start / CHUNK_BITS) {
-            Chunk::Empty => 0,
-            Chunk::Full => u64::MAX,
-            Chunk::Bits(words) => words[(start % CHUNK_BITS / 64) as usize],
-        };
+        let aligned =
+            |start: u64| self.chunk(start / CHUNK_BITS).word((start % CHUNK_BITS / 64) as usize);
         let (start, shift) = (bit - bit % 64, bit % 64);
         if shift == 0 {
             return aligned(start);
@@ -234,7 +298,7 @@ impl BlockSet {
         while bit < end {
             let left = end - bit;
             let mask = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
-            if matches!(self.chunk(bit / CHUNK_BITS), Chunk::Empty) {
+            if matches!(self.chunk(bit / CHUNK_BITS), Chunk::Few(few) if few.len == 0) {
                 bit = bit - bit % CHUNK_BITS + CHUNK_BITS;
             } else if self.word(bit) & mask != 0 {
                 return false;
@@ -277,8 +341,11 @@ impl BlockSet {
         for (index, chunk) in self.chunks.iter().enumerate() {
             let chunk_start = index as u64 * CHUNK_BITS;
             match chunk {
-                Chunk::Empty => {}
-                Chunk::Full => add(chunk_start, CHUNK_BITS),
+                Chunk::Few(few) => {
+                    for &(from, to) in few.runs() {
+                        add(chunk_start + u64::from(from), u64::from(to - from));
+                    }
+                }
                 Chunk::Bits(words) => {
                     for (at, &word) in words.iter().enumerate() {
                         for (from, len) in bit_runs(word) {
@@ -306,7 +373,12 @@ mod tests {
     use super::*;
 
     fn runs() -> impl Strategy<Value = Vec<(u64, u64)>> {
-        proptest::collection::vec((0u64..140_000, 0u64..70_000), 0..12)
+        // Long ones anywhere, and short ones that often touch or meet.
+        let run = prop_oneof![
+            2 => (0u64..140_000, 0u64..70_000),
+            1 => (0u64..24, 0u64..5).prop_map(|(start, len)| (32_700 + 8 * start, 8 * len)),
+        ];
+        proptest::collection::vec(run, 0..12)
     }
 
     /// How often each bit is set, counted one by one.
@@ -316,6 +388,23 @@ mod tests {
             (start..start + len).for_each(|bit| *counts.entry(bit).or_insert(0) += 1);
         }
         counts
+    }
+
+    #[test]
+    fn runs_that_meet_take_no_memory() {
+        let mut set = BlockSet::default();
+        // In any order, as long as no more than a few lie apart.
+        for (start, len) in [(100, 50), (300, 20), (10, 5), (150, 150), (15, 85), (320, 32_448)] {
+            set.insert(start, len, |_, _| panic!("set before"));
+            assert!(matches!(set.chunks[0], Chunk::Few(_)));
+        }
+        assert_eq!(set.runs(), [(10, 32_758)]);
+        let mut again = Vec::new();
+        set.insert(60, 8, |word, bits| again.push((word, bits)));
+        assert_eq!(again, [(0, 0xf << 60), (64, 0xf)]);
+        set.insert(0, 10, |_, _| panic!("set before"));
+        assert!(matches!(set.chunks[..], [Chunk::Few(Few { len: 1, .. })]));
+        assert_eq!(size_of::<Chunk>(), 2 * size_of::<usize>(), "no more than a pointer and a tag");
     }
 
     proptest! {
