@@ -31,6 +31,16 @@ impl<'a> Allocator<'a> {
         }
     }
 
+    /// Hands out nothing of a run of blocks.
+    pub(crate) fn withhold(&mut self, run: BlockRun) {
+        let geometry = &self.evidence.volume.geometry;
+        let last = BlockNr(run.end().0.saturating_sub(1));
+        if run.len_blocks > 0 && geometry.contains(run.start) && geometry.contains(last) {
+            let (first, last) = (geometry.cluster_of(run.start), geometry.cluster_of(last));
+            self.used.insert(first, last - first + 1, |_, _| ());
+        }
+    }
+
     /// Hands out nothing of a group.
     pub(crate) fn avoid_group(&mut self, group: GroupNr) {
         let geometry = &self.evidence.volume.geometry;

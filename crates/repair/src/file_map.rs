@@ -22,8 +22,11 @@ pub struct FileMap {
     pub extents: bool,
     /// Mapped runs, in the order of the map.
     pub runs: Vec<Extent>,
-    /// Blocks of the map itself.
+    /// Blocks of the map itself, as far as the examination followed it.
     pub nodes: Vec<BlockNr>,
+    /// Whether parts of it hang on a node that lies on metadata: what is there no examination followed,
+    /// so that nodes below may be anybody's blocks, and data below counts as free.
+    pub goes_on_unseen: bool,
 }
 
 /// An entry of a map that is being followed.
@@ -64,7 +67,8 @@ impl FileMap {
         image: &InodeImage,
         drop: &mut dyn FnMut(&MapEntry) -> bool,
     ) -> Self {
-        let mut walk = Walk { stage, drop, seen: HashSet::new(), map: Self::default() };
+        let map = Self::default();
+        let mut walk = Walk { stage, drop, seen: HashSet::new(), unseen: false, map };
         if !has_map(image) {
             return walk.map;
         }
@@ -289,10 +293,24 @@ struct Walk<'w, 'a> {
     drop: &'w mut dyn FnMut(&MapEntry) -> bool,
     /// Nodes visited: each once, so that the walk ends.
     seen: HashSet<BlockNr>,
+    /// Below a node that no examination followed.
+    unseen: bool,
     map: FileMap,
 }
 
 impl Walk<'_, '_> {
+    /// Notes a node and follows what is below it.
+    fn below(&mut self, node: BlockNr, follow: impl FnOnce(&mut Self)) {
+        let above = self.unseen;
+        if !above {
+            self.map.nodes.push(node);
+        }
+        self.unseen |= self.stage.evidence.volume.is_metadata(node);
+        self.map.goes_on_unseen |= self.unseen;
+        follow(self);
+        self.unseen = above;
+    }
+
     fn extent_node(&mut self, place: BlockNr, bytes: &[u8], above: Option<u16>) {
         let Some(node) = ExtentNode::new(bytes) else { return };
         let header = node.header();
@@ -317,9 +335,8 @@ impl Walk<'_, '_> {
             if (self.drop)(&entry) || !self.seen.insert(block) {
                 continue;
             }
-            if let Ok(below) = self.stage.read_block(block) {
-                self.map.nodes.push(block);
-                self.extent_node(block, &below, Some(header.depth));
+            if let Ok(bytes) = self.stage.read_block(block) {
+                self.below(block, |walk| walk.extent_node(block, &bytes, Some(header.depth)));
             }
         }
     }
@@ -339,12 +356,13 @@ impl Walk<'_, '_> {
             return;
         }
         let Ok(bytes) = self.stage.read_block(block) else { return };
-        self.map.nodes.push(block);
         let span = indirect::span_blocks(self.stage.geometry.block_size, level - 1);
-        for (word, index) in indirect::pointers(&bytes).zip(0u64..) {
-            let below = LogicalBlock(logical.0 + index * span);
-            self.pointer(block, word, below, level - 1);
-        }
+        self.below(block, |walk| {
+            for (word, index) in indirect::pointers(&bytes).zip(0u64..) {
+                let below = LogicalBlock(logical.0 + index * span);
+                walk.pointer(block, word, below, level - 1);
+            }
+        });
     }
 
     fn push_block(&mut self, logical: LogicalBlock, block: BlockNr) {

@@ -397,6 +397,12 @@ impl<'a> Stage<'a> {
         run.ok_or(Failure::NoSpace("run of blocks"))
     }
 
+    /// Blocks that are not to be handed out although nothing was found to use them; those outside the
+    /// file system are nobody's concern.
+    pub(crate) fn withhold(&mut self, run: BlockRun) {
+        self.allocator().withhold(run);
+    }
+
     fn allocator(&mut self) -> &mut Allocator<'a> {
         let allocator = self.allocator.take().unwrap_or_else(|| self.new_allocator());
         self.allocator.insert(allocator)

@@ -46,6 +46,12 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ("large-dir", 801261, "`..` says that it has no length; whole entries follow"),
     ("32bit", 800309, "a wrong length and a wrong place of one extent"),
     ("encrypt", 800234, "the same, and another's directory there"),
+    (
+        "ext2-plain",
+        901629,
+        "the superblock as a node of a map, with nodes below that are another's",
+    ),
+    ("ext2-4k", 900107, "an inode table elsewhere, and no list of bad blocks there"),
 ];
 
 /// Repairs the image at a path, as `floe fsck -fy` does.

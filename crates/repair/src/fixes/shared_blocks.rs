@@ -98,6 +98,10 @@ fn clone_map(
 ) -> Result<u64, Failure> {
     let geometry = stage.geometry.clone();
     let mut map = FileMap::load(stage, image);
+    if map.goes_on_unseen {
+        // No copy goes to where its own data may be.
+        map.runs.iter().for_each(|extent| stage.withhold(extent.run));
+    }
     let mut copies = 0;
     // The new cluster of each logical cluster, by what it replaces.
     let mut moved: BTreeMap<(u64, u64), BlockNr> = BTreeMap::new();

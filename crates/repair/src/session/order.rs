@@ -6,7 +6,7 @@ use floe_check::Problem;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 
-use crate::edit::{Edit, InodeEdit, JournalEdit, MapEdit, Phase, SuperblockEdit};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, MapEdit, Phase, SuperblockEdit};
 use crate::plan::Wanted;
 
 /// The edits of the first phase that has some; and, as long as a phase changes nothing that others are
@@ -23,8 +23,14 @@ pub(super) fn first_phases(mut wanted: Wanted) -> Wanted {
 }
 
 /// Where the list of bad blocks cannot be right, it goes first: nothing is moved away from blocks that
-/// it calls bad. (e2fsck starts again then.)
+/// it calls bad. (e2fsck starts again then.) But not where its inode was read from a place that is not
+/// that of the inode table: it would be written there.
 pub(super) fn without_a_wrong_list(mut wanted: Wanted) -> Wanted {
+    let of_table =
+        |edit: &Edit| matches!(edit, Edit::Group { edit: GroupEdit::InodeTableFromBackup, .. });
+    if wanted.keys().any(of_table) {
+        return wanted;
+    }
     let of_list = |cause: &Option<Problem>| {
         matches!(
             cause,
@@ -51,7 +57,8 @@ pub(super) fn without_a_lost_journal(mut wanted: Wanted) -> Wanted {
 }
 
 /// Edits of one phase that are made now. What was found by a wrong map of the disk, or of a directory
-/// that was taken for something else, is looked at again once that is mended.
+/// that was taken for something else, is looked at again once that is mended: until then nobody knows
+/// what is free, either.
 pub(super) fn in_turn(wanted: Wanted) -> Wanted {
     let locates = |edit: &Edit| {
         matches!(
@@ -60,7 +67,7 @@ pub(super) fn in_turn(wanted: Wanted) -> Wanted {
                 SuperblockEdit::FirstMetaBg(_)
                     | SuperblockEdit::DropMetaBg
                     | SuperblockEdit::PrimaryFromBackup
-            )
+            ) | Edit::Group { edit: GroupEdit::InodeTableFromBackup, .. }
         )
     };
     let moves = wanted
@@ -208,6 +215,17 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_written_where_a_wrong_inode_table_makes_it_look_free() {
+        let table = Edit::Group { group: GroupNr(0), edit: GroupEdit::InodeTableFromBackup };
+        let resize = Edit::RecreateResizeInode;
+        let primary = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
+        let wanted = map(vec![(table.clone(), None), (resize.clone(), None)]);
+        assert_eq!(edits(&in_turn(wanted)), [&table]);
+        let wanted = map(vec![(primary.clone(), None), (resize.clone(), None)]);
+        assert_eq!(edits(&in_turn(wanted)), [&primary, &resize]);
+    }
+
+    #[test]
     fn counts_of_blocks_wait_for_maps_and_attributes() {
         let sectors = of(12, InodeEdit::Sectors(2));
         let logical = LogicalBlock(0);
@@ -251,5 +269,11 @@ mod tests {
         let wanted = map(vec![(list.clone(), itself), (other.clone(), None)]);
         assert_eq!(edits(&without_a_wrong_list(wanted)), [&list]);
         assert_eq!(edits(&without_a_wrong_list(map(vec![(other.clone(), None)]))), [&other]);
+        // The table was somewhere else: that was not the list.
+        let itself =
+            Some(Problem::BadblocksInodeInvalid { inode: InodeNr::BAD_BLOCKS, reason: "" });
+        let table = Edit::Group { group: GroupNr(0), edit: GroupEdit::InodeTableFromBackup };
+        let wanted = map(vec![(list, itself), (table, None)]);
+        assert_eq!(without_a_wrong_list(wanted.clone()), wanted);
     }
 }
