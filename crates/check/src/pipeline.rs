@@ -79,12 +79,12 @@ impl<'p> Clock<'p> {
         self.end("inodes");
         let done = session.map_or(0, Session::runs_done);
         if let Some(progress) = self.options.progress {
-            let before = dirs.runs.get(done..).unwrap_or(&[]);
+            let rest = dirs.runs.get(done..).unwrap_or(&[]);
             let blocks = |runs: &[DirRun], judged: bool| {
                 let runs = runs.iter().filter(|run| judged || !run.judged);
                 runs.map(|run| u64::from(run.len_blocks)).sum::<u64>()
             };
-            let blocks = (blocks(&dirs.runs, true), blocks(before, false));
+            let blocks = (blocks(&dirs.runs, true), blocks(rest, false));
             let reads = work::directory_reads(dirs.runs.iter(), volume.geometry.block_size);
             work::plan_directories(progress, volume, blocks, reads, self.options.threads);
         }

@@ -11,10 +11,10 @@
 //!
 //! The outcome is what a check would have come to that kept evidence of these groups from the start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use floe_exec::{Accumulator, Pool};
-use floe_format::{BlockRun, Geometry, GroupNr, InodeNr};
+use floe_exec::{Accumulator, Pool, take_back};
+use floe_format::{Geometry, GroupNr, InodeNr};
 
 use crate::checks::bitmaps::Bitmaps;
 use crate::checks::xattrs::BlockUse;
@@ -217,7 +217,8 @@ fn learn(
     // All but facts and claims is known from the first look.
     let again = inode_pass::run_over(volume, &parts, pool);
     facts.add(again.facts);
-    let mut learned = of_attributes(volume, attribute_uses);
+    let mut learned = Claims::default();
+    learned.claim_attribute_blocks(volume, attribute_uses);
     learned.merge(again.claims);
     learned.claim_metadata(volume);
     claims.merge(learned);
@@ -233,20 +234,6 @@ fn clusters_of(geometry: &Geometry, groups: &BTreeSet<GroupNr>) -> BlockSet {
         clusters.insert(first, u64::from(geometry.clusters_of(*group)), |_, _| ());
     }
     clusters
-}
-
-/// What attribute blocks claim: each once, whoever uses it.
-fn of_attributes(volume: &Volume<'_>, uses: &[BlockUse]) -> Claims {
-    let mut claims = Claims::default();
-    if let Some(tables) = &volume.tables {
-        claims.sum_up(tables, &volume.claim_scope);
-    }
-    for uses in uses.chunk_by(|left, right| left.block == right.block) {
-        if let [BlockUse { block, .. }, ..] = uses {
-            claims.claim(&volume.geometry, BlockRun::new(*block, 1));
-        }
-    }
-    claims
 }
 
 /// The directory blocks that name inodes of some groups, and those of the root: how `lost+found` is
@@ -301,32 +288,4 @@ fn replace(
     all.entries += now.entries;
     // The root's blocks are among those that were looked at again.
     all.lost_found = now.lost_found;
-}
-
-/// Takes each of `what` out of `from` once.
-pub fn take_back<T: Ord>(from: &mut Vec<T>, what: Vec<T>) {
-    if what.is_empty() {
-        return;
-    }
-    let mut left: BTreeMap<T, usize> = BTreeMap::new();
-    what.into_iter().for_each(|item| *left.entry(item).or_default() += 1);
-    from.retain(|item| match left.get_mut(item) {
-        Some(count) if *count > 0 => {
-            *count -= 1;
-            false
-        }
-        _ => true,
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_is_taken_out_as_often_as_it_was_put_in() {
-        let mut all = vec![3, 1, 3, 2, 3, 5];
-        take_back(&mut all, vec![3, 5, 3, 7]);
-        assert_eq!(all, [1, 2, 3]);
-    }
 }

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use floe_exec::{Accumulator, Pool};
+use floe_exec::{Accumulator, Pool, take_back};
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
@@ -35,7 +35,7 @@ const MOST_FINDINGS: usize = 1 << 15;
 /// What an examination keeps of its inode pass besides what it keeps anyway.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// What was found, sorted.
+    /// What was found.
     found: Vec<Problem>,
     long_symlinks: Vec<LongSymlink>,
     looked_into: Vec<(InodeNr, BlockNr)>,
@@ -49,8 +49,7 @@ impl Kept {
             && inodes.policies.is_empty()
             && inodes.attributes.ea_references.is_empty();
         (separate && inodes.found.0.len() <= MOST_FINDINGS).then(|| {
-            let mut found = inodes.found.0.clone();
-            found.sort_unstable();
+            let found = inodes.found.0.clone();
             let long_symlinks = inodes.attributes.long_symlinks.clone();
             Self { found, long_symlinks, looked_into: inodes.looked_into.clone() }
         })
@@ -127,7 +126,7 @@ impl Before {
         threads: usize,
     ) -> Option<Self> {
         let volume = &earlier.volume;
-        let kept = earlier.kept.as_ref()?;
+        earlier.kept.as_ref()?;
         let all = inode_pass::table_parts(volume);
         let most = (all.len() as u64).saturating_mul(most_percent.into()) / 100;
         let parts = Parts::of(&volume.geometry, all, inodes)?;
@@ -138,10 +137,8 @@ impl Before {
         }
         let mut left = inode_pass::run_over(volume, &parts.parts, &Pool::new(threads));
         left.buffers = Buffers::default();
-        left.found.0.sort_unstable();
-        let apart = left.claims.shared().is_empty()
-            && !left.claims.used().meets(earlier.claims.shared())
-            && without(&kept.found, &left.found.0).is_some();
+        let apart =
+            left.claims.shared().is_empty() && !left.claims.used().meets(earlier.claims.shared());
         apart.then_some(Self { parts, left })
     }
 
@@ -215,8 +212,11 @@ impl Earlier {
     fn without_parts(mut self: Box<Self>, volume: &Volume<'_>) -> Option<CarriedOver> {
         self.take_back_later_claims(volume)?;
         let Before { parts, left } = self.before;
-        let alone = self.claims.take_back(&left.claims);
-        let found = without(&self.kept.found, &left.found.0).filter(|_| alone)?;
+        let known =
+            self.claims.take_back(&left.claims) && take_back(&mut self.kept.found, left.found.0);
+        if !known {
+            return None;
+        }
         let others = |inode: InodeNr| !parts.contains(inode);
         self.dirs.infos.retain(|info| others(info.inode));
         self.dirs.runs.retain(|run| others(run.dir));
@@ -233,7 +233,7 @@ impl Earlier {
             ea_references: BTreeMap::new(),
         };
         let evidence = InodeEvidence {
-            found: Findings(found),
+            found: Findings(self.kept.found),
             facts: self.facts.into_parts(|chunk| parts.chunks.contains(&chunk)),
             claims: self.claims,
             dirs: self.dirs,
@@ -283,6 +283,11 @@ impl Earlier {
             let behind = tables.partition_point(|run| run.start <= block);
             behind.checked_sub(1).and_then(|at| tables.get(at)).is_some_and(|run| run.end() > block)
         };
+        let looked_into = self.kept.looked_into.iter();
+        let others_look_into: BTreeSet<BlockNr> = looked_into
+            .filter(|(inode, _)| !self.before.parts.contains(*inode))
+            .map(|(_, block)| *block)
+            .collect();
         let mut of_metadata = BTreeSet::new();
         for &offset_bytes in changed {
             let block = BlockNr(offset_bytes / u64::from(geometry.block_size));
@@ -299,12 +304,7 @@ impl Earlier {
             // Attribute blocks are all read again.
             let of_attributes =
                 || self.block_uses.binary_search_by_key(&block, |of| of.block).is_ok();
-            let others_look = self
-                .kept
-                .looked_into
-                .iter()
-                .any(|(inode, at)| *at == block && !self.before.parts.contains(*inode));
-            if others_look || !(own || free() || of_attributes()) {
+            if others_look_into.contains(&block) || !(own || free() || of_attributes()) {
                 return false;
             }
         }
@@ -325,12 +325,7 @@ impl Earlier {
     /// attribute blocks. `None` if inodes claim them too.
     fn take_back_later_claims(&mut self, volume: &Volume<'_>) -> Option<()> {
         let mut later = Claims::default();
-        let mut last = None;
-        for of in &self.block_uses {
-            if last.replace(of.block) != Some(of.block) {
-                later.claim(&volume.geometry, BlockRun::new(of.block, 1));
-            }
-        }
+        later.claim_attribute_blocks(volume, &self.block_uses);
         let mut metadata = Claims::default();
         metadata.claim_metadata(volume);
         (self.claims.take_back(&metadata) && self.claims.take_back(&later)).then_some(())
@@ -354,19 +349,4 @@ impl CarriedOver {
         // Fewer parts than inodes.
         alone.then_some((evidence, self.parts.parts.len() as u32))
     }
-}
-
-/// The findings of `all` without those of `gone`, each as often as it is in there; both are sorted.
-/// `None` if one of `gone` is missing.
-fn without(all: &[Problem], gone: &[Problem]) -> Option<Vec<Problem>> {
-    let mut gone = gone.iter().peekable();
-    let mut left = Vec::with_capacity(all.len());
-    for problem in all {
-        if gone.peek() == Some(&problem) {
-            gone.next();
-        } else {
-            left.push(problem.clone());
-        }
-    }
-    gone.next().is_none().then_some(left)
 }

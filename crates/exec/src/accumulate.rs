@@ -17,6 +17,27 @@ pub fn append<T>(mine: &mut Vec<T>, mut other: Vec<T>) {
     }
 }
 
+/// Takes each of `what` out of `from` once; the others keep their order. Returns whether all were in there.
+pub fn take_back<T: Ord>(from: &mut Vec<T>, mut what: Vec<T>) -> bool {
+    if what.is_empty() {
+        return true;
+    }
+    what.sort_unstable();
+    // Of equal ones, how many were found, with the first of them.
+    let mut found = vec![0; what.len()];
+    let before = from.len();
+    from.retain(|item| {
+        let first = what.partition_point(|wanted| wanted < item);
+        let Some(count) = found.get_mut(first) else { return true };
+        if what.get(first + *count) != Some(item) {
+            return true;
+        }
+        *count += 1;
+        false
+    });
+    before - from.len() == what.len()
+}
+
 impl Accumulator for () {
     fn merge(&mut self, (): Self) {}
 }
@@ -25,5 +46,21 @@ impl<A: Accumulator, B: Accumulator> Accumulator for (A, B) {
     fn merge(&mut self, other: Self) {
         self.0.merge(other.0);
         self.1.merge(other.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_taken_out_as_often_as_it_was_put_in() {
+        let mut all = vec![3, 1, 3, 2, 3, 5];
+        assert!(!take_back(&mut all, vec![3, 5, 3, 7]), "there was no 7");
+        assert_eq!(all, [1, 2, 3]);
+        assert!(!take_back(&mut all, vec![2, 2]), "there was one 2");
+        assert!(take_back(&mut all, vec![3, 1]));
+        assert!(take_back(&mut all, Vec::new()));
+        assert_eq!(all, []);
     }
 }

@@ -41,7 +41,7 @@ pub mod split;
 pub mod stage;
 pub mod sync;
 
-pub use accumulate::{Accumulator, append};
+pub use accumulate::{Accumulator, append, take_back};
 pub use board::{Counts, StageCounts};
 pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
 pub use core_share::CoreShare;

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use floe_exec::{Accumulator, Pool};
+use floe_exec::{Accumulator, Pool, take_back};
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
@@ -17,7 +17,6 @@ use crate::evidence::claims::Claims;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::problem::{Findings, Problem, Sink};
-use crate::refine::take_back;
 use crate::volume::Volume;
 
 /// Groups that one unit of work checks: bitmaps of a flexible group lie side by side, so that one

@@ -9,6 +9,7 @@ use super::fingerprint::{GroupSums, Tables};
 use super::ledger::{Ledger, ranges_of};
 use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::scope::Scope;
+use crate::checks::xattrs::BlockUse;
 use crate::volume::Volume;
 
 /// Claims on clusters. The index of a cluster counts from the first data block.
@@ -190,6 +191,20 @@ impl Claims {
             let pieces = tables.pieces(start, len);
             for (_, piece) in pieces.filter(|(group, _)| scope.contains(GroupNr(*group))) {
                 mark(piece.cluster, piece.to - piece.from);
+            }
+        }
+    }
+}
+
+impl Claims {
+    /// Claims one cluster for each attribute block, however many inodes use it. `uses` are sorted.
+    pub fn claim_attribute_blocks(&mut self, volume: &Volume<'_>, uses: &[BlockUse]) {
+        if let Some(tables) = &volume.tables {
+            self.sum_up(tables, &volume.claim_scope);
+        }
+        for uses in uses.chunk_by(|left, right| left.block == right.block) {
+            if let [BlockUse { block, .. }, ..] = uses {
+                self.claim(&volume.geometry, BlockRun::new(*block, 1));
             }
         }
     }

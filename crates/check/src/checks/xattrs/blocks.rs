@@ -120,10 +120,7 @@ fn check_attributes(
     outcome: &mut BlockOutcome,
 ) {
     let Some(&BlockUse { block, inode, .. }) = uses.first() else { return };
-    if let Some(tables) = &volume.tables {
-        outcome.claims.sum_up(tables, &volume.claim_scope);
-    }
-    outcome.claims.claim(&volume.geometry, BlockRun::new(block, 1));
+    outcome.claims.claim_attribute_blocks(volume, uses);
     let area = bytes.and_then(XattrArea::of_block);
     for of in uses.iter().filter(|of| of.wants_context) {
         encryption::note_context(of.inode, area, &mut outcome.policies, &mut outcome.found);
