@@ -4,6 +4,7 @@
 //! Ids and codes are those of the catalogue of conditions that `e2fsck` knows, so that findings can be
 //! compared; codes from 0x070000 on are Floe's own.
 
+use std::any::Any;
 use std::fmt;
 
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
@@ -247,12 +248,16 @@ macro_rules! problems {
         enum Index { $($variant,)* }
 
         impl Problem {
+            /// The index of its row in [`ROWS`].
+            pub(crate) fn index(&self) -> usize {
+                match self {
+                    $(Self::$variant $({ $($field: _),* })? => Index::$variant as usize,)*
+                }
+            }
+
             /// The row of this finding.
             pub fn row(&self) -> &'static Row {
-                let index = match self {
-                    $(Self::$variant $({ $($field: _),* })? => Index::$variant as usize,)*
-                };
-                &ROWS[index]
+                &ROWS[self.index()]
             }
 
             /// The evidence: names and values, in the order of the row.
@@ -261,6 +266,20 @@ macro_rules! problems {
                 match self {
                     $(Self::$variant $({ $($field),* })? => {
                         vec![$($((stringify!($field), Evidence::from($field.clone())),)*)?]
+                    })*
+                }
+            }
+        }
+
+        impl Problem {
+            /// The fields that are of type `T`, with their names; nothing else is looked at.
+            #[allow(clippy::too_many_lines)] // one arm a row
+            pub(super) fn fields<T: Copy + 'static>(&self) -> Vec<(&'static str, T)> {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        let all: &[(&'static str, &dyn std::any::Any)] =
+                            &[$($((stringify!($field), $field),)*)?];
+                        super::of_type(all)
                     })*
                 }
             }
@@ -296,23 +315,30 @@ macro_rules! problems {
 }
 use problems;
 
+/// Those of some fields that are of type `T`.
+fn of_type<T: Copy + 'static>(fields: &[(&'static str, &dyn Any)]) -> Vec<(&'static str, T)> {
+    let of = |(name, field): &(&'static str, &dyn Any)| Some((*name, *field.downcast_ref::<T>()?));
+    fields.iter().filter_map(of).collect()
+}
+
 impl Problem {
     /// The inode a finding is about, if it is about one: its field `inode` or `dir`.
     pub fn inode(&self) -> Option<InodeNr> {
-        self.evidence().into_iter().find_map(|(name, value)| match value {
-            Evidence::Inode(inode) if name == "inode" || name == "dir" => Some(inode),
-            _ => None,
-        })
+        let inodes = self.fields::<InodeNr>().into_iter();
+        inodes.filter(|(name, _)| matches!(*name, "inode" | "dir")).map(|(_, inode)| inode).next()
+    }
+
+    /// The group that a finding names first, if it names any.
+    pub fn group(&self) -> Option<GroupNr> {
+        self.fields().into_iter().map(|(_, group)| group).next()
     }
 
     /// Other inodes that a finding has to do with and whose paths a reader wants: who shares blocks,
     /// the directory in which it was. (What an entry names has the path of the entry.)
     pub fn others(&self) -> impl Iterator<Item = InodeNr> {
         const NAMED: [&str; 4] = ["sharer", "parent", "stored", "expected"];
-        self.evidence().into_iter().filter_map(|(name, value)| match value {
-            Evidence::Inode(inode) if NAMED.contains(&name) && inode.0 != 0 => Some(inode),
-            _ => None,
-        })
+        let inodes = self.fields::<InodeNr>().into_iter();
+        inodes.filter(|(name, inode)| NAMED.contains(name) && inode.0 != 0).map(|(_, inode)| inode)
     }
 }
 

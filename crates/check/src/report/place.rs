@@ -2,7 +2,7 @@
 
 use floe_format::{GroupNr, InodeNr};
 
-use crate::problem::{Evidence, Object, Problem};
+use crate::problem::{Object, Problem};
 
 /// What findings are grouped by, in the order in which it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,11 +35,7 @@ impl Place {
     /// The place that a finding is about.
     pub fn of(problem: &Problem) -> Self {
         let row = problem.row();
-        let group = problem.evidence().into_iter().find_map(|(_, value)| match value {
-            Evidence::Group(group) => Some(group),
-            _ => None,
-        });
-        match (row.object, problem.inode(), group) {
+        match (row.object, problem.inode(), problem.group()) {
             (Object::Group | Object::Bitmap, _, Some(group)) => Self::Group(group),
             // Inode 0 stands for "no inode".
             (_, Some(inode), _) if inode.0 != 0 => Self::Inode(inode),
