@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use floe_blockdev::{ReadBlocks, WritableFile, WriteBlocks};
 use floe_testkit::fill::{Shape, fill};
-use floe_testkit::oracle;
+use floe_testkit::{oracle, tool};
 
 use crate::differential::built_floe;
 use crate::measure::{Cost, measure};
@@ -209,8 +209,8 @@ impl Program {
     }
 
     fn e2fsck(image: &Path, exit: i64) -> Self {
-        let path = image.display().to_string();
-        Self::new("e2fsck -fn", &["/usr/sbin/e2fsck", "-fn", &path], image, exit)
+        let (e2fsck, path) = (tool::locate("e2fsck"), image.display().to_string());
+        Self::new("e2fsck -fn", &[&e2fsck, "-fn", &path], image, exit)
     }
 
     fn roofline(image: &Path) -> Result<Self> {
@@ -324,7 +324,7 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
     let target = scratch.to_str().context("a plain path")?.to_owned();
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let mut programs =
-        vec![("e2fsck -fy".to_owned(), words(&["/usr/sbin/e2fsck", "-fy", &target]))];
+        vec![("e2fsck -fy".to_owned(), words(&[&tool::locate("e2fsck"), "-fy", &target]))];
     for threads in &args.threads {
         let threads = threads.to_string();
         let command = words(&[&floe, "repair", "--yes", "--threads", &threads, &target]);
@@ -431,7 +431,7 @@ fn machine() -> String {
             .map_or_else(|| "?".to_owned(), |(_, value)| value.trim().to_owned())
     };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let version = Command::new("/usr/sbin/e2fsck").arg("-V").output();
+    let version = Command::new(tool::locate("e2fsck")).arg("-V").output();
     let version = version.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
     let version = version.unwrap_or_default();
     format!(

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use floe_testkit::fill::{Shape, empty, fill_of};
+use floe_testkit::tool;
 use serde_json::Value;
 
 use crate::differential::built_floe;
@@ -135,8 +136,8 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
 
 /// Peak memory of e2fsck in MiB.
 fn e2fsck(image: &Path) -> Result<String> {
-    let command = ["/usr/sbin/e2fsck", "-fn", image.to_str().context("a plain path")?];
-    let cost = measure(&command.map(str::to_owned))?;
+    let image_path = image.to_str().context("a plain path")?.to_owned();
+    let cost = measure(&[tool::locate("e2fsck"), "-fn".to_owned(), image_path])?;
     ensure!(cost.exit == 0, "e2fsck ended with {} on {}", cost.exit, image.display());
     Ok(format!("{:.1}", cost.peak_mib))
 }

@@ -68,7 +68,7 @@ pub fn scratch(prefix: &str) -> Result<TempDir> {
 }
 
 /// The program in `sbin` if it is there, else its bare name, to be found by `PATH`.
-fn locate(program: &str) -> String {
+pub fn locate(program: &str) -> String {
     ["/usr/sbin", "/sbin", "/usr/local/sbin"]
         .iter()
         .map(|folder| format!("{folder}/{program}"))
