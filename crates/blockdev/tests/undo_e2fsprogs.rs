@@ -13,8 +13,7 @@ use floe_testkit::{Image, Profile, build, tool};
 
 /// An image of a profile and a folder for undo files, or a printed reason to skip the test.
 fn image(profile: &str) -> Option<(Image, tempfile::TempDir)> {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return None;
     }
     let image = build::base(Profile::by_name(profile).unwrap()).unwrap();

@@ -3,21 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-use floe_blockdev::{Fault, Faulty};
 use floe_check::{Accounting, CheckOptions, JournalUse, Report, check};
 use floe_format::{BlockNr, GroupNr};
 use floe_testkit::recipe::{Edit, Recipe, descriptor};
-use floe_testkit::{Image, Profile, build, damage, problems, tool};
+use floe_testkit::{Profile, Subject, subjects, tool};
 
-fn run(
-    image: &Image,
-    unreadable: &[BlockNr],
-    block_bytes: u64,
-    options: &CheckOptions<'_>,
-) -> Result<Report, String> {
-    let faults = unreadable.iter().map(|&block| (block, Fault::Unreadable));
-    let device = Faulty::new(image, u32::try_from(block_bytes).unwrap(), faults);
-    check(&device, options).map_err(|error| error.to_string())
+fn run(subject: &Subject, options: &CheckOptions<'_>) -> Result<Report, String> {
+    check(&subject.device(), options).map_err(|error| error.to_string())
 }
 
 /// Findings, totals and paths of an image, as text.
@@ -32,14 +24,8 @@ fn describe(outcome: Result<Report, String>) -> String {
 }
 
 /// Compares both ways; comes back with how many groups the sums did not prove, where there were sums.
-fn agree(
-    image: &Image,
-    unreadable: &[BlockNr],
-    profile: Profile,
-    seed: u64,
-    what: impl FnOnce() -> String,
-) -> Option<u32> {
-    let (journal, size) = (JournalUse::Ignore, profile.block_size());
+fn agree(subject: &Subject, seed: u64) -> Option<u32> {
+    let journal = JournalUse::Ignore;
     let accounting = Accounting::Exact;
     let exact = CheckOptions { accounting, journal, ..Default::default() };
     let accounting = Accounting::Fingerprint;
@@ -48,12 +34,12 @@ fn agree(
     // In one sweep, and with the claims of a group or two at a time.
     let groups_per_sweep = Some(1 + seed as u32 % 2);
     let swept = CheckOptions { groups_per_sweep, ..summed };
-    let exact = describe(run(image, unreadable, size, &exact));
-    let summed = run(image, unreadable, size, &summed);
+    let exact = describe(run(subject, &exact));
+    let summed = run(subject, &summed);
     let rescanned = summed.as_ref().ok().and_then(|report| report.rescanned_groups);
     let summed = describe(summed);
-    let swept = describe(run(image, unreadable, size, &swept));
-    let what = what();
+    let swept = describe(run(subject, &swept));
+    let what = &subject.name;
     assert!(exact == summed, "{what}:\nexact: {exact}\nsums: {summed}");
     assert!(exact == swept, "{what}:\nexact: {exact}\nsums, in sweeps: {swept}");
     rescanned
@@ -66,16 +52,14 @@ fn seeds(usual: u64) -> u64 {
 
 #[test]
 fn sound_images() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut proved = 0;
-    for &profile in Profile::ALL {
-        let image = build::base(profile).unwrap();
-        let rescanned = agree(&image, &[], profile, 1, || profile.name().to_owned());
+    for subject in subjects::sound().map(Result::unwrap) {
+        let rescanned = agree(&subject, 1);
         // Where sums are made they prove all of a sound file system.
-        assert_eq!(rescanned.unwrap_or(0), 0, "{}", profile.name());
+        assert_eq!(rescanned.unwrap_or(0), 0, "{}", subject.name);
         proved += u32::from(rescanned.is_some());
     }
     assert!(proved > 20, "sums were made for {proved} profiles only");
@@ -83,29 +67,22 @@ fn sound_images() {
 
 #[test]
 fn damaged_images() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
-    for &profile in Profile::ALL {
-        for seed in 0..seeds(8) {
-            let (image, damage) = damage::damaged_image(profile, 500_000 + seed).unwrap();
-            agree(&image, &[], profile, seed, || format!("{}, {damage}", profile.name()));
-        }
+    for damaged in subjects::damaged(500_000..500_000 + seeds(8)) {
+        let (seed, subject) = damaged.unwrap();
+        agree(&subject, seed);
     }
 }
 
 #[test]
 fn the_image_of_every_problem() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
-    for case in problems::cases() {
-        let image = case.recipe.build().unwrap();
-        let unreadable = case.unreadable_blocks(&image);
-        let profile = case.recipe.profile();
-        agree(&image, &unreadable, profile, 2, || case.recipe.name().to_owned());
+    for subject in subjects::of_every_problem() {
+        agree(&subject.unwrap(), 2);
     }
 }
 
@@ -113,8 +90,7 @@ fn the_image_of_every_problem() {
 /// shows it.
 #[test]
 fn metadata_of_others_in_a_group_never_written() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let (home, guest) = (GroupNr(1), GroupNr(2));
@@ -132,10 +108,11 @@ fn metadata_of_others_in_a_group_never_written() {
         .edit(descriptor(home.0, |desc| desc.flags |= 2))
         .build()
         .unwrap();
-    let rescanned = agree(&image, &[], Profile::Ext4K1, 3, || "a guest".to_owned());
+    let subject = Subject::new(image, Profile::Ext4K1, "a guest");
+    let rescanned = agree(&subject, 3);
     assert_eq!(rescanned, Some(1), "the home group");
     let options = CheckOptions { journal: JournalUse::Ignore, ..Default::default() };
-    let report = run(&image, &[], 1024, &options).unwrap();
+    let report = run(&subject, &options).unwrap();
     let seen = report.found.iter().any(|problem| problem.row().id == "block-used-in-uninit-group");
     assert!(seen, "{:#?}", report.found);
 }

@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
-use floe_blockdev::{Fault, Faulty, ReadBlocks};
+use floe_blockdev::ReadBlocks;
 use floe_check::checkpoint::{Keeper, MAGIC, Notice, Refusal};
 use floe_check::report::{Cost, json};
 use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, check};
@@ -17,7 +17,7 @@ use floe_exec::Interrupt;
 use floe_exec::sync::Mutex;
 use floe_exec::sync::atomic::{AtomicUsize, Ordering};
 use floe_testkit::rng::Rng;
-use floe_testkit::{Image, Profile, build, damage, problems, tool};
+use floe_testkit::{Image, Profile, build, damage, subjects, tool};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// A checkpoint in memory. A leg ends after each unit; the check is ended after some of them.
@@ -187,8 +187,7 @@ const ACCOUNTINGS: [Accounting; 2] = [Accounting::Exact, Accounting::Fingerprint
 
 #[test]
 fn sound_images_in_pieces() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut rng = Rng::new(1);
@@ -208,21 +207,17 @@ fn sound_images_in_pieces() {
 
 #[test]
 fn damaged_images_in_pieces() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut rng = Rng::new(2);
-    for &profile in Profile::ALL {
-        for seed in 0..rounds(3) {
-            let (image, damage) = damage::damaged_image(profile, 700_000 + seed).unwrap();
-            let accounting = ACCOUNTINGS[(seed % 2) as usize];
-            let name = format!("{}, {accounting:?}, {damage}", profile.name());
-            let subject = Subject { device: &image, accounting, name };
-            let expected = subject.verdict();
-            for legs in [1, 2 + rng.below(6) as usize] {
-                subject.in_pieces(legs, &mut rng, &expected);
-            }
+    for damaged in subjects::damaged(700_000..700_000 + rounds(3)) {
+        let (seed, subjects::Subject { image, name, .. }) = damaged.unwrap();
+        let accounting = ACCOUNTINGS[(seed % 2) as usize];
+        let subject = Subject { device: &image, accounting, name };
+        let expected = subject.verdict();
+        for legs in [1, 2 + rng.below(6) as usize] {
+            subject.in_pieces(legs, &mut rng, &expected);
         }
     }
 }
@@ -230,18 +225,13 @@ fn damaged_images_in_pieces() {
 /// Every kind of finding is written down and read again.
 #[test]
 fn the_image_of_every_problem_in_pieces() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut rng = Rng::new(3);
-    for (at, case) in problems::cases().into_iter().enumerate() {
-        let image = case.recipe.build().unwrap();
-        let faults = case.unreadable_blocks(&image).into_iter();
-        let block_size = u32::try_from(case.recipe.profile().block_size()).unwrap();
-        let device =
-            Faulty::new(&image, block_size, faults.map(|block| (block, Fault::Unreadable)));
-        let name = case.recipe.name().to_owned();
+    for (at, of_problem) in subjects::of_every_problem().enumerate() {
+        let of_problem = of_problem.unwrap();
+        let (device, name) = (of_problem.device(), of_problem.name.clone());
         let subject = Subject { device: &device, accounting: ACCOUNTINGS[at % 2], name };
         let expected = subject.verdict();
         subject.in_pieces(1, &mut rng, &expected);
@@ -250,8 +240,7 @@ fn the_image_of_every_problem_in_pieces() {
 
 /// A tree with so many directories that their pass has many legs.
 fn many_directories() -> Option<Image> {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return None;
     }
     let folder = tool::scratch("floe-many-").unwrap();

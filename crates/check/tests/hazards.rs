@@ -9,14 +9,6 @@ use floe_testkit::volume::{Place, Volume, survey};
 use floe_testkit::{Image, Profile, build, damage, tool};
 
 /// Whether images can be built; says why not.
-fn tools_missing() -> bool {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
-        return true;
-    }
-    false
-}
-
 fn check_with(device: &dyn ReadBlocks, threads: usize) -> Result<Report, CheckError> {
     check(device, &CheckOptions { threads, ..CheckOptions::default() })
 }
@@ -56,7 +48,7 @@ fn metadata_blocks(image: &Image) -> Vec<(Place, BlockNr)> {
 
 #[test]
 fn an_unreadable_block_is_a_finding_and_the_check_goes_on() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let mut silent = Vec::new();
@@ -77,7 +69,7 @@ fn an_unreadable_block_is_a_finding_and_the_check_goes_on() {
 
 #[test]
 fn a_truncated_image_is_a_finding() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let image = build::base(Profile::Ext4K1).expect("built");
@@ -116,7 +108,7 @@ fn claim_groups(image: &Image, groups: u32) {
 
 #[test]
 fn a_small_image_that_claims_to_be_huge_costs_little() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let image = build::base(Profile::Ext4K1).expect("built");
@@ -145,7 +137,7 @@ fn a_small_image_that_claims_to_be_huge_costs_little() {
 
 #[test]
 fn the_number_of_threads_cannot_be_seen() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     for seed in 0..120u64 {

@@ -5,10 +5,10 @@
 
 use floe_check::evidence::choice::LinkStructure;
 use floe_check::{Accounting, CheckOptions, JournalUse, check};
-use floe_testkit::{Image, Profile, damage, problems, tool};
+use floe_testkit::{Subject, subjects, tool};
 
 /// Findings and counts of an image, as text.
-fn describe(image: &Image, links: LinkStructure, threads: usize) -> String {
+fn describe(subject: &Subject, links: LinkStructure, threads: usize) -> String {
     let options = CheckOptions {
         links: Some(links),
         threads,
@@ -16,7 +16,7 @@ fn describe(image: &Image, links: LinkStructure, threads: usize) -> String {
         journal: JournalUse::Ignore,
         ..Default::default()
     };
-    match check(image, &options) {
+    match check(&subject.device(), &options) {
         Ok(report) => {
             assert_eq!(report.plan.unwrap().way.links, links);
             format!("{:#?}\n{:?}", report.found, report.totals)
@@ -25,35 +25,31 @@ fn describe(image: &Image, links: LinkStructure, threads: usize) -> String {
     }
 }
 
-fn agree(image: &Image, threads: usize, what: &str) {
-    let bits = describe(image, LinkStructure::Bits, 1);
+fn agree(subject: &Subject, threads: usize) {
+    let bits = describe(subject, LinkStructure::Bits, 1);
     for links in [LinkStructure::Array, LinkStructure::TwinTree] {
-        let other = describe(image, links, threads);
-        assert!(bits == other, "{what}, {links:?}:\n{bits}\n{other}");
+        let other = describe(subject, links, threads);
+        assert!(bits == other, "{}, {links:?}:\n{bits}\n{other}", subject.name);
     }
 }
 
 #[test]
 fn damaged_images() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
-    for &profile in Profile::ALL {
-        for seed in 0..3 {
-            let (image, damage) = damage::damaged_image(profile, 510_000 + seed).unwrap();
-            agree(&image, 1 + seed as usize, &format!("{}, {damage}", profile.name()));
-        }
+    for damaged in subjects::damaged(510_000..510_003) {
+        let (seed, subject) = damaged.unwrap();
+        agree(&subject, 1 + seed as usize % 3);
     }
 }
 
 #[test]
 fn the_image_of_every_problem() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
-    for case in problems::cases() {
-        agree(&case.recipe.build().unwrap(), 2, case.recipe.name());
+    for subject in subjects::of_every_problem() {
+        agree(&subject.unwrap(), 2);
     }
 }

@@ -140,8 +140,7 @@ fn change_and_compare(base: &Image, image: &Image, rng: &mut Rng, what: &str) ->
 
 #[test]
 fn a_short_examination_leaves_what_a_whole_one_leaves() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let rounds: u64 = std::env::var("FLOE_RESCAN_ROUNDS").map_or(2, |text| text.parse().unwrap());

@@ -4,15 +4,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-use floe_blockdev::{Fault, Faulty, FileDevice};
+use floe_blockdev::FileDevice;
 use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::report::PipelineUse;
 use floe_check::{Accounting, CheckOptions, JournalUse, Report, check, examine};
 use floe_exec::{CoreSample, CoreSource, Dealing, Policy};
-use floe_format::BlockNr;
 use floe_testkit::rng::Rng;
-use floe_testkit::{Image, Profile, build, damage, problems, tool};
+use floe_testkit::{Image, Profile, Subject, build, subjects, tool};
 
 mod examined;
 
@@ -27,16 +26,8 @@ impl CoreSource for Now {
     }
 }
 
-fn run(
-    image: &Image,
-    unreadable: &[BlockNr],
-    profile: Profile,
-    options: &CheckOptions<'_>,
-) -> Result<Report, String> {
-    let faults = unreadable.iter().map(|&block| (block, Fault::Unreadable));
-    let block_bytes = u32::try_from(profile.block_size()).unwrap();
-    let device = Faulty::new(image, block_bytes, faults);
-    check(&device, options).map_err(|error| error.to_string())
+fn run(subject: &Subject, options: &CheckOptions<'_>) -> Result<Report, String> {
+    check(&subject.device(), options).map_err(|error| error.to_string())
 }
 
 /// Findings, totals and paths of an image, as text.
@@ -52,29 +43,22 @@ fn describe(outcome: &Result<Report, String>) -> String {
 
 /// Compares one thread with some policies, for both ways of accounting and numbers of threads that `rng`
 /// picks, sometimes with a budget of cores.
-fn agree(
-    image: &Image,
-    unreadable: &[BlockNr],
-    profile: Profile,
-    policies: &[Policy],
-    rng: &mut Rng,
-    what: impl Fn() -> String,
-) {
+fn agree(subject: &Subject, policies: &[Policy], rng: &mut Rng) {
     let journal = JournalUse::Ignore;
     for accounting in [Accounting::Exact, Accounting::Fingerprint] {
         let alone = CheckOptions { accounting, journal, threads: 1, ..Default::default() };
-        let expected = describe(&run(image, unreadable, profile, &alone));
+        let expected = describe(&run(subject, &alone));
         for &schedule in policies {
             let threads = 2 + rng.below(15) as usize;
             let cores = Now(0.into());
             let cores = rng.chance(3).then_some(&cores as &dyn CoreSource);
             let dealing = if rng.chance(2) { Dealing::Ranges } else { Dealing::InOrder };
             let options = CheckOptions { threads, schedule, dealing, cores, ..alone };
-            let got = describe(&run(image, unreadable, profile, &options));
+            let got = describe(&run(subject, &options));
             assert!(
                 got == expected,
                 "{}, {schedule}, {dealing:?}, {threads} threads, {accounting:?}:\none thread: {expected}\nnow: {got}",
-                what()
+                subject.name
             );
         }
     }
@@ -87,47 +71,37 @@ fn seeds(usual: u64) -> u64 {
 
 #[test]
 fn sound_images() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut rng = Rng::new(4);
-    for &profile in Profile::ALL {
-        let image = build::base(profile).unwrap();
-        agree(&image, &[], profile, &Policy::ALL, &mut rng, || profile.name().to_owned());
+    for subject in subjects::sound() {
+        agree(&subject.unwrap(), &Policy::ALL, &mut rng);
     }
 }
 
 #[test]
 fn damaged_images() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut rng = Rng::new(5);
-    for &profile in Profile::ALL {
-        for seed in 0..seeds(3) {
-            let (image, damage) = damage::damaged_image(profile, 700_000 + seed).unwrap();
-            let what = || format!("{}, {damage}", profile.name());
-            agree(&image, &[], profile, &Policy::ALL, &mut rng, what);
-        }
+    for damaged in subjects::damaged(700_000..700_000 + seeds(3)) {
+        let (_, subject) = damaged.unwrap();
+        agree(&subject, &Policy::ALL, &mut rng);
     }
 }
 
 #[test]
 fn the_image_of_every_problem() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let mut rng = Rng::new(6);
-    for case in problems::cases() {
-        let image = case.recipe.build().unwrap();
-        let unreadable = case.unreadable_blocks(&image);
-        let profile = case.recipe.profile();
+    for subject in subjects::of_every_problem() {
         // One of the policies for each, as there are so many.
         let policies = &Policy::ALL[rng.below(3) as usize..][..1];
-        agree(&image, &unreadable, profile, policies, &mut rng, || case.recipe.name().to_owned());
+        agree(&subject.unwrap(), policies, &mut rng);
     }
 }
 
@@ -158,8 +132,7 @@ fn leaves(
 /// other tests would show nothing.
 #[test]
 fn the_evidence_is_the_same_and_most_blocks_run_ahead() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let (mut ahead, mut left) = (0, 0);

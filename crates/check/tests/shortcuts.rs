@@ -15,7 +15,7 @@ use floe_format::ext::inode256::Inode256;
 use floe_format::features::RoCompat;
 use floe_testkit::rng::Rng;
 use floe_testkit::volume::Volume;
-use floe_testkit::{Image, Profile, build, damage, tool};
+use floe_testkit::{Image, Profile, build, subjects, tool};
 
 mod examined;
 
@@ -47,20 +47,18 @@ fn agree(image: &Image, what: impl FnOnce() -> String) {
 
 #[test]
 fn sound_images_leave_the_same() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
-    for &profile in Profile::ALL {
-        agree(&build::base(profile).unwrap(), || profile.name().to_owned());
+    for subject in subjects::sound().map(Result::unwrap) {
+        agree(&subject.image, || subject.name);
     }
 }
 
 /// The other tests show nothing unless most inodes take the short path.
 #[test]
 fn most_inodes_are_plain() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let image = build::base(Profile::by_name("ext4-1k").unwrap()).unwrap();
@@ -89,8 +87,7 @@ fn most_inodes_are_plain() {
 /// checksum: every test of a plain inode is met from both sides.
 #[test]
 fn inodes_with_one_changed_word_leave_the_same() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     // Quota counts what each owner uses.
@@ -143,14 +140,11 @@ fn change_words(profile: Profile) {
 
 #[test]
 fn damaged_images_leave_the_same() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
-    for &profile in Profile::ALL {
-        for seed in 0..rounds(8) as u64 {
-            let (image, damage) = damage::damaged_image(profile, seed).unwrap();
-            agree(&image, || format!("{}, {damage}", profile.name()));
-        }
+    for damaged in subjects::damaged(0..rounds(8) as u64) {
+        let (_, subject) = damaged.unwrap();
+        agree(&subject.image, || subject.name);
     }
 }

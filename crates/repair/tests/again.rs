@@ -16,13 +16,6 @@ use floe_testkit::tool::NOW;
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, build, tool};
 
-fn tools_missing() -> bool {
-    tool::available().is_err_and(|reason| {
-        eprintln!("skipped: {reason}");
-        true
-    })
-}
-
 fn options(threads: usize, rescan_percent: u32) -> RepairOptions<'static> {
     let check = CheckOptions {
         threads,
@@ -68,7 +61,7 @@ fn scattered() -> (tempfile::TempDir, Image) {
 
 #[test]
 fn scattered_damage_is_examined_in_part_and_proved_in_whole() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let (_folder, image) = scattered();
@@ -97,7 +90,7 @@ fn scattered_damage_is_examined_in_part_and_proved_in_whole() {
 
 #[test]
 fn what_concerns_all_inodes_has_all_of_them_read() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let (_folder, image) = scattered();
@@ -134,7 +127,7 @@ fn damage_inodes(image: &Image, rng: &mut Rng) {
 
 #[test]
 fn short_examinations_are_not_seen_in_what_is_staged() {
-    if tools_missing() {
+    if tool::missing() {
         return;
     }
     let seeds: u64 = std::env::var("FLOE_AGAIN_SEEDS").map_or(2, |text| text.parse().unwrap());

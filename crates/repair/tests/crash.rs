@@ -100,8 +100,7 @@ fn images() -> Vec<(String, Image)> {
 /// never cut off.
 #[test]
 fn a_repair_that_was_cut_off_is_undone_and_made_anew() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     for (name, image) in images() {
@@ -131,8 +130,7 @@ fn a_repair_that_was_cut_off_is_undone_and_made_anew() {
 /// checksum is wrong, and a backup must be named for it.
 #[test]
 fn a_repair_that_was_cut_off_goes_on_without_an_undo_file() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     for (name, image) in images() {

@@ -15,14 +15,6 @@ use floe_repair::build::directory::{
 };
 use floe_testkit::{Image, Profile, Rng, Volume, build, oracle, tool};
 
-fn skipped() -> bool {
-    let refusal = tool::available().err();
-    if let Some(reason) = &refusal {
-        eprintln!("skipped: {reason}");
-    }
-    refusal.is_some()
-}
-
 fn clean(image: &Image, what: &str) {
     let verdict = oracle::e2fsck(image).unwrap();
     assert!(verdict.clean(), "{what}: {}", verdict.text);
@@ -57,7 +49,7 @@ fn blocks(volume: &Volume<'_>, inode: InodeNr) -> Vec<BlockNr> {
 
 #[test]
 fn entries_come_and_go_in_every_profile() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     for &profile in Profile::ALL.iter().filter(|profile| !profile.has("inline_data")) {
@@ -97,7 +89,7 @@ fn entries_come_and_go_in_every_profile() {
 
 #[test]
 fn blocks_without_names_are_in_order() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     // debugfs does not count quotas.
@@ -126,7 +118,7 @@ fn blocks_without_names_are_in_order() {
 
 #[test]
 fn the_parent_is_set_in_an_index_root_too() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     for profile in [Profile::Ext4, Profile::Ext4K1, Profile::NoCsum, Profile::Ext2Plain] {
@@ -150,7 +142,7 @@ fn the_parent_is_set_in_an_index_root_too() {
 
 #[test]
 fn inline_directories_take_entries() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     for profile in [Profile::InlineData, Profile::InlineEaInode] {
@@ -194,7 +186,7 @@ fn inline_directories_take_entries() {
 /// What a broken block still holds, by our salvage and by `e2fsck -fy`.
 #[test]
 fn no_name_is_lost_that_e2fsck_saves_from_a_broken_block() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     let seeds = std::env::var("FLOE_SALVAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());

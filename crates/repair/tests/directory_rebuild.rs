@@ -209,14 +209,6 @@ impl Stage {
     }
 }
 
-fn skipped() -> bool {
-    let refusal = tool::available().err();
-    if let Some(reason) = &refusal {
-        eprintln!("skipped: {reason}");
-    }
-    refusal.is_some()
-}
-
 /// Inodes and names, in the order of the disk, of what `/d` of an image holds.
 fn listing(image: &Image, dir: &Directory, format: &DirFormat) -> Vec<(u32, Vec<u8>)> {
     let volume = Volume::open(image).unwrap();
@@ -235,7 +227,7 @@ fn is_indexed(image: &Image, dir: &Directory) -> bool {
 
 #[test]
 fn e2fsck_and_floe_find_nothing_wrong_with_what_was_built() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     for case in cases() {
@@ -256,7 +248,7 @@ fn e2fsck_and_floe_find_nothing_wrong_with_what_was_built() {
 /// Around the size at which one block does not do any more.
 #[test]
 fn the_smallest_index_is_in_order() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     let mut indexed = BTreeSet::new();
@@ -322,7 +314,7 @@ fn same_as_e2fsck(stage: &Stage, rebuilt: &Rebuilt) {
 /// The kernel finds each name, adds and removes others, and e2fsck is content after that.
 #[test]
 fn the_kernel_finds_each_name_and_can_go_on() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     if let Err(reason) = mount_available() {
@@ -369,7 +361,7 @@ fn the_kernel_finds_each_name_and_can_go_on() {
 /// so the content comes as a file that changes places with the directory.
 #[test]
 fn the_deepest_index_is_read_too() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     let case = Case {
@@ -427,7 +419,7 @@ fn change_places(stage: &Stage) {
 /// Names that are there twice are settled as by e2fsck.
 #[test]
 fn twins_are_settled_as_by_e2fsck() {
-    if skipped() {
+    if tool::missing() {
         return;
     }
     for case in [Profile::Ext4K1, Profile::Ext2Plain, Profile::Casefold, Profile::Encrypt] {

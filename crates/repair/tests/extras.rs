@@ -83,13 +83,9 @@ fn done(image: &Image, extras: Extras) -> (Image, Vec<Edit>) {
     (after, first.deeds.into_iter().map(|deed| deed.edit).collect())
 }
 
-fn available() -> bool {
-    tool::available().inspect_err(|reason| eprintln!("skipped: {reason}")).is_ok()
-}
-
 #[test]
 fn all_directories_are_written_anew() {
-    if !available() {
+    if tool::missing() {
         return;
     }
     for profile in [Profile::Ext4K1, Profile::Ext2Plain, Profile::Casefold, Profile::InlineData] {
@@ -107,7 +103,7 @@ fn all_directories_are_written_anew() {
 
 #[test]
 fn large_directories_without_an_index_get_one() {
-    if !available() {
+    if tool::missing() {
         return;
     }
     let image = build::base(Profile::NoDirIndex).unwrap();
@@ -125,7 +121,7 @@ fn large_directories_without_an_index_get_one() {
 
 #[test]
 fn block_maps_become_extents() {
-    if !available() {
+    if tool::missing() {
         return;
     }
     let image = build::base(Profile::Ext3).unwrap();
@@ -172,7 +168,7 @@ const UNSHARE: Extras = Extras {
 
 #[test]
 fn shared_blocks_are_copied_and_then_forbidden() {
-    if !available() {
+    if tool::missing() {
         return;
     }
     let image = sharing();
@@ -183,7 +179,7 @@ fn shared_blocks_are_copied_and_then_forbidden() {
 
 #[test]
 fn blocks_stay_shared_where_there_is_no_room_for_copies() {
-    if !available() {
+    if tool::missing() {
         return;
     }
     let image = sharing();
@@ -208,7 +204,7 @@ fn blocks_stay_shared_where_there_is_no_room_for_copies() {
 
 #[test]
 fn only_the_journal_is_replayed() {
-    if !available() {
+    if tool::missing() {
         return;
     }
     let image = build::base(Profile::Ext4K1).unwrap();

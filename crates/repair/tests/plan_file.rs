@@ -21,8 +21,7 @@ struct Planned {
 
 impl Planned {
     fn new() -> Option<Self> {
-        if let Err(reason) = tool::available() {
-            eprintln!("skipped: {reason}");
+        if tool::missing() {
             return None;
         }
         let image = build::base(Profile::by_name("ext4-1k").unwrap()).unwrap();

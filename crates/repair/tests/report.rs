@@ -13,8 +13,7 @@ use floe_repair::{RepairError, RepairOptions, SharedBlocks, repair};
 use floe_testkit::{Image, Profile, build, tool};
 
 fn image(profile: &str) -> Option<Image> {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return None;
     }
     Some(build::base(Profile::by_name(profile).unwrap()).unwrap())

@@ -98,8 +98,7 @@ fn floe_on(arguments: &[&str], path: &Path) -> Ran {
 
 /// A populated image of a profile, or a printed reason why this test is skipped.
 fn image(profile: &str) -> Option<Image> {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return None;
     }
     Some(build::base(Profile::by_name(profile).unwrap()).unwrap())

@@ -9,8 +9,7 @@ use super::{floe_on, image};
 /// `None`: mke2fs is missing, or files here cannot be so large.
 fn sixteen_tib() -> Option<(tempfile::TempDir, Image)> {
     let folder = tool::scratch("floe-memory-").unwrap();
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return None;
     }
     match fill::empty(&folder.path().join("image"), 16_383 << 30) {
@@ -77,8 +76,7 @@ fn a_wrong_amount_is_wrong_usage() {
 
 #[test]
 fn findings_do_not_depend_on_memory() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     for (profile, seed) in [(Profile::Ext4K1, 3), (Profile::Ext3, 5), (Profile::Bigalloc, 7)] {
@@ -104,8 +102,7 @@ fn findings_do_not_depend_on_memory() {
 /// `floe info` goes by the same formula, which is above what is taken and not far above.
 #[test]
 fn estimates_hold() {
-    if let Err(reason) = tool::available() {
-        eprintln!("skipped: {reason}");
+    if tool::missing() {
         return;
     }
     let folder = tool::scratch("floe-memory-").unwrap();

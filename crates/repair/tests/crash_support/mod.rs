@@ -27,8 +27,7 @@ impl Scene {
 
     /// The image of a profile, or a printed reason to skip the test.
     pub(crate) fn of(profile: &str) -> Option<Self> {
-        if let Err(reason) = tool::available() {
-            eprintln!("skipped: {reason}");
+        if tool::missing() {
             return None;
         }
         let image = build::base(Profile::by_name(profile).unwrap()).unwrap();

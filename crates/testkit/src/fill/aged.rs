@@ -462,8 +462,7 @@ mod tests {
 
     #[test]
     fn aged_images_are_clean_and_in_pieces() {
-        if let Err(reason) = tool::available() {
-            eprintln!("skipped: {reason}");
+        if tool::missing() {
             return;
         }
         let folder = tool::scratch("floe-aged-").expect("a folder");
