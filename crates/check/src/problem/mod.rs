@@ -197,6 +197,10 @@ impl Sink for Findings {
 
 impl floe_exec::Accumulator for Findings {
     fn merge(&mut self, mut other: Self) {
+        // The fewer are moved.
+        if self.0.len() < other.0.len() {
+            std::mem::swap(&mut self.0, &mut other.0);
+        }
         self.0.append(&mut other.0);
     }
 }
