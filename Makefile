@@ -10,6 +10,10 @@ demo:
 	@cargo build --quiet --release --locked --package floe
 	@xtask/demo.sh
 
+# What building and testing needs: installed where that can be done, named where not.
+tools:
+	@xtask/tools.sh
+
 # The whole test suite.
 test:
 	@xtask/tools.sh

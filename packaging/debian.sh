@@ -43,6 +43,8 @@ done
 install -D -m 644 "$here/../dist/kubernetes/check-job.yaml" \
     "$stage/floe/usr/share/doc/floe/examples/check-job.yaml"
 # For reading where there is no network: what to do, why, and with which option.
+# Symbols are for who looks for faults: in an initramfs they are most of the file.
+strip "$stage/floe/usr/bin/floe"
 for page in guide how-floe-decides e2fsck-options automation monitoring resume online; do
     install -D -m 644 "$here/../docs/$page.md" "$stage/floe/usr/share/doc/floe/$page.md"
 done

@@ -642,7 +642,7 @@ impl<'s> Session<'s> {
         match plan(problem) {
             Plan::Impossible(why) => return Reason::Impossible(why),
             Plan::Edits(edits) if !edits.iter().all(is_certain) => {
-                return Reason::Impossible("a part of the device cannot be read: copy it first");
+                return Reason::Impossible(self.blind.reason());
             }
             _ => {}
         }

@@ -40,8 +40,8 @@ const fn exception(
 const NO_JOURNAL_DEVICE: &str = "only a person knows the right journal device";
 const NEWER: &str = "only a newer tool knows what it means";
 const NO_BACKUP: &str = "the file system is too small for a backup; e2fsck gives up, too";
-const CUT_OFF: &str = "what lies past the end is gone until the device grows again: all else is mended, \
-                       and the file system is not called clean";
+const CUT_OFF: &str = "with what lies past the end all may be well: nothing is mended, and the file system is \
+                       not called clean";
 const UNREADABLE: &str = "what is in the block may come back with a copy of the device: all that \
                           does not depend on it is mended, and the file system is not called clean";
 

@@ -22,12 +22,15 @@ pub(super) enum Blind {
     Inodes,
     /// Descriptors: nothing can be found for certain.
     Descriptors,
+    /// A part of the file system is not on this device: with the whole of it, all may be well.
+    Absent,
 }
 
 impl Blind {
     /// How much a report could not see.
     pub(super) fn of(report: &Report) -> Self {
         let hidden = |problem: &Problem| match *problem {
+            Problem::FilesystemExceedsDevice { .. } => Self::Absent,
             Problem::UnreadableBlock { .. } => Self::Maps,
             Problem::UnreadableInodeTable { .. } => Self::Inodes,
             // With a backup in use its own descriptors were read.
@@ -43,6 +46,14 @@ impl Blind {
         report.found.iter().map(hidden).max().unwrap_or_default()
     }
 
+    /// Why what is not certain is left.
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::Absent => "a part of the file system is not on this device: find the whole first",
+            _ => "a part of the device cannot be read: copy it first",
+        }
+    }
+
     /// Whether a finding asks for an edit with good reason, whatever is hidden.
     pub(super) fn is_certain(self, problem: &Problem, edit: &Edit) -> bool {
         match self {
@@ -53,7 +64,7 @@ impl Blind {
                 _ => true,
             },
             Self::Inodes => is_certain_without_inodes(problem, edit),
-            Self::Descriptors => false,
+            Self::Descriptors | Self::Absent => false,
         }
     }
 }

@@ -29,13 +29,14 @@ pub fn by_kind(html: &mut Html, report: &Report) {
     if report.found.is_empty() {
         return;
     }
-    let mut kinds: BTreeMap<u32, (&'static Row, u64)> = BTreeMap::new();
+    // The first finding of each kind, and how many there are.
+    let mut kinds: BTreeMap<u32, (&Problem, u64)> = BTreeMap::new();
     for problem in &report.found {
-        let row = problem.row();
-        kinds.entry(row.code).or_insert((row, 0)).1 += 1;
+        kinds.entry(problem.row().code).or_insert((problem, 0)).1 += 1;
     }
     let mut kinds: Vec<_> = kinds.into_values().collect();
-    kinds.sort_by_key(|(row, count)| {
+    kinds.sort_by_key(|(first, count)| {
+        let row = first.row();
         (std::cmp::Reverse((row.weight, row.severity)), std::cmp::Reverse(*count), row.code)
     });
     html.element("section", &[("class", "card")], |html| {
@@ -46,15 +47,20 @@ pub fn by_kind(html: &mut Html, report: &Report) {
                  </th><th scope=\"col\">What it means, and what a repair does</th></tr></thead>",
             );
             html.element("tbody", &[], |html| {
-                for (row, count) in kinds {
-                    kind(html, row, count);
+                for (first, count) in kinds {
+                    kind(html, first, count);
                 }
             });
         });
     });
 }
 
-fn kind(html: &mut Html, row: &Row, count: u64) {
+fn kind(html: &mut Html, first: &Problem, count: u64) {
+    let row = first.row();
+    let example = match count {
+        1 => first.to_string(),
+        _ => format!("{first}, and {} more like this", grouped(count - 1)),
+    };
     html.element("tr", &[], |html| {
         html.element("th", &[("scope", "row")], |html| {
             badge(html, row);
@@ -63,6 +69,7 @@ fn kind(html: &mut Html, row: &Row, count: u64) {
         });
         html.leaf("td", &[("class", "number")], &grouped(count));
         html.element("td", &[], |html| {
+            html.leaf("p", &[("class", "example")], &example);
             html.leaf("p", &[], row.meaning);
             html.leaf("p", &[("class", "repair")], row.repair);
         });

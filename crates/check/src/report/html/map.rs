@@ -9,6 +9,8 @@ const PITCH: u64 = 10;
 const SIDE: u64 = 9;
 /// Room for the numbers of groups at the left.
 const MARGIN: u64 = 58;
+/// Room above the first row, for the upper half of its number.
+const ABOVE: u64 = 4;
 
 /// One of the pictures.
 struct Picture {
@@ -159,7 +161,8 @@ fn draw(html: &mut Html, map: &DiskMap, picture: &Picture) {
         html.element("figcaption", &[], |html| {
             html.leaf("h3", &[], picture.title).leaf("p", &[], &summary);
         });
-        let viewport = format!("0 0 {width} {height}");
+        // The number of the first row is higher than the row.
+        let viewport = format!("0 -{ABOVE} {width} {}", height + ABOVE);
         let label = format!("{}: {summary}", picture.title);
         let attributes = [("viewBox", viewport.as_str()), ("role", "img"), ("aria-label", &label)];
         html.element("svg", &attributes, |html| {
