@@ -46,8 +46,8 @@ const PAGES: [Page; 3] = [
 
 /// A picture: its name, the page, its height in pixels, and whether it is dark.
 const PICTURES: [(&str, &str, u32, bool); 4] = [
-    ("report-damaged", "damaged", 2400, false),
-    ("report-damaged-dark", "damaged", 2400, true),
+    ("report-damaged", "damaged", 2620, false),
+    ("report-damaged-dark", "damaged", 2620, true),
     ("report-clean", "clean", 1500, false),
     ("report-repair", "repair", 2400, false),
 ];

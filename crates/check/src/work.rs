@@ -41,29 +41,31 @@ pub const FIRST_OF_ROUND: &str = "superblock";
 /// Nanoseconds of one thread, on the machine of docs/progress.md with all in the page cache.
 mod weights {
     /// A group, when descriptors are read, judged, and when the claims of metadata are merged.
-    pub(super) const OPEN: f64 = 390.0;
-    pub(super) const DESCRIPTOR: f64 = 1550.0;
-    pub(super) const METADATA: f64 = 100.0;
+    pub(super) const OPEN: f64 = 530.0;
+    pub(super) const DESCRIPTOR: f64 = 700.0;
+    pub(super) const METADATA: f64 = 65.0;
     /// A part of an inode table that is read by itself.
-    pub(super) const PART: f64 = 8000.0;
+    pub(super) const PART: f64 = 2900.0;
     /// A slot of an inode table, used or not.
-    pub(super) const SLOT: f64 = 15.0;
+    pub(super) const SLOT: f64 = 5.0;
     /// An inode in use.
-    pub(super) const INODE: f64 = 205.0;
+    pub(super) const INODE: f64 = 45.0;
     /// An entry of a directory.
-    pub(super) const ENTRY: f64 = 65.0;
+    pub(super) const ENTRY: f64 = 36.0;
     /// A block of a directory.
-    pub(super) const DIRECTORY_BLOCK: f64 = 2550.0;
+    pub(super) const DIRECTORY_BLOCK: f64 = 314.0;
     /// A directory in the tree; by one thread.
-    pub(super) const CONNECTION: f64 = 20.0;
+    pub(super) const CONNECTION: f64 = 13.0;
     /// A link count compared.
-    pub(super) const LINK_COUNT: f64 = 5.0;
+    pub(super) const LINK_COUNT: f64 = 0.4;
+    /// A directory, whose count is no plain one.
+    pub(super) const DIRECTORY_LINKS: f64 = 9.0;
     /// A group whose bitmaps are computed.
-    pub(super) const GROUP: f64 = 1500.0;
+    pub(super) const GROUP: f64 = 300.0;
     /// Bitmaps that are read and compared, besides.
-    pub(super) const BITMAPS: f64 = 5000.0;
+    pub(super) const BITMAPS: f64 = 1600.0;
     /// A bit of an inode bitmap.
-    pub(super) const INODE_BIT: f64 = 1.0;
+    pub(super) const INODE_BIT: f64 = 0.1;
     /// A block of the journal.
     pub(super) const JOURNAL_BLOCK: f64 = 1000.0;
     /// A byte that is read, besides.
@@ -266,12 +268,14 @@ impl Work {
     /// What of each phase is known before it begins, with so many threads.
     pub fn expected(&self, threads: usize) -> [(&'static str, Expected); 8] {
         use weights::{
-            CONNECTION, DESCRIPTOR, DIRECTORY_BLOCK, ENTRY, INODE_BIT, LINK_COUNT, METADATA, OPEN,
+            CONNECTION, DESCRIPTOR, DIRECTORY_BLOCK, DIRECTORY_LINKS, ENTRY, INODE_BIT, LINK_COUNT,
+            METADATA, OPEN,
         };
         let times = |count: u64, weight: f64| count as f64 * weight;
         let inodes = inode_work(self.slots, self.parts, self.inodes);
         // Every inode in use has a name.
         let directories = times(self.inodes, ENTRY) + times(self.directory_blocks, DIRECTORY_BLOCK);
+        let link_counts = times(self.slots, LINK_COUNT) + times(self.directories, DIRECTORY_LINKS);
         let bitmaps = bitmap_work(self.groups, self.bitmaps) + times(self.slots, INODE_BIT);
         // Some of those of a block and of inodes lie side by side.
         let of_bitmaps = Reads {
@@ -286,7 +290,7 @@ impl Work {
             ("inodes", self.tables.with(inodes, threads)),
             ("directories", self.of_directories.with(directories, threads)),
             ("connectivity", nothing.with(times(self.directories, CONNECTION), 1)),
-            ("link counts", nothing.with(times(self.slots, LINK_COUNT), threads)),
+            ("link counts", nothing.with(link_counts, threads)),
             ("bitmaps", of_bitmaps.with(bitmaps, threads)),
         ]
     }
