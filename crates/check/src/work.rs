@@ -14,6 +14,7 @@ use floe_exec::{Progress, Shape, Work as Expected};
 use floe_format::GroupNr;
 use floe_format::features::Incompat;
 
+use crate::checks::backups::MOST_BACKUPS;
 use crate::checks::bitmaps::GROUPS_PER_UNIT;
 use crate::dir_pass::{GAP_BYTES, READ_BYTES};
 use crate::evidence::dirs::DirRun;
@@ -141,6 +142,8 @@ pub struct Work {
     pub bitmaps: u64,
     block_bytes: f64,
     descriptors: Reads,
+    /// Copies of the superblock, and the descriptors behind the first.
+    backups: Reads,
     tables: Reads,
     /// A guess until all inodes are read.
     of_directories: Reads,
@@ -228,6 +231,11 @@ impl Work {
             },
             ..Self::default()
         };
+        let backups = (1..geometry.group_count)
+            .filter(|group| geometry.superblock_of(GroupNr(*group)).is_some());
+        let backups = backups.take(MOST_BACKUPS).count() as f64;
+        let bytes = work.descriptors.bytes * backups.min(1.0);
+        work.backups = Reads { places: backups, bytes };
         let together = groups_together(volume);
         for first in (0..geometry.group_count).step_by(together as usize) {
             let (mut in_use, mut inodes, mut directories) = (0.0, 0, 0);
@@ -285,7 +293,7 @@ impl Work {
         let nothing = Reads::default();
         [
             ("open", self.descriptors.with(times(self.groups, OPEN), 1)),
-            ("superblock", self.descriptors.with(times(self.groups, DESCRIPTOR), 1)),
+            ("superblock", self.backups.with(times(self.groups, DESCRIPTOR), 1)),
             ("shared blocks", nothing.with(times(self.groups, METADATA), 1)),
             ("inodes", self.tables.with(inodes, threads)),
             ("directories", self.of_directories.with(directories, threads)),

@@ -23,6 +23,10 @@ use crate::progress::{PhaseState, Snapshot, Work};
 const OWN_PACE_SHARE: f64 = 0.1;
 /// Paces between the model and this machine that are believed.
 const PACES: std::ops::RangeInclusive<f64> = 0.01..=10_000.0;
+/// While less than this share of all work is done, its pace is mixed with the model's own, which weighs
+/// as much as [`PRIOR_WORK`] of all work at first: what opening a file system takes says little.
+const KNOWN_WORK: f64 = 0.05;
+const PRIOR_WORK: f64 = 0.02;
 /// From this share of bytes on that came from the device, all waiting is for the device.
 const FROM_DEVICE: f64 = 0.05;
 
@@ -106,11 +110,17 @@ impl Paces {
         let processor = spent.processor.as_secs_f64() * done.seconds / now.elapsed.as_secs_f64();
         let busy = (processor / done.processor * done.busy).min(done.seconds);
         let waited = done.seconds - busy;
-        let for_device = waited * (spent.from_device / FROM_DEVICE).clamp(0.0, 1.0);
+        let from_device = (spent.from_device / FROM_DEVICE).clamp(0.0, 1.0);
+        let for_device = waited * from_device;
+        let [all_busy, all_wait] = [|work: &Work| work.busy, |work: &Work| work.wait]
+            .map(|of| now.phases.iter().map(|it| shared(of(&it.work), &it.work)).sum::<f64>());
+        let [prior_busy, prior_wait] = [(done.busy, all_busy), (done.wait, all_wait)]
+            .map(|(done, all)| PRIOR_WORK * all * (1.0 - done / all / KNOWN_WORK).max(0.0));
         Some(Self {
-            busy: believed((done.seconds - for_device) / done.busy),
+            busy: believed((done.seconds - for_device + prior_busy) / (done.busy + prior_busy)),
             // Nothing, where nothing is waited for.
-            wait: (for_device / done.wait).min(*PACES.end()),
+            wait: ((for_device + prior_wait * from_device) / (done.wait + prior_wait))
+                .min(*PACES.end()),
         })
     }
 
@@ -225,6 +235,15 @@ mod tests {
         assert_eq!(left(&now, spent(100, 1.0)), 10.0 * 10.0);
         // Nobody knows: as slow as so far.
         assert_eq!(left(&now, None), 10.0 * 10.0);
+    }
+
+    #[test]
+    fn a_slow_beginning_says_little() {
+        // Of 1000 s of waiting by the model, 1 s was done, in 50.
+        let phases =
+            [phase("a", work(1, 1), Some(51), 1.0), phase("b", work(1000, 999), None, 0.0)];
+        let left = left(&at(51, &phases), spent(1, 1.0));
+        assert!(left > 2000.0 && left < 6000.0, "{left}");
     }
 
     #[test]
