@@ -51,6 +51,11 @@ const SEEDS: &[(&str, u64, &str)] = &[
         901629,
         "the superblock as a node of a map, with nodes below that are another's",
     ),
+    (
+        "stable-inodes",
+        970629,
+        "a file's inode is a copy of a directory's, whose block names its owner",
+    ),
     ("ext2-4k", 900107, "an inode table elsewhere, and no list of bad blocks there"),
 ];
 

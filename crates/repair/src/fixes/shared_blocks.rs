@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use floe_check::Problem;
+use floe_format::ext::dirent::DirCursor;
+use floe_format::ext::inode::FileType;
 use floe_format::ext::xattr;
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr, LogicalBlock};
@@ -47,6 +49,11 @@ impl SharedLedger {
     /// Whether an owner of a cluster needs its own copy.
     fn must_clone(&self, cluster: u64) -> bool {
         self.claims.get(&cluster).is_some_and(|&count| count > 1)
+    }
+
+    /// Whether all others that claim a cluster are going to let go of it.
+    fn is_left_to(&self, cluster: u64) -> bool {
+        self.claims.get(&cluster).is_some_and(|&count| count != u64::MAX)
     }
 
     fn let_go(&mut self, cluster: u64) {
@@ -115,6 +122,7 @@ fn clone_map(
         })
         .collect();
     let size = u64::from(geometry.cluster_blocks);
+    let own = first_block_of_its_own(stage, image, &map);
     // The cluster that the first block of each logical cluster has: all others belong there.
     let mut homes: BTreeMap<u64, BlockNr> = BTreeMap::new();
     for (logical, block) in blocks {
@@ -128,6 +136,7 @@ fn clone_map(
         let key = (logical.0 / size, cluster);
         let start = match moved.get(&key) {
             Some(&start) => start,
+            None if own == Some(block) && logical.0 == 0 && ledger.is_left_to(cluster) => continue,
             None if aligned && at_home && !must_clone(stage, ledger, cluster) => {
                 homes.insert(key.0, BlockNr(block.0 - place));
                 continue;
@@ -167,6 +176,19 @@ fn clone_map(
         map.store(stage, image)?;
     }
     Ok(copies)
+}
+
+/// The first block of a directory, if its `.` names that directory: whoever claims it too gets a copy, so
+/// that names in it lead where they always did. In a cluster, blocks move together.
+fn first_block_of_its_own(stage: &Stage<'_>, image: &InodeImage, map: &FileMap) -> Option<BlockNr> {
+    let is_dir = FileType::of_mode(image.base.mode) == Some(FileType::Directory);
+    let block = map.find(LogicalBlock(0)).filter(|&block| stage.geometry.contains(block))?;
+    if !is_dir || stage.geometry.cluster_blocks > 1 || stage.evidence.volume.is_metadata(block) {
+        return None;
+    }
+    let bytes = stage.read_block(block).ok()?;
+    let dot = DirCursor::new(&bytes).next()?.ok()?;
+    (dot.name == b"." && dot.inode == image.number).then_some(block)
 }
 
 fn copy(stage: &Stage<'_>, from: BlockNr, to: BlockNr) -> Result<(), Failure> {
