@@ -103,7 +103,8 @@ fn wrong_usage_is_told() {
 /// The transcripts of the document are played elsewhere (`transcripts`); this is its unit of systemd.
 #[test]
 fn the_unit_of_the_document_works() {
-    let command = DOCS.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/floe ")).unwrap();
+    let command =
+        DOCS.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/floe ")).unwrap();
     for (damage, wanted) in [(HARMLESS, 1), (LOSSY, 5)] {
         let Some(image) = damaged(damage) else { return };
         let path = image.path().display().to_string();
