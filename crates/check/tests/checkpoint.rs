@@ -168,7 +168,8 @@ impl Subject<'_> {
     /// The checkpoint as it is when the check has ended by itself, and how many records it has.
     fn whole(&self) -> Option<(Vec<u8>, usize)> {
         let keeper = Memory::new(None, usize::MAX);
-        self.check(2, 9, Some(&keeper)).ok()?;
+        // One thread: of several each may do a unit before a leg ends, so that there are fewer legs.
+        self.check(1, 9, Some(&keeper)).ok()?;
         Some((keeper.bytes()?, keeper.legs.into_inner()))
     }
 }
