@@ -154,6 +154,11 @@ impl<D: ReadBlocks> Overlay<D> {
         self.staged.load(Ordering::Acquire) == 0
     }
 
+    /// How many pages are staged.
+    pub fn staged_pages(&self) -> usize {
+        self.staged.load(Ordering::Acquire)
+    }
+
     /// Bytes of the device at which each staged page starts, ascending.
     pub fn staged_offsets(&self) -> Vec<u64> {
         self.read_store().pages.keys().map(|page| page * self.page_bytes).collect()

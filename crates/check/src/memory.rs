@@ -7,14 +7,15 @@
 //! check stops rather than exceed a budget.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::Geometry;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
+use floe_format::{Geometry, GroupNr};
 
 use crate::descriptors;
 use crate::error::CheckError;
-use crate::evidence::choice::{InodeUse, LinkStructure, TREE_ENTRY_BYTES};
+use crate::evidence::block_set::CHUNK_BITS;
+use crate::evidence::choice::{InodeUse, LinkChoice, LinkStructure, TREE_ENTRY_BYTES};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
 use crate::inode_pass::{InodeEvidence, TablePart};
@@ -23,10 +24,16 @@ use crate::options::{Accounting, CheckOptions};
 use crate::refine::Suspects;
 use crate::volume::{Volume, used_inodes_bound};
 
+pub mod mapped;
+
+use mapped::Mapped;
+
 /// The program itself, its first stack, and what any check reads once.
 const BASE_BYTES: u64 = 5 << 20;
 /// Buffers, stack and allocator of a thread.
 const THREAD_BYTES: u64 = 640 << 10;
+/// A chunk of clusters, without its bits.
+const CHUNK_PLACE_BYTES: u64 = 16;
 /// A run of adjacent static metadata.
 const METADATA_RUN_BYTES: u64 = 16;
 /// Sums of a group that one thread keeps (clusters, inodes, links).
@@ -60,6 +67,10 @@ pub struct Load {
     pub group_inodes: u64,
     /// Groups with clusters in use.
     pub written_groups: u64,
+    /// Chunks of clusters, used or not.
+    pub chunks: u64,
+    /// Those of them of which bits may be kept ([`Mapped::chunks`]).
+    pub mapped_chunks: u64,
     /// Groups with inodes in use.
     pub inode_groups: u64,
     /// Runs of adjacent static metadata, about.
@@ -74,6 +85,8 @@ pub struct Load {
     pub directory_blocks: u64,
     /// Bytes of evidence that no descriptor tells of; 0 until it is counted.
     pub other_bytes: u64,
+    /// Whether edits follow, which copy descriptors and what is in use.
+    pub edits: bool,
 }
 
 /// A way to check: what memory depends on besides the file system.
@@ -111,6 +124,8 @@ pub struct Bytes {
     pub links: u64,
     /// Directories and their tree.
     pub directories: u64,
+    /// What edits copy of that.
+    pub edits: u64,
     /// What no descriptor tells of.
     pub other: u64,
 }
@@ -118,8 +133,8 @@ pub struct Bytes {
 impl Bytes {
     /// All together.
     pub fn total(&self) -> u64 {
-        let Self { program, layout, sums, claims, facts, links, directories, other } = *self;
-        [program, layout, sums, claims, facts, links, directories, other]
+        let Self { program, layout, sums, claims, facts, links, directories, edits, other } = *self;
+        [program, layout, sums, claims, facts, links, directories, edits, other]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
@@ -141,6 +156,7 @@ impl Load {
             groups,
             group_clusters: u64::from(geometry.clusters_per_group),
             group_inodes: u64::from(geometry.inodes_per_group),
+            chunks: geometry.clusters_count().div_ceil(CHUNK_BITS),
             metadata_runs: groups.div_ceil(flex) * 2,
             ..Self::default()
         }
@@ -167,9 +183,12 @@ impl Load {
     pub fn of(opened: &Opened) -> Self {
         let geometry = &opened.geometry;
         let mut load = Self::new(geometry, opened.superblock.log_groups_per_flex);
-        for desc in &opened.groups {
+        let mut mapped = Mapped::default();
+        for (group, desc) in (0..).map(GroupNr).zip(&opened.groups) {
             load.add(geometry, desc, used_inodes_bound(geometry, desc));
+            mapped.add(geometry, group, desc);
         }
+        load.mapped_chunks = mapped.chunks(geometry);
         load.metadata_runs = opened.layout.clusters.bytes() as u64 / METADATA_RUN_BYTES;
         load
     }
@@ -178,6 +197,7 @@ impl Load {
     /// read count as empty.
     fn stream(device: &dyn ReadBlocks, geometry: &Geometry, log_groups_per_flex: u8) -> Self {
         let mut load = Self::new(geometry, log_groups_per_flex);
+        let mut mapped = Mapped::default();
         let mut block = vec![0; geometry.block_size as usize];
         let per_block = geometry.block_size / geometry.desc_size;
         let mut left = geometry.group_count;
@@ -187,12 +207,15 @@ impl Load {
                 block.fill(0);
             }
             let descriptors = block.chunks_exact(geometry.desc_size as usize);
-            for raw in descriptors.take(left.min(per_block) as usize) {
+            let first = geometry.group_count - left;
+            for (group, raw) in (first..geometry.group_count).zip(descriptors) {
                 let desc = descriptors::decode(raw);
                 load.add(geometry, &desc, used_inodes_bound(geometry, &desc));
+                mapped.add(geometry, GroupNr(group), &desc);
             }
             left = left.saturating_sub(per_block);
         }
+        load.mapped_chunks = mapped.chunks(geometry);
         load
     }
 
@@ -223,9 +246,15 @@ impl Load {
             let one = self.of_groups(1, Way { sums: false, ..way });
             (bytes.claims, bytes.facts, bytes.links) = (one.claims, one.facts, one.links);
         } else {
-            bytes.claims = self.claims_bytes(self.written_groups, threads);
+            bytes.claims = self.claims_bytes(self.mapped_chunks, threads);
             bytes.facts = self.facts_bytes(self.slots, used, directories);
             bytes.links = self.links_bytes(way.links, threads);
+        }
+        if self.edits {
+            // Shares of threads are gone by then.
+            let again = if way.sums { 1 } else { 2u64.saturating_sub(threads) };
+            let of_one = if way.sums { bytes.claims } else { bytes.claims / threads };
+            bytes.edits = self.groups * size_of::<GroupDesc>() as u64 + again * of_one;
         }
         bytes
     }
@@ -235,17 +264,22 @@ impl Load {
         let threads = way.threads.max(1) as u64;
         let slots = groups * self.group_inodes;
         Bytes {
-            claims: self.claims_bytes(groups, threads),
+            claims: self.claims_bytes(self.chunks_of(groups), threads),
             facts: self.facts_bytes(slots, slots, slots),
             links: threads * slots.div_ceil(u64::from(CHUNK_INODES)) * LINK_CHUNK_BYTES,
             ..Bytes::default()
         }
     }
 
-    /// One bit a cluster of groups that have some in use, for each thread; and places of all groups.
-    fn claims_bytes(&self, groups: u64, threads: u64) -> u64 {
-        let places = self.groups * 16 / (32768 / self.group_clusters.clamp(1, 32768));
-        threads * (groups * allocated((self.group_clusters / 8).max(16)) + places)
+    /// Most chunks of clusters that so many groups lie in.
+    fn chunks_of(&self, groups: u64) -> u64 {
+        (groups * self.group_clusters.div_ceil(CHUNK_BITS)).min(self.chunks)
+    }
+
+    /// One bit a cluster of so many chunks, for each thread that reads inodes; and places of all chunks.
+    fn claims_bytes(&self, chunks: u64, threads: u64) -> u64 {
+        let threads = threads.min(self.parts.max(1));
+        threads * (chunks * allocated(CHUNK_BITS / 8) + self.chunks * CHUNK_PLACE_BYTES)
     }
 
     /// Types and link counts: little where inodes of a chunk are alike.
@@ -281,6 +315,8 @@ pub struct Plan {
     pub way: Way,
     /// What it takes, by the formula.
     pub estimate: Bytes,
+    /// The least with which all evidence can be kept.
+    pub exact_bytes: u64,
     /// The budget.
     pub budget_bytes: Option<u64>,
 }
@@ -295,9 +331,44 @@ impl Plan {
         geometry: &Geometry,
         options: &CheckOptions<'_>,
     ) -> Result<Self, CheckError> {
-        let plan =
-            |way: Way| Self { way, estimate: load.bytes(way), budget_bytes: options.memory_bytes };
-        let ways = ways(load, geometry, options);
+        Self::first_that_fits(ways(load, geometry, options), load, options)
+    }
+
+    /// The way of an examination for a repair, unless the options name one: all evidence, be it with one
+    /// thread, as long as the budget has room for that; else sums, by which some repairs can be made and a
+    /// sound file system is known to be sound.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn for_repair(
+        load: &Load,
+        geometry: &Geometry,
+        options: &CheckOptions<'_>,
+    ) -> Result<Self, CheckError> {
+        let by = |accounting| ways(load, geometry, &CheckOptions { accounting, ..*options });
+        let mut ways = match options.accounting {
+            Accounting::Auto => by(Accounting::Exact),
+            named => by(named),
+        };
+        let by_sums = Accounting::Fingerprint.sums_up(geometry);
+        if options.accounting == Accounting::Auto && options.memory_bytes.is_some() && by_sums {
+            ways.extend(by(Accounting::Fingerprint));
+        }
+        Self::first_that_fits(ways, load, options)
+    }
+
+    fn first_that_fits(
+        ways: Vec<Way>,
+        load: &Load,
+        options: &CheckOptions<'_>,
+    ) -> Result<Self, CheckError> {
+        let exact = LinkStructure::ALL.map(|links| Way { threads: 1, sums: false, links });
+        let plan = |way: Way| Self {
+            way,
+            estimate: load.bytes(way),
+            exact_bytes: exact.map(|way| load.bytes(way).total()).into_iter().min().unwrap_or(0),
+            budget_bytes: options.memory_bytes,
+        };
         let Some(budget_bytes) = options.memory_bytes else {
             return Ok(plan(ways.first().copied().unwrap_or(Way {
                 threads: options.threads,
@@ -366,8 +437,13 @@ impl Budget {
             load.add(&volume.geometry, &volume.group(group), volume.used_inodes_bound(group));
         }
         let InodeUse { used, directories, .. } = load.inodes;
+        let links = match way.links {
+            // It reaches from the first inode to the last one that is looked at.
+            LinkStructure::Array => &self.load,
+            LinkStructure::Bits | LinkStructure::TwinTree => &load,
+        };
         let objects = load.facts_bytes(load.slots, used, directories)
-            + load.links_bytes(way.links, way.threads as u64);
+            + links.links_bytes(way.links, way.threads as u64);
         // The claims of one group at least.
         let claims = self.load.of_groups(1, way).claims.max(1);
         let taken = self.plan.estimate.total() + objects;
@@ -390,13 +466,14 @@ impl Budget {
 }
 
 /// Looks whether the descriptors alone would fit into a budget, before they are read: a stranger's
-/// image may claim any number of groups.
+/// image may claim any number of groups. `edits`: the examination is one for a repair.
 ///
 /// # Errors
 /// [`CheckError::OverBudget`] if they do not. A superblock that cannot be used is not judged here.
 pub fn must_hold_descriptors(
     device: &dyn ReadBlocks,
     options: &CheckOptions<'_>,
+    edits: bool,
 ) -> Result<(), CheckError> {
     let Some(budget_bytes) = options.memory_bytes else { return Ok(()) };
     let mut bytes = [0; 1024];
@@ -412,8 +489,9 @@ pub fn must_hold_descriptors(
     if superblock.magic != MAGIC || program + layout <= budget_bytes {
         return Ok(());
     }
-    let load = Load::stream(device, &geometry, log_groups_per_flex);
-    Plan::new(&load, &geometry, options).map(|_| ())
+    let load = Load { edits, ..Load::stream(device, &geometry, log_groups_per_flex) };
+    let plan = if edits { Plan::for_repair } else { Plan::new };
+    plan(&load, &geometry, options).map(|_| ())
 }
 
 /// The ways that the options leave open, the one that is wanted first: fewer threads and leaner
@@ -429,8 +507,9 @@ fn ways(load: &Load, geometry: &Geometry, options: &CheckOptions<'_>) -> Vec<Way
     loop {
         for &sums in &accounting {
             let structures = match options.links {
-                Some(links) => vec![links],
-                None => {
+                LinkChoice::Always(links) => vec![links],
+                LinkChoice::Adaptive => vec![load.inodes.leaner()],
+                LinkChoice::Auto => {
                     let mut all = LinkStructure::ALL;
                     // The usual one is fast; the leanest of the others comes after it.
                     all[1..].sort_by_key(|links| load.links_bytes(*links, threads as u64));

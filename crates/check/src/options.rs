@@ -6,7 +6,7 @@ use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry};
 
 use crate::checkpoint::Keeper;
-use crate::evidence::choice::LinkStructure;
+use crate::evidence::choice::LinkChoice;
 use crate::memory::Plan;
 
 /// How a check is run.
@@ -32,11 +32,13 @@ pub struct CheckOptions<'a> {
     pub shortcuts: bool,
     /// How cross-checks are proved. Findings are the same either way.
     pub accounting: Accounting,
-    /// What counts links; `None`: what suits the file system and the budget. Findings are the same.
-    pub links: Option<LinkStructure>,
+    /// What counts links. Findings are the same.
+    pub links: LinkChoice,
     /// Most memory that the process may take, in bytes: the check takes leaner structures, fewer
     /// threads or more sweeps, or refuses. `None`: no limit.
     pub memory_bytes: Option<u64>,
+    /// Bytes of memory that the caller holds besides: they count for the budget.
+    pub held_bytes: u64,
     /// Groups of which claims are kept at once, at most, where sums leave some to be looked at object
     /// by object; `None`: as many as fit the budget. Findings are the same: set where that is tested.
     pub groups_per_sweep: Option<u32>,
@@ -106,8 +108,9 @@ impl Default for CheckOptions<'_> {
             now_seconds: i64::from(i32::MAX),
             shortcuts: true,
             accounting: Accounting::Auto,
-            links: None,
+            links: LinkChoice::Auto,
             memory_bytes: None,
+            held_bytes: 0,
             groups_per_sweep: None,
             on_plan: None,
             key: *b"floe fingerprint",

@@ -23,7 +23,7 @@ use crate::evidence::scope::Scope;
 use crate::inode_pass::{self, InodeEvidence, Totals, table_parts};
 use crate::memory::{self, Budget, Load, Plan};
 use crate::open::{Opened, open};
-use crate::options::{Accounting, CheckOptions};
+use crate::options::CheckOptions;
 use crate::overlap::{self, EarlyCounts, EarlyDirs};
 use crate::problem::{Findings, Problem};
 use crate::recovery;
@@ -122,7 +122,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// See [`CheckError`]: nothing could be looked at, or it must not be.
 pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Report, CheckError> {
     let mut clock = Clock::start("open", options);
-    memory::must_hold_descriptors(device, options)?;
+    memory::must_hold_descriptors(device, options, false)?;
     let opened = open(device, options)?;
     clock.end("open");
     let recovery = recovery::recover(device, &opened, options);
@@ -192,6 +192,10 @@ pub fn examine<'d>(
 /// As [`examine`]; of inodes that were not edited `since` an earlier examination, what it found is taken
 /// over where that is certain to be the same: [`Examination::rescanned_parts`] tells.
 ///
+/// All evidence is kept, as a repair needs it. Only where a budget has no room for that
+/// ([`Plan::for_repair`]) sums are taken: then [`Volume::scope`] and [`Volume::claim_scope`] of the
+/// examination say of which groups it was.
+///
 /// # Errors
 /// As [`check`].
 pub fn examine_again<'d>(
@@ -201,10 +205,9 @@ pub fn examine_again<'d>(
     options: &CheckOptions<'_>,
     since: Option<Since>,
 ) -> Result<Examination<'d>, CheckError> {
-    // A repair needs to know who claims what.
-    let exact = CheckOptions { accounting: Accounting::Exact, checkpoint: None, ..*options };
-    let clock = Clock::start(work::FIRST_OF_ROUND, options);
-    passes(device, opened, JournalState::Clean, found, &exact, Start::Repair(since), clock)
+    let options = CheckOptions { checkpoint: None, ..*options };
+    let clock = Clock::start(work::FIRST_OF_ROUND, &options);
+    passes(device, opened, JournalState::Clean, found, &options, Start::Repair(since), clock)
 }
 
 /// What an examination begins with.
@@ -228,10 +231,17 @@ fn passes<'d>(
     let mut found = found;
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
     let mut load = Load::of(&opened);
-    if let Start::Check { held_bytes } = &start {
-        load.other_bytes = *held_bytes;
-    }
-    let plan = Plan::new(&load, &opened.geometry, options)?;
+    load.other_bytes = options.held_bytes;
+    let plan = match &start {
+        Start::Check { held_bytes } => {
+            load.other_bytes += held_bytes;
+            Plan::new(&load, &opened.geometry, options)?
+        }
+        Start::Repair(_) => {
+            load.edits = true;
+            Plan::for_repair(&load, &opened.geometry, options)?
+        }
+    };
     if let Some(told) = options.on_plan {
         told(&plan);
     }
@@ -256,6 +266,7 @@ fn passes<'d>(
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
     volume.links = plan.way.links;
+    volume.keeps_whole_groups = load.edits;
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
     volume.check_encoding = options.check_encoding;

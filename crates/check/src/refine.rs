@@ -46,12 +46,15 @@ pub struct Suspects {
 impl Suspects {
     /// What the sums do not prove, of the groups of which evidence is not kept anyway.
     pub fn of(sums: &PartialSums, volume: &Volume<'_>) -> Self {
-        let clusters = sums.suspect_clusters().into_iter();
-        let inodes = sums.suspect_inodes().into_iter();
-        Self {
-            clusters: clusters.filter(|group| !volume.claim_scope.contains(*group)).collect(),
-            inodes: inodes.filter(|group| !volume.scope.contains(*group)).collect(),
+        let (mut clusters, mut inodes) = (sums.suspect_clusters(), sums.suspect_inodes());
+        if volume.keeps_whole_groups {
+            let of_inodes = inodes.clone();
+            inodes.extend(&clusters);
+            clusters.extend(of_inodes);
         }
+        clusters.retain(|group| !volume.claim_scope.contains(*group));
+        inodes.retain(|group| !volume.scope.contains(*group));
+        Self { clusters, inodes }
     }
 
     /// Whether there are none.

@@ -55,6 +55,9 @@ pub struct Volume<'d> {
     pub scope: Scope,
     /// The groups of which claims of clusters are kept one by one: likewise.
     pub claim_scope: Scope,
+    /// Of a group that sums do not prove, clusters and inodes are both looked at: a repair writes both
+    /// of its bitmaps.
+    pub keeps_whole_groups: bool,
     /// What counts links.
     pub links: LinkStructure,
     /// The random numbers of the sums, where there are sums.
@@ -85,6 +88,7 @@ impl<'d> Volume<'d> {
             check_encoding: false,
             scope: Scope::default(),
             claim_scope: Scope::default(),
+            keeps_whole_groups: false,
             links: LinkStructure::default(),
             tables: None,
         };

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Context;
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, ReadCounts};
 use floe_check::checkpoint::Keeper;
-use floe_check::evidence::choice::LinkStructure;
+use floe_check::evidence::choice::LinkChoice;
 use floe_check::memory::{Plan, Way};
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
@@ -39,7 +39,7 @@ pub(crate) struct Run<'a> {
     pub(crate) sharing: &'a Sharing,
     pub(crate) journal: JournalUse,
     pub(crate) accounting: Accounting,
-    pub(crate) links: Option<LinkStructure>,
+    pub(crate) links: LinkChoice,
     /// Most memory that may be taken.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) external_journal: Option<&'a Path>,
@@ -248,14 +248,18 @@ impl Run<'_> {
 
 /// Says what a check will take, before it begins.
 fn tell_plan(plan: &Plan) {
+    eprintln!("floe: a check will take {}", describe(plan));
+}
+
+/// What an examination will take, and how it is made.
+pub(crate) fn describe(plan: &Plan) -> String {
     let Way { threads, sums, links } = plan.way;
     let budget = plan.budget_bytes.map(|bytes| format!(" of {}", size(bytes))).unwrap_or_default();
     let s = if threads == 1 { "" } else { "s" };
     let proof = if sums { "proved by sums" } else { "all evidence kept" };
-    eprintln!(
-        "floe: about {}{budget} of memory will be taken: {threads} thread{s}, {proof}, links counted \
-         in {}",
+    format!(
+        "about {}{budget} of memory: {threads} thread{s}, {proof}, links counted in {}",
         size(plan.estimate.total()),
         links.name(),
-    );
+    )
 }

@@ -16,6 +16,7 @@
 //!   same time.
 //! - **Memory**: the formula that a check itself goes by, `floe_check::memory` (docs/memory.md).
 
+use floe_check::memory::mapped::Mapped;
 use floe_check::memory::{Load, Plan};
 use floe_check::reader::{Reader, ReaderError};
 use floe_check::volume::used_inodes_bound;
@@ -89,11 +90,13 @@ pub(crate) fn estimate(reader: &Reader<'_>) -> Result<Estimate, ReaderError> {
     let has_csum = geometry.features.group_desc_csum();
     let load = Load::new(geometry, reader.superblock.log_groups_per_flex);
     let mut sum = Estimate { load, ..Estimate::default() };
+    let mut mapped = Mapped::default();
     let mut bitmap_blocks = 0u64;
     for group in 0..geometry.group_count {
         let (_, desc) = reader.group(GroupNr(group))?;
         let slots = used_inodes_bound(geometry, &desc);
         sum.load.add(geometry, &desc, slots);
+        mapped.add(geometry, GroupNr(group), &desc);
         let bytes = u64::from(slots) * u64::from(geometry.inode_size);
         sum.table_bytes += bytes.div_ceil(block_size) * block_size;
         bitmap_blocks += u64::from(!(has_csum && desc.block_uninit()));
@@ -102,6 +105,7 @@ pub(crate) fn estimate(reader: &Reader<'_>) -> Result<Estimate, ReaderError> {
         sum.inodes_used += u64::from(geometry.inodes_per_group - free);
         sum.directories += u64::from(desc.used_dirs_count.min(geometry.inodes_per_group));
     }
+    sum.load.mapped_chunks = mapped.chunks(geometry);
     let directory_blocks = (sum.directories as f64 * DIR_BLOCKS_PER_DIR).ceil() as u64;
     let extra_blocks = sum.inodes_used.div_ceil(INODES_PER_EXTRA_BLOCK);
     let fixed = (1 + u64::from(geometry.desc_blocks) + bitmap_blocks) * block_size;

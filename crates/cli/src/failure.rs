@@ -94,6 +94,22 @@ fn over_budget(name: &str, phase: &str, need_bytes: u64, budget_bytes: u64) -> S
     )
 }
 
+/// Likewise, of a repair.
+pub(crate) fn of_repair_over_budget(
+    name: &str,
+    phase: &str,
+    need_bytes: u64,
+    budget_bytes: u64,
+) -> String {
+    let (need, budget) = (human::size(need_bytes), human::size(budget_bytes));
+    let what = if phase == "start" { "the leanest way to examine this file system" } else { phase };
+    format!(
+        "{name}: {what} takes about {need} of memory, and {budget} are allowed; nothing was \
+         written.\n  Try: --memory {}M",
+        need_bytes.div_ceil(1 << 20)
+    )
+}
+
 /// An error of the reader, likewise.
 pub(crate) fn of_reader(error: &ReaderError, device: &dyn ReadBlocks, name: &str) -> String {
     match error {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, WritableFile, WriteBlocks};
+use floe_check::memory::Plan;
 use floe_check::report::Cost;
 use floe_check::report::html::DiskMap;
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
@@ -18,6 +19,7 @@ use floe_repair::policy::Policy;
 use floe_repair::report::{Account, Ending, html, human, json};
 use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedBlocks};
 
+use crate::check_run;
 use crate::clock;
 use crate::device::Source;
 use crate::e2fsck::front::{self, Front};
@@ -39,6 +41,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) json: bool,
     /// What is done about blocks that several files claim.
     pub(crate) shared_blocks: SharedBlocks,
+    /// Most memory that may be taken.
+    pub(crate) memory_bytes: Option<u64>,
     /// Show what would be done, and write nothing.
     pub(crate) dry_run: bool,
     /// Save what would be done in a new file, and write nothing to the device.
@@ -191,8 +195,11 @@ impl RepairRun<'_> {
                 check_encoding: self.front.is_some_and(|front| front.check_encoding),
                 now_seconds: clock::now().now_seconds,
                 progress: self.watch.progress(),
+                key: random_bytes()?,
+                on_plan: self.memory_bytes.map(|_| &tell_plan as _),
                 ..CheckOptions::default()
             },
+            memory_bytes: self.memory_bytes,
             clock_believed: clock::now().believed,
             random: random_bytes()?,
             extras: self.extras,
@@ -328,6 +335,10 @@ impl RepairRun<'_> {
                 Vec::new(),
                 self.cancelled(),
             ),
+            Stopped::Planning(RepairError::OverBudget { phase, need_bytes, budget_bytes }) => {
+                let text = failure::of_repair_over_budget(&name, phase, *need_bytes, *budget_bytes);
+                (text, Vec::new(), Outcome::FAILED)
+            }
             Stopped::Planning(RepairError::Check(error)) => {
                 let problems = problems_of(error);
                 let damaged = matches!(error, CheckError::Fatal { .. });
@@ -372,4 +383,10 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
         | CheckError::OverBudget { .. }
         | CheckError::Read { .. } => Vec::new(),
     }
+}
+
+/// Says what an examination will take, before the first one begins. The rest of the budget is for what is
+/// staged.
+fn tell_plan(plan: &Plan) {
+    eprintln!("floe: each examination will take {}", check_run::describe(plan));
 }

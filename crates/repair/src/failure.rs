@@ -19,6 +19,10 @@ pub enum Failure {
     /// Another edit of the same object failed, and this one with it.
     #[error("{0}")]
     Together(String),
+    /// The examination went by sums, for lack of memory, and did not keep what the edit must know. The
+    /// repair ends with [`crate::RepairError::OverBudget`].
+    #[error("what it must know was not kept, for lack of memory")]
+    NotKept,
     /// The device or the staging area failed.
     #[error(transparent)]
     Io(#[from] io::Error),

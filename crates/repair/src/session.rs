@@ -7,6 +7,7 @@ use std::path::Path;
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, WriteBlocks};
 use floe_check::inode_pass::Totals;
+use floe_check::memory::must_hold_descriptors;
 use floe_check::open::{Opened, open};
 use floe_check::problem::{Findings, Weight};
 use floe_check::report::{JournalState, in_order};
@@ -29,6 +30,7 @@ use crate::stage::Stage;
 mod again;
 mod blind;
 mod decide;
+mod memory;
 mod order;
 mod settle;
 
@@ -51,6 +53,10 @@ pub struct RepairOptions<'a> {
     pub check: CheckOptions<'a>,
     /// Bytes of staged blocks that are kept in memory; more go to a temporary file.
     pub staging_bytes: u64,
+    /// Most memory that the repair may take, in bytes: fewer threads, leaner structures, blocks in the
+    /// temporary file; examinations by sums where all evidence does not fit, by which not every repair can
+    /// be made; else it is refused. What is staged is the same. `None`: no limit.
+    pub memory_bytes: Option<u64>,
     /// Folder of that file; `None`: where the system puts temporary files.
     pub scratch: Option<&'a Path>,
     /// Random bytes, for a UUID where there is none.
@@ -83,6 +89,7 @@ impl Default for RepairOptions<'_> {
         Self {
             check: CheckOptions::default(),
             staging_bytes: 256 << 20,
+            memory_bytes: None,
             scratch: None,
             random: [0; 16],
             extras: Extras::default(),
@@ -162,6 +169,16 @@ pub enum RepairError {
     /// Staging failed.
     #[error("cannot stage the repair: {0}")]
     Stage(#[from] Failure),
+    /// It would take more memory than it may.
+    #[error("{phase} takes {need_bytes} bytes of memory, of {budget_bytes} that are allowed")]
+    OverBudget {
+        /// What would be done next: "start" before anything was.
+        phase: &'static str,
+        /// Bytes that would do, as far as is known.
+        need_bytes: u64,
+        /// Bytes that are allowed.
+        budget_bytes: u64,
+    },
     /// A person ended it; nothing is staged.
     #[error("ended on request; nothing was written")]
     Quit,
@@ -197,15 +214,19 @@ pub fn repair<'d>(
     options: &RepairOptions<'d>,
     policy: &mut dyn Policy,
 ) -> Result<Repair<'d>, RepairError> {
+    let mut options = *options;
+    options.check.memory_bytes = options.memory_bytes.map(memory::examination_bytes);
+    must_hold_descriptors(device, &options.check, true).map_err(memory::of_repair)?;
     let page_bytes = open(device, &options.check)?.geometry.block_size;
-    let mut spill = SpillOptions::in_temporary_folder(options.staging_bytes);
+    let mut spill = SpillOptions::in_temporary_folder(memory::staging_bytes(&options));
     if let Some(folder) = options.scratch {
         spill.folder = folder.to_owned();
     }
-    let staged = Overlay::with_spill(device, page_bytes, spill);
     let journal = options.check.external_journal;
-    let staged_journal = journal.map(|journal| Overlay::new(journal, page_bytes));
-    let mut session = Session::new(&staged, options, policy);
+    let staged_journal =
+        journal.map(|journal| Overlay::with_spill(journal, page_bytes, spill.clone()));
+    let staged = Overlay::with_spill(device, page_bytes, spill);
+    let mut session = Session::new(&staged, &options, policy);
     if let Some(journal) = &staged_journal {
         session.journal_device = Some(journal);
         session.options.check.external_journal = Some(journal);
@@ -326,7 +347,8 @@ impl<'s> Session<'s> {
             blind: Blind::No,
             not_done: Vec::new(),
             listed: false,
-            again: Again::new(options.rescan_percent),
+            // What a later look takes over is in no estimate.
+            again: Again::new(options.memory_bytes.map_or(options.rescan_percent, |_| 0)),
         }
     }
 
@@ -348,13 +370,14 @@ impl<'s> Session<'s> {
             let recovery_failed =
                 found.0.iter().any(|problem| problem.row().weight > Weight::Remark);
             let staged = self.staged;
-            let (check, since) = (&self.options.check, self.again.since(staged));
-            let examination = match examine_again(staged, opened, found, check, since) {
+            let (check, since) = (self.check_options(), self.again.since(staged));
+            let examination = match examine_again(staged, opened, found, &check, since) {
                 Ok(examination) => examination,
                 Err(CheckError::Fatal { problem }) if self.mend_mmp(&problem)? => continue,
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(memory::of_repair(error)),
             };
             self.again.note(&examination);
+            self.must_hold_findings(&examination)?;
             let before = before.get_or_insert_with(|| examination.report.clone());
             let next = self.round(&examination, used_backup)?;
             // What recovery found is found once; the verdict is that of a look without it, and of one at
@@ -462,6 +485,11 @@ impl<'s> Session<'s> {
             wanted.insert(Edit::Journal(JournalEdit::Create), None);
         }
         if wanted.is_empty() {
+            // It asks for the types of all inodes.
+            let asks_for_all = self.steps.contains(&Step::ToExtents);
+            if asks_for_all && !examination.volume.scope.is_all() {
+                return Err(self.lacks_evidence(examination));
+            }
             wanted = self.extras(examination).into_iter().map(|edit| (edit, None)).collect();
         }
         let Some(phase) = wanted.keys().map(Edit::phase).min() else { return Ok(Next::Done) };
@@ -545,6 +573,9 @@ impl<'s> Session<'s> {
         }
         stage.journal_device = self.journal_device;
         let results = fixes::apply_all(&mut stage, &edits);
+        if stage.lacks_evidence() {
+            return Err(self.lacks_evidence(examination));
+        }
         let all = edits.into_iter().zip(causes).zip(results);
         for ((edit, problem), (result, notes)) in all {
             let no_space = matches!(result, Err(Failure::NoSpace(_)));

@@ -3,7 +3,7 @@
 //! One stage lives for one round: it looks at the evidence of one examination, edits, and writes
 //! superblock and descriptors back into the overlay at its end.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
 use std::io;
 
@@ -56,6 +56,8 @@ pub struct Stage<'a> {
     ledger: Option<SharedLedger>,
     lost_found: Option<InodeNr>,
     notes: Vec<String>,
+    /// Something was asked for that the evidence of this examination does not have.
+    lacks_evidence: Cell<bool>,
 }
 
 /// An inode, taken apart.
@@ -128,6 +130,7 @@ impl<'a> Stage<'a> {
             ledger: None,
             lost_found: None,
             notes: Vec::new(),
+            lacks_evidence: Cell::new(false),
             evidence,
             journal_device: None,
             now_seconds,
@@ -373,6 +376,38 @@ impl<'a> Stage<'a> {
         self.seed.of_inode(image.number, image.base.generation)
     }
 
+    /// To be asked before what is in use of all groups is believed: an examination by sums knows that of a
+    /// few alone (`docs/memory.md`).
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`], which ends the repair.
+    pub(crate) fn must_know_all(&self) -> Result<(), Failure> {
+        let volume = &self.evidence.volume;
+        self.must(volume.scope.is_all() && volume.claim_scope.is_all())
+    }
+
+    /// As [`Stage::must_know_all`], of one group.
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`], which ends the repair.
+    pub(crate) fn must_know(&self, group: GroupNr) -> Result<(), Failure> {
+        let volume = &self.evidence.volume;
+        self.must(volume.scope.contains(group) && volume.claim_scope.contains(group))
+    }
+
+    fn must(&self, known: bool) -> Result<(), Failure> {
+        if known {
+            return Ok(());
+        }
+        self.lacks_evidence.set(true);
+        Err(Failure::NotKept)
+    }
+
+    /// Whether [`Failure::NotKept`] was the answer to anything, even if whoever asked did without.
+    pub(crate) fn lacks_evidence(&self) -> bool {
+        self.lacks_evidence.get()
+    }
+
     /// Whether more than one owner claims a block, or metadata of the file system lies there.
     pub fn is_contested(&self, block: BlockNr) -> bool {
         self.geometry.contains(block)
@@ -380,12 +415,19 @@ impl<'a> Stage<'a> {
                 || self.evidence.volume.is_metadata(block))
     }
 
+    /// Whether anything claims a block's cluster; of one outside the file system, nobody asks. Where that
+    /// was not kept, the repair ends ([`Stage::lacks_evidence`]).
+    pub(crate) fn is_claimed(&self, block: BlockNr) -> bool {
+        let kept = self.geometry.group_of(block).map_or(Ok(()), |group| self.must_know(group));
+        kept.is_ok() && self.evidence.claims.used().contains(self.geometry.cluster_of(block))
+    }
+
     /// A block that nothing uses (the first one of its cluster), best at or behind `goal`.
     ///
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
-        self.allocator().block(goal).ok_or(Failure::NoSpace("block"))
+        self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))
     }
 
     /// A free run of blocks inside `within`.
@@ -393,19 +435,25 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate_run(&mut self, within: BlockRun, len_blocks: u64) -> Result<BlockNr, Failure> {
-        let run = self.allocator().run(within, len_blocks);
+        let run = self.allocator()?.run(within, len_blocks);
         run.ok_or(Failure::NoSpace("run of blocks"))
     }
 
     /// Blocks that are not to be handed out although nothing was found to use them; those outside the
     /// file system are nobody's concern.
-    pub(crate) fn withhold(&mut self, run: BlockRun) {
-        self.allocator().withhold(run);
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`].
+    pub(crate) fn withhold(&mut self, run: BlockRun) -> Result<(), Failure> {
+        self.allocator()?.withhold(run);
+        Ok(())
     }
 
-    fn allocator(&mut self) -> &mut Allocator<'a> {
+    /// What it hands out follows from what all of the file system has in use.
+    fn allocator(&mut self) -> Result<&mut Allocator<'a>, Failure> {
+        self.must_know_all()?;
         let allocator = self.allocator.take().unwrap_or_else(|| self.new_allocator());
-        self.allocator.insert(allocator)
+        Ok(self.allocator.insert(allocator))
     }
 
     fn new_allocator(&self) -> Allocator<'a> {
@@ -425,7 +473,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
-        let inode = self.allocator().inode(near).ok_or(Failure::NoSpace("inode"))?;
+        let inode = self.allocator()?.inode(near).ok_or(Failure::NoSpace("inode"))?;
         self.uncover_inode(inode)?;
         Ok(inode)
     }

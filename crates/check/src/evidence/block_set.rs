@@ -1,7 +1,7 @@
 //! A sparse set of bit indexes: memory follows what is set, not the size of the file system.
 
 /// Bits of a chunk: one page of bits, and one group of a file system with 4 KiB blocks.
-const CHUNK_BITS: u64 = 32768;
+pub(crate) const CHUNK_BITS: u64 = 32768;
 const WORDS: usize = (CHUNK_BITS / 64) as usize;
 
 /// The bits of a chunk.
@@ -9,7 +9,7 @@ type Words = Box<[u64; WORDS]>;
 
 /// Runs that a chunk holds without memory of its own: a group whose files were made one after the other
 /// is one run, or two with its metadata; a chunk takes no more room than one with a pointer to bits.
-const FEW: usize = 3;
+pub(crate) const FEW: usize = 3;
 
 /// A few runs of set bits, as first bit and the one behind: sorted, none empty, none touching the next.
 #[derive(Clone, Copy, Debug, Default)]

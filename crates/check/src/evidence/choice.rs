@@ -49,6 +49,19 @@ impl LinkStructure {
     }
 }
 
+/// Who chooses the structure. Findings are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkChoice {
+    /// Floe: bits, which are the leanest of the three nearly always, and one of lwFSCK's structures where
+    /// a budget needs that.
+    #[default]
+    Auto,
+    /// lwFSCK's equations, with or without a budget: the array or the TwinTree.
+    Adaptive,
+    /// Whoever asked for this one.
+    Always(LinkStructure),
+}
+
 impl InodeUse {
     /// Sums the descriptors. What is impossible (more directories than inodes in use, more free
     /// inodes than there are) is cut to what can be.

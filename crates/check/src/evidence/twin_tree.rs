@@ -262,6 +262,35 @@ mod tests {
         }
     }
 
+    /// What the paper says of each operation, word for word (section 4.3).
+    #[test]
+    fn the_operations_of_the_paper() {
+        let (inode, next) = (InodeNr(100), InodeNr(101));
+        let mut tree = TwinTree::default();
+        // FETCH of what was never named, and DECREMENT, which "cannot be decreased".
+        assert_eq!(tree.fetch(inode), 0);
+        assert!(!tree.decrement(inode));
+        // INCREMENT: "the inode is referenced firstly", an entry with "number of consecutive inodes of
+        // zero"; its neighbour lengthens that entry.
+        tree.increment(inode);
+        assert_eq!(observe(&tree), [vec![(100, 0)], vec![]]);
+        tree.increment(next);
+        assert_eq!(observe(&tree), [vec![(100, 1)], vec![]]);
+        // From single to multiple, with a count of 2; there it goes up by one.
+        tree.increment(inode);
+        assert_eq!(observe(&tree), [vec![(101, 0)], vec![(100, 2)]]);
+        tree.increment(inode);
+        assert_eq!(observe(&tree), [vec![(101, 0)], vec![(100, 3)]]);
+        assert_eq!((tree.fetch(inode), tree.fetch(next), tree.fetch(InodeNr(102))), (3, 1, 0));
+        // DECREMENT: "if the reference count becomes 1", back into single; from single, out.
+        assert!(tree.decrement(inode));
+        assert_eq!(observe(&tree), [vec![(101, 0)], vec![(100, 2)]]);
+        assert!(tree.decrement(inode));
+        assert_eq!(observe(&tree), [vec![(100, 1)], vec![]]);
+        assert!(tree.decrement(inode) && tree.decrement(next));
+        assert_eq!(observe(&tree), [vec![], vec![]]);
+    }
+
     #[test]
     fn neighbours_share_an_entry() {
         let mut tree = TwinTree::default();

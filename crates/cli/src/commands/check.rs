@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use floe_check::evidence::choice::LinkStructure;
+use floe_check::evidence::choice::{LinkChoice, LinkStructure};
 use floe_check::problem::Severity;
 use floe_check::{Accounting, JournalUse};
 
@@ -58,8 +58,9 @@ pub(crate) struct Args {
     /// the same (see docs/memory.md)
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
-    /// What counts links: one bit an inode, an array of counters, the two trees of lwFSCK, or as suits
-    /// the budget. Findings are the same
+    /// What counts links: one bit an inode, an array of counters, the two trees of lwFSCK, or one of
+    /// these two by lwFSCK's equations from the group descriptors (`adaptive`). `auto`: bits, unless the
+    /// budget needs another. Findings are the same
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     link_counts: Links,
     /// Leave the page cache as it is: what is read is dropped behind, what others have in it stays. Slower
@@ -99,18 +100,20 @@ enum How {
 enum Links {
     #[default]
     Auto,
+    Adaptive,
     Bits,
     Array,
     TwinTree,
 }
 
 impl Links {
-    const fn structure(self) -> Option<LinkStructure> {
+    const fn choice(self) -> LinkChoice {
         match self {
-            Self::Auto => None,
-            Self::Bits => Some(LinkStructure::Bits),
-            Self::Array => Some(LinkStructure::Array),
-            Self::TwinTree => Some(LinkStructure::TwinTree),
+            Self::Auto => LinkChoice::Auto,
+            Self::Adaptive => LinkChoice::Adaptive,
+            Self::Bits => LinkChoice::Always(LinkStructure::Bits),
+            Self::Array => LinkChoice::Always(LinkStructure::Array),
+            Self::TwinTree => LinkChoice::Always(LinkStructure::TwinTree),
         }
     }
 }
@@ -160,7 +163,7 @@ impl Args {
             journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.external_journal.as_deref(),
             accounting: self.accounting.into(),
-            links: self.link_counts.structure(),
+            links: self.link_counts.choice(),
             memory_bytes: self.memory,
             json: self.json,
             verbose: self.verbose,

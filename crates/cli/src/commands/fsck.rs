@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use floe_blockdev::{Use, uses_of};
 use floe_check::Accounting;
+use floe_check::evidence::choice::LinkChoice;
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse};
@@ -472,7 +473,7 @@ impl Fsck<'_> {
             journal: if no { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.options.journal.as_deref(),
             accounting: Accounting::Auto,
-            links: None,
+            links: LinkChoice::Auto,
             memory_bytes: None,
             json: false,
             verbose: self.options.verbose,
@@ -513,6 +514,7 @@ impl Fsck<'_> {
             threads: floe_exec::default_threads(),
             sharing: &Sharing::default(),
             external_journal: self.options.journal.as_deref(),
+            memory_bytes: None,
             verbose: self.options.verbose,
             json: false,
             dry_run: false,

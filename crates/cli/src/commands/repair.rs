@@ -79,6 +79,11 @@ pub(crate) struct Args {
         conflicts_with_all = ["yes", "preen", "plan", "json", "html", "external_journal"]
     )]
     apply_plan: Option<PathBuf>,
+    /// Take no more memory than this (K, M, G and T are units): fewer threads, leaner structures, and what
+    /// is staged goes to a temporary file; refused where that is not enough. What is written is the same
+    /// (see docs/memory.md)
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "apply_plan")]
+    memory: Option<u64>,
     /// Show how far the repair is: a bar on a terminal, nothing, or lines of JSON
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     progress: When,
@@ -141,6 +146,7 @@ impl Args {
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
             sharing: &sharing,
             external_journal: self.external_journal.as_deref(),
+            memory_bytes: self.memory,
             verbose: self.verbose,
             json: self.json,
             dry_run: self.dry_run,

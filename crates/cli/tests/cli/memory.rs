@@ -41,7 +41,7 @@ fn sixteen_tib_in_64_mib() {
     let Some((_folder, image)) = sixteen_tib() else { return };
     let ran = floe_on(&["check", "--memory", "64M", "--threads", "2", "--json"], image.path());
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    assert!(ran.err.contains("64.0 MiB of memory will be taken"), "{}", ran.err);
+    assert!(ran.err.contains("of 64.0 MiB of memory"), "{}", ran.err);
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let (estimate, peak) = estimate_and_peak(&report);
     assert!(estimate <= 64 << 20 && peak <= 64 << 20, "{estimate} {peak}");
@@ -92,10 +92,50 @@ fn findings_do_not_depend_on_memory() {
             &["--memory", "12M", "--threads", "3"][..],
             &["--memory", "1G", "--link-counts", "twin-tree"],
             &["--link-counts", "array", "--threads", "2"],
+            &["--link-counts", "adaptive"],
+            &["--link-counts", "adaptive", "--memory", "1G"],
             &["--memory", "12M", "--accounting", "fingerprint"],
         ] {
             assert_eq!(findings(options), plain, "{options:?}, {}, {damage}", profile.name());
         }
+    }
+}
+
+/// The equations of lwFSCK: few inodes in use take the TwinTree, a table full of directories the array,
+/// and one full of files the TwinTree again; with a budget as without.
+#[test]
+fn adaptive_counting_follows_the_equations() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-memory-").unwrap();
+    let inodes = 16_384;
+    for (name, dirs, files_per_dir, expected) in [
+        ("empty", 20, 1, "twin-tree"),
+        ("directories", 7_500, 1, "array"),
+        ("files", 150, 99, "twin-tree"),
+    ] {
+        let shape = Shape { dirs, files_per_dir, file_blocks: 1, size_bytes: 256 << 20 };
+        let image = fill::fill_of(&folder.path().join(name), shape, inodes).unwrap();
+        for options in [&[][..], &["--memory", "64M"], &["--accounting", "fingerprint"]] {
+            let command = ["check", "--json", "--link-counts", "adaptive"];
+            let ran = floe_on(&[&command, options].concat(), image.path());
+            assert_eq!(ran.code, 0, "{name} {options:?}: {}{}", ran.out, ran.err);
+            let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+            let taken = &report["cost"]["memory"]["link_counts"];
+            assert_eq!(taken, expected, "{name} {options:?}");
+        }
+        // The table is as full as it should be for this to mean anything.
+        let ran = floe_on(&["check", "--json"], image.path());
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(
+            report["cost"]["memory"]["link_counts"], "bits",
+            "without an option, Floe's own"
+        );
+        let used = report["totals"]["inodes_used"].as_u64().unwrap();
+        let full = name != "empty";
+        assert_eq!(used > inodes * 9 / 10, full, "{name}: {used} of {inodes}");
+        assert_eq!(used < inodes / 50, !full, "{name}: {used} of {inodes}");
     }
 }
 

@@ -10,6 +10,7 @@ use crate::stage::Stage;
 
 /// Both bitmaps of a group, and its counts.
 pub(super) fn write(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
+    stage.must_know(group)?;
     let mut blocks = block_bitmap(stage, group);
     let (inodes, mut dirs) = inode_bitmap(stage, group);
     if let Some(marked) = stage.marked_blocks(group) {

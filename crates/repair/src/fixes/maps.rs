@@ -110,12 +110,10 @@ fn with_leaves_sorted_out(
     for (&extent, (leaf, is_named)) in map.runs.iter().zip(named) {
         leaves[leaf].extents.push((extent, is_named));
     }
-    let claims = &stage.evidence.claims;
     // What a finding names was not counted as a claim. In a cluster several extents of a file meet.
     let is_claimed = |block: BlockNr, named: bool| {
         stage.geometry.cluster_blocks == 1
-            && (stage.is_contested(block)
-                || (named && claims.used().contains(stage.geometry.cluster_of(block))))
+            && (stage.is_contested(block) || (named && stage.is_claimed(block)))
     };
     let believed = |leaf: &Leaf| match leaf.is_disordered() {
         true => leaf.sorted_out(&stage.geometry, &is_claimed),

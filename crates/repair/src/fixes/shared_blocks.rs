@@ -107,7 +107,7 @@ fn clone_map(
     let mut map = FileMap::load(stage, image);
     if map.goes_on_unseen {
         // No copy goes to where its own data may be.
-        map.runs.iter().for_each(|extent| stage.withhold(extent.run));
+        map.runs.iter().try_for_each(|extent| stage.withhold(extent.run))?;
     }
     let mut copies = 0;
     // The new cluster of each logical cluster, by what it replaces.

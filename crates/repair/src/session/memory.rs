@@ -1,0 +1,100 @@
+//! How a budget of memory is shared in a repair: a part for blocks that are staged, the rest for
+//! examinations and what is known of findings. It is an estimate, as that of a check (`docs/memory.md`).
+
+use floe_check::{CheckError, CheckOptions, Examination};
+
+use super::{RepairError, RepairOptions, Session};
+
+/// Of how many bytes of the budget staged blocks may keep one in memory; more go to a temporary file.
+const STAGING_SHARE: u64 = 8;
+/// What a repair keeps of a finding: itself, in the reports and among those decided, tried and done; the
+/// edits that it asks for; and the path of its inode.
+const FINDING_BYTES: u64 = 1024;
+/// The place of a staged block, wherever its bytes are.
+const STAGED_BYTES: u64 = 64;
+
+/// Bytes of staged blocks that are kept in memory.
+pub(super) fn staging_bytes(options: &RepairOptions<'_>) -> u64 {
+    let share = options.memory_bytes.map_or(u64::MAX, |budget| budget / STAGING_SHARE);
+    // An external journal has an overlay of its own.
+    let overlays = 1 + u64::from(options.check.external_journal.is_some());
+    options.staging_bytes.min(share) / overlays
+}
+
+/// What examinations may take.
+pub(super) fn examination_bytes(budget_bytes: u64) -> u64 {
+    budget_bytes - budget_bytes / STAGING_SHARE
+}
+
+/// The budget of which examinations may take so much.
+const fn budget_for(examination_bytes: u64) -> u64 {
+    examination_bytes.saturating_mul(STAGING_SHARE) / (STAGING_SHARE - 1) + STAGING_SHARE
+}
+
+/// An error of an examination: the budget is that of all the repair.
+pub(super) fn of_repair(error: CheckError) -> RepairError {
+    match error {
+        CheckError::OverBudget { phase, need_bytes, budget_bytes } => RepairError::OverBudget {
+            phase,
+            need_bytes: budget_for(need_bytes),
+            budget_bytes: budget_for(budget_bytes),
+        },
+        error => RepairError::Check(error),
+    }
+}
+
+impl<'s> Session<'s> {
+    /// How the next examination is made, with what the repair holds by then.
+    pub(super) fn check_options(&self) -> CheckOptions<'s> {
+        let staged = std::iter::once(self.staged).chain(self.journal_device);
+        let places: u64 = staged.map(|overlay| overlay.staged_pages() as u64).sum();
+        let findings = self.decided.len().max(self.tries.len()) as u64;
+        let held_bytes = places * STAGED_BYTES + findings * FINDING_BYTES;
+        // Later ones take much the same.
+        let on_plan = self.options.check.on_plan.filter(|_| self.rounds == 1);
+        CheckOptions { held_bytes, on_plan, ..self.options.check }
+    }
+
+    /// Looks whether there is room for what a repair keeps of each finding.
+    pub(super) fn must_hold_findings(
+        &self,
+        examination: &Examination<'_>,
+    ) -> Result<(), RepairError> {
+        let (Some(plan), Some(budget_bytes)) =
+            (&examination.report.plan, self.options.check.memory_bytes)
+        else {
+            return Ok(());
+        };
+        let of_findings = examination.report.found.len() as u64 * FINDING_BYTES;
+        let need_bytes = plan.estimate.total().saturating_add(of_findings);
+        if need_bytes <= budget_bytes {
+            return Ok(());
+        }
+        let phase = "to keep all findings";
+        Err(of_repair(CheckError::OverBudget { phase, need_bytes, budget_bytes }))
+    }
+
+    /// An edit needs evidence that an examination by sums did not keep.
+    pub(super) fn lacks_evidence(&self, examination: &Examination<'_>) -> RepairError {
+        let plan = examination.report.plan.as_ref();
+        let of_findings = examination.report.found.len() as u64 * FINDING_BYTES;
+        let need_bytes = plan.map_or(0, |plan| plan.exact_bytes).saturating_add(of_findings);
+        let budget_bytes = self.options.check.memory_bytes.unwrap_or(u64::MAX);
+        let phase = "to know all that is in use";
+        of_repair(CheckError::OverBudget { phase, need_bytes, budget_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_advised_does() {
+        for need in [0, 1, 6, 7, 8, 1000, 16 << 20, (1 << 40) + 5] {
+            let budget = budget_for(need);
+            assert!(examination_bytes(budget) >= need, "{need}");
+            assert!(examination_bytes(budget) <= need + 2 * STAGING_SHARE, "{need}");
+        }
+    }
+}
