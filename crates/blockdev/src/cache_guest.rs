@@ -77,7 +77,7 @@ impl CacheGuest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FileDevice, ReadBlocks};
+    use crate::{Caching, FileDevice, ReadBlocks};
 
     /// Pages of a file that are in the cache, if util-linux can tell.
     fn cached_pages(path: &std::path::Path) -> Option<u64> {
@@ -108,7 +108,7 @@ mod tests {
             return;
         }
         for refused in [false, true] {
-            let device = FileDevice::open(&path).unwrap().as_cache_guest();
+            let device = FileDevice::open(&path).unwrap().with_caching(Caching::Guest).unwrap();
             device.guest().unwrap().refused.store(refused, Ordering::Relaxed);
             let mut bytes = vec![0; 64 << 10];
             for at in (0..256u64 * 4096).step_by(bytes.len()) {

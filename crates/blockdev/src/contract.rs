@@ -84,18 +84,15 @@ pub fn bytes_are_those_given<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
         let device = make(&bytes);
         assert_eq!(device.size_bytes(), size as u64);
         for len in [1, 7, 512, 4096, 65_536, size] {
-            let mut read = vec![0xcc; size];
-            if len == 0 {
+            // Small reads of large devices only cost time.
+            if len == 0 || (size > 5000 && len < 512) {
                 continue;
             }
+            let mut read = vec![0xcc; size];
             for (index, chunk) in read.chunks_mut(len).enumerate() {
                 device.read_at((index * len) as u64, chunk).unwrap();
             }
             assert!(read == bytes, "reads of {len} bytes of a device of {size} differ");
-            // One-byte reads of large devices only cost time.
-            if size > 5000 && len < 512 {
-                break;
-            }
         }
         device.read_at(0, &mut []).unwrap();
         device.read_at(size as u64, &mut []).unwrap();

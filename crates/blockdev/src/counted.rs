@@ -62,6 +62,10 @@ impl<D: ReadBlocks> ReadBlocks for Counted<D> {
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         self.inner.will_need(offset_bytes, len_bytes);
     }
+
+    fn is_at_hand(&self, offset_bytes: u64) -> bool {
+        self.inner.is_at_hand(offset_bytes)
+    }
 }
 
 impl<D: WriteBlocks> WriteBlocks for Counted<D> {

@@ -7,8 +7,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use rustix::fs::Advice;
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::cache_guest::CacheGuest;
+use crate::direct::DirectReads;
 use crate::holes::HoleMap;
 use crate::open::{OpenError, open_seekable};
 use crate::{ReadBlocks, within};
@@ -25,8 +27,30 @@ pub struct FileDevice {
     sector_bytes: Option<u32>,
     /// `None` for block devices, which have no holes to tell of.
     holes: Option<HoleMap>,
-    /// Reads are to leave the page cache as it was.
-    guest: Option<CacheGuest>,
+    way: Way,
+}
+
+/// What reads of a [`FileDevice`] have to do with the page cache of the system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caching {
+    /// The usual: what is there is used, what is read stays, and what will be needed is read ahead.
+    #[default]
+    Shared,
+    /// The cache stays as it is: what is there is used, pages that reads bring in go behind them. Linux
+    /// before 6.14 drops all pages of the file now and then instead, others' too. Nothing is read ahead,
+    /// for it would stay.
+    Guest,
+    /// The cache is gone past (`O_DIRECT`). Nothing is read ahead: as many reads are under way as threads
+    /// ask.
+    Direct,
+}
+
+/// [`Caching`], and what it needs.
+#[derive(Debug)]
+enum Way {
+    Shared,
+    Guest(CacheGuest),
+    Direct(DirectReads),
 }
 
 impl FileDevice {
@@ -43,7 +67,7 @@ impl FileDevice {
         let sector_bytes =
             is_block_device.then(|| rustix::fs::ioctl_blksszget(&file).ok()).flatten();
         let holes = (!is_block_device).then(|| HoleMap::new(size_bytes));
-        Ok(Self { file, size_bytes, sector_bytes, holes, guest: None })
+        Ok(Self { file, size_bytes, sector_bytes, holes, way: Way::Shared })
     }
 
     /// A regular file that is open for reading already, perhaps one without a name.
@@ -53,7 +77,7 @@ impl FileDevice {
     pub fn of_file(mut file: File) -> io::Result<Self> {
         let size_bytes = file.seek(SeekFrom::End(0))?;
         let holes = Some(HoleMap::new(size_bytes));
-        Ok(Self { file, size_bytes, sector_bytes: None, holes, guest: None })
+        Ok(Self { file, size_bytes, sector_bytes: None, holes, way: Way::Shared })
     }
 
     /// Whether this is a block device rather than an image file.
@@ -66,18 +90,25 @@ impl FileDevice {
         self.sector_bytes
     }
 
-    /// Reads are to leave the page cache as it is: pages that they bring in go behind them. Linux before
-    /// 6.14 drops all pages of the file now and then instead, others' too. Ranges that will be needed are
-    /// not read ahead, for they would stay.
-    #[must_use]
-    pub fn as_cache_guest(mut self) -> Self {
-        self.guest = Some(CacheGuest::default());
-        self
+    /// Reads deal with the page cache in this way from now on.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file system or device cannot be read in this way, or what the system said.
+    pub fn with_caching(mut self, caching: Caching) -> io::Result<Self> {
+        self.way = match caching {
+            Caching::Shared => Way::Shared,
+            Caching::Guest => Way::Guest(CacheGuest::default()),
+            Caching::Direct => Way::Direct(DirectReads::of(&self.file)?),
+        };
+        Ok(self)
     }
 
     #[cfg(test)]
     pub(crate) const fn guest(&self) -> Option<&CacheGuest> {
-        self.guest.as_ref()
+        match &self.way {
+            Way::Guest(guest) => Some(guest),
+            Way::Shared | Way::Direct(_) => None,
+        }
     }
 
     /// Hint: this range will be read soon. The system may start reading it now, in the background.
@@ -104,9 +135,10 @@ impl ReadBlocks for FileDevice {
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         within(self.size_bytes, offset_bytes, into.len())?;
-        match &self.guest {
-            None => self.file.read_exact_at(into, offset_bytes),
-            Some(guest) => guest.read_exact_at(&self.file, into, offset_bytes),
+        match &self.way {
+            Way::Shared => self.file.read_exact_at(into, offset_bytes),
+            Way::Guest(guest) => guest.read_exact_at(&self.file, into, offset_bytes),
+            Way::Direct(direct) => direct.read_exact_at(&self.file, into, offset_bytes),
         }
     }
 
@@ -115,15 +147,23 @@ impl ReadBlocks for FileDevice {
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
-        if self.guest.is_none() {
+        if matches!(self.way, Way::Shared) {
             Self::will_need(self, offset_bytes, len_bytes);
         }
+    }
+
+    fn is_at_hand(&self, offset_bytes: u64) -> bool {
+        // Linux before 4.14, and file systems that cannot tell, refuse: not known, then.
+        let mut byte = [0];
+        let into = &mut [io::IoSliceMut::new(&mut byte)];
+        matches!(self.way, Way::Shared)
+            && preadv2(&self.file, into, offset_bytes, ReadWriteFlags::NOWAIT) == Ok(1)
     }
 }
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        if let Some(guest) = &self.guest {
+        if let Way::Guest(guest) = &self.way {
             guest.forget(&self.file);
         }
     }
@@ -175,6 +215,26 @@ mod tests {
         assert_eq!(data_mib, 1);
         assert!(started.elapsed().as_secs() < 20, "took {:?}", started.elapsed());
         assert!(device.holes.as_ref().unwrap().known_runs() <= 4);
+    }
+
+    #[test]
+    fn what_is_not_in_memory_is_not_at_hand() {
+        let file = tempfile::NamedTempFile::new_in(".").unwrap();
+        file.as_file().write_all_at(&[7; 65536], 0).unwrap();
+        file.as_file().sync_all().unwrap();
+        let device = FileDevice::open(file.path()).unwrap();
+        device.forget(0, 0);
+        device.advise(0, 0, Advice::Random);
+        let before = device.is_at_hand(32768);
+        device.read_at(32768, &mut [0; 512]).unwrap();
+        if before || !device.is_at_hand(32768) {
+            println!("skipped: this file system keeps all in memory, or cannot tell");
+            return;
+        }
+        assert!(!device.is_at_hand(0) && !device.is_at_hand(61440));
+        assert!(!device.is_at_hand(65536) && !device.is_at_hand(u64::MAX), "past the end");
+        let direct = device.with_caching(Caching::Guest).unwrap();
+        assert!(!direct.is_at_hand(32768), "nothing is read ahead");
     }
 
     #[test]

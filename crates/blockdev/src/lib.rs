@@ -34,6 +34,7 @@ mod cache_guest;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counted;
+mod direct;
 mod faulty;
 mod file;
 mod holes;
@@ -52,7 +53,7 @@ mod writable;
 
 pub use counted::{Counted, ReadCounts};
 pub use faulty::{Fault, FaultMix, Faulty};
-pub use file::FileDevice;
+pub use file::{Caching, FileDevice};
 pub use identify::{Content, IDENTIFY_BYTES, identify};
 pub use in_use::{DeviceNumber, Use, mounted_at, uses_of};
 pub use mem::MemDevice;
@@ -89,6 +90,12 @@ pub trait ReadBlocks: Send + Sync {
     /// Hint: this range will be read soon. A device may begin to read it in the background; nothing
     /// else changes.
     fn will_need(&self, _offset_bytes: u64, _len_bytes: u64) {}
+
+    /// Whether the byte at an offset is known to be in memory, so that reading it waits for no device.
+    /// `false` is always a right answer.
+    fn is_at_hand(&self, _offset_bytes: u64) -> bool {
+        false
+    }
 }
 
 /// A device that can also be written.
@@ -134,6 +141,9 @@ macro_rules! read_through {
             }
             fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
                 (**self).will_need(offset_bytes, len_bytes);
+            }
+            fn is_at_hand(&self, offset_bytes: u64) -> bool {
+                (**self).is_at_hand(offset_bytes)
             }
         }
     )* };

@@ -70,6 +70,14 @@ pub enum OpenError {
         /// The path as it was given.
         path: PathBuf,
     },
+    /// It cannot be read past the page cache; only when that was asked for.
+    #[error(
+        "{}: cannot be read past the page cache: what it lies on does no direct I/O", .path.display()
+    )]
+    NoDirectIo {
+        /// The path as it was given.
+        path: PathBuf,
+    },
     /// Something else; the system's own words are in `source`.
     #[error("{}: cannot be opened: {source}", .path.display())]
     Other {
@@ -95,6 +103,15 @@ impl OpenError {
         }
     }
 
+    /// Why reads of what is open cannot deal with the page cache as they were asked to.
+    pub(crate) fn of_caching(path: &Path, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::Unsupported {
+            Self::NoDirectIo { path: path.to_owned() }
+        } else {
+            Self::new(path, source)
+        }
+    }
+
     /// The path as it was given.
     pub fn path(&self) -> &Path {
         match self {
@@ -107,6 +124,7 @@ impl OpenError {
             | Self::Busy { path }
             | Self::Locked { path }
             | Self::ReadOnly { path }
+            | Self::NoDirectIo { path }
             | Self::Other { path, .. } => path,
         }
     }

@@ -370,6 +370,10 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
         self.base.will_need(offset_bytes, len_bytes);
     }
 
+    fn is_at_hand(&self, offset_bytes: u64) -> bool {
+        self.base.is_at_hand(offset_bytes)
+    }
+
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let staged = len_bytes != 0 && !self.is_empty() && self.touches(offset_bytes, len_bytes);
         !staged && self.base.is_hole(offset_bytes, len_bytes)

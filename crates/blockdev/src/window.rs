@@ -73,6 +73,10 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
             self.inner.will_need(self.offset_bytes + offset_bytes, len_bytes);
         }
     }
+
+    fn is_at_hand(&self, offset_bytes: u64) -> bool {
+        offset_bytes < self.len_bytes && self.inner.is_at_hand(self.offset_bytes + offset_bytes)
+    }
 }
 
 impl<D: WriteBlocks> WriteBlocks for Window<D> {

@@ -1,7 +1,8 @@
 //! Blocks of maps (extent nodes, indirect blocks) are discovered inode by inode, and on an aged file system
 //! they lie anywhere. Their addresses are collected from many inodes at once, sorted and joined, and the
 //! device is told before the inodes are judged: it reads them in the order of the disk and several at a
-//! time, where reading them one by one would seek and wait for each.
+//! time, where reading them one by one would seek and wait for each. What is in memory, by three of them, is
+//! not announced.
 //!
 //! A hint: nothing is judged here, what cannot be is left out, and nothing changes but the time.
 
@@ -52,6 +53,14 @@ pub fn announce(volume: &Volume<'_>, mut blocks: Vec<BlockNr>) {
     let geometry = &volume.geometry;
     blocks.retain(|block| block.0 != 0 && geometry.contains(*block));
     blocks.sort_unstable();
+    // From memory they come as they are asked for, and telling would cost a fifth of the reading.
+    let at_hand = |block: &BlockNr| volume.device.is_at_hand(geometry.offset_bytes(*block));
+    if [0, blocks.len() / 2, blocks.len().saturating_sub(1)]
+        .iter()
+        .all(|&at| blocks.get(at).is_none_or(at_hand))
+    {
+        return;
+    }
     let near = |left: &BlockNr, right: &BlockNr| right.0 - left.0 <= GAP_BLOCKS;
     for run in blocks.chunk_by(near) {
         if let [first, ..] = run

@@ -42,35 +42,35 @@ pub const FIRST_OF_ROUND: &str = "superblock";
 /// Nanoseconds of one thread, on the machine of docs/progress.md with all in the page cache.
 mod weights {
     /// A group, when descriptors are read, judged, and when the claims of metadata are merged.
-    pub(super) const OPEN: f64 = 530.0;
-    pub(super) const DESCRIPTOR: f64 = 700.0;
-    pub(super) const METADATA: f64 = 65.0;
+    pub(super) const OPEN: f64 = 1030.0;
+    pub(super) const DESCRIPTOR: f64 = 660.0;
+    pub(super) const METADATA: f64 = 5.0;
     /// A part of an inode table that is read by itself.
-    pub(super) const PART: f64 = 2900.0;
+    pub(super) const PART: f64 = 500.0;
     /// A slot of an inode table, used or not.
-    pub(super) const SLOT: f64 = 5.0;
+    pub(super) const SLOT: f64 = 4.0;
     /// An inode in use.
-    pub(super) const INODE: f64 = 45.0;
+    pub(super) const INODE: f64 = 30.0;
     /// An entry of a directory.
-    pub(super) const ENTRY: f64 = 36.0;
+    pub(super) const ENTRY: f64 = 22.0;
     /// A block of a directory.
-    pub(super) const DIRECTORY_BLOCK: f64 = 314.0;
+    pub(super) const DIRECTORY_BLOCK: f64 = 255.0;
     /// A directory in the tree; by one thread.
-    pub(super) const CONNECTION: f64 = 13.0;
+    pub(super) const CONNECTION: f64 = 10.0;
     /// A link count compared.
-    pub(super) const LINK_COUNT: f64 = 0.4;
+    pub(super) const LINK_COUNT: f64 = 0.3;
     /// A directory, whose count is no plain one.
     pub(super) const DIRECTORY_LINKS: f64 = 9.0;
     /// A group whose bitmaps are computed.
-    pub(super) const GROUP: f64 = 300.0;
+    pub(super) const GROUP: f64 = 200.0;
     /// Bitmaps that are read and compared, besides.
-    pub(super) const BITMAPS: f64 = 1600.0;
+    pub(super) const BITMAPS: f64 = 850.0;
     /// A bit of an inode bitmap.
-    pub(super) const INODE_BIT: f64 = 0.1;
+    pub(super) const INODE_BIT: f64 = 0.2;
     /// A block of the journal.
     pub(super) const JOURNAL_BLOCK: f64 = 1000.0;
     /// A byte that is read, besides.
-    pub(super) const BYTE: f64 = 0.1;
+    pub(super) const BYTE: f64 = 0.066;
 
     /// A place of a disk that is gone to.
     pub(super) const PLACE_WAIT: f64 = 150_000.0;

@@ -6,7 +6,8 @@ use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use floe_blockdev::image::{self, Format, ImageError, ImageOptions, Opened};
 use floe_blockdev::{
-    FileDevice, PartitionTable, ReadBlocks, Use, Window, WritableFile, WriteBlocks, uses_of,
+    Caching, FileDevice, PartitionTable, ReadBlocks, Use, Window, WritableFile, WriteBlocks,
+    uses_of,
 };
 
 use crate::not_raw;
@@ -31,9 +32,9 @@ pub(crate) struct Source {
     /// Bytes of a block, if the superblock cannot say
     #[arg(long, short = 'B', value_name = "BYTES", value_parser = block_size)]
     pub(crate) block_size: Option<u32>,
-    /// Reads leave the page cache as it is; an option of commands that only read much.
+    /// What reads have to do with the page cache; an option of commands that only read much.
     #[arg(skip)]
-    pub(crate) spare_cache: bool,
+    pub(crate) caching: Caching,
 }
 
 /// A block size: a power of two from 1024 to 65536.
@@ -74,7 +75,7 @@ impl Source {
             format: None,
             superblock: None,
             block_size: None,
-            spare_cache: false,
+            caching: Caching::Shared,
         }
     }
 
@@ -101,7 +102,7 @@ impl Source {
         let options = ImageOptions {
             format: self.format,
             scratch: std::env::temp_dir(),
-            spare_cache: self.spare_cache,
+            caching: self.caching,
             before_unpacking: &|format| not_raw::tell_unpacking(&self.name(), format),
         };
         let opened = open(&options).map_err(|error| self.explain(error))?;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{BackingName, Format, ImageError, Qcow2, Vhd, Vhdx, detect, unpack, vhd};
-use crate::{FileDevice, OpenError, ReadBlocks};
+use crate::{Caching, FileDevice, OpenError, ReadBlocks};
 
 /// Images that are packed in each other, at most.
 const MOST_LAYERS: usize = 4;
@@ -18,8 +18,8 @@ pub struct ImageOptions<'a> {
     pub format: Option<Format>,
     /// Where the content of packed files is kept, without a name, as long as the device is open.
     pub scratch: PathBuf,
-    /// Whether reads are to leave the page cache as it is ([`FileDevice::as_cache_guest`]).
-    pub spare_cache: bool,
+    /// What reads have to do with the page cache.
+    pub caching: Caching,
     /// Called before a packed file is unpacked, which may take long.
     pub before_unpacking: &'a dyn Fn(Format),
 }
@@ -94,7 +94,9 @@ impl Chain<'_> {
             });
         }
         self.seen.push(number);
-        let file = if self.options.spare_cache { file.as_cache_guest() } else { file };
+        let file = file
+            .with_caching(self.options.caching)
+            .map_err(|error| OpenError::of_caching(path, error))?;
         let sector_bytes = file.sector_bytes();
         let mut device: Box<dyn ReadBlocks> = Box::new(file);
         let mut layers = Vec::new();

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use floe_blockdev::Caching;
 use floe_check::evidence::choice::{LinkChoice, LinkStructure};
 use floe_check::problem::Severity;
 use floe_check::{Accounting, JournalUse};
@@ -67,6 +68,10 @@ pub(crate) struct Args {
     /// from a disk, as fast from the cache (Linux before 6.14 drops others' pages of the device, too)
     #[arg(long)]
     drop_cache: bool,
+    /// Read past the page cache (O_DIRECT): for fast devices, with more threads than cores, since each has
+    /// one read under way. Slower where the cache knows, or the device is slow to begin (see docs/memory.md)
+    #[arg(long, conflicts_with = "drop_cache")]
+    direct: bool,
     /// Show how far the check is: a bar on a terminal, nothing, or lines of JSON
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     progress: When,
@@ -141,7 +146,11 @@ impl From<FailOn> for Severity {
 
 impl Args {
     pub(crate) fn run(mut self, out: &mut impl Write) -> anyhow::Result<Outcome> {
-        self.source.spare_cache = self.drop_cache;
+        self.source.caching = match (self.drop_cache, self.direct) {
+            (true, _) => Caching::Guest,
+            (_, true) => Caching::Direct,
+            _ => Caching::Shared,
+        };
         let monitor = Monitor::new(&self.monitor);
         let result = self.check(&monitor, out);
         monitor.tell(self.source.name(), result)
