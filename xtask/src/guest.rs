@@ -2,7 +2,8 @@
 //! hang, be cut off at any moment and be thrown away, and the machine that runs it notices nothing.
 //!
 //! Its kernel is one of the distribution; its root is an archive in memory (`archive`) with this very
-//! program as the first process (`rdinit`), and its disks are image files.
+//! program as the first process (`rdinit`), and its disks are image files. Or it is a whole system on the
+//! first disk, with an initramfs of its own.
 
 mod archive;
 mod kernel;
@@ -20,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
 pub(crate) use archive::Root;
-pub(crate) use kernel::Kernel;
+pub(crate) use kernel::{Kernel, VARIABLE};
 
 /// What a line starts with that a program inside says to the one outside.
 pub(crate) const MARK: &str = "floe-guest:";
@@ -30,8 +31,11 @@ pub(crate) const MODULES: &str = "modules";
 /// and on a busy machine a boot may take a while.
 const SILENCE_SECONDS: u64 = 240;
 const QEMU: &str = "qemu-system-x86_64";
-/// What every kernel is told: to show warnings and errors only, to end after a panic, and to run us.
+/// What a kernel is told: to show warnings and errors only, to end after a panic, and to run us.
 const KERNEL_LINE: &str = "loglevel=5 panic=-1 rdinit=/init";
+/// What User Mode Linux is told besides. Left to itself it adds these behind the arguments of the first
+/// process.
+const USER_MODE_LINE: &str = "root=/dev/ram0 console=tty0";
 
 /// What boots: a kernel and its root.
 pub(crate) struct Machine {
@@ -73,15 +77,35 @@ impl Machine {
         })
     }
 
+    /// A machine with a system on its disk, which `initramfs` mounts.
+    pub(crate) fn of_system(kernel: &Kernel, initramfs: &Path, memory_mib: u32) -> Result<Self> {
+        Ok(Self {
+            kernel: kernel.image().to_owned(),
+            is_program: kernel.is_program(),
+            root: initramfs.to_owned(),
+            memory_mib,
+            folder: tool::scratch("floe-guest-")?,
+        })
+    }
+
     /// Starts the machine with image files as its disks (see [`disk`]) and with arguments for the first
     /// process, which is the program `/init` of its root.
     pub(crate) fn boot(&self, disks: &[&Path], args: &[String]) -> Result<Running> {
+        self.start(disks, &format!("{KERNEL_LINE} -- {}", args.join(" ")))
+    }
+
+    /// Starts the machine; the kernel and the system are told `words`.
+    pub(crate) fn boot_system(&self, disks: &[&Path], words: &str) -> Result<Running> {
+        self.start(disks, words)
+    }
+
+    fn start(&self, disks: &[&Path], line: &str) -> Result<Running> {
         let disks: Vec<&str> = disks
             .iter()
             .map(|disk| disk.to_str().context("an image whose path is not UTF-8"))
             .collect::<Result<_>>()?;
         let mut command =
-            if self.is_program { self.user_mode(&disks, args) } else { self.qemu(&disks, args) };
+            if self.is_program { self.user_mode(&disks, line) } else { self.qemu(&disks, line) };
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -102,7 +126,7 @@ impl Machine {
         Ok(Running { child, lines, said: Vec::new() })
     }
 
-    fn qemu(&self, disks: &[&str], args: &[String]) -> Command {
+    fn qemu(&self, disks: &[&str], line: &str) -> Command {
         let mut command = Command::new(QEMU);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         // Not KVM, although it is faster: in a virtual machine it can be there and do nothing.
@@ -111,8 +135,7 @@ impl Machine {
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.root);
         // On a busy machine timers are late, which the kernel must not take for broken ones.
         let patience = "no_timer_check tsc=unstable nosoftlockup rcupdate.rcu_cpu_stall_suppress=1";
-        let line = format!("console=ttyS0 mitigations=off {patience} {KERNEL_LINE} --");
-        command.args(["-append", &format!("{line} {}", args.join(" "))]);
+        command.args(["-append", &format!("console=ttyS0 mitigations=off {patience} {line}")]);
         for (at, disk) in disks.iter().enumerate() {
             // Commas separate options, two of them are one of a name. What was written is in the file
             // for everyone once it was written; to flush it to the medium is of no use here.
@@ -127,7 +150,7 @@ impl Machine {
         command
     }
 
-    fn user_mode(&self, disks: &[&str], args: &[String]) -> Command {
+    fn user_mode(&self, disks: &[&str], line: &str) -> Command {
         let mut command = Command::new(&self.kernel);
         command.env("TMPDIR", self.folder.path());
         command.arg(format!("mem={}M", self.memory_mib));
@@ -136,9 +159,9 @@ impl Machine {
             command.arg(format!("ubd{at}={disk}"));
         }
         command.args(["con=null", "con0=null,fd:1", "ssl=null"]);
-        // Left to itself it adds these behind the arguments of the first process.
-        command.args(["root=/dev/ram0", "console=tty0"]);
-        command.args(KERNEL_LINE.split(' ')).arg("--").args(args);
+        command
+            .args(USER_MODE_LINE.split(' '))
+            .args(line.split(' ').filter(|word| !word.is_empty()));
         command
     }
 }
@@ -183,6 +206,25 @@ impl Running {
                 Err(RecvTimeoutError::Disconnected) => {
                     bail!("the guest ended before it said {word}:\n{}", self.log())
                 }
+            }
+        }
+    }
+
+    /// Waits for a line with `text`, whoever says it.
+    ///
+    /// # Errors
+    /// The machine ends or falls silent before.
+    pub(crate) fn hear(&mut self, text: &str) -> Result<()> {
+        loop {
+            match self.lines.recv_timeout(Duration::from_secs(SILENCE_SECONDS)) {
+                Ok(line) => {
+                    let heard = line.contains(text);
+                    self.said.push(line);
+                    if heard {
+                        return Ok(());
+                    }
+                }
+                Err(_) => bail!("the guest does not say \"{text}\":\n{}", self.log()),
             }
         }
     }

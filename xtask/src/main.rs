@@ -1,6 +1,7 @@
 //! Floe's own chores: `cargo xtask tidy | ci | images | bench | differential`.
 
 mod bench;
+mod boot;
 mod ci;
 mod differential;
 mod eta;
@@ -50,6 +51,8 @@ enum Chore {
     /// What `online-lvm` runs inside its guest
     #[command(hide = true)]
     GuestLvm(online_lvm::GuestArgs),
+    /// Install the Debian packages in a whole Debian and boot it with damage (needs root, debootstrap, a kernel)
+    Boot(boot::Args),
     /// Write the base images of the tests to a folder, damaged if wanted
     Images(bench::ImageArgs),
     /// Photograph the pages of reports for docs/images (needs chromium)
@@ -93,6 +96,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::GuestLoad(args) => kernel_load::inside(&args),
         Chore::OnlineLvm(args) => online_lvm::run(&args),
         Chore::GuestLvm(args) => online_lvm::inside(&args),
+        Chore::Boot(args) => boot::run(&args),
         Chore::Images(args) => bench::images(&args),
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),

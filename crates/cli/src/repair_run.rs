@@ -301,6 +301,9 @@ impl RepairRun<'_> {
             if account.repair.halted.is_none() && !self.extras.journal_only {
                 front.end(out, &account.repair.after, &account.cost)?;
             }
+            if outcome.restart {
+                front.restart(out)?;
+            }
         }
         Ok(outcome)
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 /// Names a kernel where no option does.
-const VARIABLE: &str = "FLOE_GUEST_KERNEL";
+pub(crate) const VARIABLE: &str = "FLOE_GUEST_KERNEL";
 /// What Debian calls it; others do as well if ext4 and virtio disks are in them or in their modules.
 const HOW_TO_GET_ONE: &str = "no kernel to boot: as root `apt install linux-image-cloud-amd64`, or as anyone \
      `apt-get download linux-image-VERSION-cloud-amd64`, `dpkg-deb -x FILE FOLDER`, and \
@@ -72,6 +72,24 @@ impl Kernel {
 
     pub(crate) fn image(&self) -> &Path {
         &self.image
+    }
+
+    /// What it was configured with, which makers of an initramfs want to know.
+    pub(crate) fn config(&self) -> Result<Vec<u8>> {
+        if self.is_program {
+            let output = Command::new(&self.image).arg("--showconfig").output();
+            return Ok(output
+                .with_context(|| format!("starting {}", self.image.display()))?
+                .stdout);
+        }
+        let name = self.image.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let path = self.image.with_file_name(name.replace("vmlinuz", "config"));
+        fs::read(&path).with_context(|| format!("reading {}", path.display()))
+    }
+
+    /// The folder with its modules, which has the name of its version.
+    pub(crate) fn modules(&self) -> Option<&Path> {
+        self.modules.as_deref()
     }
 
     /// The file of the module `name`, compressed or not; `None` if it is part of the kernel or missing.

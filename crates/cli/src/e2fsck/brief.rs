@@ -39,7 +39,11 @@ pub(crate) fn write(
     for change in account.changes() {
         let deed = change.deed.describe(account.ending.tense());
         let Some(problem) = change.causes.first() else {
-            writeln!(out, "{name}: {deed}")?;
+            // No finding names what it is about.
+            let of = change.deed.inode().map(|inode| {
+                account.path(inode).unwrap_or_else(|| format!("inode {}", inode.0)) + ": "
+            });
+            writeln!(out, "{name}: {}{deed}", of.unwrap_or_default())?;
             continue;
         };
         let code = problem.row().code;

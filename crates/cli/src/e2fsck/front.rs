@@ -126,6 +126,16 @@ impl Front {
         writeln!(out, "{}", summary::checked_line(&self.name, report))
     }
 
+    /// Says what bit 2 of the exit code means.
+    pub(crate) fn restart(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "{}: this is the root file system, and it is mounted: what the kernel knows of it is no \
+             longer true. RESTART THE SYSTEM NOW",
+            self.name
+        )
+    }
+
     /// Writes the findings to the log that `e2fsck.conf` names.
     pub(crate) fn log_problems(&self, value: &serde_json::Value) {
         if let Some(file) = self.problem_log.borrow_mut().as_mut() {

@@ -53,6 +53,19 @@ fn directories_are_written_anew_when_asked() {
     assert_eq!(floe_on(&["fsck", "-fn"], image.path()).code, 0);
 }
 
+/// What no finding asked for is told with its path all the same.
+#[test]
+fn preen_says_which_directory_is_written_anew() {
+    let Some(image) = image("no-csum") else { return };
+    let ran = floe_on(&["fsck", "-fpD"], image.path());
+    let anew: Vec<&str> =
+        ran.out.lines().filter(|line| line.contains("the directory was written anew")).collect();
+    assert!(!anew.is_empty(), "{}{}", ran.out, ran.err);
+    for line in anew {
+        assert!(line.contains(": /"), "{line}");
+    }
+}
+
 #[test]
 fn a_clean_file_system_whose_journal_is_full_gets_it_replayed() {
     let Some(image) = image("ext4-1k") else { return };
