@@ -2,7 +2,7 @@
 # initramfs for the kernel of this version. Each line "tried ..." is something that was seen to be so.
 set -euo pipefail
 version=$1
-cd /root
+cd /var/tmp
 
 fails() { echo "packages.sh: $*" >&2; exit 1; }
 tried() { echo "tried $*"; }
@@ -54,7 +54,7 @@ truncate -s 32M image
 mke2fs -q -t ext4 image
 debugfs -w -R 'sif <2> links_count 9' image 2>/dev/null
 status=0
-fsck -t ext4 -f -p /root/image >said || status=$?
+fsck -t ext4 -f -p /var/tmp/image >said || status=$?
 [ $status = 1 ] || fails "fsck -p ended with $status: $(cat said)"
 e2fsck -fn image >/dev/null 2>&1 || fails "e2fsck finds something after the repair"
 rm image
@@ -71,7 +71,7 @@ lsinitramfs "/boot/initrd.img-$version" >list
 mkdir -p /var/lib/floe
 touch /var/lib/floe/floe-srv.prom
 apt purge floe-fsck floe
-find / -xdev -name '*floe*' ! -name 'floe-scene*' ! -path '/root/*' ! -path '/var/cache/man/*' >left
+find / -xdev -name '*floe*' ! -name 'floe-scene*' ! -path '/var/tmp/*' ! -path '/var/cache/man/*' >left
 [ ! -s left ] || fails "files are left: $(cat left)"
 tried "removed: fsck.ext4 is e2fsck's again, also in the initramfs, and no file is left"
 
@@ -85,4 +85,4 @@ grep -q ' usr/bin/floe$' list || fails "floe is not in the initramfs: $(grep -e 
 grep -q 'sbin/logsave$' list || fails "logsave is not in the initramfs"
 tried "update-initramfs, which the package calls: $(grep -c . list) files, with$(sed -n 's/^.* \(usr\/sbin\/fsck.ext4 -> .*\)$/ \1/p' list)"
 apt-get clean
-rm -f apt.log list page warnings verified said left
+rm -f apt.log list page warnings verified said left floe.deb floe-fsck.deb packages.sh

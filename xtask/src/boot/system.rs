@@ -116,9 +116,9 @@ impl System {
         let root = self.root();
         for name in NAMES {
             let package = newest(packages, &format!("{name}_"))?;
-            fs::copy(&package, root.join("root").join(format!("{name}.deb")))?;
+            fs::copy(&package, root.join("var/tmp").join(format!("{name}.deb")))?;
         }
-        fs::write(root.join("root/packages.sh"), include_str!("packages.sh"))?;
+        fs::write(root.join("var/tmp/packages.sh"), include_str!("packages.sh"))?;
         let without = self.initramfs(Initramfs::LeavesIt);
         let inside = Path::new("/").join(without.strip_prefix(&root)?);
         self.inside(&[
@@ -128,7 +128,7 @@ impl System {
             self.version.as_ref(),
         ])?;
         fs::write(root.join("etc/initramfs-tools/conf.d/root"), INITRAMFS)?;
-        let said = self.inside(&["bash", "/root/packages.sh", &self.version])?;
+        let said = self.inside(&["bash", "/var/tmp/packages.sh", &self.version])?;
         Ok(said.lines().filter_map(|line| Some(line.strip_prefix("tried ")?.to_owned())).collect())
     }
 
