@@ -45,6 +45,8 @@ if readelf -d "$binary" 2>/dev/null | grep -q NEEDED; then
 fi
 
 sh "$here/install.sh" "$binary" "$pages" "$stage/floe" /usr
+# Where zsh of Debian looks for what packages bring.
+mv "$stage/floe/usr/share/zsh/site-functions" "$stage/floe/usr/share/zsh/vendor-completions"
 find "$stage/floe/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 755 "$here/initramfs-hook" "$stage/floe/usr/share/initramfs-tools/hooks/floe"
 documents=$stage/floe/usr/share/doc/floe

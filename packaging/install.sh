@@ -15,7 +15,7 @@ for file in "$pages"/bash/*; do
     install -D -m 644 "$file" "$target/share/bash-completion/completions/$(basename "$file")"
 done
 for file in "$pages"/zsh/*; do
-    install -D -m 644 "$file" "$target/share/zsh/vendor-completions/$(basename "$file")"
+    install -D -m 644 "$file" "$target/share/zsh/site-functions/$(basename "$file")"
 done
 for file in "$pages"/fish/*; do
     install -D -m 644 "$file" "$target/share/fish/vendor_completions.d/$(basename "$file")"

@@ -85,4 +85,5 @@ grep -q ' usr/bin/floe$' list || fails "floe is not in the initramfs: $(grep -e 
 grep -q 'sbin/logsave$' list || fails "logsave is not in the initramfs"
 tried "update-initramfs, which the package calls: $(grep -c . list) files, with$(sed -n 's/^.* \(usr\/sbin\/fsck.ext4 -> .*\)$/ \1/p' list)"
 apt-get clean
-rm -f apt.log list page warnings verified said left floe.deb floe-fsck.deb packages.sh
+# The packages stay: a scene removes and installs them.
+rm -f apt.log list page warnings verified said left packages.sh

@@ -65,6 +65,10 @@ emergency() {
     [ "$(property "$data" ActiveState)" = failed ] || failed "$data: $(property "$data" ActiveState)"
     ! mounted /data || failed "/data is mounted"
     tried "$data: failed; /data is not mounted; emergency.target is reached"
+    # What docs/guide.md tells who sits before it.
+    systemctl status 'systemd-fsck*' 2>&1 | grep 'data: THIS NEEDS A PERSON' >/dev/null || failed "systemctl status does not say why"
+    floe repair --dry-run /dev/disk/by-label/data >/run/said || [ $? = 1 ] || failed "floe repair: $(tail -n 1 /run/said)"
+    tried "systemctl status says why; floe repair --dry-run: $(tail -n 1 /run/said)"
 }
 
 units() {
@@ -112,6 +116,24 @@ units() {
     grep -q '^floe_check_clean{device="/srv"} 0$' /var/lib/floe/floe-srv.prom || failed "metrics: damaged is not 0"
     [ -z "$(lvs --noheadings --select 'lv_name=~floe')" ] || failed "a snapshot is left"
     tried "damage: both units fail with exit code 4; no snapshot is left"
+    removed
+}
+
+# From a system that runs, with a timer and with a file system that floe-repair@ let be mounted.
+removed() {
+    systemctl enable --now floe-check@srv.timer 2>/dev/null
+    sed -i 's/^update_initramfs=.*/update_initramfs=no/' /etc/initramfs-tools/update-initramfs.conf
+    dpkg --purge floe-fsck floe >/run/said 2>&1 || failed "purge: $(cat /run/said)"
+    grep '^floe: /etc/fstab names floe-repair@' /run/said >/dev/null || failed "purge: no word of /etc/fstab"
+    ! systemctl is-active --quiet floe-check@srv.timer || failed "purge: the timer goes on"
+    [ -z "$(find /etc/systemd -name 'floe-check@*.timer')" ] || failed "purge: the timer is still enabled"
+    [ ! -e /var/lib/floe/floe-srv.prom ] || failed "purge: metrics are left"
+    mounted /vault || failed "purge: /vault is not mounted any more"
+    fsck.ext4 -V 2>&1 | grep '^e2fsck ' >/dev/null || failed "purge: fsck.ext4 is not e2fsck"
+    tried "purge: the timer is stopped and gone; fsck.ext4 is e2fsck; /vault stays mounted, with a word of /etc/fstab"
+    dpkg --install /var/tmp/floe.deb /var/tmp/floe-fsck.deb >/run/said 2>&1 || failed "install: $(cat /run/said)"
+    fsck.ext4 -V 2>&1 | grep Floe >/dev/null || failed "install: fsck.ext4 is not Floe"
+    tried "installed again"
 }
 
 # A record of the last check in the journal: VERDICT DEVICE
