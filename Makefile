@@ -1,6 +1,6 @@
 # The two commands a newcomer needs. Everything else: `cargo xtask --help`.
 
-.PHONY: demo test fuzz static install install-fsck deb tools clean
+.PHONY: demo test fuzz static build install install-fsck deb tools clean
 
 # Builds Floe, makes a real ext4 image, damages copies of it, checks, previews, repairs, has e2fsck
 # confirm it, and undoes.
@@ -32,7 +32,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # One program without any library: for an initramfs, containers and old systems. At a fixed address,
 # because half a megabyte of relocations is more than what a check of a small file system keeps; with
 # musl, a third of the size of what glibc links in.
-STATIC_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p' | sed 's/-gnu$$/-musl/')
+STATIC_TARGET ?= $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p' | sed 's/-gnu$$/-musl/')
 STATIC := target/$(STATIC_TARGET)/release/floe
 PAGES := target/pages
 
@@ -46,9 +46,15 @@ static:
 $(PAGES): $(wildcard crates/cli/src/*.rs crates/cli/src/*/*.rs)
 	cargo run --quiet --locked --package floe --features generate -- generate $(PAGES)
 
-# The program, its man pages and completions.
-install: $(PAGES)
+# What `make install` installs.
+build: $(PAGES)
 	cargo build --release --locked --package floe
+
+# The program, its man pages and completions. root often has no Rust: then what somebody else built.
+install:
+	@if command -v cargo >/dev/null; then $(MAKE) --no-print-directory build; \
+	elif ! [ -x target/release/floe ] || ! [ -d $(PAGES) ]; then \
+	    echo "Nothing is built, and here is no cargo: run 'make build' as the user who has Rust" >&2; exit 1; fi
 	packaging/install.sh target/release/floe $(PAGES) "$(DESTDIR)" $(PREFIX)
 
 # Links that make the program the fsck.ext4 of the system, where no other is there.
@@ -59,7 +65,8 @@ install-fsck:
 # their own.
 deb: static $(PAGES)
 	packaging/debian.sh $(STATIC) $(PAGES) $(VERSION) target/debian
-	packaging/test.sh target/debian
+	@if [ "$$(id -u)" = 0 ]; then packaging/test.sh target/debian; \
+	else echo "Made, but not tried: sudo packaging/test.sh target/debian"; fi
 
 clean:
 	cargo clean

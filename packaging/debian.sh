@@ -44,7 +44,7 @@ if readelf -d "$binary" 2>/dev/null | grep -q NEEDED; then
     depends="libc6, libgcc-s1"
 fi
 
-sh "$here/install.sh" "$binary" "$pages" "$stage/floe" /usr
+sh "$here/install.sh" "$binary" "$pages" "$stage/floe" /usr >/dev/null
 # Where zsh of Debian looks for what packages bring.
 mv "$stage/floe/usr/share/zsh/site-functions" "$stage/floe/usr/share/zsh/vendor-completions"
 find "$stage/floe/usr/share/man" -type f -exec gzip -9n {} +
