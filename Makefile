@@ -37,7 +37,9 @@ STATIC := target/$(STATIC_TARGET)/release/floe
 PAGES := target/pages
 
 static:
-	@rustup target add $(STATIC_TARGET)
+	@test -d "$$(rustc --print target-libdir --target $(STATIC_TARGET) 2>/dev/null)" || \
+	    rustup target add $(STATIC_TARGET) || \
+	    { echo "Missing: Rust, or its library for $(or $(STATIC_TARGET),programs without any other). Get it with rustup: https://rustup.rs" >&2; exit 1; }
 	RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" cargo build --release --locked --package floe \
 	    --target $(STATIC_TARGET)
 	@echo $(STATIC)

@@ -56,7 +56,7 @@ if ! rust_is_new_enough && [ "$(id -u)" = 0 ] && has apt-get; then
         [ "$(printf '%s\n%s\n' "$minimum" "$offered" | sort -V | head -n 1)" = "$minimum" ]; then
         echo "Installing cargo and rustc $offered ..."
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq cargo rustc >/dev/null
-    elif apt-cache show rustup >/dev/null 2>&1; then
+    elif apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]'; then
         echo "Installing rustup, and with it Rust ..."
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq rustup >/dev/null
         rustup default stable

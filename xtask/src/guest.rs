@@ -43,6 +43,8 @@ pub(crate) struct Machine {
     is_program: bool,
     root: PathBuf,
     memory_mib: u32,
+    /// It starts anew if the system wants to, and does not end.
+    restarts: bool,
     folder: TempDir,
 }
 
@@ -73,6 +75,7 @@ impl Machine {
             is_program: kernel.is_program(),
             root: path,
             memory_mib,
+            restarts: false,
             folder,
         })
     }
@@ -84,6 +87,7 @@ impl Machine {
             is_program: kernel.is_program(),
             root: initramfs.to_owned(),
             memory_mib,
+            restarts: true,
             folder: tool::scratch("floe-guest-")?,
         })
     }
@@ -128,7 +132,10 @@ impl Machine {
 
     fn qemu(&self, disks: &[&str], line: &str) -> Command {
         let mut command = Command::new(QEMU);
-        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+        if !self.restarts {
+            command.arg("-no-reboot");
+        }
         // Not KVM, although it is faster: in a virtual machine it can be there and do nothing.
         command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-smp", "2"]);
         command.args(["-m", &self.memory_mib.to_string(), "-serial", "stdio"]);
