@@ -272,7 +272,7 @@ impl RepairRun<'_> {
         let counts = device.counts();
         account.cost = Cost {
             elapsed: started.elapsed(),
-            threads: self.threads,
+            threads: account.repair.before.plan.map_or(self.threads, |plan| plan.way.threads),
             reads: counts.reads,
             bytes_read: counts.bytes,
             peak_memory_bytes: usage::peak_memory_bytes(),
@@ -283,6 +283,10 @@ impl RepairRun<'_> {
         }
         if self.json {
             let mut value = json::account(&account, outcome.code());
+            if let Some(memory) = value["cost"]["memory"].as_object_mut() {
+                // Of all of the repair, not of an examination.
+                memory.insert("budget_bytes".to_owned(), self.memory_bytes.into());
+            }
             if let Some(ladder) = self.ladder {
                 value["policy"] = ladder.json(!outcome.damaged, &account.ending);
             }

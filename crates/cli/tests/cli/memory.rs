@@ -167,3 +167,50 @@ fn estimates_hold() {
         assert!(ran.out.contains("memory, at least"), "{}", ran.out);
     }
 }
+
+/// What is written does not depend on the budget, and a refusal says what would do.
+#[test]
+fn repairs_keep_to_a_budget() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-memory-").unwrap();
+    let shape = Shape { size_bytes: 256 << 20, ..Shape::file_intensive(20_000) };
+    let damaged = fill::fill_of(&folder.path().join("damaged"), shape, 24_000).unwrap();
+    {
+        let volume = floe_testkit::Volume::open(&damaged).unwrap();
+        for inode in volume.used_inodes().unwrap().into_iter().skip(100).step_by(2_000) {
+            // i_links_count, and an extent that leads nowhere.
+            let at = volume.inode_offset(inode).unwrap();
+            damaged.write(at + 0x1a, &[9, 0]).unwrap();
+            damaged.write(at + 0x3c, &[0xf0, 0xff, 0xff, 0xff]).unwrap();
+        }
+    }
+    let repaired = |options: &[&str]| {
+        let copy = damaged.copy().unwrap();
+        let path = copy.path().to_str().unwrap();
+        let line = [&["repair", "--yes", "--json"], options, &[path]].concat();
+        let ran = super::floe_env(&line, &[("E2FSCK_TIME", "1704067200")]);
+        (ran, copy)
+    };
+    let (ran, plain) = repaired(&[]);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    let (ran, _) = repaired(&["--memory", "2M"]);
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("nothing was written"), "{}", ran.err);
+    let least = advised(&ran.err).to_owned();
+    for memory in [least.as_str(), "32M", "1G"] {
+        let (ran, image) = repaired(&["--memory", memory, "--threads", "3"]);
+        assert_eq!(ran.code, 1, "{memory}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("each examination will take about"), "{}", ran.err);
+        assert!(image.to_vec().unwrap() == plain.to_vec().unwrap(), "{memory}: other bytes");
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(super::schema::repair_faults(&report), Vec::<String>::new());
+        let peak = report["cost"]["peak_memory_bytes"].as_u64().unwrap();
+        let budget = report["cost"]["memory"]["budget_bytes"].as_u64().unwrap();
+        assert!(peak <= budget + DEBUG_BYTES, "{memory}: {peak} of {budget}");
+    }
+    // Of a plan that is made, nothing is examined anew.
+    let line = ["repair", "--memory", "64M", "--apply-plan", "plan"];
+    assert_eq!(floe_on(&line, damaged.path()).code, 16);
+}

@@ -1,7 +1,7 @@
 //! The account for programs. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
 
-use floe_check::Problem;
-use floe_check::report::json::{cost, counts, filesystem, finding, journal};
+use floe_check::report::json::{cost, counts, filesystem, finding, journal, memory};
+use floe_check::{Problem, Report};
 use serde_json::{Value, json};
 
 use super::{Account, Change, Ending, Lost};
@@ -41,8 +41,14 @@ pub fn account(account: &Account<'_>, exit_code: u8) -> Value {
         "rounds_in_part": repair.rescans.len(),
         "changed_bytes": account.changed_bytes,
         "ending": ending(&account.ending),
-        "cost": cost(&account.cost),
+        "cost": with_memory(cost(&account.cost), &repair.after),
     })
+}
+
+/// How the last examination was made: of the one that proves what is written.
+fn with_memory(mut cost: Value, last: &Report) -> Value {
+    cost["memory"] = last.plan.as_ref().map(memory).into();
+    cost
 }
 
 /// A repair that could not be planned or written, in the same schema: an error instead of an account.
