@@ -420,6 +420,11 @@ impl Budget {
         self.must_fit("the directories", load.bytes(self.plan.way).total(), budget_bytes)
     }
 
+    /// Whether so many bytes more would fit.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        bytes <= self.plan.left_bytes()
+    }
+
     /// Of how many groups claims are kept at once, where `suspects` are looked at object by object.
     ///
     /// # Errors

@@ -10,14 +10,17 @@
 mod early_dirs;
 
 pub use early_dirs::{EarlyCounts, EarlyDirs};
+use floe_exec::sync::{Arc, OnceLock};
 use floe_exec::{
     CoreShare, Counts, Entry, Found, Limits, Pipeline, Policy, Progress, Schedule, StageId,
 };
+use floe_format::Geometry;
 
 use crate::checks::plain_entries;
 use crate::checks::plain_inodes::PlainInodes;
 use crate::dir_pass::{DirCx, Empty};
 use crate::evidence::dirs::DirRun;
+use crate::evidence::inode_facts::{CHUNK_INODES, FactsChunk};
 use crate::evidence::published_facts::PublishedFacts;
 use crate::inode_pass::{self, InodeEvidence, TablePart};
 use crate::options::CheckOptions;
@@ -30,6 +33,9 @@ const BATCH_INODES: u64 = 2048;
 const BATCH_BLOCKS: u64 = 128;
 /// Runs of directory blocks that wait: with all that is found in one part beside it, 100 KiB.
 const MOST_RUNS: usize = 2048;
+
+/// Room of a worker for a second kind of work, and for a block beyond the proofs that it puts off.
+const WORKER_BYTES: u64 = 640 << 10;
 
 /// What the workers of both stages found.
 #[derive(Debug)]
@@ -49,6 +55,16 @@ pub fn wanted(volume: &Volume<'_>, options: &CheckOptions<'_>) -> bool {
         volume.shortcuts && volume.has_incompat(floe_format::features::Incompat::FILETYPE);
     let in_legs = options.checkpoint.is_some();
     options.threads > 1 && options.schedule != Policy::Data && any_plain && !in_legs
+}
+
+/// Bytes of memory that overlapping takes besides, at most: places of published facts, proofs that are put
+/// off, queues, and workers who have room for both kinds of work.
+pub fn bytes(geometry: &Geometry, threads: usize) -> u64 {
+    let chunks = u64::from(geometry.inodes_per_group.div_ceil(CHUNK_INODES))
+        * u64::from(geometry.group_count);
+    chunks * size_of::<OnceLock<Arc<FactsChunk>>>() as u64
+        + threads as u64 * (early_dirs::MOST_DELAYED_BYTES as u64 + WORKER_BYTES)
+        + MOST_RUNS as u64 * 2 * size_of::<DirRun>() as u64
 }
 
 /// A piece of an inode table, in a queue.

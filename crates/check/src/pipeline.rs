@@ -54,9 +54,9 @@ impl<'p> Clock<'p> {
     }
 
     /// What is to be done is known, from the descriptors.
-    fn plan(&self, volume: &Volume<'_>) {
+    fn plan(&self, volume: &Volume<'_>, budget: &Budget) {
         if let Some(progress) = self.options.progress {
-            let overlap = overlap::wanted(volume, self.options);
+            let overlap = overlaps(volume, self.options, budget).is_some();
             work::plan(progress, volume, self.options.threads, overlap);
         }
     }
@@ -270,7 +270,7 @@ fn passes<'d>(
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
     volume.check_encoding = options.check_encoding;
-    clock.plan(&volume);
+    clock.plan(&volume, &budget);
     found.merge(of_volume);
     if let Some(problem) = checks::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
@@ -367,7 +367,7 @@ fn scan(
     budget: &Budget,
 ) -> Result<Scan, CheckError> {
     let (mut inodes, early, rescanned_parts, kept) =
-        scan_inodes(volume, pool, start, session.as_deref_mut(), clock)?;
+        scan_inodes(volume, pool, start, session.as_deref_mut(), clock, budget)?;
     found.merge(std::mem::take(&mut inodes.found));
     budget.after_inodes(&inodes)?;
     checks::inodes::check_totals(volume, &inodes.totals, &mut found);
@@ -452,6 +452,7 @@ fn scan_inodes(
     start: Start,
     session: Option<&mut Session<'_>>,
     clock: &mut Clock<'_>,
+    budget: &Budget,
 ) -> Result<(InodeEvidence, EarlyDirs, Option<u32>, Option<Kept>), CheckError> {
     let keeps = matches!(start, Start::Repair(_));
     let carried_over = match start {
@@ -459,21 +460,32 @@ fn scan_inodes(
         Start::Repair(None) | Start::Check { .. } => None,
     };
     let completed = carried_over.and_then(|carried_over| carried_over.complete(volume, pool));
-    let (mut inodes, early, parts) = match completed {
-        Some((inodes, parts)) => (inodes, EarlyDirs::default(), Some(parts)),
-        // What overlapping passes keep besides is in no estimate.
-        None if clock.options.memory_bytes.is_none() && overlap::wanted(volume, clock.options) => {
-            let overlapped = overlap::run(volume, clock.options, pool.cores());
+    let (mut inodes, early, parts) = match (completed, overlaps(volume, clock.options, budget)) {
+        (Some((inodes, parts)), _) => (inodes, EarlyDirs::default(), Some(parts)),
+        (None, Some(options)) => {
+            let overlapped = overlap::run(volume, &options, pool.cores());
             clock.overlapped(overlapped.counts, overlapped.early.counts);
             (overlapped.inodes, overlapped.early, None)
         }
-        None => (inode_pass::run(volume, pool, session)?, EarlyDirs::default(), None),
+        (None, None) => (inode_pass::run(volume, pool, session)?, EarlyDirs::default(), None),
     };
     let kept = if keeps { Kept::of(volume, &inodes) } else { None };
     checks::xattrs::check_blocks(volume, &mut inodes, pool);
     // Room for reading is not kept: other passes have their own.
     inodes.buffers = inode_pass::Buffers::default();
     Ok((inodes, early, parts, kept))
+}
+
+/// The options with which passes overlap, if they do: those who asked for it and have room for it.
+fn overlaps<'o>(
+    volume: &Volume<'_>,
+    options: &CheckOptions<'o>,
+    budget: &Budget,
+) -> Option<CheckOptions<'o>> {
+    let threads = budget.plan.way.threads;
+    let options = CheckOptions { threads, ..*options };
+    let fits = budget.has_room_for(overlap::bytes(&volume.geometry, threads));
+    (fits && overlap::wanted(volume, &options)).then_some(options)
 }
 
 /// What the superblock, the descriptors and their copies say, before any inode is read.

@@ -158,3 +158,37 @@ fn the_evidence_is_the_same_and_most_blocks_run_ahead() {
     }
     assert!(ahead > 10 * left, "{ahead} ahead, {left} left");
 }
+
+/// A budget of memory has passes overlap where there is room for what that keeps besides, and has them
+/// come one after the other where there is not.
+#[test]
+fn passes_overlap_within_a_budget_that_has_room() {
+    if tool::missing() {
+        return;
+    }
+    for subject in subjects::sound() {
+        let subject = subject.unwrap();
+        let journal = JournalUse::Ignore;
+        let accounting = Accounting::Exact;
+        let options = |memory_bytes| CheckOptions {
+            threads: 2,
+            schedule: Policy::Dynamic,
+            accounting,
+            journal,
+            memory_bytes,
+            ..Default::default()
+        };
+        let free = run(&subject, &options(None)).unwrap();
+        let estimate = free.plan.unwrap().estimate.total();
+        let overlapped = |report: &Report| report.pipeline.is_some();
+        // Between is what overlapping takes besides on such small images. (A little room is for what the
+        // descriptors do not tell.)
+        let (tight, wide) = (Some(estimate + (512 << 10)), Some(estimate + (4 << 20)));
+        let [tight, wide] = [tight, wide].map(|budget| run(&subject, &options(budget)).unwrap());
+        assert_eq!(overlapped(&wide), overlapped(&free), "{}", subject.name);
+        assert!(!overlapped(&tight), "{}", subject.name);
+        assert_eq!(tight.plan.unwrap().way, wide.plan.unwrap().way);
+        let [free, tight, wide] = [free, tight, wide].map(|report| describe(&Ok(report)));
+        assert!(free == tight && free == wide, "{}", subject.name);
+    }
+}

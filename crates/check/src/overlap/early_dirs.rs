@@ -14,7 +14,7 @@ use crate::evidence::published_facts::{EarlyCursor, PublishedFacts};
 use crate::problem::Sink;
 
 /// Bytes of proofs that a worker puts off, at most; blocks beyond are left to the directory pass.
-const MOST_DELAYED_BYTES: usize = 64 << 10;
+pub(super) const MOST_DELAYED_BYTES: usize = 64 << 10;
 
 /// What judged blocks leave. Until [`EarlyDirs::certify`], evidence knows directories by their inodes:
 /// which rank each will have is not known before all were found.
