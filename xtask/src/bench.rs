@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// Damage one file in ten thousand of a copy, and measure repairs: `-fy` of both
     #[arg(long)]
     repair: bool,
+    /// Budgets of memory to repair within, too
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "repair")]
+    memory: Vec<String>,
     /// Print tables in Markdown
     #[arg(long)]
     markdown: bool,
@@ -329,6 +332,10 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
         let threads = threads.to_string();
         let command = words(&[&floe, "repair", "--yes", "--threads", &threads, &target]);
         programs.push((format!("floe --threads {threads}"), command));
+    }
+    for memory in &args.memory {
+        let command = words(&[&floe, "repair", "--yes", "--memory", memory, &target]);
+        programs.push((format!("floe --memory {memory}"), command));
     }
     let mut rows: Vec<Row> =
         programs.iter().map(|(name, _)| Row { name: name.clone(), costs: Vec::new() }).collect();
