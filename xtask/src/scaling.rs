@@ -1,0 +1,222 @@
+//! `cargo xtask scaling`: how the work of a check is shared by more threads than this machine has cores.
+//!
+//! What threads would gain on cores that are not there cannot be timed, but it can be counted: instructions
+//! of each worker, of what only one thread does, and of merging (callgrind tells threads and functions
+//! apart), and bytes that each thread reads (strace). From these follows the speed-up that instructions
+//! allow. Caches, memory bandwidth and the device are no part of it; nor is the work of the system,
+//! which callgrind does not see.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use floe_testkit::fill::{Shape, fill};
+
+use crate::differential::built_floe;
+
+/// Options of the chore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Inodes of each image
+    #[arg(long, default_value_t = 1_000_000)]
+    inodes: u32,
+    /// Numbers of threads
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
+    threads: Vec<usize>,
+    /// Folder of the images; they are kept and used again
+    #[arg(long, default_value = "target/bench")]
+    folder: PathBuf,
+    /// The program, with its symbols; the newest built floe by default
+    #[arg(long)]
+    floe: Option<PathBuf>,
+}
+
+/// The functions of `floe_exec::pool` that callgrind is asked for.
+const WORKER: &str = "floe_exec::pool::one_worker";
+const MERGE: &str = "floe_exec::pool::merge_one";
+
+/// Instructions of one check.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counted {
+    /// By all threads.
+    all: f64,
+    /// By the worker that had most to do.
+    most: f64,
+    /// By the first thread, when it was no worker.
+    serial: f64,
+    /// By the first thread, when it merged what workers had found.
+    merging: f64,
+}
+
+/// Runs the chore.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
+    std::fs::create_dir_all(&args.folder)?;
+    let shapes = [
+        ("file-intensive", Shape::file_intensive(args.inodes)),
+        ("directory-intensive", Shape::directory_intensive(args.inodes)),
+    ];
+    for (name, shape) in shapes {
+        let image = args.folder.join(format!("{name}-{}.img", args.inodes));
+        if !image.exists() {
+            let unfinished = image.with_extension("new");
+            fill(&unfinished, shape)?;
+            std::fs::rename(&unfinished, &image)?;
+        }
+        println!("\n**{name}, {} inodes**\n", args.inodes);
+        println!(
+            "| threads | instructions | most of a worker | one thread alone | merging | merging, of all | \
+             MB read | most of a thread | speed-up by instructions |"
+        );
+        println!("|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+        let mut alone = None;
+        for &threads in &args.threads {
+            let counted = instructions(&floe, &image, threads)?;
+            let alone = *alone.get_or_insert(counted.all);
+            let (bytes, most_bytes) = bytes_read(&floe, &image, threads)?;
+            println!("{}", row(threads, counted, alone, bytes, most_bytes));
+        }
+    }
+    Ok(())
+}
+
+fn row(threads: usize, counted: Counted, alone: f64, bytes: u64, most_bytes: u64) -> String {
+    let Counted { all, most, serial, merging } = counted;
+    let millions = |count: f64| format!("{:.1} M", count / 1e6);
+    let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+    // Where no worker was told from the rest, there was one thread.
+    let speed_up = if most == 0.0 {
+        1.0
+    } else {
+        alone / (serial + merging + (all - serial - merging) / threads as f64)
+    };
+    format!(
+        "| {threads} | {} | {} | {} | {} | {:.2} % | {} | {} | {speed_up:.2} |",
+        millions(all),
+        if most == 0.0 { String::new() } else { millions(most) },
+        if most == 0.0 { String::new() } else { millions(serial) },
+        millions(merging),
+        merging / all * 100.0,
+        mb(bytes),
+        mb(most_bytes),
+    )
+}
+
+/// Counts the instructions of a check of `image`.
+fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("counts");
+    let status = Command::new("valgrind")
+        .args(["--quiet", "--tool=callgrind", "--separate-threads=yes", "--fair-sched=try"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(floe)
+        .args(["check", "--threads", &threads.to_string()])
+        .arg(image)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .context("valgrind is needed, which the Debian package valgrind has")?;
+    ensure!(status.success(), "floe or valgrind ended with {status}");
+    let mut counted = Counted::default();
+    for thread in 1..=threads {
+        let path = folder.path().join(format!("counts-{thread:02}"));
+        if !path.exists() {
+            // Fewer units than threads.
+            continue;
+        }
+        let output = Command::new("callgrind_annotate")
+            .args(["--inclusive=yes", "--threshold=100", "--auto=no"])
+            .arg(&path)
+            .output()
+            .context("callgrind_annotate, a part of valgrind, is needed")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let all = inclusive(&text, "PROGRAM TOTALS").context("callgrind_annotate says no total")?;
+        counted.all += all;
+        let as_worker = inclusive(&text, WORKER).unwrap_or(0.0);
+        counted.most = counted.most.max(as_worker);
+        if thread == 1 {
+            counted.merging = inclusive(&text, MERGE).unwrap_or(0.0);
+            counted.serial = all - as_worker - counted.merging;
+        }
+    }
+    Ok(counted)
+}
+
+/// What a table of `callgrind_annotate` says of a function, with all that it calls: the largest row, since
+/// code that was inlined into it has rows of its own.
+fn inclusive(table: &str, function: &str) -> Option<f64> {
+    let rows = table.lines().filter(|line| line.contains(function) && !line.contains("=>"));
+    let counts = rows
+        .filter_map(|line| line.split_whitespace().next()?.replace(',', "").parse::<f64>().ok());
+    counts.reduce(f64::max)
+}
+
+/// Bytes that a check reads, of all threads and of the one that reads most.
+fn bytes_read(floe: &Path, image: &Path, threads: usize) -> Result<(u64, u64)> {
+    let folder = tempfile::tempdir()?;
+    let out = folder.path().join("calls");
+    let status = Command::new("strace")
+        .args(["--follow-forks", "--quiet=all", "--trace=pread64"])
+        .arg(format!("--output={}", out.display()))
+        .arg(floe)
+        .args(["check", "--threads", &threads.to_string()])
+        .arg(image)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .context("strace is needed, which the Debian package strace has")?;
+    ensure!(status.success(), "floe or strace ended with {status}");
+    let by_thread = by_thread(&String::from_utf8_lossy(&std::fs::read(&out)?));
+    ensure!(!by_thread.is_empty(), "strace saw no reads");
+    Ok((by_thread.values().sum(), by_thread.values().copied().max().unwrap_or(0)))
+}
+
+/// Bytes read by each thread, from lines such as `17 pread64(3, "..."..., 32768, 0) = 32768`.
+fn by_thread(calls: &str) -> BTreeMap<u32, u64> {
+    let mut bytes = BTreeMap::new();
+    for line in calls.lines().filter(|line| line.contains("pread64")) {
+        let thread = line.split_whitespace().next().and_then(|thread| thread.parse().ok());
+        let read = line.rsplit_once("= ").and_then(|(_, read)| read.trim().parse::<u64>().ok());
+        if let (Some(thread), Some(read)) = (thread, read) {
+            *bytes.entry(thread).or_default() += read;
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_from_tables() {
+        let table = "--------\n\
+                     230,695,446 (100.0%)  PROGRAM TOTALS\n\
+                     216,403,550 (93.80%)  /exec/src/pool.rs:floe_exec::pool::one_worker [floe]\n\
+                     1,815 ( 0.00%)  /alloc/unix.rs:floe_exec::pool::merge_one\n\
+                     614,612 ( 0.27%)  /exec/src/pool.rs:floe_exec::pool::merge_one [floe]\n";
+        assert_eq!(inclusive(table, "PROGRAM TOTALS"), Some(230_695_446.0));
+        assert_eq!(inclusive(table, WORKER), Some(216_403_550.0));
+        assert_eq!(inclusive(table, MERGE), Some(614_612.0));
+        assert_eq!(inclusive(table, "nothing"), None);
+    }
+
+    #[test]
+    fn reads_are_added_up_by_thread() {
+        let calls = "17 pread64(3, \"\\0\"..., 4096, 0) = 4096\n\
+                     18 pread64(3, <unfinished ...>\n\
+                     17 pread64(3, \"a= 9\"..., 10, 5) = 10\n\
+                     18 <... pread64 resumed>\"\"..., 512, 0) = 512\n\
+                     18 pread64(3, 0x1, 512, 0) = -1 EIO (Input/output error)\n";
+        assert_eq!(by_thread(calls), BTreeMap::from([(17, 4106), (18, 512)]));
+    }
+
+    #[test]
+    fn the_speed_up_counts_what_one_thread_does_alone() {
+        let counted = Counted { all: 110.0, most: 25.0, serial: 8.0, merging: 2.0 };
+        let row = row(4, counted, 100.0, 1_000_000, 250_000);
+        // 8 + 2 + 100 / 4
+        assert!(row.ends_with("| 1.82 % | 1.0 | 0.2 | 2.86 |"), "{row}");
+    }
+}
