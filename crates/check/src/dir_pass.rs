@@ -40,7 +40,7 @@ pub const GAP_BYTES: u32 = 4 << 10;
 
 /// Runs of directory blocks that a worker takes at once: the plan of all reads would be larger than
 /// what is kept of the directories.
-const RUNS_PER_UNIT: usize = 128;
+pub const RUNS_PER_UNIT: usize = 128;
 
 /// What the checks of directories look at: the file system and what the inode pass found.
 #[derive(Clone, Copy)]

@@ -86,7 +86,7 @@ impl<'p> Clock<'p> {
             };
             let blocks = (blocks(&dirs.runs, true), blocks(rest, false));
             let reads = work::directory_reads(dirs.runs.iter(), volume.geometry.block_size);
-            work::plan_directories(progress, volume, blocks, reads, self.options.threads);
+            work::plan_directories(progress, volume, blocks, reads, self.options.threads, rest);
         }
     }
 

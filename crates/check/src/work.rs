@@ -16,7 +16,7 @@ use floe_format::features::Incompat;
 
 use crate::checks::backups::MOST_BACKUPS;
 use crate::checks::bitmaps::GROUPS_PER_UNIT;
-use crate::dir_pass::{GAP_BYTES, READ_BYTES};
+use crate::dir_pass::{GAP_BYTES, READ_BYTES, RUNS_PER_UNIT};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
 use crate::volume::Volume;
@@ -369,20 +369,44 @@ pub fn plan(progress: &Progress, volume: &Volume<'_>, threads: usize, overlap: b
 
 /// Says how many blocks of directories there are, once all inodes are read, at how many places and with
 /// how many bytes they are read ([`directory_reads`]), and how many of them are
-/// `left`: the others were judged along with the inodes, or by a run that was ended.
+/// `left`: the others were judged along with the inodes, or by a run that was ended. They are in the runs of
+/// `rest`.
 pub fn plan_directories(
     progress: &Progress,
     volume: &Volume<'_>,
     (directory_blocks, left): (u64, u64),
     reads: (f64, f64),
     threads: usize,
+    rest: &[DirRun],
 ) {
     let work = Work::of(volume).with_directories(directory_blocks, reads);
     let of_them = work.expected(threads).into_iter().find(|(name, _)| *name == "directories");
     if let (Some(phase), Some((_, expected))) = (progress.named("directories"), of_them) {
         let share = left as f64 / directory_blocks.max(1) as f64;
-        phase.plan(expected.part(share), left, Shape::default());
+        phase.plan(expected.part(share), left, directory_shape(&work, rest));
     }
+}
+
+/// Where the work of directories is, in the order in which they are read: blocks of large directories are
+/// full of entries, and often lie together.
+fn directory_shape(work: &Work, runs: &[DirRun]) -> Shape {
+    let is_large = |run: &DirRun| run.len_blocks > 1 || run.logical > 0;
+    let blocks = |run: &DirRun| f64::from(run.len_blocks);
+    let large: f64 = runs.iter().filter(|run| is_large(run)).map(blocks).sum();
+    let small = runs.iter().map(blocks).sum::<f64>() - large;
+    let entries = work.inodes as f64;
+    let of_large = (work.block_bytes / ENTRY_BYTES as f64).min(entries / large.max(1.0));
+    let of_small = (entries - of_large * large).max(0.0) / small.max(1.0);
+    let read = work.of_directories.bytes / (work.directory_blocks as f64).max(1.0);
+    Shape::of(runs.chunks(RUNS_PER_UNIT).map(|unit| {
+        let unit = unit.iter().filter(|run| !run.judged).map(|run| {
+            let entries = if is_large(run) { of_large } else { of_small };
+            let block = weights::DIRECTORY_BLOCK + read * weights::BYTE + entries * weights::ENTRY;
+            blocks(run) * block
+        });
+        // Below 2^64 by far.
+        (1, unit.sum::<f64>() as u64)
+    }))
 }
 
 /// Says that the first `done` parts of the inode tables were read before, by a run that was ended.
@@ -465,6 +489,25 @@ mod tests {
             flags: DirFlags::empty(),
             judged: false,
         }
+    }
+
+    #[test]
+    fn large_directories_are_most_of_the_work_where_they_lie() {
+        // One of 100 blocks, then 12,800 of a block each; as many entries as inodes in use.
+        let mut runs = vec![DirRun { len_blocks: 100, ..run(1000) }];
+        runs.extend((0..12_799).map(|at| run(5000 + 2 * at)));
+        let work = Work {
+            inodes: 23_000,
+            directory_blocks: 12_899,
+            block_bytes: 4096.0,
+            ..Work::default()
+        };
+        let shape = directory_shape(&work, &runs);
+        let (first, half) = (shape.share(1), shape.share(50));
+        // 100 full blocks and 127 others, of 100 and 12,799.
+        assert!(first > 0.05 && first < 0.1, "{first}");
+        assert!(half > 0.52 && half < 0.56, "{half}");
+        assert_eq!(directory_shape(&work, &[]), Shape::default());
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Shape {
     }
 
     /// The share of the work that is done after `done` units, from 0 to 1.
-    fn share(&self, done: u64) -> f64 {
+    pub fn share(&self, done: u64) -> f64 {
         let after = self.0.partition_point(|&(units, _)| units <= done);
         let (units, work) = match after.checked_sub(1) {
             Some(before) => self.0[before],
