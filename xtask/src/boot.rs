@@ -177,10 +177,10 @@ fn play(
     for text in scene.heard {
         let line = log.lines().find(|line| line.contains(text));
         let line = line.with_context(|| format!("nobody said \"{text}\""))?;
-        // The progress of systemd-fsckd may stand before it.
-        let at =
-            line.find(text).and_then(|at| line[..at].rfind("complete)")).map_or(0, |at| at + 9);
-        seen.push(line[at..].trim().to_owned());
+        // What systemd says of the progress may stand before it.
+        let at = line.find(text).and_then(|at| line[..at].rfind("complete"));
+        let line = at.map_or(line, |at| line[at..].trim_start_matches("complete"));
+        seen.push(line.trim_start_matches([')', '.']).trim().to_owned());
     }
     if let Some(line) =
         scene.never.iter().find_map(|text| log.lines().find(|line| line.contains(text)))
