@@ -10,6 +10,8 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 pub(crate) struct Allocator<'a> {
     evidence: &'a Examination<'a>,
     used: BlockSet,
+    /// Clusters that are not in use.
+    left: u64,
     taken_inodes: Vec<InodeNr>,
 }
 
@@ -17,7 +19,25 @@ impl<'a> Allocator<'a> {
     /// Free is what no claim of the examination covers.
     pub(crate) fn new(evidence: &'a Examination<'a>) -> Self {
         let used = evidence.claims.used().clone();
-        Self { evidence, used, taken_inodes: Vec::new() }
+        let left = evidence.volume.geometry.clusters_count().saturating_sub(used.len());
+        Self { evidence, used, left, taken_inodes: Vec::new() }
+    }
+
+    /// Clusters that can still be handed out.
+    pub(crate) const fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Hands out no block from now on.
+    pub(crate) const fn hand_out_no_more(&mut self) {
+        self.left = 0;
+    }
+
+    /// Hands out none of these clusters from now on.
+    fn take(&mut self, first: u64, len: u64) {
+        let mut taken = len;
+        self.used.insert(first, len, |_, before| taken -= u64::from(before.count_ones()));
+        self.left = self.left.saturating_sub(taken);
     }
 
     /// Hands out nothing that the block bitmap of a group marks as used.
@@ -26,7 +46,7 @@ impl<'a> Allocator<'a> {
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
         for bit in 0..geometry.clusters_of(group) {
             if bitmap::test(bitmap, bit) {
-                self.used.insert(first + u64::from(bit), 1, |_, _| ());
+                self.take(first + u64::from(bit), 1);
             }
         }
     }
@@ -37,7 +57,7 @@ impl<'a> Allocator<'a> {
         let last = BlockNr(run.end().0.saturating_sub(1));
         if run.len_blocks > 0 && geometry.contains(run.start) && geometry.contains(last) {
             let (first, last) = (geometry.cluster_of(run.start), geometry.cluster_of(last));
-            self.used.insert(first, last - first + 1, |_, _| ());
+            self.take(first, last - first + 1);
         }
     }
 
@@ -45,17 +65,20 @@ impl<'a> Allocator<'a> {
     pub(crate) fn avoid_group(&mut self, group: GroupNr) {
         let geometry = &self.evidence.volume.geometry;
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
-        self.used.insert(first, u64::from(geometry.clusters_of(group)), |_, _| ());
+        self.take(first, u64::from(geometry.clusters_of(group)));
     }
 
     /// The first block of a free cluster, the next one from `goal` on, then from the start; `None`
     /// if all are in use.
     pub(crate) fn block(&mut self, goal: BlockNr) -> Option<BlockNr> {
+        if self.left == 0 {
+            return None;
+        }
         let geometry = &self.evidence.volume.geometry;
         let all = geometry.clusters_count();
         let start = if geometry.contains(goal) { geometry.cluster_of(goal) } else { 0 };
         let cluster = self.free_in(start, all).or_else(|| self.free_in(0, start))?;
-        self.used.insert(cluster, 1, |_, _| ());
+        self.take(cluster, 1);
         Some(first_block(geometry, cluster))
     }
 
@@ -74,7 +97,7 @@ impl<'a> Allocator<'a> {
             match (at..at + clusters).rev().find(|&cluster| self.used.contains(cluster)) {
                 Some(taken) => at = taken + 1,
                 None => {
-                    self.used.insert(at, clusters, |_, _| ());
+                    self.take(at, clusters);
                     return Some(first_block(geometry, at));
                 }
             }

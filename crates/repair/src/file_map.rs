@@ -131,8 +131,9 @@ impl FileMap {
     /// # Errors
     /// No space.
     pub fn fill(&mut self, stage: &mut Stage<'_>, blocks: u64) -> Result<(), Failure> {
+        self.sort();
         for logical in (0..blocks).map(LogicalBlock) {
-            if self.find(logical).is_none() {
+            if self.find_in_order(logical).is_none() {
                 let block = self.block_for(stage, logical)?;
                 self.insert(logical, block);
             }
@@ -149,6 +150,19 @@ impl FileMap {
             let offset = logical.0.checked_sub(extent.logical.0)?;
             (offset < extent.run.len_blocks).then(|| BlockNr(extent.run.start.0 + offset))
         })
+    }
+
+    /// Puts the runs in order.
+    pub fn sort(&mut self) {
+        self.runs.sort_by_key(|extent| extent.logical);
+    }
+
+    /// The same as [`FileMap::find`] in a map whose runs are in order, fast.
+    pub fn find_in_order(&self, logical: LogicalBlock) -> Option<BlockNr> {
+        let behind = self.runs.partition_point(|extent| extent.logical <= logical);
+        let extent = self.runs.get(behind.checked_sub(1)?)?;
+        let offset = logical.0 - extent.logical.0;
+        (offset < extent.run.len_blocks).then(|| BlockNr(extent.run.start.0 + offset))
     }
 
     /// One logical block behind the last that is mapped.
@@ -169,8 +183,9 @@ impl FileMap {
         let size = u64::from(stage.geometry.cluster_blocks);
         let place = logical.0 % size;
         let first = logical.0 - place;
-        let neighbour =
-            (first..first + size).find_map(|other| Some((other, self.find(LogicalBlock(other))?)));
+        let neighbour = (first..first + size)
+            .filter(|other| *other != logical.0)
+            .find_map(|other| Some((other, self.find(LogicalBlock(other))?)));
         if let Some((other, block)) = neighbour {
             return Ok(BlockNr(block.0 - other % size + place));
         }
@@ -250,7 +265,7 @@ impl FileMap {
     /// # Errors
     /// No space, or runs that overlap or do not fit the map.
     pub fn store(&mut self, stage: &mut Stage<'_>, image: &mut InodeImage) -> Result<(), Failure> {
-        self.runs.sort_by_key(|extent| extent.logical);
+        self.sort();
         // What others claim too may be their data: it is not written.
         self.nodes.retain(|&node| !stage.is_contested(node));
         let block_size = stage.geometry.block_size;

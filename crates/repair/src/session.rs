@@ -32,6 +32,7 @@ mod blind;
 mod decide;
 mod memory;
 mod order;
+mod room;
 mod settle;
 
 use again::Again;
@@ -454,7 +455,7 @@ impl<'s> Session<'s> {
         examination: &Examination<'_>,
         used_backup: bool,
     ) -> Result<Next, RepairError> {
-        let mut wanted = self.wanted(&examination.report);
+        let mut wanted = self.wanted(examination);
         if self.quit {
             return Err(RepairError::Quit);
         }

@@ -430,6 +430,35 @@ impl<'a> Stage<'a> {
         self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))
     }
 
+    /// Clusters that can still be allocated.
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`].
+    pub(crate) fn free_clusters(&mut self) -> Result<u64, Failure> {
+        Ok(self.allocator()?.left())
+    }
+
+    /// No block is allocated any more.
+    pub(crate) fn hand_out_no_more(&mut self) {
+        if let Some(allocator) = &mut self.allocator {
+            allocator.hand_out_no_more();
+        }
+    }
+
+    /// As many blocks as there are goals, or none.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub(crate) fn allocate_all(&mut self, goals: &[BlockNr]) -> Result<Vec<BlockNr>, Failure> {
+        if goals.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.free_clusters()? < goals.len() as u64 {
+            return Err(Failure::NoSpace("block"));
+        }
+        goals.iter().map(|&goal| self.allocate(goal)).collect()
+    }
+
     /// A free run of blocks inside `within`.
     ///
     /// # Errors

@@ -57,6 +57,7 @@ const SEEDS: &[(&str, u64, &str)] = &[
         "a file's inode is a copy of a directory's, whose block names its owner",
     ),
     ("ext2-4k", 900107, "an inode table elsewhere, and no list of bad blocks there"),
+    ("casefold", 1300841, "s_rev_level says 0, so that inodes seem to have another size"),
 ];
 
 /// Repairs the image at a path, as `floe fsck -fy` does.

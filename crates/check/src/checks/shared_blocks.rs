@@ -3,22 +3,24 @@
 //! it (`evidence/ledger.rs`).  Keeps: who claims what.
 //! Emits: `MultiplyClaimed*`.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use floe_exec::{Accumulator, Pool};
 use floe_format::ext::inode::Inode;
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
+use claimants::{Claimants, SharedWith};
+
 use super::inodes;
 use super::xattrs::BlockUse;
-use crate::evidence::block_set::BlockSet;
+use crate::evidence::block_set::{BlockSet, bit_runs, word_mask};
 use crate::evidence::claims::Claims;
 use crate::evidence::dirs::DirFlags;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::inode_pass::{self, InodeCx, InodeEvidence};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
+
+mod claimants;
 
 /// Runs of shared clusters, each with an inode that claims it.
 #[derive(Debug, Default)]
@@ -87,19 +89,15 @@ fn collect(
     inodes::map(&cx, inode.file_type(), DirFlags::default(), scratch);
     scratch.dirs.runs.clear();
     for (start, len) in scratch.claims.take_recorded() {
-        let mut at = start;
-        while at < start + len {
-            if shared.word(at) == 0 {
-                at += 64;
-                continue;
-            }
-            if shared.contains(at) {
+        let end = start + len;
+        for at in (start..end).step_by(64) {
+            let word = shared.word(at) & word_mask(0, (end - at).min(64));
+            for (from, len) in bit_runs(word) {
                 match runs.last_mut() {
-                    Some((last, first, len)) if *last == number && *first + *len == at => *len += 1,
-                    _ => runs.push((number, at, 1)),
+                    Some(last) if last.0 == number && last.1 + last.2 == at + from => last.2 += len,
+                    _ => runs.push((number, at + from, len)),
                 }
             }
-            at += 1;
         }
     }
 }
@@ -112,15 +110,9 @@ fn block_of(geometry: &Geometry, cluster: u64) -> BlockNr {
 /// Reports each inode's shared runs, and who shares them.
 fn report(volume: &Volume<'_>, runs: &[(InodeNr, u64, u64)], found: &mut Findings) {
     let geometry = &volume.geometry;
-    let mut by_cluster: BTreeMap<u64, BTreeSet<InodeNr>> = BTreeMap::new();
-    for &(inode, start, len) in runs {
-        for cluster in start..start + len {
-            by_cluster.entry(cluster).or_default().insert(inode);
-        }
-    }
+    let mut claimants = Claimants::of(runs);
     for of_inode in runs.chunk_by(|left, right| left.0 == right.0) {
         let Some(&(inode, ..)) = of_inode.first() else { continue };
-        let mut sharers = BTreeSet::new();
         let (mut blocks, mut on_metadata) = (0, false);
         for &(_, start, len) in of_inode {
             let block = block_of(geometry, start);
@@ -131,22 +123,19 @@ fn report(volume: &Volume<'_>, runs: &[(InodeNr, u64, u64)], found: &mut Finding
                 Problem::MultiplyClaimedRange { inode, block, len: len_blocks }
             });
             blocks += len_blocks;
-            for cluster in start..start + len {
-                sharers.extend(by_cluster.get(&cluster).into_iter().flatten().copied());
-                on_metadata |= volume.metadata.contains(cluster);
-            }
+            on_metadata |= !volume.metadata.is_clear_in(start, len);
         }
-        sharers.remove(&inode);
         if inode == InodeNr::RESIZE {
             continue;
         }
-        let count = u32::try_from(sharers.len()).unwrap_or(u32::MAX);
-        found.push(Problem::MultiplyClaimedFile { inode, shared_blocks: blocks, sharers: count });
+        let SharedWith { count, first } = claimants.sharers(inode, of_inode);
+        let sharers = u32::try_from(count).unwrap_or(u32::MAX);
+        found.push(Problem::MultiplyClaimedFile { inode, shared_blocks: blocks, sharers });
         if on_metadata {
             found.push(Problem::MultiplyClaimedWithMetadata { inode });
         }
         // Thousands of inodes on one block would make millions of pairs.
-        for sharer in sharers.into_iter().take(16) {
+        for sharer in first {
             found.push(Problem::MultiplyClaimedSharer { inode, sharer });
         }
     }

@@ -170,6 +170,14 @@ impl Chunk {
         }
     }
 
+    /// How many bits are set.
+    fn len(&self) -> u64 {
+        match self {
+            Self::Few(few) => few.runs().iter().map(|&(from, to)| u64::from(to - from)).sum(),
+            Self::Bits(words) => words.iter().map(|word| u64::from(word.count_ones())).sum(),
+        }
+    }
+
     /// Whether no bit is set.
     fn is_empty(&self) -> bool {
         match self {
@@ -358,6 +366,11 @@ impl BlockSet {
         runs
     }
 
+    /// How many bits are set.
+    pub fn len(&self) -> u64 {
+        self.chunks.iter().map(Chunk::len).sum()
+    }
+
     /// Whether no bit is set.
     pub fn is_empty(&self) -> bool {
         self.chunks.iter().all(Chunk::is_empty)
@@ -420,6 +433,7 @@ mod tests {
             let bits = |runs: &[(u64, u64)]| model(runs).into_keys().collect::<BTreeSet<u64>>();
             let (mut set, other) = (fill(&left), fill(&right));
             let (mine, theirs) = (bits(&left), bits(&right));
+            prop_assert_eq!(set.len(), mine.len() as u64);
             prop_assert_eq!(set.meets(&other), !mine.is_disjoint(&theirs));
             prop_assert_eq!(set.subtract(&other), theirs.is_subset(&mine));
             let listed = set.runs().into_iter().flat_map(|(start, len)| start..start + len);

@@ -6,10 +6,10 @@ use floe_format::ext::inode::InodeFlags;
 use floe_format::{InodeNr, LogicalBlock};
 
 use crate::build::directory::{self, AreaForm, DirFormat, Directory, inline};
-use crate::edit::{DirectoryEdit, EntryEdit};
+use crate::edit::{DirectoryEdit, Edit, EntryEdit};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
-use crate::fixes::inline_data;
+use crate::fixes::{Made, inline_data};
 use crate::stage::{InodeImage, Stage};
 
 const IMPOSSIBLE: Failure = Failure::NotNow("the entry is not as it was found");
@@ -26,7 +26,8 @@ impl OpenDir {
     /// Opens a directory. Its parent counts as the root, until somebody knows better.
     pub(super) fn new(stage: &Stage<'_>, inode: InodeNr) -> Result<Self, Failure> {
         let image = stage.read_inode(inode)?;
-        let map = FileMap::load(stage, &image);
+        let mut map = FileMap::load(stage, &image);
+        map.sort();
         let flags = image.flags();
         let dir = Directory {
             inode,
@@ -53,7 +54,8 @@ impl OpenDir {
         stage: &Stage<'_>,
         logical: LogicalBlock,
     ) -> Result<Vec<u8>, Failure> {
-        let block = self.map.find(logical).ok_or(Failure::NotNow("the block is not mapped"))?;
+        let block =
+            self.map.find_in_order(logical).ok_or(Failure::NotNow("the block is not mapped"))?;
         stage.read_block(block)
     }
 
@@ -64,7 +66,8 @@ impl OpenDir {
         logical: LogicalBlock,
         mut bytes: Vec<u8>,
     ) -> Result<(), Failure> {
-        let block = self.map.find(logical).ok_or(Failure::NotNow("the block is not mapped"))?;
+        let block =
+            self.map.find_in_order(logical).ok_or(Failure::NotNow("the block is not mapped"))?;
         // A block without room for a checksum is found by the next examination.
         directory::seal(&mut bytes, self.dir.inode_seed(&self.format));
         stage.write_block(block, &bytes)
@@ -110,18 +113,67 @@ impl OpenDir {
     }
 }
 
-pub(super) fn apply(
-    stage: &mut Stage<'_>,
-    inode: InodeNr,
+/// Makes edits of one directory: of its blocks, or of its entries.
+pub(super) fn apply_all(stage: &mut Stage<'_>, dir: InodeNr, edits: &[Edit]) -> Vec<Made> {
+    let mut filled = holes(edits);
+    let mut open = None;
+    let mut made = Vec::with_capacity(edits.len());
+    for edit in edits {
+        let opened = open.take().map_or_else(|| OpenDir::new(stage, dir), Ok);
+        let result = opened.and_then(|mut opened| {
+            if !filled.is_empty() {
+                fill(stage, &mut opened, &std::mem::take(&mut filled))?;
+            }
+            apply(stage, &mut opened, edit)?;
+            // After a failure it is opened anew: what is known of it may not be what was staged.
+            open = Some(opened);
+            Ok(())
+        });
+        made.push((result, stage.take_notes()));
+    }
+    made
+}
+
+/// Logical blocks that are to be filled.
+fn holes(edits: &[Edit]) -> Vec<LogicalBlock> {
+    let hole = |edit: &Edit| match *edit {
+        Edit::Directory { logical, edit: DirectoryEdit::Fill, .. } => Some(logical),
+        _ => None,
+    };
+    edits.iter().filter_map(hole).collect()
+}
+
+/// Makes one edit of a directory.
+fn apply(stage: &mut Stage<'_>, open: &mut OpenDir, edit: &Edit) -> Result<(), Failure> {
+    match *edit {
+        Edit::Directory { logical, edit, .. } => apply_to_block(stage, open, logical, edit),
+        Edit::Entry { logical, offset_bytes, edit, .. } => {
+            open.edit(stage, logical, |area, _| match edit {
+                EntryEdit::Clear => directory::clear(area, offset_bytes),
+                EntryEdit::Type(file_type) => directory::set_type(area, offset_bytes, file_type),
+                EntryEdit::LegalCharacters => directory::replace_illegal_bytes(area, offset_bytes),
+                EntryEdit::ValidText => directory::replace_invalid_text(area, offset_bytes),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn apply_to_block(
+    stage: &Stage<'_>,
+    open: &mut OpenDir,
     logical: LogicalBlock,
     edit: DirectoryEdit,
 ) -> Result<(), Failure> {
-    let mut open = OpenDir::new(stage, inode)?;
+    let inode = open.dir.inode;
     match edit {
-        DirectoryEdit::Salvage => salvage(stage, &mut open, logical),
-        DirectoryEdit::Fill => fill(stage, &mut open, logical),
+        DirectoryEdit::Salvage => salvage(stage, open, logical),
+        DirectoryEdit::Fill => match open.map.find_in_order(logical) {
+            Some(_) => Ok(()),
+            None => Err(Failure::NoSpace("block")),
+        },
         DirectoryEdit::Empty => {
-            let bytes = fresh(&open, logical);
+            let bytes = fresh(open, logical);
             open.write(stage, logical, bytes)
         }
         DirectoryEdit::Checksum => open.edit(stage, logical, |_, _| Some(())),
@@ -195,35 +247,27 @@ fn fresh(open: &OpenDir, logical: LogicalBlock) -> Vec<u8> {
     }
 }
 
-/// A hole of a directory gets an empty block.
-fn fill(stage: &mut Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Result<(), Failure> {
-    if open.map.find(logical).is_some() {
-        return Ok(());
+/// Holes of a directory get empty blocks, as far as there is room.
+fn fill(stage: &mut Stage<'_>, open: &mut OpenDir, holes: &[LogicalBlock]) -> Result<(), Failure> {
+    let mut filled = Vec::with_capacity(holes.len());
+    for &logical in holes {
+        if open.map.find_in_order(logical).is_some() {
+            continue;
+        }
+        let Ok(block) = open.map.block_for(stage, logical) else { break };
+        open.map.insert(logical, block);
+        filled.push(logical);
     }
-    let block = open.map.block_for(stage, logical)?;
-    open.map.insert(logical, block);
+    let Some(&last) = filled.last() else { return Ok(()) };
     open.map.store(stage, &mut open.image)?;
-    let end = (logical.0 + 1) * u64::from(stage.geometry.block_size);
+    let end = (last.0 + 1) * u64::from(stage.geometry.block_size);
     if open.image.size_bytes() < end {
         open.image.set_size_bytes(end);
     }
     stage.write_inode(&open.image)?;
-    let bytes = fresh(open, logical);
-    open.write(stage, logical, bytes)
-}
-
-pub(super) fn apply_to_entry(
-    stage: &mut Stage<'_>,
-    inode: InodeNr,
-    logical: LogicalBlock,
-    offset: u32,
-    edit: EntryEdit,
-) -> Result<(), Failure> {
-    let mut open = OpenDir::new(stage, inode)?;
-    open.edit(stage, logical, |area, _| match edit {
-        EntryEdit::Clear => directory::clear(area, offset),
-        EntryEdit::Type(file_type) => directory::set_type(area, offset, file_type),
-        EntryEdit::LegalCharacters => directory::replace_illegal_bytes(area, offset),
-        EntryEdit::ValidText => directory::replace_invalid_text(area, offset),
-    })
+    for logical in filled {
+        let bytes = fresh(open, logical);
+        open.write(stage, logical, bytes)?;
+    }
+    Ok(())
 }

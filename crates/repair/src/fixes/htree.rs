@@ -39,7 +39,7 @@ fn content(stage: &Stage<'_>, open: &OpenDir) -> Result<Vec<u8>, Failure> {
         .ok_or(Failure::NotNow("the directory is larger than the file system"))?;
     let mut content = vec![0; blocks * block_size];
     for (at, bytes) in content.chunks_exact_mut(block_size).enumerate() {
-        if let Some(block) = open.map.find(LogicalBlock(at as u64)) {
+        if let Some(block) = open.map.find_in_order(LogicalBlock(at as u64)) {
             bytes.copy_from_slice(&stage.read_block(block)?);
         }
     }
@@ -70,7 +70,7 @@ pub(super) fn write(
     super::inodes::set_blocks(stage, &mut open.image, total);
     stage.write_inode(&open.image)?;
     for (at, bytes) in rebuilt.content.chunks_exact(block_size).enumerate() {
-        let block = open.map.find(LogicalBlock(at as u64)).unwrap_or(BlockNr(0));
+        let block = open.map.find_in_order(LogicalBlock(at as u64)).unwrap_or(BlockNr(0));
         stage.write_block(block, bytes)?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use floe_format::InodeNr;
 
-use crate::edit::{Edit, InodeEdit, MapEdit};
+use crate::edit::{Edit, InodeEdit, MapEdit, TreeEdit};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
@@ -18,8 +18,10 @@ mod htree;
 mod inline_data;
 mod inodes;
 mod journal;
+mod lost_found;
 mod maps;
 mod mmp;
+mod names;
 mod orphan_file;
 mod orphans;
 mod quota;
@@ -28,10 +30,10 @@ mod shared_blocks;
 mod superblock;
 mod xattrs;
 
-pub(crate) use connectivity::serves_as_lost_found;
 pub(crate) use group_desc::misplaced_tables;
+pub(crate) use lost_found::serves_as_lost_found;
 pub(crate) use mmp::clean as clean_mmp;
-pub(crate) use shared_blocks::SharedLedger;
+pub(crate) use shared_blocks::{SharedLedger, clusters_of};
 pub(crate) use superblock::{first_meta_bg, time};
 pub(crate) use xattrs::mended_value_size;
 
@@ -43,6 +45,11 @@ pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
     let together = |one: &Edit, other: &Edit| match (one, other) {
         // All changes of one map at once: each is written anew once.
         (Edit::Map { inode: left, .. }, Edit::Map { inode: right, .. }) => left == right,
+        // A directory is opened once.
+        (Edit::Directory { dir: left, .. }, Edit::Directory { dir: right, .. })
+        | (Edit::Entry { dir: left, .. }, Edit::Entry { dir: right, .. }) => left == right,
+        (Edit::Attach { .. }, Edit::Attach { .. })
+        | (Edit::Tree(TreeEdit::Reconnect(_)), Edit::Tree(TreeEdit::Reconnect(_))) => true,
         _ => false,
     };
     let cleared: BTreeSet<InodeNr> = edits
@@ -54,34 +61,49 @@ pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
         .collect();
     let mut results = Vec::with_capacity(edits.len());
     for group in edits.chunk_by(together) {
-        if let [Edit::Map { inode, .. }, ..] = group {
-            if cleared.contains(inode) {
-                // A map that cannot be right may lead to what others own: it is not followed.
+        match group.first() {
+            // A map that cannot be right may lead to what others own: it is not followed.
+            Some(Edit::Map { inode, .. }) if cleared.contains(inode) => {
                 results.extend(group.iter().map(|_| (Ok(()), Vec::new())));
-                continue;
             }
-            let of_map: Vec<MapEdit> = group
-                .iter()
-                .filter_map(|edit| match edit {
-                    Edit::Map { edit, .. } => Some(*edit),
-                    _ => None,
-                })
-                .collect();
-            let result = maps::apply_all(stage, *inode, &of_map);
-            let text = result.as_ref().err().map(Failure::to_string);
-            results.push((result, stage.take_notes()));
-            for _ in 1..group.len() {
-                let same = text.clone().map_or(Ok(()), |text| Err(Failure::Together(text)));
-                results.push((same, Vec::new()));
+            Some(Edit::Map { inode, .. }) => results.extend(map(stage, *inode, group)),
+            Some(Edit::Directory { dir, .. } | Edit::Entry { dir, .. }) => {
+                results.extend(dirents::apply_all(stage, *dir, group));
             }
-        } else {
-            for edit in group {
+            Some(Edit::Attach { .. }) => {
+                results.extend(lost_found::enter_all(stage, &inodes(group), |_, _, _| Ok(())));
+            }
+            Some(Edit::Tree(TreeEdit::Reconnect(_))) => {
+                results.extend(connectivity::reconnect(stage, &inodes(group)));
+            }
+            _ => results.extend(group.iter().map(|edit| {
                 let result = apply(stage, edit);
-                results.push((result, stage.take_notes()));
-            }
+                (result, stage.take_notes())
+            })),
         }
     }
     results
+}
+
+/// The inodes that edits are about.
+fn inodes(edits: &[Edit]) -> Vec<InodeNr> {
+    edits.iter().filter_map(Edit::inode).collect()
+}
+
+/// All changes of one map.
+fn map(stage: &mut Stage<'_>, inode: InodeNr, edits: &[Edit]) -> Vec<Made> {
+    let of_map = |edit: &Edit| match edit {
+        Edit::Map { edit, .. } => Some(*edit),
+        _ => None,
+    };
+    let of_map: Vec<MapEdit> = edits.iter().filter_map(of_map).collect();
+    let result = maps::apply_all(stage, inode, &of_map);
+    let text = result.as_ref().err().map(Failure::to_string);
+    let same = || text.clone().map_or(Ok(()), |text| Err(Failure::Together(text)));
+    let others: Vec<Made> = edits.iter().skip(1).map(|_| (same(), Vec::new())).collect();
+    let mut made = vec![(result, stage.take_notes())];
+    made.extend(others);
+    made
 }
 
 /// Makes one edit. The stage may hold a part of one that failed; the next examination judges it.
@@ -100,15 +122,12 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::Map { inode, edit } => maps::apply_all(stage, *inode, &[*edit]),
         Edit::AttributeBlock { block, edit } => xattrs::apply(stage, *block, *edit),
         Edit::CloneShared { inode } => shared_blocks::clone(stage, *inode),
-        Edit::Directory { dir, logical, edit } => dirents::apply(stage, *dir, *logical, *edit),
-        Edit::Entry { dir, logical, offset_bytes, edit } => {
-            dirents::apply_to_entry(stage, *dir, *logical, *offset_bytes, *edit)
-        }
+        // Made together with others of their kind.
+        Edit::Directory { .. } | Edit::Entry { .. } | Edit::Attach { .. } => Ok(()),
         Edit::Tree(edit) => connectivity::apply(stage, *edit),
         Edit::RebuildDirectory { dir } => htree::rebuild(stage, *dir),
         Edit::RebuildExtents { inode } => maps::rebuild(stage, *inode),
         Edit::Release { inode } => inodes::clear(stage, *inode),
-        Edit::Attach { inode } => connectivity::attach(stage, *inode),
         Edit::LinkCount { inode, links } => inodes::set_links(stage, *inode, *links),
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),

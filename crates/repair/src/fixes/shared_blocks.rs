@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use floe_check::Problem;
 use floe_format::ext::dirent::DirCursor;
+use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::xattr;
 use floe_format::features::Incompat;
@@ -13,60 +14,111 @@ use crate::failure::Failure;
 use crate::file_map::{FileMap, has_map};
 use crate::stage::{InodeImage, Stage};
 
+/// Attribute blocks that were cloned: other inodes that used the same block follow.
+type Attributes = BTreeMap<BlockNr, BlockNr>;
+
 /// Who still claims which shared cluster, while one after the other lets go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedLedger {
-    /// Claims left of each shared cluster; those of a list of bad blocks or of metadata never go.
-    claims: BTreeMap<u64, u64>,
-    /// Attribute blocks that were cloned: other inodes that used the same block follow.
-    attributes: BTreeMap<BlockNr, BlockNr>,
+    /// Runs of shared clusters, in order: the first, the one behind, and where their claims begin.
+    runs: Vec<(u64, u64, usize)>,
+    /// Claims left of each; [`NEVER`]: those of a list of bad blocks or of metadata never go.
+    claims: Vec<u32>,
+    attributes: Attributes,
 }
+
+const NEVER: u32 = u32::MAX;
 
 impl SharedLedger {
     /// The ledger as an examination found it.
     pub(crate) fn of(found: &[Problem], geometry: &Geometry) -> Self {
-        let mut claims: BTreeMap<u64, u64> = BTreeMap::new();
-        for problem in found {
-            let run = match *problem {
-                Problem::MultiplyClaimedBlock { block, .. } => BlockRun::new(block, 1),
-                Problem::MultiplyClaimedRange { block, len, .. } => BlockRun::new(block, len),
-                _ => continue,
-            };
-            if run.len_blocks == 0 || !geometry.contains(run.start) {
-                continue;
-            }
-            let first = geometry.cluster_of(run.start);
-            let last = geometry.cluster_of(BlockNr(run.end().0 - 1));
-            for cluster in first..=last {
-                *claims.entry(cluster).or_default() += 1;
+        let mut claimed: Vec<(u64, u64)> =
+            found.iter().filter_map(|problem| clusters_of(problem, geometry)).collect();
+        claimed.sort_unstable();
+        let mut runs: Vec<(u64, u64, usize)> = Vec::new();
+        for &(first, behind) in &claimed {
+            match runs.last_mut() {
+                Some(last) if first <= last.1 => last.1 = last.1.max(behind),
+                Some(&mut (start, end, at)) => {
+                    runs.push((first, behind, at + (end - start) as usize));
+                }
+                None => runs.push((first, behind, 0)),
             }
         }
-        // A cluster that only one inode lists is shared with what never lets go.
-        claims.values_mut().filter(|count| **count == 1).for_each(|count| *count = u64::MAX);
-        Self { claims, attributes: BTreeMap::new() }
+        let count = runs.last().map_or(0, |&(start, end, at)| at + (end - start) as usize);
+        let mut ledger = Self { runs, claims: vec![0; count + 1], attributes: Attributes::new() };
+        // Each claim first where it begins and where it ends, then summed up; sums that wrap around in
+        // between come out right.
+        for (first, behind) in claimed {
+            let Some(at) = ledger.index(first) else { continue };
+            let end = at + (behind - first) as usize;
+            ledger.claims[at] = ledger.claims[at].wrapping_add(1);
+            ledger.claims[end] = ledger.claims[end].wrapping_sub(1);
+        }
+        let mut sum = 0u32;
+        for claims in &mut ledger.claims {
+            sum = sum.wrapping_add(*claims);
+            // A cluster that only one inode lists is shared with what never lets go.
+            *claims = if sum == 1 { NEVER } else { sum };
+        }
+        ledger
+    }
+
+    /// Where the claims of a cluster are.
+    fn index(&self, cluster: u64) -> Option<usize> {
+        let at = self.runs.partition_point(|(_, end, _)| *end <= cluster);
+        let &(start, _, first) = self.runs.get(at)?;
+        Some(first + usize::try_from(cluster.checked_sub(start)?).ok()?)
+    }
+
+    fn claims(&self, cluster: u64) -> Option<u32> {
+        self.claims.get(self.index(cluster)?).copied()
+    }
+
+    /// Whether none of `len` clusters is shared.
+    fn is_clear_in(&self, start: u64, len: u64) -> bool {
+        let at = self.runs.partition_point(|(_, end, _)| *end <= start);
+        self.runs.get(at).is_none_or(|(first, ..)| *first >= start + len)
     }
 
     /// Whether an owner of a cluster needs its own copy.
     fn must_clone(&self, cluster: u64) -> bool {
-        self.claims.get(&cluster).is_some_and(|&count| count > 1)
+        self.claims(cluster).is_some_and(|count| count > 1)
     }
 
     /// Whether all others that claim a cluster are going to let go of it.
     fn is_left_to(&self, cluster: u64) -> bool {
-        self.claims.get(&cluster).is_some_and(|&count| count != u64::MAX)
+        self.claims(cluster).is_some_and(|count| count != NEVER)
     }
 
     fn let_go(&mut self, cluster: u64) {
-        if let Some(count) = self.claims.get_mut(&cluster).filter(|count| **count != u64::MAX) {
+        let claims = self.index(cluster).and_then(|at| self.claims.get_mut(at));
+        if let Some(count) = claims.filter(|count| **count != NEVER) {
             *count = count.saturating_sub(1);
         }
     }
+}
+
+/// The clusters that a finding says an inode shares, as the first and the one behind.
+pub(crate) fn clusters_of(problem: &Problem, geometry: &Geometry) -> Option<(u64, u64)> {
+    let run = match *problem {
+        Problem::MultiplyClaimedBlock { block, .. } => BlockRun::new(block, 1),
+        Problem::MultiplyClaimedRange { block, len, .. } => BlockRun::new(block, len),
+        _ => return None,
+    };
+    let last = BlockNr(run.end().0.checked_sub(1)?);
+    let exists = run.len_blocks > 0 && geometry.contains(run.start) && geometry.contains(last);
+    exists.then(|| (geometry.cluster_of(run.start), geometry.cluster_of(last) + 1))
 }
 
 /// Copies the shared clusters of one inode.
 pub(super) fn clone(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let mut ledger = stage.take_ledger();
     let cloned = clone_with(stage, inode, &mut ledger);
+    if matches!(cloned, Err(Failure::NoSpace(_))) {
+        // Somebody goes, perhaps, with whom nobody else needs copies: the others wait.
+        stage.hand_out_no_more();
+    }
     stage.put_ledger(ledger);
     cloned
 }
@@ -96,86 +148,208 @@ fn must_clone(stage: &Stage<'_>, ledger: &SharedLedger, cluster: u64) -> bool {
     ledger.must_clone(cluster) || metadata.contains(cluster)
 }
 
+/// Where a block goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// Into the cluster that begins there.
+    To(BlockNr),
+    /// Into one of the clusters that are still to be allocated.
+    New(usize),
+}
+
+/// A block of a map that gets a copy.
+#[derive(Clone, Copy)]
+struct Move {
+    logical: LogicalBlock,
+    from: BlockNr,
+    target: Target,
+}
+
+/// What a file's own copies take, before any is made.
+#[derive(Default)]
+struct Moves {
+    /// Where each new cluster is wanted.
+    goals: Vec<BlockNr>,
+    /// Which blocks move, in the order of the map.
+    to_copy: Vec<Move>,
+    /// Clusters that the file lets go of.
+    left: Vec<u64>,
+    /// What each logical cluster gets, by what it replaces.
+    targets: BTreeMap<(u64, u64), Target>,
+    /// The cluster that the first block of each logical cluster has: all others belong there.
+    homes: BTreeMap<u64, Target>,
+}
+
 /// Gives data and nodes of a map new clusters. Blocks of a file in one cluster move together if they
-/// stand in it as the map says.
+/// stand in it as the map says. Where there is no room for all of it, nothing is taken.
 fn clone_map(
     stage: &mut Stage<'_>,
     image: &mut InodeImage,
     ledger: &mut SharedLedger,
 ) -> Result<u64, Failure> {
-    let geometry = stage.geometry.clone();
     let mut map = FileMap::load(stage, image);
     if map.goes_on_unseen {
         // No copy goes to where its own data may be.
         map.runs.iter().try_for_each(|extent| stage.withhold(extent.run))?;
     }
-    let mut copies = 0;
-    // The new cluster of each logical cluster, by what it replaces.
-    let mut moved: BTreeMap<(u64, u64), BlockNr> = BTreeMap::new();
-    let blocks: Vec<(LogicalBlock, BlockNr)> = map
-        .runs
+    let Moves { mut goals, to_copy, left, .. } = plan_moves(stage, ledger, image, &map)?;
+    let shared_nodes: Vec<bool> = map
+        .nodes
         .iter()
-        .flat_map(|extent| {
-            (0..extent.run.len_blocks).map(move |at| {
-                (LogicalBlock(extent.logical.0 + at), BlockNr(extent.run.start.0 + at))
-            })
-        })
+        .map(|&node| must_clone(stage, ledger, stage.geometry.cluster_of(node)))
         .collect();
-    let size = u64::from(geometry.cluster_blocks);
-    let own = first_block_of_its_own(stage, image, &map);
-    // The cluster that the first block of each logical cluster has: all others belong there.
-    let mut homes: BTreeMap<u64, BlockNr> = BTreeMap::new();
-    for (logical, block) in blocks {
-        if !geometry.contains(block) {
-            continue;
-        }
-        let (place, cluster) = (logical.0 % size, geometry.cluster_of(block));
-        let aligned = place == (block.0 - geometry.first_data_block.0) % size;
-        let home = homes.get(&(logical.0 / size)).copied();
-        let at_home = home.is_none_or(|start| start.0 + place == block.0);
-        let key = (logical.0 / size, cluster);
-        let start = match moved.get(&key) {
-            Some(&start) => start,
-            None if own == Some(block) && logical.0 == 0 && ledger.is_left_to(cluster) => continue,
-            None if aligned && at_home && !must_clone(stage, ledger, cluster) => {
-                homes.insert(key.0, BlockNr(block.0 - place));
-                continue;
-            }
-            None => {
-                let start = match home {
-                    Some(start) => start,
-                    None => stage.allocate(block)?,
-                };
-                moved.insert(key, start);
-                homes.insert(key.0, start);
-                start
-            }
-        };
-        let to = BlockNr(start.0 + place);
-        copy(stage, block, to)?;
-        map.replace(logical, to);
+    let of_nodes = map.nodes.iter().zip(&shared_nodes).filter(|(_, shared)| **shared);
+    let of_data = goals.len();
+    goals.extend(of_nodes.map(|(node, _)| *node));
+    let mut new = stage.allocate_all(&goals)?;
+    let new_nodes = new.split_off(of_data);
+    let mut copies = to_copy.len() as u64;
+    if copies > 0 {
+        map.runs = copied(stage, &map.runs, &to_copy, &new)?;
+    }
+    left.into_iter().for_each(|cluster| ledger.let_go(cluster));
+    let mut new_nodes = new_nodes.into_iter();
+    for (node, _) in map.nodes.iter_mut().zip(shared_nodes).filter(|(_, shared)| *shared) {
+        // The node is written anew in a block of its own.
+        ledger.let_go(stage.geometry.cluster_of(*node));
+        *node = new_nodes.next().unwrap_or(*node);
         copies += 1;
     }
-    for (_, cluster) in moved.into_keys() {
-        ledger.let_go(cluster);
-    }
-    let mut kept = Vec::new();
-    for node in std::mem::take(&mut map.nodes) {
-        let cluster = geometry.cluster_of(node);
-        if must_clone(stage, ledger, cluster) {
-            // The node is written anew in a block of its own.
-            ledger.let_go(cluster);
-            kept.push(stage.allocate(node)?);
-            copies += 1;
-        } else {
-            kept.push(node);
-        }
-    }
-    map.nodes = kept;
     if copies > 0 {
         map.store(stage, image)?;
     }
     Ok(copies)
+}
+
+/// Which blocks of a map move, and where to. To find that there is no room takes no longer than to fill it.
+fn plan_moves(
+    stage: &mut Stage<'_>,
+    ledger: &SharedLedger,
+    image: &InodeImage,
+    map: &FileMap,
+) -> Result<Moves, Failure> {
+    let geometry = stage.geometry.clone();
+    let mut room = None;
+    let own = first_block_of_its_own(stage, image, map);
+    let mut moves = Moves::default();
+    for extent in &map.runs {
+        if geometry.cluster_blocks == 1 && is_clear_in(stage, ledger, extent.run) {
+            continue;
+        }
+        for at in 0..extent.run.len_blocks {
+            let (logical, block) =
+                (LogicalBlock(extent.logical.0 + at), BlockNr(extent.run.start.0 + at));
+            if !geometry.contains(block) {
+                continue;
+            }
+            let cluster = geometry.cluster_of(block);
+            let is_own = own == Some(block) && logical.0 == 0 && ledger.is_left_to(cluster);
+            let must_clone = !is_own && must_clone(stage, ledger, cluster);
+            if geometry.cluster_blocks > 1 {
+                moves.place_in_cluster(&geometry, logical, block, must_clone);
+            } else if must_clone {
+                let target = moves.new_cluster(block);
+                moves.to_copy.push(Move { logical, from: block, target });
+                moves.left.push(cluster);
+            }
+            let wanted = moves.goals.len() as u64;
+            if wanted > room.unwrap_or(0) && wanted > *room.insert(stage.free_clusters()?) {
+                return Err(Failure::NoSpace("block"));
+            }
+        }
+    }
+    Ok(moves)
+}
+
+impl Moves {
+    fn new_cluster(&mut self, goal: BlockNr) -> Target {
+        self.goals.push(goal);
+        Target::New(self.goals.len() - 1)
+    }
+
+    /// Decides about a block of a cluster of several: it moves with others of its cluster, or to the one
+    /// in which others of its logical cluster are.
+    fn place_in_cluster(
+        &mut self,
+        geometry: &Geometry,
+        logical: LogicalBlock,
+        block: BlockNr,
+        must_clone: bool,
+    ) {
+        let size = u64::from(geometry.cluster_blocks);
+        let (place, cluster) = (logical.0 % size, geometry.cluster_of(block));
+        let aligned = place == (block.0 - geometry.first_data_block.0) % size;
+        let home = self.homes.get(&(logical.0 / size)).copied();
+        let start = block.0.checked_sub(place).map(|start| Target::To(BlockNr(start)));
+        let at_home = home.is_none() || home == start;
+        let key = (logical.0 / size, cluster);
+        let target = match (self.targets.get(&key), start) {
+            (Some(&target), _) => target,
+            (None, Some(start)) if aligned && at_home && !must_clone => {
+                self.homes.insert(key.0, start);
+                return;
+            }
+            _ => {
+                let target = home.unwrap_or_else(|| self.new_cluster(block));
+                self.targets.insert(key, target);
+                self.homes.insert(key.0, target);
+                self.left.push(cluster);
+                target
+            }
+        };
+        self.to_copy.push(Move { logical, from: block, target });
+    }
+}
+
+/// Whether nobody else claims any block of a run of a file, without clusters of several blocks.
+fn is_clear_in(stage: &Stage<'_>, ledger: &SharedLedger, run: BlockRun) -> bool {
+    let geometry = &stage.geometry;
+    let last = BlockNr(run.end().0.saturating_sub(1));
+    geometry.contains(run.start)
+        && geometry.contains(last)
+        && ledger.is_clear_in(geometry.cluster_of(run.start), run.len_blocks)
+        && stage
+            .evidence
+            .volume
+            .metadata
+            .is_clear_in(geometry.cluster_of(run.start), run.len_blocks)
+}
+
+/// Copies blocks into their new clusters; the runs of the map as they are then.
+fn copied(
+    stage: &Stage<'_>,
+    runs: &[Extent],
+    to_copy: &[Move],
+    new: &[BlockNr],
+) -> Result<Vec<Extent>, Failure> {
+    let size = u64::from(stage.geometry.cluster_blocks);
+    let mut to_copy = to_copy.iter().peekable();
+    let mut moved: Vec<Extent> = Vec::with_capacity(runs.len());
+    for extent in runs {
+        if to_copy.peek().is_none_or(|next| !extent.run.contains(next.from)) {
+            moved.push(*extent);
+            continue;
+        }
+        for at in 0..extent.run.len_blocks {
+            let logical = LogicalBlock(extent.logical.0 + at);
+            let from = BlockNr(extent.run.start.0 + at);
+            let mut block = from;
+            if let Some(next) = to_copy.next_if(|next| (next.logical, next.from) == (logical, from))
+            {
+                let start = match next.target {
+                    Target::To(start) => start,
+                    Target::New(nr) => *new.get(nr).ok_or(Failure::NoSpace("block"))?,
+                };
+                block = BlockNr(start.0 + logical.0 % size);
+                copy(stage, from, block)?;
+            }
+            match moved.last_mut() {
+                Some(last) if at > 0 && last.run.end() == block => last.run.len_blocks += 1,
+                _ => moved.push(Extent { logical, run: BlockRun::new(block, 1), ..*extent }),
+            }
+        }
+    }
+    Ok(moved)
 }
 
 /// The first block of a directory, if its `.` names that directory: whoever claims it too gets a copy, so
@@ -236,4 +410,52 @@ fn clone_attributes(
         image.base.file_acl_high = (to.0 >> 32) as u16;
     }
     Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use floe_testkit::volume::Volume;
+    use floe_testkit::{Profile, build, tool};
+
+    #[test]
+    fn the_ledger_counts_the_claims_of_each_cluster() {
+        if tool::missing() {
+            return;
+        }
+        let image = build::base(Profile::Ext4K1).unwrap();
+        let geometry = Volume::open(&image).unwrap().geometry;
+        let claims = proptest::collection::vec((1u32..9, 100u64..160, 1u64..20), 0..12);
+        proptest!(|(claims in claims)| {
+            let mut model: BTreeMap<u64, u32> = BTreeMap::new();
+            let mut found = Vec::new();
+            for (inode, start, len) in claims {
+                let (inode, block) = (InodeNr(inode), BlockNr(start));
+                found.push(match len {
+                    1 => Problem::MultiplyClaimedBlock { inode, block },
+                    len => Problem::MultiplyClaimedRange { inode, block, len },
+                });
+                for block in (start..start + len).map(BlockNr) {
+                    *model.entry(geometry.cluster_of(block)).or_default() += 1;
+                }
+            }
+            let mut ledger = SharedLedger::of(&found, &geometry);
+            for cluster in 90..190 {
+                let count = model.get(&cluster).copied();
+                prop_assert_eq!(ledger.must_clone(cluster), count.is_some());
+                prop_assert_eq!(ledger.is_left_to(cluster), count.is_some_and(|count| count > 1));
+                let next = (cluster..).find(|cluster| model.contains_key(cluster) || *cluster > 200);
+                let ahead = next.unwrap_or(cluster) - cluster;
+                prop_assert!(ahead == 0 || ledger.is_clear_in(cluster, ahead));
+                prop_assert_eq!(ledger.is_clear_in(cluster, ahead + 1), cluster + ahead > 190);
+                for _ in 1..count.unwrap_or(1) {
+                    prop_assert!(ledger.must_clone(cluster));
+                    ledger.let_go(cluster);
+                }
+                prop_assert_eq!(ledger.must_clone(cluster), count == Some(1), "the last one keeps it");
+            }
+        });
+    }
 }

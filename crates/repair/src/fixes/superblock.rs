@@ -2,7 +2,8 @@
 
 use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
-use floe_format::{GroupNr, InodeNr};
+use floe_format::geometry::Strictness;
+use floe_format::{Geometry, GroupNr, InodeNr};
 
 use crate::edit::SuperblockEdit;
 use crate::failure::Failure;
@@ -11,6 +12,16 @@ use crate::stage::Stage;
 /// `s_first_ino` and `s_inode_size` of revision 0, which knows no other.
 const FIRST_INO: u32 = 11;
 const INODE_SIZE: u16 = 128;
+
+/// Revision 0 leaves the size of inodes at zero: one that is possible was there before the revision was
+/// damaged.
+fn set_revision_1(sb: &mut Superblock) {
+    sb.rev_level = 1;
+    if Geometry::new(sb, Strictness::Relaxed).is_err() {
+        sb.first_ino = FIRST_INO;
+        sb.inode_size = INODE_SIZE;
+    }
+}
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), Failure> {
     let now = stage.now_seconds;
@@ -28,10 +39,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         }
         SuperblockEdit::InodesCount(count) => stage.superblock_mut().inodes_count = count,
         SuperblockEdit::Revision1 => {
-            let sb = stage.superblock_mut();
-            sb.rev_level = 1;
-            sb.first_ino = FIRST_INO;
-            sb.inode_size = INODE_SIZE;
+            set_revision_1(stage.superblock_mut());
             stage.write_backups();
         }
         SuperblockEdit::ClearTestFlag => stage.superblock_mut().flags &= !FLAG_TEST_FS,

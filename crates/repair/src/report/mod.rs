@@ -91,6 +91,8 @@ pub struct Account<'r> {
     pub changed_bytes: u64,
     /// Paths of inodes before the repair, as bytes.
     pub former_paths: BTreeMap<InodeNr, Vec<u8>>,
+    /// Paths that deeds know, of the first one of each inode that does.
+    deed_paths: BTreeMap<InodeNr, &'r [u8]>,
     /// What it cost.
     pub cost: Cost,
 }
@@ -263,6 +265,7 @@ impl<'r> Account<'r> {
             device: name,
             changed_bytes: changed_bytes(repair, device),
             former_paths: former_paths(repair, device),
+            deed_paths: deed_paths(repair),
             ending,
             cost: Cost::default(),
         }
@@ -283,17 +286,14 @@ impl<'r> Account<'r> {
 
     /// The path that an inode had, or else has now, safe to print.
     pub fn path(&self, inode: InodeNr) -> Option<String> {
-        let Repair { before, after, deeds, .. } = self.repair;
-        let of_deed = || {
-            let of = |deed: &&Deed| deed.inode() == Some(inode);
-            deeds.iter().filter(of).find_map(|deed| deed.path.as_ref())
-        };
+        let Repair { before, after, .. } = self.repair;
         let path = self
             .former_paths
             .get(&inode)
             .or_else(|| before.paths.get(&inode))
-            .or_else(of_deed)
-            .or_else(|| after.paths.get(&inode))?;
+            .map(Vec::as_slice)
+            .or_else(|| self.deed_paths.get(&inode).copied())
+            .or_else(|| after.paths.get(&inode).map(Vec::as_slice))?;
         Some(display_path(path))
     }
 
@@ -412,6 +412,17 @@ fn former_paths(repair: &Repair<'_>, device: &dyn ReadBlocks) -> BTreeMap<InodeN
     Reader::open(device, repair.before.used_backup, Some(block_size))
         .map(|reader| paths(&reader, &wanted, PATH_BLOCKS))
         .unwrap_or_default()
+}
+
+/// Paths that deeds know.
+fn deed_paths<'r>(repair: &'r Repair<'_>) -> BTreeMap<InodeNr, &'r [u8]> {
+    let mut paths = BTreeMap::new();
+    for deed in &repair.deeds {
+        if let (Some(inode), Some(path)) = (deed.inode(), &deed.path) {
+            paths.entry(inode).or_insert(path.as_slice());
+        }
+    }
+    paths
 }
 
 /// Bytes of staged pages that differ from the device. Pages that cannot be read differ.

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use floe_check::{Problem, Report};
+use floe_check::{Examination, Problem, Report};
 use floe_format::InodeNr;
 
 use super::blind::Blind;
+use super::room::{Room, clusters_of_inode};
 use super::{MOST_TRIES, Session};
 use crate::culprit::{Owner, SharedBlocks};
 use crate::edit::{Edit, InodeEdit, Phase};
@@ -17,10 +18,11 @@ type Plans<'r> = Vec<(&'r Problem, Vec<Edit>)>;
 
 impl Session<'_> {
     /// The edits that findings ask for and the policy accepts, each with the first such finding.
-    pub(super) fn wanted(&mut self, report: &Report) -> Wanted {
+    pub(super) fn wanted(&mut self, examination: &Examination<'_>) -> Wanted {
+        let report = &examination.report;
         self.blind = Blind::of(report);
         self.doubts.note(report);
-        let mut plans = self.plans(report);
+        let mut plans = self.plans(examination);
         let asks = self.options.shared_blocks == SharedBlocks::Ask && !self.unsharing;
         let is_shared = |problem: &Problem| {
             matches!(problem, Problem::MultiplyClaimedFile { .. })
@@ -44,9 +46,10 @@ impl Session<'_> {
     }
 
     /// What could be done about each finding.
-    fn plans<'r>(&mut self, report: &'r Report) -> Plans<'r> {
+    fn plans<'r>(&mut self, examination: &'r Examination<'_>) -> Plans<'r> {
+        let report = &examination.report;
         let mut plans = Vec::new();
-        let goes = self.who_goes(report);
+        let goes = self.who_goes(examination);
         let culprits = match self.options.shared_blocks {
             SharedBlocks::Clone | SharedBlocks::Ask => BTreeSet::new(),
             SharedBlocks::DropCulprit => self.doubts.culprits(report),
@@ -59,7 +62,7 @@ impl Session<'_> {
             match (plan(problem), problem) {
                 // No room for copies: the others wait for what that frees.
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
-                    if goes == Some(inode) =>
+                    if goes.contains(&inode) =>
                 {
                     plans.push((problem, vec![deletion(inode)]));
                 }
@@ -74,7 +77,7 @@ impl Session<'_> {
                 _ => {}
             }
         }
-        if goes.is_some() {
+        if !goes.is_empty() {
             // All others try again.
             for problem in std::mem::take(&mut self.without_space) {
                 self.tries.remove(&problem);
@@ -85,19 +88,21 @@ impl Session<'_> {
         plans
     }
 
-    /// Who is deleted where there is no room for copies: one in each round, until the rest fit. Of the
-    /// owners that share blocks with one that found no room, that is the one whom the evidence convicts,
-    /// else the one with the most shared blocks, who takes the most from the others; none that the file
-    /// system itself needs, as long as there are more.
-    fn who_goes(&mut self, report: &Report) -> Option<InodeNr> {
+    /// Who is deleted where there is no room for copies: as many in each round as the rest certainly lacks
+    /// room for, until it fits. Of the owners that share blocks with one that found no room, that is the
+    /// one whom the evidence convicts, else the one with the most shared blocks, who takes the most from
+    /// the others; none that the file system itself needs, as long as there are more.
+    fn who_goes(&mut self, examination: &Examination<'_>) -> BTreeSet<InodeNr> {
+        let report = &examination.report;
+        let mut goes = BTreeSet::new();
         if self.unsharing || self.without_space.is_empty() {
-            return None;
+            return goes;
         }
         let files: BTreeMap<InodeNr, &Problem> = report
             .found
             .iter()
             .filter(|problem| matches!(problem, Problem::MultiplyClaimedFile { .. }))
-            .filter(|problem| self.decided.get(*problem) == Some(&true))
+            .filter(|problem| self.decided.get(*problem) != Some(&false))
             .filter_map(|problem| Some((problem.inode()?, problem)))
             .collect();
         let has_no_room = |owner: &Owner| {
@@ -113,8 +118,19 @@ impl Session<'_> {
         owners.sort_by_key(|owner| {
             (owner.culprit, !is_needed(owner.inode), owner.shared_blocks, owner.inode)
         });
-        let mut owners = owners.into_iter().rev().map(|owner| owner.inode);
-        owners.find(|inode| files.get(inode).is_some_and(|problem| self.policy.may_delete(problem)))
+        let mut room = Room::of(examination, |inode| files.contains_key(&inode));
+        for Owner { inode, shared_blocks, .. } in owners.into_iter().rev() {
+            if !goes.is_empty() && room.missing() == 0 {
+                break;
+            }
+            if files.get(inode).is_some_and(|problem| self.policy.may_delete(problem)) {
+                let shared_clusters = shared_blocks >> report.geometry.cluster_bits;
+                let clusters = clusters_of_inode(&examination.volume, *inode);
+                room.without(*inode, clusters.saturating_sub(shared_clusters));
+                goes.insert(*inode);
+            }
+        }
+        goes
     }
 
     /// Asks the policy about what it was not asked yet. `false`: it ends the repair.

@@ -24,10 +24,15 @@ pub(super) fn first_phases(mut wanted: Wanted) -> Wanted {
 
 /// Where the list of bad blocks cannot be right, it goes first: nothing is moved away from blocks that
 /// it calls bad. (e2fsck starts again then.) But not where its inode was read from a place that is not
-/// that of the inode table: it would be written there.
+/// that of the inode table, or as one of another size: it would be written there.
 pub(super) fn without_a_wrong_list(mut wanted: Wanted) -> Wanted {
-    let of_table =
-        |edit: &Edit| matches!(edit, Edit::Group { edit: GroupEdit::InodeTableFromBackup, .. });
+    let of_table = |edit: &Edit| {
+        matches!(
+            edit,
+            Edit::Group { edit: GroupEdit::InodeTableFromBackup, .. }
+                | Edit::Superblock(SuperblockEdit::Revision1)
+        )
+    };
     if wanted.keys().any(of_table) {
         return wanted;
     }
@@ -66,6 +71,8 @@ pub(super) fn in_turn(wanted: Wanted) -> Wanted {
             Edit::Superblock(
                 SuperblockEdit::FirstMetaBg(_)
                     | SuperblockEdit::DropMetaBg
+                    // Inodes of revision 0 have another size.
+                    | SuperblockEdit::Revision1
                     | SuperblockEdit::PrimaryFromBackup
             ) | Edit::Group { edit: GroupEdit::InodeTableFromBackup, .. }
         )

@@ -1,0 +1,84 @@
+//! Inodes without a name are entered in lost+found.
+
+use std::collections::HashSet;
+
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, InodeFlags};
+
+use super::Made;
+use super::names::Names;
+use crate::failure::Failure;
+use crate::stage::{InodeImage, Stage};
+
+/// Enters inodes in lost+found, as `#` and their numbers, and says where they are: all of a round at once,
+/// for there may be a million, and the directory is as large then. `after` does what else is to be done
+/// for an inode that has a name by now, given the number of lost+found.
+pub(super) fn enter_all(
+    stage: &mut Stage<'_>,
+    inodes: &[InodeNr],
+    after: impl Fn(&Stage<'_>, InodeNr, InodeNr) -> Result<(), Failure>,
+) -> Vec<Made> {
+    let mut made = Vec::with_capacity(inodes.len());
+    let mut lost_found = match LostFound::open(stage) {
+        Ok(open) => open,
+        Err(failure) => {
+            let text = failure.to_string();
+            made.resize_with(inodes.len(), || (Err(Failure::Together(text.clone())), Vec::new()));
+            return made;
+        }
+    };
+    for &inode in inodes {
+        let entered =
+            lost_found.enter(stage, inode).and_then(|()| after(stage, inode, lost_found.inode));
+        made.push((entered, stage.take_notes()));
+    }
+    if let Err(failure) = lost_found.names.close(stage) {
+        // None of them can be found by its name.
+        let text = failure.to_string();
+        made.iter_mut().for_each(|one| *one = (Err(Failure::Together(text.clone())), Vec::new()));
+    }
+    made
+}
+
+struct LostFound {
+    inode: InodeNr,
+    names: Names,
+    taken: HashSet<Vec<u8>>,
+}
+
+impl LostFound {
+    fn open(stage: &Stage<'_>) -> Result<Self, Failure> {
+        let inode = stage.lost_found().ok_or(Failure::NotNow("there is no lost+found"))?;
+        let names = Names::open(stage, inode)?;
+        let taken = names.stored(stage).into_iter().collect();
+        Ok(Self { inode, names, taken })
+    }
+
+    fn enter(&mut self, stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
+        let image = stage.read_inode(inode)?;
+        let file_type =
+            FileType::of_mode(image.base.mode).ok_or(Failure::NotNow("it has no type yet"))?;
+        let name = self.free_name(inode)?;
+        self.names.enter(stage, inode, name.as_bytes(), file_type)?;
+        stage.note(format!("{inode} is /lost+found/{name} now"));
+        self.taken.insert(name.into_bytes());
+        Ok(())
+    }
+
+    /// `#` and the number; with a tail where that name is taken.
+    fn free_name(&self, inode: InodeNr) -> Result<String, Failure> {
+        let plain = format!("#{inode_number}", inode_number = inode.0);
+        let with_tail = (0..u32::MAX).map(|tail| format!("{plain}~{tail}"));
+        std::iter::once(plain.clone())
+            .chain(with_tail)
+            .find(|name| !self.taken.contains(name.as_bytes()))
+            .ok_or(Failure::NoSpace("name"))
+    }
+}
+
+/// Whether an inode can serve as lost+found.
+pub(crate) fn serves_as_lost_found(image: &InodeImage) -> bool {
+    let unfit = InodeFlags::ENCRYPT | InodeFlags::INLINE_DATA;
+    FileType::of_mode(image.base.mode) == Some(FileType::Directory)
+        && !image.flags().intersects(unfit)
+}

@@ -1,0 +1,144 @@
+//! Whether there is room for copies of shared blocks, as far as it can be told without making them: which
+//! owners must go for the rest to fit. What is told is the least that is missing, so that nobody goes in
+//! vain; what else is missing a later round shows.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use floe_check::evidence::inode_reader::InodeReader;
+use floe_check::{Examination, Volume};
+use floe_format::InodeNr;
+use floe_format::ext::inode::InodeFlags;
+use floe_format::features::RoCompat;
+
+use crate::fixes;
+
+/// Clusters that the same number of owners claim.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    clusters: u64,
+    /// Owners that claim them and do not go.
+    owners: u64,
+    /// Something that never lets go claims them, too.
+    held: bool,
+}
+
+/// What copies of shared clusters take, and what there is.
+#[derive(Debug)]
+pub(super) struct Room {
+    stretches: Vec<Stretch>,
+    /// The stretches that each owner claims.
+    of_owner: BTreeMap<InodeNr, Vec<Range<usize>>>,
+    free: u64,
+    needed: u64,
+}
+
+impl Room {
+    /// As an examination found it, for the owners that are to get copies. What others claim may be left
+    /// to one of them, or not.
+    pub(super) fn of(examination: &Examination<'_>, is_owner: impl Fn(InodeNr) -> bool) -> Self {
+        let report = &examination.report;
+        let claims: Vec<(InodeNr, u64, u64)> = report
+            .found
+            .iter()
+            .filter_map(|problem| {
+                let (first, behind) = fixes::clusters_of(problem, &report.geometry)?;
+                Some((problem.inode()?, first, behind))
+            })
+            .collect();
+        let used = examination.claims.used().len();
+        let mut room =
+            Self::of_claims(&claims, report.geometry.clusters_count().saturating_sub(used));
+        let others: Vec<InodeNr> =
+            room.of_owner.keys().copied().filter(|inode| !is_owner(*inode)).collect();
+        others.into_iter().for_each(|inode| room.without(inode, 0));
+        room
+    }
+
+    /// The same of claims: an owner, its first cluster, and the one behind its last.
+    fn of_claims(claims: &[(InodeNr, u64, u64)], free: u64) -> Self {
+        let mut edges: Vec<u64> =
+            claims.iter().flat_map(|&(_, first, behind)| [first, behind]).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let stretch =
+            |pair: &[u64]| Stretch { clusters: pair[1] - pair[0], owners: 0, held: false };
+        let mut stretches: Vec<Stretch> = edges.windows(2).map(stretch).collect();
+        let mut of_owner: BTreeMap<InodeNr, Vec<Range<usize>>> = BTreeMap::new();
+        for &(inode, first, behind) in claims {
+            let at = |edge| edges.partition_point(|other| *other < edge);
+            let range = at(first)..at(behind);
+            stretches[range.clone()].iter_mut().for_each(|stretch| stretch.owners += 1);
+            of_owner.entry(inode).or_default().push(range);
+        }
+        for stretch in &mut stretches {
+            stretch.held = stretch.owners == 1;
+        }
+        let needed = stretches.iter().map(Stretch::copies).sum();
+        Self { stretches, of_owner, free, needed }
+    }
+
+    /// Clusters that copies take beyond what is free.
+    pub(super) const fn missing(&self) -> u64 {
+        self.needed.saturating_sub(self.free)
+    }
+
+    /// An owner goes, and with it the clusters that it has for itself: at most `own`.
+    pub(super) fn without(&mut self, inode: InodeNr, own_clusters: u64) {
+        for range in self.of_owner.remove(&inode).into_iter().flatten() {
+            for stretch in &mut self.stretches[range] {
+                self.needed -= stretch.copies();
+                stretch.owners -= 1;
+                self.needed += stretch.copies();
+            }
+        }
+        self.free = self.free.saturating_add(own_clusters);
+    }
+}
+
+impl Stretch {
+    /// Clusters that copies of it take: one owner keeps what nothing else holds.
+    const fn copies(&self) -> u64 {
+        let kept = if self.held { 0 } else { 1 };
+        self.clusters.saturating_mul(self.owners.saturating_sub(kept))
+    }
+}
+
+/// Clusters of an inode, its map included, as `i_blocks` says; 0 if it cannot be read.
+pub(super) fn clusters_of_inode(volume: &Volume<'_>, inode: InodeNr) -> u64 {
+    let mut reader = InodeReader::default();
+    let Some(inode) = reader.read(volume, inode) else { return 0 };
+    let geometry = &volume.geometry;
+    let count = u64::from(inode.base.blocks_lo) | u64::from(inode.base.blocks_high) << 32;
+    let huge = InodeFlags::from_bits_retain(inode.base.flags).contains(InodeFlags::HUGE_FILE);
+    let in_blocks = huge && geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
+    let sectors = u64::from(if in_blocks { 1 } else { geometry.block_size / 512 });
+    count.div_ceil(sectors * u64::from(geometry.cluster_blocks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_follows_from_who_goes() {
+        let (one, two, three) = (InodeNr(12), InodeNr(13), InodeNr(14));
+        // Clusters 10..20 have three owners, 20..30 two, and 40..45 one beside metadata.
+        let claims = [(one, 10, 30), (two, 10, 30), (three, 10, 20), (three, 40, 45)];
+        let mut room = Room::of_claims(&claims, 6);
+        assert_eq!(room.missing(), 2 * 10 + 10 + 5 - 6);
+        room.without(two, 0);
+        assert_eq!(room.missing(), 10 + 5 - 6);
+        room.without(one, 4);
+        assert_eq!(room.missing(), 0, "5 are needed, 10 are free");
+        room.without(three, 0);
+        assert_eq!((room.missing(), room.needed), (0, 0));
+    }
+
+    #[test]
+    fn without_claims_nothing_is_missing() {
+        let mut room = Room::of_claims(&[], 0);
+        room.without(InodeNr(12), 0);
+        assert_eq!(room.missing(), 0);
+    }
+}
