@@ -452,10 +452,18 @@ impl Budget {
         };
         let objects = load.facts_bytes(load.slots, used, directories)
             + links.links_bytes(way.links, way.threads as u64);
+        let taken = self.plan.estimate.total() + objects;
+        let phase = "a closer look at damaged groups";
+        if volume.keeps_whole_groups {
+            // Edits build on all of them: none is forgotten for the next sweep.
+            let count = suspects.clusters.len() as u64;
+            let need_bytes = taken + self.load.of_groups(count, way).claims;
+            self.must_fit(phase, need_bytes.min(self.plan.exact_bytes), budget_bytes)?;
+            return Ok(most);
+        }
         // The claims of one group at least.
         let claims = self.load.of_groups(1, way).claims.max(1);
-        let taken = self.plan.estimate.total() + objects;
-        self.must_fit("a closer look at damaged groups", taken + claims, budget_bytes)?;
+        self.must_fit(phase, taken + claims, budget_bytes)?;
         let groups = budget_bytes.saturating_sub(taken) / claims;
         Ok(most.min(u32::try_from(groups).unwrap_or(u32::MAX)))
     }

@@ -5,12 +5,14 @@
 
 use floe_blockdev::ReadBlocks;
 use floe_check::{Accounting, CheckOptions, JournalUse};
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, Inode};
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairError, RepairOptions, repair};
 use floe_testkit::fill::{Shape, fill};
 use floe_testkit::tool::NOW;
 use floe_testkit::volume::Volume;
-use floe_testkit::{Image, Subject, subjects, tool};
+use floe_testkit::{Image, Profile, Subject, subjects, tool};
 
 fn options(accounting: Accounting, threads: usize) -> RepairOptions<'static> {
     let check = CheckOptions {
@@ -107,6 +109,37 @@ fn damaged_images() {
     let (by_sums, refused) = count(&made);
     eprintln!("{by_sums} by sums, {refused} refused, of {}", made.len());
     assert!(by_sums >= 3, "{by_sums} by sums, {refused} refused");
+}
+
+/// Scattered damage as `bench --repair` makes it, in several groups: nothing of it needs a free block.
+#[test]
+fn scattered_damage_is_repaired_by_sums() {
+    const DAMAGE: [(u64, &[u8]); 6] = [
+        (0x1a, &[7, 0]),
+        (0x1c, &[0xe7, 3, 0, 0]),
+        (0x00, &[0, 0]),
+        (0x28 + 20, &[0xf0, 0xff, 0xff, 0xff]),
+        (0x70, &[55]),
+        (0x14, &[77, 0, 0, 0]),
+    ];
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-memory-").unwrap();
+    let image = fill(&folder.path().join("image"), Shape::file_intensive(40_000)).unwrap();
+    {
+        let volume = Volume::open(&image).unwrap();
+        let is_file = |inode: &InodeNr| {
+            let raw = volume.inode_bytes(*inode).unwrap();
+            Inode::decode(&raw).unwrap().file_type() == Some(FileType::Regular)
+        };
+        let files = (1_000..40_000).map(InodeNr).filter(is_file);
+        for (inode, (at, bytes)) in files.step_by(1_500).zip(DAMAGE.iter().cycle()) {
+            image.write(volume.inode_offset(inode).unwrap() + at, bytes).unwrap();
+        }
+    }
+    let subject = Subject::new(image, Profile::Ext4, "scattered damage");
+    assert_eq!(by_sums(&subject, 2), Some(true));
 }
 
 /// Files and directories with a wrong count here and there, and one block bitmap with a bit too many.
