@@ -55,6 +55,13 @@ impl<'s> Session<'s> {
         CheckOptions { held_bytes, on_plan, ..self.options.check }
     }
 
+    /// What findings take that were not known before: the others are in the estimate.
+    fn of_new_findings(&self, examination: &Examination<'_>) -> u64 {
+        let found = &examination.report.found;
+        let new = found.iter().filter(|problem| !self.decided.contains_key(*problem));
+        new.count() as u64 * FINDING_BYTES
+    }
+
     /// Looks whether there is room for what a repair keeps of each finding.
     pub(super) fn must_hold_findings(
         &self,
@@ -65,8 +72,7 @@ impl<'s> Session<'s> {
         else {
             return Ok(());
         };
-        let of_findings = examination.report.found.len() as u64 * FINDING_BYTES;
-        let need_bytes = plan.estimate.total().saturating_add(of_findings);
+        let need_bytes = plan.estimate.total().saturating_add(self.of_new_findings(examination));
         if need_bytes <= budget_bytes {
             return Ok(());
         }
@@ -77,8 +83,8 @@ impl<'s> Session<'s> {
     /// An edit needs evidence that an examination by sums did not keep.
     pub(super) fn lacks_evidence(&self, examination: &Examination<'_>) -> RepairError {
         let plan = examination.report.plan.as_ref();
-        let of_findings = examination.report.found.len() as u64 * FINDING_BYTES;
-        let need_bytes = plan.map_or(0, |plan| plan.exact_bytes).saturating_add(of_findings);
+        let exact_bytes = plan.map_or(0, |plan| plan.exact_bytes);
+        let need_bytes = exact_bytes.saturating_add(self.of_new_findings(examination));
         let budget_bytes = self.options.check.memory_bytes.unwrap_or(u64::MAX);
         let phase = "to know all that is in use";
         of_repair(CheckError::OverBudget { phase, need_bytes, budget_bytes })
