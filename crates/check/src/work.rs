@@ -42,11 +42,11 @@ pub const FIRST_OF_ROUND: &str = "superblock";
 /// Nanoseconds of one thread, on the machine of docs/progress.md with all in the page cache.
 mod weights {
     /// A group, when descriptors are read, judged, and when the claims of metadata are merged.
-    pub(super) const OPEN: f64 = 1030.0;
-    pub(super) const DESCRIPTOR: f64 = 660.0;
+    pub(super) const OPEN: f64 = 880.0;
+    pub(super) const DESCRIPTOR: f64 = 950.0;
     pub(super) const METADATA: f64 = 5.0;
     /// A part of an inode table that is read by itself.
-    pub(super) const PART: f64 = 500.0;
+    pub(super) const PART: f64 = 900.0;
     /// A slot of an inode table, used or not.
     pub(super) const SLOT: f64 = 4.0;
     /// An inode in use.
