@@ -85,7 +85,7 @@ impl Mapped {
         }
     }
 
-    /// In how many chunks of [`CHUNK_BITS`] clusters there may be bits.
+    /// In how many chunks of `CHUNK_BITS` clusters there may be bits.
     pub fn chunks(&self, geometry: &Geometry) -> u64 {
         let per_group = u64::from(geometry.clusters_per_group.max(1));
         // Several small groups share a chunk; a large one has several.
