@@ -82,7 +82,7 @@ pub(crate) struct Args {
 
 /// The shapes of the papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Kind {
+pub(crate) enum Kind {
     /// 99 files in each directory
     FileIntensive,
     /// One file in each directory
@@ -94,7 +94,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::FileIntensive => "file-intensive",
             Self::DirectoryIntensive => "directory-intensive",
@@ -122,12 +122,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 continue;
             }
             Kind::SharedBlocks => {
-                shared_blocks::run(args, &image(args, Kind::FileIntensive)?)?;
+                shared_blocks::run(args, &image(&args.folder, args.inodes, Kind::FileIntensive)?)?;
                 continue;
             }
             Kind::FileIntensive | Kind::DirectoryIntensive => {}
         }
-        let image = image(args, kind)?;
+        let image = image(&args.folder, args.inodes, kind)?;
         if args.share_cores {
             share_cores::run(&share_cores::Plan {
                 floe: &floe(args)?,
@@ -161,13 +161,13 @@ fn in_release(args: &Args) -> Result<()> {
 }
 
 /// The image of a shape, built and found clean if it is not there yet.
-fn image(args: &Args, kind: Kind) -> Result<PathBuf> {
+pub(crate) fn image(folder: &Path, inodes: u32, kind: Kind) -> Result<PathBuf> {
     let shape = match kind {
-        Kind::FileIntensive => Shape::file_intensive(args.inodes),
-        Kind::DirectoryIntensive => Shape::directory_intensive(args.inodes),
+        Kind::FileIntensive => Shape::file_intensive(inodes),
+        Kind::DirectoryIntensive => Shape::directory_intensive(inodes),
         Kind::SharedBlocks | Kind::Aged => bail!("{} is no shape of its own", kind.name()),
     };
-    let path = args.folder.join(format!("{}-{}.img", kind.name(), args.inodes));
+    let path = folder.join(format!("{}-{inodes}.img", kind.name()));
     if !path.exists() {
         let begin = std::time::Instant::now();
         let unproved = path.with_extension("new");

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use floe_testkit::fill::{Shape, fill};
 
+use crate::bench::{Kind, image};
 use crate::differential::built_floe;
 
 /// Options of the chore.
@@ -53,18 +53,9 @@ struct Counted {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
     std::fs::create_dir_all(&args.folder)?;
-    let shapes = [
-        ("file-intensive", Shape::file_intensive(args.inodes)),
-        ("directory-intensive", Shape::directory_intensive(args.inodes)),
-    ];
-    for (name, shape) in shapes {
-        let image = args.folder.join(format!("{name}-{}.img", args.inodes));
-        if !image.exists() {
-            let unfinished = image.with_extension("new");
-            fill(&unfinished, shape)?;
-            std::fs::rename(&unfinished, &image)?;
-        }
-        println!("\n**{name}, {} inodes**\n", args.inodes);
+    for kind in [Kind::FileIntensive, Kind::DirectoryIntensive] {
+        let image = image(&args.folder, args.inodes, kind)?;
+        println!("\n**{}, {} inodes**\n", kind.name(), args.inodes);
         println!(
             "| threads | instructions | most of a worker | one thread alone | merging | merging, of all | \
              MB read | most of a thread | speed-up by instructions |"
@@ -107,17 +98,11 @@ fn row(threads: usize, counted: Counted, alone: f64, bytes: u64, most_bytes: u64
 fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("counts");
-    let status = Command::new("valgrind")
+    let mut valgrind = Command::new("valgrind");
+    valgrind
         .args(["--quiet", "--tool=callgrind", "--separate-threads=yes", "--fair-sched=try"])
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(floe)
-        .args(["check", "--threads", &threads.to_string()])
-        .arg(image)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .context("valgrind is needed, which the Debian package valgrind has")?;
-    ensure!(status.success(), "floe or valgrind ended with {status}");
+        .arg(format!("--callgrind-out-file={}", out.display()));
+    check_under(valgrind, floe, image, threads)?;
     let mut counted = Counted::default();
     for thread in 1..=threads {
         let path = folder.path().join(format!("counts-{thread:02}"));
@@ -143,6 +128,21 @@ fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
     Ok(counted)
 }
 
+/// Checks `image` under a tool that watches, and wants it to be clean.
+fn check_under(mut tool: Command, floe: &Path, image: &Path, threads: usize) -> Result<()> {
+    let name = tool.get_program().to_string_lossy().into_owned();
+    let status = tool
+        .arg(floe)
+        .args(["check", "--threads", &threads.to_string()])
+        .arg(image)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .with_context(|| format!("{name} is needed, which the Debian package {name} has"))?;
+    ensure!(status.success(), "floe or {name} ended with {status}");
+    Ok(())
+}
+
 /// What a table of `callgrind_annotate` says of a function, with all that it calls: the largest row, since
 /// code that was inlined into it has rows of its own.
 fn inclusive(table: &str, function: &str) -> Option<f64> {
@@ -156,17 +156,11 @@ fn inclusive(table: &str, function: &str) -> Option<f64> {
 fn bytes_read(floe: &Path, image: &Path, threads: usize) -> Result<(u64, u64)> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("calls");
-    let status = Command::new("strace")
+    let mut strace = Command::new("strace");
+    strace
         .args(["--follow-forks", "--quiet=all", "--trace=pread64"])
-        .arg(format!("--output={}", out.display()))
-        .arg(floe)
-        .args(["check", "--threads", &threads.to_string()])
-        .arg(image)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .context("strace is needed, which the Debian package strace has")?;
-    ensure!(status.success(), "floe or strace ended with {status}");
+        .arg(format!("--output={}", out.display()));
+    check_under(strace, floe, image, threads)?;
     let by_thread = by_thread(&String::from_utf8_lossy(&std::fs::read(&out)?));
     ensure!(!by_thread.is_empty(), "strace saw no reads");
     Ok((by_thread.values().sum(), by_thread.values().copied().max().unwrap_or(0)))

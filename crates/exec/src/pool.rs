@@ -188,8 +188,8 @@ pub(crate) fn work_together<A: Accumulator>(
 ) -> A {
     thread::scope(|scope| {
         let other = &other;
-        let other = |me| scope.spawn(move || one_worker(|| other(me)));
-        let others: Vec<_> = (1..workers).map(other).collect();
+        let start = |me| scope.spawn(move || one_worker(|| other(me)));
+        let others: Vec<_> = (1..workers).map(start).collect();
         let mut all = one_worker(first);
         for other in others {
             match other.join() {
