@@ -1,5 +1,6 @@
 //! Where things are: sizes and counts derived from a superblock that was found sane.
 
+use crate::ext::inode::InodeFlags;
 use crate::ext::superblock::Superblock;
 use crate::features::{Compat, Features, Incompat, RoCompat};
 use crate::{BlockNr, BlockRun, GroupNr, InodeNr};
@@ -147,6 +148,19 @@ impl Geometry {
         let start = self.group_start(group);
         let end = (start.0 + u64::from(self.blocks_per_group)).min(self.blocks_count);
         BlockRun::new(start, end.saturating_sub(start.0))
+    }
+
+    /// Whether `i_blocks` of an inode with these flags counts blocks, not sectors of 512 bytes (`huge_file`).
+    #[inline]
+    pub fn counts_in_blocks(&self, flags: InodeFlags) -> bool {
+        self.features.ro_compat.contains(RoCompat::HUGE_FILE)
+            && flags.contains(InodeFlags::HUGE_FILE)
+    }
+
+    /// Units of `i_blocks` in a block, of an inode with these flags.
+    #[inline]
+    pub fn count_units(&self, flags: InodeFlags) -> u64 {
+        u64::from(if self.counts_in_blocks(flags) { 1 } else { self.block_size / 512 })
     }
 
     /// Group and index in the group's table of an inode; `None` for 0 and past the last inode.

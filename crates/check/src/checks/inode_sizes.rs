@@ -74,14 +74,13 @@ pub fn check_block_count(cx: &InodeCx<'_>, clusters: u64, found: &mut Findings) 
         return;
     }
     let base = &cx.inode.base;
+    let flags = cx.inode.flags();
     let huge = volume.has_ro_compat(RoCompat::HUGE_FILE);
-    let in_blocks = huge && cx.inode.flags().contains(InodeFlags::HUGE_FILE);
     let high = if huge { u64::from(base.blocks_high) << 32 } else { 0 };
     let stored = u64::from(base.blocks_lo) | high;
     let blocks = clusters * u64::from(volume.geometry.cluster_blocks);
-    let unit = if in_blocks { 1 } else { u64::from(volume.geometry.block_size / 512) };
-    let counted = blocks * unit;
-    if stored != counted || (in_blocks && base.blocks_high != 0) {
+    let counted = blocks * volume.geometry.count_units(flags);
+    if stored != counted || (volume.geometry.counts_in_blocks(flags) && base.blocks_high != 0) {
         found.push(Problem::InodeBlockCountWrong { inode: cx.number, stored, counted });
     }
 }

@@ -129,7 +129,7 @@ fn set_size(image: &mut InodeImage, size: u64) {
 /// `i_blocks`: `count` in the unit that the inode uses.
 fn set_sectors(stage: &Stage<'_>, image: &mut InodeImage, count: u64) {
     let huge = stage.geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
-    let in_blocks = huge && image.flags().contains(InodeFlags::HUGE_FILE);
+    let in_blocks = stage.geometry.counts_in_blocks(image.flags());
     image.base.blocks_lo = (count & 0xffff_ffff) as u32;
     if huge {
         // 48 bits; of a file that is counted in blocks the upper ones stay zero.

@@ -8,8 +8,6 @@ use std::ops::Range;
 use floe_check::evidence::inode_reader::InodeReader;
 use floe_check::{Examination, Volume};
 use floe_format::InodeNr;
-use floe_format::ext::inode::InodeFlags;
-use floe_format::features::RoCompat;
 
 use crate::fixes;
 
@@ -110,10 +108,7 @@ pub(super) fn clusters_of_inode(volume: &Volume<'_>, inode: InodeNr) -> u64 {
     let Some(inode) = reader.read(volume, inode) else { return 0 };
     let geometry = &volume.geometry;
     let count = u64::from(inode.base.blocks_lo) | u64::from(inode.base.blocks_high) << 32;
-    let huge = InodeFlags::from_bits_retain(inode.base.flags).contains(InodeFlags::HUGE_FILE);
-    let in_blocks = huge && geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
-    let sectors = u64::from(if in_blocks { 1 } else { geometry.block_size / 512 });
-    count.div_ceil(sectors * u64::from(geometry.cluster_blocks))
+    count.div_ceil(geometry.count_units(inode.flags()) * u64::from(geometry.cluster_blocks))
 }
 
 #[cfg(test)]

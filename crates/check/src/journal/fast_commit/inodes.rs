@@ -3,7 +3,7 @@
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::extent;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
-use floe_format::features::{Incompat, RoCompat};
+use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr};
 
 use super::editor::{Editor, Impossible};
@@ -88,9 +88,7 @@ pub(crate) fn recount<D: ReadBlocks>(
     let bit64 = editor.geo.features.incompat.contains(Incompat::BIT64);
     clusters += u64::from(inode.file_acl(bit64) != 0);
     let blocks = clusters << bits;
-    let huge = editor.geo.features.ro_compat.contains(RoCompat::HUGE_FILE);
-    let in_blocks = huge && inode.flags().contains(InodeFlags::HUGE_FILE);
-    let units = if in_blocks { blocks } else { blocks * u64::from(editor.geo.block_size / 512) };
+    let units = blocks * editor.geo.count_units(inode.flags());
     put32(raw, 0x1c, (units & 0xffff_ffff) as u32);
     put16(raw, 0x74, (units >> 32 & 0xffff) as u16);
     Ok(())
