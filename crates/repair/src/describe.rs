@@ -281,6 +281,9 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         InodeEdit::ValueSize { size, .. } => {
             format!("the attribute {was} given the size of its whole value: {size} bytes")
         }
+        InodeEdit::ValueHere { .. } => {
+            format!("the number of an inode {was} taken from the attribute: its value is beside it")
+        }
         InodeEdit::DropOwnAttributes => {
             format!("the extended attributes in the inode {were} dropped")
         }

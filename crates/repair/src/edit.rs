@@ -349,6 +349,12 @@ pub enum InodeEdit {
         offset_bytes: u32,
         size: u32,
     },
+    /// An attribute that names an inode has its value beside its name after all. Block 0: the
+    /// attribute is in the inode itself.
+    ValueHere {
+        block: BlockNr,
+        offset_bytes: u32,
+    },
 }
 
 /// A change of the map of a file.

@@ -26,8 +26,12 @@ pub(crate) fn informed<'a>(
                 .map(|first| Edit::Superblock(SuperblockEdit::FirstMetaBg(first))),
             (
                 Edit::Inode { .. },
-                Some(Problem::XattrValueSizeBad { inode, block, offset_bytes, .. }),
-            ) => fixes::mended_value_size(stage, *inode, *block, *offset_bytes),
+                Some(
+                    problem @ (Problem::XattrValueSizeBad { .. }
+                    | Problem::XattrEaInodeNumberBad { .. }
+                    | Problem::XattrHashBad { .. }),
+                ),
+            ) => fixes::mended_value(stage, problem),
             // All of its map is known: nothing is written to where a wrong pointer leads.
             (Edit::Map { inode: InodeNr::RESIZE, .. }, _) if has_resize_inode(examination) => {
                 Some(Edit::RecreateResizeInode)

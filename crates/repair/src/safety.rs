@@ -163,7 +163,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::ExtraIsize
         | E::EmptyInline
         | E::InlineDirectorySize
-        | E::ValueSize { .. } => false,
+        | E::ValueSize { .. }
+        | E::ValueHere { .. } => false,
     }
 }
 

@@ -10,6 +10,8 @@ use crate::edit::InodeEdit;
 use crate::failure::Failure;
 use crate::stage::{InodeImage, MODE_PRIVATE, Stage};
 
+use super::xattrs::{self, EntryField};
+
 /// `i_mode` bits of the type.
 const TYPE_MASK: u16 = 0o170_000;
 const TYPE_DIRECTORY: u16 = 0o040_000;
@@ -52,10 +54,16 @@ pub(super) fn apply(
             }
         }
         InodeEdit::ValueSize { block, offset_bytes, size } => {
-            if block.0 != 0 {
-                return super::xattrs::set_value_size(stage, block, offset_bytes, size);
+            let field = EntryField::ValueSize(size);
+            if !xattrs::set_field(stage, &mut image, block, offset_bytes, field)? {
+                return Ok(());
             }
-            super::xattrs::set_own_value_size(&mut image, offset_bytes, size)?;
+        }
+        InodeEdit::ValueHere { block, offset_bytes } => {
+            let field = EntryField::ValueInode(0);
+            if !xattrs::set_field(stage, &mut image, block, offset_bytes, field)? {
+                return Ok(());
+            }
         }
         InodeEdit::ExtraIsize => set_extra_isize(stage, &mut image),
         InodeEdit::Epoch(field) => {

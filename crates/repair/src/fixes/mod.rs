@@ -35,7 +35,7 @@ pub(crate) use lost_found::serves_as_lost_found;
 pub(crate) use mmp::clean as clean_mmp;
 pub(crate) use shared_blocks::{SharedLedger, clusters_of};
 pub(crate) use superblock::{first_meta_bg, time};
-pub(crate) use xattrs::mended_value_size;
+pub(crate) use xattrs::mended_value;
 
 /// What came of an edit, and what is to be said of it.
 pub type Made = (Result<(), Failure>, Vec<String>);

@@ -1,7 +1,10 @@
 //! Blocks of extended attributes.
 
+use floe_check::Problem;
 use floe_format::ext::xattr::value_inode::{stored_hash, value_hash};
-use floe_format::ext::xattr::{self, IBODY_HEADER_SIZE, XattrArea, XattrHeader};
+use floe_format::ext::xattr::{
+    self, IBODY_HEADER_SIZE, VALUE_INUM_AT, VALUE_SIZE_AT, XattrArea, XattrEntry, XattrHeader,
+};
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::edit::{AttributeBlockEdit, Edit, InodeEdit};
@@ -9,8 +12,6 @@ use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::{InodeImage, Stage};
 
-/// Byte of an entry at which the size of its value stands.
-const VALUE_SIZE_AT: usize = 8;
 /// No value is longer (`EXT4_XATTR_SIZE_MAX`).
 const MOST_VALUE_BYTES: u64 = 1 << 24;
 
@@ -28,14 +29,15 @@ pub(super) fn apply(
     write(stage, block, bytes)
 }
 
-/// An attribute and the inode that holds its value disagree about its size: the edit of the one that
-/// is wrong. The hash that the inode keeps of the value tells; without proof there is none.
-pub(crate) fn mended_value_size(
-    stage: &Stage<'_>,
-    inode: InodeNr,
-    block: BlockNr,
-    offset_bytes: u32,
-) -> Option<Edit> {
+/// The edit that mends an attribute which names an inode that does not hold its value, or not so many
+/// bytes of it, where the value itself tells what is wrong; without proof there is none.
+pub(crate) fn mended_value(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
+    let (inode, block, offset_bytes) = match *problem {
+        Problem::XattrValueSizeBad { inode, block, offset_bytes, .. }
+        | Problem::XattrEaInodeNumberBad { inode, block, offset_bytes, .. }
+        | Problem::XattrHashBad { inode, block, offset_bytes, .. } => (inode, block, offset_bytes),
+        _ => return None,
+    };
     let bytes = match block {
         BlockNr(0) => {
             let image = stage.read_inode(inode).ok()?;
@@ -49,6 +51,23 @@ pub(crate) fn mended_value_size(
     };
     let entry =
         area.entries().map_while(Result::ok).find(|entry| entry.offset == offset_bytes as usize)?;
+    if area.has_value_here(&entry) {
+        return Some(Edit::Inode { inode, edit: InodeEdit::ValueHere { block, offset_bytes } });
+    }
+    match problem {
+        Problem::XattrValueSizeBad { .. } => mended_value_size(stage, inode, block, &entry),
+        _ => None,
+    }
+}
+
+/// An attribute and the inode that holds its value disagree about its size: the hash that the inode
+/// keeps of the value tells which is wrong.
+fn mended_value_size(
+    stage: &Stage<'_>,
+    inode: InodeNr,
+    block: BlockNr,
+    entry: &XattrEntry<'_>,
+) -> Option<Edit> {
     let holder = stage.read_inode(entry.value_inode?).ok()?;
     let whole = |size: u64| {
         content(stage, &holder, size)
@@ -56,6 +75,8 @@ pub(crate) fn mended_value_size(
     };
     if whole(holder.size_bytes()) {
         let size = u32::try_from(holder.size_bytes()).ok()?;
+        // An area is at most a block.
+        let offset_bytes = entry.offset as u32;
         let edit = InodeEdit::ValueSize { block, offset_bytes, size };
         return Some(Edit::Inode { inode, edit });
     }
@@ -77,16 +98,50 @@ fn content(stage: &Stage<'_>, image: &InodeImage, size: u64) -> Option<Vec<u8>> 
     Some(content)
 }
 
-/// The size of the value of an attribute in a block.
-pub(super) fn set_value_size(
+/// Sets a field of an attribute: of `image` itself, or of the block, which is staged.
+///
+/// Returns whether it was the inode's own, which is to be written then.
+pub(super) fn set_field(
     stage: &Stage<'_>,
+    image: &mut InodeImage,
     block: BlockNr,
     offset_bytes: u32,
-    size: u32,
-) -> Result<(), Failure> {
+    field: EntryField,
+) -> Result<bool, Failure> {
+    let offset = offset_bytes as usize;
+    if block.0 == 0 {
+        let at = image.attributes_offset().ok_or(Failure::NotNow("it has no attributes"))?;
+        field.put(&mut image.raw, at + IBODY_HEADER_SIZE + offset)?;
+        return Ok(true);
+    }
     let mut bytes = stage.read_block(block)?;
-    put_value_size(&mut bytes, offset_bytes as usize, size)?;
-    write(stage, block, bytes)
+    field.put(&mut bytes, offset)?;
+    write(stage, block, bytes)?;
+    Ok(false)
+}
+
+/// A field of an attribute that says where its value is.
+#[derive(Clone, Copy)]
+pub(super) enum EntryField {
+    /// Bytes of the value.
+    ValueSize(u32),
+    /// The inode that holds the value; 0: it lies beside the name.
+    ValueInode(u32),
+}
+
+impl EntryField {
+    /// Writes the field of the entry at byte `entry`.
+    fn put(self, bytes: &mut [u8], entry: usize) -> Result<(), Failure> {
+        let (at, value) = match self {
+            Self::ValueSize(size) => (VALUE_SIZE_AT, size),
+            Self::ValueInode(number) => (VALUE_INUM_AT, number),
+        };
+        bytes
+            .get_mut(entry + at..)
+            .and_then(|rest| rest.first_chunk_mut())
+            .map(|field| *field = value.to_le_bytes())
+            .ok_or(Failure::NotNow("the attribute is not as it was found"))
+    }
 }
 
 /// Stages a block of attributes with its checksum.
@@ -95,22 +150,4 @@ fn write(stage: &Stage<'_>, block: BlockNr, mut bytes: Vec<u8>) -> Result<(), Fa
         xattr::write_block_checksum(stage.seed, block, &mut bytes);
     }
     stage.write_block(block, &bytes)
-}
-
-/// The size of the value of an attribute in an inode.
-pub(super) fn set_own_value_size(
-    image: &mut InodeImage,
-    offset_bytes: u32,
-    size: u32,
-) -> Result<(), Failure> {
-    let at = image.attributes_offset().ok_or(Failure::NotNow("it has no attributes"))?;
-    put_value_size(&mut image.raw, at + IBODY_HEADER_SIZE + offset_bytes as usize, size)
-}
-
-fn put_value_size(bytes: &mut [u8], entry: usize, size: u32) -> Result<(), Failure> {
-    bytes
-        .get_mut(entry + VALUE_SIZE_AT..)
-        .and_then(|rest| rest.first_chunk_mut())
-        .map(|field| *field = size.to_le_bytes())
-        .ok_or(Failure::NotNow("the attribute is not as it was found"))
 }

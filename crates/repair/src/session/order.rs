@@ -166,7 +166,36 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
         let Edit::Inode { inode, edit: InodeEdit::Clear } = edit else { return false };
         (may_wait && mended.contains(inode)) || (of_its_data && special.contains(inode))
     };
-    wanted.into_iter().filter(|(edit, cause)| !is_hasty(edit, cause)).collect()
+    let with_attribute = with_mended_attribute(&wanted);
+    let waits = |edit: &Edit, cause: &Option<Problem>| {
+        is_hasty(edit, cause)
+            || edit.inode().is_some_and(|inode| with_attribute.contains(&inode)) && is_of_data(edit)
+    };
+    wanted.into_iter().filter(|(edit, cause)| !waits(edit, cause)).collect()
+}
+
+/// Inodes of which an attribute is mended that may be their data.
+fn with_mended_attribute(wanted: &Wanted) -> BTreeSet<InodeNr> {
+    let mended = |edit: &Edit| match edit {
+        Edit::Inode { inode, edit: InodeEdit::ValueHere { .. } } => Some(*inode),
+        _ => None,
+    };
+    wanted.keys().filter_map(mended).collect()
+}
+
+/// Whether an edit follows from what was found of the data of an inode.
+const fn is_of_data(edit: &Edit) -> bool {
+    matches!(
+        edit,
+        Edit::Inode {
+            edit: InodeEdit::EmptyInline
+                | InodeEdit::InlineDirectorySize
+                | InodeEdit::Size(_)
+                | InodeEdit::Sectors(_)
+                | InodeEdit::Clear,
+            ..
+        }
+    )
 }
 
 #[cfg(test)]
@@ -253,6 +282,15 @@ mod tests {
         let (none, other) = (of(12, InodeEdit::Sectors(0)), of(12, InodeEdit::DropAttributeBlock));
         let wanted = map(vec![(none.clone(), None), (other.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&none, &other]);
+    }
+
+    #[test]
+    fn data_wait_for_the_attribute_that_may_hold_them() {
+        let here = of(12, InodeEdit::ValueHere { block: BlockNr(0), offset_bytes: 0 });
+        let empty = of(12, InodeEdit::EmptyInline);
+        let other = of(13, InodeEdit::EmptyInline);
+        let all = [&here, &empty, &other].map(|edit| (edit.clone(), None));
+        assert_eq!(edits(&without_hasty_edits(map(all.to_vec()))), [&here, &other]);
     }
 
     #[test]

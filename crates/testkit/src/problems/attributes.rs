@@ -102,6 +102,12 @@ fn attributes_in_the_inode() -> Vec<(Who, Recipe)> {
         entry("huge value", 10, 1, &["xattr-value-size-bad"]),
         entry("hash", 12, 0x55, &["xattr-hash-bad"]),
         (Both, case("no hash", on, put32("/ea", FIRST + 12, 0))),
+        // The value and its hash are what they were: 1.47.0 makes a value of the empty inode.
+        (
+            Both,
+            case("value elsewhere", on, put32("/ea", FIRST + 4, 200))
+                .expect(&["xattr-ea-inode-number-bad"]),
+        ),
         (Both, case("extra 3", on, put16("/ea", 128, 3)).expect(&["inode-extra-isize-bad"])),
         (Both, case("extra 130", on, put16("/ea", 128, 130)).expect(&["inode-extra-isize-bad"])),
         (Both, case("extra 128", on, put16("/ea", 128, 128))),

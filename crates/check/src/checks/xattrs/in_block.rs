@@ -74,7 +74,7 @@ fn judge(
             return Err(Problem::XattrBlockNameBad { inode, block, offset_bytes, index });
         }
         if let Some(value_inode) = entry.value_inode {
-            value_inode::check(home, &entry, value_inode, found)?;
+            value_inode::check(home, &area, &entry, value_inode, found)?;
         } else {
             judge_value(home, &area, &entry, bytes.len(), region)?;
         }

@@ -24,10 +24,11 @@ pub(super) fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut 
     let mut nowhere = false;
     let judged = walk(cx.number, bytes, &mut region, |special| {
         match special {
-            Special::ValueElsewhere(entry, value_inode) => {
+            Special::ValueElsewhere(area, entry, value_inode) => {
                 values_elsewhere = true;
                 let home = Home { volume: cx.volume, inode: cx.number, block: BlockNr(0) };
-                let blocks = value_inode::check(home, entry, value_inode, &mut evidence.found)?;
+                let blocks =
+                    value_inode::check(home, area, entry, value_inode, &mut evidence.found)?;
                 of_inode.ea_inode_blocks = of_inode.ea_inode_blocks.saturating_add(blocks);
                 of_inode.ea_inodes += 1;
             }
@@ -71,7 +72,7 @@ pub(crate) fn are_plain(inode: InodeNr, bytes: &[u8], region: &mut Region) -> bo
 /// An attribute that is more than bytes of its own.
 enum Special<'e> {
     /// Its value is in an inode of its own.
-    ValueElsewhere(&'e XattrEntry<'e>, InodeNr),
+    ValueElsewhere(&'e XattrArea<'e>, &'e XattrEntry<'e>, InodeNr),
     /// Data of the inode, if it can be used.
     InlineData(Option<&'e [u8]>),
     /// No bytes, but at a place that is not there. It hurts nobody but the data of the inode: e2fsck's
@@ -106,7 +107,7 @@ fn walk(
         // What does not overlap has room.
         left = left.checked_sub(len).ok_or_else(|| overlap(entry.offset))?;
         match entry.value_inode {
-            Some(value_inode) => each(Special::ValueElsewhere(&entry, value_inode))?,
+            Some(value_inode) => each(Special::ValueElsewhere(&area, &entry, value_inode))?,
             None => judge_value(inode, &area, &entry, &mut left, region)?,
         }
         if entry.value_inode.is_none() && usize::from(entry.value_offs) > room {

@@ -54,12 +54,13 @@ fn judge_hash(entry: &XattrEntry<'_>, target: &InodeBase) -> Result<(), u32> {
     if entry.hash == expected || entry.hash == hash(Chars::Signed) { Ok(()) } else { Err(expected) }
 }
 
-/// Judges an entry whose value lies in `value_inode`. Returns the blocks it costs its owner.
+/// Judges an entry of `area` whose value lies in `value_inode`. Returns the blocks it costs its owner.
 ///
 /// # Errors
 /// The problem for which the attributes around it would be dropped.
 pub(super) fn check(
     home: Home<'_>,
+    area: &XattrArea<'_>,
     entry: &XattrEntry<'_>,
     value_inode: InodeNr,
     found: &mut impl Sink,
@@ -68,6 +69,10 @@ pub(super) fn check(
     let offset_bytes = entry.offset as u32; // an area is at most a block
     let bad_number = Problem::XattrEaInodeNumberBad { inode, block, offset_bytes, value_inode };
     if !volume.has_incompat(Incompat::EA_INODE) {
+        // It is the number that is wrong, not the feature.
+        if area.has_value_here(entry) {
+            return Err(bad_number);
+        }
         found.push(Problem::EaInodeFeatureMissing { inode, value_inode });
     }
     if !is_possible(volume, value_inode) {

@@ -13,6 +13,10 @@ pub const MAGIC: u32 = 0xea02_0000;
 pub const IBODY_HEADER_SIZE: usize = 4;
 /// Bytes of an entry before its name.
 pub const ENTRY_SIZE: usize = 16;
+/// Byte of an entry at which the number of the inode with its value stands.
+pub const VALUE_INUM_AT: usize = 4;
+/// Byte of an entry at which the size of its value stands.
+pub const VALUE_SIZE_AT: usize = 8;
 /// Largest value in bytes that e2fsck accepts (`EXT2_XATTR_SIZE_MAX`).
 pub const MAX_VALUE_SIZE: u32 = 1 << 24;
 
@@ -215,6 +219,33 @@ impl<'a> XattrArea<'a> {
         let start = usize::from(entry.value_offs);
         let end = start.checked_add(value.len().next_multiple_of(4))?;
         Some(self.bytes.get(start..end).filter(|_| !value.is_empty()).unwrap_or(value))
+    }
+
+    /// Whether an entry that names an inode has its value here after all, so that only the number of the
+    /// inode is wrong: without it all of the area is in order, and the hash is that of the bytes here.
+    /// In an inode it may be absent, too, which it never is of a value elsewhere; then the place of
+    /// the value tells, which is 0 of all those.
+    pub fn has_value_here(&self, entry: &XattrEntry<'_>) -> bool {
+        let mut bytes = self.bytes.to_vec();
+        let number = entry.offset.saturating_add(VALUE_INUM_AT);
+        let Some(field) = bytes.get_mut(number..).and_then(|rest| rest.first_chunk_mut()) else {
+            return false;
+        };
+        *field = [0u8; 4];
+        let area = XattrArea { bytes: &bytes, first: self.first };
+        if entry.value_inode.is_none() || area.check().is_err() {
+            return false;
+        }
+        let here = XattrEntry { value_inode: None, ..*entry };
+        let in_inode = self.first == 0;
+        if in_inode && entry.hash == 0 {
+            return entry.value_offs != 0 && entry.value_size != 0;
+        }
+        let is_hash = |chars| {
+            let value = area.hashed_value(&here);
+            value.is_some_and(|value| entry_hash(entry.name, value, chars) == entry.hash)
+        };
+        is_hash(Chars::Unsigned) || is_hash(Chars::Signed)
     }
 
     /// Judges where entries and values lie: every entry, the end marker and every value inside the

@@ -106,3 +106,52 @@ proptest! {
         }
     }
 }
+
+/// Whether the second of two attributes has its value beside its name, once the area was changed.
+fn second_is_here(change: impl Fn(&mut [u8])) -> bool {
+    let mut area = area_of(&[(1, b"abcd", b"12345678"), (1, b"efgh", b"1234")], 96);
+    area[24 + VALUE_INUM_AT] = 77;
+    change(&mut area);
+    let area = XattrArea::of_inode(&area).unwrap();
+    let second = area.entries().nth(1).unwrap().unwrap();
+    area.has_value_here(&second)
+}
+
+#[test]
+fn a_value_tells_that_it_is_not_in_an_inode() {
+    assert!(second_is_here(|_| ()));
+    assert!(!second_is_here(|area| area[24 + VALUE_INUM_AT] = 0), "nobody says so");
+    assert!(!second_is_here(|area| area[24 + VALUE_SIZE_AT] = 200), "no room");
+    assert!(!second_is_here(|area| area[24 + 12] ^= 1), "another hash");
+    let place = |area: &mut [u8], value_offs: u16| {
+        area[24 + 2..24 + 4].copy_from_slice(&value_offs.to_le_bytes());
+    };
+    assert!(!second_is_here(|area| place(area, 4)), "over the entries");
+    // Linux writes no hash in an inode, but one for values in inodes of their own, at place 0.
+    let no_hash = |area: &mut [u8]| area[24 + 12..24 + 16].fill(0);
+    assert!(second_is_here(no_hash));
+    assert!(!second_is_here(|area| {
+        no_hash(area);
+        place(area, 0);
+    }));
+}
+
+#[test]
+fn a_block_has_hashes() {
+    let area = area_of(&[(1, b"abcd", b"12345678")], 96);
+    let mut block = vec![0; 128];
+    block[XattrHeader::SIZE..].copy_from_slice(&area[..96]);
+    // Entries begin where the magic of an inode is, and places count from the start of the block.
+    block.copy_within(XattrHeader::SIZE + 4..XattrHeader::SIZE + 24, XattrHeader::SIZE);
+    let value_offs = 128 - 8u16;
+    block[XattrHeader::SIZE + 2..XattrHeader::SIZE + 4].copy_from_slice(&value_offs.to_le_bytes());
+    block[XattrHeader::SIZE + 20..XattrHeader::SIZE + 24].fill(0);
+    block[XattrHeader::SIZE + VALUE_INUM_AT] = 77;
+    let is_here = |block: &[u8]| {
+        let area = XattrArea::of_block(block).unwrap();
+        area.has_value_here(&area.entries().next().unwrap().unwrap())
+    };
+    assert!(is_here(&block));
+    block[XattrHeader::SIZE + 12..XattrHeader::SIZE + 16].fill(0);
+    assert!(!is_here(&block));
+}
