@@ -17,6 +17,8 @@ use crate::layout_map::LayoutMap;
 use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
 
+mod inodes_per_group;
+
 /// The newest `s_rev_level` that e2fsck and Linux know.
 const NEWEST_REVISION: u32 = 1;
 /// `s_checksum_type` of crc32c, the only one there is.
@@ -190,6 +192,11 @@ fn open_unnamed(
         let known = stated_layout(device);
         let backup =
             known.and_then(|(size, per_group)| find_backup(device, Some(size), Some(per_group)));
+        if backup.is_none()
+            && let Some(primary) = with_counted_inodes(device, found)
+        {
+            return Ok(open_primary(device, primary, found));
+        }
         let relaxed = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed).ok();
         match (relaxed, backup) {
             (Some(primary), backup)
@@ -245,6 +252,16 @@ fn stated_layout(device: &dyn ReadBlocks) -> Option<(u32, u32)> {
     let size = 1024u32.checked_shl(superblock.log_block_size).filter(|&size| size <= 1 << 16)?;
     let per_group = superblock.blocks_per_group;
     (per_group >= 8 && per_group <= size.saturating_mul(8)).then_some((size, per_group))
+}
+
+/// The primary superblock with the inodes of a group that its inode count says, if it is that number
+/// which is wrong.
+fn with_counted_inodes(device: &dyn ReadBlocks, found: &mut Findings) -> Option<Candidate> {
+    let (superblock, bytes) = read_superblock(device, OFFSET_BYTES).ok()?;
+    let stored = superblock.inodes_per_group;
+    let (superblock, geometry) = inodes_per_group::counted(device, &superblock)?;
+    found.push(Problem::InodesPerGroupWrong { stored, expected: geometry.inodes_per_group });
+    Some(Candidate { superblock, bytes, geometry, backup: None })
 }
 
 /// What the relaxed judgement let pass.
@@ -355,7 +372,7 @@ fn finish(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -
     }
 }
 
-/// Reads and judges the superblock at `offset_bytes`.
+/// Reads and judges the superblock at `offset_bytes`, and what follows from it.
 fn read_candidate(
     device: &dyn ReadBlocks,
     offset_bytes: u64,
@@ -363,6 +380,20 @@ fn read_candidate(
     backup: Option<BlockNr>,
     strictness: Strictness,
 ) -> Result<Candidate, Refusal> {
+    let (superblock, bytes) = read_superblock(device, offset_bytes)?;
+    let geometry = Geometry::new(&superblock, strictness).map_err(Refusal::Field)?;
+    if block_size.is_some_and(|size| size != geometry.block_size) {
+        return Err(Refusal::OtherBlockSize);
+    }
+    has_room(device, &geometry)?;
+    Ok(Candidate { superblock, bytes, geometry, backup })
+}
+
+/// Reads the superblock at `offset_bytes` and judges whether it is one that can be understood.
+fn read_superblock(
+    device: &dyn ReadBlocks,
+    offset_bytes: u64,
+) -> Result<(Superblock, Box<[u8; 1024]>), Refusal> {
     let mut bytes = Box::new([0; 1024]);
     device.read_at(offset_bytes, &mut *bytes).map_err(Refusal::Read)?;
     let superblock = Superblock::decode(&bytes);
@@ -384,18 +415,18 @@ fn read_candidate(
     if !unknown.is_empty() {
         return Err(Refusal::Features(unknown));
     }
-    let geometry = Geometry::new(&superblock, strictness).map_err(Refusal::Field)?;
-    if block_size.is_some_and(|size| size != geometry.block_size) {
-        return Err(Refusal::OtherBlockSize);
-    }
-    // Work and memory follow the number of groups, and a stranger's image may claim any: the
-    // device must at least have room for their descriptors.
+    Ok((superblock, bytes))
+}
+
+/// Work and memory follow the number of groups, and a stranger's image may claim any: the device must
+/// at least have room for their descriptors.
+fn has_room(device: &dyn ReadBlocks, geometry: &Geometry) -> Result<(), Refusal> {
     let descriptors_bytes = u64::from(geometry.desc_blocks) * u64::from(geometry.block_size);
     if descriptors_bytes > device.size_bytes() {
         let (field, value) = ("s_blocks_count", geometry.blocks_count);
         return Err(Refusal::Field(GeometryFault { field, value }));
     }
-    Ok(Candidate { superblock, bytes, geometry, backup })
+    Ok(())
 }
 
 /// Block sizes to try.

@@ -133,6 +133,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
             format!("the primary superblock and descriptors {were} written from a backup")
         }
         SuperblockEdit::RandomUuid => format!("a random UUID {was} stored"),
+        SuperblockEdit::InodesPerGroup(count) => {
+            format!("the number of inodes of a group {was} set to {count}")
+        }
         SuperblockEdit::InodesCount(count) => format!("the number of inodes {was} set to {count}"),
         SuperblockEdit::Revision1 => format!("the revision {was} set to 1"),
         SuperblockEdit::ClearTestFlag => {

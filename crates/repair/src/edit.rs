@@ -209,6 +209,7 @@ pub enum SuperblockEdit {
     PrimaryFromBackup,
     RandomUuid,
     InodesCount(u32),
+    InodesPerGroup(u32),
     Revision1,
     ClearTestFlag,
     HashSignedness,

@@ -86,6 +86,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::MoveQuotaInode(_) => true,
         E::PrimaryFromBackup
         | E::FirstMetaBg(_)
+        | E::InodesPerGroup(_)
         | E::DropMetaBg
         | E::DropResizeInodeFeature
         | E::DropChecksumSeed

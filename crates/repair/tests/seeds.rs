@@ -58,6 +58,7 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ),
     ("ext2-4k", 900107, "an inode table elsewhere, and no list of bad blocks there"),
     ("casefold", 1300841, "s_rev_level says 0, so that inodes seem to have another size"),
+    ("bigalloc-1k", 1301517, "s_inodes_per_group is one too many"),
     ("ext4-2k", 1301583, "an attribute names an inode for its value, which is beside it"),
 ];
 

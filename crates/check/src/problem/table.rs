@@ -1906,4 +1906,11 @@ problems! {
         "the list of bad blocks, {inode}, cannot be read at {block}"
         means "Which blocks are to be avoided is not fully known. The list holds no user data."
         repair "Empty the list and test the device.";
+    0x070019 "inodes-per-group-wrong" InodesPerGroupWrong { stored: u32, expected: u32 }
+        Metadata Damage ask Superblock
+        "the superblock says that a group has {stored} inodes; by the number of all inodes it has \
+             {expected}"
+        means "Where inodes are follows from how many a group has. The stored number cannot be, or \
+             the first group contradicts it; everything was looked at with the other one."
+        repair "Store the number that follows from the number of inodes.";
 }

@@ -14,10 +14,18 @@ fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    [unusable(), features(), sizes(), worse_than_a_backup(), times_and_states(), backups()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        unusable(),
+        features(),
+        inode_counts(),
+        sizes(),
+        worse_than_a_backup(),
+        times_and_states(),
+        backups(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn unusable() -> Vec<Case> {
@@ -112,7 +120,8 @@ fn features() -> Vec<Case> {
     ]
 }
 
-fn sizes() -> Vec<Case> {
+/// How many inodes there are, in all and in a group.
+fn inode_counts() -> Vec<Case> {
     use Profile::*;
     vec![
         case(
@@ -121,6 +130,36 @@ fn sizes() -> Vec<Case> {
             superblock(|sb| sb.inodes_count += 8),
             &["inode-count-mismatch"],
         ),
+        case(
+            "an inode more in a group",
+            BigallocK1,
+            superblock(|sb| sb.inodes_per_group += 1),
+            &["inodes-per-group-wrong"],
+        ),
+        case(
+            "more inodes in a group",
+            BigallocK1,
+            superblock(|sb| sb.inodes_per_group *= 2),
+            &["inodes-per-group-wrong"],
+        ),
+        case(
+            "fewer inodes in a group",
+            BigallocK1,
+            superblock(|sb| sb.inodes_per_group /= 2),
+            &["inodes-per-group-wrong"],
+        ),
+        case(
+            "more inodes in all",
+            BigallocK1,
+            superblock(|sb| sb.inodes_count *= 2),
+            &["inode-count-mismatch"],
+        ),
+    ]
+}
+
+fn sizes() -> Vec<Case> {
+    use Profile::*;
+    vec![
         case(
             "meta groups",
             MetaBg,
