@@ -53,9 +53,10 @@ pub struct PointerRun {
 /// Bytes that are asked for at once whether all are 0.
 const MANY_BYTES: usize = 256;
 
-/// Without a branch for each word, which is several words in an instruction.
+/// Without a branch for each word; by large words, because loops over bytes stay that in a program that is
+/// linked to be small.
 fn is_zero(bytes: &[u8; MANY_BYTES]) -> bool {
-    bytes.iter().fold(0, |all, byte| all | byte) == 0
+    bytes.as_chunks::<16>().0.iter().fold(0, |all, word| all | u128::from_ne_bytes(*word)) == 0
 }
 
 /// The pointers of an indirect block that are not 0, in order, as runs as long as can be.
