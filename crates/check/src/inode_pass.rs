@@ -199,6 +199,10 @@ pub struct Buffers {
     pub table: Vec<u8>,
     /// One extent node or indirect block for each level of a tree.
     pub nodes: Vec<Vec<u8>>,
+    /// The nodes read for the inode at hand, in order: a tree that meets one again is not a tree.
+    pub nodes_seen: Vec<BlockNr>,
+    /// Blocks that will be read, to be announced.
+    pub ahead: Vec<BlockNr>,
     /// Which bytes of an attribute area are taken.
     pub region: checks::xattrs::Region,
     /// Anything else of one block.
@@ -456,7 +460,7 @@ fn for_each_slot(
         let blocks = step.min(end - from);
         let read = volume.read_run(BlockRun::new(block_at(from), u64::from(blocks)), table).is_ok();
         if read && evidence.buffers.read_ahead {
-            read_ahead::announce_maps(volume, table);
+            read_ahead::announce_maps(volume, table, &mut evidence.buffers.ahead);
         }
         for index in 0..blocks {
             let place =

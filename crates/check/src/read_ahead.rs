@@ -16,13 +16,25 @@ use crate::volume::Volume;
 /// Blocks between two wanted ones that are read along: cheaper than another request.
 const GAP_BLOCKS: u64 = 8;
 
-/// Tells the device which blocks the maps of some inodes lead to. `table` is a piece of an inode table.
-pub fn announce_maps(volume: &Volume<'_>, table: &[u8]) {
-    let mut blocks = Vec::new();
+/// Tells the device which blocks the maps of some inodes lead to. `table` is a piece of an inode table;
+/// `blocks` is room to list them.
+pub fn announce_maps(volume: &Volume<'_>, table: &[u8], blocks: &mut Vec<BlockNr>) {
+    blocks.clear();
     for raw in table.chunks_exact(volume.geometry.inode_size.max(128) as usize) {
-        first_level(raw, &mut blocks);
+        first_level(raw, blocks);
     }
-    announce(volume, blocks);
+    announce_listed(volume, blocks);
+}
+
+/// Tells the device which blocks will be read; `room` is room to list them.
+pub fn announce(
+    volume: &Volume<'_>,
+    blocks: impl Iterator<Item = BlockNr>,
+    room: &mut Vec<BlockNr>,
+) {
+    room.clear();
+    room.extend(blocks);
+    announce_listed(volume, room);
 }
 
 /// The blocks that an inode itself names as blocks of its map.
@@ -47,9 +59,8 @@ fn first_level(raw: &[u8], blocks: &mut Vec<BlockNr>) {
     }
 }
 
-/// Tells the device which blocks will be read, in the order of the disk; those outside the file system are
-/// left out.
-pub fn announce(volume: &Volume<'_>, mut blocks: Vec<BlockNr>) {
+/// In the order of the disk; those outside the file system are left out.
+fn announce_listed(volume: &Volume<'_>, blocks: &mut Vec<BlockNr>) {
     let geometry = &volume.geometry;
     blocks.retain(|block| block.0 != 0 && geometry.contains(*block));
     blocks.sort_unstable();

@@ -206,8 +206,9 @@ impl Walk<'_, '_, '_> {
             self.mapper.report(Problem::InodeBlockWalkFailed { inode, logical, block, level });
         } else {
             if level > 1 {
-                let below = pointers(&bytes).map(|pointer| BlockNr(pointer.into())).collect();
-                read_ahead::announce(self.mapper.cx.volume, below);
+                let below = pointers(&bytes).map(|pointer| BlockNr(pointer.into()));
+                let room = &mut self.mapper.evidence.buffers.ahead;
+                read_ahead::announce(self.mapper.cx.volume, below, room);
             }
             let span = span_blocks(self.mapper.cx.volume.geometry.block_size, u32::from(level) - 1);
             for PointerRun { slot, first, len } in pointer_runs(&bytes) {

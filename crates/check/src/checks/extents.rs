@@ -331,8 +331,9 @@ impl Walk<'_, '_, '_> {
                 });
             }
             if level < self.depth {
-                let below = (0..header.entries).map(|at| node.index(at).node).collect();
-                read_ahead::announce(self.mapper.cx.volume, below);
+                let below = (0..header.entries).map(|at| node.index(at).node);
+                let room = &mut self.mapper.evidence.buffers.ahead;
+                read_ahead::announce(self.mapper.cx.volume, below, room);
             }
             let range = Range { start: expected.0, ..range };
             self.node(node, Some(block), level, range);

@@ -37,8 +37,6 @@ pub struct Mapper<'a, 'e> {
     dir_flags: DirFlags,
     /// The last mapped block: physical, logical.
     previous: Option<(u64, u64)>,
-    /// Nodes already read for this inode: a tree that meets one again is not a tree.
-    nodes_seen: Vec<BlockNr>,
 }
 
 /// The last logical block that a directory may have without large_dir: at 2 GiB.
@@ -54,8 +52,9 @@ impl<'a, 'e> Mapper<'a, 'e> {
         dir_flags: DirFlags,
         evidence: &'e mut InodeEvidence,
     ) -> Self {
+        evidence.buffers.nodes_seen.clear();
         let mapping = Mapping::default();
-        Self { cx, evidence, mapping, file_type, dir_flags, previous: None, nodes_seen: Vec::new() }
+        Self { cx, evidence, mapping, file_type, dir_flags, previous: None }
     }
 
     /// Notes a finding.
@@ -85,10 +84,11 @@ impl<'a, 'e> Mapper<'a, 'e> {
             self.report(Problem::MapNodeOverlapsCriticalMetadata { inode, logical, block: node });
             return false;
         }
-        match self.nodes_seen.binary_search(&node) {
+        let seen = &mut self.evidence.buffers.nodes_seen;
+        match seen.binary_search(&node) {
             Ok(_) => false,
             Err(at) => {
-                self.nodes_seen.insert(at, node);
+                seen.insert(at, node);
                 true
             }
         }
