@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::lanes::Lanes;
 use crate::{ReadBlocks, WriteBlocks};
 
 /// What went through a [`Counted`] device so far.
@@ -14,27 +15,34 @@ pub struct ReadCounts {
     pub bytes: u64,
 }
 
-/// A device that counts what is read through it, for reports. Costs two additions a read.
+/// A device that counts what is read through it, for reports. Costs two additions a read, to figures of
+/// the thread's own.
 #[derive(Debug)]
 pub struct Counted<D> {
     inner: D,
+    counts: Lanes<Counts>,
+}
+
+/// What one thread has read.
+#[derive(Debug, Default)]
+struct Counts {
     reads: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl<D> Counted<D> {
     /// `inner`, with nothing counted yet.
-    pub const fn new(inner: D) -> Self {
-        Self { inner, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    pub fn new(inner: D) -> Self {
+        Self { inner, counts: Lanes::default() }
     }
 
-    /// What was read so far. While other threads read, the two figures may be a read apart.
+    /// What was read so far. While other threads read, the two figures may be some reads apart.
     pub fn counts(&self) -> ReadCounts {
         // Relaxed: figures for people; nothing is ordered by them.
-        ReadCounts {
-            reads: self.reads.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-        }
+        let sum = |of: fn(&Counts) -> &AtomicU64| {
+            self.counts.all().map(|own| of(own).load(Ordering::Relaxed)).sum()
+        };
+        ReadCounts { reads: sum(|own| &own.reads), bytes: sum(|own| &own.bytes) }
     }
 
     /// The device below.
@@ -49,9 +57,10 @@ impl<D: ReadBlocks> ReadBlocks for Counted<D> {
     }
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
+        let own = self.counts.mine();
+        own.reads.fetch_add(1, Ordering::Relaxed);
         self.inner.read_at(offset_bytes, into)?;
-        self.bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
+        own.bytes.fetch_add(into.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 

@@ -3,23 +3,27 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
+use std::sync::OnceLock;
 
-use rustix::fs::Advice;
+use rustix::fs::{Advice, fcntl_getfl, fcntl_setfl};
 use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::cache_guest::CacheGuest;
 use crate::direct::DirectReads;
 use crate::holes::HoleMap;
+use crate::lanes::{self, Lanes};
 use crate::open::{OpenError, open_seekable};
 use crate::{ReadBlocks, within};
 
 /// A regular file or block device, opened for reading only: there is no way from here to a write.
 ///
-/// Reads are `pread`s without any lock, so threads do not meet. Holes of a sparse file are found
-/// once and remembered ([`ReadBlocks::is_hole`]), on the assumption that nobody fills them while
-/// the device is open.
+/// Reads are `pread`s without any lock, and each thread has opened the file for itself, so threads do not
+/// meet: the system counts the uses of an open file, and keeps what it knows of its reader there. Holes of
+/// a sparse file are found once and remembered ([`ReadBlocks::is_hole`]), on the assumption that nobody
+/// fills them while the device is open.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -28,6 +32,10 @@ pub struct FileDevice {
     /// `None` for block devices, which have no holes to tell of.
     holes: Option<HoleMap>,
     way: Way,
+    /// The thread that reads `file` itself.
+    home: usize,
+    /// `file`, opened once more by each other thread that reads; nothing where that was not possible.
+    of_threads: Lanes<OnceLock<Option<File>>>,
 }
 
 /// What reads of a [`FileDevice`] have to do with the page cache of the system.
@@ -67,7 +75,7 @@ impl FileDevice {
         let sector_bytes =
             is_block_device.then(|| rustix::fs::ioctl_blksszget(&file).ok()).flatten();
         let holes = (!is_block_device).then(|| HoleMap::new(size_bytes));
-        Ok(Self { file, size_bytes, sector_bytes, holes, way: Way::Shared })
+        Ok(Self::of(file, size_bytes, sector_bytes, holes))
     }
 
     /// A regular file that is open for reading already, perhaps one without a name.
@@ -77,7 +85,12 @@ impl FileDevice {
     pub fn of_file(mut file: File) -> io::Result<Self> {
         let size_bytes = file.seek(SeekFrom::End(0))?;
         let holes = Some(HoleMap::new(size_bytes));
-        Ok(Self { file, size_bytes, sector_bytes: None, holes, way: Way::Shared })
+        Ok(Self::of(file, size_bytes, None, holes))
+    }
+
+    fn of(file: File, size_bytes: u64, sector_bytes: Option<u32>, holes: Option<HoleMap>) -> Self {
+        let (way, home, of_threads) = (Way::Shared, lanes::mine(), Lanes::default());
+        Self { file, size_bytes, sector_bytes, holes, way, home, of_threads }
     }
 
     /// Whether this is a block device rather than an image file.
@@ -111,6 +124,15 @@ impl FileDevice {
         }
     }
 
+    /// The open file that the calling thread reads.
+    fn own(&self) -> &File {
+        if lanes::mine() == self.home {
+            return &self.file;
+        }
+        let opened = self.of_threads.mine().get_or_init(|| again(&self.file).ok());
+        opened.as_ref().unwrap_or(&self.file)
+    }
+
     /// Hint: this range will be read soon. The system may start reading it now, in the background.
     pub fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         self.advise(offset_bytes, len_bytes, Advice::WillNeed);
@@ -135,10 +157,11 @@ impl ReadBlocks for FileDevice {
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         within(self.size_bytes, offset_bytes, into.len())?;
+        let file = self.own();
         match &self.way {
-            Way::Shared => self.file.read_exact_at(into, offset_bytes),
-            Way::Guest(guest) => guest.read_exact_at(&self.file, into, offset_bytes),
-            Way::Direct(direct) => direct.read_exact_at(&self.file, into, offset_bytes),
+            Way::Shared => file.read_exact_at(into, offset_bytes),
+            Way::Guest(guest) => guest.read_exact_at(file, into, offset_bytes),
+            Way::Direct(direct) => direct.read_exact_at(file, into, offset_bytes),
         }
     }
 
@@ -157,8 +180,16 @@ impl ReadBlocks for FileDevice {
         let mut byte = [0];
         let into = &mut [io::IoSliceMut::new(&mut byte)];
         matches!(self.way, Way::Shared)
-            && preadv2(&self.file, into, offset_bytes, ReadWriteFlags::NOWAIT) == Ok(1)
+            && preadv2(self.own(), into, offset_bytes, ReadWriteFlags::NOWAIT) == Ok(1)
     }
+}
+
+/// Opens what `file` is once more, to be read in the same way: by its place among the open files, since its
+/// path may name something else by now.
+fn again(file: &File) -> io::Result<File> {
+    let own = OpenOptions::new().read(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    fcntl_setfl(&own, fcntl_getfl(file)?)?;
+    Ok(own)
 }
 
 impl Drop for FileDevice {
@@ -235,6 +266,40 @@ mod tests {
         assert!(!device.is_at_hand(65536) && !device.is_at_hand(u64::MAX), "past the end");
         let direct = device.with_caching(Caching::Guest).unwrap();
         assert!(!direct.is_at_hand(32768), "nothing is read ahead");
+    }
+
+    #[test]
+    fn every_thread_reads_what_was_opened_though_its_path_names_another_file() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, vec![7; 65536]).unwrap();
+        for caching in [Caching::Shared, Caching::Guest, Caching::Direct] {
+            std::fs::write(&path, vec![7; 65536]).unwrap();
+            let Ok(device) = FileDevice::open(&path).unwrap().with_caching(caching) else {
+                println!("skipped: nothing is read past the cache here");
+                continue;
+            };
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, vec![8; 65536]).unwrap();
+            std::thread::scope(|scope| {
+                for thread in 0..8 {
+                    let device = &device;
+                    scope.spawn(move || {
+                        let mut into = vec![0; 4096];
+                        device.read_at(thread * 4096, &mut into).unwrap();
+                        assert!(into.iter().all(|&byte| byte == 7));
+                        assert!(device.read_at(65536, &mut into).is_err());
+                    });
+                }
+            });
+            let opened = device.of_threads.all().filter_map(OnceLock::get).collect::<Vec<_>>();
+            assert!(!opened.is_empty(), "other threads read");
+            let flags = |file| fcntl_getfl(file).unwrap();
+            for own in opened.into_iter().flatten() {
+                assert_eq!(flags(own), flags(&device.file), "{caching:?}");
+                assert_ne!(own.as_raw_fd(), device.file.as_raw_fd());
+            }
+        }
     }
 
     #[test]

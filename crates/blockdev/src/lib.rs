@@ -41,6 +41,7 @@ mod holes;
 mod identify;
 pub mod image;
 mod in_use;
+mod lanes;
 mod mem;
 mod open;
 mod overlay;
