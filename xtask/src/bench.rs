@@ -165,7 +165,8 @@ pub(crate) fn image(folder: &Path, inodes: u32, kind: Kind) -> Result<PathBuf> {
     let shape = match kind {
         Kind::FileIntensive => Shape::file_intensive(inodes),
         Kind::DirectoryIntensive => Shape::directory_intensive(inodes),
-        Kind::SharedBlocks | Kind::Aged => bail!("{} is no shape of its own", kind.name()),
+        Kind::Aged => return aged::image(folder, inodes),
+        Kind::SharedBlocks => bail!("{} is no shape of its own", kind.name()),
     };
     let path = folder.join(format!("{}-{inodes}.img", kind.name()));
     if !path.exists() {

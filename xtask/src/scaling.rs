@@ -2,7 +2,8 @@
 //!
 //! What threads would gain on cores that are not there cannot be timed, but it can be counted: instructions
 //! of each worker, of what only one thread does, and of merging (callgrind tells threads and functions
-//! apart), and bytes that each thread reads (strace). From these follows the speed-up that instructions
+//! apart), calls of the allocator, which may have one lock for all threads, and bytes that each thread reads
+//! (strace). From these follows the speed-up that instructions
 //! allow. Caches, memory bandwidth and the device are no part of it; nor is the work of the system,
 //! which callgrind does not see.
 
@@ -36,6 +37,9 @@ pub(crate) struct Args {
 const WORKER: &str = "floe_exec::pool::one_worker";
 const MERGE: &str = "floe_exec::pool::merge_one";
 
+/// Functions of the C library that hand out memory and take it back.
+const ALLOCATOR: &[&str] = &["malloc", "calloc", "realloc", "posix_memalign", "free"];
+
 /// Instructions of one check.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counted {
@@ -47,20 +51,24 @@ struct Counted {
     serial: f64,
     /// By the first thread, when it merged what workers had found.
     merging: f64,
+    /// Calls of the allocator, by all threads.
+    allocations: u64,
 }
 
 /// Runs the chore.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
     std::fs::create_dir_all(&args.folder)?;
-    for kind in [Kind::FileIntensive, Kind::DirectoryIntensive] {
-        let image = image(&args.folder, args.inodes, kind)?;
-        println!("\n**{}, {} inodes**\n", kind.name(), args.inodes);
+    for kind in [Kind::FileIntensive, Kind::DirectoryIntensive, Kind::Aged] {
+        // Files in many pieces, with indirect blocks.
+        let inodes = if kind == Kind::Aged { args.inodes / 5 } else { args.inodes };
+        let image = image(&args.folder, inodes, kind)?;
+        println!("\n**{}, {inodes} inodes**\n", kind.name());
         println!(
             "| threads | instructions | most of a worker | one thread alone | merging | merging, of all | \
-             MB read | most of a thread | speed-up by instructions |"
+             calls of the allocator | MB read | most of a thread | speed-up by instructions |"
         );
-        println!("|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+        println!("|{}", "---:|".repeat(10));
         let mut alone = None;
         for &threads in &args.threads {
             let counted = instructions(&floe, &image, threads)?;
@@ -73,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn row(threads: usize, counted: Counted, alone: f64, bytes: u64, most_bytes: u64) -> String {
-    let Counted { all, most, serial, merging } = counted;
+    let Counted { all, most, serial, merging, allocations } = counted;
     let millions = |count: f64| format!("{:.1} M", count / 1e6);
     let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
     // Where no worker was told from the rest, there was one thread.
@@ -83,7 +91,7 @@ fn row(threads: usize, counted: Counted, alone: f64, bytes: u64, most_bytes: u64
         alone / (serial + merging + (all - serial - merging) / threads as f64)
     };
     format!(
-        "| {threads} | {} | {} | {} | {} | {:.2} % | {} | {} | {speed_up:.2} |",
+        "| {threads} | {} | {} | {} | {} | {:.2} % | {allocations} | {} | {} | {speed_up:.2} |",
         millions(all),
         if most == 0.0 { String::new() } else { millions(most) },
         if most == 0.0 { String::new() } else { millions(serial) },
@@ -110,14 +118,10 @@ fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
             // Fewer units than threads.
             continue;
         }
-        let output = Command::new("callgrind_annotate")
-            .args(["--inclusive=yes", "--threshold=100", "--auto=no"])
-            .arg(&path)
-            .output()
-            .context("callgrind_annotate, a part of valgrind, is needed")?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        let text = annotated(&path, "--inclusive=yes")?;
         let all = inclusive(&text, "PROGRAM TOTALS").context("callgrind_annotate says no total")?;
         counted.all += all;
+        counted.allocations += allocations(&path)?;
         let as_worker = inclusive(&text, WORKER).unwrap_or(0.0);
         counted.most = counted.most.max(as_worker);
         if thread == 1 {
@@ -126,6 +130,30 @@ fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
         }
     }
     Ok(counted)
+}
+
+/// What `callgrind_annotate` says of the counts at `path`.
+fn annotated(path: &Path, option: &str) -> Result<String> {
+    let output = Command::new("callgrind_annotate")
+        .args([option, "--threshold=100", "--auto=no"])
+        .arg(path)
+        .output()
+        .context("callgrind_annotate, a part of valgrind, is needed")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Calls of the allocator that are counted at `path`.
+fn allocations(path: &Path) -> Result<u64> {
+    Ok(annotated(path, "--tree=calling")?.lines().filter_map(allocator_calls).sum())
+}
+
+/// How often the allocator is called, from a line such as `1,234 ( 0.2%)  > malloc.c:malloc (56x) [floe]`.
+fn allocator_calls(line: &str) -> Option<u64> {
+    let (_, callee) = line.split_once("  > ")?;
+    let (function, rest) = callee.split_once(" (")?;
+    let name = function.rsplit_once(':').map_or(function, |(_, name)| name);
+    let times = rest.split_once("x)")?.0.replace(',', "").parse().ok()?;
+    ALLOCATOR.contains(&name).then_some(times)
 }
 
 /// Checks `image` under a tool that watches, and wants it to be clean.
@@ -197,6 +225,16 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_the_allocator_are_told_from_others() {
+        let line = " 709,793 ( 0.30%)  > /musl/malloc/realloc.c:realloc (13,870x) [/tmp/floe]";
+        assert_eq!(allocator_calls(line), Some(13_870));
+        assert_eq!(allocator_calls(" 3 ( 0.0%)  > ???:free (2x)"), Some(2));
+        assert_eq!(allocator_calls(" 3 ( 0.0%)  > ???:unfree (2x)"), None);
+        assert_eq!(allocator_calls(" 3 ( 0.0%)  < ???:free (2x)"), None, "a caller");
+        assert_eq!(allocator_calls("70 ( 0.0%)  * ???:malloc"), None, "the function itself");
+    }
+
+    #[test]
     fn reads_are_added_up_by_thread() {
         let calls = "17 pread64(3, \"\\0\"..., 4096, 0) = 4096\n\
                      18 pread64(3, <unfinished ...>\n\
@@ -208,9 +246,9 @@ mod tests {
 
     #[test]
     fn the_speed_up_counts_what_one_thread_does_alone() {
-        let counted = Counted { all: 110.0, most: 25.0, serial: 8.0, merging: 2.0 };
+        let counted = Counted { all: 110.0, most: 25.0, serial: 8.0, merging: 2.0, allocations: 9 };
         let row = row(4, counted, 100.0, 1_000_000, 250_000);
         // 8 + 2 + 100 / 4
-        assert!(row.ends_with("| 1.82 % | 1.0 | 0.2 | 2.86 |"), "{row}");
+        assert!(row.ends_with("| 1.82 % | 9 | 1.0 | 0.2 | 2.86 |"), "{row}");
     }
 }

@@ -1,7 +1,7 @@
 //! `bench --shape aged`: a file system that grows old, with extents and with indirect blocks; checks of it
 //! at each age (figure 11 of the ffsck paper).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use floe_testkit::fill::aged::{Aged, Map};
@@ -24,8 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 aged.age(OPERATIONS * u64::from(args.inodes))?;
             }
             aged.write(&path)?;
-            let verdict = oracle::run(&path, &["-fn"])?;
-            ensure!(verdict.clean(), "the image is not clean: {}", verdict.text);
+            prove(&path)?;
             let rows = measure(args, &path)?;
             if lines.is_empty() {
                 lines.push(header(&rows));
@@ -37,6 +36,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let kind = if map == Map::Extents { "extents" } else { "indirect blocks" };
         print_lines(args, &args.title(&format!("aged, {kind}")), &lines);
     }
+    Ok(())
+}
+
+/// The image of a file system with indirect blocks that has aged once, kept in `folder`.
+pub(crate) fn image(folder: &Path, inodes: u32) -> Result<PathBuf> {
+    let path = folder.join(format!("aged-{inodes}.img"));
+    if !path.exists() {
+        let unproved = path.with_extension("new");
+        let mut aged = Aged::new(Map::Indirect, inodes, 1, &unproved)?;
+        aged.age(OPERATIONS * u64::from(inodes))?;
+        aged.write(&unproved)?;
+        prove(&unproved)?;
+        std::fs::rename(&unproved, &path)?;
+    }
+    Ok(path)
+}
+
+fn prove(path: &Path) -> Result<()> {
+    let verdict = oracle::run(path, &["-fn"])?;
+    ensure!(verdict.clean(), "the image is not clean: {}", verdict.text);
     Ok(())
 }
 
