@@ -179,10 +179,19 @@ fn walk_up(cx: &DirCx<'_>, tree: &DirTree, root: Option<u32>, found: &mut impl S
     let mut steps = vec![Step::Unseen; tree.parents.len()];
     let mut cut = Vec::new();
     for start in 0..tree.parents.len() {
+        // Ranks fit 32 bits.
+        let rank = start as u32;
+        // Directories are mostly made after those that hold them.
+        if Some(rank) != root
+            && let Some(parent) = tree.parent(rank)
+            && steps[parent as usize] == Step::Done
+        {
+            steps[start] = Step::Done;
+            continue;
+        }
         let mut at = start;
         while steps[at] == Step::Unseen {
             steps[at] = Step::OnTheWay;
-            // Ranks fit 32 bits.
             let rank = at as u32;
             if Some(rank) == root {
                 break;

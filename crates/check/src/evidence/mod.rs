@@ -24,4 +24,5 @@ pub mod run_set;
 pub mod saved;
 mod saved_bits;
 pub mod scope;
+pub mod stretches;
 pub mod twin_tree;

@@ -1,0 +1,98 @@
+//! Sorting what is in order but for a few places: what workers found, one after the other.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Stretches are worth being told apart from this many elements on.
+const WORTH: usize = 8;
+
+/// As [`slice::sort_by_key`], and with the same result. Of stretches that are in order, such as those of
+/// workers that took parts of a table in turns, as much is moved at once as comes before the rest: a copy of
+/// its bytes.
+pub fn sort_stretches<T: Copy, K: Ord>(all: &mut Vec<T>, key: impl Fn(&T) -> K) {
+    let mut stretches = Vec::new();
+    let mut end = 0;
+    for stretch in all.chunk_by(|one, next| key(one) <= key(next)) {
+        stretches.push(stretch);
+        end += stretch.len();
+        if stretches.len() > end / WORTH + WORTH {
+            all.sort_by_key(key);
+            return;
+        }
+    }
+    if stretches.len() < 2 {
+        return;
+    }
+    let mut sorted = Vec::with_capacity(all.len());
+    // What is left of each stretch, by its first key; those with the same one in the order of the stretches.
+    let mut heads: BinaryHeap<_> =
+        stretches.iter().enumerate().map(|(at, stretch)| Reverse((key(&stretch[0]), at))).collect();
+    while let Some(Reverse((_, at))) = heads.pop() {
+        let rest = stretches[at];
+        let before = heads.peek().map_or(rest.len(), |Reverse((next, other))| {
+            how_many(rest, |element| {
+                let own = key(element);
+                own < *next || own == *next && at < *other
+            })
+        });
+        let (now, later) = rest.split_at(before);
+        sorted.extend_from_slice(now);
+        stretches[at] = later;
+        if let Some(first) = later.first() {
+            heads.push(Reverse((key(first), at)));
+        }
+    }
+    *all = sorted;
+}
+
+/// How many elements `comes_first` holds for: the first ones, at least one. Asks about those nearby first.
+fn how_many<T>(elements: &[T], comes_first: impl Fn(&T) -> bool) -> usize {
+    let mut beyond = 1;
+    while elements.get(beyond).is_some_and(&comes_first) {
+        beyond *= 2;
+    }
+    let (known, end) = (beyond / 2, beyond.min(elements.len()));
+    known + elements[known..end].partition_point(comes_first)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_result_is_that_of_a_stable_sort(
+            stretches in proptest::collection::vec((0u16..200, 0usize..40, 0u16..3), 0..12),
+        ) {
+            let mut all = Vec::new();
+            for (first, len, step) in stretches {
+                all.extend((0..len as u16).map(|at| first + at * step));
+            }
+            let mut all: Vec<(u16, usize)> =
+                all.into_iter().enumerate().map(|(at, key)| (key, at)).collect();
+            let mut expected = all.clone();
+            expected.sort_by_key(|element| element.0);
+            sort_stretches(&mut all, |element| element.0);
+            prop_assert_eq!(all, expected);
+        }
+    }
+
+    #[test]
+    fn parts_taken_in_turns_are_not_compared_element_by_element() {
+        // Four workers took parts of 1000 in turns.
+        let parts = |me: u32| (0..25).map(move |turn| (turn * 4 + me) * 1000);
+        let mut all: Vec<u32> =
+            (0..4).flat_map(|me| parts(me).flat_map(|from| from..from + 1000)).collect();
+        let asked = Cell::new(0);
+        sort_stretches(&mut all, |element| {
+            asked.set(asked.get() + 1);
+            *element
+        });
+        assert!(all.iter().copied().eq(0..100_000));
+        assert!(asked.get() < 210_000, "{} keys for 100,000 elements", asked.get());
+    }
+}
