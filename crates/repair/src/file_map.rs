@@ -15,6 +15,10 @@ use crate::build::mapping::{BuildError, Built};
 use crate::failure::Failure;
 use crate::stage::{InodeImage, Stage};
 
+/// Levels below the root of an extent tree that are followed, at most: as many as an examination
+/// follows.
+const MOST_LEVELS: u16 = 8;
+
 /// The blocks of a file.
 #[derive(Clone, Debug, Default)]
 pub struct FileMap {
@@ -74,7 +78,7 @@ impl FileMap {
         }
         walk.map.extents = image.flags().contains(InodeFlags::EXTENTS);
         if walk.map.extents {
-            walk.extent_node(BlockNr(0), &image.base.block, None);
+            walk.extent_root(&image.base.block);
         } else {
             for (index, word) in indirect::pointers(&image.base.block).enumerate() {
                 if let Some((logical, level)) =
@@ -326,16 +330,20 @@ impl Walk<'_, '_> {
         self.unseen = above;
     }
 
-    fn extent_node(&mut self, place: BlockNr, bytes: &[u8], above: Option<u16>) {
+    fn extent_root(&mut self, bytes: &[u8]) {
+        let depth = ExtentNode::new(bytes).map_or(0, |root| root.header().depth);
+        self.extent_node(BlockNr(0), bytes, depth, 0);
+    }
+
+    /// Follows a node with `depth` levels below it, as the examination does: what nodes below the root
+    /// say of their own depth counts for nothing, nor do levels that are too deep for it.
+    fn extent_node(&mut self, place: BlockNr, bytes: &[u8], depth: u16, level: u16) {
         let Some(node) = ExtentNode::new(bytes) else { return };
-        let header = node.header();
-        let fits = above.is_none_or(|depth| depth.checked_sub(1) == Some(header.depth));
-        // A tree that is too deep still leads to its data; each level is less deep than the one above.
-        if !node.header_ok() || !fits {
+        if !node.header_ok() || level > MOST_LEVELS {
             return;
         }
-        for at in 0..header.entries {
-            if header.depth == 0 {
+        for at in 0..node.header().entries {
+            if depth == 0 {
                 let extent = node.extent(at);
                 let (logical, block) = (extent.logical, extent.run.start);
                 let entry = MapEntry { node: place, logical, block, level: 0 };
@@ -346,12 +354,12 @@ impl Walk<'_, '_> {
             }
             let index = node.index(at);
             let (logical, block) = (index.logical, index.node);
-            let entry = MapEntry { node: place, logical, block, level: header.depth };
+            let entry = MapEntry { node: place, logical, block, level: depth };
             if (self.drop)(&entry) || !self.seen.insert(block) {
                 continue;
             }
             if let Ok(bytes) = self.stage.read_block(block) {
-                self.below(block, |walk| walk.extent_node(block, &bytes, Some(header.depth)));
+                self.below(block, |walk| walk.extent_node(block, &bytes, depth - 1, level + 1));
             }
         }
     }

@@ -60,6 +60,8 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ("casefold", 1300841, "s_rev_level says 0, so that inodes seem to have another size"),
     ("bigalloc-1k", 1301517, "s_inodes_per_group is one too many"),
     ("ext4-2k", 1301583, "an attribute names an inode for its value, which is beside it"),
+    ("ea-inode", 2001550, "a leaf that says it is deep, with wrong lengths and places"),
+    ("casefold-strict", 2000536, "valid text with a zero in it"),
 ];
 
 /// Repairs the image at a path, as `floe fsck -fy` does.

@@ -56,6 +56,9 @@ impl Node {
     }
 }
 
+/// What the content begins with of an object that cannot be read.
+pub const UNREADABLE: &str = "cannot be read";
+
 /// Digests of the pieces of a file, by their offsets in bytes.
 pub type Pieces = BTreeMap<u64, u64>;
 

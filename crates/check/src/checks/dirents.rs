@@ -346,9 +346,8 @@ fn check_duplicate(
     let encrypted = block.flags.contains(DirFlags::ENCRYPTED);
     let folds = block.flags.contains(DirFlags::CASEFOLD) && !encrypted;
     let mut scan = scan_name(bytes, at, entry.name.len());
-    if folds && cx.strict_encoding {
-        check_encoding(block, entry, evidence);
-    } else if scan.illegal && !encrypted {
+    let is_text = !(folds && cx.strict_encoding) || check_encoding(block, entry, evidence);
+    if is_text && scan.illegal && !encrypted {
         report_illegal(block, entry, evidence);
         return false;
     }
@@ -392,9 +391,10 @@ fn report_illegal(block: &DirBlock<'_>, entry: &DirEntry<'_>, evidence: &mut Dir
     });
 }
 
-/// With the strict flag, a name in a casefolded directory must be valid text.
-fn check_encoding(block: &DirBlock<'_>, entry: &DirEntry<'_>, evidence: &mut DirEvidence) {
-    if casefold::validate(entry.name).is_err() {
+/// With the strict flag, a name in a casefolded directory must be valid text. Returns whether it is.
+fn check_encoding(block: &DirBlock<'_>, entry: &DirEntry<'_>, evidence: &mut DirEvidence) -> bool {
+    let is_text = casefold::validate(entry.name).is_ok();
+    if !is_text {
         evidence.found.push(Problem::CasefoldNameInvalidEncoding {
             dir: block.dir,
             logical: block.logical(),
@@ -403,6 +403,7 @@ fn check_encoding(block: &DirBlock<'_>, entry: &DirEntry<'_>, evidence: &mut Dir
             name: Name::new(entry.name),
         });
     }
+    is_text
 }
 
 /// Notes what an entry that stays leads to.

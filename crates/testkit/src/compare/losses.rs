@@ -6,7 +6,7 @@ use std::fmt;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
-use crate::tree::{Node, Tree};
+use crate::tree::{Node, Tree, UNREADABLE};
 
 /// How an object of theirs is not in ours, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,7 +128,8 @@ fn loss(kind: LossKind, path: &[u8], node: &Node, instead: impl Into<String>) ->
 fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -> Option<Loss> {
     let or_before = |same: &dyn Fn(&Node) -> bool| same(theirs) || before.is_some_and(same);
     let owner = |node: &Node| (node.permissions, node.uid, node.gid);
-    let holds_all = before.is_some_and(|before| holds_all_that_is_right(theirs, ours, before));
+    let holds_all = before.is_some_and(|before| holds_all_that_is_right(theirs, ours, before))
+        || is_readable_at_last(theirs, ours);
     if !holds_all && !or_before(&|node| node.identity() == ours.identity()) {
         let kind = if theirs.kind == ours.kind { LossKind::Content } else { LossKind::Type };
         let instead = format!("{} instead of {}", describe(ours), describe(theirs));
@@ -147,6 +148,13 @@ fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -
     let what = if own(name).is_some() { "differs" } else { "is missing" };
     let instead = format!("{} {what}", String::from_utf8_lossy(name));
     Some(loss(LossKind::Xattr, path, theirs, instead))
+}
+
+/// Whether theirs cannot be read, and ours, of the same size, can.
+fn is_readable_at_last(theirs: &Node, ours: &Node) -> bool {
+    let is_readable = |node: &Node| !node.content.starts_with(UNREADABLE);
+    let same = (theirs.kind, theirs.size_bytes) == (ours.kind, ours.size_bytes);
+    same && !is_readable(theirs) && is_readable(ours)
 }
 
 /// Whether ours has every piece of a file that is in theirs as it was `before` the damage, holes
@@ -282,6 +290,15 @@ mod tests {
         let bare = |content: &str| Node { xattrs: BTreeMap::new(), ..node(12, content) };
         let (theirs, ours) = (tree(&[("/a", bare("cut"))]), tree(&[("/a", bare("whole"))]));
         assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "whole"))])), []);
+    }
+
+    #[test]
+    fn what_nobody_can_read_is_not_lost() {
+        let (unreadable, whole) = (format!("{UNREADABLE}: EIO"), "x".repeat(20));
+        let sized = |content: &str| [("/a", Node { size_bytes: 20, ..node(12, content) })];
+        assert_eq!(kinds(&sized(&unreadable), &sized(&whole)), []);
+        assert_eq!(kinds(&sized(&whole), &sized(&unreadable)), [LossKind::Content]);
+        assert_eq!(kinds(&sized(&unreadable), &[("/a", node(12, "cut"))]), [LossKind::Content]);
     }
 
     /// Piece by piece: a digit is one, a space is a hole, which any content without a digest may have.

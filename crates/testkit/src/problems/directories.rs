@@ -91,6 +91,12 @@ fn names() -> Vec<Case> {
         ),
         case("twice", entry("/many/f001").name("f002"), &["dirent-duplicate-in-block"]),
         on(
+            "a zero in text",
+            CasefoldStrict,
+            entry("/fold/Mixed-Case-File-Number-01").name(b"Mixed-Case\0File-Number-01"),
+            &["dirent-name-illegal-char"],
+        ),
+        on(
             "no text",
             CasefoldStrict,
             entry("/fold/Mixed-Case-File-Number-01").name(b"Mixed-Case-File-Number-\xff\xff"),

@@ -102,6 +102,10 @@ fn trees() -> Vec<Recipe> {
             .edit(node(1).extent(3, |extent| extent.len = 0)),
         k1("a node outside", &["extent-start-out-of-range"])
             .edit(node(0).extent_index(1, |index| index.leaf_hi = 9)),
+        // The rest of the node stays.
+        k1("depth of a node, and an extent", &["extent-start-out-of-range"])
+            .edit(node(1).extent_header(|header| header.depth = 8))
+            .edit(node(1).extent(3, |extent| extent.start_hi = 9)),
         k1("magic of a node", &["extent-node-header-corrupt"])
             .edit(node(1).extent_header(|header| header.magic = 0)),
         k1("a node with more room than a block", &["extent-node-header-corrupt"])

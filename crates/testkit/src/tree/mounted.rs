@@ -13,7 +13,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 use rustix::fs::{SeekFrom, lgetxattr, llistxattr, major, minor, seek};
 
-use super::{Digest, Node, PIECE_BYTES, Pieces, Tree, digest};
+use super::{Digest, Node, PIECE_BYTES, Pieces, Tree, UNREADABLE, digest};
 
 /// Bytes read at once; a multiple of a piece.
 const CHUNK_BYTES: usize = 64 * PIECE_BYTES;
@@ -34,7 +34,7 @@ pub fn mounted(folder: &Path) -> Result<Tree> {
             Err(error) => {
                 let path = if path.is_empty() { b"/".to_vec() } else { path };
                 if let Some(node) = tree.get_mut(&path) {
-                    node.content = format!("cannot be read: {error}");
+                    node.content = format!("{UNREADABLE}: {error}");
                 }
                 continue;
             }
@@ -71,7 +71,7 @@ fn node(path: &Path) -> Result<Node> {
         _ => (0, Ok(Default::default())),
     };
     let (content, pieces) =
-        content.unwrap_or_else(|error| no_pieces(format!("cannot be read: {error}")));
+        content.unwrap_or_else(|error| no_pieces(format!("{UNREADABLE}: {error}")));
     Ok(Node {
         kind,
         inode: InodeNr(u32::try_from(metadata.ino())?),

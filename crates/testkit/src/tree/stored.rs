@@ -9,7 +9,7 @@ use floe_format::ext::xattr::{INDEX_SYSTEM, XattrArea, XattrEntry, full_name};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr};
 
-use super::{Digest, Node, Pieces, Tree};
+use super::{Digest, Node, Pieces, Tree, UNREADABLE};
 use crate::Image;
 use crate::volume::Volume;
 
@@ -31,7 +31,7 @@ pub fn stored(image: &Image) -> Result<Tree> {
             Err(error) => {
                 let path = if path.is_empty() { b"/".to_vec() } else { path };
                 if let Some(node) = tree.get_mut(&path) {
-                    node.content = format!("cannot be read: {error:#}");
+                    node.content = format!("{UNREADABLE}: {error:#}");
                 }
                 continue;
             }
@@ -56,7 +56,7 @@ fn unreadable(entry: &crate::volume::Entry, error: anyhow::Error) -> Node {
         kind: None,
         inode: entry.inode,
         size_bytes: 0,
-        content: format!("cannot be read: {error:#}"),
+        content: format!("{UNREADABLE}: {error:#}"),
         pieces: Pieces::new(),
         permissions: 0,
         uid: 0,
@@ -76,7 +76,7 @@ fn node(volume: &Volume<'_>, number: InodeNr) -> Result<Node> {
         _ => Ok(Default::default()),
     };
     let (content, pieces) =
-        content.unwrap_or_else(|error| (format!("cannot be read: {error:#}"), Pieces::new()));
+        content.unwrap_or_else(|error| (format!("{UNREADABLE}: {error:#}"), Pieces::new()));
     Ok(Node {
         kind,
         inode: number,
@@ -157,7 +157,7 @@ fn xattrs(volume: &Volume<'_>, inode: &Inode<'_>) -> BTreeMap<Vec<u8>, Vec<u8>> 
                 }
             }
             Err(error) => {
-                found.insert(b"(block)".to_vec(), format!("cannot be read: {error:#}").into());
+                found.insert(b"(block)".to_vec(), format!("{UNREADABLE}: {error:#}").into());
             }
         }
     }
@@ -171,7 +171,7 @@ fn add_xattrs(volume: &Volume<'_>, area: XattrArea<'_>, found: &mut BTreeMap<Vec
             continue;
         }
         let value = value(volume, area, &entry)
-            .unwrap_or_else(|error| format!("cannot be read: {error:#}").into());
+            .unwrap_or_else(|error| format!("{UNREADABLE}: {error:#}").into());
         found.insert(full_name(entry.name_index, entry.name).into(), value);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail, ensure};
-use floe_format::ext::extent::ExtentNode;
+use floe_format::ext::extent::{ExtentNode, MAX_DEPTH};
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::layout::{le16_at, le32_at};
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
@@ -85,7 +85,8 @@ impl Volume<'_> {
             return Ok(map);
         }
         if flags.contains(InodeFlags::EXTENTS) {
-            self.map_extents(&decoded.base.block, 6, &mut map)?;
+            let root = ExtentNode::new(&decoded.base.block).context("an extent root")?;
+            self.map_extents(&decoded.base.block, root.header().depth, &mut map)?;
         } else {
             let mut first = 0;
             for index in 0..15 {
@@ -97,13 +98,14 @@ impl Volume<'_> {
         Ok(map)
     }
 
-    fn map_extents(&self, node: &[u8], above: u16, map: &mut FileMap) -> Result<()> {
+    /// Follows a node with `depth` levels below it. What nodes say of that themselves counts for nothing, as
+    /// for e2fsck, which leaves it as it is (and unlike for Linux).
+    fn map_extents(&self, node: &[u8], depth: u16, map: &mut FileMap) -> Result<()> {
         let node = ExtentNode::new(node).context("an extent node")?;
         ensure!(node.header_ok(), "a bad extent header");
-        let header = node.header();
-        ensure!(header.depth < above, "an extent tree of growing depth");
-        for at in 0..header.entries {
-            if header.depth == 0 {
+        ensure!(depth <= MAX_DEPTH, "an extent tree that is too deep");
+        for at in 0..node.header().entries {
+            if depth == 0 {
                 let extent = node.extent(at);
                 for step in 0..extent.run.len_blocks {
                     let block = self.check_block(extent.run.start.0 + step)?;
@@ -115,9 +117,9 @@ impl Volume<'_> {
                 }
             } else {
                 let block = self.check_block(node.index(at).node.0)?;
-                map.nodes.push(Node { block, kind: NodeKind::Extent { depth: header.depth - 1 } });
+                map.nodes.push(Node { block, kind: NodeKind::Extent { depth: depth - 1 } });
                 let child = self.block(block)?;
-                self.map_extents(&child, header.depth, map)?;
+                self.map_extents(&child, depth - 1, map)?;
             }
         }
         Ok(())
