@@ -156,7 +156,8 @@ impl Run<'_> {
             file.remove().with_context(|| format!("cannot remove {}", file.path().display()))?;
         }
         if let Some(front) = self.front {
-            front.log_problems(&json::report(&report, &cost, &self.source.name(), outcome.code()));
+            front
+                .log_problems(|| json::report(&report, &cost, &self.source.name(), outcome.code()));
             front.end(out, &report, &cost)?;
         }
         Ok(outcome)

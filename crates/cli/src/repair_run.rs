@@ -300,7 +300,7 @@ impl RepairRun<'_> {
             human::write(out, &account, human::Style { verbose: self.verbose })?;
         }
         if let Some(front) = self.front {
-            front.log_problems(&json::account(&account, outcome.code()));
+            front.log_problems(|| json::account(&account, outcome.code()));
             // After a halt, nobody knows.
             if account.repair.halted.is_none() && !self.extras.journal_only {
                 front.end(out, &account.repair.after, &account.cost)?;

@@ -136,11 +136,12 @@ impl Front {
         )
     }
 
-    /// Writes the findings to the log that `e2fsck.conf` names.
-    pub(crate) fn log_problems(&self, value: &serde_json::Value) {
+    /// Writes the findings to the log that `e2fsck.conf` names. They are only put together for a log: of
+    /// many findings they take more time and memory than all else that is told.
+    pub(crate) fn log_problems(&self, findings: impl FnOnce() -> serde_json::Value) {
         if let Some(file) = self.problem_log.borrow_mut().as_mut() {
             // As for the other log: it stops nothing.
-            let _ = writeln!(file, "{value:#}");
+            let _ = writeln!(file, "{:#}", findings());
         }
     }
 }
