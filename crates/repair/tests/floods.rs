@@ -132,3 +132,42 @@ fn whatever_lost_its_name_is_in_lost_and_found() {
         assert!(stored(&after).unwrap().len() >= before.len(), "{profile}");
     }
 }
+
+/// Deeper than any stack, and than any path that Linux takes.
+#[test]
+fn a_very_deep_tree_is_mended() {
+    if tool::missing() {
+        return;
+    }
+    const LEVELS: usize = 6_000;
+    let image = Image::empty(24 << 20).unwrap();
+    let format = ["-t", "ext4", "-b", "1024", "-N", "8000", "-O", "^has_journal"];
+    build::mke2fs(image.path(), &format).unwrap();
+    build::debugfs(&image, &"mkdir d\ncd d\n".repeat(LEVELS)).unwrap();
+    let volume = Volume::open(&image).unwrap();
+    let below = |dir| {
+        let entries = volume.entries(dir).unwrap();
+        entries.into_iter().find(|entry| entry.name == b"d").map(|entry| entry.inode)
+    };
+    let chain: Vec<InodeNr> =
+        std::iter::successors(below(InodeNr::ROOT), |dir| below(*dir)).collect();
+    assert_eq!(chain.len(), LEVELS);
+    // All have a wrong link count, and one in the middle is gone.
+    let lost = chain[LEVELS / 2];
+    for &dir in &chain {
+        let mut raw = volume.inode_bytes(dir).unwrap();
+        raw[0x1a] = 7;
+        if dir == lost {
+            raw.fill(0);
+        }
+        volume.put_inode(dir, &raw).unwrap();
+        volume.fix_inode(dir).unwrap();
+    }
+    let (repaired, after) = repaired(&image);
+    assert!(repaired.rounds < 16, "{} rounds", repaired.rounds);
+    let lengths = || repaired.before.paths.values().map(Vec::len);
+    assert!(lengths().count() >= LEVELS - 2 && lengths().all(|bytes| bytes <= 4096));
+    let volume = Volume::open(&after).unwrap();
+    let found = volume.lookup(&format!("/lost+found/#{}", chain[LEVELS / 2 + 1].0)).unwrap();
+    assert_eq!(found, chain[LEVELS / 2 + 1]);
+}
