@@ -61,6 +61,11 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ("bigalloc-1k", 1301517, "s_inodes_per_group is one too many"),
     ("ext4-2k", 1301583, "an attribute names an inode for its value, which is beside it"),
     ("ea-inode", 2001550, "a leaf that says it is deep, with wrong lengths and places"),
+    (
+        "inode-1024",
+        3000774,
+        "a file's inode is a copy of a directory's, and e2fsck takes all from the right one",
+    ),
     ("casefold-strict", 2000536, "valid text with a zero in it"),
 ];
 

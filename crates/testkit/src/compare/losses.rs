@@ -78,7 +78,7 @@ fn describe(node: &Node) -> String {
 
 /// Everything in `theirs` that `ours` lacks. A file that only has another name in the same directory
 /// is there; for what lies in their lost+found, its content anywhere in ours is enough. More than
-/// theirs is no loss, and neither is what is as it was in the `original`. What lies in their lost+found
+/// theirs is no loss, and neither is what is as it was, or where it was, in the `original`. What lies in their lost+found
 /// and no file of the `original` held a piece of was never anybody's: e2fsck puts journals there. What
 /// has another name, too, is judged by that: e2fsck at times finds the old name after it gave a new one.
 pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
@@ -89,9 +89,12 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
         .filter(|(path, _)| *path != LOST_FOUND)
         .partition(|(path, _)| path.starts_with(IN_LOST_FOUND));
     let named: BTreeSet<InodeNr> = elsewhere.iter().map(|(_, node)| node.inode).collect();
+    let at_home = at_home(ours, original);
     for (path, node) in elsewhere {
         match ours.get(path) {
             Some(own) => found.extend(differences(path, node, own, original.get(path))),
+            // Theirs gave it to a directory that it never was in.
+            None if !original.contains_key(path) && at_home.contains(&(node.inode, node.kind)) => {}
             None => found.extend(spare.replace(path, node)),
         }
     }
@@ -111,6 +114,16 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     }
     found.extend(broken_links(theirs, ours));
     found
+}
+
+/// Objects of ours that are where they were before the damage, and as they were.
+fn at_home(ours: &Tree, original: &Tree) -> BTreeSet<(InodeNr, Option<FileType>)> {
+    let same = |(path, own): (&Vec<u8>, &Node)| {
+        let before = original.get(path)?;
+        let is_same = before.inode == own.inode && before.identity() == own.identity();
+        is_same.then_some((own.inode, own.kind))
+    };
+    ours.iter().filter_map(same).collect()
 }
 
 fn loss(kind: LossKind, path: &[u8], node: &Node, instead: impl Into<String>) -> Loss {
@@ -290,6 +303,17 @@ mod tests {
         let bare = |content: &str| Node { xattrs: BTreeMap::new(), ..node(12, content) };
         let (theirs, ours) = (tree(&[("/a", bare("cut"))]), tree(&[("/a", bare("whole"))]));
         assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "whole"))])), []);
+    }
+
+    #[test]
+    fn what_is_where_it_was_is_no_loss() {
+        let before = tree(&[("/dir/a", node(12, "a")), ("/copy", node(30, "file"))]);
+        let theirs = tree(&[("/copy", node(30, "file")), ("/copy/a", node(12, "a"))]);
+        assert_eq!(losses(&theirs, &before, &before), []);
+        // Neither is there, or was in another place.
+        let kind = |ours: &Tree, before: &Tree| losses(&theirs, ours, before)[0].kind;
+        assert_eq!(kind(&tree(&[("/copy", node(30, "file"))]), &before), LossKind::Gone);
+        assert_eq!(kind(&before, &theirs), LossKind::Moved);
     }
 
     #[test]
