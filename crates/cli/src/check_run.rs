@@ -83,7 +83,10 @@ impl Run<'_> {
             key: key.unwrap_or_default(),
             links: self.links,
             memory_bytes: self.memory_bytes,
-            on_plan: self.memory_bytes.map(|_| &tell_plan as _),
+            on_plan: self
+                .memory_bytes
+                .filter(|_| front::tells_plan(self.front))
+                .map(|_| &tell_plan as _),
             ..CheckOptions::default()
         }
     }
@@ -222,7 +225,7 @@ impl Run<'_> {
         device: &dyn ReadBlocks,
     ) -> anyhow::Result<Outcome> {
         let name = self.source.name();
-        let mut text = failure::of_check(error, device, &name);
+        let mut text = failure::of_check(error, device, &name, front::memory_option(self.front));
         if let Some(file) = self.checkpoint {
             text += &failure::of_checkpoint(error, file.path());
         }

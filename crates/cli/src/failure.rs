@@ -15,8 +15,14 @@ const SCANNED_BYTES: u64 = 512 << 20;
 /// Backups that are listed.
 const SHOWN_BACKUPS: usize = 8;
 
-/// An error of the checker, for a person: what was found instead, and what to try.
-pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) -> String {
+/// An error of the checker, for a person: what was found instead, and what to try. `memory_option` asks
+/// for a budget of memory.
+pub(crate) fn of_check(
+    error: &CheckError,
+    device: &dyn ReadBlocks,
+    name: &str,
+    memory_option: &str,
+) -> String {
     match error {
         CheckError::NoSuperblock { problems, backups } => {
             let mut text = format!("{name}: no usable ext2, ext3 or ext4 superblock");
@@ -43,7 +49,7 @@ pub(crate) fn of_check(error: &CheckError, device: &dyn ReadBlocks, name: &str) 
             format!("{name}: not checked. The checkpoint cannot be used: {refusal}")
         }
         CheckError::OverBudget { phase, need_bytes, budget_bytes } => {
-            over_budget(name, phase, *need_bytes, *budget_bytes)
+            over_budget(name, phase, *need_bytes, *budget_bytes, memory_option)
         }
         CheckError::Read { what, source } => {
             let text = format!("{name}: cannot read {what}: {source}");
@@ -77,20 +83,26 @@ pub(crate) fn of_checkpoint(error: &CheckError, file: &Path) -> String {
 }
 
 /// Memory is short; `phase` would have come next.
-fn over_budget(name: &str, phase: &str, need_bytes: u64, budget_bytes: u64) -> String {
+fn over_budget(
+    name: &str,
+    phase: &str,
+    need_bytes: u64,
+    budget_bytes: u64,
+    memory_option: &str,
+) -> String {
     let (need, budget) = (human::size(need_bytes), human::size(budget_bytes));
     // What will do, in whole units.
     let enough = need_bytes.div_ceil(1 << 20);
     if phase == "start" {
         return format!(
             "{name}: the leanest way to check this file system takes about {need} of memory, and \
-             {budget} are allowed.\n  Nothing was checked. Try: --memory {enough}M"
+             {budget} are allowed.\n  Nothing was checked. Try: {memory_option}{enough}M"
         );
     }
     format!(
         "{name}: {phase} would take about {need} of memory, and {budget} are allowed: there is more \
          than the descriptors told.\n  The check was ended, and nothing is known of the file system. \
-         Try: --memory {enough}M"
+         Try: {memory_option}{enough}M"
     )
 }
 
@@ -100,12 +112,13 @@ pub(crate) fn of_repair_over_budget(
     phase: &str,
     need_bytes: u64,
     budget_bytes: u64,
+    memory_option: &str,
 ) -> String {
     let (need, budget) = (human::size(need_bytes), human::size(budget_bytes));
     let what = if phase == "start" { "the leanest way to examine this file system" } else { phase };
     format!(
         "{name}: {what} takes about {need} of memory, and {budget} are allowed; nothing was \
-         written.\n  Try: --memory {}M",
+         written.\n  Try: {memory_option}{}M",
         need_bytes.div_ceil(1 << 20)
     )
 }

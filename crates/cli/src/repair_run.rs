@@ -196,7 +196,10 @@ impl RepairRun<'_> {
                 now_seconds: clock::now().now_seconds,
                 progress: self.watch.progress(),
                 key: random_bytes()?,
-                on_plan: self.memory_bytes.map(|_| &tell_plan as _),
+                on_plan: self
+                    .memory_bytes
+                    .filter(|_| front::tells_plan(self.front))
+                    .map(|_| &tell_plan as _),
                 ..CheckOptions::default()
             },
             memory_bytes: self.memory_bytes,
@@ -336,6 +339,7 @@ impl RepairRun<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let name = self.source.name();
+        let memory_option = front::memory_option(self.front);
         let (text, problems, outcome) = match stopped {
             Stopped::Cancelled | Stopped::Planning(RepairError::Quit) => (
                 format!("{name}: ended on request; nothing was written"),
@@ -343,14 +347,20 @@ impl RepairRun<'_> {
                 self.cancelled(),
             ),
             Stopped::Planning(RepairError::OverBudget { phase, need_bytes, budget_bytes }) => {
-                let text = failure::of_repair_over_budget(&name, phase, *need_bytes, *budget_bytes);
+                let text = failure::of_repair_over_budget(
+                    &name,
+                    phase,
+                    *need_bytes,
+                    *budget_bytes,
+                    memory_option,
+                );
                 (text, Vec::new(), Outcome::FAILED)
             }
             Stopped::Planning(RepairError::Check(error)) => {
                 let problems = problems_of(error);
                 let damaged = matches!(error, CheckError::Fatal { .. });
                 let outcome = Outcome { damaged, ..Outcome::FAILED };
-                (failure::of_check(error, device, &name), problems, outcome)
+                (failure::of_check(error, device, &name, memory_option), problems, outcome)
             }
             Stopped::Planning(RepairError::Stage(Failure::Io(error)))
                 if error.kind() == std::io::ErrorKind::UnexpectedEof =>

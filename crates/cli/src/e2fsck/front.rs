@@ -54,6 +54,16 @@ pub(crate) struct Front {
     pub(crate) may_cancel: bool,
 }
 
+/// How a budget of memory is asked for, up to its value.
+pub(crate) fn memory_option(front: Option<&Front>) -> &'static str {
+    if front.is_some() { "-E memory=" } else { "--memory " }
+}
+
+/// Whether what a run within a budget will take is said before: callers of e2fsck want few lines.
+pub(crate) fn tells_plan(front: Option<&Front>) -> bool {
+    front.is_none_or(|front| front.verbose)
+}
+
 /// The exit code of a run that the user ends.
 pub(crate) fn cancel_code(front: Option<&Front>) -> u8 {
     if front.is_some_and(|front| front.may_cancel) { 0 } else { signals::CANCELLED }

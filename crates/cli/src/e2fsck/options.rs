@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::table::{EXTENDED, flag_of};
 use crate::device::block_size;
+use crate::ladder::bytes;
 
 /// What e2fsck's command line asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub(crate) struct Options {
     pub(crate) name: Option<String>,
     /// -z: the undo file to write; empty: one in the folder for undo files.
     pub(crate) undo: Option<PathBuf>,
+    /// -E memory: most memory that may be taken.
+    pub(crate) memory_bytes: Option<u64>,
     /// -E: extended options, as given.
     pub(crate) extended: Vec<String>,
 }
@@ -220,6 +223,10 @@ impl Options {
             }
             let number: Option<Result<u64, _>> = value.map(str::parse);
             match (name, &number) {
+                ("memory", _) => {
+                    let size = value.map(bytes).transpose();
+                    self.memory_bytes = size.map_err(|why| format!("-E {option}: {why}"))?;
+                }
                 ("ea_ver", Some(Ok(1 | 2))) | (_, None) => {}
                 ("ea_ver", _) => return Err(format!("-E {option}: must be 1 or 2")),
                 (_, Some(Ok(_))) => {}
@@ -315,8 +322,9 @@ mod tests {
     fn extended_options_are_known_by_name() {
         let options = parse("-E journal_only,ea_ver=2 -E fixes_only dev").unwrap();
         assert!(options.has_extended("journal_only") && options.has_extended("fixes_only"));
+        assert_eq!(parse("-E discard,memory=64M dev").unwrap().memory_bytes, Some(64 << 20));
         assert!(parse("-E nonsense dev").is_err());
-        for wrong in ["ea_ver", "ea_ver=3", "discard=1", "readahead_kb=x"] {
+        for wrong in ["ea_ver", "ea_ver=3", "discard=1", "readahead_kb=x", "memory", "memory=64X"] {
             assert!(parse(&format!("-E {wrong} dev")).is_err(), "{wrong}");
         }
     }

@@ -91,6 +91,7 @@ pub(crate) const EXTENDED: &[Named] = &[
     plain("fragcheck", "list where files are not contiguous"),
     plain("inode_count_fullmap", "taken and ignored: link counts are exact and fast either way"),
     plain("journal_only", "replay the journal and do nothing else"),
+    valued("memory", "size", "take no more memory than this; K, M, G and T are units"),
     plain("no_inode_count_fullmap", "taken and ignored: see inode_count_fullmap"),
     plain("no_optimize_extents", "leave extent trees that could be smaller"),
     plain("nodiscard", "do not discard; the default"),

@@ -3,7 +3,7 @@
 use floe_testkit::fill::{self, Shape, fill};
 use floe_testkit::{Image, Profile, damage, tool};
 
-use super::{floe_on, image};
+use super::{Fsck, floe_on, image};
 
 /// An empty file system of just below 16 TiB, which is the largest file of ext4 with blocks of 4 KiB.
 /// `None`: mke2fs is missing, or files here cannot be so large.
@@ -28,9 +28,10 @@ fn estimate_and_peak(report: &serde_json::Value) -> (u64, u64) {
     (estimate, cost["peak_memory_bytes"].as_u64().unwrap())
 }
 
-/// What a refusal says would do: the number behind `--memory`.
+/// What a refusal says would do: the number behind `--memory`, or behind `-E memory=`.
 fn advised(text: &str) -> &str {
-    text.split("--memory ").nth(1).unwrap_or_else(|| panic!("no advice: {text}")).trim()
+    let behind = |option: &str| Some(text.split_once(option)?.1.trim());
+    behind("--memory ").or(behind("-E memory=")).unwrap_or_else(|| panic!("no advice: {text}"))
 }
 
 /// Debug builds are large programs, which the formula does not mean.
@@ -62,6 +63,24 @@ fn too_little_is_refused_with_what_would_do() {
     let less: u64 = enough.trim_end_matches('M').parse().unwrap();
     let ran = floe_on(&["check", "--memory", &format!("{}M", less - 2)], image.path());
     assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+}
+
+/// e2fsck's command line: nothing is said of the budget but by `-v`, and when it is too small.
+#[test]
+fn fsck_checks_within_a_budget() {
+    let Some((_folder, image)) = sixteen_tib() else { return };
+    let fsck = Fsck::new("fsck.ext4");
+    let ran = fsck.run(&["-fn", "-E", "memory=64M"], image.path(), &[]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{}", ran.out);
+    let ran = fsck.run(&["-fnv", "-E", "memory=64M"], image.path(), &[]);
+    assert!(ran.err.contains("of 64.0 MiB of memory"), "{}", ran.err);
+    for mode in ["-fn", "-fp", "-fy"] {
+        let ran = fsck.run(&[mode, "-E", "memory=8M"], image.path(), &[]);
+        assert_eq!(ran.code, 8, "{mode}: {}{}", ran.out, ran.err);
+        let option = format!("memory={}", advised(&ran.err));
+        let ran = fsck.run(&[mode, "-E", &option], image.path(), &[]);
+        assert_eq!(ran.code, 0, "{mode} {option}: {}{}", ran.out, ran.err);
+    }
 }
 
 #[test]
@@ -210,6 +229,18 @@ fn repairs_keep_to_a_budget() {
         let budget = report["cost"]["memory"]["budget_bytes"].as_u64().unwrap();
         assert!(peak <= budget + DEBUG_BYTES, "{memory}: {peak} of {budget}");
     }
+    // As `fsck -y` the same, without a word of how.
+    let copy = damaged.copy().unwrap();
+    let option = format!("memory={least}");
+    let clock = [("E2FSCK_TIME", "1704067200")];
+    let fsck = Fsck::new("fsck.ext4");
+    let ran = fsck.run(&["-fy", "-E", &option], copy.path(), &clock);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(!ran.err.contains("will take"), "{}", ran.err);
+    assert!(copy.to_vec().unwrap() == plain.to_vec().unwrap(), "fsck: other bytes");
+    let ran = fsck.run(&["-fy", "-E", "memory=2M"], damaged.path(), &clock);
+    assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("Try: -E memory="), "{}", ran.err);
     // Of a plan that is made, nothing is examined anew.
     let line = ["repair", "--memory", "64M", "--apply-plan", "plan"];
     assert_eq!(floe_on(&line, damaged.path()).code, 16);
