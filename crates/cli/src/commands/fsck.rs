@@ -580,7 +580,7 @@ impl Fsck<'_> {
             if self.options.undo.is_some() || self.extras().journal_only || front.root {
                 eprintln!("{}: nothing was discarded: it could not be undone", self.program);
             } else {
-                discard::free_blocks(&self.device, &front.name, out)?;
+                discard::unused(&self.device, &front.name, out)?;
             }
         }
         Ok(())

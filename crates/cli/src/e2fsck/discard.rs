@@ -1,4 +1,4 @@
-//! `-E discard`: the device is told which blocks are free.
+//! `-E discard`: the device is told which blocks are free, and which inodes were never used.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,10 +13,10 @@ use floe_format::ext::bitmap;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-/// Punches holes where the file system, which was just found to be clean, has free blocks: in an image
-/// file, which gets smaller by that, or in a block device, whose driver is told by the same call that
-/// nobody needs the blocks, and reads them as zeroes from then on.
-pub(crate) fn free_blocks(path: &Path, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
+/// Punches holes where the file system, which was just found to be clean, has free blocks, or inode tables
+/// whose inodes were never used: in an image file, which gets smaller by that, or in a block device,
+/// whose driver is told by the same call that nobody needs the blocks, and reads them as zeroes from then on.
+pub(crate) fn unused(path: &Path, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
     let device = FileDevice::open(path)?;
     let opened = floe_check::open::open(&device, &CheckOptions::default())?;
     let (volume, _) = Volume::new(&device, opened, 0);
@@ -24,7 +24,7 @@ pub(crate) fn free_blocks(path: &Path, name: &str, out: &mut impl Write) -> anyh
     let file =
         File::options().write(true).open(path).with_context(|| path.display().to_string())?;
     let cluster_bytes = u64::from(geometry.cluster_blocks) * u64::from(geometry.block_size);
-    let mut discarded_bytes = 0;
+    let (mut of_blocks, mut of_tables) = (0, 0);
     for group in (0..geometry.group_count).map(GroupNr) {
         let mut free = in_use(&volume, group)?;
         free.iter_mut().for_each(|byte| *byte = !*byte);
@@ -32,22 +32,44 @@ pub(crate) fn free_blocks(path: &Path, name: &str, out: &mut impl Write) -> anyh
         for free in bitmap::runs(&free, 0..geometry.clusters_of(group)) {
             let offset = start + u64::from(free.start) * cluster_bytes;
             let len = u64::from(free.end - free.start) * cluster_bytes;
-            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            match fallocate(&file, how, offset, len) {
-                Ok(()) => discarded_bytes += len,
-                Err(Errno::OPNOTSUPP | Errno::NODEV) => {
-                    writeln!(
-                        out,
-                        "{name}: the device cannot discard blocks; nothing is lost by that"
-                    )?;
-                    return Ok(());
-                }
-                Err(errno) => bail!("{}: cannot discard: {errno}", path.display()),
+            if !punched(&file, path, offset, len)? {
+                return writeln!(
+                    out,
+                    "{name}: the device cannot discard blocks; nothing is lost by that"
+                )
+                .map_err(Into::into);
             }
+            of_blocks += len;
+        }
+        let (offset, len) = unused_table(&volume, group);
+        if len > 0 && punched(&file, path, offset, len)? {
+            of_tables += len;
         }
     }
-    writeln!(out, "{name}: {} of free blocks discarded", size(discarded_bytes))?;
+    let (blocks, tables) = (size(of_blocks), size(of_tables));
+    writeln!(out, "{name}: {blocks} of free blocks and {tables} of unused inodes discarded")?;
     Ok(())
+}
+
+/// `false`: the device cannot do that.
+fn punched(file: &File, path: &Path, offset: u64, len: u64) -> anyhow::Result<bool> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match fallocate(file, how, offset, len) {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NODEV) => Ok(false),
+        Err(errno) => bail!("{}: cannot discard: {errno}", path.display()),
+    }
+}
+
+/// The bytes of the blocks of an inode table that hold only inodes which were never used: nobody reads them
+/// until they are. Where descriptors have no checksums that is not known of any.
+fn unused_table(volume: &Volume<'_>, group: GroupNr) -> (u64, u64) {
+    let geometry = &volume.geometry;
+    let block = u64::from(geometry.block_size);
+    let used = u64::from(volume.used_inodes_bound(group)) * u64::from(geometry.inode_size);
+    let all = u64::from(geometry.inode_table_blocks) * block;
+    let used = used.div_ceil(block) * block;
+    (geometry.offset_bytes(volume.group(group).inode_table) + used, all.saturating_sub(used))
 }
 
 /// The block bitmap of a group, or what stands for it where it was never written.

@@ -85,7 +85,7 @@ const fn valued(name: &'static str, value: &'static str, help: &'static str) -> 
 pub(crate) const EXTENDED: &[Named] = &[
     plain("bmap2extent", "files with block maps get extents"),
     plain("check_encoding", "names in casefolded directories must be valid text"),
-    plain("discard", "tell the device which blocks are free, if the file system is clean"),
+    plain("discard", "tell the device which blocks and inodes are unused, if it is clean"),
     valued("ea_ver", "version", "taken; the version that a block of attributes states is judged"),
     plain("fixes_only", "mend and do nothing else: no indexes, no smaller extent trees"),
     plain("fragcheck", "list where files are not contiguous"),

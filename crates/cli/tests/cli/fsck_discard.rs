@@ -97,6 +97,51 @@ fn discarding_punches_all_free_blocks_and_no_other() {
     }
 }
 
+/// All that e2fsck discards is gone here, too: free blocks and inodes that were never used.
+#[test]
+fn discarding_leaves_nothing_that_e2fsck_discards() {
+    if tool::missing() {
+        return;
+    }
+    // Tables that were never written, in flexible groups or in each group; and without descriptors that know of it.
+    for options in [
+        &["-b", "1024", "-N", "16384", "-E", "nodiscard,lazy_itable_init=1"][..],
+        &["-b", "4096", "-g", "4096", "-O", "^flex_bg", "-E", "nodiscard,lazy_itable_init=1"],
+        &["-b", "4096", "-I", "128", "-O", "^metadata_csum,^uninit_bg"],
+    ] {
+        let folder = tool::scratch("floe-holes-").unwrap();
+        let ours = rubbish_with_files(folder.path(), options);
+        let theirs = folder.path().join("theirs.img");
+        fs::copy(&ours, &theirs).unwrap();
+        let before = fs::read(&ours).unwrap();
+        let e2fsck =
+            tool::command("e2fsck").args(["-fp", "-E", "discard"]).arg(&theirs).output().unwrap();
+        assert!(e2fsck.status.success(), "{}", String::from_utf8_lossy(&e2fsck.stdout));
+        let files = files_of(&ours);
+        let ran = Fsck::new("fsck.ext4").run(&["-fp", "-E", "discard"], &ours, &[]);
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+        if ran.out.contains("cannot discard") {
+            eprintln!("skipped: no holes can be made here");
+            return;
+        }
+        let (after, theirs) = (fs::read(&ours).unwrap(), fs::read(&theirs).unwrap());
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        let blocks = before.chunks(1024).zip(after.chunks(1024)).zip(theirs.chunks(1024));
+        let mut discarded = 0;
+        for (at, ((before, after), theirs)) in blocks.enumerate() {
+            if !is_zero(before) && is_zero(theirs) {
+                discarded += 1;
+                assert!(is_zero(after), "{options:?}: KiB {at}");
+            }
+        }
+        assert!(discarded > 100 << 10, "{options:?}: {discarded} KiB discarded by e2fsck");
+        assert!(files_of(&ours) == files, "{options:?}: a file was changed");
+        let e2fsck = tool::command("e2fsck").arg("-fn").arg(&ours).output().unwrap();
+        let said = String::from_utf8_lossy(&e2fsck.stdout).into_owned();
+        assert!(e2fsck.status.success(), "{options:?}: {said}");
+    }
+}
+
 /// The same through a block device, which passes it on to the file below.
 #[test]
 fn discarding_reaches_what_is_below_a_block_device() {
