@@ -369,13 +369,6 @@ fn forget(image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Empties the page cache.
-pub(crate) fn drop_caches() -> Result<()> {
-    ensure!(Command::new("sync").status()?.success(), "sync failed");
-    fs::write("/proc/sys/vm/drop_caches", "3")
-        .context("--cold empties the page cache, which only root may do")
-}
-
 fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
     let mut values: Vec<f64> = costs.iter().map(of).collect();
     values.sort_by(f64::total_cmp);

@@ -304,6 +304,9 @@ pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeE
     let weight = |part: &TablePart| inodes_in_use(volume, part);
     pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, part| {
         scan_part(volume, plain.as_ref(), *part, None, evidence);
+        if !evidence.found.0.is_empty() {
+            pool.note_found();
+        }
     })
 }
 

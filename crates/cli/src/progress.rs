@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use floe_check::report::human::{grouped, size};
 use floe_check::work;
-use floe_exec::eta::{Eta, Spent, eta};
+use floe_exec::eta::{Estimator, Eta, Spent};
 use floe_exec::sync::atomic::{AtomicBool, Ordering};
 use floe_exec::sync::thread;
-use floe_exec::{Progress, Snapshot};
+use floe_exec::{PhaseState, Progress, Snapshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -86,11 +86,10 @@ impl<'t> Watch<'t> {
     /// What the run took of the machine, having read so much.
     fn spent(&self, bytes_read: u64) -> Spent {
         let (now, before) = (Used::now(), self.before);
-        let from_device = now.bytes_from_device.saturating_sub(before.bytes_from_device);
         Spent {
             processor: now.processor.saturating_sub(before.processor),
-            // The kernel reads more than it is asked for.
-            from_device: (from_device as f64 / bytes_read.max(1) as f64).min(1.0),
+            bytes_read,
+            bytes_from_device: now.bytes_from_device.saturating_sub(before.bytes_from_device),
         }
     }
 
@@ -126,19 +125,23 @@ impl<'t> Watch<'t> {
     }
 
     fn show(&self, bytes_read: &dyn Fn() -> u64, stop: &AtomicBool) {
-        let mut furthest = 0.0f64;
+        let (mut furthest, mut estimator) = (0.0f64, Estimator::default());
         // One look at least, however short the run.
         loop {
+            let last = stop.load(Ordering::Relaxed);
             let now = self.progress.snapshot();
             let bytes = bytes_read();
-            let eta = eta(&now, Some(self.spent(bytes)));
+            let eta = estimator.look(&now, Some(self.spent(bytes)));
             // Honest, but never backwards: what turns out to be more work makes the bar slower.
             furthest = eta.map_or(furthest, |eta| eta.share.max(furthest));
             if let Some(tell) = self.tell {
                 tell(furthest);
             }
             if self.json {
-                let line = line(&now, eta, furthest, bytes);
+                let mut line = line(&now, eta, furthest, bytes);
+                if last {
+                    line["phases"] = now.phases.iter().map(phase_line).collect();
+                }
                 // Nobody may be there to read it.
                 let _ = writeln!(std::io::stderr(), "{line}");
             } else if let (Some(bar), true) = (&self.bar, now.elapsed >= SHOWN_AFTER) {
@@ -150,7 +153,7 @@ impl<'t> Watch<'t> {
                 bar.set_position((furthest * BAR_LENGTH as f64) as u64);
                 bar.set_message(text(&now, eta, bytes, usage::memory_bytes()));
             }
-            if stop.load(Ordering::Relaxed) {
+            if last {
                 break;
             }
             let [least, most] = EVERY_LINE;
@@ -248,6 +251,18 @@ fn line(now: &Snapshot, eta: Option<Eta>, share: f64, bytes: u64) -> Value {
     })
 }
 
+/// What a phase took, for programs, and what the model says of it; of the last round.
+fn phase_line(phase: &PhaseState) -> Value {
+    json!({
+        "name": phase.name,
+        "seconds": phase.time.map(|time| time.as_secs_f64()),
+        "model_processor_seconds": phase.work.busy.as_secs_f64(),
+        "model_places_seconds": phase.work.places.as_secs_f64(),
+        "model_bytes_seconds": phase.work.bytes.as_secs_f64(),
+        "threads": phase.work.threads,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,10 +292,11 @@ mod tests {
         inodes.expect(4);
         inodes.advance(1);
         let now = progress.snapshot();
-        let text = text(&now, eta(&now, None), 5 << 20, Some(7 << 20));
+        let eta = Estimator::default().look(&now, None);
+        let text = text(&now, eta, 5 << 20, Some(7 << 20));
         assert!(text.starts_with("1,000 of 4,000 inodes | 5.0 MiB read, "), "{text}");
         assert!(text.contains(" | 7.0 MiB of memory | 0:") && text.ends_with(" left"), "{text}");
-        let line = line(&now, eta(&now, None), 0.1, 9);
+        let line = line(&now, eta, 0.1, 9);
         assert_eq!((&line["phase"], &line["phase_share"]), (&json!("inodes"), &json!(0.25)));
         assert!(line["left_seconds"].as_f64().unwrap() >= 0.0);
         progress.end();

@@ -28,7 +28,7 @@ use crate::ladder::Ladder;
 use crate::progress::Watch;
 use crate::random::random_bytes;
 use crate::sharing::Sharing;
-use crate::watched::Watched;
+use crate::watched::{self, Watched};
 use crate::{failure, html_page, signals, undo_target, usage};
 
 /// How to repair and how to say it.
@@ -211,6 +211,9 @@ impl RepairRun<'_> {
             shared_blocks: self.shared_blocks,
             ..RepairOptions::default()
         };
+        if let Some(progress) = self.watch.progress() {
+            progress.expect_rounds_if_found(watched::USUAL_LOOKS);
+        }
         let stage = |policy: &mut dyn Policy| {
             let mut policy = Watched { inner: policy, watch: self.watch };
             floe_repair::repair(device, &options, &mut policy)

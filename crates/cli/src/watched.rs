@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use floe_check::{Problem, Report};
 use floe_repair::SharedGroup;
-use floe_repair::edit::{Edit, Phase};
+use floe_repair::edit::Phase;
 use floe_repair::plan::{Plan, plan};
 use floe_repair::policy::{Decision, Policy, Sharing};
 
@@ -34,16 +34,26 @@ impl Policy for Watched<'_> {
     }
 }
 
+/// Looks of a repair that finds something, until the first has ended: one that finds it, one that finds what follows
+/// from its repair (names, counts), one as proof.
+pub(crate) const USUAL_LOOKS: u32 = 3;
+
 /// Examinations that follow if all of `found` is mended: one after each phase whose edits change what
-/// others are found by; a last one proves the result.
+/// others are found by, also of edits that follow from these; a last one proves the result.
 fn looks_to_come(found: &[Problem]) -> u32 {
     let edits = found.iter().flat_map(|problem| match plan(problem) {
         Plan::Edits(edits) => edits,
         _ => Vec::new(),
     });
     let mut phases: BTreeMap<Phase, bool> = BTreeMap::new();
+    let mut add = |phase: Phase, disturbs: bool| *phases.entry(phase).or_default() |= disturbs;
     for edit in edits {
-        *phases.entry(edit.phase()).or_default() |= !Edit::is_quiet(&edit);
+        let disturbs = !edit.is_quiet();
+        add(edit.phase(), disturbs);
+        if disturbs && (Phase::Inodes..Phase::Counts).contains(&edit.phase()) {
+            // What is in use has changed.
+            add(Phase::Counts, false);
+        }
     }
     let disturbing = phases.values().filter(|disturbs| **disturbs).count();
     let quiet_at_the_end = phases.values().last().is_some_and(|disturbs| !disturbs);
@@ -63,6 +73,8 @@ mod tests {
         let count = Problem::GroupFreeBlockCountWrong { group: GroupNr(1), stored: 5, counted: 6 };
         assert_eq!(looks_to_come(&[]), 0);
         assert_eq!(looks_to_come(&[links.clone(), count.clone()]), 1, "links disturb nothing");
-        assert_eq!(looks_to_come(&[size, links, count]), 2);
+        assert_eq!(looks_to_come(&[size.clone(), links, count]), 2);
+        // After the size of a file its blocks are counted anew.
+        assert_eq!(looks_to_come(&[size]), 2);
     }
 }

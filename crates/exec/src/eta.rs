@@ -1,20 +1,22 @@
 //! How long the rest of a run will take: from a model of the work, calibrated by what was done.
 //!
-//! Each phase has an expected time by a model ([`Work`]), which knows neither this machine nor
-//! its disk: time of processors and time of waiting for the device, since a disk that is slow makes
-//! other phases long than a processor that is. What the run took so far ([`Spent`]) tells the two apart,
-//! and time spent over the model's time for the same work is the *pace* of each. The phase that is running goes on at
-//! its own pace, those to come at the paces so far:
+//! Each phase has an expected time by a model ([`Work`]), which knows neither this machine nor its disk:
+//! time of processors, time of going to places of the device, and time of reading bytes from it. Each of
+//! the three has a *pace*, which is the time that it needed here over the model's time for the same work:
 //!
-//! - rest of the running phase = its time * (1 - share) / share, once a share is done that says
-//!   something; before that, and for later phases: model time of processors * their pace + model
-//!   time of waiting * its pace;
-//! - each further round of a repair = the average of the rounds that ended, or the whole model time
-//!   of a round at these paces.
+//! - processors: what was not waited for the device. Processor time that the process used ([`Spent`])
+//!   tells what was waiting, and bytes that came from the device tell whether it was for that. Where nothing
+//!   came from it, time in which no processor worked for this run is time that other programs took.
+//! - places and bytes: told apart by phases that have more of the one or of the other. A hard disk is slow
+//!   at places and a network disk may be slow at bytes; that one is says nothing of the other. What was
+//!   not seen yet is expected as the model has it.
 //!
-//! Where nothing came from the device, time in which no processor worked for this run is time that other
-//! programs took: it slows down what processors do.
+//! The phase that is running goes on at a pace between that of all its time and that of the second half: a disk
+//! with a cache, or with a quota, is not as fast later as in its first seconds. Before a tenth of it is done that is mixed with
+//! what the three paces say, which alone count for phases to come. Each further round of a
+//! repair takes the average of the rounds that ended, or the whole model time of a round at these paces.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::progress::{PhaseState, Snapshot, Work};
@@ -23,12 +25,18 @@ use crate::progress::{PhaseState, Snapshot, Work};
 const OWN_PACE_SHARE: f64 = 0.1;
 /// Paces between the model and this machine that are believed.
 const PACES: std::ops::RangeInclusive<f64> = 0.01..=10_000.0;
-/// While less than this share of all work is done, its pace is mixed with the model's own, which weighs
-/// as much as [`PRIOR_WORK`] of all work at first: what opening a file system takes says little.
-const KNOWN_WORK: f64 = 0.05;
-const PRIOR_WORK: f64 = 0.02;
+/// Model seconds of which twice as much is enough to believe a pace, of processors and of the device: what
+/// opening a small file system takes, and some sixty places or 5 MB. Of less, a start that was slow by
+/// accident may be most.
+const LITTLE_BUSY: f64 = 0.005;
+const LITTLE_WAIT: f64 = 0.01;
+/// How firmly the paces of the device are held to the usual ones where nothing tells them apart: as by so
+/// many model seconds.
+const FIRMNESS: f64 = 0.000_2;
 /// From this share of bytes on that came from the device, all waiting is for the device.
 const FROM_DEVICE: f64 = 0.05;
+/// Looks at the running phase that are kept.
+const MOST_LOOKS: usize = 256;
 
 /// What is to be expected of the rest of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,128 +52,274 @@ pub struct Eta {
 pub struct Spent {
     /// Processor time, of all threads together.
     pub processor: Duration,
-    /// The share of the bytes read that came from the device and not from memory, from 0 to 1.
-    pub from_device: f64,
+    /// Bytes that were read.
+    pub bytes_read: u64,
+    /// How many bytes came from the device for that, and were not in memory. The kernel may bring more than it
+    /// was asked for.
+    pub bytes_from_device: u64,
 }
 
-/// The rest of a run, seen at `now`. `None` while nothing was planned or done. Without `spent`, all
-/// phases are expected to be as much slower than the model as those so far.
-pub fn eta(now: &Snapshot, spent: Option<Spent>) -> Option<Eta> {
-    let paces = Paces::of(now, spent)?;
-    let mut left = 0.0;
-    for phase in now.phases.iter().filter(|phase| !phase.ended) {
-        let by_model = paces.time(&phase.work) * (1.0 - phase.share);
-        left += match phase.time {
-            // Nobody counts what is done in it.
-            Some(time) if phase.share == 0.0 => (by_model - time.as_secs_f64()).max(0.0),
-            Some(time) => {
-                let own = time.as_secs_f64() * (1.0 - phase.share) / phase.share;
-                let trust = (phase.share / OWN_PACE_SHARE).min(1.0);
-                // Without a plan there is nothing else to go by.
-                if phase.work.is_zero() { own } else { own * trust + by_model * (1.0 - trust) }
-            }
-            None => by_model,
-        };
+/// Predicts the rest of a run from one look to the next.
+#[derive(Debug, Default)]
+pub struct Estimator {
+    round: u32,
+    elapsed: f64,
+    spent: Spent,
+    /// What each phase took in this round, in their order.
+    phases: Vec<Taken>,
+    /// Paces of the rounds before.
+    earlier: Option<Paces>,
+    last: Option<Paces>,
+    own: OwnPace,
+}
+
+/// What a phase took so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Taken {
+    /// Its time at the last look, this round's or an earlier one's.
+    time: f64,
+    /// Of this round: on the clock, of processors, bytes.
+    seconds: f64,
+    processor: f64,
+    bytes_read: f64,
+    bytes_from_device: f64,
+}
+
+impl Estimator {
+    /// The rest of a run, seen at `now`, later than any look before. `None` while nothing was planned or done.
+    /// Without `spent`, nothing is known to have been waited for.
+    pub fn look(&mut self, now: &Snapshot, spent: Option<Spent>) -> Option<Eta> {
+        self.take(now, spent);
+        self.last = self.paces(now, spent.is_some()).or(self.last);
+        let paces = self.last?;
+        let mut left = 0.0;
+        for (at, phase) in now.phases.iter().enumerate().filter(|(_, phase)| !phase.ended) {
+            let by_model = paces.time(&phase.work) * (1.0 - phase.share);
+            left += match phase.time {
+                // Nobody counts what is done in it.
+                Some(time) if phase.share == 0.0 => (by_model - time.as_secs_f64()).max(0.0),
+                Some(time) => {
+                    let own = self.own.look(at, time.as_secs_f64(), phase.share);
+                    let trust = (phase.share / OWN_PACE_SHARE).min(1.0);
+                    // Without a plan there is nothing else to go by.
+                    if phase.work.is_zero() { own } else { own * trust + by_model * (1.0 - trust) }
+                }
+                None => by_model,
+            };
+        }
+        let round = now.round_time.map_or_else(
+            || now.phases.iter().map(|phase| paces.time(&phase.work)).sum::<f64>(),
+            |time| time.as_secs_f64(),
+        );
+        left += f64::from(now.rounds.saturating_sub(now.round.max(1))) * round;
+        let elapsed = now.elapsed.as_secs_f64();
+        let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
+        Some(Eta { left, share: elapsed / (elapsed + left.as_secs_f64()).max(f64::MIN_POSITIVE) })
     }
-    let round = now.round_time.map_or_else(
-        || now.phases.iter().map(|phase| paces.time(&phase.work)).sum::<f64>(),
-        |time| time.as_secs_f64(),
-    );
-    left += f64::from(now.rounds.saturating_sub(now.round.max(1))) * round;
-    let elapsed = now.elapsed.as_secs_f64();
-    let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
-    Some(Eta { left, share: elapsed / (elapsed + left.as_secs_f64()).max(f64::MIN_POSITIVE) })
+
+    /// Notes what was spent since the last look, each phase's share by its share of the time.
+    fn take(&mut self, now: &Snapshot, spent: Option<Spent>) {
+        if now.round != self.round {
+            self.round = now.round;
+            self.earlier = self.last;
+            for (taken, phase) in self.phases.iter_mut().zip(&now.phases) {
+                // Phases before this round keep their time, the others begin anew.
+                let time = phase.time.map_or(0.0, |time| time.as_secs_f64());
+                let again = !phase.ended || time < taken.time;
+                *taken = Taken { time: if again { 0.0 } else { time }, ..Taken::default() };
+            }
+        }
+        self.phases.resize(now.phases.len(), Taken::default());
+        let elapsed = now.elapsed.as_secs_f64();
+        let passed = (elapsed - self.elapsed).max(f64::MIN_POSITIVE);
+        let spent = spent.unwrap_or_default();
+        let more = |now: u64, before: u64| now.saturating_sub(before) as f64;
+        let processor = spent.processor.saturating_sub(self.spent.processor).as_secs_f64();
+        let read = more(spent.bytes_read, self.spent.bytes_read);
+        let from_device = more(spent.bytes_from_device, self.spent.bytes_from_device);
+        for (taken, phase) in self.phases.iter_mut().zip(&now.phases) {
+            let Some(time) = phase.time else { continue };
+            let seconds = (time.as_secs_f64() - taken.time).max(0.0);
+            let share = (seconds / passed).min(1.0);
+            taken.time = time.as_secs_f64();
+            taken.seconds += seconds;
+            taken.processor += processor * share;
+            taken.bytes_read += read * share;
+            taken.bytes_from_device += from_device * share;
+        }
+        (self.elapsed, self.spent) = (elapsed, spent);
+    }
+
+    /// `None` while nothing is known of this round.
+    fn paces(&self, now: &Snapshot, spent_is_known: bool) -> Option<Paces> {
+        // What nobody counts in a phase is known when it ends.
+        let done: Vec<Done> = (self.phases.iter().zip(&now.phases))
+            .filter(|(taken, phase)| {
+                taken.seconds > 0.0 && !phase.work.is_zero() && phase.share > 0.0
+            })
+            .map(|(taken, phase)| Done::of(taken, phase, spent_is_known))
+            .collect();
+        let sum = |of: fn(&Done) -> f64| done.iter().map(of).sum::<f64>();
+        let (busy, model) = (sum(|done| done.busy), sum(|done| done.model[0]));
+        if busy + sum(|done| done.waited) == 0.0 || model == 0.0 {
+            return None;
+        }
+        let usual = self.earlier.unwrap_or(Paces { busy: 1.0, place: 1.0, byte: 1.0 });
+        let known_busy = known(model, LITTLE_BUSY);
+        let busy =
+            between(known_busy, (busy / model).clamp(*PACES.start(), *PACES.end()), usual.busy);
+        let read = sum(|done| done.read).max(1.0);
+        let any = (sum(|done| done.from_device) / read / FROM_DEVICE).clamp(0.0, 1.0);
+        let (usual_place, usual_byte) = (usual.place * any, usual.byte * any);
+        let (place, byte) = of_device(&done, usual_place, usual_byte);
+        // Little is known by a phase in which it was little.
+        let place_seen =
+            sum(|done| done.model[1].powi(2) / (done.model[1] + done.model[2]).max(1e-9));
+        let byte_seen =
+            sum(|done| done.model[2].powi(2) / (done.model[1] + done.model[2]).max(1e-9));
+        let place = between(known(place_seen, LITTLE_WAIT), place, usual_place);
+        let byte = between(known(byte_seen, LITTLE_WAIT), byte, usual_byte);
+        Some(Paces { busy, place, byte })
+    }
+}
+
+/// How far a pace is believed of which so many seconds of the model were seen, from 0 to 1.
+fn known(model: f64, little: f64) -> f64 {
+    model * model / (model * model + little * little)
+}
+
+/// Between what was `seen` and what is `usual`, in proportion.
+fn between(known: f64, seen: f64, usual: f64) -> f64 {
+    seen.powf(known) * usual.powf(1.0 - known)
+}
+
+/// The paces of places and bytes, by what phases waited for both: least squares of the relative error, by
+/// how much was done, with paces held to what is `usual` where phases do not tell.
+fn of_device(done: &[Done], usual_place: f64, usual_byte: f64) -> (f64, f64) {
+    let (mut pp, mut pb, mut bb) = (FIRMNESS, 0.0, FIRMNESS);
+    let (mut py, mut by) = (FIRMNESS * usual_place, FIRMNESS * usual_byte);
+    for Done { waited, model: [_, places, bytes], .. } in done {
+        let all = places + bytes;
+        if all > 0.0 {
+            let (place, byte, pace) = (places / all, bytes / all, waited / all);
+            pp += all * place * place;
+            pb += all * place * byte;
+            bb += all * byte * byte;
+            py += all * place * pace;
+            by += all * byte * pace;
+        }
+    }
+    // Not singular: `FIRMNESS` was added.
+    let of = pp * bb - pb * pb;
+    let (place, byte) = ((py * bb - by * pb) / of, (by * pp - py * pb) / of);
+    let most = *PACES.end();
+    // Nothing is faster than at once; then the other one is all there is.
+    if place < 0.0 {
+        (0.0, (by / bb).clamp(0.0, most))
+    } else if byte < 0.0 {
+        ((py / pp).clamp(0.0, most), 0.0)
+    } else {
+        (place.min(most), byte.min(most))
+    }
 }
 
 /// Time that was needed for each second of the model.
 #[derive(Clone, Copy, Debug)]
 struct Paces {
     busy: f64,
-    wait: f64,
+    place: f64,
+    byte: f64,
 }
 
 impl Paces {
-    /// `None` while nothing is known.
-    fn of(now: &Snapshot, spent: Option<Spent>) -> Option<Self> {
-        let mut done = Done::default();
-        // What nobody counts in a phase is known when it ends.
-        let counted = |phase: &&PhaseState| !phase.work.is_zero() && phase.share > 0.0;
-        for phase in now.phases.iter().filter(counted) {
-            if let Some(time) = phase.time {
-                done.add(phase, time);
-            }
-        }
-        if done.seconds == 0.0 || done.busy + done.wait == 0.0 {
-            return None;
-        }
-        let spent =
-            spent.filter(|_| done.wait > 0.0 && done.busy > 0.0 && now.elapsed > Duration::ZERO);
-        let believed = |pace: f64| pace.clamp(*PACES.start(), *PACES.end());
-        let Some(spent) = spent else {
-            let of = if done.busy > 0.0 { done.busy } else { done.wait };
-            let pace = believed(done.seconds / of);
-            return Some(Self { busy: pace, wait: if done.busy > 0.0 { 0.0 } else { pace } });
-        };
-        // What was spent before these phases, and in earlier rounds, is no part of `done`.
-        let processor = spent.processor.as_secs_f64() * done.seconds / now.elapsed.as_secs_f64();
-        let busy = (processor / done.processor * done.busy).min(done.seconds);
-        let waited = done.seconds - busy;
-        let from_device = (spent.from_device / FROM_DEVICE).clamp(0.0, 1.0);
-        let for_device = waited * from_device;
-        let [all_busy, all_wait] = [|work: &Work| work.busy, |work: &Work| work.wait]
-            .map(|of| now.phases.iter().map(|it| shared(of(&it.work), &it.work)).sum::<f64>());
-        let [prior_busy, prior_wait] = [(done.busy, all_busy), (done.wait, all_wait)]
-            .map(|(done, all)| PRIOR_WORK * all * (1.0 - done / all / KNOWN_WORK).max(0.0));
-        Some(Self {
-            busy: believed((done.seconds - for_device + prior_busy) / (done.busy + prior_busy)),
-            // Nothing, where nothing is waited for.
-            wait: ((for_device + prior_wait * from_device) / (done.wait + prior_wait))
-                .min(*PACES.end()),
-        })
-    }
-
     /// Seconds of that work on this machine.
     fn time(self, work: &Work) -> f64 {
-        self.busy * shared(work.busy, work) + self.wait * shared(work.wait, work)
+        let [busy, places, bytes] = on_the_clock(work);
+        self.busy * busy + self.place * places + self.byte * bytes
     }
 }
 
-/// What was done so far, in seconds.
-#[derive(Clone, Copy, Debug, Default)]
+/// What was done in a phase so far, in seconds on the clock.
+#[derive(Clone, Copy, Debug)]
 struct Done {
-    /// On the clock.
-    seconds: f64,
-    /// By the model: on the clock, of all threads.
+    /// Without the device, and waiting for it.
     busy: f64,
-    wait: f64,
-    /// By the model: of processors, together.
-    processor: f64,
+    waited: f64,
+    /// By the model: processors, places, bytes.
+    model: [f64; 3],
+    /// Bytes in all, and of the device.
+    read: f64,
+    from_device: f64,
 }
 
 impl Done {
-    fn add(&mut self, phase: &PhaseState, time: Duration) {
-        self.seconds += time.as_secs_f64();
-        self.busy += shared(phase.work.busy, &phase.work) * phase.share;
-        self.wait += shared(phase.work.wait, &phase.work) * phase.share;
-        self.processor += phase.work.busy.as_secs_f64() * phase.share;
+    fn of(taken: &Taken, phase: &PhaseState, spent_is_known: bool) -> Self {
+        let seconds = taken.seconds;
+        let threads = phase.work.threads.max(1) as f64;
+        let (read, from_device) = (taken.bytes_read, taken.bytes_from_device);
+        let for_device = (from_device / read.max(1.0) / FROM_DEVICE).clamp(0.0, 1.0);
+        let waited = match spent_is_known {
+            true => (seconds - taken.processor / threads).max(0.0) * for_device,
+            false => 0.0,
+        };
+        let model = on_the_clock(&phase.work).map(|time| time * phase.share);
+        Self { busy: seconds - waited, waited, model, read, from_device }
     }
 }
 
-/// Seconds on the clock of what threads share.
-fn shared(time: Duration, work: &Work) -> f64 {
-    time.as_secs_f64() / work.threads.max(1) as f64
+/// Seconds on the clock, which threads share: of processors, of places, of bytes.
+fn on_the_clock(work: &Work) -> [f64; 3] {
+    let threads = work.threads.max(1) as f64;
+    [work.busy, work.places, work.bytes].map(|time| time.as_secs_f64() / threads)
+}
+
+/// What was seen of the running phase: its time and its share, from look to look.
+#[derive(Debug, Default)]
+struct OwnPace {
+    phase: usize,
+    looks: VecDeque<(f64, f64)>,
+}
+
+impl OwnPace {
+    /// What is left of the phase.
+    fn look(&mut self, phase: usize, time: f64, share: f64) -> f64 {
+        let last = self.looks.back().copied().unwrap_or_default();
+        // Another phase, the same in another round, or one whose plan has changed.
+        if phase != self.phase || time < last.0 || share < last.1 {
+            (self.phase, self.looks) = (phase, VecDeque::new());
+        }
+        while self.looks.get(1).is_some_and(|(at, _)| *at <= time / 2.0) {
+            self.looks.pop_front();
+        }
+        if self.looks.len() >= MOST_LOOKS {
+            let mut at = 0;
+            self.looks.retain(|_| {
+                at += 1;
+                at % 2 == 1
+            });
+        }
+        let from = self.looks.front().copied().filter(|(at, _)| *at <= time / 2.0);
+        self.looks.push_back((time, share));
+        let (since, done) = from.unwrap_or_default();
+        let whole = time * (1.0 - share) / share;
+        match share > done {
+            true => whole.midpoint((time - since) * (1.0 - share) / (share - done)),
+            // Nothing was done since.
+            false => whole,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn work(busy: u64, wait: u64) -> Work {
-        let seconds = Duration::from_secs;
-        Work { busy: seconds(busy), wait: seconds(wait), threads: 1 }
+    fn work(busy: u64, places: u64, bytes: u64) -> Work {
+        let [busy, places, bytes] = [busy, places, bytes].map(Duration::from_secs);
+        Work { busy, places, bytes, threads: 1 }
     }
 
-    fn phase(name: &'static str, work: Work, time: Option<u64>, share: f64) -> PhaseState {
+    fn phase(name: &'static str, work: Work, time: Option<f64>, share: f64) -> PhaseState {
         PhaseState {
             name,
             done: 0,
@@ -173,14 +327,14 @@ mod tests {
             share,
             objects: 0,
             work,
-            time: time.map(Duration::from_secs),
+            time: time.map(Duration::from_secs_f64),
             ended: share == 1.0,
         }
     }
 
-    fn at(elapsed: u64, phases: &[PhaseState]) -> Snapshot {
+    fn at(elapsed: f64, phases: &[PhaseState]) -> Snapshot {
         Snapshot {
-            elapsed: Duration::from_secs(elapsed),
+            elapsed: Duration::from_secs_f64(elapsed),
             running: None,
             phases: phases.to_vec(),
             round: 1,
@@ -189,33 +343,61 @@ mod tests {
         }
     }
 
-    fn spent(processor: u64, from_device: f64) -> Option<Spent> {
-        Some(Spent { processor: Duration::from_secs(processor), from_device })
+    /// Seconds of processors, and the share of what was read that came from the device.
+    fn spent(processor: f64, from_device: f64) -> Option<Spent> {
+        let bytes_from_device = (from_device * 1e6) as u64;
+        let processor = Duration::from_secs_f64(processor);
+        Some(Spent { processor, bytes_read: 1_000_000, bytes_from_device })
     }
 
+    /// Seconds that are left, in a single look.
     fn left(now: &Snapshot, spent: Option<Spent>) -> f64 {
-        eta(now, spent).unwrap().left.as_secs_f64()
+        Estimator::default().look(now, spent).unwrap().left.as_secs_f64()
+    }
+
+    fn is_about(said: f64, wanted: f64) {
+        assert!((said / wanted - 1.0).abs() < 0.03, "{said} instead of {wanted}");
     }
 
     #[test]
     fn later_phases_go_at_the_pace_so_far() {
         // Three times as slow as the model: 30 s done, 30 s of this phase, 60 s of the next.
-        let phases = [phase("a", work(20, 0), Some(30), 0.5), phase("b", work(20, 0), None, 0.0)];
-        let eta = eta(&at(30, &phases), None).unwrap();
-        assert_eq!(eta.left, Duration::from_secs(90));
-        assert!((eta.share - 0.25).abs() < 1e-9);
+        let phases =
+            [phase("a", work(20, 0, 0), Some(30.0), 0.5), phase("b", work(20, 0, 0), None, 0.0)];
+        let eta = Estimator::default().look(&at(30.0, &phases), None).unwrap();
+        is_about(eta.left.as_secs_f64(), 90.0);
+        is_about(eta.share, 0.25);
     }
 
     #[test]
-    fn a_phase_goes_on_at_its_own_pace() {
-        let phases =
-            [phase("a", work(10, 0), Some(10), 1.0), phase("b", work(10, 0), Some(100), 0.5)];
-        assert_eq!(left(&at(110, &phases), None), 100.0);
+    fn a_phase_slower_than_its_weight_goes_on_at_its_own_pace() {
+        let phases = [
+            phase("a", work(10, 0, 0), Some(10.0), 1.0),
+            phase("b", work(10, 0, 0), Some(100.0), 0.5),
+        ];
+        is_about(left(&at(110.0, &phases), None), 100.0);
         // One that has hardly begun is judged by the others: the model says 99 s, it itself 9900.
-        let phases =
-            [phase("a", work(100, 0), Some(100), 1.0), phase("b", work(100, 0), Some(100), 0.01)];
-        let left = left(&at(200, &phases), None);
+        let phases = [
+            phase("a", work(100, 0, 0), Some(100.0), 1.0),
+            phase("b", work(100, 0, 0), Some(100.0), 0.01),
+        ];
+        let left = left(&at(200.0, &phases), None);
         assert!(left > 900.0 && left < 1500.0, "{left}");
+    }
+
+    #[test]
+    fn a_phase_that_becomes_slower_is_judged_by_its_second_half() {
+        // A hundredth a second for 20 s, as long as a quota of the disk lasts; then a tenth of that.
+        let mut estimator = Estimator::default();
+        let mut said = 0.0;
+        for second in 1..=60 {
+            let time = f64::from(second);
+            let share = time.min(20.0) * 0.01 + (time - 20.0).max(0.0) * 0.001;
+            let phases = [phase("a", work(5, 0, 50), Some(time), share)];
+            said = estimator.look(&at(time, &phases), spent(1.0, 1.0)).unwrap().left.as_secs_f64();
+        }
+        // By all of it 190 s would be left; by its second half, 760.
+        is_about(said, (60.0 / 0.24 * 0.76 + 0.76 / 0.001) / 2.0);
     }
 
     #[test]
@@ -223,62 +405,128 @@ mod tests {
         // 10 s of processors as by the model, 90 of a device that is nine times as slow; to come: 10 s of
         // processors, then 20 s of that device.
         let phases = [
-            phase("a", work(10, 10), Some(100), 1.0),
-            phase("b", work(10, 0), None, 0.0),
-            phase("c", work(0, 20), None, 0.0),
+            phase("a", work(10, 5, 5), Some(100.0), 1.0),
+            phase("b", work(10, 0, 0), None, 0.0),
+            phase("c", work(0, 10, 10), None, 0.0),
         ];
-        let now = at(100, &phases);
-        assert_eq!(left(&now, spent(10, 1.0)), 10.0 + 9.0 * 20.0);
+        let now = at(100.0, &phases);
+        is_about(left(&now, spent(10.0, 1.0)), 10.0 + 9.0 * 20.0);
         // All was in memory, so other programs had the processors for nine tenths of the time.
-        assert_eq!(left(&now, spent(10, 0.0)), 10.0 * 10.0);
-        // Nothing was waited for, although the device was asked: nothing will be.
-        assert_eq!(left(&now, spent(100, 1.0)), 10.0 * 10.0);
+        is_about(left(&now, spent(10.0, 0.0)), 10.0 * 10.0);
+        // Nothing was waited for, although the device was asked: hardly anything will be.
+        is_about(left(&now, spent(100.0, 1.0)), 10.0 * 10.0);
         // Nobody knows: as slow as so far.
-        assert_eq!(left(&now, None), 10.0 * 10.0);
+        is_about(left(&now, None), 10.0 * 10.0);
+    }
+
+    #[test]
+    fn places_and_bytes_have_a_pace_each() {
+        // A hard disk by the model of another one: fifty times as slow at places, three times at bytes. A few
+        // of the former are all that was seen, in a phase that was over soon.
+        let milliseconds = |work: Work| Work {
+            busy: work.busy / 1000,
+            places: work.places / 1000,
+            bytes: work.bytes / 1000,
+            ..work
+        };
+        let phases = [
+            phase("a", milliseconds(work(10, 100, 10)), Some(5.04), 1.0),
+            phase("b", milliseconds(work(100, 7, 2000)), Some(3.225), 0.5),
+            phase("c", milliseconds(work(100, 6000, 400)), None, 0.0),
+        ];
+        let said = left(&at(8.265, &phases), spent(0.06, 1.0));
+        assert!((said / (3.225 + 301.3) - 1.0).abs() < 0.2, "{said}");
+        // Where only bytes were seen, and they were slow, places are expected as the model has them.
+        let phases = [
+            phase("b", milliseconds(work(1, 0, 2000)), Some(10.001), 1.0),
+            phase("c", milliseconds(work(0, 6000, 0)), None, 0.0),
+        ];
+        is_about(left(&at(10.001, &phases), spent(0.001, 1.0)), 6.0);
+    }
+
+    #[test]
+    fn a_phase_that_waits_is_told_from_one_that_works() {
+        // The same processor for all: that the first phase only waits is seen between two looks.
+        let mut estimator = Estimator::default();
+        let device = |share: f64| phase("a", work(1, 0, 10), Some(20.0 * share), share);
+        let phases = [device(0.5), phase("b", work(10, 0, 0), None, 0.0)];
+        let _ = estimator.look(&at(10.0, &phases), spent(0.5, 1.0));
+        let phases = [device(1.0), phase("b", work(10, 0, 0), Some(10.0), 0.5)];
+        let _ = estimator.look(&at(20.0, &[device(1.0), phases[1]]), spent(1.0, 1.0));
+        let phases = [phases[0], phases[1], phase("c", work(10, 0, 0), None, 0.0)];
+        let eta = estimator.look(&at(30.0, &phases), spent(11.0, 1.0)).unwrap();
+        // 10 s of b, and twice as long for c.
+        is_about(eta.left.as_secs_f64(), 10.0 + 11.0 / 6.0 * 10.0);
     }
 
     #[test]
     fn a_slow_beginning_says_little() {
-        // Of 1000 s of waiting by the model, 1 s was done, in 50.
-        let phases =
-            [phase("a", work(1, 1), Some(51), 1.0), phase("b", work(1000, 999), None, 0.0)];
-        let left = left(&at(51, &phases), spent(1, 1.0));
-        assert!(left > 2000.0 && left < 6000.0, "{left}");
+        // Of 1000 ms of waiting by the model, 1 ms was done, in 51.
+        let milliseconds = |work: Work| Work {
+            busy: work.busy / 1000,
+            places: work.places / 1000,
+            bytes: work.bytes / 1000,
+            ..work
+        };
+        let phases = [
+            phase("a", milliseconds(work(1, 0, 1)), Some(0.051), 1.0),
+            phase("b", milliseconds(work(1000, 0, 999)), None, 0.0),
+        ];
+        let left = left(&at(0.051, &phases), spent(0.001, 1.0));
+        assert!(left > 2.0 && left < 10.0, "{left}");
     }
 
     #[test]
     fn threads_share_the_work() {
-        let shared = Work { threads: 4, ..work(40, 80) };
-        let phases = [phase("a", work(10, 10), Some(20), 1.0), phase("b", shared, None, 0.0)];
-        assert_eq!(left(&at(20, &phases), spent(10, 1.0)), 30.0);
-        let phases = [phase("a", shared, Some(30), 1.0), phase("b", work(10, 10), None, 0.0)];
-        assert_eq!(left(&at(30, &phases), spent(40, 1.0)), 20.0);
+        let shared = Work { threads: 4, ..work(40, 40, 40) };
+        let phases = [phase("a", work(10, 5, 5), Some(20.0), 1.0), phase("b", shared, None, 0.0)];
+        is_about(left(&at(20.0, &phases), spent(10.0, 1.0)), 30.0);
+        let phases = [phase("a", shared, Some(30.0), 1.0), phase("b", work(10, 5, 5), None, 0.0)];
+        is_about(left(&at(30.0, &phases), spent(40.0, 1.0)), 20.0);
     }
 
     #[test]
     fn a_phase_that_counts_nothing_goes_on_as_planned() {
         let phases = [
-            phase("a", work(10, 0), Some(20), 1.0),
-            phase("b", work(10, 0), Some(15), 0.0),
-            phase("c", work(10, 0), None, 0.0),
+            phase("a", work(10, 0, 0), Some(20.0), 1.0),
+            phase("b", work(10, 0, 0), Some(15.0), 0.0),
+            phase("c", work(10, 0, 0), None, 0.0),
         ];
-        assert_eq!(left(&at(35, &phases), None), 5.0 + 20.0);
+        is_about(left(&at(35.0, &phases), None), 5.0 + 20.0);
     }
 
     #[test]
     fn rounds_to_come_count() {
-        let phases = [phase("a", work(10, 0), Some(10), 1.0), phase("b", work(10, 0), None, 0.0)];
-        let mut now = at(10, &phases);
+        let phases =
+            [phase("a", work(10, 0, 0), Some(10.0), 1.0), phase("b", work(10, 0, 0), None, 0.0)];
+        let mut now = at(10.0, &phases);
         now.rounds = 3;
-        assert_eq!(left(&now, None), 10.0 + 2.0 * 20.0);
+        is_about(left(&now, None), 10.0 + 2.0 * 20.0);
         now.round_time = Some(Duration::from_secs(7));
-        assert_eq!(left(&now, None), 10.0 + 2.0 * 7.0);
+        is_about(left(&now, None), 10.0 + 2.0 * 7.0);
+    }
+
+    #[test]
+    fn a_new_round_begins_with_the_paces_of_the_last() {
+        let mut estimator = Estimator::default();
+        let open = phase("open", work(1, 0, 0), Some(1.0), 1.0);
+        let ended = [open, phase("a", work(10, 0, 0), Some(50.0), 1.0)];
+        let _ = estimator.look(&Snapshot { rounds: 2, ..at(51.0, &ended) }, None);
+        let anew = [open, phase("a", work(10, 0, 0), None, 0.0)];
+        let mut now = Snapshot { round: 2, rounds: 2, ..at(52.0, &anew) };
+        let said = estimator.look(&now, None).unwrap().left.as_secs_f64();
+        is_about(said, 51.0 / 11.0 * 10.0);
+        // And goes on at its own.
+        now.phases[1] = phase("a", work(10, 0, 0), Some(10.0), 0.5);
+        now.elapsed = Duration::from_secs(62);
+        is_about(estimator.look(&now, None).unwrap().left.as_secs_f64(), 10.0);
     }
 
     #[test]
     fn nothing_is_known_at_first() {
-        assert_eq!(eta(&at(0, &[phase("a", work(10, 0), None, 0.0)]), None), None);
-        let unplanned = [phase("a", Work::default(), Some(3), 0.5)];
-        assert_eq!(eta(&at(3, &unplanned), spent(1, 1.0)), None, "without a plan");
+        let look = |now: &Snapshot, spent| Estimator::default().look(now, spent);
+        assert_eq!(look(&at(0.0, &[phase("a", work(10, 0, 0), None, 0.0)]), None), None);
+        let unplanned = [phase("a", Work::default(), Some(3.0), 0.5)];
+        assert_eq!(look(&at(3.0, &unplanned), spent(1.0, 1.0)), None, "without a plan");
     }
 }

@@ -64,6 +64,13 @@ impl<'p> Pool<'p> {
         self.progress.and_then(Progress::running)
     }
 
+    /// Says in the progress that something was found.
+    pub fn note_found(&self) {
+        if let Some(progress) = self.progress {
+            progress.note_found();
+        }
+    }
+
     /// Says in the phase that is running that so many units are to come.
     pub fn expect(&self, units: usize) {
         if let Some(phase) = self.phase() {

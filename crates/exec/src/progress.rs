@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, PoisonError};
 
 /// Keeps what many threads write apart from everything else, so that they do not slow each other
@@ -29,6 +29,8 @@ pub struct Progress {
     /// Index of the phase that is running; the number of phases if none is.
     running: AtomicUsize,
     rounds: Mutex<Rounds>,
+    /// Something was found that further rounds are for.
+    found: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +38,8 @@ struct Rounds {
     begun: u32,
     /// Rounds known to be necessary, those that began included.
     expected: u32,
+    /// As long as the first runs: how many are expected if something is found.
+    if_found: u32,
     /// Nanoseconds of what ended rounds spent in phases, and of how many rounds.
     past_ns: u64,
     past: u32,
@@ -64,24 +68,26 @@ pub struct Phase {
 pub struct Work {
     /// Processor time, of all threads together.
     pub busy: Duration,
-    /// Time in which a device is waited for, if nothing that is read is in memory; of all threads
-    /// together.
-    pub wait: Duration,
-    /// Threads that share both; 0 counts as 1.
+    /// Time of going to places of a device, if nothing that is read is in memory; of all threads together.
+    pub places: Duration,
+    /// Time of reading the bytes there, likewise.
+    pub bytes: Duration,
+    /// Threads that share all of it; 0 counts as 1.
     pub threads: usize,
 }
 
 impl Work {
     /// Nothing was planned.
     pub fn is_zero(&self) -> bool {
-        self.busy.is_zero() && self.wait.is_zero()
+        [self.busy, self.places, self.bytes].iter().all(Duration::is_zero)
     }
 
     /// The same work of a part, from 0 to 1, of all that is worked on.
     #[must_use]
     pub fn part(&self, share: f64) -> Self {
         let part = |time: Duration| time.mul_f64(share.clamp(0.0, 1.0));
-        Self { busy: part(self.busy), wait: part(self.wait), threads: self.threads }
+        let [busy, places, bytes] = [self.busy, self.places, self.bytes].map(part);
+        Self { busy, places, bytes, threads: self.threads }
     }
 }
 
@@ -202,6 +208,7 @@ impl Progress {
             phases: names.iter().map(phase).collect(),
             running: AtomicUsize::new(names.len()),
             rounds: Mutex::new(Rounds::default()),
+            found: AtomicBool::new(false),
         }
     }
 
@@ -262,6 +269,21 @@ impl Progress {
     pub fn expect_rounds(&self, rounds: u32) {
         let mut known = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         known.expected = rounds.max(known.begun);
+        known.if_found = 0;
+    }
+
+    /// If something is found in the first round, so many will be necessary, as a guess until
+    /// [`Progress::expect_rounds`] tells. Without this call the first is the only one.
+    pub fn expect_rounds_if_found(&self, rounds: u32) {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner).if_found = rounds;
+    }
+
+    /// Something was found.
+    pub fn note_found(&self) {
+        // What many threads write would slow them down.
+        if !self.found.load(Ordering::Relaxed) {
+            self.found.store(true, Ordering::Relaxed);
+        }
     }
 
     /// How far each phase is. While workers run, the phases are not from the same instant.
@@ -275,7 +297,10 @@ impl Progress {
             running: (running < self.phases.len()).then_some(running),
             phases: self.phases.iter().map(|phase| phase.state_at(now_ns)).collect(),
             round: rounds.begun,
-            rounds: rounds.expected,
+            rounds: match rounds.begun {
+                1 if self.found.load(Ordering::Relaxed) => rounds.expected.max(rounds.if_found),
+                _ => rounds.expected,
+            },
             round_time: average.map(Duration::from_nanos),
         }
     }
@@ -420,6 +445,18 @@ mod tests {
         assert!(now.phases[0].ended && now.phases[1].time.is_none());
         progress.expect_rounds(0);
         assert_eq!(progress.snapshot().rounds, 2);
+    }
+
+    #[test]
+    fn what_is_found_in_the_first_round_asks_for_others() {
+        let progress = Progress::new(&["one"]);
+        progress.begin_round("one");
+        progress.expect_rounds_if_found(3);
+        assert_eq!(progress.snapshot().rounds, 1);
+        progress.note_found();
+        assert_eq!(progress.snapshot().rounds, 3);
+        progress.expect_rounds(2);
+        assert_eq!(progress.snapshot().rounds, 2, "known by now");
     }
 
     #[test]

@@ -36,10 +36,12 @@ pub(crate) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
         let damaged = Image::open(&unfinished)?;
         let volume = Volume::open(&damaged)?;
         let kinds = DAMAGE.iter().cycle();
+        // The image may have been made with fewer.
+        let inodes = inodes.min(volume.superblock.inodes_count);
         let wanted = (1..inodes / INODES_PER_DAMAGE).map(|at| at * INODES_PER_DAMAGE);
         for (first, &(at, bytes)) in wanted.zip(kinds) {
             // The first regular file from there on.
-            for number in (first..first + 200).map(InodeNr) {
+            for number in (first..inodes.min(first + 200)).map(InodeNr) {
                 let raw = volume.inode_bytes(number)?;
                 let is_file = Inode::decode(&raw).is_some_and(|inode| {
                     inode.file_type() == Some(FileType::Regular)
