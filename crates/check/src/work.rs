@@ -50,9 +50,9 @@ mod weights {
     /// A slot of an inode table, used or not.
     pub(super) const SLOT: f64 = 4.0;
     /// An inode in use.
-    pub(super) const INODE: f64 = 38.0;
+    pub(super) const INODE: f64 = 32.0;
     /// An entry of a directory.
-    pub(super) const ENTRY: f64 = 25.0;
+    pub(super) const ENTRY: f64 = 21.0;
     /// A block of a directory.
     pub(super) const DIRECTORY_BLOCK: f64 = 255.0;
     /// A directory, when directories are put in order, and when they are counted by groups; by one thread.
@@ -73,7 +73,7 @@ mod weights {
     /// A block of the journal.
     pub(super) const JOURNAL_BLOCK: f64 = 1000.0;
     /// A byte that is read, besides.
-    pub(super) const BYTE: f64 = 0.066;
+    pub(super) const BYTE: f64 = 0.1;
 
     /// A place of a disk that is gone to.
     pub(super) const PLACE_WAIT: f64 = 150_000.0;
@@ -544,7 +544,9 @@ mod tests {
             let guess = scattered(wanted.len() as f64, 200_000.0, 4096.0);
             let (places, bytes) = directory_reads(wanted.iter(), 4096);
             let off = (guess.places - places).abs();
-            assert!(off < 0.1 * places + 2.0, "{one_in}: {guess:?} {places}");
+            // Where nearly all lie near each other, the few others are a matter of luck.
+            let few = wanted.len() as f64 / 1000.0;
+            assert!(off < 0.1 * places + few, "{one_in}: {guess:?} {places}");
             assert!((guess.bytes / bytes - 1.0).abs() < 0.1, "{one_in}: {guess:?} {bytes}");
         }
         // All of them, one after the other.

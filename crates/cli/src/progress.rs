@@ -139,6 +139,8 @@ impl<'t> Watch<'t> {
             }
             if self.json {
                 let mut line = line(&now, eta, furthest, bytes);
+                let processor = usage::processor_time().saturating_sub(self.before.processor);
+                line["processor_seconds"] = json!(processor.as_secs_f64());
                 if last {
                     line["phases"] = now.phases.iter().map(phase_line).collect();
                 }
