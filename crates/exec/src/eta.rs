@@ -419,16 +419,20 @@ mod tests {
         is_about(left(&now, None), 10.0 * 10.0);
     }
 
-    #[test]
-    fn places_and_bytes_have_a_pace_each() {
-        // A hard disk by the model of another one: fifty times as slow at places, three times at bytes. A few
-        // of the former are all that was seen, in a phase that was over soon.
-        let milliseconds = |work: Work| Work {
+    /// Of milliseconds rather than seconds.
+    fn milliseconds(work: Work) -> Work {
+        Work {
             busy: work.busy / 1000,
             places: work.places / 1000,
             bytes: work.bytes / 1000,
             ..work
-        };
+        }
+    }
+
+    #[test]
+    fn places_and_bytes_have_a_pace_each() {
+        // A hard disk by the model of another one: fifty times as slow at places, three times at bytes. A few
+        // of the former are all that was seen, in a phase that was over soon.
         let phases = [
             phase("a", milliseconds(work(10, 100, 10)), Some(5.04), 1.0),
             phase("b", milliseconds(work(100, 7, 2000)), Some(3.225), 0.5),
@@ -462,12 +466,6 @@ mod tests {
     #[test]
     fn a_slow_beginning_says_little() {
         // Of 1000 ms of waiting by the model, 1 ms was done, in 51.
-        let milliseconds = |work: Work| Work {
-            busy: work.busy / 1000,
-            places: work.places / 1000,
-            bytes: work.bytes / 1000,
-            ..work
-        };
         let phases = [
             phase("a", milliseconds(work(1, 0, 1)), Some(0.051), 1.0),
             phase("b", milliseconds(work(1000, 0, 999)), None, 0.0),
