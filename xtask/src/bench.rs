@@ -162,24 +162,38 @@ fn in_release(args: &Args) -> Result<()> {
 
 /// The image of a shape, built and found clean if it is not there yet.
 pub(crate) fn image(folder: &Path, inodes: u32, kind: Kind) -> Result<PathBuf> {
-    let shape = match kind {
-        Kind::FileIntensive => Shape::file_intensive(inodes),
-        Kind::DirectoryIntensive => Shape::directory_intensive(inodes),
-        Kind::Aged => return aged::image(folder, inodes),
-        Kind::SharedBlocks => bail!("{} is no shape of its own", kind.name()),
-    };
     let path = folder.join(format!("{}-{inodes}.img", kind.name()));
-    if !path.exists() {
+    kept(&path, |unproved| {
         let begin = std::time::Instant::now();
-        let unproved = path.with_extension("new");
-        fill(&unproved, shape)?;
+        match kind {
+            Kind::FileIntensive => drop(fill(unproved, Shape::file_intensive(inodes))?),
+            Kind::DirectoryIntensive => drop(fill(unproved, Shape::directory_intensive(inodes))?),
+            Kind::Aged => aged::build(unproved, inodes)?,
+            Kind::SharedBlocks => bail!("{} is no shape of its own", kind.name()),
+        }
         let built = begin.elapsed().as_secs_f64();
-        let verdict = oracle::run(&unproved, &["-fn"])?;
-        ensure!(verdict.clean(), "the image is not clean: {}", verdict.text);
-        fs::rename(&unproved, &path)?;
+        prove(unproved)?;
         eprintln!("built {} in {built:.1} s", path.display());
-    }
+        Ok(())
+    })?;
     Ok(path)
+}
+
+/// Makes what is kept at `path`, if it is not there yet: beside it, so that nothing unfinished is ever there.
+pub(crate) fn kept<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<()> {
+    if !path.exists() {
+        let unfinished = path.with_extension("new");
+        drop(make(&unfinished)?);
+        fs::rename(&unfinished, path)?;
+    }
+    Ok(())
+}
+
+/// Wants e2fsck to find an image clean.
+fn prove(image: &Path) -> Result<()> {
+    let verdict = oracle::run(image, &["-fn"])?;
+    ensure!(verdict.clean(), "the image is not clean: {}", verdict.text);
+    Ok(())
 }
 
 /// One program and its runs.
@@ -362,7 +376,7 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
 }
 
 /// Writes what is new of an image to the disk and forgets its pages in the cache, those of no other file.
-fn forget(image: &Path) -> Result<()> {
+pub(crate) fn forget(image: &Path) -> Result<()> {
     let file = WritableFile::open(image)?;
     file.flush()?;
     file.forget(0, file.size_bytes());

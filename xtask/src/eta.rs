@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use floe_testkit::fill::{Shape, fill};
 use serde_json::Value;
 
-use crate::bench::scattered;
+use crate::bench::{forget, kept, scattered};
 use crate::differential::built_floe;
 
 /// Options of the chore.
@@ -66,11 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut worst = 0.0f64;
     for (name, shape) in shapes(args.inodes) {
         let path = args.folder.join(format!("{name}-{}.img", args.inodes));
-        if !path.exists() {
-            let unfinished = path.with_extension("new");
-            fill(&unfinished, shape).with_context(|| format!("the image {name}"))?;
-            std::fs::rename(&unfinished, &path)?;
-        }
+        kept(&path, |path| fill(path, shape).with_context(|| format!("the image {name}")))?;
         if args.weights {
             weights(args, &floe, name, &path)?;
         } else {
@@ -98,15 +94,6 @@ fn shapes(inodes: u32) -> [(&'static str, Shape); 3] {
     ]
 }
 
-/// Drops what the system has in memory of an image: it is read from the disk then. What the disk's own host has in
-/// memory stays.
-fn drop_from_cache(image: &Path) -> Result<()> {
-    let file = std::fs::File::open(image)?;
-    file.sync_all()?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
-        .context("dropping the image from the page cache")
-}
-
 /// One look at the progress: seconds since the start, and the seconds that it said were left.
 type Look = (f64, f64);
 
@@ -114,7 +101,7 @@ type Look = (f64, f64);
 /// seconds are of processors, and what was said to be left is taken as so many times what had passed.
 fn watched(args: &Args, floe: &Path, image: &Path) -> Result<(Vec<Look>, f64)> {
     if args.cold {
-        drop_from_cache(image)?;
+        forget(image)?;
     }
     let mut command = Command::new(floe);
     if args.repair {
@@ -146,15 +133,14 @@ fn watched(args: &Args, floe: &Path, image: &Path) -> Result<(Vec<Look>, f64)> {
 /// A copy whose large directories have indexes, as Linux makes them: else they would be the most of a repair.
 fn indexed(floe: &Path, image: &Path) -> Result<PathBuf> {
     let path = image.with_extension("indexed.img");
-    if !path.exists() {
-        let unfinished = path.with_extension("new");
-        scattered::copy(image, &unfinished)?;
+    kept(&path, |path| {
+        scattered::copy(image, path)?;
         let mut repair = Command::new(floe);
-        repair.args(["repair", "--yes"]).arg(&unfinished).stdout(Stdio::null());
+        repair.args(["repair", "--yes"]).arg(path).stdout(Stdio::null());
         let status = repair.status()?;
         ensure!(matches!(status.code(), Some(0 | 1)), "floe repair ended with {status}");
-        std::fs::rename(&unfinished, &path)?;
-    }
+        Ok(())
+    })?;
     Ok(path)
 }
 

@@ -12,6 +12,7 @@ use floe_testkit::fill::{Shape, empty, fill_of};
 use floe_testkit::tool;
 use serde_json::Value;
 
+use crate::bench::kept;
 use crate::differential::built_floe;
 use crate::measure::measure;
 
@@ -109,26 +110,20 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
         for &used in &args.used {
             let name = format!("{shape}, {used} % of {}", args.inodes);
             let path = args.folder.join(format!("{shape}-{used}-{}.img", args.inodes));
-            if !path.exists() {
+            kept(&path, |path| {
                 // Some inodes are mke2fs's own, and 64 directories hold the others.
                 let inodes = u64::from(args.inodes) * u64::from(used) / 100;
                 let dirs = u32::try_from(inodes.saturating_sub(100))? / (files + 1);
                 let size_bytes = (u64::from(args.inodes) * 32768).next_multiple_of(1 << 27);
                 let shape = Shape { dirs, files_per_dir: files, file_blocks: 1, size_bytes };
-                let unfinished = path.with_extension("new");
-                fill_of(&unfinished, shape, u64::from(args.inodes))?;
-                fs::rename(&unfinished, &path)?;
-            }
+                fill_of(path, shape, u64::from(args.inodes))
+            })?;
             subjects.push(Subject { name, path });
         }
     }
     for &gib in &args.empty {
         let path = args.folder.join(format!("empty-{gib}.img"));
-        if !path.exists() {
-            let unfinished = path.with_extension("new");
-            empty(&unfinished, gib << 30)?;
-            fs::rename(&unfinished, &path)?;
-        }
+        kept(&path, |path| empty(path, gib << 30))?;
         subjects.push(Subject { name: format!("empty, {gib} GiB"), path });
     }
     Ok(subjects)

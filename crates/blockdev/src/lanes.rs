@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Threads that can be told apart; more of them share.
-pub(crate) const LANES: usize = 64;
+const LANES: usize = 64;
 
 /// Which lanes running threads have, a bit each.
 static TAKEN: AtomicU64 = AtomicU64::new(0);

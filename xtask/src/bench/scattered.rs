@@ -9,6 +9,8 @@ use floe_format::{InodeNr, layout};
 use floe_testkit::Image;
 use floe_testkit::volume::Volume;
 
+use super::kept;
+
 /// Inodes for each damaged one.
 const INODES_PER_DAMAGE: u32 = 10_000;
 
@@ -27,13 +29,9 @@ const DAMAGE: [(usize, &[u8]); 6] = [
 /// write leaves them.
 pub(crate) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
     let path = image.with_extension("damaged.img");
-    if path.exists() {
-        return Ok(path);
-    }
-    let unfinished = path.with_extension("new");
-    copy(image, &unfinished)?;
-    {
-        let damaged = Image::open(&unfinished)?;
+    kept(&path, |path| {
+        copy(image, path)?;
+        let damaged = Image::open(path)?;
         let volume = Volume::open(&damaged)?;
         let kinds = DAMAGE.iter().cycle();
         // The image may have been made with fewer.
@@ -55,8 +53,8 @@ pub(crate) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
                 }
             }
         }
-    }
-    std::fs::rename(&unfinished, &path)?;
+        Ok(())
+    })?;
     Ok(path)
 }
 

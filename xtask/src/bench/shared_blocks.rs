@@ -9,25 +9,21 @@ use floe_testkit::Image;
 use floe_testkit::fill::share_block;
 use floe_testkit::oracle;
 
-use super::{Args, Program, Row, alternate, median_wall, print_lines, scattered};
+use super::{Args, Program, Row, alternate, kept, median_wall, print_lines, scattered};
 
 /// The damaged copy of an image, made if it is not there yet.
 fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
     let path = image.with_extension("shared.img");
-    if path.exists() {
-        return Ok(path);
-    }
-    let unfinished = path.with_extension("new");
-    scattered::copy(image, &unfinished)?;
-    {
-        let copy = Image::open(&unfinished)?;
+    kept(&path, |path| {
+        scattered::copy(image, path)?;
+        let copy = Image::open(path)?;
         // The first directory with files has inode 76; these are files far from each other.
         let file = |share: u32| InodeNr(76 + inodes / 100 * share / 100 * 100 + 31);
         share_block(&copy, file(20), file(85))?;
-    }
-    let verdict = oracle::run(&unfinished, &["-fn"])?;
-    ensure!(!verdict.clean() && verdict.text.contains("ultiply-claimed"), "{}", verdict.text);
-    std::fs::rename(&unfinished, &path)?;
+        let verdict = oracle::run(path, &["-fn"])?;
+        ensure!(!verdict.clean() && verdict.text.contains("ultiply-claimed"), "{}", verdict.text);
+        Ok(())
+    })?;
     Ok(path)
 }
 
