@@ -35,6 +35,8 @@ pub struct TableContext<'a> {
     pub volume: &'a Volume<'a>,
     /// The block.
     pub table: &'a TableBlock<'a>,
+    /// The checksum of the inode is known to be right. `false` says nothing.
+    pub checksum_ok: bool,
 }
 
 impl TableContext<'_> {

@@ -98,7 +98,17 @@ impl<'v> PlainInodes<'v> {
         })
     }
 
-    /// The inode, if it is plain. `region` is room to work in.
+    /// Which of at most 64 inodes in a row, from `first` on, have the right checksum, or need none: the
+    /// first one's is the lowest bit.
+    #[inline]
+    pub fn checksums_ok(&self, first: InodeNr, raws: &[u8]) -> u64 {
+        if !self.with_checksums {
+            return u64::MAX;
+        }
+        Inode256::checksums_ok(raws, self.volume.seed, first)
+    }
+
+    /// The inode, if it is plain; its checksum is. `region` is room to work in.
     #[inline]
     pub fn judge<'a>(
         &self,
@@ -119,7 +129,7 @@ impl<'v> PlainInodes<'v> {
             && inode.rarely_set() == 0
             && inode.size_lo() < 1 << 31
             && matches!(inode.extra_isize(), 28 | 32)
-            && !inode.extra_times().into_iter().any(inode_times::is_doubtful)
+            && !inode.extra_times().map(inode_times::is_doubtful).contains(&true)
             && !self.volume.geometry.is_reserved(number)
             && !self.with_role.contains(&number.0);
         if !plain {
@@ -127,7 +137,6 @@ impl<'v> PlainInodes<'v> {
         }
         let (blocks, fragments) = self.judge_extents(&inode, is_dir)?;
         let sound = u64::from(inode.blocks_lo()) == blocks * self.sectors_per_block
-            && (!self.with_checksums || inode.checksum_ok(self.volume.seed, number))
             && (!inode.has_xattrs() || xattrs::are_plain(number, inode.xattr_area(), region));
         sound.then_some(PlainInode { inode, number, file_type, blocks, fragments })
     }

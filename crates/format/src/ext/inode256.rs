@@ -123,6 +123,19 @@ impl<'a> Inode256<'a> {
         self.xattr_area().first_chunk() == Some(&super::xattr::MAGIC.to_le_bytes())
     }
 
+    /// Which of at most 64 inodes in a row, the first of them `first`, have a checksum that fits, the
+    /// first one's the lowest bit. Those without links count as not fitting. A checksum is one long chain
+    /// of steps; with nothing between them, the processor works at several inodes at a time.
+    pub fn checksums_ok(raws: &[u8], seed: Seed, first: InodeNr) -> u64 {
+        let mut fits = 0;
+        for (at, raw) in (0..64).zip(raws.as_chunks().0) {
+            let inode = Inode256::new(raw);
+            let number = InodeNr(first.0.wrapping_add(at));
+            fits |= u64::from(inode.links_count() != 0 && inode.checksum_ok(seed, number)) << at;
+        }
+        fits
+    }
+
     /// Whether the checksum fits, both halves of it: there must be 4 bytes of extra fields.
     #[inline]
     pub fn checksum_ok(&self, seed: Seed, inode: InodeNr) -> bool {
@@ -143,6 +156,33 @@ mod tests {
     use crate::ext::inode::{Inode, write_checksum};
 
     proptest! {
+        #[test]
+        fn in_a_row_each_is_judged_as_alone(
+            mut bytes in proptest::collection::vec(any::<u8>(), 256 * 20),
+            right in proptest::collection::vec(any::<bool>(), 20),
+            seed: u32,
+            first in 0u32..=u32::MAX - 20,
+        ) {
+            let seed = Seed(seed);
+            for ((raw, right), at) in bytes.chunks_mut(256).zip(&right).zip(0..) {
+                raw[0x80..0x82].copy_from_slice(&28u16.to_le_bytes());
+                if *right {
+                    write_checksum(raw, seed, InodeNr(first + at)).unwrap();
+                }
+            }
+            // One without links.
+            bytes[256 * 3 + 0x1a..256 * 3 + 0x1c].fill(0);
+            let fits = Inode256::checksums_ok(&bytes, seed, InodeNr(first));
+            for (raw, at) in bytes.chunks(256).zip(0..) {
+                let alone = Inode256::new(raw.first_chunk().unwrap());
+                let expected = alone.links_count() != 0 && alone.checksum_ok(seed, InodeNr(first + at));
+                prop_assert_eq!(fits >> at & 1 == 1, expected, "{}", at);
+                let made_right = right[at as usize] && at != 3 && alone.links_count() != 0;
+                prop_assert!(!made_right || expected);
+            }
+            prop_assert_eq!(fits >> 20, 0);
+        }
+
         #[test]
         fn agrees_with_the_general_inode(
             mut bytes in proptest::collection::vec(any::<u8>(), 256),
