@@ -85,7 +85,9 @@ impl<'p> Clock<'p> {
                 runs.map(|run| u64::from(run.len_blocks)).sum::<u64>()
             };
             let blocks = (blocks(&dirs.runs, true), blocks(rest, false));
-            let reads = work::directory_reads(dirs.runs.iter(), volume.geometry.block_size);
+            let at_hand = dir_pass::runs_at_hand(volume, &dirs.runs);
+            let block_size = volume.geometry.block_size;
+            let reads = work::directory_reads(dirs.runs.iter(), block_size, at_hand);
             work::plan_directories(progress, volume, blocks, reads, self.options.threads, rest);
         }
     }

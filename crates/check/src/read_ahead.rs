@@ -59,17 +59,25 @@ fn first_level(raw: &[u8], blocks: &mut Vec<BlockNr>) {
     }
 }
 
+/// Whether things that lie on the disk are in memory, by the first, the middle and the last of them; `place`
+/// says where one is.
+pub fn are_at_hand<T>(volume: &Volume<'_>, of: &[T], place: impl Fn(&T) -> BlockNr) -> bool {
+    let three = [0, of.len() / 2, of.len().saturating_sub(1)];
+    three.into_iter().filter_map(|at| of.get(at)).all(|one| is_at_hand(volume, place(one)))
+}
+
+/// Whether a block is in memory.
+pub fn is_at_hand(volume: &Volume<'_>, block: BlockNr) -> bool {
+    volume.device.is_at_hand(volume.geometry.offset_bytes(block))
+}
+
 /// In the order of the disk; those outside the file system are left out.
 fn announce_listed(volume: &Volume<'_>, blocks: &mut Vec<BlockNr>) {
     let geometry = &volume.geometry;
     blocks.retain(|block| block.0 != 0 && geometry.contains(*block));
     blocks.sort_unstable();
     // From memory they come as they are asked for, and telling would cost a fifth of the reading.
-    let at_hand = |block: &BlockNr| volume.device.is_at_hand(geometry.offset_bytes(*block));
-    if [0, blocks.len() / 2, blocks.len().saturating_sub(1)]
-        .iter()
-        .all(|&at| blocks.get(at).is_none_or(at_hand))
-    {
+    if are_at_hand(volume, blocks, |block| *block) {
         return;
     }
     let near = |left: &BlockNr, right: &BlockNr| right.0 - left.0 <= GAP_BLOCKS;

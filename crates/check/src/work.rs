@@ -16,9 +16,10 @@ use floe_format::features::Incompat;
 
 use crate::checks::backups::MOST_BACKUPS;
 use crate::checks::bitmaps::GROUPS_PER_UNIT;
-use crate::dir_pass::{GAP_BYTES, READ_BYTES, RUNS_PER_UNIT};
+use crate::dir_pass::{READ_BYTES, RUNS_PER_UNIT, gap_bytes_if};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
+use crate::read_ahead::is_at_hand;
 use crate::volume::Volume;
 
 /// The phases of a check, in order, as in [`crate::report::PhaseTime`]; `write` is that of a repair.
@@ -175,10 +176,25 @@ fn groups_together(volume: &Volume<'_>) -> u32 {
     if volume.has_incompat(Incompat::FLEX_BG) { 1 << log.min(20) } else { 1 }
 }
 
+/// Whether the file system seems to be in memory, by three tables that have directories.
+fn tables_at_hand(volume: &Volume<'_>) -> bool {
+    let count = volume.geometry.group_count;
+    let table = |group| {
+        let desc = volume.group(GroupNr(group));
+        (desc.used_dirs_count > 0 && desc.inode_table.0 != 0).then_some(desc.inode_table)
+    };
+    let tables = [
+        (0..count).find_map(table),
+        (count / 2..count).find_map(table),
+        (0..count).rev().find_map(table),
+    ];
+    tables.into_iter().flatten().all(|table| is_at_hand(volume, table))
+}
+
 /// What is read of `wanted` blocks of directories that lie anywhere among `used` blocks: how many
 /// lie so near each other that they are read together is a matter of luck, whose average is known.
-fn scattered(wanted: f64, used: f64, block_bytes: f64) -> Reads {
-    let (most, gap) = reach(block_bytes);
+fn scattered(wanted: f64, used: f64, block_bytes: f64, at_hand: bool) -> Reads {
+    let (most, gap) = reach(block_bytes, at_hand);
     let density = (wanted / used.max(wanted).max(1.0)).min(1.0);
     // The next wanted block is so many blocks further with this chance; and how far it is on average
     // where both are read together.
@@ -200,15 +216,21 @@ fn scattered(wanted: f64, used: f64, block_bytes: f64) -> Reads {
 const NEAR_BYTES: f64 = 131_072.0;
 
 /// Blocks of one read of directories at most, and blocks between two that are read together.
-fn reach(block_bytes: f64) -> (f64, f64) {
+fn reach(block_bytes: f64, at_hand: bool) -> (f64, f64) {
     let block_bytes = block_bytes.max(1.0);
-    ((f64::from(READ_BYTES) / block_bytes).max(1.0), (f64::from(GAP_BYTES) / block_bytes).floor())
+    let gap_bytes = f64::from(gap_bytes_if(at_hand));
+    ((f64::from(READ_BYTES) / block_bytes).max(1.0), (gap_bytes / block_bytes).floor())
 }
 
-/// What is read of directories whose blocks are known, in the order of the disk.
-pub fn directory_reads<'r>(runs: impl Iterator<Item = &'r DirRun>, block_bytes: u32) -> (f64, f64) {
+/// What is read of directories whose blocks are known, in the order of the disk; from memory, if they are
+/// `at_hand`.
+pub fn directory_reads<'r>(
+    runs: impl Iterator<Item = &'r DirRun>,
+    block_bytes: u32,
+    at_hand: bool,
+) -> (f64, f64) {
     let block_bytes = f64::from(block_bytes);
-    let (most, gap) = reach(block_bytes);
+    let (most, gap) = reach(block_bytes, at_hand);
     let near = NEAR_BYTES / block_bytes.max(1.0);
     let mut all = Reads::default();
     // The read that is being made: where it begins and ends.
@@ -247,6 +269,7 @@ impl Work {
         let bytes = work.descriptors.bytes * backups.min(1.0);
         work.backups = Reads { places: backups, bytes };
         let together = groups_together(volume);
+        let at_hand = tables_at_hand(volume);
         for first in (0..geometry.group_count).step_by(together as usize) {
             let (mut in_use, mut inodes, mut directories) = (0.0, 0, 0);
             let groups = first..geometry.group_count.min(first.saturating_add(together));
@@ -275,7 +298,7 @@ impl Work {
             let full_blocks = inodes * ENTRY_BYTES / u64::from(geometry.block_size);
             let blocks = directories.max(full_blocks * u64::from(directories > 0));
             work.directory_blocks += blocks;
-            work.of_directories.add(scattered(blocks as f64, in_use, block_bytes));
+            work.of_directories.add(scattered(blocks as f64, in_use, block_bytes, at_hand));
         }
         work
     }
@@ -541,8 +564,8 @@ mod tests {
                 mixed >> 40 < (1 << 24) / one_in
             };
             let wanted: Vec<DirRun> = (0..200_000).filter(is_wanted).map(run).collect();
-            let guess = scattered(wanted.len() as f64, 200_000.0, 4096.0);
-            let (places, bytes) = directory_reads(wanted.iter(), 4096);
+            let guess = scattered(wanted.len() as f64, 200_000.0, 4096.0, false);
+            let (places, bytes) = directory_reads(wanted.iter(), 4096, false);
             let off = (guess.places - places).abs();
             // Where nearly all lie near each other, the few others are a matter of luck.
             let few = wanted.len() as f64 / 1000.0;
@@ -551,10 +574,10 @@ mod tests {
         }
         // All of them, one after the other.
         let all: Vec<DirRun> = (0..8000).map(run).collect();
-        assert_eq!(directory_reads(all.iter(), 4096), (1.0, 8000.0 * 4096.0));
-        let guess = scattered(8000.0, 8000.0, 4096.0);
+        assert_eq!(directory_reads(all.iter(), 4096, false), (1.0, 8000.0 * 4096.0));
+        let guess = scattered(8000.0, 8000.0, 4096.0, false);
         assert_eq!((guess.places, guess.bytes), (1.0, 8000.0 * 4096.0));
-        let none = scattered(0.0, 0.0, 4096.0);
+        let none = scattered(0.0, 0.0, 4096.0, false);
         assert_eq!((none.places, none.bytes), (0.0, 0.0));
     }
 }
