@@ -67,8 +67,10 @@ impl Walk<'_, '_, '_> {
             let _: ControlFlow<()> = volume.blocks_of(run, &mut copies, |block, bytes| {
                 // A pointer has 32 bits.
                 if self.resize_inode_block(block.0 as u32, index, 1).is_some() {
-                    for pointer in bytes.into_iter().flat_map(pointers) {
-                        self.resize_inode_block(pointer, index, 0);
+                    for PointerRun { first, len, .. } in bytes.into_iter().flat_map(pointer_runs) {
+                        (0..len).for_each(|at| {
+                            self.resize_inode_block(first + at, index, 0);
+                        });
                     }
                 }
                 ControlFlow::Continue(())

@@ -342,17 +342,16 @@ fn check_duplicate(
     entry: &DirEntry<'_>,
     evidence: &mut DirEvidence,
 ) -> bool {
-    let at = entry.offset as usize + floe_format::ext::dirent::HEADER_SIZE;
     let encrypted = block.flags.contains(DirFlags::ENCRYPTED);
     let folds = block.flags.contains(DirFlags::CASEFOLD) && !encrypted;
-    let mut scan = scan_name(bytes, at, entry.name.len());
+    let mut scan = scan_name(entry.name);
     let is_text = !(folds && cx.strict_encoding) || check_encoding(block, entry, evidence);
     if is_text && scan.illegal && !encrypted {
         report_illegal(block, entry, evidence);
         return false;
     }
     if folds && let Ok(folded) = casefold::fold(entry.name) {
-        scan.hash = scan_name(&folded, 0, folded.len()).hash;
+        scan.hash = scan_name(&folded).hash;
     }
     let name_at = |other: u32| {
         let other = other as usize;

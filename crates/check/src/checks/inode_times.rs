@@ -12,7 +12,7 @@ const EPOCH_TEST_ENDS: i64 = 1 << 33;
 /// word is as large as 4 * 10^9.
 #[inline]
 pub fn is_doubtful(extra: u32) -> bool {
-    extra & 3 == 3 || extra >= 4_000_000_000
+    (extra & 3 == 3) | (extra >= 4_000_000_000)
 }
 
 /// Checks the timestamps of an inode in use.

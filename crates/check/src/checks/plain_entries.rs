@@ -192,7 +192,7 @@ fn check_entries(
                     && !matches!(entry.name, b"" | b"." | b"..")
                     && !cx.is_illegal(entry.inode);
                 plain.then_some(())?;
-                name_is_new(block, &entry, &mut room.names).then_some(())?;
+                name_is_new(&entry, &mut room.names).then_some(())?;
                 hashes.add(cx, block, &entry);
                 entries += 1;
                 if facts == directory {
@@ -230,9 +230,8 @@ fn dotdot_is_plain(entry: &DirEntry<'_>) -> bool {
 
 /// Whether a name has only bytes that a name may have, and is not met for the second time.
 #[inline]
-fn name_is_new(block: &DirBlock<'_>, entry: &DirEntry<'_>, names: &mut NameSet) -> bool {
-    let at = entry.offset as usize + floe_format::ext::dirent::HEADER_SIZE;
-    let scan = scan_name(block.bytes, at, entry.name.len());
+fn name_is_new(entry: &DirEntry<'_>, names: &mut NameSet) -> bool {
+    let scan = scan_name(entry.name);
     // Whether the names are the same is for the general path to find out.
     !scan.illegal && names.insert(scan.hash, entry.offset, |_| true).is_none()
 }

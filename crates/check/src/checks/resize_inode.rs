@@ -59,6 +59,7 @@ fn judge(volume: &Volume<'_>, resize: &Inode<'_>) -> Result<(), (BlockNr, &'stat
     let table: Vec<u32> = pointers(&table).collect();
     // With 1 KiB blocks and bigalloc the superblock lies in block 1 although group 0 begins at 0.
     let first = geometry.group_desc_run(GroupNr(0)).end().0;
+    let with_copies: Vec<GroupNr> = superblock_groups(volume).collect();
     // As many as e2fsck looks at: a quarter.
     let looked_at = BlockRun::new(BlockNr(first), u64::from(geometry.reserved_gdt_blocks / 4));
     let judged = volume.blocks_of(looked_at, &mut copies, |block, bytes| {
@@ -71,7 +72,7 @@ fn judge(volume: &Volume<'_>, resize: &Inode<'_>) -> Result<(), (BlockNr, &'stat
             return ControlFlow::Break((block, "a reserved descriptor block cannot be read"));
         };
         let mut listed = pointers(bytes);
-        for group in superblock_groups(volume) {
+        for group in &with_copies {
             let expected = block.0 + u64::from(group.0) * u64::from(geometry.blocks_per_group);
             if listed.next().map(u64::from) != Some(expected) {
                 let reason = "a reserved descriptor block does not list its copies";

@@ -34,8 +34,12 @@ impl<T: Copy + Eq> Column<T> {
         if others * size_of::<(u16, T)>() * 2 > size_of_val(values) {
             return dense();
         }
-        let others = (0..len).zip(values).filter(|&(_, &value)| value != usual);
-        Self::Sparse { usual, len, others: others.map(|(at, &value)| (at, value)).collect() }
+        let mut list = Vec::with_capacity(others);
+        if others > 0 {
+            let differ = (0..len).zip(values).filter(|&(_, &value)| value != usual);
+            list.extend(differ.map(|(at, &value)| (at, value)));
+        }
+        Self::Sparse { usual, len, others: list.into() }
     }
 
     /// The value at a place, or `None` past the end.

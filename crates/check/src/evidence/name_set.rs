@@ -17,47 +17,35 @@ pub struct NameScan {
     pub illegal: bool,
 }
 
-/// Whether a byte of `word` is zero.
+/// The highest bit of a byte of `word` if that byte, or a lower one, is zero; of no byte if none is.
 #[inline]
-const fn has_zero(word: u64) -> bool {
-    word.wrapping_sub(ONES) & !word & HIGHS != 0
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGHS
 }
 
-/// Hashes the name of `len` bytes at `at` of a block and looks for bytes that no name may have.
-/// The name must lie inside the block; bytes past its end count as absent.
+/// Hashes a name and looks for bytes that no name may have.
 #[inline]
-pub fn scan_name(block: &[u8], at: usize, len: usize) -> NameScan {
-    let mut hash = START ^ len as u64;
-    let mut illegal = false;
-    let mut done = 0;
-    while done < len {
-        let mut word = word_at(block, at + done);
-        let rest = len - done;
-        if rest < 8 {
-            // Behind the name: bytes that are neither zero nor a slash.
-            let keep = (1u64 << (8 * rest)) - 1;
-            word = (word & keep) | (ONES & !keep);
-        }
-        illegal |= has_zero(word) | has_zero(word ^ (ONES * b'/' as u64));
-        hash = (hash ^ word).wrapping_mul(MIX);
-        hash ^= hash >> 32;
-        done += 8;
+pub fn scan_name(name: &[u8]) -> NameScan {
+    let (words, rest) = name.as_chunks();
+    let (mut hash, mut illegal) = (START ^ name.len() as u64, 0);
+    let mut add = |word: u64| {
+        illegal |= zeros(word) | zeros(word ^ (ONES * b'/' as u64));
+        hash = (hash.rotate_left(23) ^ word).wrapping_mul(MIX);
+    };
+    for word in words {
+        add(u64::from_le_bytes(*word));
     }
-    NameScan { hash, illegal }
+    if !rest.is_empty() {
+        // The last word of the name, some of which was seen; of a short one, what there is of it.
+        add(name.last_chunk().map_or_else(|| short_word(rest), |word| u64::from_le_bytes(*word)));
+    }
+    NameScan { hash: hash ^ hash >> 32, illegal: illegal != 0 }
 }
 
-/// The 8 bytes at `at`, zero past the end of the block.
+/// Fewer than 8 bytes, and behind them some that are neither zero nor a slash.
 #[inline]
-fn word_at(block: &[u8], at: usize) -> u64 {
-    let rest = block.get(at..).unwrap_or(&[]);
-    match rest.first_chunk() {
-        Some(bytes) => u64::from_le_bytes(*bytes),
-        None => {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            u64::from_le_bytes(bytes)
-        }
-    }
+fn short_word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(ONES, |word, &byte| word << 8 | u64::from(byte))
 }
 
 /// The names of one block, by their places in it. Kept for the life of a worker: to begin a new
@@ -116,16 +104,22 @@ mod tests {
     proptest! {
         #[test]
         fn a_scan_sees_what_a_search_sees(
-            block in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'/'), Just(0)], 0..80),
-            at in 0usize..80,
-            len in 0usize..80,
+            name in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'/'), Just(0)], 0..80),
         ) {
-            let at = at.min(block.len());
-            let len = len.min(block.len() - at);
-            let name = &block[at..at + len];
-            let scan = scan_name(&block, at, len);
-            prop_assert_eq!(scan.illegal, name.iter().any(|byte| matches!(byte, b'/' | 0)));
-            prop_assert_eq!(scan.hash, scan_name(name, 0, len).hash);
+            let illegal = name.iter().any(|byte| matches!(byte, b'/' | 0));
+            prop_assert_eq!(scan_name(&name).illegal, illegal);
+        }
+
+        #[test]
+        fn each_byte_counts(
+            name in proptest::collection::vec(any::<u8>(), 1..80),
+            at: proptest::sample::Index,
+            by in 1u8..,
+        ) {
+            let mut other = name.clone();
+            *at.get_mut(&mut other) ^= by;
+            prop_assert_ne!(scan_name(&name).hash, scan_name(&other).hash);
+            prop_assert_ne!(scan_name(&name).hash, scan_name(&name[1..]).hash);
         }
 
         #[test]
@@ -134,7 +128,7 @@ mod tests {
             for _ in 0..2 {
                 set.begin(1024);
                 for (index, name) in names.iter().enumerate() {
-                    let hash = scan_name(name.as_bytes(), 0, name.len()).hash;
+                    let hash = scan_name(name.as_bytes()).hash;
                     let found = set.insert(hash, index as u32 * 12, |other| {
                         names[other as usize / 12] == *name
                     });

@@ -323,7 +323,8 @@ impl<'a> DirCursor<'a> {
 impl<'a> Iterator for DirCursor<'a> {
     type Item = Result<DirEntry<'a>, DirFault>;
 
-    #[inline]
+    // One call for each entry of a file system, and what it comes back with goes by memory.
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {
             return None;
