@@ -17,6 +17,7 @@ mod scaling;
 mod screenshots;
 mod simulate;
 mod tidy;
+mod tuned;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,8 @@ enum Chore {
     Ci,
     /// Compare Floe with e2fsck on randomly damaged images
     Differential(differential::Args),
+    /// Build the static program, tuned by what checks and repairs run (`make static`)
+    Tuned(tuned::Args),
     /// Measure Floe, e2fsck and the roofline on large images
     Bench(bench::Args),
     /// Compare what the progress promised with what came true
@@ -94,6 +97,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Tidy => tidy::run(),
         Chore::Ci => ci::run(),
         Chore::Differential(args) => differential::run(&args),
+        Chore::Tuned(args) => tuned::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
