@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use floe_blockdev::{ReadBlocks, WritableFile, WriteBlocks};
+use floe_blockdev::{FileDevice, ReadBlocks, WritableFile, WriteBlocks};
 use floe_testkit::fill::{Shape, fill};
 use floe_testkit::{oracle, tool};
 
@@ -298,7 +298,12 @@ impl Args {
 fn alternate(args: &Args, programs: &[Program]) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> =
         programs.iter().map(|of| Row { name: of.name.clone(), costs: Vec::new() }).collect();
-    // Run 0 fills the page cache and is not counted.
+    if !args.cold {
+        let mut images: Vec<&Path> = programs.iter().map(|of| &*of.image).collect();
+        images.dedup();
+        images.into_iter().try_for_each(warm)?;
+    }
+    // Run 0 of a warm cache is not counted.
     let first = usize::from(args.cold);
     for run in first..=args.runs {
         for (row, program) in rows.iter_mut().zip(programs) {
@@ -373,6 +378,22 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
     }
     fs::remove_file(&scratch)?;
     Ok(rows)
+}
+
+/// Forgets an image and reads it from begin to end, so that its pages come to lie in memory as those of any
+/// file that was copied: in which order they came there makes a sixth of the time of a check.
+fn warm(image: &Path) -> Result<()> {
+    const STEP: usize = 1 << 20;
+    forget(image)?;
+    let file = FileDevice::open(image)?;
+    let mut bytes = vec![0; STEP];
+    for offset in (0..file.size_bytes()).step_by(STEP) {
+        let len = (file.size_bytes() - offset).min(STEP as u64);
+        if !file.is_hole(offset, len) {
+            file.read_at(offset, &mut bytes[..len as usize])?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes what is new of an image to the disk and forgets its pages in the cache, those of no other file.
