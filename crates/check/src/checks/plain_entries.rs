@@ -160,55 +160,49 @@ fn check_entries(
 ) -> Option<u64> {
     let DirEvidence { named, dotdots, room, .. } = evidence;
     let summed = cx.volume.tables.is_some();
-    let mut position = Position::of(block);
     let mut entries = 0;
     let directory = Facts::used(Some(FileType::Directory));
-    room.names.begin(block.bytes.len());
-    for entry in DirCursor::new(block.bytes).ending_at(end) {
-        let entry = entry.ok()?;
-        let at = position;
-        position = at.next();
-        match at {
-            Position::Dot => dot_is_plain(block, &entry).then_some(())?,
-            Position::Dotdot => {
-                let plain = dotdot_is_plain(&entry)
-                    && others.facts(entry.inode, entry.file_type) == directory
-                    && !cx.is_illegal(entry.inode);
-                plain.then_some(())?;
-                dotdots.push((block.rank, entry.inode));
-                if summed {
-                    let links = [block.dir, entry.inode].map(|dir| (dir, FileType::Directory));
-                    room.links.extend(links);
-                }
-            }
-            Position::Other if !entry.in_use() => {}
-            Position::Other => {
-                let facts = others.facts(entry.inode, entry.file_type);
-                // Of a type that the entry has, too, and nothing else is known of it.
-                let file_type = FileType::of_entry(entry.file_type)?;
-                let plain = facts == Facts::used(Some(file_type))
-                    && entry.inode != block.dir
-                    && entry.inode != InodeNr::ROOT
-                    && !matches!(entry.name, b"" | b"." | b"..")
-                    && !cx.is_illegal(entry.inode);
-                plain.then_some(())?;
-                name_is_new(&entry, &mut room.names).then_some(())?;
-                hashes.add(cx, block, &entry);
-                entries += 1;
-                if facts == directory {
-                    // Each directory has a rank.
-                    named.push((others.rank(entry.inode)?, block.rank));
-                } else if others.is_kept() {
-                    targets.push(entry.inode);
-                }
-                if summed {
-                    room.links.push((entry.inode, file_type));
-                }
-            }
+    let mut cursor = DirCursor::new(block.bytes).ending_at(end);
+    if Position::of(block) == Position::Dot {
+        let dot = cursor.next()?.ok()?;
+        let dotdot = cursor.next()?.ok()?;
+        let plain = dot_is_plain(block, &dot)
+            && dotdot_is_plain(&dotdot)
+            && others.facts(dotdot.inode, dotdot.file_type) == directory
+            && !cx.is_illegal(dotdot.inode);
+        plain.then_some(())?;
+        dotdots.push((block.rank, dotdot.inode));
+        if summed {
+            room.links.extend([block.dir, dotdot.inode].map(|dir| (dir, FileType::Directory)));
         }
     }
-    // A `..` that never came is a finding.
-    (position != Position::Dotdot).then_some(entries)
+    room.names.begin(block.bytes.len());
+    for entry in cursor {
+        let entry = entry.ok()?;
+        if !entry.in_use() {
+            continue;
+        }
+        let facts = others.facts(entry.inode, entry.file_type);
+        let plain = facts.is_just(entry.file_type)
+            && entry.inode != block.dir
+            && entry.inode != InodeNr::ROOT
+            && (entry.name.len() > 2 || !matches!(entry.name, b"" | b"." | b".."))
+            && !cx.is_illegal(entry.inode);
+        plain.then_some(())?;
+        name_is_new(&entry, &mut room.names).then_some(())?;
+        hashes.add(cx, block, &entry);
+        entries += 1;
+        if facts == directory {
+            // Each directory has a rank.
+            named.push((others.rank(entry.inode)?, block.rank));
+        } else if others.is_kept() {
+            targets.push(entry.inode);
+        }
+        if summed {
+            room.links.push((entry.inode, facts.file_type()?));
+        }
+    }
+    Some(entries)
 }
 
 /// Whether the first entry of a directory is in order.
