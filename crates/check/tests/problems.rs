@@ -12,6 +12,7 @@ use floe_blockdev::{Fault, Faulty};
 use floe_check::problem::{ROWS, Row};
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem, check};
 use floe_testkit::problems::{Case, cases};
+use floe_testkit::recipe::{Recipe, inode};
 use floe_testkit::{Profile, build, oracle, tool};
 
 /// Expected problems that e2fsck does not find.
@@ -127,6 +128,23 @@ fn every_recipe_raises_its_problems() {
         workers.into_iter().flat_map(|worker| worker.join().expect("no case panics")).collect()
     });
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// A node that does not fit a root that is wrong is not to be made to.
+#[test]
+fn nodes_below_a_root_of_a_wrong_depth_are_not_called_wrong() {
+    if tool::missing() {
+        return;
+    }
+    for depth in [1, 3, 4, 6] {
+        let recipe = Recipe::new("a wrong root");
+        let wrong = inode("/fragmented").extent_header(move |header| header.depth = depth);
+        let image = recipe.edit(wrong).build().expect("an image");
+        let report = check(&image, &CheckOptions::default()).expect("a report");
+        assert!(report.found.iter().any(is_damage), "{depth}");
+        let of_depth = |problem: &&Problem| matches!(problem, Problem::ExtentNodeDepthWrong { .. });
+        assert_eq!(report.found.iter().find(of_depth), None, "{depth}");
+    }
 }
 
 #[test]

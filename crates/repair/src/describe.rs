@@ -318,6 +318,9 @@ fn map(edit: MapEdit, tense: Tense) -> String {
         MapEdit::Checksum { node } => {
             format!("the checksum of the extent node {node} {was} computed anew")
         }
+        MapEdit::Depth { node, depth } => {
+            format!("the depth of the extent node {node} {was} set to {depth}")
+        }
         MapEdit::IndexStarts => {
             format!("the starts in the extent index {were} set to those of the nodes")
         }

@@ -369,6 +369,8 @@ pub enum MapEdit {
     ZeroPointer { logical: LogicalBlock, level: u8, block: BlockNr },
     /// An extent node keeps its content and gets its checksum.
     Checksum { node: BlockNr },
+    /// An extent node keeps its entries and says how many levels are below it.
+    Depth { node: BlockNr, depth: u16 },
     /// The first logical blocks of index entries follow their nodes.
     IndexStarts,
     /// An extent of a directory moves down to close a gap.
@@ -482,7 +484,9 @@ impl Edit {
                     | InodeEdit::Epoch(_)
                     | InodeEdit::EaReferences(_)
             ),
-            Self::Map { edit, .. } => matches!(edit, MapEdit::Checksum { .. }),
+            Self::Map { edit, .. } => {
+                matches!(edit, MapEdit::Checksum { .. } | MapEdit::Depth { .. })
+            }
             Self::Directory { edit, .. } => matches!(edit, DirectoryEdit::Checksum),
             Self::Entry { edit, .. } => matches!(edit, EntryEdit::Clear | EntryEdit::Type(_)),
             Self::AttributeBlock { .. }

@@ -287,6 +287,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::XattrBlockChecksumBad { block, .. } => {
             one(Edit::AttributeBlock { block, edit: AttributeBlockEdit::Checksum })
         }
+        P::ExtentNodeDepthWrong { inode: of, node, expected, .. } => {
+            map(of, MapEdit::Depth { node, depth: expected })
+        }
         P::ExtentIndexStartMismatch { inode: of, .. } => map(of, MapEdit::IndexStarts),
         P::InlineDataFeatureMissing { .. } => {
             superblock(SuperblockEdit::SetIncompat(Incompat::INLINE_DATA.bits()))

@@ -25,7 +25,10 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         Edit::NotBad { .. } | Edit::BadBlocks { .. } => false,
         Edit::Inode { edit, .. } => inode(*edit, problem),
         Edit::Map { edit, .. } => match edit {
-            MapEdit::Checksum { .. } | MapEdit::IndexStarts | MapEdit::ToExtents => true,
+            MapEdit::Checksum { .. }
+            | MapEdit::Depth { .. }
+            | MapEdit::IndexStarts
+            | MapEdit::ToExtents => true,
             MapEdit::RemoveExtent { .. }
             | MapEdit::ZeroPointer { .. }
             | MapEdit::CloseGap { .. }

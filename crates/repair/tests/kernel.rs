@@ -11,6 +11,7 @@ use floe_repair::commit::{CommitOptions, Seen, commit};
 use floe_repair::policy::Yes;
 use floe_repair::{RepairOptions, repair};
 use floe_testkit::kernel::{Mounted, mount_available};
+use floe_testkit::recipe::{Recipe, map_node};
 use floe_testkit::{Image, Profile, damage, oracle, tool, tree};
 
 /// Profiles that any kernel with ext4 mounts, each with damage of several kinds.
@@ -77,6 +78,47 @@ fn the_kernel_reads_and_writes_what_was_repaired() {
         assert!(after.clean(), "{name}: {}", after.text);
     }
     assert!(mounted >= 12, "only {mounted} images were mounted");
+}
+
+/// Linux compares what a node says of its depth with where the node hangs; e2fsck 1.47 does not.
+#[test]
+fn the_kernel_reads_what_hangs_on_nodes_of_a_wrong_depth_once_it_is_mended() {
+    if let Err(reason) = tool::available().and_then(|()| mount_available()) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let says = |index: usize, depth: u16| {
+        map_node("/fragmented", index).extent_header(move |header| header.depth = depth)
+    };
+    let read = |image: &Image| {
+        let mount = Mounted::new(image.path(), "ro").unwrap();
+        let content = fs::read(mount.path().join("fragmented"));
+        mount.unmount().unwrap();
+        content
+    };
+    // Node 0 is an index node below the root, node 1 its first leaf.
+    let damages = [
+        ("a leaf", Profile::Ext4K1, vec![says(1, 1)]),
+        ("an index node", Profile::Ext4K1, vec![says(0, 0)]),
+        ("both", Profile::Ext4K1, vec![says(2, 7), says(0, 2)]),
+        ("a leaf without checksum", Profile::NoCsum, vec![says(1, 1)]),
+        ("with a wrong checksum", Profile::Ext4K1, vec![says(1, 1).stale()]),
+    ];
+    for (name, profile, edits) in damages {
+        let recipe = Recipe::new(name).on(profile);
+        let sound = read(&recipe.base().unwrap()).unwrap();
+        assert!(sound.len() > 10_000, "{name}: {} bytes", sound.len());
+        let image = edits.into_iter().fold(recipe, Recipe::edit).build().unwrap();
+        let refused = read(&image).map(|content| content.len()).unwrap_err();
+        // A wrong checksum is EBADMSG, all else is EUCLEAN; either is EIO to who reads, or itself.
+        let codes = [5, 74, 117];
+        assert!(refused.raw_os_error().is_some_and(|code| codes.contains(&code)), "{refused}");
+        let device = repaired(&image, 2).unwrap();
+        image.write(0, &device.to_vec()).unwrap();
+        assert!(read(&image).unwrap() == sound, "{name}: the content is another");
+        let after = oracle::e2fsck(&image).unwrap();
+        assert!(after.clean(), "{name}: {}", after.text);
+    }
 }
 
 #[test]

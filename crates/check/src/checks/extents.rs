@@ -38,6 +38,9 @@ struct Walk<'m, 'a, 'e> {
     /// Blocks of the file by its size.
     size_blocks: u64,
     checksum_seed: Option<u32>,
+    /// Findings of a wrong depth, and of a wrong checksum: those that are about no entry.
+    of_depth: usize,
+    of_checksum: usize,
 }
 
 /// The range of logical blocks that a node may hold.
@@ -74,8 +77,16 @@ pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
     }
     let checksum_seed = cx.volume.features().metadata_csum().then(|| cx.checksum_seed());
     let size_blocks = cx.inode.size_bytes().div_ceil(u64::from(geometry.block_size));
-    let mut walk =
-        Walk { mapper, depth, levels: Default::default(), floor: 0, size_blocks, checksum_seed };
+    let mut walk = Walk {
+        mapper,
+        depth,
+        levels: Default::default(),
+        floor: 0,
+        size_blocks,
+        checksum_seed,
+        of_depth: 0,
+        of_checksum: 0,
+    };
     walk.node(&root, None, 0, Range { start: 0, last: None, size_last: None });
     walk.judge_shape(limit);
     walk.mapper.mapping
@@ -314,6 +325,7 @@ impl Walk<'_, '_, '_> {
         let inode = self.mapper.inode();
         let logical = LogicalBlock(range.start);
         let before = self.mapper.evidence.found.0.len();
+        let (of_depth, of_checksum) = (self.of_depth, self.of_checksum);
         let header = node.header();
         if header.entries == 0 {
             let reason = "an empty node";
@@ -338,12 +350,45 @@ impl Walk<'_, '_, '_> {
             let range = Range { start: expected.0, ..range };
             self.node(node, Some(block), level, range);
         }
-        let Some(seed) = self.checksum_seed else { return };
-        let (stored, expected) = (node.stored_checksum(), node.compute_checksum(seed));
-        let untouched = self.mapper.evidence.found.0.len() == before;
-        if stored != Some(expected) && untouched {
-            let stored = stored.unwrap_or_default();
-            self.mapper.report(Problem::ExtentBlockChecksumBad {
+        let (of_depth, of_checksum) = (self.of_depth - of_depth, self.of_checksum - of_checksum);
+        let found = self.mapper.evidence.found.0.len() - before - of_depth;
+        self.judge_form(node, block, logical, level, (found == 0, found == of_checksum));
+    }
+
+    /// Judges what a node says of itself. `untouched`: nothing else is wrong with it and all below it;
+    /// `entries_sound`: nothing but checksums is.
+    fn judge_form(
+        &mut self,
+        node: &ExtentNode<'_>,
+        block: BlockNr,
+        logical: LogicalBlock,
+        level: u16,
+        (untouched, entries_sound): (bool, bool),
+    ) {
+        let inode = self.mapper.inode();
+        if let Some(seed) = self.checksum_seed
+            && untouched
+        {
+            let (stored, expected) = (node.stored_checksum(), node.compute_checksum(seed));
+            if stored != Some(expected) {
+                let stored = stored.unwrap_or_default();
+                self.of_checksum += 1;
+                self.mapper.report(Problem::ExtentBlockChecksumBad {
+                    inode,
+                    node: block,
+                    logical,
+                    stored,
+                    expected,
+                });
+            }
+        }
+        // Sound entries down to the leaves prove the depth: as those of another level they would lead
+        // out of the file system. If any is not, the root may be what is wrong, and a repair that goes
+        // by that finding writes all nodes anew.
+        let (stored, expected) = (node.header().depth, self.depth - level);
+        if stored != expected && entries_sound {
+            self.of_depth += 1;
+            self.mapper.report(Problem::ExtentNodeDepthWrong {
                 inode,
                 node: block,
                 logical,

@@ -1913,4 +1913,13 @@ problems! {
         means "Where inodes are follows from how many a group has. The stored number cannot be, or \
              the first group contradicts it; everything was looked at with the other one."
         repair "Store the number that follows from the number of inodes.";
+    0x07001A "extent-node-depth-wrong" ExtentNodeDepthWrong {
+        inode: InodeNr, node: BlockNr, logical: LogicalBlock, stored: u16, expected: u16,
+    }
+        Metadata Damage preen Extent
+        "{inode}: extent {node} (for {logical}) says that {stored} levels are below it; where it \
+             hangs, {expected} are"
+        means "All that the node leads to is sound, and it is wrong about its own depth alone. Linux \
+             refuses to read what it maps (\"Input/output error\"); e2fsck 1.47 finds nothing."
+        repair "Store the depth that follows from the root, and the checksum of the node.";
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use floe_format::ext::extent::{self, Extent};
+use floe_format::ext::extent::{self, Extent, ExtentHeader};
 use floe_format::ext::indirect;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
@@ -24,8 +24,8 @@ pub(super) fn apply_all(
     edits: &[MapEdit],
 ) -> Result<(), Failure> {
     let mut image = stage.read_inode(inode)?;
-    if edits.iter().all(|edit| matches!(edit, MapEdit::Checksum { .. })) {
-        return checksums(stage, &image, edits);
+    if edits.iter().all(keeps_entries) && !gives_others_a_depth(stage, edits) {
+        return in_place(stage, &image, edits);
     }
     if !image.flags().contains(InodeFlags::EXTENTS) {
         let contested = !has_no_content(inode)
@@ -62,6 +62,7 @@ pub(super) fn apply_all(
             }
             MapEdit::RemoveExtent { .. }
             | MapEdit::Checksum { .. }
+            | MapEdit::Depth { .. }
             | MapEdit::IndexStarts
             | MapEdit::ToExtents => {}
         }
@@ -78,7 +79,7 @@ fn with_leaves_sorted_out(
     edits: &[MapEdit],
 ) -> Option<FileMap> {
     let of_leaves =
-        |edit: &MapEdit| matches!(edit, MapEdit::RemoveExtent { .. } | MapEdit::Checksum { .. });
+        |edit: &MapEdit| matches!(edit, MapEdit::RemoveExtent { .. }) || keeps_entries(edit);
     if !edits.iter().all(of_leaves) {
         return None;
     }
@@ -161,15 +162,37 @@ fn close_gap(map: &mut FileMap, logical: LogicalBlock, to: LogicalBlock) {
     }
 }
 
-/// Nodes keep what they hold.
-fn checksums(stage: &Stage<'_>, image: &InodeImage, edits: &[MapEdit]) -> Result<(), Failure> {
+/// Whether an edit leaves an extent node with the entries that it has.
+const fn keeps_entries(edit: &MapEdit) -> bool {
+    matches!(edit, MapEdit::Checksum { .. } | MapEdit::Depth { .. })
+}
+
+/// Whether a node is to say another depth that others claim too: where nodes have no checksums, it may
+/// be their data, and the tree is written elsewhere.
+fn gives_others_a_depth(stage: &Stage<'_>, edits: &[MapEdit]) -> bool {
+    edits.iter().any(|edit| match *edit {
+        MapEdit::Depth { node, .. } => stage.is_contested(node),
+        _ => false,
+    })
+}
+
+/// Nodes keep the entries that they hold.
+fn in_place(stage: &Stage<'_>, image: &InodeImage, edits: &[MapEdit]) -> Result<(), Failure> {
     for edit in edits {
-        if let MapEdit::Checksum { node } = *edit {
-            let mut bytes = stage.read_block(node)?;
+        let (node, depth) = match *edit {
+            MapEdit::Checksum { node } => (node, None),
+            MapEdit::Depth { node, depth } => (node, Some(depth)),
+            _ => continue,
+        };
+        let mut bytes = stage.read_block(node)?;
+        if let (Some(depth), Some(header)) = (depth, bytes.first_chunk_mut()) {
+            ExtentHeader { depth, ..ExtentHeader::decode(header) }.encode_into(header);
+        }
+        if stage.checksummed() {
             // A node without room for a checksum is another finding.
             let _ = extent::write_checksum(stage.inode_seed(image), &mut bytes);
-            stage.write_block(node, &bytes)?;
         }
+        stage.write_block(node, &bytes)?;
     }
     Ok(())
 }
@@ -181,7 +204,7 @@ pub(super) fn rechecksum(stage: &Stage<'_>, image: &InodeImage) -> Result<(), Fa
     }
     let nodes = FileMap::load(stage, image).nodes;
     let edits: Vec<MapEdit> = nodes.iter().map(|&node| MapEdit::Checksum { node }).collect();
-    checksums(stage, image, &edits)
+    in_place(stage, image, &edits)
 }
 
 /// A tree written anew, as flat as it can be.

@@ -112,7 +112,7 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
     let remapped: BTreeSet<InodeNr> = wanted
         .keys()
         .filter_map(|edit| match edit {
-            Edit::Map { edit: MapEdit::Checksum { .. }, .. } => None,
+            Edit::Map { edit: MapEdit::Checksum { .. } | MapEdit::Depth { .. }, .. } => None,
             Edit::Map { inode, .. } => Some(*inode),
             Edit::Inode {
                 inode,

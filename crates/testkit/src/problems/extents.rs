@@ -49,6 +49,20 @@ fn node_twice(path: &'static str) -> Edit {
     })
 }
 
+/// Lets the first extent of a file be the first leaf of another file's tree.
+fn extent_on_node(path: &'static str, other: &'static str) -> Edit {
+    Edit::new(move |volume| {
+        let nodes = volume.map(volume.lookup(other)?)?.nodes;
+        let [_, leaf, ..] = nodes[..] else { anyhow::bail!("{other} has no tree") };
+        let number = volume.lookup(path)?;
+        let mut raw = volume.inode_bytes(number)?;
+        raw[0x28 + 12 + 4..0x28 + 12 + 6].copy_from_slice(&1u16.to_le_bytes());
+        raw[0x28 + 12 + 8..0x28 + 12 + 12].copy_from_slice(&(leaf.block.0 as u32).to_le_bytes());
+        volume.put_inode(number, &raw)?;
+        volume.fix_inode(number)
+    })
+}
+
 /// Lets a file map its blocks as files did before extents.
 fn block_mapped(path: &'static str) -> Edit {
     Edit::new(move |volume| {
@@ -72,7 +86,45 @@ pub(super) fn cases() -> Vec<Case> {
     cases.push(
         k1("a node met twice", &["extent-tree-walk-failed"]).edit(node_twice("/fragmented")).into(),
     );
+    cases.extend(depths());
     cases
+}
+
+/// Nodes below the root that say a wrong depth.
+fn depths() -> Vec<Case> {
+    const WRONG: &[&str] = &["extent-node-depth-wrong"];
+    let says = |index, depth| {
+        map_node("/fragmented", index).extent_header(move |header| header.depth = depth)
+    };
+    let alone = |recipe: Recipe| {
+        Case::from(recipe).unlike_e2fsck("it follows the depth of the root, Linux refuses the node")
+    };
+    let checksum = k1("depth and checksum of a node", &["extent-block-checksum-bad", WRONG[0]]);
+    let bytes = Edit::from(map_node("/fragmented", 0).put32(8, 9).stale());
+    vec![
+        alone(k1("depth of a leaf", WRONG).edit(says(1, 8))),
+        alone(k1("depth of an index node", WRONG).edit(says(0, 0))),
+        alone(k1("depth of nodes of two levels", WRONG).edit(says(2, 1)).edit(says(0, u16::MAX))),
+        alone(k1("depth of a leaf without checksum", WRONG).on(Profile::NoCsum).edit(says(1, 1))),
+        // As after a flipped bit. e2fsck believes the node.
+        checksum.edit(says(1, 1).stale()).into(),
+        // What is wrong with the node above is found as without it.
+        k1("depth below a checksum", &["extent-block-checksum-bad", WRONG[0]])
+            .edit(says(1, 1))
+            .edit(bytes)
+            .into(),
+        // What is in the node may be the data of the other file, and stays that.
+        k1("depth of a node in a file", &["multiply-claimed-block", WRONG[0]])
+            .on(Profile::NoCsum)
+            .edit(extent_on_node("/blocks", "/fragmented"))
+            .edit(says(1, 1))
+            .into(),
+        // The tree is written anew, and with it the depth.
+        k1("depth above an extent", &["extent-length-zero"])
+            .edit(map_node("/fragmented", 1).extent(3, |extent| extent.len = 0))
+            .edit(says(0, 4))
+            .into(),
+    ]
 }
 
 fn leaves() -> Vec<Recipe> {
