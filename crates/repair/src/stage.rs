@@ -9,11 +9,11 @@ use std::io;
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::problem::Findings;
-use floe_check::{Examination, descriptors};
+use floe_check::{Examination, Problem, descriptors};
 use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{self, InodeBase, InodeExtra, InodeFlags};
-use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::RoCompat;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
@@ -46,6 +46,9 @@ pub struct Stage<'a> {
     all_groups: bool,
     superblock_changed: bool,
     backups: bool,
+    /// The superblock is looked at with another `s_inodes_per_group` than it has (finding
+    /// `inodes-per-group-wrong`), and that is not mended in this round: each copy keeps its own.
+    keeps_inodes_per_group: bool,
     // Made when it is first asked: it copies the map of what is in use.
     allocator: Option<Allocator<'a>>,
     /// What bitmaps mark as used is kept, although nothing was found to use it: see
@@ -114,6 +117,7 @@ impl<'a> Stage<'a> {
         random: [u8; 16],
     ) -> Self {
         let volume = &evidence.volume;
+        let of_inodes = |problem: &Problem| matches!(problem, Problem::InodesPerGroupWrong { .. });
         Self {
             overlay,
             geometry: volume.geometry.clone(),
@@ -124,6 +128,7 @@ impl<'a> Stage<'a> {
             all_groups: false,
             superblock_changed: false,
             backups: false,
+            keeps_inodes_per_group: evidence.report.found.iter().any(of_inodes),
             allocator: None,
             keeps_marked: false,
             backup_groups: OnceCell::new(),
@@ -162,6 +167,12 @@ impl<'a> Stage<'a> {
     pub const fn superblock_mut(&mut self) -> &mut Superblock {
         self.superblock_changed = true;
         &mut self.superblock
+    }
+
+    /// The superblock gets the inodes of a group with which it was looked at.
+    pub(crate) const fn mend_inodes_per_group(&mut self, count: u32) {
+        self.keeps_inodes_per_group = false;
+        self.superblock_mut().inodes_per_group = count;
     }
 
     /// The descriptor of a group, with the edits of this round; a zeroed one outside.
@@ -560,9 +571,23 @@ impl<'a> Stage<'a> {
     /// A superblock with its checksum, at a byte of the device.
     fn write_superblock(&self, offset: u64, superblock: &Superblock) -> Result<(), Failure> {
         let mut bytes = [0; 1024];
+        let mut superblock = superblock.clone();
+        if self.keeps_inodes_per_group {
+            superblock.inodes_per_group = self.stored_inodes_per_group(offset)?;
+        }
         superblock.encode_with_checksum(&mut bytes);
         self.overlay.write_at(offset, &bytes)?;
         Ok(())
+    }
+
+    /// `s_inodes_per_group` of a copy of the superblock; where there is none, that of the primary one.
+    fn stored_inodes_per_group(&self, offset: u64) -> Result<u32, Failure> {
+        let stored = |offset| {
+            let mut bytes = [0; 1024];
+            self.overlay.read_at(offset, &mut bytes).map(|()| Superblock::decode(&bytes))
+        };
+        let copy = stored(offset).ok().filter(|copy| copy.magic == MAGIC);
+        Ok(copy.map_or_else(|| stored(OFFSET_BYTES), Ok)?.inodes_per_group)
     }
 
     /// The bytes of a descriptor, with its checksum.

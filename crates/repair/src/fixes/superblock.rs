@@ -39,7 +39,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         }
         SuperblockEdit::InodesCount(count) => stage.superblock_mut().inodes_count = count,
         // The file system was examined with this number.
-        SuperblockEdit::InodesPerGroup(count) => stage.superblock_mut().inodes_per_group = count,
+        SuperblockEdit::InodesPerGroup(count) => stage.mend_inodes_per_group(count),
         SuperblockEdit::Revision1 => {
             set_revision_1(stage.superblock_mut());
             stage.write_backups();
