@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use floe_blockdev::{FileDevice, MemDevice, ReadBlocks};
+use floe_check::Problem;
 use floe_check::journal::{self, JournalEvent, JournalPlace, RecoveryFault};
 use floe_format::crc::crc32c;
 use floe_format::ext::jbd2::JournalSuperblock;
+use floe_format::features::RoCompat;
 use journal_support::{
-    copy, debugfs, differing_kib, dump, find, open, recover, replayed_by_e2fsck, run, run_ok,
+    copy, debugfs, differing_kib, dump, find, open, recover, recovers_in_spite_of_wrong_inodes,
+    replayed_by_e2fsck, run, run_ok,
 };
 use proptest::prelude::*;
 
@@ -134,6 +137,25 @@ fn an_empty_journal_that_wants_recovery_equals_e2fsck() {
     assert_eq!((replay.blocks, replay.transactions), (0, 0));
     let oracle = FileDevice::open(&replayed_by_e2fsck(&image, None)).unwrap();
     assert_eq!(differing_kib(&replay.overlay, &oracle), [0u64; 0]);
+}
+
+/// Blocks of the log, the free totals and the orphan file are looked at with what opening proved.
+#[test]
+fn a_wrong_number_of_inodes_of_a_group_changes_no_replay() {
+    let scratch = tempfile::tempdir().unwrap();
+    let image = image(scratch.path(), &["-O", "orphan_file,metadata_csum"]);
+    debugfs(&image, &transactions(scratch.path(), "-c -v 3"));
+    // Linux sets orphan_present when it mounts; the totals are those of the last unmounting.
+    debugfs(&image, "ssv feature_ro_compat 0x10469\nssv free_blocks_count 77\n");
+    for change in [|count| count + 1, |count| count * 2, |count| count / 2] {
+        let damaged = recovers_in_spite_of_wrong_inodes(&image, change);
+        let was_proved = |problem: &Problem| matches!(problem, Problem::InodesPerGroupWrong { .. });
+        assert!(damaged.opening.iter().any(was_proved), "{:?}", damaged.opening);
+        let superblock = open(&damaged.overlay).sb;
+        let features = superblock.features().ro_compat;
+        assert!(!features.contains(RoCompat::ORPHAN_PRESENT), "{features:?}");
+        assert_ne!(superblock.free_blocks_count_lo, 77);
+    }
 }
 
 /// Linux says so of every orphan file from mounting to unmounting: after a power failure that is no

@@ -26,8 +26,8 @@ pub(crate) fn finish<D: ReadBlocks>(
     stop: Stop,
     external: Option<&dyn ReadBlocks>,
 ) -> Option<EmptiedBlock> {
-    let totals = free_totals(overlay);
-    let no_orphans = journal.needs_replay && !stop.failed && is_orphan_file_empty(overlay);
+    let totals = free_totals(overlay, geo);
+    let no_orphans = journal.needs_replay && !stop.failed && is_orphan_file_empty(overlay, geo);
     let mut was_clean = false;
     edit_superblock(overlay, |sb| {
         was_clean = sb.state & STATE_VALID != 0;
@@ -63,24 +63,35 @@ pub(crate) fn finish<D: ReadBlocks>(
     None
 }
 
-/// As [`orphans::is_file_empty`], of what was replayed.
-fn is_orphan_file_empty<D: ReadBlocks>(overlay: &Overlay<D>) -> bool {
+/// The primary superblock as it was replayed, and what follows from it; `None` if it cannot be used.
+/// `opened` is what the file system was opened with: where the superblock's own numbers contradict each
+/// other, that is what proved which of them is the inodes of a group (`open/inodes_per_group.rs`).
+pub(crate) fn replayed_superblock<D: ReadBlocks>(
+    overlay: &Overlay<D>,
+    opened: &Geometry,
+) -> Option<(Superblock, Geometry)> {
     let mut bytes = [0; 1024];
-    if overlay.read_at(OFFSET_BYTES, &mut bytes).is_err() {
-        return false;
+    overlay.read_at(OFFSET_BYTES, &mut bytes).ok()?;
+    let mut sb = Superblock::decode(&bytes);
+    if let Ok(geo) = Geometry::new(&sb, Strictness::Strict) {
+        return Some((sb, geo));
     }
-    let sb = Superblock::decode(&bytes);
-    let Ok(geo) = Geometry::new(&sb, Strictness::Relaxed) else { return false };
+    sb.inodes_per_group = opened.inodes_per_group;
+    let geo = Geometry::new(&sb, Strictness::Relaxed).ok()?;
+    Some((sb, geo))
+}
+
+/// As [`orphans::is_file_empty`], of what was replayed.
+fn is_orphan_file_empty<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) -> bool {
+    let Some((sb, geo)) = replayed_superblock(overlay, opened) else { return false };
     let Some(groups) = read_groups(overlay, &geo) else { return false };
     orphans::is_file_empty(overlay, &sb, &geo, &groups)
 }
 
 /// Free blocks and inodes by the descriptors. A mounted file system does not keep the totals of the
 /// superblock up to date, and mounting after a crash sets them anew: stale ones are no damage.
-fn free_totals<D: ReadBlocks>(overlay: &Overlay<D>) -> Option<(u64, u32)> {
-    let mut bytes = [0; 1024];
-    overlay.read_at(OFFSET_BYTES, &mut bytes).ok()?;
-    let geo = Geometry::new(&Superblock::decode(&bytes), Strictness::Relaxed).ok()?;
+fn free_totals<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) -> Option<(u64, u32)> {
+    let (_, geo) = replayed_superblock(overlay, opened)?;
     let groups = read_groups(overlay, &geo)?;
     let clusters: u64 = groups.iter().map(|desc| u64::from(desc.free_blocks_count)).sum();
     let inodes: u64 = groups.iter().map(|desc| u64::from(desc.free_inodes_count)).sum();

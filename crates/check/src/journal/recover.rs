@@ -95,7 +95,8 @@ pub fn replay_onto<D: ReadBlocks>(
         replay.transactions = report.transactions;
         replay.blocks = report.blocks;
         replay.revoked_blocks = report.revoked_blocks;
-        replay.fast_commit_tags = fast_commit::replay(&replay.overlay, &fast, &mut replay.events);
+        replay.fast_commit_tags =
+            fast_commit::replay(&replay.overlay, geo, &fast, &mut replay.events);
         stop.failed |=
             replay.events.iter().any(|event| matches!(event, JournalEvent::RecoveryFailed(_)));
     }

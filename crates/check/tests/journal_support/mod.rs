@@ -11,8 +11,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use floe_blockdev::{FileDevice, ReadBlocks};
+use floe_blockdev::{FileDevice, MemDevice, ReadBlocks};
 use floe_check::journal::{self, Journal, JournalEvent, Replay};
+use floe_check::report::JournalState;
+use floe_check::{CheckOptions, JournalUse, Problem};
 use floe_format::Geometry;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -147,4 +149,63 @@ pub fn dump(device: &dyn ReadBlocks, to: &Path) {
         }
         at += len as u64;
     }
+}
+
+/// A copy whose superblock, with a right checksum, says that a group has another number of inodes.
+pub fn with_other_inodes_per_group(image: &Path, change: impl Fn(u32) -> u32) -> PathBuf {
+    use std::os::unix::fs::FileExt;
+    let damaged = copy(image, "inodes");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&damaged).unwrap();
+    let mut bytes = [0; 1024];
+    file.read_exact_at(&mut bytes, OFFSET_BYTES).unwrap();
+    let mut sb = Superblock::decode(&bytes);
+    sb.inodes_per_group = change(sb.inodes_per_group);
+    sb.encode_with_checksum(&mut bytes);
+    file.write_all_at(&bytes, OFFSET_BYTES).unwrap();
+    damaged
+}
+
+/// Demands that recovery of an image with a wrong number of inodes of a group leads to the same as
+/// without that damage, but for the number itself. Comes back with what the two replays did.
+pub fn recovers_in_spite_of_wrong_inodes(image: &Path, change: impl Fn(u32) -> u32) -> Recovered {
+    let sound = recovered(image);
+    let damaged = recovered(&with_other_inodes_per_group(image, &change));
+    let superblock = |recovered: &Recovered| superblock_of(&recovered.overlay);
+    let (wanted, mut got) = (superblock(&sound), superblock(&damaged));
+    if got.inodes_per_group != wanted.inodes_per_group {
+        assert_eq!(got.inodes_per_group, change(wanted.inodes_per_group));
+    }
+    got.inodes_per_group = wanted.inodes_per_group;
+    got.checksum = wanted.checksum;
+    assert_eq!(got, wanted);
+    assert_eq!(differing_kib(&sound.overlay, &damaged.overlay), [0u64; 0]);
+    assert_eq!((sound.state, &sound.found), (damaged.state, &damaged.found));
+    damaged
+}
+
+/// What recovery made of an image that was opened as a check opens it.
+pub struct Recovered {
+    pub overlay: MemDevice,
+    pub state: JournalState,
+    pub found: Vec<Problem>,
+    /// What opening found.
+    pub opening: Vec<Problem>,
+}
+
+fn recovered(image: &Path) -> Recovered {
+    let device = FileDevice::open(image).unwrap();
+    let options = CheckOptions { journal: JournalUse::Replay, ..CheckOptions::default() };
+    let opened = floe_check::open::open(&device, &options).unwrap();
+    let recovery = floe_check::recovery::recover(&device, &opened, &options);
+    let overlay = recovery.overlay.expect("there is a journal to replay");
+    let mut bytes = vec![0; usize::try_from(overlay.size_bytes()).unwrap()];
+    overlay.read_at(0, &mut bytes).unwrap();
+    let (found, opening) = (recovery.found.0, opened.found.0);
+    Recovered { overlay: MemDevice::new(bytes), state: recovery.state, found, opening }
+}
+
+fn superblock_of(device: &dyn ReadBlocks) -> Superblock {
+    let mut bytes = [0; 1024];
+    device.read_at(OFFSET_BYTES, &mut bytes).unwrap();
+    Superblock::decode(&bytes)
 }

@@ -8,9 +8,8 @@ use floe_format::crc::Seed;
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::inode::Inode;
-use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::ext::superblock::Superblock;
 use floe_format::features::RoCompat;
-use floe_format::geometry::Strictness;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::journal::block_map::{inode_offset, read_inode};
@@ -42,12 +41,10 @@ pub(crate) struct Editor<'a, D> {
 const BUDGET: u64 = 1 << 24;
 
 impl<'a, D: ReadBlocks> Editor<'a, D> {
-    /// Reads superblock and descriptors through the overlay.
-    pub(crate) fn open(overlay: &'a Overlay<D>) -> Result<Self, Impossible> {
-        let mut bytes = [0; 1024];
-        overlay.read_at(OFFSET_BYTES, &mut bytes).map_err(|_| Impossible)?;
-        let sb = Superblock::decode(&bytes);
-        let geo = Geometry::new(&sb, Strictness::Relaxed).map_err(|_| Impossible)?;
+    /// Reads superblock and descriptors through the overlay; `opened` is what the file system was
+    /// opened with.
+    pub(crate) fn open(overlay: &'a Overlay<D>, opened: &Geometry) -> Result<Self, Impossible> {
+        let (sb, geo) = finish::replayed_superblock(overlay, opened).ok_or(Impossible)?;
         let groups = finish::read_groups(overlay, &geo).ok_or(Impossible)?;
         Ok(Self {
             overlay,

@@ -17,7 +17,7 @@ use floe_blockdev::{Overlay, ReadBlocks};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::fast_commit::{FcDentry, FcRecords, FcTag};
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
-use floe_format::{InodeNr, LogicalBlock};
+use floe_format::{Geometry, InodeNr, LogicalBlock};
 
 use self::directory::Directory;
 use self::editor::{Editor, Impossible};
@@ -27,9 +27,11 @@ use super::event::{JournalEvent, RecoveryFault};
 pub(crate) use scan::{FastCommits, scan};
 
 /// Replays fast commits over the overlay; the number of tags replayed comes back. It stops at the
-/// first record that cannot be replayed, as the kernel does; what was done before stays.
+/// first record that cannot be replayed, as the kernel does; what was done before stays. `opened` is what
+/// the file system was opened with.
 pub(crate) fn replay<D: ReadBlocks>(
     overlay: &Overlay<D>,
+    opened: &Geometry,
     commits: &FastCommits,
     events: &mut Vec<JournalEvent>,
 ) -> u64 {
@@ -40,7 +42,7 @@ pub(crate) fn replay<D: ReadBlocks>(
         let fault = RecoveryFault::FastCommitImpossible { inode };
         events.push(JournalEvent::RecoveryFailed(fault));
     };
-    let Ok(mut editor) = Editor::open(overlay) else {
+    let Ok(mut editor) = Editor::open(overlay, opened) else {
         fail(InodeNr(0));
         return 0;
     };
