@@ -1,0 +1,87 @@
+//! Nodes of extent trees that say a wrong depth: what is written to mend them, and what is not.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+use floe_blockdev::ReadBlocks;
+use floe_check::{CheckOptions, Problem, Report};
+use floe_format::ext::extent::ExtentNode;
+use floe_format::{BlockNr, LogicalBlock};
+use floe_repair::policy::{Decision, Policy, Yes};
+use floe_repair::{Repair, RepairOptions, repair};
+use floe_testkit::problems::cases;
+use floe_testkit::{Image, Volume, tool};
+
+const ID: &str = "extent-node-depth-wrong";
+
+/// Accepts everything but the depth.
+struct NoDepth;
+
+impl Policy for NoDepth {
+    fn decide(&mut self, problems: &[Problem], _report: &Report) -> Decision {
+        Decision::Each(problems.iter().map(|problem| problem.row().id != ID).collect())
+    }
+}
+
+/// The image of a case of `floe_testkit::problems`.
+fn image_of(name: &str) -> Image {
+    let case = cases().into_iter().find(|case| case.recipe.name() == name);
+    case.unwrap().recipe.build().unwrap()
+}
+
+fn mended<'d>(image: &'d Image, policy: &mut dyn Policy) -> Repair<'d> {
+    let check = CheckOptions { now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
+    repair(image, &RepairOptions { check, ..RepairOptions::default() }, policy).unwrap()
+}
+
+/// A copy with what is staged.
+fn committed(repair: &Repair<'_>, image: &Image) -> Image {
+    let copy = image.copy().unwrap();
+    for range in repair.staged.staged_ranges() {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+        repair.staged.read_at(range.start, &mut bytes).unwrap();
+        copy.write(range.start, &bytes).unwrap();
+    }
+    copy
+}
+
+/// The first leaf of `/fragmented`.
+fn leaf(image: &Image) -> (BlockNr, Vec<u8>) {
+    let volume = Volume::open(image).unwrap();
+    let block = volume.map(volume.lookup("/fragmented").unwrap()).unwrap().nodes[1].block;
+    (block, volume.block(block).unwrap())
+}
+
+/// Without checksums nothing proves that a block that two files claim is the node of the one and not
+/// the data of the other.
+#[test]
+fn a_node_that_another_file_claims_is_not_written() {
+    if tool::missing() {
+        return;
+    }
+    let image = image_of("extents: depth of a node in a file");
+    let (node, bytes) = leaf(&image);
+    let repair = mended(&image, &mut Yes);
+    assert!(repair.is_clean(), "{:?}", repair.left);
+    let after = committed(&repair, &image);
+    let volume = Volume::open(&after).unwrap();
+    let map = volume.map(volume.lookup("/blocks").unwrap()).unwrap();
+    let data = map.data.get(&LogicalBlock(0)).unwrap();
+    assert!(volume.block(*data).unwrap() == bytes, "{data}, once {node}");
+}
+
+/// Two edits of one node: what is refused of them stays.
+#[test]
+fn a_refused_depth_stays_while_the_checksum_is_mended() {
+    if tool::missing() {
+        return;
+    }
+    let image = image_of("extents: depth and checksum of a node");
+    let repair = mended(&image, &mut NoDepth);
+    let left: Vec<_> = repair.left.iter().map(|(problem, _)| problem.row().id).collect();
+    assert_eq!(left, [ID]);
+    let depth = |bytes: &[u8]| ExtentNode::new(bytes).unwrap().header().depth;
+    let (_, after) = leaf(&committed(&repair, &image));
+    assert_eq!(depth(&after), 1);
+    let (_, after) = leaf(&committed(&mended(&image, &mut Yes), &image));
+    assert_eq!(depth(&after), 0);
+}
