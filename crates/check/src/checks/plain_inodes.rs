@@ -5,7 +5,7 @@
 //! `checks/inodes.rs` says. A plain one leaves exactly what it would leave there
 //! (`tests/shortcuts.rs`).
 
-use floe_format::ext::extent::{Extent, MAX_INIT_LEN, RawExtent};
+use floe_format::ext::extent::{Extent, ExtentNode, MAX_INIT_LEN};
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::inode256::Inode256;
 use floe_format::ext::superblock::OS_LINUX;
@@ -20,6 +20,9 @@ use crate::evidence::inode_facts::Facts;
 use crate::evidence::quota_usage::Usage;
 use crate::inode_pass::InodeEvidence;
 use crate::volume::Volume;
+
+/// Extents that fit in an inode.
+const IN_INODE: u16 = 4;
 
 /// Flags that no check asks for.
 const HARMLESS: InodeFlags = InodeFlags::SYNC
@@ -114,9 +117,11 @@ impl<'v> PlainInodes<'v> {
         region: &mut Region,
     ) -> Option<PlainInode<'a>> {
         let inode = Inode256::new(raw);
-        let file_type = FileType::of_mode(inode.mode())
-            .filter(|kind| matches!(kind, FileType::Regular | FileType::Directory))?;
+        let file_type = FileType::of_mode(inode.mode())?;
         let is_dir = file_type == FileType::Directory;
+        if !is_dir && file_type != FileType::Regular {
+            return None;
+        }
         let allowed = if is_dir { HARMLESS.union(self.dir_flags) } else { HARMLESS };
         let plain = inode.links_count() != 0
             && InodeFlags::from_bits_retain(inode.flags()).difference(allowed)
@@ -139,10 +144,15 @@ impl<'v> PlainInodes<'v> {
     /// Blocks and fragments of an inode, if its extents and its size are in order.
     #[inline]
     fn judge_extents(&self, inode: &Inode256<'_>, is_dir: bool) -> Option<(u64, u64)> {
+        let root = ExtentNode::new(inode.block())?;
+        let header = root.header();
+        if !root.header_ok() || header.depth != 0 || header.entries > IN_INODE {
+            return None;
+        }
         let (mut blocks, mut fragments) = (0, 0);
         let (mut floor, mut written_end, mut adjacent) = (0, 0, 0);
-        for raw in inode.extents()? {
-            let Extent { logical, run, unwritten } = RawExtent::decode(raw).into();
+        for at in 0..header.entries {
+            let Extent { logical, run, unwritten } = root.extent(at);
             let inside = run.start.0 >= self.blocks_start && run.end().0 <= self.blocks_end;
             let in_place =
                 if is_dir { logical.0 == floor && !unwritten } else { logical.0 >= floor };
@@ -203,8 +213,9 @@ impl PlainInode<'_> {
             let space_bytes = self.blocks << rules.block_bits;
             evidence.quota.add_to([user, group, project], Usage { space_bytes, inodes: 1 });
         }
-        for raw in self.inode.extents().unwrap_or(&[]) {
-            let extent: Extent = RawExtent::decode(raw).into();
+        let Some(root) = ExtentNode::new(self.inode.block()) else { return };
+        for at in 0..root.header().entries {
+            let extent = root.extent(at);
             if evidence.buffers.pending.end() == extent.run.start {
                 evidence.buffers.pending.len_blocks += extent.run.len_blocks;
             } else {

@@ -22,7 +22,7 @@ impl<T: Copy + Eq> Column<T> {
     /// Packs at most 65,535 values.
     pub fn pack(values: &[T]) -> Self {
         let dense = || Self::Dense(values.into());
-        let differ = |usual: T| others_of(values, usual).count();
+        let differ = |usual: T| values.iter().filter(|&&value| value != usual).count();
         // What is in the middle is nearly always what is nearly everywhere.
         let guess = values.get(values.len() / 2).map(|&usual| (usual, differ(usual)));
         let guess = guess.filter(|(_, others)| others * 2 <= values.len());
@@ -34,7 +34,12 @@ impl<T: Copy + Eq> Column<T> {
         if others * size_of::<(u16, T)>() * 2 > size_of_val(values) {
             return dense();
         }
-        Self::Sparse { usual, len, others: others_of(values, usual).collect() }
+        let mut list = Vec::with_capacity(others);
+        if others > 0 {
+            let differ = (0..len).zip(values).filter(|&(_, &value)| value != usual);
+            list.extend(differ.map(|(at, &value)| (at, value)));
+        }
+        Self::Sparse { usual, len, others: list.into() }
     }
 
     /// The value at a place, or `None` past the end.
@@ -103,19 +108,6 @@ impl<T: Copy + Eq> Column<T> {
     pub fn iter(&self) -> Iter<'_, T> {
         Iter { column: self, at: 0, next_other: 0 }
     }
-}
-
-/// Values that are looked at together, without a branch for each.
-const TOGETHER: usize = 32;
-
-/// The places below 65,536 that have another value than the usual one, with their values.
-fn others_of<T: Copy + Eq>(values: &[T], usual: T) -> impl Iterator<Item = (u16, T)> {
-    let parts = (0..=u16::MAX).step_by(TOGETHER).zip(values.chunks(TOGETHER));
-    let differ = move |part: &[T]| part.iter().fold(false, |any, value| any | (*value != usual));
-    let parts = parts.filter(move |(_, part)| differ(part));
-    parts
-        .flat_map(|(first, part)| (first..=u16::MAX).zip(part.iter().copied()))
-        .filter(move |(_, value)| *value != usual)
 }
 
 /// The value that more than half of `values` have, if there is one; else any of them. `None` if empty.

@@ -1,8 +1,5 @@
 //! An inode of 256 bytes, the usual size, read in place: for the path that most inodes of a check take.
 
-#[cfg(doc)]
-use super::extent::ExtentNode;
-use super::extent::{self, ENTRY_SIZE, ExtentHeader};
 use crate::InodeNr;
 use crate::crc::{Seed, WordThenBytes, ZeroedBytes};
 use crate::layout::le;
@@ -61,15 +58,6 @@ impl<'a> Inode256<'a> {
     #[inline]
     pub fn block(&self) -> &'a [u8; 60] {
         self.raw[0x28..].first_chunk().unwrap_or(&[0; 60])
-    }
-
-    /// The extents of a root with a sound header ([`ExtentNode::header_ok`]) and no nodes below it, as stored.
-    #[inline]
-    pub fn extents(&self) -> Option<&'a [[u8; ENTRY_SIZE]]> {
-        let (header, extents) = self.block().as_chunks().0.split_first()?;
-        let ExtentHeader { magic, entries, max, depth, .. } = ExtentHeader::decode(header);
-        let sound = magic == extent::MAGIC && entries <= max && matches!(max, 2..=4) && depth == 0;
-        extents.get(..usize::from(entries)).filter(|_| sound)
     }
 
     /// `i_generation`.
@@ -165,7 +153,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ext::extent::{Extent, ExtentNode, RawExtent};
     use crate::ext::inode::{Inode, write_checksum};
 
     proptest! {
@@ -203,12 +190,7 @@ mod tests {
             seed: u32,
             number: u32,
             right: bool,
-            header in proptest::option::of((0u16..6, 0u16..6, 0u16..2)),
         ) {
-            if let Some((entries, max, depth)) = header {
-                let header = ExtentHeader { magic: extent::MAGIC, entries, max, depth, generation: 0 };
-                header.encode_into(bytes[0x28..].first_chunk_mut().unwrap());
-            }
             bytes[0x80..0x82].copy_from_slice(&extra.max(4).to_le_bytes());
             let (seed, number) = (Seed(seed), InodeNr(number));
             if right {
@@ -220,12 +202,6 @@ mod tests {
             prop_assert_eq!((one.mode(), one.size_lo(), one.links_count()), (base.mode, base.size_lo, base.links_count));
             prop_assert_eq!((one.blocks_lo(), one.flags(), one.generation()), (base.blocks_lo, base.flags, base.generation));
             prop_assert_eq!(one.block(), &base.block);
-            let root = ExtentNode::new(&base.block).unwrap();
-            let listed = (root.header_ok() && root.header().depth == 0)
-                .then(|| (0..root.header().entries).map(|at| root.extent(at)).collect::<Vec<Extent>>());
-            let extents =
-                |raw: &[[u8; 12]]| raw.iter().map(|raw| RawExtent::decode(raw).into()).collect::<Vec<Extent>>();
-            prop_assert_eq!(one.extents().map(extents), listed);
             let extra = &other.extra;
             prop_assert_eq!(one.extra_isize(), extra.extra_isize);
             prop_assert_eq!(one.extra_times(), [extra.ctime_extra, extra.mtime_extra, extra.atime_extra, extra.crtime_extra]);
