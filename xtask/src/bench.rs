@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: Floe, e2fsck and the roofline on large images, alternating, in one run on
 //! one machine.
 
-mod aged;
+pub(crate) mod aged;
 pub(crate) mod same_bytes;
 pub(crate) mod scattered;
 mod share_cores;
@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use floe_blockdev::{FileDevice, ReadBlocks, WritableFile, WriteBlocks};
+use floe_testkit::fill::aged::Map;
 use floe_testkit::fill::{Shape, fill};
 use floe_testkit::{oracle, tool};
 
@@ -168,7 +169,7 @@ pub(crate) fn image(folder: &Path, inodes: u32, kind: Kind) -> Result<PathBuf> {
         match kind {
             Kind::FileIntensive => drop(fill(unproved, Shape::file_intensive(inodes))?),
             Kind::DirectoryIntensive => drop(fill(unproved, Shape::directory_intensive(inodes))?),
-            Kind::Aged => aged::build(unproved, inodes)?,
+            Kind::Aged => aged::build(unproved, Map::Indirect, inodes)?,
             Kind::SharedBlocks => bail!("{} is no shape of its own", kind.name()),
         }
         let built = begin.elapsed().as_secs_f64();

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use floe_testkit::fill::aged::Map;
+use floe_testkit::{Profile, build, damage, tool};
 
 use crate::bench::{self, Kind, scattered};
 
@@ -27,6 +29,12 @@ pub(crate) struct Args {
 /// Inodes of the images that are checked and repaired for the counts.
 const INODES: u32 = 60_000;
 
+/// Damaged images of each profile of the tests that are checked and repaired.
+const DAMAGED: u64 = 3;
+
+/// Size of one without files.
+const NEW_BYTES: u64 = 4 << 30;
+
 /// At a fixed address, because half a megabyte of relocations is more than what a check of a small file system
 /// keeps.
 const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
@@ -37,7 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let output = root.join(&args.output);
     let counts = if args.plain { None } else { counts(args, &root)? };
     let flags = counts.map(|counts| format!("-C profile-use={}", counts.display()));
-    let program = build(args, &root, flags.as_deref().unwrap_or(""))?;
+    let program = built(args, &root, flags.as_deref().unwrap_or(""))?;
     fs::create_dir_all(output.parent().context("a file has a folder")?)?;
     fs::copy(&program, &output).with_context(|| format!("cannot write {}", output.display()))?;
     println!("{}", args.output.display());
@@ -45,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Builds the program with some more flags of rustc, and says where it is.
-fn build(args: &Args, root: &Path, flags: &str) -> Result<PathBuf> {
+fn built(args: &Args, root: &Path, flags: &str) -> Result<PathBuf> {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--locked", "--profile", "tuned", "--package", "floe"])
         .args(["--target", &args.target])
@@ -69,7 +77,7 @@ fn counts(args: &Args, root: &Path) -> Result<Option<PathBuf>> {
         fs::remove_dir_all(&raw)?;
     }
     fs::create_dir_all(&raw)?;
-    let counting = build(args, root, &format!("-C profile-generate={}", raw.display()))?;
+    let counting = built(args, root, &format!("-C profile-generate={}", raw.display()))?;
     let runs = Command::new(&counting).arg("--version").stdout(Stdio::null()).status();
     if !runs.is_ok_and(|status| status.success()) {
         eprintln!("Not tuned: a program for {} does not run here", args.target);
@@ -99,10 +107,15 @@ fn counts_reader() -> Result<Option<PathBuf>> {
     Ok(reader.exists().then_some(reader))
 }
 
-/// What the program is tuned for: checks of each shape of a file system, in each way, and repairs.
+/// What the program is tuned for: what is not run here is built small, and slow.
 fn work(floe: &Path, folder: &Path) -> Result<()> {
-    for kind in [Kind::FileIntensive, Kind::DirectoryIntensive, Kind::Aged] {
-        let image = bench::image(folder, INODES, kind)?;
+    features(floe, folder)?;
+    let trees = folder.join(format!("trees-{INODES}.img"));
+    bench::kept(&trees, |path| bench::aged::build(path, Map::Extents, INODES))?;
+    let kinds = [Kind::FileIntensive, Kind::DirectoryIntensive, Kind::Aged];
+    let [files, directories, blocks] = kinds.map(|kind| bench::image(folder, INODES, kind));
+    let files = files?;
+    for image in [&files, &directories?, &blocks?, &trees] {
         for way in [
             &["check", "--threads", "1"][..],
             &["check", "--threads", "2"],
@@ -111,25 +124,51 @@ fn work(floe: &Path, folder: &Path) -> Result<()> {
             &["fsck", "-fn"],
             &["fsck", "-p"],
         ] {
-            expect(floe, way, &image, 0)?;
+            expect(floe, way, image, Some(0))?;
         }
     }
-    let image = bench::image(folder, INODES, Kind::FileIntensive)?;
-    let (damaged, scratch) = (scattered::damaged(&image, INODES)?, folder.join("scratch.img"));
-    expect(floe, &["check", "--threads", "1"], &damaged, 4)?;
+    let (damaged, scratch) = (scattered::damaged(&files, INODES)?, folder.join("scratch.img"));
+    expect(floe, &["check", "--threads", "1"], &damaged, Some(4))?;
     for way in [&["repair", "--yes", "--threads", "1"][..], &["fsck", "-fy"]] {
         scattered::copy(&damaged, &scratch)?;
-        expect(floe, way, &scratch, 1)?;
+        expect(floe, way, &scratch, Some(1))?;
     }
     fs::remove_file(&scratch)?;
     Ok(())
 }
 
-/// Runs the program on an image; it has to end with `exit`.
-fn expect(floe: &Path, way: &[&str], image: &Path, exit: i32) -> Result<()> {
-    let status = Command::new(floe).args(way).arg(image).stdout(Stdio::null()).status()?;
-    if status.code() != Some(exit) {
-        bail!("floe {} {}: {status}, not {exit}", way.join(" "), image.display());
+/// Checks and repairs of small images with each feature, and of one without files.
+fn features(floe: &Path, folder: &Path) -> Result<()> {
+    let new = folder.join("new.img");
+    fs::File::create(&new)?.set_len(NEW_BYTES)?;
+    let mke2fs = tool::locate("mke2fs");
+    let made = Command::new(mke2fs).args(["-q", "-F", "-t", "ext4"]).arg(&new).status()?;
+    ensure!(made.success(), "mke2fs failed");
+    for way in [&["check"][..], &["check", "--threads", "2"], &["fsck", "-fn"], &["fsck", "-p"]] {
+        expect(floe, way, &new, Some(0))?;
+    }
+    fs::remove_file(&new)?;
+    for &profile in Profile::ALL {
+        let sound = build::base(profile)?;
+        for way in [&["check"][..], &["check", "--threads", "1"], &["fsck", "-fn"]] {
+            expect(floe, way, sound.path(), Some(0))?;
+        }
+        for seed in 0..DAMAGED {
+            let (damaged, _) = damage::damaged_image(profile, seed)?;
+            for way in [&["check"][..], &["fsck", "-fy"]] {
+                expect(floe, way, damaged.path(), None)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs the program on an image; it has to end with `exit`, if that is known, but not by a signal.
+fn expect(floe: &Path, way: &[&str], image: &Path, exit: Option<i32>) -> Result<()> {
+    let output = Command::new(floe).args(way).arg(image).output()?;
+    let status = output.status;
+    if status.code().is_none() || exit.is_some() && status.code() != exit {
+        bail!("floe {} {}: {status}, not {exit:?}", way.join(" "), image.display());
     }
     Ok(())
 }

@@ -38,9 +38,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes the image of a file system with indirect blocks that has aged once.
-pub(crate) fn build(path: &Path, inodes: u32) -> Result<()> {
-    let mut aged = Aged::new(Map::Indirect, inodes, 1, path)?;
+/// Writes the image of a file system with maps of a kind that has aged once.
+pub(crate) fn build(path: &Path, map: Map, inodes: u32) -> Result<()> {
+    let mut aged = Aged::new(map, inodes, 1, path)?;
     aged.age(OPERATIONS * u64::from(inodes))?;
     aged.write(path)?;
     Ok(())
