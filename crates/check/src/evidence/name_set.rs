@@ -30,7 +30,10 @@ pub fn scan_name(name: &[u8]) -> NameScan {
     let (mut hash, mut illegal) = (START ^ name.len() as u64, 0);
     let mut add = |word: u64| {
         illegal |= zeros(word) | zeros(word ^ (ONES * b'/' as u64));
-        hash = (hash.rotate_left(23) ^ word).wrapping_mul(MIX);
+        // Both halves of the product: names often differ in their last byte alone, which is the highest of
+        // a word and does not reach the lower half.
+        let product = u128::from(hash ^ word) * u128::from(MIX);
+        hash = product as u64 ^ (product >> 64) as u64;
     };
     for word in words {
         add(u64::from_le_bytes(*word));
@@ -39,7 +42,7 @@ pub fn scan_name(name: &[u8]) -> NameScan {
         // The last word of the name, some of which was seen; of a short one, what there is of it.
         add(name.last_chunk().map_or_else(|| short_word(rest), |word| u64::from_le_bytes(*word)));
     }
-    NameScan { hash: hash ^ hash >> 32, illegal: illegal != 0 }
+    NameScan { hash, illegal: illegal != 0 }
 }
 
 /// Fewer than 8 bytes, and behind them some that are neither zero nor a slash.
@@ -120,6 +123,21 @@ mod tests {
             *at.get_mut(&mut other) ^= by;
             prop_assert_ne!(scan_name(&name).hash, scan_name(&other).hash);
             prop_assert_ne!(scan_name(&name).hash, scan_name(&name[1..]).hash);
+        }
+
+        /// Names as programs number them spread over a table as good as random ones: the places taken by
+        /// 300 of them in 1,024 are 260 on average then.
+        #[test]
+        fn numbered_names_spread(
+            before in "[a-z]{0,20}",
+            after in "[a-z.]{0,20}",
+            first in 0u32..1_000_000,
+            width in 1usize..9,
+        ) {
+            let name = |number: u32| format!("{before}{number:0width$}{after}");
+            let slot = |number| scan_name(name(number).as_bytes()).hash as usize % 1024;
+            let taken: std::collections::BTreeSet<usize> = (first..first + 300).map(slot).collect();
+            prop_assert!(taken.len() > 215, "{} of 300, like {}", taken.len(), name(first));
         }
 
         #[test]
