@@ -130,7 +130,7 @@ pub struct Totals {
     pub by_type: [u64; 8],
     /// Blocks of data and of their maps.
     pub blocks_mapped: u64,
-    /// Regular files of 2 GiB or more.
+    /// Regular files of 2 GiB or more, with the reserved inodes in use.
     pub large_files: u64,
     /// Fragments: runs of adjacent blocks of files.
     pub fragments: u64,

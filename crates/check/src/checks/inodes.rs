@@ -48,11 +48,17 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
             check_dtime(cx, evidence);
             // What an unused role left behind counts for as much as any deleted file, unless it has
             // a link.
-            if reserved_inodes::check(cx, role, evidence) || base.links_count > 0 {
+            let in_use = reserved_inodes::check(cx, role, evidence);
+            if in_use || base.links_count > 0 {
                 // Whatever its mode says: no name leads to it, so it is no directory.
                 let is_dir = cx.inode.file_type() == Some(FileType::Directory);
                 let file_type = if is_dir { Some(FileType::Regular) } else { cx.inode.file_type() };
                 check_body(cx, file_type, evidence);
+            }
+            if in_use {
+                // The inode that reserves blocks for growing is of as many bytes as its map could
+                // reach, and counts for e2fsck like any file.
+                count_large(cx, cx.inode.file_type(), &mut evidence.totals);
             }
             // Even where the rest is not looked at; the same finding twice is one.
             encryption::check_casefold(cx, evidence);
@@ -132,6 +138,11 @@ fn check_named(cx: &InodeCx<'_>, role: Role, evidence: &mut InodeEvidence) -> Fa
 fn count(cx: &InodeCx<'_>, file_type: Option<FileType>, totals: &mut Totals) {
     totals.inodes_used += 1;
     totals.by_type[file_type.map_or(0, |file_type| file_type as usize)] += 1;
+    count_large(cx, file_type, totals);
+}
+
+/// Counts an inode whose size Linux only allows with the feature `large_file`.
+fn count_large(cx: &InodeCx<'_>, file_type: Option<FileType>, totals: &mut Totals) {
     let large = file_type == Some(FileType::Regular) && cx.inode.size_bytes() >= 1 << 31;
     totals.large_files += u64::from(large);
 }

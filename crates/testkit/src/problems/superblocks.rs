@@ -117,6 +117,12 @@ fn features() -> Vec<Case> {
             .edit(inode("/unwritten").size(3 << 30))
             .expect(&["large-file-feature-missing"])
             .into(),
+        case(
+            "no large files, and blocks reserved for growing",
+            Ext4,
+            superblock(|sb| sb.feature_ro_compat &= !2),
+            &["large-file-feature-missing"],
+        ),
     ]
 }
 
