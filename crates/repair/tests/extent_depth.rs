@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 use floe_blockdev::ReadBlocks;
-use floe_check::{CheckOptions, Problem, Report};
+use floe_check::{CheckOptions, JournalUse, Problem, Report};
 use floe_format::ext::extent::ExtentNode;
-use floe_format::{BlockNr, LogicalBlock};
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
 use floe_repair::policy::{Decision, Policy, Yes};
 use floe_repair::{Repair, RepairOptions, repair};
 use floe_testkit::problems::cases;
-use floe_testkit::{Image, Volume, tool};
+use floe_testkit::recipe::{Recipe, debugfs, map_node};
+use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
 const ID: &str = "extent-node-depth-wrong";
 
@@ -84,4 +85,53 @@ fn a_refused_depth_stays_while_the_checksum_is_mended() {
     assert_eq!(depth(&after), 1);
     let (_, after) = leaf(&committed(&mended(&image, &mut Yes), &image));
     assert_eq!(depth(&after), 0);
+}
+
+/// Linux refuses to mount with such a journal; e2fsck replays it, and so does Floe, which drops nothing
+/// that was written.
+#[test]
+fn a_journal_with_a_node_of_a_wrong_depth_is_replayed() {
+    if tool::missing() {
+        return;
+    }
+    // Groups so small that a journal is in many pieces.
+    let profile = Profile::MetaBg32;
+    let base = build::base(profile).unwrap();
+    let volume = Volume::open(&base).unwrap();
+    let nodes = volume.map(InodeNr::JOURNAL).unwrap().nodes.len();
+    assert_eq!(nodes, 1, "a root with one leaf");
+    let of_file = volume.map(volume.lookup("/blocks").unwrap()).unwrap();
+    let target = *of_file.data.get(&LogicalBlock(0)).unwrap();
+    let number = target.0;
+    let folder = tool::scratch("floe-depth-").unwrap();
+    let logged = folder.path().join("logged");
+    std::fs::write(&logged, [0x5a; 1024]).unwrap();
+    let logged = logged.display();
+    let image = Recipe::new("pending, and depth of the journal's leaf")
+        .on(profile)
+        .edit(debugfs(format!("jo\njw -b {number} {logged}\njc\n")))
+        .edit(map_node("<8>", 0).extent_header(|header| header.depth = 3))
+        .build()
+        .unwrap();
+    let content = |image: &Image| Volume::open(image).unwrap().block(target).unwrap();
+    assert_ne!(content(&image), [0x5a; 1024], "it is in the journal alone");
+    let theirs = image.copy().unwrap();
+    oracle::run(theirs.path(), &["-y", "-E", "journal_only"]).unwrap();
+    assert_eq!(content(&theirs), [0x5a; 1024]);
+
+    let journal = JournalUse::Replay;
+    let check =
+        CheckOptions { now_seconds: i64::from(tool::NOW), journal, ..CheckOptions::default() };
+    let options = RepairOptions { check, ..RepairOptions::default() };
+    let repair = repair(&image, &options, &mut Yes).unwrap();
+    assert!(repair.is_clean(), "{:?}", repair.left);
+    let damage: Vec<_> = repair.before.found.iter().map(|problem| problem.row().id).collect();
+    assert_eq!(damage, [ID]);
+    let after = committed(&repair, &image);
+    assert_eq!(content(&after), [0x5a; 1024]);
+    let volume = Volume::open(&after).unwrap();
+    let leaf = volume.map(InodeNr::JOURNAL).unwrap().nodes[0].block;
+    let bytes = volume.block(leaf).unwrap();
+    assert_eq!(ExtentNode::new(&bytes).unwrap().header().depth, 0);
+    assert!(oracle::e2fsck(&after).unwrap().clean());
 }

@@ -1,7 +1,9 @@
 //! Which blocks a file's first blocks lie in: extents or the block map of ext2.
 //!
 //! Used for journal, orphan file and fast commits, before any inode was judged; so it trusts
-//! nothing, and visits each node of the map at most once.
+//! nothing, and visits each node of the map at most once. What a node below the root says of its depth
+//! does not count, as for the examination of inodes (`checks/extents.rs`) and for e2fsck: a journal is
+//! not dropped for that.
 
 use std::collections::HashSet;
 
@@ -128,11 +130,10 @@ impl Reader<'_> {
 
     /// Depth is at most [`MAX_DEPTH`], and falls with each call.
     fn extents(&mut self, node: ExtentNode<'_>, depth: u16) -> Result<(), DamagedMap> {
-        let header = node.header();
-        if !node.header_ok() || header.depth != depth || depth > MAX_DEPTH {
+        if !node.header_ok() || depth > MAX_DEPTH {
             return Err(DamagedMap);
         }
-        for at in 0..header.entries {
+        for at in 0..node.header().entries {
             if depth == 0 {
                 let extent = node.extent(at);
                 if extent.logical.0 < self.limit_blocks && extent.run.len_blocks > 0 {
