@@ -6,6 +6,7 @@ use floe_blockdev::ReadBlocks;
 use floe_check::{CheckOptions, Problem, Report};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, GroupNr};
+use floe_repair::edit::Edit;
 use floe_repair::policy::{Decision, Policy, Yes};
 use floe_repair::{Repair, RepairOptions, repair};
 use floe_testkit::recipe::{Recipe, backup, superblock};
@@ -26,6 +27,10 @@ fn mended<'d>(device: &'d dyn ReadBlocks, policy: &mut dyn Policy) -> Repair<'d>
     let check = CheckOptions { now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
     let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
     repair(device, &options, policy).unwrap()
+}
+
+fn times_of(repair: &Repair<'_>, edit: &Edit) -> usize {
+    repair.deeds.iter().filter(|deed| deed.edit == *edit).count()
 }
 
 fn copy_at(device: &dyn ReadBlocks, offset: u64) -> Superblock {
@@ -89,6 +94,7 @@ fn a_refused_number_of_inodes_is_written_to_no_backup() {
     let primary = copy_at(&image, OFFSET_BYTES);
     assert_eq!(geometry.inodes_per_group * 2, primary.inodes_per_group, "it was proved wrong");
     let refused = mended(&image, &mut AllBut(REFUSED));
+    assert_eq!(times_of(&refused, &Edit::Backups), 1, "{:?}", refused.deeds);
     for offset in backups {
         let copy = copy_at(&refused.staged, offset);
         assert_eq!(copy.uuid, primary.uuid, "it was written anew");
@@ -100,4 +106,32 @@ fn a_refused_number_of_inodes_is_written_to_no_backup() {
     for offset in backups {
         assert_eq!(copy_at(&accepted.staged, offset).inodes_per_group, geometry.inodes_per_group);
     }
+}
+
+/// A backup whose own number is all that is wrong with it cannot be mended before the primary is: it is
+/// not said to have been, and not tried over and over.
+#[test]
+fn another_number_in_a_backup_waits_for_that_in_the_primary() {
+    if tool::missing() {
+        return;
+    }
+    let recipe = Recipe::new("three numbers of inodes of a group")
+        .on(Profile::Ext4K1)
+        .edit(backup(1, |sb| sb.inodes_per_group *= 4))
+        .edit(backup(3, |sb| sb.inodes_per_group += 1))
+        .edit(superblock(|sb| sb.inodes_per_group *= 2));
+    let image = recipe.build().unwrap();
+    let refused = mended(&image, &mut AllBut(REFUSED));
+    let of_backups = |report: &Report| {
+        let differ = |problem: &&Problem| problem.row().id == "backup-superblock-differs";
+        report.found.iter().filter(differ).count()
+    };
+    assert_eq!(of_backups(&refused.before), 2, "{:?}", refused.before.found);
+    assert_eq!(of_backups(&refused.after), 2, "{:?}", refused.after.found);
+    assert_eq!(times_of(&refused, &Edit::Backups), 0, "{:?}", refused.deeds);
+    let left: Vec<_> = refused.left.iter().map(|(problem, _)| problem.row().id).collect();
+    assert_eq!(left, [REFUSED]);
+    let accepted = mended(&image, &mut Yes);
+    assert!(accepted.is_clean(), "{:?}", accepted.left);
+    assert_eq!(accepted.after.found, [], "the backups followed");
 }

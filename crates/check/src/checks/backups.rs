@@ -65,7 +65,6 @@ fn compare(volume: &Volume<'_>, group: GroupNr, copy: &Superblock, found: &mut F
             ("s_log_block_size", u64::from(sb.log_block_size)),
             ("s_log_cluster_size", u64::from(sb.log_cluster_size)),
             ("s_blocks_per_group", u64::from(sb.blocks_per_group)),
-            ("s_inodes_per_group", u64::from(sb.inodes_per_group)),
             ("s_inode_size", u64::from(sb.inode_size)),
             ("s_desc_size", u64::from(sb.desc_size)),
             ("s_first_meta_bg", u64::from(sb.first_meta_bg)),
@@ -73,6 +72,8 @@ fn compare(volume: &Volume<'_>, group: GroupNr, copy: &Superblock, found: &mut F
             ("s_feature_incompat", u64::from(sb.feature_incompat & !incompat)),
             ("s_feature_ro_compat", u64::from(sb.feature_ro_compat & !ro_compat)),
             ("s_uuid", uuid),
+            // The last, so that where it is named it is all that differs: a repair may have to leave it.
+            ("s_inodes_per_group", u64::from(sb.inodes_per_group)),
         ]
     };
     let pairs = fields(copy).into_iter().zip(fields(&volume.superblock));

@@ -54,9 +54,13 @@ impl Session<'_> {
             SharedBlocks::Clone | SharedBlocks::Ask => BTreeSet::new(),
             SharedBlocks::DropCulprit => self.doubts.culprits(report),
         };
+        let keeps_number = number_is_undecided(report);
         for problem in &report.found {
             let tries = self.tries.get(problem).copied().unwrap_or(0);
             if tries >= MOST_TRIES || self.options.extras.skips(problem) {
+                continue;
+            }
+            if keeps_number && differs_in_number(problem) {
                 continue;
             }
             match (plan(problem), problem) {
@@ -198,6 +202,18 @@ impl Session<'_> {
             .collect();
         Some(self.accepted(plans))
     }
+}
+
+/// Whether the primary superblock still says another number of inodes of a group than the file system
+/// was looked at with. As long as it does, which is for good where that is refused, each copy keeps its
+/// own number too.
+fn number_is_undecided(report: &Report) -> bool {
+    report.found.iter().any(|problem| matches!(problem, Problem::InodesPerGroupWrong { .. }))
+}
+
+/// Whether nothing but the number of inodes of a group is wrong with a copy of the superblock.
+fn differs_in_number(problem: &Problem) -> bool {
+    matches!(problem, Problem::BackupSuperblockDiffers { field: "s_inodes_per_group", .. })
 }
 
 fn deletion(inode: InodeNr) -> Edit {
