@@ -108,7 +108,8 @@ impl<'v> PlainInodes<'v> {
         Inode256::checksums_ok(raws, self.volume.seed, first)
     }
 
-    /// The inode, if it is plain; its checksum is. `region` is room to work in.
+    /// The inode, if it is plain. Its checksum was found right ([`Self::checksums_ok`]); `region` is room to
+    /// work in.
     #[inline]
     pub fn judge<'a>(
         &self,

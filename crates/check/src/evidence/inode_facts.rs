@@ -68,13 +68,6 @@ impl Facts {
         self.0 & (Self::USED | Self::EA_INODE | Self::BAD) == Self::USED
     }
 
-    /// Whether nothing is known but that the inode is in use and has the type of a directory entry's byte.
-    #[inline]
-    pub const fn is_just(self, file_type: u8) -> bool {
-        let is_type = matches!(file_type, 1..=Self::TYPE);
-        is_type & (self.0 == Self::USED | file_type & Self::TYPE)
-    }
-
     /// The type, if nothing is known but that the inode is in use and has it.
     #[inline]
     pub fn plain_type(self) -> Option<FileType> {
