@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-use floe_blockdev::ReadBlocks;
 use floe_check::{CheckOptions, JournalUse, Problem, Report};
 use floe_format::ext::extent::ExtentNode;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
@@ -34,17 +33,6 @@ fn mended<'d>(image: &'d Image, policy: &mut dyn Policy) -> Repair<'d> {
     repair(image, &RepairOptions { check, ..RepairOptions::default() }, policy).unwrap()
 }
 
-/// A copy with what is staged.
-fn committed(repair: &Repair<'_>, image: &Image) -> Image {
-    let copy = image.copy().unwrap();
-    for range in repair.staged.staged_ranges() {
-        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
-        repair.staged.read_at(range.start, &mut bytes).unwrap();
-        copy.write(range.start, &bytes).unwrap();
-    }
-    copy
-}
-
 /// The first leaf of `/fragmented`.
 fn leaf(image: &Image) -> (BlockNr, Vec<u8>) {
     let volume = Volume::open(image).unwrap();
@@ -63,7 +51,7 @@ fn a_node_that_another_file_claims_is_not_written() {
     let (node, bytes) = leaf(&image);
     let repair = mended(&image, &mut Yes);
     assert!(repair.is_clean(), "{:?}", repair.left);
-    let after = committed(&repair, &image);
+    let after = image.with_staged(&repair.staged).unwrap();
     let volume = Volume::open(&after).unwrap();
     let map = volume.map(volume.lookup("/blocks").unwrap()).unwrap();
     let data = map.data.get(&LogicalBlock(0)).unwrap();
@@ -81,9 +69,9 @@ fn a_refused_depth_stays_while_the_checksum_is_mended() {
     let left: Vec<_> = repair.left.iter().map(|(problem, _)| problem.row().id).collect();
     assert_eq!(left, [ID]);
     let depth = |bytes: &[u8]| ExtentNode::new(bytes).unwrap().header().depth;
-    let (_, after) = leaf(&committed(&repair, &image));
+    let (_, after) = leaf(&image.with_staged(&repair.staged).unwrap());
     assert_eq!(depth(&after), 1);
-    let (_, after) = leaf(&committed(&mended(&image, &mut Yes), &image));
+    let (_, after) = leaf(&image.with_staged(&mended(&image, &mut Yes).staged).unwrap());
     assert_eq!(depth(&after), 0);
 }
 
@@ -127,7 +115,7 @@ fn a_journal_with_a_node_of_a_wrong_depth_is_replayed() {
     assert!(repair.is_clean(), "{:?}", repair.left);
     let damage: Vec<_> = repair.before.found.iter().map(|problem| problem.row().id).collect();
     assert_eq!(damage, [ID]);
-    let after = committed(&repair, &image);
+    let after = image.with_staged(&repair.staged).unwrap();
     assert_eq!(content(&after), [0x5a; 1024]);
     let volume = Volume::open(&after).unwrap();
     let leaf = volume.map(InodeNr::JOURNAL).unwrap().nodes[0].block;

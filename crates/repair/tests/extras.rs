@@ -24,17 +24,6 @@ fn run<'d>(image: &'d Image, extras: Extras) -> Repair<'d> {
     repair(image, &options, &mut Preen).unwrap()
 }
 
-/// Writes what is staged to a copy.
-fn committed(repair: &Repair<'_>, image: &Image) -> Image {
-    let copy = image.copy().unwrap();
-    for range in repair.staged.staged_ranges() {
-        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
-        repair.staged.read_at(range.start, &mut bytes).unwrap();
-        copy.write(range.start, &bytes).unwrap();
-    }
-    copy
-}
-
 /// What a user sees: paths, types, sizes and contents.
 fn seen(image: &Image) -> BTreeMap<Vec<u8>, (Option<FileType>, u64, String)> {
     let of_node = |(path, node): (_, floe_testkit::tree::Node)| {
@@ -73,7 +62,7 @@ fn done(image: &Image, extras: Extras) -> (Image, Vec<Edit>) {
     let first = run(image, extras);
     assert!(first.is_clean() && first.left.is_empty(), "{:?} {:?}", first.halted, first.left);
     assert!(!first.repaired(), "no damage was there: {:?}", first.deeds);
-    let after = committed(&first, image);
+    let after = image.with_staged(&first.staged).unwrap();
     assert_eq!(seen(&after), seen(image));
     let verdict = oracle::e2fsck(&after).unwrap();
     assert!(verdict.clean(), "{}", verdict.text);
@@ -111,7 +100,7 @@ fn large_directories_without_an_index_get_one() {
     edit_superblock(&image, |sb| sb.feature_compat |= Compat::DIR_INDEX.bits());
     let none = Extras { index_directories: false, ..Extras::default() };
     // Backups get the feature.
-    let image = committed(&run(&image, none), &image);
+    let image = image.with_staged(&run(&image, none).staged).unwrap();
     assert!(run(&image, none).deeds.is_empty());
     assert!(!flags(&image, "/big").contains(InodeFlags::INDEX));
     let (after, _) = done(&image, Extras::default());
@@ -195,7 +184,7 @@ fn blocks_stay_shared_where_there_is_no_room_for_copies() {
     let tried = run(&image, UNSHARE);
     assert!(tried.is_clean(), "{:?}", tried.after.found);
     assert!(!tried.left.is_empty(), "what was asked for was not done");
-    let after = committed(&tried, &image);
+    let after = image.with_staged(&tried.staged).unwrap();
     assert_eq!(seen(&after), seen(&image));
     assert!(superblock(&after).features().ro_compat.contains(RoCompat::SHARED_BLOCKS));
     let verdict = oracle::e2fsck(&after).unwrap();
@@ -224,7 +213,7 @@ fn only_the_journal_is_replayed() {
     let mut block = [0; 1024];
     done.staged.read_at(target.0 * 1024, &mut block).unwrap();
     assert_eq!(block, [0x5a; 1024]);
-    let after = superblock(&committed(&done, &image));
+    let after = superblock(&image.with_staged(&done.staged).unwrap());
     assert!(!after.features().incompat.contains(Incompat::RECOVER));
     assert_eq!((after.state, after.lastcheck), (before.state, before.lastcheck));
 }

@@ -105,13 +105,7 @@ fn options<'a>(case: &Case, journal: Option<&'a Image>) -> RepairOptions<'a> {
 
 /// Writes what is staged over the image at `path`.
 fn commit(repair: &Repair<'_>, path: &Path) -> Result<()> {
-    let image = Image::open(path)?;
-    for range in repair.staged.staged_ranges() {
-        let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
-        repair.staged.read_at(range.start, &mut bytes)?;
-        image.write(range.start, &bytes)?;
-    }
-    Ok(())
+    Image::open(path)?.write_staged(&repair.staged)
 }
 
 /// Which findings a repair left, and why.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use tempfile::TempDir;
 
 /// Bytes of the pieces in which contents are kept; a multiple of every page size that matters.
@@ -170,6 +170,29 @@ impl Image {
     /// As [`Contents::read`] and [`Contents::to_image`].
     pub fn copy(&self) -> Result<Self> {
         Contents::read(&self.path)?.to_image()
+    }
+
+    /// Writes what an overlay holds over this image.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn write_staged<D: ReadBlocks>(&self, staged: &Overlay<D>) -> Result<()> {
+        for range in staged.staged_ranges() {
+            let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
+            staged.read_at(range.start, &mut bytes)?;
+            self.write(range.start, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// A copy with what an overlay holds.
+    ///
+    /// # Errors
+    /// As [`Image::copy`] and [`Image::write_staged`].
+    pub fn with_staged<D: ReadBlocks>(&self, staged: &Overlay<D>) -> Result<Self> {
+        let copy = self.copy()?;
+        copy.write_staged(staged)?;
+        Ok(copy)
     }
 
     /// All bytes.
