@@ -84,6 +84,8 @@ pub struct DirCx<'a> {
     default_hash: HashVersion,
     /// Inodes that no entry may name, besides reserved ones: quota files and the orphan file.
     hidden: [u32; 4],
+    /// From this one on none is reserved and none is hidden.
+    hidden_end: u32,
     /// `log2` of the blocks of a region.
     region_bits: u32,
 }
@@ -119,6 +121,8 @@ impl<'a> DirCx<'a> {
     ) -> Self {
         let sb = &volume.superblock;
         let unsigned_hash = sb.flags & FLAG_UNSIGNED_HASH != 0;
+        let hidden = [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum, sb.orphan_file_inum];
+        let after_hidden = hidden.iter().fold(0, |end, number| number.saturating_add(1).max(end));
         Self {
             volume,
             dirs,
@@ -135,7 +139,8 @@ impl<'a> DirCx<'a> {
             default_hash: HashVersion::of_root(sb.def_hash_version, unsigned_hash)
                 .filter(|version| *version != HashVersion::SipHash)
                 .unwrap_or(HashVersion::HalfMd4),
-            hidden: [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum, sb.orphan_file_inum],
+            hidden,
+            hidden_end: volume.geometry.first_inode.0.max(after_hidden),
             // At most 2^14 regions, whatever the size of the file system.
             region_bits: volume.geometry.blocks_count.max(1).ilog2().saturating_sub(13).max(9),
         }
@@ -162,12 +167,13 @@ impl<'a> DirCx<'a> {
     /// the file system's own files.
     #[inline]
     pub fn is_illegal(&self, inode: InodeNr) -> bool {
-        let geometry = &self.volume.geometry;
-        // All of them without a branch: one is asked for each entry.
-        let hidden = self.hidden.iter().fold(false, |hidden, number| hidden | (*number == inode.0));
-        (geometry.is_reserved(inode) & (inode != InodeNr::ROOT))
-            | (inode.0 > geometry.inodes_count)
-            | hidden
+        inode.0 > self.volume.geometry.inodes_count
+            || (inode.0 < self.hidden_end && self.is_reserved_or_hidden(inode))
+    }
+
+    fn is_reserved_or_hidden(&self, inode: InodeNr) -> bool {
+        let reserved = self.volume.geometry.is_reserved(inode) && inode != InodeNr::ROOT;
+        reserved || self.hidden.contains(&inode.0)
     }
 
     /// The hash that a directory most likely has: its root, which says so, may be read later. Most

@@ -4,6 +4,7 @@
 use floe_exec::sync::Arc;
 use floe_exec::{Accumulator, Pool, append};
 use floe_format::ext::inode::Inode;
+use floe_format::ext::inode256::SumRoom;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::checkpoint::{Legs, Session};
@@ -214,6 +215,7 @@ pub struct Buffers {
     /// They were in the last part: the device is told of those to come.
     read_ahead: bool,
     rows: Rows,
+    sums: SumRoom,
 }
 
 /// What is known of the inodes of the part at hand, before it is packed.
@@ -487,8 +489,7 @@ fn for_each_slot(
     }
 }
 
-/// Inodes whose checksums are looked at one right after the other, at most 64: they stay in a core's
-/// nearest cache.
+/// Inodes whose checksums are looked at before any of them is judged: they stay in a core's nearest cache.
 const SUMMED_AT_ONCE: usize = 16;
 
 /// A block of a part of an inode table.
@@ -518,12 +519,18 @@ fn slots_of_block(
     let batches = bytes.chunks(SUMMED_AT_ONCE * inode_size as usize);
     for (batch, slots) in batches.zip((0..).step_by(SUMMED_AT_ONCE)) {
         let first = InodeNr(first.0.wrapping_add(slots));
-        let sums_ok = plain.map_or(0, |rules| rules.checksums_ok(first, batch));
-        for (slot, raw) in (0..).zip(batch.chunks_exact(inode_size as usize)) {
-            let at = (index * per_block + slots + slot).checked_sub(part.first);
-            let Some(at) = at.filter(|at| *at < part.count) else { continue };
-            let context =
-                TableContext { volume, table: &table, checksum_ok: sums_ok >> slot & 1 != 0 };
+        let sums = &mut evidence.buffers.sums;
+        let mut sums_ok = plain.map_or(0, |rules| rules.checksums_ok(first, batch, sums));
+        // Those before the part and behind it are others' business.
+        let begin = index * per_block + slots;
+        let before = part.first.saturating_sub(begin);
+        sums_ok = sums_ok.checked_shr(before).unwrap_or(0);
+        let in_part = (part.first + part.count).saturating_sub(begin + before);
+        let raws = batch.chunks_exact(inode_size as usize).skip(before as usize);
+        let at = begin + before - part.first;
+        for (at, raw) in (at..at.saturating_add(in_part)).zip(raws) {
+            let context = TableContext { volume, table: &table, checksum_ok: sums_ok & 1 != 0 };
+            sums_ok >>= 1;
             each(evidence, at, good.then_some(raw), context);
         }
     }

@@ -64,7 +64,7 @@ pub struct CheckOptions<'a> {
 /// How cross-checks are proved: what claims blocks against bitmaps, entries against inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// Everything is kept object by object.
+    /// Everything is kept object by object, and each checksum is looked at alone.
     Exact,
     /// Random sums for each group; only groups whose sums are not zero are scanned a second time
     /// (`docs/fingerprint.md`). File systems without the filetype feature, with encryption, with

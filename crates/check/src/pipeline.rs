@@ -23,7 +23,7 @@ use crate::evidence::scope::Scope;
 use crate::inode_pass::{self, InodeEvidence, Totals, table_parts};
 use crate::memory::{self, Budget, Load, Plan};
 use crate::open::{Opened, open};
-use crate::options::CheckOptions;
+use crate::options::{Accounting, CheckOptions};
 use crate::overlap::{self, EarlyCounts, EarlyDirs};
 use crate::problem::{Findings, Problem};
 use crate::recovery;
@@ -271,6 +271,7 @@ fn passes<'d>(
     volume.keeps_whole_groups = load.edits;
     volume.orphans = orphans;
     volume.shortcuts = options.shortcuts;
+    volume.sums_together = options.accounting != Accounting::Exact && !load.edits;
     volume.check_encoding = options.check_encoding;
     clock.plan(&volume, &budget);
     found.merge(of_volume);

@@ -49,6 +49,8 @@ pub struct Volume<'d> {
     pub distrusted: Vec<GroupNr>,
     /// See [`crate::CheckOptions::shortcuts`].
     pub shortcuts: bool,
+    /// Checksums of inodes are looked at many at a time, unless all is to be exact, as for repairs (`docs/fingerprint.md`).
+    pub sums_together: bool,
     /// See [`crate::CheckOptions::check_encoding`].
     pub check_encoding: bool,
     /// The groups of which evidence is kept object by object: all, unless sums prove the others.
@@ -85,6 +87,7 @@ impl<'d> Volume<'d> {
             bad_table_blocks: Vec::new(),
             distrusted,
             shortcuts: true,
+            sums_together: true,
             check_encoding: false,
             scope: Scope::default(),
             claim_scope: Scope::default(),

@@ -183,8 +183,7 @@ fn check_entries(
             continue;
         }
         let facts = others.facts(entry.inode, entry.file_type);
-        let file_type = facts.plain_type()?;
-        let plain = file_type as u8 == entry.file_type
+        let plain = facts.is_plain_as(entry.file_type)
             && entry.inode != block.dir
             && entry.inode != InodeNr::ROOT
             && (entry.name.len() > 2 || !matches!(entry.name, b"" | b"." | b".."))
@@ -193,14 +192,14 @@ fn check_entries(
         name_is_new(&entry, &mut room.names).then_some(())?;
         hashes.add(cx, block, &entry);
         entries += 1;
-        if file_type == FileType::Directory {
+        if facts == directory {
             // Each directory has a rank.
             named.push((others.rank(entry.inode)?, block.rank));
         } else if others.is_kept() {
             targets.push(entry.inode);
         }
         if summed {
-            room.links.push((entry.inode, file_type));
+            room.links.push((entry.inode, facts.file_type()?));
         }
     }
     Some(entries)

@@ -5,9 +5,9 @@
 //! `checks/inodes.rs` says. A plain one leaves exactly what it would leave there
 //! (`tests/shortcuts.rs`).
 
-use floe_format::ext::extent::{Extent, ExtentNode, MAX_INIT_LEN};
+use floe_format::ext::extent::{Extent, ExtentNode, MAGIC, MAX_INIT_LEN};
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_format::ext::inode256::Inode256;
+use floe_format::ext::inode256::{Inode256, SumRoom};
 use floe_format::ext::superblock::OS_LINUX;
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockRun, InodeNr};
@@ -57,6 +57,8 @@ pub struct PlainInodes<'v> {
     with_projects: bool,
     /// Inodes above the reserved ones that have a role.
     with_role: [u32; 2],
+    /// From this one on none is reserved and none has a role.
+    roles_end: u32,
 }
 
 /// A plain inode: what it leaves.
@@ -81,6 +83,8 @@ impl<'v> PlainInodes<'v> {
             && sb.creator_os == OS_LINUX
             && volume.orphans.is_empty();
         let indexed = volume.has_compat(Compat::DIR_INDEX);
+        let with_role = [sb.orphan_file_inum, sb.prj_quota_inum];
+        let after_roles = with_role.iter().fold(0, |end, role| role.saturating_add(1).max(end));
         usual.then_some(Self {
             volume,
             with_checksums: volume.features().metadata_csum(),
@@ -94,18 +98,23 @@ impl<'v> PlainInodes<'v> {
             blocks_end: geometry.blocks_count,
             with_quota: volume.has_ro_compat(RoCompat::QUOTA),
             with_projects: volume.has_ro_compat(RoCompat::PROJECT),
-            with_role: [sb.orphan_file_inum, sb.prj_quota_inum],
+            with_role,
+            roles_end: geometry.first_inode.0.max(after_roles),
         })
     }
 
-    /// Which of at most 64 inodes in a row, from `first` on, have the right checksum, or need none: the
+    /// Which of at most 16 inodes in a row, from `first` on, have the right checksum, or need none: the
     /// first one's is the lowest bit.
     #[inline]
-    pub fn checksums_ok(&self, first: InodeNr, raws: &[u8]) -> u64 {
+    pub fn checksums_ok(&self, first: InodeNr, raws: &[u8], room: &mut SumRoom) -> u64 {
+        let seed = self.volume.seed;
         if !self.with_checksums {
-            return u64::MAX;
+            u64::MAX
+        } else if self.volume.sums_together {
+            Inode256::checksums_ok_together(raws, seed, first, room)
+        } else {
+            Inode256::checksums_ok(raws, seed, first)
         }
-        Inode256::checksums_ok(raws, self.volume.seed, first)
     }
 
     /// The inode, if it is plain. Its checksum was found right ([`Self::checksums_ok`]); `region` is room to
@@ -130,9 +139,8 @@ impl<'v> PlainInodes<'v> {
             && inode.rarely_set() == 0
             && inode.size_lo() < 1 << 31
             && matches!(inode.extra_isize(), 28 | 32)
-            && !inode.extra_times().map(inode_times::is_doubtful).contains(&true)
-            && !self.volume.geometry.is_reserved(number)
-            && !self.with_role.contains(&number.0);
+            && !inode_times::any_is_doubtful(inode.extra_times())
+            && (number.0 >= self.roles_end || self.is_ordinary(number));
         if !plain {
             return None;
         }
@@ -142,12 +150,18 @@ impl<'v> PlainInodes<'v> {
         sound.then_some(PlainInode { inode, number, file_type, blocks, fragments })
     }
 
+    /// Whether an inode is neither reserved nor has a role.
+    fn is_ordinary(&self, number: InodeNr) -> bool {
+        !self.volume.geometry.is_reserved(number) && !self.with_role.contains(&number.0)
+    }
+
     /// Blocks and fragments of an inode, if its extents and its size are in order.
     #[inline]
     fn judge_extents(&self, inode: &Inode256<'_>, is_dir: bool) -> Option<(u64, u64)> {
         let root = ExtentNode::new(inode.block())?;
         let header = root.header();
-        if !root.header_ok() || header.depth != 0 || header.entries > IN_INODE {
+        let usual = header.magic == MAGIC && header.max == IN_INODE && header.depth == 0;
+        if !usual || header.entries > IN_INODE {
             return None;
         }
         let (mut blocks, mut fragments) = (0, 0);

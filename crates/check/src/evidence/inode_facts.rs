@@ -74,6 +74,13 @@ impl Facts {
         self.file_type().filter(|file_type| self == Self::used(Some(*file_type)))
     }
 
+    /// Whether nothing is known but that the inode is in use and has the type that an entry says (`file_type`,
+    /// 1 to 7).
+    #[inline]
+    pub const fn is_plain_as(self, file_type: u8) -> bool {
+        file_type != 0 && file_type <= Self::TYPE && self.0 == Self::USED | file_type
+    }
+
     /// The type; `None` if undefined or not in use.
     #[inline]
     pub const fn file_type(self) -> Option<FileType> {

@@ -1,7 +1,7 @@
 //! An inode of 256 bytes, the usual size, read in place: for the path that most inodes of a check take.
 
 use crate::InodeNr;
-use crate::crc::{Seed, WordThenBytes, ZeroedBytes};
+use crate::crc::{Seed, WordThenBytes, ZeroedBytes, crc32c};
 use crate::layout::le;
 
 /// The bytes of an inode of 256 bytes. Fields are read where they lie, at the offsets of
@@ -16,6 +16,22 @@ static CHECKSUM: WordThenBytes = WordThenBytes::new(256);
 /// What the bytes of the checksum, which count as zero, have to be taken out of it for.
 static CHECKSUM_BYTES: [ZeroedBytes; 2] =
     [ZeroedBytes::new(256 - 0x7c), ZeroedBytes::new(256 - 0x82)];
+
+/// The most inodes whose checksums [`Inode256::checksums_ok_together`] looks at: 4 KiB of a table.
+const MOST_TOGETHER: usize = 16;
+
+/// The word and the bytes of one of them.
+type SummedInode = [u8; 8 + 256];
+
+/// Room for [`Inode256::checksums_ok_together`], to be used again.
+#[derive(Clone, Debug)]
+pub struct SumRoom(Box<[SummedInode; MOST_TOGETHER]>);
+
+impl Default for SumRoom {
+    fn default() -> Self {
+        Self(Box::new([[0; 8 + 256]; MOST_TOGETHER]))
+    }
+}
 
 impl<'a> Inode256<'a> {
     /// Looks at `raw` as an inode.
@@ -136,6 +152,58 @@ impl<'a> Inode256<'a> {
         fits
     }
 
+    /// As [`Self::checksums_ok`] of at most 16 inodes, by one checksum over all of them. If exactly one
+    /// is wrong, that is always found; if several are, it is missed with probability 2^-32
+    /// (`docs/fingerprint.md`).
+    pub fn checksums_ok_together(
+        raws: &[u8],
+        seed: Seed,
+        first: InodeNr,
+        room: &mut SumRoom,
+    ) -> u64 {
+        let (mut used, mut filled) = (0, 0);
+        // By what the checksum so far is to be changed, so that it goes on from the seed if it was right.
+        let mut to_seed = 0;
+        for (at, raw) in (0..).zip(raws.as_chunks().0) {
+            let inode = Inode256::new(raw);
+            if inode.links_count() == 0 {
+                continue;
+            }
+            let Some(record) = room.0.get_mut(filled) else { break };
+            let word = Seed::word_of(InodeNr(first.0.wrapping_add(at)), inode.generation());
+            inode.write_summed(word ^ u64::from(to_seed), record);
+            to_seed = inode.stored_checksum() ^ seed.0;
+            used |= 1 << at;
+            filled += 1;
+        }
+        let Some(records) = room.0.get(..filled).filter(|records| !records.is_empty()) else {
+            return 0;
+        };
+        let all_fit = crc32c(seed.0, records.as_flattened()) ^ to_seed == seed.0;
+        if all_fit { used } else { Self::checksums_ok(raws, seed, first) }
+    }
+
+    /// What its checksum is over: a word and its bytes, those of the checksum zero.
+    #[inline]
+    fn write_summed(&self, word: u64, record: &mut SummedInode) {
+        if let Some((of_word, record)) = record.split_first_chunk_mut() {
+            *of_word = word.to_le_bytes();
+            // In pieces: to copy all at once is a call, which takes as long as the copy.
+            for (to, from) in record.as_chunks_mut::<64>().0.iter_mut().zip(self.raw.as_chunks().0)
+            {
+                *to = *from;
+            }
+            record[0x7c..0x7e].fill(0);
+            record[0x82..0x84].fill(0);
+        }
+    }
+
+    /// Both halves of the checksum that it holds: there must be 4 bytes of extra fields.
+    #[inline]
+    fn stored_checksum(&self) -> u32 {
+        u32::from(le::<u16, 0x7c, 256>(self.raw)) | u32::from(le::<u16, 0x82, 256>(self.raw)) << 16
+    }
+
     /// Whether the checksum fits, both halves of it: there must be 4 bytes of extra fields.
     #[inline]
     pub fn checksum_ok(&self, seed: Seed, inode: InodeNr) -> bool {
@@ -143,8 +211,7 @@ impl<'a> Inode256<'a> {
         let word = Seed::word_of(inode, self.generation());
         let with_stored = CHECKSUM.crc(seed.0, word, self.raw);
         let [of_low, of_high] = &CHECKSUM_BYTES;
-        with_stored ^ of_low.effect(low) ^ of_high.effect(high)
-            == u32::from(low) | u32::from(high) << 16
+        with_stored ^ of_low.effect(low) ^ of_high.effect(high) == self.stored_checksum()
     }
 }
 
@@ -155,7 +222,48 @@ mod tests {
     use super::*;
     use crate::ext::inode::{Inode, write_checksum};
 
+    /// What an error in the first of so many records leaves of the checksum of all: `x^(8 * 264 * after)`.
+    fn carried(error: u32, after: usize) -> u32 {
+        crc32c(error, &vec![0; size_of::<SummedInode>() * after])
+    }
+
+    #[test]
+    fn the_same_error_in_some_inodes_is_always_found() {
+        let error = 0x1234_5678;
+        let carried: Vec<u32> = (0..MOST_TOGETHER).map(|after| carried(error, after)).collect();
+        for set in 1u32..1 << MOST_TOGETHER {
+            let left = carried.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1);
+            assert_ne!(left.fold(0, |sum, (_, carried)| sum ^ carried), 0, "{set:#x}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn together_they_are_judged_as_in_a_row(
+            mut bytes in proptest::collection::vec(any::<u8>(), 256 * MOST_TOGETHER),
+            count in 0..=MOST_TOGETHER,
+            used: u16,
+            wrong in prop_oneof![Just(0u16), any::<u16>(), (0..16u32).prop_map(|at| 1 << at)],
+            seed: u32,
+            first in 0u32..=u32::MAX - 20,
+        ) {
+            let (seed, bytes) = (Seed(seed), &mut bytes[..256 * count]);
+            for (raw, at) in bytes.chunks_mut(256).zip(0..) {
+                raw[0x1a..0x1c].copy_from_slice(&(used >> at & 1).to_le_bytes());
+                raw[0x80..0x82].copy_from_slice(&28u16.to_le_bytes());
+                write_checksum(raw, seed, InodeNr(first + at)).unwrap();
+                // A byte of the inode, or of its checksum.
+                raw[if at % 3 == 0 { 0x7c } else { 0x40 }] ^= (wrong >> at & 1) as u8;
+            }
+            let mut room = SumRoom::default();
+            for _ in 0..2 {
+                let together = Inode256::checksums_ok_together(bytes, seed, InodeNr(first), &mut room);
+                prop_assert_eq!(together, Inode256::checksums_ok(bytes, seed, InodeNr(first)));
+                let all = (1 << count) - 1;
+                prop_assert_eq!(together, u64::from(used & !wrong) & all);
+            }
+        }
+
         #[test]
         fn in_a_row_each_is_judged_as_alone(
             mut bytes in proptest::collection::vec(any::<u8>(), 256 * 20),
