@@ -57,6 +57,8 @@ fn built(args: &Args, root: &Path, flags: &str) -> Result<PathBuf> {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--locked", "--profile", "tuned", "--package", "floe"])
         .args(["--target", &args.target])
+        // Whatever CARGO_TARGET_DIR says: the program is looked for there.
+        .args(["--target-dir", "target"])
         .env("RUSTFLAGS", format!("{FLAGS} {flags}"))
         .current_dir(root)
         .status()?;
