@@ -1,5 +1,6 @@
 //! Reads past the page cache (`O_DIRECT`): the device fills the reader's memory itself.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,6 +15,12 @@ const USUAL_ALIGN_BYTES: usize = 4096;
 const MOST_ALIGN_BYTES: usize = 1 << 16;
 /// Bytes that are read at once, at most, where they have to be copied to where they are wanted.
 const BOUNCE_BYTES: usize = 256 << 10;
+
+thread_local! {
+    /// Aligned memory is somewhere in it. Each thread keeps its own: to ask the system for some for each
+    /// read, and to give it back, would take longer than to copy what was read.
+    static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// How one file wants direct reads aligned.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +72,30 @@ impl DirectReads {
         }
         let wanted = within_unit + into.len();
         let room = wanted.next_multiple_of(align).min(BOUNCE_BYTES);
-        let mut bounce = vec![0; room + align];
-        // 0 where an address cannot be aligned, of which there are none: the read fails, then.
-        let skipped = bounce.as_ptr().align_offset(align).min(align);
-        let bounce = &mut bounce[skipped..skipped + room];
+        BOUNCE.with_borrow_mut(|bounce| {
+            if bounce.len() < room + align {
+                bounce.resize(room + align, 0);
+            }
+            // 0 where an address cannot be aligned, of which there are none: the read fails, then.
+            let skipped = bounce.as_ptr().align_offset(align).min(align);
+            let bounce = &mut bounce[skipped..skipped + room];
+            self.through(bounce, file, into, offset_bytes)
+        })
+    }
+
+    /// Reads by way of aligned memory of whole units.
+    fn through(
+        self,
+        bounce: &mut [u8],
+        file: &File,
+        into: &mut [u8],
+        offset_bytes: u64,
+    ) -> io::Result<()> {
+        let align = self.align_bytes;
+        let within_unit = (offset_bytes % align as u64) as usize;
         let (mut rest, mut at, mut skip) = (into, offset_bytes - within_unit as u64, within_unit);
         while !rest.is_empty() {
-            let units = (skip + rest.len()).next_multiple_of(align).min(room);
+            let units = (skip + rest.len()).next_multiple_of(align).min(bounce.len());
             let needed = (skip + rest.len()).min(units);
             fill(file, &mut bounce[..units], at, needed)?;
             let (now, later) = rest.split_at_mut(needed - skip);
