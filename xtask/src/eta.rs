@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use floe_testkit::fill::aged::Map;
 use floe_testkit::fill::{Shape, fill};
 use serde_json::Value;
 
-use crate::bench::{forget, kept, scattered};
+use crate::bench::{aged, forget, kept, scattered};
 use crate::differential::built_floe;
 
 /// Options of the chore.
@@ -64,9 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("|---|---:|---:|---:|---:|---:|");
     }
     let mut worst = 0.0f64;
-    for (name, shape) in shapes(args.inodes) {
+    for (name, content) in contents(args.inodes) {
         let path = args.folder.join(format!("{name}-{}.img", args.inodes));
-        kept(&path, |path| fill(path, shape).with_context(|| format!("the image {name}")))?;
+        kept(&path, |path| content.build(path).with_context(|| format!("the image {name}")))?;
         if args.weights {
             weights(args, &floe, name, &path)?;
         } else {
@@ -79,8 +80,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Many files in few directories; as many directories as files; few files in very many groups.
-fn shapes(inodes: u32) -> [(&'static str, Shape); 3] {
+/// What an image holds.
+enum Content {
+    New(Shape),
+    /// So many inodes, with maps of a kind, after operations at random.
+    Aged(Map, u32),
+}
+
+impl Content {
+    fn build(self, path: &Path) -> Result<()> {
+        match self {
+            Self::New(shape) => fill(path, shape).map(drop),
+            Self::Aged(map, inodes) => aged::build(path, map, inodes),
+        }
+    }
+}
+
+/// Many files in few directories; as many directories as files; few files in very many groups; files in
+/// pieces, with either kind of map.
+fn contents(inodes: u32) -> [(&'static str, Content); 5] {
     let wide = Shape {
         dirs: inodes / 1000,
         files_per_dir: 99,
@@ -88,9 +106,11 @@ fn shapes(inodes: u32) -> [(&'static str, Shape); 3] {
         size_bytes: u64::from(inodes) << 20,
     };
     [
-        ("files", Shape::file_intensive(inodes)),
-        ("directories", Shape::directory_intensive(inodes / 4)),
-        ("wide", wide),
+        ("files", Content::New(Shape::file_intensive(inodes))),
+        ("directories", Content::New(Shape::directory_intensive(inodes / 4))),
+        ("wide", Content::New(wide)),
+        ("aged", Content::Aged(Map::Extents, inodes / 10)),
+        ("aged-ext3", Content::Aged(Map::Indirect, inodes / 10)),
     ]
 }
 

@@ -23,6 +23,7 @@ use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
 use crate::problem::{Findings, Problem, Sink};
 use crate::read_ahead;
 use crate::volume::Volume;
+use crate::work::MapReads;
 
 /// Everything one worker finds and keeps while it reads inodes.
 #[derive(Debug, Default)]
@@ -212,6 +213,8 @@ pub struct Buffers {
     pub pending: BlockRun,
     /// Maps with blocks of their own were met in the part at hand.
     pub met_trees: bool,
+    /// Blocks of maps that were read and not yet told of in the progress.
+    pub maps: MapReads,
     /// They were in the last part: the device is told of those to come.
     read_ahead: bool,
     rows: Rows,
@@ -306,10 +309,18 @@ pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeE
     let weight = |part: &TablePart| inodes_in_use(volume, part);
     pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, part| {
         scan_part(volume, plain.as_ref(), *part, None, evidence);
-        if !evidence.found.0.is_empty() {
-            pool.note_found();
-        }
+        tell(volume, pool, evidence);
     })
+}
+
+/// Says in the progress what was met in a part.
+fn tell(volume: &Volume<'_>, pool: &Pool, evidence: &mut InodeEvidence) {
+    if !evidence.found.0.is_empty() {
+        pool.note_found();
+    }
+    if let Some(met) = evidence.buffers.maps.take(volume) {
+        pool.note_met(&met);
+    }
 }
 
 /// Inodes in use of a part, if those of its group are spread evenly, and a little for each that is read.
@@ -336,6 +347,7 @@ fn run_in_legs(
     let rest = parts.get(begun.done..).unwrap_or(&[]);
     let work = |evidence: &mut InodeEvidence, part: &TablePart| {
         scan_part(volume, plain.as_ref(), *part, None, evidence);
+        tell(volume, pool, evidence);
     };
     let done = |count| begun.done + count;
     let legs = Legs::of_inodes(volume, pool, &done);

@@ -128,7 +128,11 @@ pub fn run(
             let published = Some(&published);
             inode_pass::scan_part(volume, plain.as_ref(), part, published, &mut all.0);
             hand_on(&cx, before, &mut all.0, directories, found);
+            let met = all.0.buffers.maps.take(volume);
             if let Some(phase) = phase {
+                if let Some(met) = met {
+                    phase.met(&met);
+                }
                 phase.advance(1);
             }
         }

@@ -6,13 +6,13 @@
 //! measured by `cargo xtask eta --weights` (docs/progress.md): of processors, and of a disk, if what is
 //! read is not in memory. Only the proportions of the phases count: `floe_exec::eta` finds the pace of
 //! this machine and its disk. Once all inodes are read, the blocks of directories are known and no longer
-//! guessed.
+//! guessed. Blocks of maps, of which an aged file system has many, are told of as they are met ([`MapReads`]).
 
 use std::time::Duration;
 
 use floe_exec::{Progress, Shape, Work as Expected};
-use floe_format::GroupNr;
 use floe_format::features::Incompat;
+use floe_format::{BlockNr, GroupNr};
 
 use crate::checks::backups::MOST_BACKUPS;
 use crate::checks::bitmaps::GROUPS_PER_UNIT;
@@ -52,6 +52,8 @@ mod weights {
     pub(super) const SLOT: f64 = 4.0;
     /// An inode in use.
     pub(super) const INODE: f64 = 32.0;
+    /// A block of a map.
+    pub(super) const MAP_BLOCK: f64 = 1700.0;
     /// An entry of a directory.
     pub(super) const ENTRY: f64 = 21.0;
     /// A block of a directory.
@@ -125,6 +127,35 @@ impl Reads {
     fn add(&mut self, other: Self) {
         self.places += other.places;
         self.bytes += other.bytes;
+    }
+}
+
+/// Blocks of maps (extent nodes, indirect blocks) that were read: how many there are nobody knows before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapReads {
+    blocks: u64,
+    /// Those that are not near the one before.
+    places: u64,
+    last: u64,
+}
+
+impl MapReads {
+    /// One more is read.
+    #[inline]
+    pub fn add(&mut self, volume: &Volume<'_>, node: BlockNr) {
+        let near = NEAR_BYTES as u64 / u64::from(volume.geometry.block_size);
+        self.blocks += 1;
+        self.places += u64::from(node.0.abs_diff(self.last) > near);
+        self.last = node.0;
+    }
+
+    /// The work that it was to read those since the last call, and to follow them; `None` if there were none.
+    pub fn take(&mut self, volume: &Volume<'_>) -> Option<Expected> {
+        let Self { blocks, places, last } = std::mem::take(self);
+        self.last = last;
+        let bytes = blocks as f64 * f64::from(volume.geometry.block_size);
+        let reads = Reads { places: places as f64, bytes };
+        (blocks > 0).then(|| reads.with(blocks as f64 * weights::MAP_BLOCK, 1))
     }
 }
 
@@ -520,7 +551,7 @@ fn bitmap_shape(volume: &Volume<'_>) -> Shape {
 mod tests {
     use super::*;
     use crate::evidence::dirs::DirFlags;
-    use floe_format::{BlockNr, InodeNr};
+    use floe_format::InodeNr;
 
     fn run(block: u64) -> DirRun {
         DirRun {

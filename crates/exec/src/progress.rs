@@ -55,6 +55,8 @@ pub struct Phase {
     /// What the whole phase is expected to take, by a model that need not know this machine; nothing
     /// while that is not known.
     work: Mutex<Work>,
+    /// What was met and done that no plan could know: nanoseconds of processors, places and bytes.
+    met: OwnLine<[AtomicU64; 3]>,
     /// What people count in the phase: inodes, blocks; 0 while nothing is known.
     objects: AtomicU64,
     /// Nanoseconds since the start at which it began and ended, each plus 1; 0: not yet.
@@ -152,7 +154,8 @@ pub struct PhaseState {
     pub share: f64,
     /// What people count in the phase: inodes, blocks; 0 while nothing is known.
     pub objects: u64,
-    /// What the whole phase is expected to take, by the model, before this machine is known.
+    /// What the whole phase is expected to take, by the model, before this machine is known, with what was
+    /// met in it so far and as much for the rest.
     pub work: Work,
     /// Time that it took, up to now or to its end; `None` before it began.
     pub time: Option<Duration>,
@@ -198,6 +201,7 @@ impl Progress {
             done: OwnLine(AtomicU64::new(0)),
             total: OwnLine(AtomicU64::new(0)),
             work: Mutex::new(Work::default()),
+            met: OwnLine::default(),
             objects: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -331,6 +335,34 @@ impl Phase {
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = shape;
     }
 
+    /// Adds work that was done in the phase and that its plan could not know. As much of it is expected for
+    /// the rest, in proportion.
+    pub fn met(&self, work: &Work) {
+        for (sum, time) in self.met.0.iter().zip([work.busy, work.places, work.bytes]) {
+            // 2^64 nanoseconds are centuries.
+            sum.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// What the whole phase takes by the model, if as much is met in the rest of it as in the share that is
+    /// done.
+    fn whole_work(&self, share: f64) -> Work {
+        let planned = *self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        if planned.is_zero() || share <= 0.0 {
+            return planned;
+        }
+        let [busy, places, bytes] = &self.met.0;
+        let met = |sum: &AtomicU64| {
+            Duration::from_nanos(sum.load(Ordering::Relaxed)).div_f64(share.clamp(1e-6, 1.0))
+        };
+        Work {
+            busy: planned.busy + met(busy),
+            places: planned.places + met(places),
+            bytes: planned.bytes + met(bytes),
+            threads: planned.threads,
+        }
+    }
+
     /// The units to come are no longer those of the plan's shape: each weighs the same.
     pub(crate) fn spread_evenly(&self) {
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Shape::default();
@@ -338,7 +370,8 @@ impl Phase {
 
     /// Counts and times anew; what was planned stays.
     fn reset(&self) {
-        for value in [&self.done.0, &self.total.0, &self.begun, &self.ended] {
+        let counts = [&self.done.0, &self.total.0, &self.begun, &self.ended];
+        for value in counts.into_iter().chain(&self.met.0) {
             value.store(0, Ordering::Relaxed);
         }
     }
@@ -364,7 +397,7 @@ impl Phase {
             total,
             share,
             objects: self.objects.load(Ordering::Relaxed),
-            work: *self.work.lock().unwrap_or_else(PoisonError::into_inner),
+            work: self.whole_work(share),
             time: self.time_ns(now_ns).map(Duration::from_nanos),
             ended,
         }

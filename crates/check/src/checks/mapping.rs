@@ -77,6 +77,7 @@ impl<'a, 'e> Mapper<'a, 'e> {
     pub fn claim_node(&mut self, node: BlockNr, logical: LogicalBlock) -> bool {
         let volume = self.cx.volume;
         self.evidence.buffers.met_trees = true;
+        self.evidence.buffers.maps.add(volume, node);
         self.evidence.claims.claim(&volume.geometry, BlockRun::new(node, 1));
         self.mapping.clusters += 1;
         if volume.is_metadata(node) {
