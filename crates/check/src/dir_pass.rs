@@ -485,7 +485,8 @@ pub fn read_runs<A: BlockScan>(
     mut each: impl FnMut(&mut A, usize, u64, Option<&[u8]>),
 ) {
     let geometry = &volume.geometry;
-    let gap_bytes = gap_bytes_if(runs_at_hand(volume, runs));
+    let at_hand = runs_at_hand(volume, runs);
+    let gap_bytes = gap_bytes_if(at_hand);
     let limits = JoinLimits {
         max_blocks: u64::from((READ_BYTES / geometry.block_size).max(1)),
         max_gap_blocks: u64::from(gap_bytes / geometry.block_size),
@@ -496,6 +497,11 @@ pub fn read_runs<A: BlockScan>(
         requests.map(|(at, run)| (BlockRun::new(run.block, u64::from(run.len_blocks)), at));
     let ReadRoom { mut plan, mut bytes } = std::mem::take(all.room());
     plan.plan(requests, limits);
+    // Told of all of them, a device works at many at a time, however few threads wait for it.
+    for batch in plan.batches().skip(1).filter(|_| !at_hand) {
+        let bytes = batch.run.len_blocks * u64::from(geometry.block_size);
+        volume.device.will_need(geometry.offset_bytes(batch.run.start), bytes);
+    }
     for batch in plan.batches() {
         let outcome = batch.read(volume.device, geometry.block_size, &mut bytes, |part| {
             read_part(runs, geometry.block_size, &part, |at, bytes| {
