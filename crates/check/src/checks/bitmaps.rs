@@ -17,6 +17,7 @@ use crate::evidence::claims::Claims;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::problem::{Findings, Problem, Sink};
+use crate::read_ahead;
 use crate::volume::Volume;
 
 /// Groups that one unit of work checks: bitmaps of a flexible group lie side by side, so that one
@@ -66,13 +67,25 @@ pub fn check_where(
         .collect();
     let all = pool.run(&units, |work: &mut Work, unit| {
         let cx = Cx { volume, facts, used: claims.used(), dirs };
-        for group in unit.clone().map(GroupNr).filter(|group| wanted(*group)) {
+        let groups = unit.clone().map(GroupNr).filter(|group| wanted(*group));
+        // Told of all of them, a device works at many at a time.
+        let blocks = groups.clone().flat_map(|group| on_disk(volume, group));
+        read_ahead::announce(volume, blocks, &mut work.ahead);
+        for group in groups {
             cx.check_blocks(group, work);
             cx.check_inodes(group, work);
         }
     });
     let Work { found, sums, free_clusters, free_inodes, .. } = all;
     Bitmaps { found, sums, free_clusters, free_inodes }
+}
+
+/// The bitmaps of a group that will be read.
+fn on_disk(volume: &Volume<'_>, group: GroupNr) -> impl Iterator<Item = BlockNr> {
+    let desc = volume.group(group);
+    let blocks = (!volume.block_bitmap_computed(group)).then_some(desc.block_bitmap);
+    let inodes = (!volume.inode_bitmap_computed(group)).then_some(desc.inode_bitmap);
+    blocks.into_iter().chain(inodes)
 }
 
 impl Bitmaps {
@@ -116,6 +129,8 @@ struct Work {
     free_inodes: u64,
     blocks: Window,
     inodes: Window,
+    /// Room to list bitmaps that will be read.
+    ahead: Vec<BlockNr>,
     /// The computed bitmap of one group, as words.
     expected: Vec<u64>,
     /// What the bitmaps of groups whose evidence is not kept subtract.
