@@ -79,9 +79,11 @@ mod weights {
     pub(super) const BYTE: f64 = 0.1;
 
     /// A place of a disk that is gone to.
-    pub(super) const PLACE_WAIT: f64 = 150_000.0;
+    pub(super) const PLACE_WAIT: f64 = 30_000.0;
+    /// One of many that the disk was told of before: as a part of that.
+    pub(super) const ANNOUNCED: f64 = 0.25;
     /// A byte that a disk reads, besides.
-    pub(super) const BYTE_WAIT: f64 = 2.2;
+    pub(super) const BYTE_WAIT: f64 = 0.55;
 }
 
 /// Weights of equation 1 of pFSCK for the stages of `overlap`, until the run has measured its own: an
@@ -154,7 +156,7 @@ impl MapReads {
         let Self { blocks, places, last } = std::mem::take(self);
         self.last = last;
         let bytes = blocks as f64 * f64::from(volume.geometry.block_size);
-        let reads = Reads { places: places as f64, bytes };
+        let reads = Reads { places: places as f64 * weights::ANNOUNCED, bytes };
         (blocks > 0).then(|| reads.with(blocks as f64 * weights::MAP_BLOCK, 1))
     }
 }
@@ -354,6 +356,8 @@ impl Work {
         // Some of those of blocks and of inodes lie side by side.
         let read = self.bitmaps.iter().sum::<u64>() as f64;
         let of_bitmaps = Reads { places: (read / 16.0).ceil(), bytes: read * self.block_bytes };
+        let Reads { places, bytes } = self.of_directories;
+        let of_directories = Reads { places: places * weights::ANNOUNCED, bytes };
         let nothing = Reads::default();
         let order = times(self.directories, DIRECTORY);
         [
@@ -361,7 +365,7 @@ impl Work {
             ("superblock", self.backups.with(times(self.groups, DESCRIPTOR), 1)),
             ("shared blocks", nothing.with(times(self.groups, METADATA) + order, 1)),
             ("inodes", self.tables.with(inodes, threads)),
-            ("directories", self.of_directories.with(directories, threads)),
+            ("directories", of_directories.with(directories, threads)),
             ("connectivity", nothing.with(times(self.directories, CONNECTION), 1)),
             ("link counts", nothing.with(link_counts, threads)),
             ("bitmaps", of_bitmaps.with(bitmaps + order, threads)),

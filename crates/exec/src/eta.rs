@@ -8,8 +8,8 @@
 //!   tells what was waiting, and bytes that came from the device tell whether it was for that. Where nothing
 //!   came from it, time in which no processor worked for this run is time that other programs took.
 //! - places and bytes: told apart by phases that have more of the one or of the other. A hard disk is slow
-//!   at places and a network disk may be slow at bytes; that one is says nothing of the other. What was
-//!   not seen yet is expected as the model has it.
+//!   at places and a network disk may be slow at bytes. While only bytes were seen, places are expected to be as
+//!   slow as they; what else was not seen yet is expected as the model has it.
 //!
 //! The phase that is running goes on at a pace between that of all its time and that of the second half: a disk
 //! with a cache, or with a quota, is not as fast later as in its first seconds. Before a tenth of it is done that is mixed with
@@ -29,10 +29,10 @@ const PACES: std::ops::RangeInclusive<f64> = 0.01..=10_000.0;
 /// opening a small file system takes, and some sixty places or 5 MB. Of less, a start that was slow by
 /// accident may be most.
 const LITTLE_BUSY: f64 = 0.005;
-const LITTLE_WAIT: f64 = 0.01;
+const LITTLE_WAIT: f64 = 0.002_5;
 /// How firmly the paces of the device are held to the usual ones where nothing tells them apart: as by so
 /// many model seconds.
-const FIRMNESS: f64 = 0.000_2;
+const FIRMNESS: f64 = 0.000_05;
 /// From this share of bytes on that came from the device, all waiting is for the device.
 const FROM_DEVICE: f64 = 0.05;
 /// Looks at the running phase that are kept.
@@ -171,12 +171,16 @@ impl Estimator {
         let read = sum(|done| done.read).max(1.0);
         let any = (sum(|done| done.from_device) / read / FROM_DEVICE).clamp(0.0, 1.0);
         let (usual_place, usual_byte) = (usual.place * any, usual.byte * any);
-        let (place, byte) = of_device(&done, usual_place, usual_byte);
+        let (_, byte) = of_device(&done, usual_place, usual_byte);
         // Little is known by a phase in which it was little.
         let place_seen =
             sum(|done| done.model[1].powi(2) / (done.model[1] + done.model[2]).max(1e-9));
         let byte_seen =
             sum(|done| done.model[2].powi(2) / (done.model[1] + done.model[2]).max(1e-9));
+        // A disk that is slow, or fast, is so in all it does, until seen otherwise.
+        let like_bytes = byte.max(f64::MIN_POSITIVE) / usual_byte.max(f64::MIN_POSITIVE);
+        let usual_place = between(known(byte_seen, LITTLE_WAIT), like_bytes, 1.0) * usual_place;
+        let (place, byte) = of_device(&done, usual_place, usual_byte);
         let place = between(known(place_seen, LITTLE_WAIT), place, usual_place);
         let byte = between(known(byte_seen, LITTLE_WAIT), byte, usual_byte);
         Some(Paces { busy, place, byte })
@@ -440,12 +444,12 @@ mod tests {
         ];
         let said = left(&at(8.265, &phases), spent(0.06, 1.0));
         assert!((said / (3.225 + 301.3) - 1.0).abs() < 0.2, "{said}");
-        // Where only bytes were seen, and they were slow, places are expected as the model has them.
+        // Where only bytes were seen, and they were slow, places are expected to be as slow.
         let phases = [
             phase("b", milliseconds(work(1, 0, 2000)), Some(10.001), 1.0),
             phase("c", milliseconds(work(0, 6000, 0)), None, 0.0),
         ];
-        is_about(left(&at(10.001, &phases), spent(0.001, 1.0)), 6.0);
+        is_about(left(&at(10.001, &phases), spent(0.001, 1.0)), 5.0 * 6.0);
     }
 
     #[test]
