@@ -383,7 +383,7 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
 
 /// Forgets an image and reads it from begin to end, so that its pages come to lie in memory as those of any
 /// file that was copied: in which order they came there makes a sixth of the time of a check.
-fn warm(image: &Path) -> Result<()> {
+pub(crate) fn warm(image: &Path) -> Result<()> {
     const STEP: usize = 1 << 20;
     forget(image)?;
     let file = FileDevice::open(image)?;
@@ -405,7 +405,7 @@ pub(crate) fn forget(image: &Path) -> Result<()> {
     Ok(())
 }
 
-fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
+pub(crate) fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
     let mut values: Vec<f64> = costs.iter().map(of).collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -459,7 +459,7 @@ fn print_lines<L: AsRef<[String]>>(args: &Args, title: &str, lines: &[L]) {
 }
 
 /// What figures depend on: processor, cores, memory, kernel, e2fsck.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, key: &str| -> String {
         text.lines()

@@ -4,6 +4,7 @@ mod bench;
 mod boot;
 mod ci;
 mod differential;
+mod engines;
 mod eta;
 mod fuzz;
 mod guest;
@@ -66,6 +67,8 @@ enum Chore {
     /// Count what each of many threads does in a check, with or without cores for them (needs valgrind and
     /// strace)
     Scaling(scaling::Args),
+    /// Replay what a check reads by io_uring and by threads that wait, beside Floe (needs strace and fio)
+    Engines(engines::Args),
     /// Simulate the scheduling policies with more workers than this machine has cores
     SimulateSchedule(simulate::Args),
     /// Measure what counting links takes, by structure and inodes in use
@@ -109,6 +112,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),
         Chore::Scaling(args) => scaling::run(&args),
+        Chore::Engines(args) => engines::run(&args),
         Chore::SimulateSchedule(args) => simulate::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),

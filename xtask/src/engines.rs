@@ -1,0 +1,245 @@
+//! `cargo xtask engines`: would io_uring make the reads of a check faster than threads that each wait for
+//! their own?
+//!
+//! What a check reads is recorded, thread by thread and in order, and made once more by fio: with a `pread`
+//! for each read, and with io_uring, one job or as many as there were threads, with one or more reads under
+//! way in each. Floe itself takes its turns among them. A replay is told all addresses beforehand, where a
+//! check learns of many from what it has read, and it judges nothing: the figures of io_uring are the least
+//! that a check could take with it.
+
+mod recorded;
+mod replay;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bench::{Kind, forget, image, machine, median, warm};
+use crate::differential::built_floe;
+use crate::measure::{Cost, measure};
+use recorded::{Lane, record};
+use replay::{IO_URING, Logs, PSYNC, Replay};
+
+/// Options of the chore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Inodes of each image
+    #[arg(long, default_value_t = 1_000_000)]
+    inodes: u32,
+    /// Shapes of images
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::FileIntensive, Kind::DirectoryIntensive])]
+    shape: Vec<Kind>,
+    /// Numbers of threads of Floe to record, to replay and to measure
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8])]
+    threads: Vec<usize>,
+    /// Reads under way in a job of io_uring
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32])]
+    depths: Vec<u32>,
+    /// Ways to read
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Cold, Way::Direct, Way::Warm])]
+    way: Vec<Way>,
+    /// Runs of each; the median counts
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Folder of the images; they are kept and used again
+    #[arg(long, default_value = "target/bench")]
+    folder: PathBuf,
+    /// The program to measure; the newest built floe by default
+    #[arg(long)]
+    floe: Option<PathBuf>,
+}
+
+/// What reads have to do with the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Way {
+    /// Through the cache, which has forgotten the image
+    Cold,
+    /// Past the cache, which has forgotten the image too
+    Direct,
+    /// From the cache
+    Warm,
+}
+
+impl Way {
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Cold => "cold cache",
+            Self::Direct => "direct (past the cache)",
+            Self::Warm => "warm cache",
+        }
+    }
+
+    /// Makes the cache what it has to be before a run.
+    fn prepare(self, image: &Path) -> Result<()> {
+        if self == Self::Warm { Ok(()) } else { forget(image) }
+    }
+}
+
+/// What takes turns.
+enum What {
+    Replay(Replay),
+    Floe(Vec<String>),
+}
+
+struct Row {
+    name: String,
+    what: What,
+    costs: Vec<Cost>,
+}
+
+/// Runs the chore.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let floe = args.floe.clone().map_or_else(built_floe, Ok)?.canonicalize()?;
+    println!("{}, {}", machine(), fio()?);
+    std::fs::create_dir_all(&args.folder)?;
+    for &kind in &args.shape {
+        let image = image(&args.folder, args.inodes, kind)?.canonicalize()?;
+        for &way in &args.way {
+            measure_way(args, &floe, &image, way).with_context(|| way.title())?.print(args, kind);
+        }
+    }
+    Ok(())
+}
+
+/// Says which fio it is, and that it is needed where there is none.
+fn fio() -> Result<String> {
+    let told = Command::new("fio").arg("--version").output();
+    let told = told.context("fio is needed, which the Debian package fio has")?;
+    Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned())
+}
+
+/// A check by Floe.
+fn check(floe: &Path, image: &Path, threads: usize, way: Way) -> Vec<String> {
+    let mut command = vec![floe.display().to_string(), "check".to_owned()];
+    command.extend(["--threads".to_owned(), threads.to_string()]);
+    command.extend((way == Way::Direct).then(|| "--direct".to_owned()));
+    command.push(image.display().to_string());
+    command
+}
+
+/// What was measured in one way of reading.
+struct Table {
+    way: Way,
+    recorded: Vec<String>,
+    rows: Vec<Row>,
+}
+
+fn measure_way(args: &Args, floe: &Path, image: &Path, way: Way) -> Result<Table> {
+    let folder = tempfile::tempdir()?;
+    if way == Way::Warm {
+        warm(image)?;
+    }
+    let mut table = Table { way, recorded: Vec::new(), rows: Vec::new() };
+    let mut threads = args.threads.clone();
+    // The jobs that are alone replay this one.
+    threads.push(1);
+    threads.sort_unstable();
+    threads.dedup();
+    for &threads in &threads {
+        // What a check reads depends on what is in memory: it reads less along, for one thing.
+        way.prepare(image)?;
+        let lanes = record(&check(floe, image, threads, way), image)?;
+        table.recorded.push(summary(threads, &lanes));
+        let at = folder.path().join(threads.to_string());
+        let logs = Logs::write(&at, image, &lanes, way == Way::Direct)?;
+        table.add_replays(&args.depths, &logs);
+    }
+    for &threads in &args.threads {
+        table
+            .add(format!("floe --threads {threads}"), What::Floe(check(floe, image, threads, way)));
+    }
+    // Run 0 of a warm cache is not counted.
+    for run in usize::from(way != Way::Warm)..=args.runs {
+        for row in &mut table.rows {
+            way.prepare(image)?;
+            let cost = match &row.what {
+                What::Replay(replay) => replay.run().with_context(|| row.name.clone())?,
+                What::Floe(command) => measure(command)?,
+            };
+            ensure!(cost.exit == 0, "{} ended with {}", row.name, cost.exit);
+            if run > 0 {
+                row.costs.push(cost);
+            }
+        }
+    }
+    Ok(table)
+}
+
+/// What was recorded, for the reader of the table.
+fn summary(threads: usize, lanes: &[Lane]) -> String {
+    let reads: usize = lanes.iter().map(Vec::len).sum();
+    let bytes: u64 = lanes.iter().flatten().map(|read| read.len).sum();
+    format!("--threads {threads}: {reads} reads of {:.1} MB", bytes as f64 / 1e6)
+}
+
+impl Table {
+    fn add(&mut self, name: String, what: What) {
+        self.rows.push(Row { name, what, costs: Vec::new() });
+    }
+
+    /// The ways to make the reads of one recorded check.
+    fn add_replays(&mut self, depths: &[u32], logs: &Logs) {
+        let (jobs, direct) = (logs.jobs(), self.way == Way::Direct);
+        let of = if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") };
+        let replay =
+            |engine, depth| What::Replay(Replay { engine, depth, direct, reads: logs.clone() });
+        self.add(format!("{PSYNC}, {of}"), replay(PSYNC, 1));
+        for &depth in depths {
+            // Jobs with one read under way each are what psync is.
+            if jobs == 1 || depth > 1 {
+                self.add(format!("{IO_URING}, {of}, depth {depth}"), replay(IO_URING, depth));
+            }
+        }
+    }
+
+    fn print(&self, args: &Args, kind: Kind) {
+        let (shape, inodes, runs) = (kind.name(), args.inodes, args.runs);
+        let way = self.way.title();
+        println!("\n**{shape}, {inodes} inodes, {way}, median of {runs} alternating runs**\n");
+        println!("{}\n", self.recorded.join("; "));
+        println!("| who reads | wall s | min..max | MB | MB/s | of the fastest floe |");
+        println!("|---|{}", "---:|".repeat(5));
+        let floes = self.rows.iter().filter(|row| matches!(row.what, What::Floe(_)));
+        let fastest = floes.map(Row::wall).fold(f64::INFINITY, f64::min);
+        for row in &self.rows {
+            println!("{}", row.line(fastest));
+        }
+    }
+}
+
+impl Row {
+    fn wall(&self) -> f64 {
+        median(&self.costs, |cost| cost.wall)
+    }
+
+    fn line(&self, fastest: f64) -> String {
+        let least = self.costs.iter().map(|cost| cost.wall).fold(f64::INFINITY, f64::min);
+        let most = self.costs.iter().map(|cost| cost.wall).fold(0.0, f64::max);
+        let (wall, mb) = (self.wall(), median(&self.costs, |cost| cost.read_mb));
+        let (mb_s, of) = (mb / wall, wall / fastest);
+        let name = &self.name;
+        format!("| {name} | {wall:.3} | {least:.3}..{most:.3} | {mb:.1} | {mb_s:.0} | {of:.2} |")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_told_against_floe() {
+        let cost = |wall| Cost { wall, read_mb: 300.0, ..Cost::default() };
+        let what = What::Floe(Vec::new());
+        let costs = vec![cost(2.0), cost(1.0), cost(3.0)];
+        let row = Row { name: "floe".to_owned(), what, costs };
+        assert_eq!(row.line(4.0), "| floe | 2.000 | 1.000..3.000 | 300.0 | 150 | 0.50 |");
+    }
+
+    #[test]
+    fn a_direct_check_is_told_so() {
+        let command = |way| check(Path::new("f"), Path::new("i"), 2, way).join(" ");
+        assert_eq!(command(Way::Cold), "f check --threads 2 i");
+        assert_eq!(command(Way::Direct), "f check --threads 2 --direct i");
+    }
+}
