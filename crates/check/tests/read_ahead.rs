@@ -1,4 +1,5 @@
-//! The device is told which blocks of maps will be read: in the order of the disk, before they are.
+//! The device is told what will be read and lies anywhere, blocks of maps, directories and bitmaps: in the order of
+//! the disk, before it is.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -8,7 +9,11 @@ use std::sync::Mutex;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::{CheckOptions, check};
+use floe_format::GroupNr;
+use floe_format::ext::inode::FileType;
 use floe_testkit::fill::aged::{Aged, Map};
+use floe_testkit::fill::{Shape, fill};
+use floe_testkit::volume::Volume;
 use floe_testkit::{Image, tool};
 
 const BLOCK: u64 = 4096;
@@ -20,21 +25,41 @@ enum Event {
     Read { start: u64, len: u64 },
 }
 
-struct Watched<'i>(&'i Image, Mutex<Vec<Event>>);
+struct Watched<'i> {
+    image: &'i Image,
+    events: Mutex<Vec<Event>>,
+    in_memory: bool,
+}
+
+impl<'i> Watched<'i> {
+    fn new(image: &'i Image, in_memory: bool) -> Self {
+        Self { image, events: Mutex::default(), in_memory }
+    }
+
+    /// What a check did, which finds nothing, and how many directories there are.
+    fn checked(self) -> (Vec<Event>, u64) {
+        let report = check(&self, &CheckOptions::default()).unwrap();
+        assert!(report.found.is_empty(), "{:?}", report.found);
+        (self.events.into_inner().unwrap(), report.totals.by_type[FileType::Directory as usize])
+    }
+}
 
 impl ReadBlocks for Watched<'_> {
     fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
+        self.image.size_bytes()
     }
     fn read_at(&self, start: u64, into: &mut [u8]) -> io::Result<()> {
-        self.1.lock().unwrap().push(Event::Read { start, len: into.len() as u64 });
-        self.0.read_at(start, into)
+        self.events.lock().unwrap().push(Event::Read { start, len: into.len() as u64 });
+        self.image.read_at(start, into)
     }
     fn is_hole(&self, start: u64, len: u64) -> bool {
-        self.0.is_hole(start, len)
+        self.image.is_hole(start, len)
+    }
+    fn is_at_hand(&self, _: u64) -> bool {
+        self.in_memory
     }
     fn will_need(&self, start: u64, len: u64) {
-        self.1.lock().unwrap().push(Event::Told { start, len });
+        self.events.lock().unwrap().push(Event::Told { start, len });
     }
 }
 
@@ -50,10 +75,7 @@ fn blocks_of_maps_are_announced_in_disk_order() {
         aged.age(40_000).unwrap();
         let image = aged.write(&path).unwrap();
         let (_, _, nodes) = aged.counts();
-        let watched = Watched(&image, Mutex::default());
-        let report = check(&watched, &CheckOptions::default()).unwrap();
-        assert!(report.found.is_empty(), "{map:?}: {:?}", report.found);
-        let events = watched.1.into_inner().unwrap();
+        let (events, _) = Watched::new(&image, false).checked();
         let (mut told, mut announced, mut alone) = (BTreeSet::new(), 0, 0);
         for event in &events {
             match *event {
@@ -82,4 +104,40 @@ fn blocks_of_maps_are_announced_in_disk_order() {
             assert!(starts.is_sorted(), "{map:?}: {starts:?}");
         }
     }
+}
+
+#[test]
+fn directories_and_bitmaps_are_announced_unless_they_are_in_memory() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-read-ahead-").unwrap();
+    let image = fill(&folder.path().join("image"), Shape::file_intensive(60_000)).unwrap();
+    let (events, _) = Watched::new(&image, true).checked();
+    assert!(!events.iter().any(|event| matches!(event, Event::Told { .. })));
+
+    let (events, directories) = Watched::new(&image, false).checked();
+    // Ranges that were told of and not read yet, and how many blocks of them were read.
+    let (mut told, mut announced) = (BTreeSet::new(), BTreeSet::new());
+    for event in &events {
+        let (Event::Told { start, len } | Event::Read { start, len }) = *event;
+        let blocks = (start..start + len).step_by(BLOCK as usize);
+        match event {
+            Event::Told { .. } => told.extend(blocks),
+            Event::Read { .. } => announced.extend(blocks.filter(|block| told.remove(block))),
+        }
+    }
+    assert!(told.is_empty(), "{told:?} was never read");
+    // The first read of each unit of 128 directories is made at once.
+    assert!(directories > 500, "{directories}");
+    let volume = Volume::open(&image).unwrap();
+    let descs = (0..volume.geometry.group_count).map(|group| volume.desc(GroupNr(group)).unwrap());
+    let bitmaps: Vec<u64> = descs
+        .filter(|desc| !desc.block_uninit())
+        .map(|desc| volume.geometry.offset_bytes(desc.block_bitmap))
+        .collect();
+    assert!(bitmaps.len() > 4, "{bitmaps:?}");
+    assert!(bitmaps.iter().all(|bitmap| announced.contains(bitmap)), "{bitmaps:?}");
+    let of_others = announced.len() as u64 - 2 * bitmaps.len() as u64;
+    assert!(of_others * 10 > directories * 9, "{of_others} of {directories}");
 }
