@@ -450,6 +450,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_met_is_expected_of_the_rest_too() {
+        let progress = Progress::new(&["inodes"]);
+        progress.begin_round("inodes");
+        progress.begin("inodes");
+        let phase = progress.named("inodes").unwrap();
+        let seconds = Duration::from_secs;
+        let planned =
+            Work { busy: seconds(100), bytes: seconds(10), threads: 3, ..Work::default() };
+        phase.plan(planned, 0, Shape::default());
+        phase.expect(10);
+        // Before anything is done nobody knows of how much that is a part.
+        phase.met(&Work { busy: seconds(20), places: seconds(1), ..Work::default() });
+        assert_eq!(progress.snapshot().phases[0].work, planned);
+        phase.met(&Work { busy: seconds(30), ..Work::default() });
+        phase.advance(5);
+        let whole = Work { busy: seconds(200), places: seconds(2), ..planned };
+        assert_eq!(progress.snapshot().phases[0].work, whole);
+        progress.end();
+        let all = Work { busy: seconds(150), places: seconds(1), ..planned };
+        assert_eq!(progress.snapshot().phases[0].work, all);
+        progress.begin_round("inodes");
+        assert_eq!(progress.snapshot().phases[0].work, planned);
+    }
+
+    #[test]
     fn phases_follow_each_other() {
         let progress = Progress::new(&["one", "two"]);
         assert!(progress.running().is_none());
