@@ -7,7 +7,7 @@
 //! check learns of many from what it has read, and it judges nothing: the figures of io_uring are the least
 //! that a check could take with it.
 
-mod recorded;
+pub(crate) mod recorded;
 mod replay;
 
 use std::path::{Path, PathBuf};

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::bench::{Kind, image};
 use crate::differential::built_floe;
+use crate::engines::recorded::{read_of, thread_of};
 
 /// Options of the chore.
 #[derive(clap::Args)]
@@ -198,10 +199,8 @@ fn bytes_read(floe: &Path, image: &Path, threads: usize) -> Result<(u64, u64)> {
 fn by_thread(calls: &str) -> BTreeMap<u32, u64> {
     let mut bytes = BTreeMap::new();
     for line in calls.lines().filter(|line| line.contains("pread64")) {
-        let thread = line.split_whitespace().next().and_then(|thread| thread.parse().ok());
-        let read = line.rsplit_once("= ").and_then(|(_, read)| read.trim().parse::<u64>().ok());
-        if let (Some(thread), Some(read)) = (thread, read) {
-            *bytes.entry(thread).or_default() += read;
+        if let (Some(thread), Some(read)) = (thread_of(line), read_of(line)) {
+            *bytes.entry(thread).or_default() += read.len;
         }
     }
     bytes

@@ -72,36 +72,23 @@ impl DirectReads {
         }
         let wanted = within_unit + into.len();
         let room = wanted.next_multiple_of(align).min(BOUNCE_BYTES);
-        BOUNCE.with_borrow_mut(|bounce| {
-            if bounce.len() < room + align {
-                bounce.resize(room + align, 0);
-            }
-            // 0 where an address cannot be aligned, of which there are none: the read fails, then.
-            let skipped = bounce.as_ptr().align_offset(align).min(align);
-            let bounce = &mut bounce[skipped..skipped + room];
-            self.through(bounce, file, into, offset_bytes)
-        })
-    }
-
-    /// Reads by way of aligned memory of whole units.
-    fn through(
-        self,
-        bounce: &mut [u8],
-        file: &File,
-        into: &mut [u8],
-        offset_bytes: u64,
-    ) -> io::Result<()> {
-        let align = self.align_bytes;
-        let within_unit = (offset_bytes % align as u64) as usize;
+        let mut memory = BOUNCE.take();
+        if memory.len() < room + align {
+            memory.resize(room + align, 0);
+        }
+        // 0 where an address cannot be aligned, of which there are none: the read fails, then.
+        let skipped = memory.as_ptr().align_offset(align).min(align);
+        let bounce = &mut memory[skipped..skipped + room];
         let (mut rest, mut at, mut skip) = (into, offset_bytes - within_unit as u64, within_unit);
         while !rest.is_empty() {
-            let units = (skip + rest.len()).next_multiple_of(align).min(bounce.len());
+            let units = (skip + rest.len()).next_multiple_of(align).min(room);
             let needed = (skip + rest.len()).min(units);
             fill(file, &mut bounce[..units], at, needed)?;
             let (now, later) = rest.split_at_mut(needed - skip);
             now.copy_from_slice(&bounce[skip..needed]);
             (rest, at, skip) = (later, at + units as u64, 0);
         }
+        BOUNCE.set(memory);
         Ok(())
     }
 }

@@ -84,8 +84,8 @@ pub struct DirCx<'a> {
     default_hash: HashVersion,
     /// Inodes that no entry may name, besides reserved ones: quota files and the orphan file.
     hidden: [u32; 4],
-    /// From this one on none is reserved and none is hidden.
-    hidden_end: u32,
+    /// See [`Volume::ordinary_from`].
+    ordinary_from: u32,
     /// `log2` of the blocks of a region.
     region_bits: u32,
 }
@@ -122,7 +122,6 @@ impl<'a> DirCx<'a> {
         let sb = &volume.superblock;
         let unsigned_hash = sb.flags & FLAG_UNSIGNED_HASH != 0;
         let hidden = [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum, sb.orphan_file_inum];
-        let after_hidden = hidden.iter().fold(0, |end, number| number.saturating_add(1).max(end));
         Self {
             volume,
             dirs,
@@ -140,7 +139,7 @@ impl<'a> DirCx<'a> {
                 .filter(|version| *version != HashVersion::SipHash)
                 .unwrap_or(HashVersion::HalfMd4),
             hidden,
-            hidden_end: volume.geometry.first_inode.0.max(after_hidden),
+            ordinary_from: volume.ordinary_from(&hidden),
             // At most 2^14 regions, whatever the size of the file system.
             region_bits: volume.geometry.blocks_count.max(1).ilog2().saturating_sub(13).max(9),
         }
@@ -168,7 +167,7 @@ impl<'a> DirCx<'a> {
     #[inline]
     pub fn is_illegal(&self, inode: InodeNr) -> bool {
         inode.0 > self.volume.geometry.inodes_count
-            || (inode.0 < self.hidden_end && self.is_reserved_or_hidden(inode))
+            || (inode.0 < self.ordinary_from && self.is_reserved_or_hidden(inode))
     }
 
     fn is_reserved_or_hidden(&self, inode: InodeNr) -> bool {
@@ -498,9 +497,11 @@ pub fn read_runs<A: BlockScan>(
     let ReadRoom { mut plan, mut bytes } = std::mem::take(all.room());
     plan.plan(requests, limits);
     // Told of all of them, a device works at many at a time, however few threads wait for it.
-    for batch in plan.batches().skip(1).filter(|_| !at_hand) {
-        let bytes = batch.run.len_blocks * u64::from(geometry.block_size);
-        volume.device.will_need(geometry.offset_bytes(batch.run.start), bytes);
+    if !at_hand {
+        for batch in plan.batches().skip(1) {
+            let bytes = batch.run.len_blocks * u64::from(geometry.block_size);
+            volume.device.will_need(geometry.offset_bytes(batch.run.start), bytes);
+        }
     }
     for batch in plan.batches() {
         let outcome = batch.read(volume.device, geometry.block_size, &mut bytes, |part| {

@@ -2,9 +2,9 @@
 //! the rest is kept as evidence.
 
 use floe_exec::sync::Arc;
-use floe_exec::{Accumulator, Pool, append};
+use floe_exec::{Accumulator, Phase, Pool, append};
 use floe_format::ext::inode::Inode;
-use floe_format::ext::inode256::SumRoom;
+use floe_format::ext::inode256::{MOST_TOGETHER, SumRoom};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::checkpoint::{Legs, Session};
@@ -318,8 +318,14 @@ fn tell(volume: &Volume<'_>, pool: &Pool, evidence: &mut InodeEvidence) {
     if !evidence.found.0.is_empty() {
         pool.note_found();
     }
-    if let Some(met) = evidence.buffers.maps.take(volume) {
-        pool.note_met(&met);
+    tell_maps(volume, pool.phase(), evidence);
+}
+
+/// Says in a phase which blocks of maps were read since the last call.
+pub fn tell_maps(volume: &Volume<'_>, phase: Option<&Phase>, evidence: &mut InodeEvidence) {
+    let met = evidence.buffers.maps.take(volume);
+    if let (Some(phase), Some(met)) = (phase, met) {
+        phase.met(&met);
     }
 }
 
@@ -501,9 +507,6 @@ fn for_each_slot(
     }
 }
 
-/// Inodes whose checksums are looked at before any of them is judged: they stay in a core's nearest cache.
-const SUMMED_AT_ONCE: usize = 16;
-
 /// A block of a part of an inode table.
 #[derive(Clone, Copy)]
 struct TableBlockPlace {
@@ -528,8 +531,9 @@ fn slots_of_block(
     let per_block = volume.geometry.block_size / inode_size;
     let first = volume.geometry.inode_at(part.group, index * per_block);
     let table = TableBlock::new(block, first, bytes);
-    let batches = bytes.chunks(SUMMED_AT_ONCE * inode_size as usize);
-    for (batch, slots) in batches.zip((0..).step_by(SUMMED_AT_ONCE)) {
+    // Their checksums are looked at before any of them is judged: they stay in a core's nearest cache.
+    let batches = bytes.chunks(MOST_TOGETHER * inode_size as usize);
+    for (batch, slots) in batches.zip((0..).step_by(MOST_TOGETHER)) {
         let first = InodeNr(first.0.wrapping_add(slots));
         let sums = &mut evidence.buffers.sums;
         let mut sums_ok = plain.map_or(0, |rules| rules.checksums_ok(first, batch, sums));

@@ -128,11 +128,8 @@ pub fn run(
             let published = Some(&published);
             inode_pass::scan_part(volume, plain.as_ref(), part, published, &mut all.0);
             hand_on(&cx, before, &mut all.0, directories, found);
-            let met = all.0.buffers.maps.take(volume);
+            inode_pass::tell_maps(volume, phase, &mut all.0);
             if let Some(phase) = phase {
-                if let Some(met) = met {
-                    phase.met(&met);
-                }
                 phase.advance(1);
             }
         }

@@ -128,6 +128,12 @@ impl<'d> Volume<'d> {
         self.groups.get(group.0 as usize).copied().unwrap_or_default()
     }
 
+    /// The number from which on no inode is reserved, and none is one of these, which have a role.
+    pub fn ordinary_from(&self, with_role: &[u32]) -> u32 {
+        let first = self.geometry.first_inode.0;
+        with_role.iter().fold(first, |from, role| role.saturating_add(1).max(from))
+    }
+
     /// Whether a group's block bitmap was never written, so that what it would hold is computed. A
     /// descriptor that fails its checksum is not believed: the bitmap is read, as by e2fsck.
     #[inline]
@@ -178,6 +184,15 @@ impl<'d> Volume<'d> {
     #[inline]
     pub fn inode_bitmap_computed(&self, group: GroupNr) -> bool {
         self.group(group).inode_uninit() && self.believes_uninit(group)
+    }
+
+    /// Where the bitmaps of blocks and of inodes of a group are that are read: many were never written.
+    pub fn bitmaps_read(&self, group: GroupNr) -> [Option<BlockNr>; 2] {
+        let desc = self.group(group);
+        [
+            (!self.block_bitmap_computed(group)).then_some(desc.block_bitmap),
+            (!self.inode_bitmap_computed(group)).then_some(desc.inode_bitmap),
+        ]
     }
 
     fn believes_uninit(&self, group: GroupNr) -> bool {

@@ -126,6 +126,11 @@ impl Reads {
         }
     }
 
+    /// The same, where the device is told of many before the first is waited for.
+    fn announced(self) -> Self {
+        Self { places: self.places * weights::ANNOUNCED, ..self }
+    }
+
     fn add(&mut self, other: Self) {
         self.places += other.places;
         self.bytes += other.bytes;
@@ -156,7 +161,7 @@ impl MapReads {
         let Self { blocks, places, last } = std::mem::take(self);
         self.last = last;
         let bytes = blocks as f64 * f64::from(volume.geometry.block_size);
-        let reads = Reads { places: places as f64 * weights::ANNOUNCED, bytes };
+        let reads = Reads { places: places as f64, bytes }.announced();
         (blocks > 0).then(|| reads.with(blocks as f64 * weights::MAP_BLOCK, 1))
     }
 }
@@ -356,8 +361,6 @@ impl Work {
         // Some of those of blocks and of inodes lie side by side.
         let read = self.bitmaps.iter().sum::<u64>() as f64;
         let of_bitmaps = Reads { places: (read / 16.0).ceil(), bytes: read * self.block_bytes };
-        let Reads { places, bytes } = self.of_directories;
-        let of_directories = Reads { places: places * weights::ANNOUNCED, bytes };
         let nothing = Reads::default();
         let order = times(self.directories, DIRECTORY);
         [
@@ -365,7 +368,7 @@ impl Work {
             ("superblock", self.backups.with(times(self.groups, DESCRIPTOR), 1)),
             ("shared blocks", nothing.with(times(self.groups, METADATA) + order, 1)),
             ("inodes", self.tables.with(inodes, threads)),
-            ("directories", of_directories.with(directories, threads)),
+            ("directories", self.of_directories.announced().with(directories, threads)),
             ("connectivity", nothing.with(times(self.directories, CONNECTION), 1)),
             ("link counts", nothing.with(link_counts, threads)),
             ("bitmaps", of_bitmaps.with(bitmaps + order, threads)),
@@ -409,10 +412,9 @@ fn bitmap_work(groups: u64, [of_blocks, of_inodes]: [u64; 2]) -> f64 {
     groups as f64 * GROUP + of_blocks as f64 * BLOCK_BITMAP + of_inodes as f64 * INODE_BITMAP
 }
 
-/// How many bitmaps of a group are read, of blocks and of inodes: many were never written.
+/// How many bitmaps of a group are read, of blocks and of inodes.
 fn bitmaps_read(volume: &Volume<'_>, group: GroupNr) -> [u64; 2] {
-    let computed = [volume.block_bitmap_computed(group), volume.inode_bitmap_computed(group)];
-    computed.map(|computed| u64::from(!computed))
+    volume.bitmaps_read(group).map(|bitmap| u64::from(bitmap.is_some()))
 }
 
 /// Says in `progress` what is to be done, before the first inode is read. Where passes overlap, directories

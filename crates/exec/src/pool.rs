@@ -2,7 +2,7 @@
 
 use crate::accumulate::Accumulator;
 use crate::core_share::{CoreShare, Gate};
-use crate::progress::{OwnLine, Phase, Progress, Work};
+use crate::progress::{OwnLine, Phase, Progress};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::thread;
 
@@ -60,7 +60,7 @@ impl<'p> Pool<'p> {
     }
 
     /// The phase in which units count.
-    pub(crate) fn phase(&self) -> Option<&'p Phase> {
+    pub fn phase(&self) -> Option<&'p Phase> {
         self.progress.and_then(Progress::running)
     }
 
@@ -68,13 +68,6 @@ impl<'p> Pool<'p> {
     pub fn note_found(&self) {
         if let Some(progress) = self.progress {
             progress.note_found();
-        }
-    }
-
-    /// Says in the phase that is running that work was done that its plan could not know.
-    pub fn note_met(&self, work: &Work) {
-        if let Some(phase) = self.phase() {
-            phase.met(work);
         }
     }
 

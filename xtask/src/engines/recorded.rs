@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 
 /// One read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Read {
-    pub(super) offset: u64,
-    pub(super) len: u64,
+pub(crate) struct Read {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
 }
 
 impl Read {
@@ -78,13 +78,14 @@ fn lanes(calls: &str) -> Vec<Lane> {
     lanes.into_iter().map(|lane| lane.reads).collect()
 }
 
-fn thread_of(line: &str) -> Option<u32> {
+/// The thread that made the call of a line.
+pub(crate) fn thread_of(line: &str) -> Option<u32> {
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// The read that a line tells the end of: `17 pread64(3, ""..., 32768, 4096) = 32768`, or its second half
 /// where other threads had lines in between. Failed ones and those of nothing are none.
-fn read_of(line: &str) -> Option<Read> {
+pub(crate) fn read_of(line: &str) -> Option<Read> {
     let (call, result) = line.rsplit_once(" = ")?;
     let len = result.trim().parse().ok().filter(|&len: &u64| len > 0)?;
     let arguments = call.trim_end().strip_suffix(')')?;

@@ -69,7 +69,7 @@ pub fn check_where(
         let cx = Cx { volume, facts, used: claims.used(), dirs };
         let groups = unit.clone().map(GroupNr).filter(|group| wanted(*group));
         // Told of all of them, a device works at many at a time.
-        let blocks = groups.clone().flat_map(|group| on_disk(volume, group));
+        let blocks = groups.clone().flat_map(|group| volume.bitmaps_read(group)).flatten();
         read_ahead::announce(volume, blocks, &mut work.ahead);
         for group in groups {
             cx.check_blocks(group, work);
@@ -78,14 +78,6 @@ pub fn check_where(
     });
     let Work { found, sums, free_clusters, free_inodes, .. } = all;
     Bitmaps { found, sums, free_clusters, free_inodes }
-}
-
-/// The bitmaps of a group that will be read.
-fn on_disk(volume: &Volume<'_>, group: GroupNr) -> impl Iterator<Item = BlockNr> {
-    let desc = volume.group(group);
-    let blocks = (!volume.block_bitmap_computed(group)).then_some(desc.block_bitmap);
-    let inodes = (!volume.inode_bitmap_computed(group)).then_some(desc.inode_bitmap);
-    blocks.into_iter().chain(inodes)
 }
 
 impl Bitmaps {

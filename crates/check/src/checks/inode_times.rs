@@ -11,7 +11,7 @@ const EPOCH_TEST_ENDS: i64 = 1 << 33;
 /// nanoseconds use the upper 30 bits, so a sound word with both epoch bits set is rare, and no sound
 /// word is as large as 4 * 10^9.
 #[inline]
-pub fn is_doubtful(extra: u32) -> bool {
+fn is_doubtful(extra: u32) -> bool {
     (extra & 3 == 3) | (extra >= 4_000_000_000)
 }
 

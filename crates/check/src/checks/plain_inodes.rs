@@ -57,8 +57,8 @@ pub struct PlainInodes<'v> {
     with_projects: bool,
     /// Inodes above the reserved ones that have a role.
     with_role: [u32; 2],
-    /// From this one on none is reserved and none has a role.
-    roles_end: u32,
+    /// See [`Volume::ordinary_from`].
+    ordinary_from: u32,
 }
 
 /// A plain inode: what it leaves.
@@ -84,7 +84,6 @@ impl<'v> PlainInodes<'v> {
             && volume.orphans.is_empty();
         let indexed = volume.has_compat(Compat::DIR_INDEX);
         let with_role = [sb.orphan_file_inum, sb.prj_quota_inum];
-        let after_roles = with_role.iter().fold(0, |end, role| role.saturating_add(1).max(end));
         usual.then_some(Self {
             volume,
             with_checksums: volume.features().metadata_csum(),
@@ -99,7 +98,7 @@ impl<'v> PlainInodes<'v> {
             with_quota: volume.has_ro_compat(RoCompat::QUOTA),
             with_projects: volume.has_ro_compat(RoCompat::PROJECT),
             with_role,
-            roles_end: geometry.first_inode.0.max(after_roles),
+            ordinary_from: volume.ordinary_from(&with_role),
         })
     }
 
@@ -140,7 +139,7 @@ impl<'v> PlainInodes<'v> {
             && inode.size_lo() < 1 << 31
             && matches!(inode.extra_isize(), 28 | 32)
             && !inode_times::any_is_doubtful(inode.extra_times())
-            && (number.0 >= self.roles_end || self.is_ordinary(number));
+            && (number.0 >= self.ordinary_from || self.is_ordinary(number));
         if !plain {
             return None;
         }

@@ -18,7 +18,7 @@ static CHECKSUM_BYTES: [ZeroedBytes; 2] =
     [ZeroedBytes::new(256 - 0x7c), ZeroedBytes::new(256 - 0x82)];
 
 /// The most inodes whose checksums [`Inode256::checksums_ok_together`] looks at: 4 KiB of a table.
-const MOST_TOGETHER: usize = 16;
+pub const MOST_TOGETHER: usize = 16;
 
 /// The word and the bytes of one of them.
 type SummedInode = [u8; 8 + 256];
@@ -152,7 +152,7 @@ impl<'a> Inode256<'a> {
         fits
     }
 
-    /// As [`Self::checksums_ok`] of at most 16 inodes, by one checksum over all of them. If exactly one
+    /// As [`Self::checksums_ok`] of at most [`MOST_TOGETHER`] inodes, by one checksum over all of them. If exactly one
     /// is wrong, that is always found; if several are, it is missed with probability 2^-32
     /// (`docs/fingerprint.md`).
     pub fn checksums_ok_together(
