@@ -33,6 +33,7 @@ pub mod idle_class;
 pub mod interrupt;
 #[cfg(any(test, feature = "laws"))]
 pub mod laws;
+mod placement;
 pub mod pool;
 pub mod progress;
 pub mod queue;

@@ -2,6 +2,7 @@
 
 use crate::accumulate::Accumulator;
 use crate::core_share::{CoreShare, Gate};
+use crate::placement::Placement;
 use crate::progress::{OwnLine, Phase, Progress};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::thread;
@@ -184,7 +185,7 @@ impl<'p> Pool<'p> {
     }
 }
 
-/// Starts workers 1 to `workers - 1`, goes on as worker 0, and merges what they all have.
+/// Starts workers 1 to `workers - 1`, each on a core of its own if there are enough, goes on as worker 0, and merges what they all have.
 ///
 /// # Panics
 /// If a worker does.
@@ -193,9 +194,19 @@ pub(crate) fn work_together<A: Accumulator>(
     first: impl FnOnce() -> A,
     other: impl Fn(usize) -> A + Sync,
 ) -> A {
+    let placement = Placement::default();
+    placement.take_core();
     thread::scope(|scope| {
-        let other = &other;
-        let start = |me| scope.spawn(move || one_worker(|| other(me)));
+        let (other, placement) = (&other, &placement);
+        let start = |me| {
+            let worker = scope.spawn(move || {
+                placement.take_core();
+                one_worker(|| other(me))
+            });
+            // If it waits for this core, it runs now, and goes to another one.
+            thread::yield_now();
+            worker
+        };
         let others: Vec<_> = (1..workers).map(start).collect();
         let mut all = one_worker(first);
         for other in others {

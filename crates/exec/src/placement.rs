@@ -1,0 +1,126 @@
+//! Workers begin on cores of their own.
+//!
+//! Linux may queue a new thread behind the one that started it though another core is idle, and
+//! sees that at one of the next ticks of its clock only (4 ms each at 250 Hz): a check of a million
+//! inodes takes 50. So who starts a worker lets it run at once, and a worker that finds itself on a
+//! core of another one leaves it. Where it goes from there is up to the system, as ever.
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use of_linux::Placement;
+
+#[cfg(not(feature = "shuttle"))]
+mod of_linux {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+    use crate::sync::{Mutex, PoisonError};
+
+    /// The cores on which workers began.
+    #[derive(Debug, Default)]
+    pub(crate) struct Placement {
+        taken: Mutex<Vec<usize>>,
+    }
+
+    impl Placement {
+        /// Takes a core for the calling thread: the one that it is on, or, if that is taken, one of
+        /// the others that it may use, as long as there are any. Which cores it may use is as before.
+        /// Where the system refuses, the thread stays where it is.
+        pub(crate) fn take_core(&self) {
+            // Held while moving, so that no two take the same. Once a worker and pass.
+            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            if taken.contains(&sched_getcpu()) {
+                move_from(&taken);
+            }
+            taken.push(sched_getcpu());
+        }
+    }
+
+    /// Moves the calling thread to a core that is not one of `taken`.
+    fn move_from(taken: &[usize]) {
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let mut free = allowed;
+        for &core in taken.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
+            free.unset(core);
+        }
+        // An empty set is refused: there are more workers than cores.
+        if sched_setaffinity(None, &free).is_ok() {
+            // What was allowed a moment ago is refused only if somebody took all of it away since,
+            // and then the system has chosen cores anew already.
+            let _ = sched_setaffinity(None, &allowed);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use crate::sync::{atomic, thread};
+
+        /// One of the cores of a set.
+        fn one_of(cores: &CpuSet) -> CpuSet {
+            let first = (0..CpuSet::MAX_CPU).find(|&core| cores.is_set(core));
+            let mut one = CpuSet::new();
+            one.set(first.expect("every thread may use a core"));
+            one
+        }
+
+        /// Workers who all begin on one core: what they took, and what they may use then.
+        fn taken_by(workers: usize, allowed: &CpuSet) -> (Vec<usize>, Vec<CpuSet>) {
+            let placement = Placement::default();
+            let one = one_of(allowed);
+            let begun = atomic::AtomicUsize::new(0);
+            let after = thread::scope(|scope| {
+                let worker = || {
+                    sched_setaffinity(None, &one).expect("to one core");
+                    sched_setaffinity(None, allowed).expect("back to all");
+                    placement.take_core();
+                    begun.fetch_add(1, atomic::Ordering::Relaxed);
+                    // Busy until all have one: nobody leaves a core by going to sleep.
+                    while begun.load(atomic::Ordering::Relaxed) < workers {
+                        thread::yield_now();
+                    }
+                    sched_getaffinity(None).expect("the cores of a thread")
+                };
+                let all: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+                all.into_iter().map(|worker| worker.join().unwrap()).collect()
+            });
+            (placement.taken.into_inner().unwrap(), after)
+        }
+
+        #[test]
+        fn each_has_a_core_while_there_are_any() {
+            let allowed = sched_getaffinity(None).expect("the cores of a thread");
+            let cores = allowed.count() as usize;
+            for workers in [1, 2, cores, cores + 3] {
+                let (mut taken, after) = taken_by(workers, &allowed);
+                assert_eq!(taken.len(), workers);
+                assert!(after.iter().all(|after| *after == allowed), "as before: {after:?}");
+                taken.sort_unstable();
+                taken.dedup();
+                assert_eq!(taken.len(), workers.min(cores), "{workers} workers, {cores} cores");
+            }
+        }
+
+        #[test]
+        fn who_may_use_one_core_stays_there() {
+            thread::scope(|scope| {
+                let bound = scope.spawn(|| {
+                    let one = one_of(&sched_getaffinity(None).unwrap());
+                    sched_setaffinity(None, &one).unwrap();
+                    let (taken, after) = taken_by(3, &one);
+                    assert!(taken.iter().all(|&core| one.is_set(core)), "{taken:?} of {one:?}");
+                    assert!(after.iter().all(|after| *after == one));
+                });
+                bound.join().unwrap();
+            });
+        }
+    }
+}
+
+/// What is explored there has no cores.
+#[cfg(feature = "shuttle")]
+#[derive(Debug, Default)]
+pub(crate) struct Placement;
+
+#[cfg(feature = "shuttle")]
+impl Placement {
+    pub(crate) fn take_core(&self) {}
+}
