@@ -71,20 +71,27 @@ impl RunSetBuilder {
         if first >= behind {
             return;
         }
-        if let Some((&before, end)) = self.runs.range_mut(..=first).next_back()
-            && *end >= first
-        {
-            if *end >= behind {
-                return;
+        // Metadata comes in order, so most runs just grow: that takes no memory and gives none back.
+        match self.runs.range_mut(..=first).next_back() {
+            Some((&before, end)) if *end >= first => {
+                if *end >= behind {
+                    return;
+                }
+                *end = behind;
+                first = before;
             }
-            first = before;
+            _ => drop(self.runs.insert(first, behind)),
         }
         // What it overlaps or touches becomes part of it.
-        while let Some((&next, &end)) = self.runs.range(first..=behind).next() {
+        let mut grown = false;
+        while let Some((&next, &end)) = self.runs.range(first + 1..=behind).next() {
             self.runs.remove(&next);
             behind = behind.max(end);
+            grown = true;
         }
-        self.runs.insert(first, behind);
+        if grown && let Some(end) = self.runs.get_mut(&first) {
+            *end = behind;
+        }
     }
 
     /// The first set bit of `start..start + len`.
