@@ -23,6 +23,7 @@ mod failure;
 mod generate;
 mod html_page;
 mod ladder;
+mod later;
 mod monitor;
 mod not_raw;
 mod online;

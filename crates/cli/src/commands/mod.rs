@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::Subcommand;
 
 use crate::exit::Outcome;
+use crate::later::Later;
 use crate::online::freeze::{HOLDER, HolderArgs};
 
 pub(crate) mod check;
@@ -20,22 +21,22 @@ pub(crate) mod undo;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check a file system and report what is wrong
-    Check(check::Args),
+    Check(Later<check::Args>),
     /// Repair a file system
-    Repair(repair::Args),
+    Repair(Later<repair::Args>),
     /// Bring back what was there before a repair
-    Undo(undo::Args),
+    Undo(Later<undo::Args>),
     /// Check with e2fsck's command line (see `floe fsck` without arguments)
     #[command(disable_help_flag = true)]
     Fsck(fsck::Args),
     /// Show the superblock, features and layout, and estimate the cost of a check
-    Info(info::Args),
+    Info(Later<info::Args>),
     /// Show any structure of a file system, field by field
-    Dump(dump::Args),
+    Dump(Later<dump::Args>),
     /// List every condition that a check can report
-    Problems(problems::Args),
+    Problems(Later<problems::Args>),
     /// Say what a condition means and what a repair does about it
-    Explain(explain::Args),
+    Explain(Later<explain::Args>),
     /// Freeze a file system for `floe check --online`, and thaw it whatever happens
     #[command(name = HOLDER, hide = true)]
     HoldFreeze(HolderArgs),
@@ -49,14 +50,14 @@ impl Command {
     /// Runs the command, writing to `out`.
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         match self {
-            Self::Check(args) => args.run(out),
-            Self::Repair(args) => args.run(out),
-            Self::Undo(args) => args.run(out),
+            Self::Check(Later(args)) => args.run(out),
+            Self::Repair(Later(args)) => args.run(out),
+            Self::Undo(Later(args)) => args.run(out),
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
-            Self::Info(args) => args.run(out),
-            Self::Dump(args) => args.run(out),
-            Self::Problems(args) => args.run(out),
-            Self::Explain(args) => args.run(out),
+            Self::Info(Later(args)) => args.run(out),
+            Self::Dump(Later(args)) => args.run(out),
+            Self::Problems(Later(args)) => args.run(out),
+            Self::Explain(Later(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),
             #[cfg(feature = "generate")]
             Self::Generate(args) => args.run(out),
