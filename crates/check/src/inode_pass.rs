@@ -450,7 +450,7 @@ pub fn for_each_inode(
 }
 
 /// Bytes of an inode table that are read at once: what stays in a core's cache until it is checked.
-const READ_BYTES: u32 = 32 << 10;
+const READ_BYTES: u32 = 128 << 10;
 
 /// Reads the part and calls `each` with the index in the part, the bytes of the inode, and what its
 /// block says. Blocks that cannot be read are reported; their inodes have no bytes.
