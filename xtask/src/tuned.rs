@@ -1,7 +1,9 @@
 //! `cargo xtask tuned`: the program without any library, built twice: once to count what checks and repairs of
 //! made-up images run, and once with these counts (profile-guided optimisation of rustc). What is hot lies
-//! together and is built for speed, the rest is built small and lies apart: fewer pages of the program are ever in memory.
+//! together and is built for speed, the rest is built small and lies apart. What checks of sound file systems run comes
+//! first in the program: Linux maps the neighbours of what is touched along, and all of that counts as memory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -43,8 +45,7 @@ const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     let output = root.join(&args.output);
-    let counts = if args.plain { None } else { counts(args, &root)? };
-    let flags = counts.map(|counts| format!("-C profile-use={}", counts.display()));
+    let flags = if args.plain { None } else { counts(args, &root)? };
     let program = built(args, &root, flags.as_deref().unwrap_or(""))?;
     fs::create_dir_all(output.parent().context("a file has a folder")?)?;
     fs::copy(&program, &output).with_context(|| format!("cannot write {}", output.display()))?;
@@ -66,33 +67,87 @@ fn built(args: &Args, root: &Path, flags: &str) -> Result<PathBuf> {
     Ok(root.join("target").join(&args.target).join("tuned/floe"))
 }
 
-/// Builds a program that counts, lets it work, and says where the counts are; `None` where it cannot be run or
-/// nothing reads its counts.
-fn counts(args: &Args, root: &Path) -> Result<Option<PathBuf>> {
-    let Some(reader) = counts_reader()? else {
+/// Builds a program that counts, lets it work, and comes back with the flags of rustc that make use of its counts; `None`
+/// where it cannot be run or nothing reads its counts.
+fn counts(args: &Args, root: &Path) -> Result<Option<String>> {
+    let tools = rustc_tools()?;
+    let Some(reader) = counts_reader(&tools) else {
         eprintln!("Not tuned: llvm-profdata is missing (rustup component add llvm-tools)");
         return Ok(None);
     };
     let folder = root.join("target/tuned-counts");
-    let (raw, merged) = (folder.join("raw"), folder.join("floe.profdata"));
-    if raw.exists() {
-        fs::remove_dir_all(&raw)?;
+    let (raw, sound) = (folder.join("raw"), folder.join("sound"));
+    for folder in [&raw, &sound] {
+        if folder.exists() {
+            fs::remove_dir_all(folder)?;
+        }
+        fs::create_dir_all(folder)?;
     }
-    fs::create_dir_all(&raw)?;
     let counting = built(args, root, &format!("-C profile-generate={}", raw.display()))?;
     let runs = Command::new(&counting).arg("--version").stdout(Stdio::null()).status();
     if !runs.is_ok_and(|status| status.success()) {
         eprintln!("Not tuned: a program for {} does not run here", args.target);
         return Ok(None);
     }
-    work(&counting, &folder)?;
-    let status = Command::new(reader).arg("merge").arg("-o").arg(&merged).arg(&raw).status()?;
-    ensure!(status.success(), "the counts cannot be merged");
-    Ok(Some(merged))
+    work(&counting, &folder, &sound)?;
+    let all = merged(&reader, &raw)?;
+    let mut flags = format!("-C profile-use={}", all.display());
+    let linker = tools.join("gcc-ld");
+    if linker.join("ld.lld").exists() {
+        let order = folder.join("order.txt");
+        let first = merged(&reader, &sound)?;
+        fs::write(&order, in_order(&tools, &counting, &first)?)?;
+        flags += &format!(
+            " -C link-arg=-B{} -C link-arg=-fuse-ld=lld -C link-arg=-Wl,--symbol-ordering-file={} \
+             -C link-arg=-Wl,--no-warn-symbol-ordering",
+            linker.display(),
+            order.display()
+        );
+    } else {
+        eprintln!("Not put in order: this toolchain comes without lld");
+    }
+    Ok(Some(flags))
 }
 
-/// The program of the toolchain in use that reads counts, which is got if rustup can get it.
-fn counts_reader() -> Result<Option<PathBuf>> {
+/// The counts of all runs that wrote to a folder, in one file beside it.
+fn merged(reader: &Path, raw: &Path) -> Result<PathBuf> {
+    let merged = raw.with_extension("profdata");
+    let status = Command::new(reader).arg("merge").arg("-o").arg(&merged).arg(raw).status()?;
+    ensure!(status.success(), "the counts cannot be merged");
+    Ok(merged)
+}
+
+/// The symbols of the program in the order in which they should lie, one a line: functions that `first` counts, and
+/// those of libraries that come compiled, which nobody counts. What is left out comes behind them.
+fn in_order(tools: &Path, counting: &Path, first: &Path) -> Result<String> {
+    /// Parts of libraries that run when a program fails only.
+    const OF_FAILURES: [&str; 4] = ["gimli", "addr2line", "backtrace", "libunwind"];
+    let said = |tool: &str, what: &[&str], file: &Path| -> Result<String> {
+        let output = Command::new(tools.join(tool)).args(what).arg(file).output()?;
+        ensure!(output.status.success(), "{tool} cannot read {}", file.display());
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    // Those that only one unit of the compiler sees are named after it: "unit;symbol".
+    let symbol = |name: &str| name.rsplit(';').next().unwrap_or(name).to_owned();
+    let ran = said("llvm-profdata", &["show", "--covered"], first)?;
+    let mut order: Vec<String> = ran.lines().map(symbol).collect();
+    let all = said("llvm-profdata", &["show", "--all-functions"], first)?;
+    let counted = all.lines().filter_map(|line| line.trim().strip_suffix(':'));
+    let counted: BTreeSet<String> = counted.map(symbol).collect();
+    let symbols = said("llvm-nm", &["--defined-only"], counting)?;
+    // "address type symbol": what is code.
+    let code = symbols.lines().filter_map(|line| line.split_once(" t ").or(line.split_once(" T ")));
+    // The name of a crate at the end says only for whom a generic function was compiled.
+    let is_of = |name: &str, part: &str| name.strip_suffix(part).unwrap_or(name).contains(part);
+    let uncounted = code.map(|(_, name)| name).filter(|&name| {
+        !counted.contains(name) && !OF_FAILURES.iter().any(|part| is_of(name, part))
+    });
+    order.extend(uncounted.map(str::to_owned));
+    Ok(order.join("\n") + "\n")
+}
+
+/// The folder of the tools that come with the toolchain in use.
+fn rustc_tools() -> Result<PathBuf> {
     let of_rustc = |what: &[&str]| -> Result<String> {
         let said = Command::new("rustc").args(what).output()?;
         ensure!(said.status.success(), "rustc {} failed", what.join(" "));
@@ -101,17 +156,33 @@ fn counts_reader() -> Result<Option<PathBuf>> {
     let version = of_rustc(&["-vV"])?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let folder = Path::new(of_rustc(&["--print", "sysroot"])?.trim()).join("lib/rustlib");
-    let reader = folder.join(host.context("rustc names no host")?).join("bin/llvm-profdata");
+    Ok(folder.join(host.context("rustc names no host")?).join("bin"))
+}
+
+/// The one of these tools that reads counts, which is got if rustup can get it.
+fn counts_reader(tools: &Path) -> Option<PathBuf> {
+    let reader = tools.join("llvm-profdata");
     if !reader.exists() {
         // Where there is no rustup, the message of the caller says what is missing.
         drop(Command::new("rustup").args(["component", "add", "llvm-tools"]).status());
     }
-    Ok(reader.exists().then_some(reader))
+    reader.exists().then_some(reader)
 }
 
-/// What the program is tuned for: what is not run here is built small, and slow.
-fn work(floe: &Path, folder: &Path) -> Result<()> {
-    features(floe, folder)?;
+/// Ways in which a file system is checked most often.
+const USUAL: [&[&str]; 4] =
+    [&["check", "--threads", "1"], &["check", "--threads", "2"], &["fsck", "-fn"], &["fsck", "-p"]];
+
+/// What the program is tuned for: what is not run here is built small, and slow. Usual checks of sound file systems
+/// are counted once more, in the folder `sound`.
+fn work(floe: &Path, folder: &Path, sound: &Path) -> Result<()> {
+    let new = new_image(folder)?;
+    for way in USUAL {
+        expect(floe, way, &new, Some(0))?;
+        counted_in(sound, floe, way, &new)?;
+    }
+    fs::remove_file(&new)?;
+    features(floe)?;
     let trees = folder.join(format!("trees-{INODES}.img"));
     bench::kept(&trees, |path| bench::aged::build(path, Map::Extents, INODES))?;
     let kinds = [Kind::FileIntensive, Kind::DirectoryIntensive, Kind::Aged];
@@ -129,6 +200,9 @@ fn work(floe: &Path, folder: &Path) -> Result<()> {
             expect(floe, way, image, Some(0))?;
         }
     }
+    for way in USUAL {
+        counted_in(sound, floe, way, &files)?;
+    }
     let (damaged, scratch) = (scattered::damaged(&files, INODES)?, folder.join("scratch.img"));
     expect(floe, &["check", "--threads", "1"], &damaged, Some(4))?;
     for way in [&["repair", "--yes", "--threads", "1"][..], &["fsck", "-fy"]] {
@@ -139,17 +213,18 @@ fn work(floe: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks and repairs of small images with each feature, and of one without files.
-fn features(floe: &Path, folder: &Path) -> Result<()> {
+/// A file system without files.
+fn new_image(folder: &Path) -> Result<PathBuf> {
     let new = folder.join("new.img");
     fs::File::create(&new)?.set_len(NEW_BYTES)?;
     let mke2fs = tool::locate("mke2fs");
     let made = Command::new(mke2fs).args(["-q", "-F", "-t", "ext4"]).arg(&new).status()?;
     ensure!(made.success(), "mke2fs failed");
-    for way in [&["check"][..], &["check", "--threads", "2"], &["fsck", "-fn"], &["fsck", "-p"]] {
-        expect(floe, way, &new, Some(0))?;
-    }
-    fs::remove_file(&new)?;
+    Ok(new)
+}
+
+/// Checks and repairs of small images with each feature.
+fn features(floe: &Path) -> Result<()> {
     for &profile in Profile::ALL {
         let sound = build::base(profile)?;
         for way in [&["check"][..], &["check", "--threads", "1"], &["fsck", "-fn"]] {
@@ -165,12 +240,23 @@ fn features(floe: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Runs the program on a sound image; what it counts goes to a folder of its own.
+fn counted_in(folder: &Path, floe: &Path, way: &[&str], image: &Path) -> Result<()> {
+    let mut run = Command::new(floe);
+    run.env("LLVM_PROFILE_FILE", folder.join("%p.profraw"));
+    ended(run.args(way).arg(image), Some(0))
+}
+
 /// Runs the program on an image; it has to end with `exit`, if that is known, but not by a signal.
 fn expect(floe: &Path, way: &[&str], image: &Path, exit: Option<i32>) -> Result<()> {
-    let output = Command::new(floe).args(way).arg(image).output()?;
-    let status = output.status;
+    ended(Command::new(floe).args(way).arg(image), exit)
+}
+
+/// Runs a command, which has to end so.
+fn ended(run: &mut Command, exit: Option<i32>) -> Result<()> {
+    let status = run.output()?.status;
     if status.code().is_none() || exit.is_some() && status.code() != exit {
-        bail!("floe {} {}: {status}, not {exit:?}", way.join(" "), image.display());
+        bail!("{run:?}: {status}, not {exit:?}");
     }
     Ok(())
 }
