@@ -43,8 +43,8 @@ pub const FIRST_OF_ROUND: &str = "superblock";
 /// Nanoseconds of one thread, on the machine of docs/progress.md with all in the page cache.
 mod weights {
     /// A group, when descriptors are read, judged, and when the claims of metadata are merged.
-    pub(super) const OPEN: f64 = 900.0;
-    pub(super) const DESCRIPTOR: f64 = 820.0;
+    pub(super) const OPEN: f64 = 650.0;
+    pub(super) const DESCRIPTOR: f64 = 250.0;
     pub(super) const METADATA: f64 = 5.0;
     /// A part of an inode table that is read by itself.
     pub(super) const PART: f64 = 900.0;
