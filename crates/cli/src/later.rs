@@ -3,7 +3,7 @@
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 
 /// The arguments `A` of a command, which cost nothing where another command is called: to make up those of
-/// all takes as long as a check of a small file system.
+/// all commands would be a good part of the check of a small file system.
 #[derive(Debug)]
 pub(crate) struct Later<A>(pub(crate) A);
 
@@ -24,5 +24,28 @@ impl<A: FromArgMatches> FromArgMatches for Later<A> {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         self.0.update_from_arg_matches(matches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use crate::Cli;
+
+    #[test]
+    fn command_lines_are_sound_and_explained() {
+        // Makes up the arguments of all commands, and judges them.
+        Cli::command().debug_assert();
+        let mut floe = Cli::command();
+        floe.build();
+        for command in floe.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let arguments = command.get_arguments().filter(|argument| argument.get_id() != "help");
+            let name = command.get_name();
+            assert!(name == "help" || arguments.count() > 0, "{name} has no arguments");
+        }
+        let repair = floe.find_subcommand_mut("repair").expect("a command of floe");
+        let help = repair.render_long_help().to_string();
+        assert!(help.contains("staged in memory"), "the explanation is missing: {help}");
     }
 }
