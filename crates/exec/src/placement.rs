@@ -27,26 +27,28 @@ mod of_linux {
         pub(crate) fn take_core(&self) {
             // Held while moving, so that no two take the same. Once a worker and pass.
             let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            if taken.contains(&sched_getcpu()) {
-                move_from(&taken);
+            let mut core = sched_getcpu();
+            if taken.contains(&core) {
+                core = move_from(&taken).unwrap_or(core);
             }
-            taken.push(sched_getcpu());
+            taken.push(core);
         }
     }
 
-    /// Moves the calling thread to a core that is not one of `taken`.
-    fn move_from(taken: &[usize]) {
-        let Ok(allowed) = sched_getaffinity(None) else { return };
+    /// Moves the calling thread to a core that is not one of `taken`, and says to which. `None` if there is none.
+    fn move_from(taken: &[usize]) -> Option<usize> {
+        let allowed = sched_getaffinity(None).ok()?;
         let mut free = allowed;
         for &core in taken.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
             free.unset(core);
         }
         // An empty set is refused: there are more workers than cores.
-        if sched_setaffinity(None, &free).is_ok() {
-            // What was allowed a moment ago is refused only if somebody took all of it away since,
-            // and then the system has chosen cores anew already.
-            let _ = sched_setaffinity(None, &allowed);
-        }
+        sched_setaffinity(None, &free).ok()?;
+        let core = sched_getcpu();
+        // What was allowed a moment ago is refused only if somebody took all of it away since, and then the
+        // system has chosen cores anew already.
+        let _ = sched_setaffinity(None, &allowed);
+        Some(core)
     }
 
     #[cfg(test)]
