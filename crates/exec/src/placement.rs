@@ -120,7 +120,7 @@ mod of_linux {
 /// What is explored there has no cores.
 #[cfg(feature = "shuttle")]
 #[derive(Debug, Default)]
-pub(crate) struct Placement;
+pub(crate) struct Placement(());
 
 #[cfg(feature = "shuttle")]
 impl Placement {
