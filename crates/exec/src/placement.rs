@@ -4,13 +4,17 @@
 //! sees that at one of the next ticks of its clock only (4 ms each at 250 Hz): a check of a million
 //! inodes takes 50. So who starts a worker lets it run at once, and a worker that finds itself on a
 //! core of another one leaves it. Where it goes from there is up to the system, as ever.
+//!
+//! By the C library, not by rustix: that looks for the system's page of functions at its true address,
+//! which is not there for a program that valgrind runs.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use of_linux::Placement;
 
 #[cfg(not(feature = "shuttle"))]
 mod of_linux {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use nix::unistd::Pid;
 
     use crate::sync::{Mutex, PoisonError};
 
@@ -27,7 +31,7 @@ mod of_linux {
         pub(crate) fn take_core(&self) {
             // Held while moving, so that no two take the same. Once a worker and pass.
             let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut core = sched_getcpu();
+            let Ok(mut core) = sched_getcpu() else { return };
             if taken.contains(&core) {
                 core = move_from(&taken).unwrap_or(core);
             }
@@ -35,20 +39,23 @@ mod of_linux {
         }
     }
 
+    /// The calling thread, for the system.
+    const SELF: Pid = Pid::from_raw(0);
+
     /// Moves the calling thread to a core that is not one of `taken`, and says to which. `None` if there is none.
     fn move_from(taken: &[usize]) -> Option<usize> {
-        let allowed = sched_getaffinity(None).ok()?;
+        let allowed = sched_getaffinity(SELF).ok()?;
         let mut free = allowed;
-        for &core in taken.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
-            free.unset(core);
+        for &core in taken {
+            free.unset(core).ok()?;
         }
         // An empty set is refused: there are more workers than cores.
-        sched_setaffinity(None, &free).ok()?;
+        sched_setaffinity(SELF, &free).ok()?;
         let core = sched_getcpu();
         // What was allowed a moment ago is refused only if somebody took all of it away since, and then the
         // system has chosen cores anew already.
-        let _ = sched_setaffinity(None, &allowed);
-        Some(core)
+        let _ = sched_setaffinity(SELF, &allowed);
+        core.ok()
     }
 
     #[cfg(test)]
@@ -56,11 +63,15 @@ mod of_linux {
         use super::*;
         use crate::sync::{atomic, thread};
 
+        /// The cores of a set.
+        fn all_of(cores: &CpuSet) -> Vec<usize> {
+            (0..CpuSet::count()).filter(|&core| cores.is_set(core).unwrap()).collect()
+        }
+
         /// One of the cores of a set.
         fn one_of(cores: &CpuSet) -> CpuSet {
-            let first = (0..CpuSet::MAX_CPU).find(|&core| cores.is_set(core));
             let mut one = CpuSet::new();
-            one.set(first.expect("every thread may use a core"));
+            one.set(all_of(cores)[0]).expect("a core of a set");
             one
         }
 
@@ -71,15 +82,15 @@ mod of_linux {
             let begun = atomic::AtomicUsize::new(0);
             let after = thread::scope(|scope| {
                 let worker = || {
-                    sched_setaffinity(None, &one).expect("to one core");
-                    sched_setaffinity(None, allowed).expect("back to all");
+                    sched_setaffinity(SELF, &one).expect("to one core");
+                    sched_setaffinity(SELF, allowed).expect("back to all");
                     placement.take_core();
                     begun.fetch_add(1, atomic::Ordering::Relaxed);
                     // Busy until all have one: nobody leaves a core by going to sleep.
                     while begun.load(atomic::Ordering::Relaxed) < workers {
                         thread::yield_now();
                     }
-                    sched_getaffinity(None).expect("the cores of a thread")
+                    sched_getaffinity(SELF).expect("the cores of a thread")
                 };
                 let all: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
                 all.into_iter().map(|worker| worker.join().unwrap()).collect()
@@ -89,8 +100,8 @@ mod of_linux {
 
         #[test]
         fn each_has_a_core_while_there_are_any() {
-            let allowed = sched_getaffinity(None).expect("the cores of a thread");
-            let cores = allowed.count() as usize;
+            let allowed = sched_getaffinity(SELF).expect("the cores of a thread");
+            let cores = all_of(&allowed).len();
             for workers in [1, 2, cores, cores + 3] {
                 let (mut taken, after) = taken_by(workers, &allowed);
                 assert_eq!(taken.len(), workers);
@@ -105,10 +116,13 @@ mod of_linux {
         fn who_may_use_one_core_stays_there() {
             thread::scope(|scope| {
                 let bound = scope.spawn(|| {
-                    let one = one_of(&sched_getaffinity(None).unwrap());
-                    sched_setaffinity(None, &one).unwrap();
+                    let one = one_of(&sched_getaffinity(SELF).unwrap());
+                    sched_setaffinity(SELF, &one).unwrap();
                     let (taken, after) = taken_by(3, &one);
-                    assert!(taken.iter().all(|&core| one.is_set(core)), "{taken:?} of {one:?}");
+                    assert!(
+                        taken.iter().all(|&core| one.is_set(core).unwrap()),
+                        "{taken:?} of {one:?}"
+                    );
                     assert!(after.iter().all(|after| *after == one));
                 });
                 bound.join().unwrap();
