@@ -13,7 +13,7 @@ pub(crate) use of_linux::Placement;
 
 #[cfg(not(feature = "shuttle"))]
 mod of_linux {
-    use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    use nix::sched::{sched_getaffinity, sched_getcpu, sched_setaffinity};
     use nix::unistd::Pid;
 
     use crate::sync::{Mutex, PoisonError};
@@ -60,6 +60,8 @@ mod of_linux {
 
     #[cfg(test)]
     mod tests {
+        use nix::sched::CpuSet;
+
         use super::*;
         use crate::sync::{atomic, thread};
 
