@@ -1,6 +1,7 @@
 //! Runs one program and measures it: a process of its own, because the system tells time, memory
 //! and bytes of *all* children of a process together.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -34,10 +35,14 @@ pub(crate) struct Cost {
 /// Runs the program with its output thrown away and prints one line of JSON.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (program, rest) = args.command.split_first().context("no program")?;
+    // To take on an identity, even one's own, a process is forked first. Otherwise it would begin with the
+    // memory of this one, and what the system says it took at most would never be less.
+    let own = nix::unistd::getuid().as_raw();
     let before = bytes_read()?;
     let begin = Instant::now();
     let status = Command::new(program)
         .args(rest)
+        .uid(own)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

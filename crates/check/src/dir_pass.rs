@@ -386,7 +386,7 @@ pub fn run(
                 BlockRun::new(run.block, u64::from(run.len_blocks))
             };
             let legs = Legs::of_directories(cx.volume, pool, &done);
-            session.run(&legs, begun.evidence, &units, work, place)?
+            session.run(&legs, begun.evidence, &units, work, |_| (), place)?
         }
     });
     all.merge(scan_runs(cx, &left, pool, each));

@@ -15,6 +15,7 @@ use crate::checks::plain_inodes::{self, PlainInodes};
 use crate::error::CheckError;
 use crate::evidence::claims::Claims;
 use crate::evidence::column::Column;
+use crate::evidence::common_claims::CommonClaims;
 use crate::evidence::dirs::Dirs;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
@@ -307,10 +308,19 @@ pub fn run(
 pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
     let plain = PlainInodes::of(volume);
     let weight = |part: &TablePart| inodes_in_use(volume, part);
-    pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, part| {
+    let common = claims_in_common(pool.threads());
+    let mut all = pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, part| {
+        evidence.claims.join(common.as_ref());
         scan_part(volume, plain.as_ref(), *part, None, evidence);
         tell(volume, pool, evidence);
-    })
+    });
+    all.claims.settle();
+    all
+}
+
+/// Where workers claim clusters, if there are several.
+pub fn claims_in_common(threads: usize) -> Option<Arc<CommonClaims>> {
+    (threads > 1).then(Arc::default)
 }
 
 /// Says in the progress what was met in a part.
@@ -351,13 +361,16 @@ fn run_in_legs(
     }
     let parts = table_parts(volume);
     let rest = parts.get(begun.done..).unwrap_or(&[]);
+    let common = claims_in_common(pool.threads());
     let work = |evidence: &mut InodeEvidence, part: &TablePart| {
+        evidence.claims.join(common.as_ref());
         scan_part(volume, plain.as_ref(), *part, None, evidence);
         tell(volume, pool, evidence);
     };
     let done = |count| begun.done + count;
     let legs = Legs::of_inodes(volume, pool, &done);
-    session.run(&legs, begun.evidence, rest, work, |part| blocks_of(volume, *part))
+    let settle = |evidence: &mut InodeEvidence| evidence.claims.settle();
+    session.run(&legs, begun.evidence, rest, work, settle, |part| blocks_of(volume, *part))
 }
 
 /// The blocks that hold a part of a table. They need not lie inside the file system.

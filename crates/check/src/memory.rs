@@ -16,6 +16,7 @@ use crate::descriptors;
 use crate::error::CheckError;
 use crate::evidence::block_set::CHUNK_BITS;
 use crate::evidence::choice::{InodeUse, LinkChoice, LinkStructure, TREE_ENTRY_BYTES};
+use crate::evidence::common_claims;
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
 use crate::inode_pass::{InodeEvidence, TablePart};
@@ -254,10 +255,12 @@ impl Load {
             bytes.links = self.links_bytes(way.links, threads);
         }
         if self.edits {
-            // Shares of threads are gone by then.
-            let again = if way.sums { 1 } else { 2u64.saturating_sub(threads) };
-            let of_one = if way.sums { bytes.claims } else { bytes.claims / threads };
-            bytes.edits = self.groups * size_of::<GroupDesc>() as u64 + again * of_one;
+            // Logs of threads are gone by then.
+            let of_one = match way.sums {
+                true => bytes.claims,
+                false => self.claims_bytes(self.mapped_chunks, 1),
+            };
+            bytes.edits = self.groups * size_of::<GroupDesc>() as u64 + of_one;
         }
         bytes
     }
@@ -279,10 +282,14 @@ impl Load {
         (groups * self.group_clusters.div_ceil(CHUNK_BITS)).min(self.chunks)
     }
 
-    /// One bit a cluster of so many chunks, for each thread that reads inodes; and places of all chunks.
+    /// One bit a cluster of so many chunks; of each thread that reads inodes the places of all chunks, and a
+    /// log, if there are several.
     fn claims_bytes(&self, chunks: u64, threads: u64) -> u64 {
         let threads = threads.min(self.parts.max(1));
-        threads * (chunks * allocated(CHUNK_BITS / 8) + self.chunks * CHUNK_PLACE_BYTES)
+        // In common, chunks have places, too.
+        let (places, logs) = if threads > 1 { (threads + 1, threads) } else { (1, 0) };
+        let of_places = places * self.chunks * CHUNK_PLACE_BYTES;
+        chunks * allocated(CHUNK_BITS / 8) + of_places + logs * common_claims::LOG_BYTES
     }
 
     /// Types and link counts: little where inodes of a chunk are alike.

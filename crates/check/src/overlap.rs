@@ -105,6 +105,7 @@ pub fn run(
     let cx = nothing.cx(volume);
     let plain = PlainInodes::of(volume);
     let phase = options.progress.and_then(Progress::running);
+    let common = inode_pass::claims_in_common(options.threads);
     let mut pipeline = Pipeline::<Share>::new();
     let limits = Limits {
         batch_elements: BATCH_BLOCKS,
@@ -126,6 +127,7 @@ pub fn run(
         for Part { part, .. } in parts.drain(..) {
             let before = (all.0.dirs.runs.len(), all.0.dirs.infos.len());
             let published = Some(&published);
+            all.0.claims.join(common.as_ref());
             inode_pass::scan_part(volume, plain.as_ref(), part, published, &mut all.0);
             hand_on(&cx, before, &mut all.0, directories, found);
             inode_pass::tell_maps(volume, phase, &mut all.0);
@@ -144,7 +146,8 @@ pub fn run(
     if let Some(share) = share {
         share.set(outcome.counts.budget);
     }
-    let (inodes, early) = outcome.all;
+    let (mut inodes, early) = outcome.all;
+    inodes.claims.settle();
     Overlapped { inodes, early, counts: outcome.counts }
 }
 

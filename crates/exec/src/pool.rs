@@ -185,7 +185,8 @@ impl<'p> Pool<'p> {
     }
 }
 
-/// Starts workers 1 to `workers - 1`, each on a core of its own if there are enough, goes on as worker 0, and merges what they all have.
+/// Starts workers 1 to `workers - 1`, each on a core of its own if there are enough, goes on as worker 0,
+/// and merges what they all have.
 ///
 /// # Panics
 /// If a worker does.

@@ -1,5 +1,6 @@
 //! `bench --shape aged`: a file system that grows old, with extents and with indirect blocks; checks of it
-//! at each age, with the rate at which each program processes what it reads (figure 11 of the ffsck paper).
+//! at each age, with the rate at which each program processes what it reads (figure 11 of the ffsck paper)
+//! and the memory that it takes.
 
 use std::path::Path;
 
@@ -68,6 +69,7 @@ fn header(rows: &[Row]) -> Vec<String> {
         header.push(format!("{} s", row.name));
         header.push("x new".to_owned());
         header.push("MB/s".to_owned());
+        header.push("peak MiB".to_owned());
         if row.name.starts_with("floe") {
             header.push("x e2fsck".to_owned());
         }
@@ -86,6 +88,7 @@ fn line(age: u32, aged: &Aged, rows: &[Row], first: &[f64]) -> Vec<String> {
         line.push(format!("{wall:.3}"));
         line.push(format!("{:.2}", wall / first));
         line.push(format!("{:.0}", row.median(|cost| cost.read_mb) / wall));
+        line.push(format!("{:.1}", row.median(|cost| cost.peak_mib)));
         if row.name.starts_with("floe") {
             line.push(format!("{:.2}", base / wall));
         }

@@ -170,7 +170,7 @@ impl<'k> Session<'k> {
     }
 
     /// Does the rest of a pass in legs: `units` are those that are left, `begun` is what was found in
-    /// the others. `place` says where what a unit reads begins.
+    /// the others. `settle` makes what was found in a leg whole; `place` says where what a unit reads begins.
     ///
     /// # Errors
     /// [`CheckError::Stopped`] if that was asked for.
@@ -180,6 +180,7 @@ impl<'k> Session<'k> {
         begun: A,
         units: &[U],
         work: impl Fn(&mut A, &U) + Sync,
+        settle: impl Fn(&mut A),
         place: impl Fn(&U) -> BlockRun,
     ) -> Result<A, CheckError> {
         let Legs { kind, volume, pool, done } = *legs;
@@ -189,7 +190,8 @@ impl<'k> Session<'k> {
         while !rest.is_empty() {
             let hold = keeper.interrupt().hold().map_err(|_| CheckError::Stopped)?;
             let pause = || keeper.due() || keeper.interrupt().asked();
-            let (leg, of_leg) = pool.run_until(rest, &work, pause);
+            let (mut leg, of_leg) = pool.run_until(rest, &work, pause);
+            settle(&mut leg);
             let (now, later) = rest.split_at(of_leg);
             units_done += of_leg;
             // Another choice of witnesses in each leg.

@@ -94,15 +94,33 @@ impl Chunk {
     /// Sets bits `from..to` of this chunk, which begins at bit `start`.
     #[inline]
     fn insert(&mut self, start: u64, from: u16, to: u16, again: &mut impl FnMut(u64, u64)) {
+        if !self.insert_few(start, from, to, again) {
+            if let Self::Few(few) = self {
+                *self = Self::Bits(few.words());
+            }
+            self.insert_in_words(start, u64::from(from), u64::from(to), again);
+        }
+    }
+
+    /// As [`Chunk::insert`], if that takes no more memory; otherwise nothing is changed, and `false`.
+    #[inline]
+    fn insert_few(
+        &mut self,
+        start: u64,
+        from: u16,
+        to: u16,
+        again: &mut impl FnMut(u64, u64),
+    ) -> bool {
         if let Self::Few(few) = self {
             if few.add(from, to) {
-                return;
+                return true;
             }
             if !few.covers(from, to) {
-                *self = Self::Bits(few.words());
+                return false;
             }
         }
         self.insert_in_words(start, u64::from(from), u64::from(to), again);
+        true
     }
 
     /// Sets bits that are all set already, or bits of words.
@@ -255,6 +273,37 @@ impl BlockSet {
     /// already: the index of its first bit, and those bits.
     #[inline]
     pub fn insert(&mut self, start: u64, len: u64, mut again: impl FnMut(u64, u64)) {
+        self.each_chunk(start, len, |chunk, first, from, to| {
+            chunk.insert(first, from, to, &mut again);
+        });
+    }
+
+    /// As [`BlockSet::insert`], as far as that takes no memory but for a place of each chunk; the runs that
+    /// would need more, each within a chunk, are handed to `other` instead.
+    #[inline]
+    pub fn insert_few(
+        &mut self,
+        start: u64,
+        len: u64,
+        mut again: impl FnMut(u64, u64),
+        mut other: impl FnMut(u64, u64),
+    ) {
+        self.each_chunk(start, len, |chunk, first, from, to| {
+            if !chunk.insert_few(first, from, to, &mut again) {
+                other(first + u64::from(from), u64::from(to - from));
+            }
+        });
+    }
+
+    /// Hands each chunk in which some of `start..start + len` lie to `each`, with its first bit and the bits
+    /// of it, from the first one to the one behind.
+    #[inline]
+    fn each_chunk(
+        &mut self,
+        start: u64,
+        len: u64,
+        mut each: impl FnMut(&mut Chunk, u64, u16, u16),
+    ) {
         let end = start.saturating_add(len);
         let mut bit = start;
         while bit < end {
@@ -267,9 +316,31 @@ impl BlockSet {
             }
             // Inside a chunk bits are counted by 16 bits.
             let (from, to) = ((bit - chunk_start) as u16, (stop - chunk_start) as u16);
-            self.chunks[index].insert(chunk_start, from, to, &mut again);
+            each(&mut self.chunks[index], chunk_start, from, to);
             bit = stop;
         }
+    }
+
+    /// Sets those bits of a word that are set in `bits`. `word` is the index of its first bit.
+    pub fn insert_word(&mut self, word: u64, bits: u64) {
+        for (from, len) in bit_runs(bits) {
+            self.insert(word + from, len, |_, _| ());
+        }
+    }
+
+    /// The set whose chunks were dealt out one by one: the first to the first of `parts`, the second to the
+    /// second, and so on, in rounds.
+    pub fn dealt(parts: Vec<Self>) -> Self {
+        let rounds = parts.iter().map(|part| part.chunks.len()).max().unwrap_or(0);
+        let mut chunks = Vec::with_capacity(rounds * parts.len());
+        let mut parts: Vec<_> = parts.into_iter().map(|part| part.chunks.into_iter()).collect();
+        for _ in 0..rounds {
+            chunks.extend(parts.iter_mut().map(|part| part.next().unwrap_or_default()));
+        }
+        while chunks.last().is_some_and(Chunk::is_empty) {
+            chunks.pop();
+        }
+        Self { chunks }
     }
 
     /// Sets every bit of `other` too, and reports to `again` as [`BlockSet::insert`] does.

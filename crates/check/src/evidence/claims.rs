@@ -4,7 +4,8 @@ use floe_exec::Accumulator;
 use floe_exec::sync::Arc;
 use floe_format::{BlockRun, Geometry, GroupNr};
 
-use super::block_set::{BlockSet, bit_runs};
+use super::block_set::BlockSet;
+use super::common_claims::{CommonClaims, Log};
 use super::fingerprint::{GroupSums, Tables};
 use super::ledger::{Ledger, ranges_of};
 use super::saved::{Decoder, Encoder, Fault, Saved};
@@ -16,7 +17,7 @@ use crate::volume::Volume;
 ///
 /// Law: the order of claims and merges is invisible; a cluster claimed `n` times is in `used` if
 /// `n >= 1` and in `shared` if `n >= 2`.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Claims {
     used: BlockSet,
     shared: BlockSet,
@@ -26,6 +27,8 @@ pub struct Claims {
     summed: Option<Box<Summed>>,
     /// Which parts of the inode tables claim clusters in which regions.
     claimants: Ledger,
+    /// Where claims go that need memory, while other workers claim clusters, too.
+    log: Option<Box<Log>>,
 }
 
 /// `log2` of the clusters of a region, in the ledger of who claims where.
@@ -95,8 +98,7 @@ impl Claims {
             self.claim_otherwise(start, len);
             return;
         }
-        let shared = &mut self.shared;
-        self.used.insert(start, len, |word, bits| note(shared, word, bits));
+        mark(&mut self.used, &mut self.shared, &mut self.log, start, len);
     }
 
     /// Claims clusters where they are not simply marked.
@@ -106,12 +108,11 @@ impl Claims {
             return;
         }
         let Some(summed) = &mut self.summed else { return };
-        let shared = &mut self.shared;
         for (group, piece) in summed.tables.pieces(start, len) {
             summed.sums.add(group, summed.tables.of_clusters(&piece));
             if summed.scope.contains(GroupNr(group)) {
                 let (start, len) = (piece.cluster, piece.to - piece.from);
-                self.used.insert(start, len, |word, bits| note(shared, word, bits));
+                mark(&mut self.used, &mut self.shared, &mut self.log, start, len);
             }
         }
     }
@@ -152,10 +153,48 @@ impl Claims {
     }
 }
 
-/// Adds the set bits of a word to a set.
-fn note(set: &mut BlockSet, word: u64, bits: u64) {
-    for (from, len) in bit_runs(bits) {
-        set.insert(word + from, len, |_, _| ());
+/// Marks clusters as in use, and as shared where they were before; notes them in the log, if there is one,
+/// where that would take memory.
+#[inline]
+fn mark(
+    used: &mut BlockSet,
+    shared: &mut BlockSet,
+    log: &mut Option<Box<Log>>,
+    start: u64,
+    len: u64,
+) {
+    let again = |word, bits| shared.insert_word(word, bits);
+    match log {
+        None => used.insert(start, len, again),
+        Some(log) => used.insert_few(start, len, again, |start, len| log.note(start, len)),
+    }
+}
+
+/// Workers that claim clusters at the same time.
+impl Claims {
+    /// From now on, until [`Claims::settle`], what takes memory goes where claims of others go, too, if
+    /// there is such a place. Does nothing if that was said before.
+    pub fn join(&mut self, common: Option<&Arc<CommonClaims>>) {
+        if let (None, Some(common)) = (&self.log, common) {
+            self.log = Some(Box::new(Log::new(common)));
+        }
+    }
+
+    /// Takes what all who joined have claimed; these are merged into this one by now.
+    pub fn settle(&mut self) {
+        let Some(log) = self.log.take() else { return };
+        let (used, shared) = log.take_all();
+        let few = std::mem::replace(&mut self.used, used);
+        let all = &mut self.shared;
+        self.used.absorb(few, |word, bits| all.insert_word(word, bits));
+        all.absorb(shared, |_, _| ());
+    }
+
+    /// Of one who joined, its claims that are not in common yet.
+    fn merge_few(&mut self, few: &BlockSet) {
+        for (start, len) in few.runs() {
+            mark(&mut self.used, &mut self.shared, &mut self.log, start, len);
+        }
     }
 }
 
@@ -182,7 +221,7 @@ impl Claims {
         let metadata = &volume.metadata;
         let shared = &mut self.shared;
         let mut mark = |start, len| {
-            self.used.insert(start, len, |word, bits| note(shared, word, bits));
+            self.used.insert(start, len, |word, bits| shared.insert_word(word, bits));
         };
         let Some(Summed { tables, scope, .. }) = self.summed.as_deref() else {
             return metadata.runs().for_each(|(start, len)| mark(start, len));
@@ -218,9 +257,22 @@ impl Accumulator for Claims {
             (_, None) => {}
         }
         self.claimants.merge(other.claimants);
-        let shared = &mut self.shared;
-        self.used.absorb(other.used, |word, bits| note(shared, word, bits));
-        shared.absorb(other.shared, |_, _| ());
+        self.shared.absorb(other.shared, |_, _| ());
+        match (&self.log, other.log) {
+            (None, None) => {
+                let shared = &mut self.shared;
+                self.used.absorb(other.used, |word, bits| shared.insert_word(word, bits));
+            }
+            (Some(_), theirs) => {
+                theirs.into_iter().for_each(|log| log.end());
+                self.merge_few(&other.used);
+            }
+            (None, theirs @ Some(_)) => {
+                self.log = theirs;
+                let mine = std::mem::replace(&mut self.used, other.used);
+                self.merge_few(&mine);
+            }
+        }
     }
 }
 
@@ -228,7 +280,8 @@ impl Claims {
     /// Writes the claims.
     pub fn save(&self, to: &mut Encoder<'_>) {
         // To list claims is for one inode, while it is looked at again.
-        let Self { used, shared, recorded: _, summed, claimants } = self;
+        // Nor is there a log, once claims are settled.
+        let Self { used, shared, recorded: _, summed, claimants, log: _ } = self;
         used.save(to);
         shared.save(to);
         claimants.save(to);
@@ -245,7 +298,7 @@ impl Claims {
     pub fn load(from: &mut Decoder<'_>) -> Result<(Self, GroupSums), Fault> {
         let (used, shared, claimants) =
             (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?);
-        let claims = Self { used, shared, claimants, recorded: None, summed: None };
+        let claims = Self { used, shared, claimants, recorded: None, summed: None, log: None };
         Ok((claims, Saved::load(from)?))
     }
 }
@@ -263,4 +316,71 @@ mod laws {
         },
         |all: Claims| (all.used().runs(), all.shared().runs())
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What can be seen of claims by several workers who share what takes memory, or by one alone.
+    fn seen(
+        workers: &[Vec<(u64, u64)>],
+        together: bool,
+    ) -> impl PartialEq + std::fmt::Debug + use<> {
+        let common = together.then(Arc::default);
+        let mut all = Claims::default();
+        for runs in workers {
+            let mut own = Claims::default();
+            // Not every worker gets something to do.
+            if !runs.is_empty() {
+                own.join(common.as_ref());
+            }
+            runs.iter().for_each(|&(start, len)| own.claim_clusters(start, len));
+            all.merge(own);
+        }
+        all.settle();
+        (all.used().runs(), all.shared().runs())
+    }
+
+    fn runs() -> impl Strategy<Value = Vec<(u64, u64)>> {
+        // Short ones here and there in a few chunks, which meet each other at times, and long ones.
+        let short = (0u64..9, 0u64..400, 1u64..9)
+            .prop_map(|(chunk, at, len)| (chunk * 32_768 * 13 + at * 80, len));
+        let run = prop_oneof![20 => short, 1 => (0u64..5_000_000, 0u64..90_000)];
+        proptest::collection::vec(run, 0..120)
+    }
+
+    proptest! {
+        #[test]
+        fn claims_in_common_are_those_of_one(workers in proptest::collection::vec(runs(), 1..6)) {
+            prop_assert_eq!(seen(&workers, true), seen(&workers, false));
+        }
+    }
+
+    /// More than a log holds, of a file system that is in small pieces: each cluster of two is claimed,
+    /// some by both workers, and neither of them has a bitmap.
+    #[test]
+    fn workers_have_no_bitmaps() {
+        let common = Some(Arc::default());
+        let worker = |from: u64| {
+            let mut own = Claims::default();
+            own.join(common.as_ref());
+            (from..from + 6000).for_each(|at| own.claim_clusters(at * 7919 % 1_000_000 * 2, 1));
+            own
+        };
+        let (mut all, other) = (worker(0), worker(5500));
+        for own in [&all, &other] {
+            // Three runs of each of 62 chunks, at most.
+            assert!(own.used.runs().len() <= 62 * 3, "{}", own.used.runs().len());
+        }
+        all.merge(other);
+        all.settle();
+        assert_eq!(all.used().len(), 11_500);
+        let twice: Vec<(u64, u64)> = all.shared().runs();
+        let mut expected: Vec<u64> = (5500..6000).map(|at| at * 7919 % 1_000_000 * 2).collect();
+        expected.sort_unstable();
+        assert!(twice.into_iter().eq(expected.into_iter().map(|at| (at, 1))));
+    }
 }

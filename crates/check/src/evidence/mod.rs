@@ -5,6 +5,7 @@ pub mod block_set;
 pub mod choice;
 pub mod claims;
 pub mod column;
+pub mod common_claims;
 pub mod dir_index;
 pub mod dirs;
 pub mod fingerprint;
