@@ -1,5 +1,7 @@
 //! A sparse set of bit indexes: memory follows what is set, not the size of the file system.
 
+use super::bits;
+
 /// Bits of a chunk: one page of bits, and one group of a file system with 4 KiB blocks.
 pub(crate) const CHUNK_BITS: u64 = 32768;
 const WORDS: usize = (CHUNK_BITS / 64) as usize;
@@ -370,6 +372,35 @@ impl BlockSet {
         aligned(start) >> shift | aligned(start + 64) << (64 - shift)
     }
 
+    /// Fills `into` with the bits from `start` on, lowest first; comes back with how many are set.
+    /// `start` is a multiple of 64.
+    pub fn words(&self, start: u64, into: &mut [u64]) -> u32 {
+        let (mut at, mut rest, mut set) = (start / 64, into, 0);
+        while !rest.is_empty() {
+            let first = at as usize % WORDS;
+            let (now, later) = rest.split_at_mut((WORDS - first).min(rest.len()));
+            match self.chunk(at * 64 / CHUNK_BITS) {
+                Chunk::Few(few) => {
+                    now.fill(0);
+                    // Bits of this chunk, counted from the first that is wanted.
+                    let (from, end) = (first * 64, (first + now.len()) * 64);
+                    let wanted = |bit: u16| usize::from(bit).clamp(from, end) - from;
+                    for &(first, behind) in few.runs() {
+                        bits::set(now, wanted(first), wanted(behind));
+                        set += (wanted(behind) - wanted(first)) as u32;
+                    }
+                }
+                Chunk::Bits(words) => {
+                    now.copy_from_slice(&words[first..first + now.len()]);
+                    set += now.iter().map(|word| word.count_ones()).sum::<u32>();
+                }
+            }
+            at += now.len() as u64;
+            rest = later;
+        }
+        set
+    }
+
     /// Whether no bit of `start..start + len` is set; costs little where nothing is near.
     pub fn is_clear_in(&self, start: u64, len: u64) -> bool {
         let end = start.saturating_add(len);
@@ -529,6 +560,13 @@ mod tests {
             set.absorb(other, |word, bits| {
                 (0..64).filter(|at| bits & (1 << at) != 0).for_each(|at| again.insert(word + at, 1, |_, _| ()));
             });
+            for (start, len) in [(0, 512), (32_704, 1024), (64, 3), (65_536, 512), (131_072, 600)] {
+                let mut words = vec![7; len];
+                let count = set.words(start, &mut words);
+                prop_assert_eq!(count, words.iter().map(|word| word.count_ones()).sum::<u32>());
+                let one_by_one = (0..len as u64).map(|at| set.word(start + 64 * at));
+                prop_assert!(one_by_one.eq(words));
+            }
             let counts = model(&[left, right].concat());
             for bit in [0, 1, 63, 64, 32_767, 32_768, 70_001, 139_999, 300_000] {
                 let count = counts.get(&bit).copied().unwrap_or(0);
