@@ -166,7 +166,8 @@ impl ReadBlocks for FileDevice {
     }
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        self.holes.as_ref().is_some_and(|holes| holes.covers(&self.file, offset_bytes, len_bytes))
+        // To ask moves the position of an open file, for which threads would wait for each other.
+        self.holes.as_ref().is_some_and(|holes| holes.covers(self.own(), offset_bytes, len_bytes))
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
