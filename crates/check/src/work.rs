@@ -44,8 +44,8 @@ pub const FIRST_OF_ROUND: &str = "superblock";
 mod weights {
     /// A group, when descriptors are read, judged, and when the claims of metadata are merged.
     pub(super) const OPEN: f64 = 650.0;
-    pub(super) const DESCRIPTOR: f64 = 250.0;
-    pub(super) const METADATA: f64 = 5.0;
+    pub(super) const DESCRIPTOR: f64 = 300.0;
+    pub(super) const METADATA: f64 = 35.0;
     /// A part of an inode table that is read by itself.
     pub(super) const PART: f64 = 900.0;
     /// A slot of an inode table, used or not.
@@ -67,9 +67,9 @@ mod weights {
     /// A directory, whose count is no plain one.
     pub(super) const DIRECTORY_LINKS: f64 = 9.0;
     /// A group whose bitmaps are computed.
-    pub(super) const GROUP: f64 = 200.0;
+    pub(super) const GROUP: f64 = 150.0;
     /// A bitmap of blocks, and one of inodes, that is read and compared, besides.
-    pub(super) const BLOCK_BITMAP: f64 = 1500.0;
+    pub(super) const BLOCK_BITMAP: f64 = 1150.0;
     pub(super) const INODE_BITMAP: f64 = 500.0;
     /// A bit of an inode bitmap.
     pub(super) const INODE_BIT: f64 = 0.2;
