@@ -57,7 +57,7 @@ mod weights {
     /// An entry of a directory.
     pub(super) const ENTRY: f64 = 21.0;
     /// A block of a directory.
-    pub(super) const DIRECTORY_BLOCK: f64 = 255.0;
+    pub(super) const DIRECTORY_BLOCK: f64 = 330.0;
     /// A directory, when directories are put in order, and when they are counted by groups; by one thread.
     pub(super) const DIRECTORY: f64 = 9.0;
     /// A directory in the tree; by one thread.
@@ -80,6 +80,8 @@ mod weights {
 
     /// A place of a disk that is gone to.
     pub(super) const PLACE_WAIT: f64 = 30_000.0;
+    /// Tables side by side, as so many: the system begins to read ahead with little, and is waited for again.
+    pub(super) const TABLES_ANEW: f64 = 2.0;
     /// One of many that the disk was told of before: as a part of that.
     pub(super) const ANNOUNCED: f64 = 0.25;
     /// A byte that a disk reads, besides.
@@ -330,7 +332,7 @@ impl Work {
                 let free = f64::from(volume.group(group).free_blocks_count).min(clusters);
                 in_use += (clusters - free) * f64::from(geometry.cluster_blocks) - own;
             }
-            work.tables.places += if inodes > 0 { 1.0 } else { 0.0 };
+            work.tables.places += if inodes > 0 { weights::TABLES_ANEW } else { 0.0 };
             work.inodes += inodes;
             work.directories += directories;
             let full_blocks = inodes * ENTRY_BYTES / u64::from(geometry.block_size);

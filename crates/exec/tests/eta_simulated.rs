@@ -45,7 +45,9 @@ const STEPS: usize = 200;
 fn off_after_a_tenth(machine: Machine, faults: Faults, waver: &[f64]) -> f64 {
     let seconds = |phase: usize, of: usize| {
         let (model, threads) = MODEL[phase];
-        let alone = model[of] / threads as f64 * machine.pace[of] * faults[phase][of];
+        // Threads share all but the bytes of the device.
+        let shared = if of == 2 { 1.0 } else { threads as f64 };
+        let alone = model[of] / shared * machine.pace[of] * faults[phase][of];
         let waits = if machine.cold { alone } else { 0.0 };
         [alone / (1.0 - machine.taken), waits, waits][of]
     };
