@@ -209,6 +209,22 @@ impl Row {
     }
 }
 
+/// Of a run that counts as undisturbed, the most of its time that a host may have taken.
+const MOST_STOLEN: f64 = 0.02;
+
+/// Undisturbed runs whose median is shown, at least.
+const FEW_RUNS: usize = 3;
+
+impl Row {
+    /// The number of runs from which a host took next to no time, and the median of their times on the clock,
+    /// if there are some.
+    fn undisturbed(&self) -> (usize, Option<f64>) {
+        let runs = self.costs.iter().filter(|cost| cost.stolen <= cost.wall * MOST_STOLEN);
+        let runs: Vec<Cost> = runs.copied().collect();
+        (runs.len(), (runs.len() >= FEW_RUNS).then(|| median(&runs, |cost| cost.wall)))
+    }
+}
+
 fn median_wall(row: &Row) -> f64 {
     row.median(|cost| cost.wall)
 }
@@ -420,11 +436,24 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
     let work = if args.repair { "repair of scattered damage, " } else { "" };
     let title = args.title(&format!("{work}{}", kind.name()));
     let base = rows.first().map_or(f64::NAN, median_wall);
-    let header = ["program", "wall s", "min..max", "x e2fsck", "user+sys s", "peak MiB", "read MB"];
+    let (_, quiet_base) = rows.first().map_or((0, None), Row::undisturbed);
+    let header = [
+        "program",
+        "wall s",
+        "min..max",
+        "x e2fsck",
+        "user+sys s",
+        "peak MiB",
+        "read MB",
+        "undisturbed runs",
+        "their s",
+        "x e2fsck",
+    ];
     let mut lines = vec![header.map(str::to_owned)];
     for row in rows {
         let least = row.costs.iter().map(|cost| cost.wall).fold(f64::INFINITY, f64::min);
         let most = row.costs.iter().map(|cost| cost.wall).fold(0.0, f64::max);
+        let (quiet_runs, quiet) = row.undisturbed();
         lines.push([
             row.name.clone(),
             format!("{:.3}", median_wall(row)),
@@ -433,6 +462,11 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
             format!("{:.3}", row.median(|cost| cost.cpu)),
             format!("{:.1}", row.median(|cost| cost.peak_mib)),
             format!("{:.1}", row.median(|cost| cost.read_mb)),
+            quiet_runs.to_string(),
+            quiet.map_or_else(String::new, |wall| format!("{wall:.3}")),
+            quiet_base
+                .zip(quiet)
+                .map_or_else(String::new, |(base, wall)| format!("{:.2}", base / wall)),
         ]);
     }
     print_lines(args, &title, &lines);

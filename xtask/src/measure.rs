@@ -28,6 +28,8 @@ pub(crate) struct Cost {
     pub(crate) peak_mib: f64,
     /// MB (10^6 bytes) that it asked to read.
     pub(crate) read_mb: f64,
+    /// Seconds for which a host took processors of this machine away meanwhile; 0 where there is no host.
+    pub(crate) stolen: f64,
     /// Exit status.
     pub(crate) exit: i64,
 }
@@ -38,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // To take on an identity, even one's own, a process is forked first. Otherwise it would begin with the
     // memory of this one, and what the system says it took at most would never be less.
     let own = nix::unistd::getuid().as_raw();
-    let before = bytes_read()?;
+    let (before, stolen) = (bytes_read()?, stolen_ticks()?);
     let begin = Instant::now();
     let status = Command::new(program)
         .args(rest)
@@ -57,6 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "cpu": seconds(usage.user_time()) + seconds(usage.system_time()),
         "peak_kib": usage.max_rss(),
         "read_bytes": bytes_read()?.saturating_sub(before),
+        "stolen": stolen_ticks()?.saturating_sub(stolen) as f64 / TICKS_PER_SECOND,
         "exit": status.code(),
     });
     println!("{line}");
@@ -68,6 +71,17 @@ fn bytes_read() -> Result<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
     let line = io.lines().find_map(|line| line.strip_prefix("rchar: "));
     Ok(line.context("/proc/self/io has no rchar")?.parse()?)
+}
+
+/// What `/proc/stat` counts in, on all architectures (`USER_HZ`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Time that a host took from all processors of this virtual machine, so far.
+fn stolen_ticks() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let all = stat.lines().next().unwrap_or_default();
+    // user, nice, system, idle, iowait, irq, softirq, steal.
+    Ok(all.split_whitespace().nth(8).context("/proc/stat tells of no steal")?.parse()?)
 }
 
 /// Measures a program in a helper process.
@@ -86,6 +100,7 @@ pub(crate) fn measure(command: &[String]) -> Result<Cost> {
         cpu: number("cpu"),
         peak_mib: number("peak_kib") / 1024.0,
         read_mb: number("read_bytes") / 1e6,
+        stolen: number("stolen"),
         exit: line["exit"].as_i64().unwrap_or(-1),
     })
 }

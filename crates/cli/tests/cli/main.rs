@@ -29,6 +29,7 @@ mod signals;
 mod terminal;
 mod transcripts;
 mod undo;
+mod valgrind;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::symlink;
