@@ -74,7 +74,7 @@ pub struct Work {
     pub places: Duration,
     /// Time of reading the bytes there, likewise.
     pub bytes: Duration,
-    /// Threads that share all of it; 0 counts as 1.
+    /// Threads that share all of it but the bytes; 0 counts as 1.
     pub threads: usize,
 }
 

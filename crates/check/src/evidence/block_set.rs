@@ -444,28 +444,33 @@ impl BlockSet {
     /// The runs of set bits, in order, as (first bit, number of bits).
     pub fn runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        let mut add = |start: u64, len: u64| match runs.last_mut() {
+        self.each_piece(|start, len| match runs.last_mut() {
             Some(last) if last.0 + last.1 == start => last.1 += len,
             _ => runs.push((start, len)),
-        };
+        });
+        runs
+    }
+
+    /// Hands each run of set bits to `each`, in order and in pieces: one ends with its chunk at least, or with
+    /// its word.
+    pub fn each_piece(&self, mut each: impl FnMut(u64, u64)) {
         for (index, chunk) in self.chunks.iter().enumerate() {
             let chunk_start = index as u64 * CHUNK_BITS;
             match chunk {
                 Chunk::Few(few) => {
                     for &(from, to) in few.runs() {
-                        add(chunk_start + u64::from(from), u64::from(to - from));
+                        each(chunk_start + u64::from(from), u64::from(to - from));
                     }
                 }
                 Chunk::Bits(words) => {
                     for (at, &word) in words.iter().enumerate() {
                         for (from, len) in bit_runs(word) {
-                            add(chunk_start + at as u64 * 64 + from, len);
+                            each(chunk_start + at as u64 * 64 + from, len);
                         }
                     }
                 }
             }
         }
-        runs
     }
 
     /// How many bits are set.

@@ -192,9 +192,9 @@ impl Claims {
 
     /// Of one who joined, its claims that are not in common yet.
     fn merge_few(&mut self, few: &BlockSet) {
-        for (start, len) in few.runs() {
+        few.each_piece(|start, len| {
             mark(&mut self.used, &mut self.shared, &mut self.log, start, len);
-        }
+        });
     }
 }
 

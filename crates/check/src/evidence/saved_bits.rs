@@ -120,7 +120,7 @@ mod tests {
                 set.insert(start, len, |_, _| ());
             }
             for (base, word) in (at..).step_by(64).zip(dense) {
-                bit_runs(word).for_each(|(from, len)| set.insert(base + from, len, |_, _| ()));
+                set.insert_word(base, word);
             }
             prop_assert_eq!(again(&set).runs(), set.runs());
         }
