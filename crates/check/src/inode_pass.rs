@@ -4,7 +4,6 @@
 use floe_exec::sync::Arc;
 use floe_exec::{Accumulator, Phase, Pool, append};
 use floe_format::ext::inode::Inode;
-use floe_format::ext::inode256::{MOST_TOGETHER, SumRoom};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::checkpoint::{Legs, Session};
@@ -219,7 +218,6 @@ pub struct Buffers {
     /// They were in the last part: the device is told of those to come.
     read_ahead: bool,
     rows: Rows,
-    sums: SumRoom,
 }
 
 /// What is known of the inodes of the part at hand, before it is packed.
@@ -534,34 +532,45 @@ fn slots_of_block(
     volume: &Volume<'_>,
     place: TableBlockPlace,
     plain: Option<&PlainInodes<'_>>,
-    bytes: &[u8],
+    bytes: &mut [u8],
     good: bool,
     evidence: &mut InodeEvidence,
     each: &mut impl FnMut(&mut InodeEvidence, u32, Option<&[u8]>, TableContext<'_>),
 ) {
     let TableBlockPlace { part, block, index } = place;
     let inode_size = volume.geometry.inode_size;
-    let per_block = volume.geometry.block_size / inode_size;
-    let first = volume.geometry.inode_at(part.group, index * per_block);
+    let begin = index * (volume.geometry.block_size / inode_size);
+    let first = volume.geometry.inode_at(part.group, begin);
+    // Before any of them is judged, which wants the bytes of the block for itself.
+    let sums = plain.map(|rules| SumsOk::of_block(rules, first, bytes)).unwrap_or_default();
     let table = TableBlock::new(block, first, bytes);
-    // Their checksums are looked at before any of them is judged: they stay in a core's nearest cache.
-    let batches = bytes.chunks(MOST_TOGETHER * inode_size as usize);
-    for (batch, slots) in batches.zip((0..).step_by(MOST_TOGETHER)) {
-        let first = InodeNr(first.0.wrapping_add(slots));
-        let sums = &mut evidence.buffers.sums;
-        let mut sums_ok = plain.map_or(0, |rules| rules.checksums_ok(first, batch, sums));
-        // Those before the part and behind it are others' business.
-        let begin = index * per_block + slots;
-        let before = part.first.saturating_sub(begin);
-        sums_ok = sums_ok.checked_shr(before).unwrap_or(0);
-        let in_part = (part.first + part.count).saturating_sub(begin + before);
-        let raws = batch.chunks_exact(inode_size as usize).skip(before as usize);
-        let at = begin + before - part.first;
-        for (at, raw) in (at..at.saturating_add(in_part)).zip(raws) {
-            let context = TableContext { volume, table: &table, checksum_ok: sums_ok & 1 != 0 };
-            sums_ok >>= 1;
-            each(evidence, at, good.then_some(raw), context);
+    // Those before the part and behind it are others' business.
+    let before = part.first.saturating_sub(begin);
+    let at = begin + before - part.first;
+    let raws = bytes.chunks_exact(inode_size as usize).zip(0..).skip(before as usize);
+    for (at, (raw, slot)) in (at..part.count).zip(raws) {
+        let context = TableContext { volume, table: &table, checksum_ok: sums.get(slot) };
+        each(evidence, at, good.then_some(raw), context);
+    }
+}
+
+/// Which inodes of 256 bytes in a block of a table are known to have the right checksum: a bit each. The largest
+/// blocks, of 64 KiB, have 256.
+#[derive(Default)]
+struct SumsOk([u64; 4]);
+
+impl SumsOk {
+    /// Of the block whose first inode is `first`. The bytes are as before in the end.
+    fn of_block(rules: &PlainInodes<'_>, first: InodeNr, bytes: &mut [u8]) -> Self {
+        let mut all = Self::default();
+        for ((word, raws), at) in all.0.iter_mut().zip(bytes.chunks_mut(64 * 256)).zip(0..) {
+            *word = rules.checksums_ok(InodeNr(first.0.wrapping_add(64 * at)), raws);
         }
+        all
+    }
+
+    fn get(&self, slot: usize) -> bool {
+        self.0.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 != 0)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use floe_format::ext::extent::{Extent, ExtentNode, MAGIC, MAX_INIT_LEN};
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_format::ext::inode256::{Inode256, SumRoom};
+use floe_format::ext::inode256::Inode256;
 use floe_format::ext::superblock::OS_LINUX;
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockRun, InodeNr};
@@ -102,15 +102,15 @@ impl<'v> PlainInodes<'v> {
         })
     }
 
-    /// Which of at most 16 inodes in a row, from `first` on, have the right checksum, or need none: the
-    /// first one's is the lowest bit.
+    /// Which of at most 64 inodes in a row, from `first` on, have the right checksum, or need none: the
+    /// first one's is the lowest bit. Their bytes are as before in the end.
     #[inline]
-    pub fn checksums_ok(&self, first: InodeNr, raws: &[u8], room: &mut SumRoom) -> u64 {
+    pub fn checksums_ok(&self, first: InodeNr, raws: &mut [u8]) -> u64 {
         let seed = self.volume.seed;
         if !self.with_checksums {
             u64::MAX
         } else if self.volume.sums_together {
-            Inode256::checksums_ok_together(raws, seed, first, room)
+            Inode256::checksums_ok_together(raws, seed, first)
         } else {
             Inode256::checksums_ok(raws, seed, first)
         }

@@ -17,21 +17,8 @@ static CHECKSUM: WordThenBytes = WordThenBytes::new(256);
 static CHECKSUM_BYTES: [ZeroedBytes; 2] =
     [ZeroedBytes::new(256 - 0x7c), ZeroedBytes::new(256 - 0x82)];
 
-/// The most inodes whose checksums [`Inode256::checksums_ok_together`] looks at: 4 KiB of a table.
+/// The most inodes that are proved by one checksum: 4 KiB of a table.
 pub const MOST_TOGETHER: usize = 16;
-
-/// The word and the bytes of one of them.
-type SummedInode = [u8; 8 + 256];
-
-/// Room for [`Inode256::checksums_ok_together`], to be used again.
-#[derive(Clone, Debug)]
-pub struct SumRoom(Box<[SummedInode; MOST_TOGETHER]>);
-
-impl Default for SumRoom {
-    fn default() -> Self {
-        Self(Box::new([[0; 8 + 256]; MOST_TOGETHER]))
-    }
-}
 
 impl<'a> Inode256<'a> {
     /// Looks at `raw` as an inode.
@@ -152,50 +139,29 @@ impl<'a> Inode256<'a> {
         fits
     }
 
-    /// As [`Self::checksums_ok`] of at most [`MOST_TOGETHER`] inodes, by one checksum over all of them. If exactly one
-    /// is wrong, that is always found; if several are, it is missed with probability 2^-32
-    /// (`docs/fingerprint.md`).
-    pub fn checksums_ok_together(
-        raws: &[u8],
-        seed: Seed,
-        first: InodeNr,
-        room: &mut SumRoom,
-    ) -> u64 {
-        let (mut used, mut filled) = (0, 0);
-        // By what the checksum so far is to be changed, so that it goes on from the seed if it was right.
-        let mut to_seed = 0;
-        for (at, raw) in (0..).zip(raws.as_chunks().0) {
-            let inode = Inode256::new(raw);
-            if inode.links_count() == 0 {
-                continue;
+    /// As [`Self::checksums_ok`], by one checksum over those with links that lie side by side, [`MOST_TOGETHER`] at
+    /// most. If exactly one of these is wrong, that is always found; if several are, it is missed with probability
+    /// 2^-32 (`docs/fingerprint.md`). The bytes are worked on where they are, and are as before in the end.
+    pub fn checksums_ok_together(raws: &mut [u8], seed: Seed, first: InodeNr) -> u64 {
+        let has_links = |raw: &[u8; 256]| Inode256::new(raw).links_count() != 0;
+        let (raws, _) = raws.as_chunks_mut();
+        let count = raws.len().min(64);
+        let (mut fits, mut at) = (0, 0);
+        for batch in raws[..count].chunks_mut(MOST_TOGETHER) {
+            for run in batch.chunk_by_mut(|one, next| has_links(one) == has_links(next)) {
+                if run.first().is_some_and(has_links) {
+                    let first = InodeNr(first.0.wrapping_add(at));
+                    let of_run = if all_checksums_ok(run, seed, first) {
+                        (1 << run.len()) - 1
+                    } else {
+                        Self::checksums_ok(run.as_flattened(), seed, first)
+                    };
+                    fits |= of_run << at;
+                }
+                at += run.len() as u32;
             }
-            let Some(record) = room.0.get_mut(filled) else { break };
-            let word = Seed::word_of(InodeNr(first.0.wrapping_add(at)), inode.generation());
-            inode.write_summed(word ^ u64::from(to_seed), record);
-            to_seed = inode.stored_checksum() ^ seed.0;
-            used |= 1 << at;
-            filled += 1;
         }
-        let Some(records) = room.0.get(..filled).filter(|records| !records.is_empty()) else {
-            return 0;
-        };
-        let all_fit = crc32c(seed.0, records.as_flattened()) ^ to_seed == seed.0;
-        if all_fit { used } else { Self::checksums_ok(raws, seed, first) }
-    }
-
-    /// What its checksum is over: a word and its bytes, those of the checksum zero.
-    #[inline]
-    fn write_summed(&self, word: u64, record: &mut SummedInode) {
-        if let Some((of_word, record)) = record.split_first_chunk_mut() {
-            *of_word = word.to_le_bytes();
-            // In pieces: to copy all at once is a call, which takes as long as the copy.
-            for (to, from) in record.as_chunks_mut::<64>().0.iter_mut().zip(self.raw.as_chunks().0)
-            {
-                *to = *from;
-            }
-            record[0x7c..0x7e].fill(0);
-            record[0x82..0x84].fill(0);
-        }
+        fits
     }
 
     /// Both halves of the checksum that it holds: there must be 4 bytes of extra fields.
@@ -215,6 +181,56 @@ impl<'a> Inode256<'a> {
     }
 }
 
+/// Whether the checksums of inodes side by side fit, [`MOST_TOGETHER`] at most, by one checksum over all of them.
+fn all_checksums_ok(run: &mut [[u8; 256]], seed: Seed, first: InodeNr) -> bool {
+    let Some(last) = run.len().checked_sub(1) else { return true };
+    let mut stored = [0; MOST_TOGETHER];
+    toggle_joints(run, seed, first, &mut stored, |raw, stored| {
+        *stored = Inode256::new(raw).stored_checksum();
+        write_stored_checksum(raw, 0);
+    });
+    let start = seed.of_inode(first, Inode256::new(&run[0]).generation());
+    let end = crc32c(start, run.as_flattened());
+    toggle_joints(run, seed, first, &mut stored, |raw, stored| write_stored_checksum(raw, *stored));
+    end == stored[last]
+}
+
+/// Makes one checksum over a run go through those of its inodes, or, the second time, takes that back. A checksum is
+/// linear: what is added to a byte is added to the checksum up to there. So the word with which the checksum
+/// of an inode begins is added to the last bytes of the one before, and what that one's checksum should
+/// be by then, which takes it out, to the first bytes of the inode. `exchange` is called with each inode, and says
+/// what that is.
+#[inline]
+fn toggle_joints(
+    run: &mut [[u8; 256]],
+    seed: Seed,
+    first: InodeNr,
+    stored: &mut [u32; MOST_TOGETHER],
+    exchange: impl Fn(&mut [u8; 256], &mut u32),
+) {
+    let mut rows = run.iter_mut().zip(stored).zip(0..);
+    let Some(((mut before, mut sum_before), _)) = rows.next() else { return };
+    exchange(before, sum_before);
+    for ((raw, stored), at) in rows {
+        exchange(raw, stored);
+        let generation = Inode256::new(raw).generation();
+        let word = Seed::word_of(InodeNr(first.0.wrapping_add(at)), generation);
+        if let (Some(end), Some(begin)) = (before.last_chunk_mut(), raw.first_chunk_mut()) {
+            *end = (u64::from_le_bytes(*end) ^ word ^ u64::from(seed.0)).to_le_bytes();
+            *begin = (u32::from_le_bytes(*begin) ^ *sum_before).to_le_bytes();
+        }
+        (before, sum_before) = (raw, stored);
+    }
+}
+
+/// Sets both halves of the checksum that an inode holds.
+#[inline]
+fn write_stored_checksum(raw: &mut [u8; 256], value: u32) {
+    let [low @ .., high_0, high_1] = value.to_le_bytes();
+    raw[0x7c..0x7e].copy_from_slice(&low);
+    raw[0x82..0x84].copy_from_slice(&[high_0, high_1]);
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -222,9 +238,9 @@ mod tests {
     use super::*;
     use crate::ext::inode::{Inode, write_checksum};
 
-    /// What an error in the first of so many records leaves of the checksum of all: `x^(8 * 264 * after)`.
+    /// What an error in the first of a run leaves of the checksum of all, if so many follow: `x^(8 * 256 * after)`.
     fn carried(error: u32, after: usize) -> u32 {
-        crc32c(error, &vec![0; size_of::<SummedInode>() * after])
+        crc32c(error, &vec![0; 256 * after])
     }
 
     #[test]
@@ -240,28 +256,27 @@ mod tests {
     proptest! {
         #[test]
         fn together_they_are_judged_as_in_a_row(
-            mut bytes in proptest::collection::vec(any::<u8>(), 256 * MOST_TOGETHER),
-            count in 0..=MOST_TOGETHER,
-            used: u16,
+            mut bytes in proptest::collection::vec(any::<u8>(), 256 * 64),
+            count in 0..=64usize,
+            used in prop_oneof![Just(u16::MAX), any::<u16>()],
             wrong in prop_oneof![Just(0u16), any::<u16>(), (0..16u32).prop_map(|at| 1 << at)],
             seed: u32,
-            first in 0u32..=u32::MAX - 20,
+            first in 0u32..=u32::MAX - 64,
         ) {
             let (seed, bytes) = (Seed(seed), &mut bytes[..256 * count]);
             for (raw, at) in bytes.chunks_mut(256).zip(0..) {
-                raw[0x1a..0x1c].copy_from_slice(&(used >> at & 1).to_le_bytes());
+                raw[0x1a..0x1c].copy_from_slice(&(used >> (at % 16) & 1).to_le_bytes());
                 raw[0x80..0x82].copy_from_slice(&28u16.to_le_bytes());
                 write_checksum(raw, seed, InodeNr(first + at)).unwrap();
                 // A byte of the inode, or of its checksum.
-                raw[if at % 3 == 0 { 0x7c } else { 0x40 }] ^= (wrong >> at & 1) as u8;
+                raw[if at % 3 == 0 { 0x7c } else { 0x40 }] ^= (wrong >> (at % 16) & 1) as u8;
             }
-            let mut room = SumRoom::default();
-            for _ in 0..2 {
-                let together = Inode256::checksums_ok_together(bytes, seed, InodeNr(first), &mut room);
-                prop_assert_eq!(together, Inode256::checksums_ok(bytes, seed, InodeNr(first)));
-                let all = (1 << count) - 1;
-                prop_assert_eq!(together, u64::from(used & !wrong) & all);
-            }
+            let before = bytes.to_vec();
+            let together = Inode256::checksums_ok_together(bytes, seed, InodeNr(first));
+            prop_assert_eq!(&bytes, &before, "changed");
+            prop_assert_eq!(together, Inode256::checksums_ok(bytes, seed, InodeNr(first)));
+            let right: u64 = (0..count).filter(|at| (used & !wrong) >> (at % 16) & 1 == 1).map(|at| 1 << at).sum();
+            prop_assert_eq!(together, right);
         }
 
         #[test]
