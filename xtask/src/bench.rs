@@ -223,6 +223,29 @@ impl Row {
         let runs: Vec<Cost> = runs.copied().collect();
         (runs.len(), (runs.len() >= FEW_RUNS).then(|| median(&runs, |cost| cost.wall)))
     }
+
+    /// Between which factors this is faster than `base`, by the runs that were in turn: see [`median_interval`].
+    fn faster_than(&self, base: &Row) -> Option<(f64, f64)> {
+        let pairs = base.costs.iter().zip(&self.costs);
+        median_interval(pairs.map(|(base, own)| base.wall / own.wall).collect())
+    }
+}
+
+/// Between which of some values, in order, their median lies with a probability of at least 95 %, if they are
+/// independent of each other: order statistics (the number of values below the true median is binomial). `None`
+/// of fewer than 6 values, which cannot tell.
+fn median_interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    // Of so many, each with the same chance on either side, `below` or fewer lie on one side.
+    let (mut below, mut chance, mut sum) = (0, 0.5f64.powi(count.try_into().ok()?), 0.0);
+    while sum + chance <= 0.025 && below < count {
+        sum += chance;
+        chance *= (count - below) as f64 / (below + 1) as f64;
+        below += 1;
+    }
+    let last = below.checked_sub(1)?;
+    Some((values[last], values[count - below]))
 }
 
 fn median_wall(row: &Row) -> f64 {
@@ -442,6 +465,7 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
         "wall s",
         "min..max",
         "x e2fsck",
+        "95 %",
         "user+sys s",
         "peak MiB",
         "read MB",
@@ -459,6 +483,9 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
             format!("{:.3}", median_wall(row)),
             format!("{least:.3}..{most:.3}"),
             format!("{:.2}", base / median_wall(row)),
+            rows.first()
+                .and_then(|base| row.faster_than(base))
+                .map_or_else(String::new, |(low, high)| format!("{low:.1}..{high:.1}")),
             format!("{:.3}", row.median(|cost| cost.cpu)),
             format!("{:.1}", row.median(|cost| cost.peak_mib)),
             format!("{:.1}", row.median(|cost| cost.read_mb)),
@@ -563,5 +590,22 @@ mod tests {
         assert_eq!(of(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(of(&[]).is_nan());
+    }
+
+    #[test]
+    fn a_median_lies_between_order_statistics() {
+        let of = |count: u32| median_interval((1..=count).rev().map(f64::from).collect());
+        // From tables of the binomial distribution.
+        let known = [
+            (0, None),
+            (5, None),
+            (6, Some((1.0, 6.0))),
+            (9, Some((2.0, 8.0))),
+            (15, Some((4.0, 12.0))),
+            (61, Some((23.0, 39.0))),
+        ];
+        for (count, expected) in known {
+            assert_eq!(of(count), expected, "of {count}");
+        }
     }
 }
