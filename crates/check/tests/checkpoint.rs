@@ -16,6 +16,7 @@ use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, check};
 use floe_exec::Interrupt;
 use floe_exec::sync::Mutex;
 use floe_exec::sync::atomic::{AtomicUsize, Ordering};
+use floe_testkit::fill::aged::{Aged, Map};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, subjects, tool};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -270,6 +271,34 @@ fn directories_in_pieces() {
         for legs in 1..5 {
             let pieces = subject.in_pieces(legs, &mut rng, &expected);
             assert!(pieces > 2, "{pieces} pieces");
+        }
+    }
+}
+
+/// Files in so many pieces that workers claim their clusters in a bitmap that they have in common, which is settled
+/// after each leg.
+#[test]
+fn aged_files_in_pieces() {
+    if tool::missing() {
+        return;
+    }
+    let mut rng = Rng::new(5);
+    let folder = tool::scratch("floe-aged-").unwrap();
+    let mut aged = Aged::new(Map::Extents, 9000, 4, &folder.path().join("aged")).unwrap();
+    aged.age(40_000).unwrap();
+    let (files, fragments, _) = aged.counts();
+    assert!(fragments > 3 * files, "{fragments} pieces of {files} files");
+    let image = aged.write(&folder.path().join("image")).unwrap();
+    for seed in 0..1 + rounds(3) {
+        if seed > 0 {
+            damage::damage(&image, seed).unwrap();
+        }
+        let name = format!("{seed} times damaged");
+        let subject = Subject { accounting: Accounting::Exact, name, device: &image };
+        let expected = subject.verdict();
+        for legs in [1, 3] {
+            let pieces = subject.in_pieces(legs, &mut rng, &expected);
+            assert!(pieces > 0, "all in {legs} legs");
         }
     }
 }
