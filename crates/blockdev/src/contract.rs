@@ -62,6 +62,11 @@ macro_rules! device_contract {
             }
 
             #[test]
+            fn hints_change_nothing() {
+                $crate::contract::hints_change_nothing(&$make);
+            }
+
+            #[test]
             fn a_hole_reads_as_zeroes() {
                 $crate::contract::holes_are_zero(&$make);
             }
@@ -112,6 +117,31 @@ pub fn reads_past_the_end_fail<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
             assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "at {offset} of {size}: {error}");
         }
         assert!(device.read_at(size.wrapping_add(1), &mut [0]).is_err());
+    }
+}
+
+/// What is announced, once or twice, in pieces or past the end, reads as what is not, and ends where that ends.
+pub fn hints_change_nothing<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
+    for size in SIZES {
+        let bytes = pattern(size);
+        let device = make(&bytes);
+        let size = size as u64;
+        for (offset, len) in
+            [(0, 4096), (1000, 5000), (70_000, size), (size / 2, u64::MAX), (u64::MAX, 1), (0, 0)]
+        {
+            device.will_need(offset, len);
+            device.will_read_on(offset, len);
+        }
+        let mut read = vec![0xcc; bytes.len()];
+        for (chunk, at) in read.chunks_mut(3000).zip((0..).step_by(3000)) {
+            device.read_at(at, chunk).unwrap();
+        }
+        assert!(read == bytes, "{size} bytes, announced");
+        device.will_need(0, size);
+        device.read_at(0, &mut read).unwrap();
+        assert!(read == bytes, "{size} bytes, announced again");
+        let error = device.read_at(size, &mut [0]).expect_err("past the end");
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
     }
 }
 

@@ -72,6 +72,10 @@ impl<D: ReadBlocks> ReadBlocks for Counted<D> {
         self.inner.will_need(offset_bytes, len_bytes);
     }
 
+    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
+        self.inner.will_read_on(offset_bytes, len_bytes);
+    }
+
     fn is_at_hand(&self, offset_bytes: u64) -> bool {
         self.inner.is_at_hand(offset_bytes)
     }

@@ -19,7 +19,36 @@ const BOUNCE_BYTES: usize = 256 << 10;
 thread_local! {
     /// Aligned memory is somewhere in it. Each thread keeps its own: to ask the system for some for each
     /// read, and to give it back, would take longer than to copy what was read.
-    static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BOUNCE: RefCell<AlignedBytes> = const { RefCell::new(AlignedBytes::NONE) };
+}
+
+/// Memory that the device can fill.
+#[derive(Debug, Default)]
+pub(crate) struct AlignedBytes {
+    memory: Vec<u8>,
+    /// Bytes before the first that is aligned.
+    skipped: usize,
+}
+
+impl AlignedBytes {
+    const NONE: Self = Self { memory: Vec::new(), skipped: 0 };
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.memory[self.skipped..]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.skipped..]
+    }
+
+    /// Makes room for `len` bytes.
+    fn grow(&mut self, len: usize, align: usize) {
+        if self.memory.len() < len + align {
+            self.memory.resize(len + align, 0);
+        }
+        // 0 where an address cannot be aligned, of which there are none: reads fail, then.
+        self.skipped = self.memory.as_ptr().align_offset(align).min(align);
+    }
 }
 
 /// How one file wants direct reads aligned.
@@ -55,6 +84,13 @@ impl DirectReads {
         Ok(Self { align_bytes })
     }
 
+    /// Memory for `len` bytes that need not be copied to where they are wanted.
+    pub(crate) fn memory(self, len: usize) -> AlignedBytes {
+        let mut memory = AlignedBytes::default();
+        memory.grow(len.next_multiple_of(self.align_bytes), self.align_bytes);
+        memory
+    }
+
     /// As [`FileExt::read_exact_at`], from any offset and into any memory.
     pub(crate) fn read_exact_at(
         self,
@@ -73,12 +109,8 @@ impl DirectReads {
         let wanted = within_unit + into.len();
         let room = wanted.next_multiple_of(align).min(BOUNCE_BYTES);
         let mut memory = BOUNCE.take();
-        if memory.len() < room + align {
-            memory.resize(room + align, 0);
-        }
-        // 0 where an address cannot be aligned, of which there are none: the read fails, then.
-        let skipped = memory.as_ptr().align_offset(align).min(align);
-        let bounce = &mut memory[skipped..skipped + room];
+        memory.grow(room, align);
+        let bounce = &mut memory.bytes_mut()[..room];
         let (mut rest, mut at, mut skip) = (into, offset_bytes - within_unit as u64, within_unit);
         while !rest.is_empty() {
             let units = (skip + rest.len()).next_multiple_of(align).min(room);

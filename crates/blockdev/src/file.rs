@@ -16,6 +16,7 @@ use crate::direct::DirectReads;
 use crate::holes::HoleMap;
 use crate::lanes::{self, Lanes};
 use crate::open::{OpenError, open_seekable};
+use crate::read_ahead::{self, ReadAhead};
 use crate::{ReadBlocks, within};
 
 /// A regular file or block device, opened for reading only: there is no way from here to a write.
@@ -48,9 +49,19 @@ pub enum Caching {
     /// before 6.14 drops all pages of the file now and then instead, others' too. Nothing is read ahead,
     /// for it would stay.
     Guest,
-    /// The cache is gone past (`O_DIRECT`). Nothing is read ahead: as many reads are under way as threads
-    /// ask.
+    /// The cache is gone past (`O_DIRECT`). What will be needed is read ahead into memory of this process, 4 MiB at
+    /// most, by threads that do nothing else.
     Direct,
+}
+
+impl Caching {
+    /// Bytes of memory that reads take in this process beside what they fill, at most.
+    pub const fn memory_bytes(self) -> u64 {
+        match self {
+            Self::Shared | Self::Guest => 0,
+            Self::Direct => read_ahead::MEMORY_BYTES,
+        }
+    }
 }
 
 /// [`Caching`], and what it needs.
@@ -58,8 +69,11 @@ pub enum Caching {
 enum Way {
     Shared,
     Guest(CacheGuest),
-    Direct(DirectReads),
+    Direct(DirectReads, Ahead),
 }
+
+/// What reads ahead, from the first announcement on; nothing where threads cannot be started.
+type Ahead = OnceLock<Option<ReadAhead>>;
 
 impl FileDevice {
     /// Opens the regular file or block device at `path` for reading.
@@ -111,7 +125,7 @@ impl FileDevice {
         self.way = match caching {
             Caching::Shared => Way::Shared,
             Caching::Guest => Way::Guest(CacheGuest::default()),
-            Caching::Direct => Way::Direct(DirectReads::of(&self.file)?),
+            Caching::Direct => Way::Direct(DirectReads::of(&self.file)?, Ahead::new()),
         };
         Ok(self)
     }
@@ -120,7 +134,7 @@ impl FileDevice {
     pub(crate) const fn guest(&self) -> Option<&CacheGuest> {
         match &self.way {
             Way::Guest(guest) => Some(guest),
-            Way::Shared | Way::Direct(_) => None,
+            Way::Shared | Way::Direct(..) => None,
         }
     }
 
@@ -144,6 +158,19 @@ impl FileDevice {
         self.advise(offset_bytes, len_bytes, Advice::DontNeed);
     }
 
+    /// Has a range read in the background if reads go past the cache.
+    fn read_ahead(&self, offset_bytes: u64, len_bytes: u64) {
+        let end = offset_bytes.saturating_add(len_bytes).min(self.size_bytes);
+        if let (Way::Direct(way, ahead), Some(len_bytes)) =
+            (&self.way, end.checked_sub(offset_bytes))
+        {
+            let start = || ReadAhead::of(again(&self.file)?, *way);
+            if let Some(ahead) = ahead.get_or_init(|| start().ok()) {
+                ahead.announce(offset_bytes, len_bytes);
+            }
+        }
+    }
+
     fn advise(&self, offset_bytes: u64, len_bytes: u64, advice: Advice) {
         // A hint that is not taken changes nothing that anybody could see.
         let _ = rustix::fs::fadvise(&self.file, offset_bytes, NonZeroU64::new(len_bytes), advice);
@@ -161,7 +188,13 @@ impl ReadBlocks for FileDevice {
         match &self.way {
             Way::Shared => file.read_exact_at(into, offset_bytes),
             Way::Guest(guest) => guest.read_exact_at(file, into, offset_bytes),
-            Way::Direct(direct) => direct.read_exact_at(file, into, offset_bytes),
+            Way::Direct(direct, ahead) => {
+                let ahead = ahead.get().and_then(Option::as_ref);
+                if ahead.is_some_and(|ahead| ahead.take(offset_bytes, into)) {
+                    return Ok(());
+                }
+                direct.read_exact_at(file, into, offset_bytes)
+            }
         }
     }
 
@@ -171,9 +204,16 @@ impl ReadBlocks for FileDevice {
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
-        if matches!(self.way, Way::Shared) {
-            Self::will_need(self, offset_bytes, len_bytes);
+        match &self.way {
+            Way::Shared => Self::will_need(self, offset_bytes, len_bytes),
+            // What is read ahead stays in the cache.
+            Way::Guest(_) => {}
+            Way::Direct(..) => self.read_ahead(offset_bytes, len_bytes),
         }
+    }
+
+    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
+        self.read_ahead(offset_bytes, len_bytes);
     }
 
     fn is_at_hand(&self, offset_bytes: u64) -> bool {

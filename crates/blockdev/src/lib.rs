@@ -46,6 +46,7 @@ mod mem;
 mod open;
 mod overlay;
 mod partition;
+mod read_ahead;
 mod read_plan;
 mod recorder;
 mod undo;
@@ -91,6 +92,10 @@ pub trait ReadBlocks: Send + Sync {
     /// Hint: this range will be read soon. A device may begin to read it in the background; nothing
     /// else changes.
     fn will_need(&self, _offset_bytes: u64, _len_bytes: u64) {}
+
+    /// As [`ReadBlocks::will_need`], where what is read before leads up to this range. A device that sees
+    /// by itself what is read in order, as the page cache does, need not be told.
+    fn will_read_on(&self, _offset_bytes: u64, _len_bytes: u64) {}
 
     /// Whether the byte at an offset is known to be in memory, so that reading it waits for no device.
     /// `false` is always a right answer.
@@ -142,6 +147,9 @@ macro_rules! read_through {
             }
             fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
                 (**self).will_need(offset_bytes, len_bytes);
+            }
+            fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
+                (**self).will_read_on(offset_bytes, len_bytes);
             }
             fn is_at_hand(&self, offset_bytes: u64) -> bool {
                 (**self).is_at_hand(offset_bytes)

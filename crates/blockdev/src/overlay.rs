@@ -370,6 +370,10 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
         self.base.will_need(offset_bytes, len_bytes);
     }
 
+    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
+        self.base.will_read_on(offset_bytes, len_bytes);
+    }
+
     fn is_at_hand(&self, offset_bytes: u64) -> bool {
         self.base.is_at_hand(offset_bytes)
     }

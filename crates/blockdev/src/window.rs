@@ -74,6 +74,12 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
         }
     }
 
+    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
+        if offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes) {
+            self.inner.will_read_on(self.offset_bytes + offset_bytes, len_bytes);
+        }
+    }
+
     fn is_at_hand(&self, offset_bytes: u64) -> bool {
         offset_bytes < self.len_bytes && self.inner.is_at_hand(self.offset_bytes + offset_bytes)
     }

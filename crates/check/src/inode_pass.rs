@@ -492,6 +492,7 @@ fn for_each_slot(
         return;
     }
     let step = (READ_BYTES / geometry.block_size).max(1);
+    announce_table(volume, part, first + step);
     for from in (first..end).step_by(step as usize) {
         let blocks = step.min(end - from);
         let read = volume.read_run(BlockRun::new(block_at(from), u64::from(blocks)), table).is_ok();
@@ -515,6 +516,22 @@ fn for_each_slot(
             }
             slots_of_block(volume, place, plain, slot, good, evidence, &mut each);
         }
+    }
+}
+
+/// Tells the device, at the first part of a group, that the whole table will be read, from its block `next` on.
+fn announce_table(volume: &Volume<'_>, part: TablePart, next: u32) {
+    let geometry = &volume.geometry;
+    if part.first != 0 {
+        return;
+    }
+    let count = volume.used_inodes_bound(part.group);
+    let table = blocks_of(volume, TablePart { count, ..part });
+    let rest = table.len_blocks.saturating_sub(u64::from(next));
+    let start = BlockNr(table.start.0 + u64::from(next));
+    if rest > 0 && table.end().0 <= geometry.blocks_count {
+        let bytes = rest * u64::from(geometry.block_size);
+        volume.device.will_read_on(geometry.offset_bytes(start), bytes);
     }
 }
 

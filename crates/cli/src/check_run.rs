@@ -83,6 +83,7 @@ impl Run<'_> {
             key: key.unwrap_or_default(),
             links: self.links,
             memory_bytes: self.memory_bytes,
+            held_bytes: self.source.caching.memory_bytes(),
             on_plan: self
                 .memory_bytes
                 .filter(|_| front::tells_plan(self.front))

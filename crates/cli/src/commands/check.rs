@@ -68,8 +68,8 @@ pub(crate) struct Args {
     /// from a disk, as fast from the cache (Linux before 6.14 drops others' pages of the device, too)
     #[arg(long)]
     drop_cache: bool,
-    /// Read past the page cache (O_DIRECT): for fast devices, with more threads than cores, since each has
-    /// one read under way. Slower where the cache knows, or the device is slow to begin (see docs/memory.md)
+    /// Read past the page cache (O_DIRECT), which stays as it is: for fast devices. What will be needed is read ahead
+    /// into 6 MiB of memory. Slower where the cache knows what is read (see docs/memory.md)
     #[arg(long, conflicts_with = "drop_cache")]
     direct: bool,
     /// Show how far the check is: a bar on a terminal, nothing, or lines of JSON
