@@ -484,6 +484,7 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
             format!("{least:.3}..{most:.3}"),
             format!("{:.2}", base / median_wall(row)),
             rows.first()
+                .filter(|base| !std::ptr::eq(*base, row))
                 .and_then(|base| row.faster_than(base))
                 .map_or_else(String::new, |(low, high)| format!("{low:.1}..{high:.1}")),
             format!("{:.3}", row.median(|cost| cost.cpu)),

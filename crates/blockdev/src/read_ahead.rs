@@ -25,6 +25,9 @@ const SMALL_BYTES: u64 = 4 << 10;
 const MOST_HELD_BYTES: u64 = 4 << 20;
 /// Pieces that may be announced at a time; what comes then is read when it is asked for.
 const MOST_PIECES: usize = 1 << 13;
+/// A piece that was asked for in part may go when one is asked for that was announced so many later: those of a piece
+/// of an inode table are asked for in no order.
+const ASKED_TOGETHER: u64 = 256;
 /// Memory that all of it takes, at most: pieces, as many again as helpers in reserve, what is known of those that are
 /// announced, and stacks.
 pub(crate) const MEMORY_BYTES: u64 =
@@ -61,6 +64,11 @@ struct State {
     held_bytes: u64,
     /// The offsets of those that are here, by their numbers.
     here: BTreeMap<u64, u64>,
+    /// Likewise of those that were asked for in part. The rest is often never asked for: what lies between wanted
+    /// blocks is announced along with them.
+    partly: BTreeMap<u64, u64>,
+    /// The highest number of a piece that was asked for.
+    newest_asked: u64,
     /// Memory to be used again: of pieces of [`PIECE_BYTES`], and of small ones.
     spare: [Vec<AlignedBytes>; 2],
     announced: u64,
@@ -268,12 +276,14 @@ impl State {
         let Some(piece) = self.pieces.get_mut(&start) else { return Found::Nothing };
         let Bytes::Here(bytes) = &piece.bytes else { return Found::Nothing };
         let whole = into.len() as u64 == piece.len;
+        self.newest_asked = self.newest_asked.max(piece.number);
         // While others wait if it is short; the rest of the piece may be asked for by others.
         if !whole || piece.len <= SMALL_BYTES {
             let from = (offset - start) as usize;
             into.copy_from_slice(&bytes.bytes()[from..from + into.len()]);
             piece.taken += into.len() as u64;
             if piece.taken < piece.len {
+                self.partly.insert(piece.number, start);
                 return Found::Copied;
             }
         }
@@ -308,13 +318,23 @@ impl State {
     /// A piece was asked for that nobody had begun. If that is because others are kept for which nobody asks,
     /// the oldest of them goes.
     fn make_room(&mut self, before: u64) {
-        if self.held_bytes + PIECE_BYTES <= MOST_HELD_BYTES {
+        if self.has_room() {
             return;
         }
         let oldest = self.here.first_key_value().filter(|(number, _)| **number < before);
-        if let Some((_, &at)) = oldest
-            && let Some((bytes, len)) = self.remove_here(at)
-        {
+        if let Some((_, &at)) = oldest {
+            self.drop_here(at);
+        }
+    }
+
+    /// A piece that was asked for in part, and of which nobody will ask for more.
+    fn done_with(&self) -> Option<u64> {
+        let (number, &at) = self.partly.first_key_value()?;
+        (number + ASKED_TOGETHER <= self.newest_asked).then_some(at)
+    }
+
+    fn drop_here(&mut self, start: u64) {
+        if let Some((bytes, len)) = self.remove_here(start) {
             self.release(bytes, len);
         }
     }
@@ -326,17 +346,25 @@ impl State {
             return None;
         };
         self.here.remove(&number);
+        self.partly.remove(&number);
         Some((bytes, len))
     }
 
     /// Whether there may be a piece that could be read now.
     fn has_next(&self) -> bool {
-        !self.queue.is_empty() && self.held_bytes + PIECE_BYTES <= MOST_HELD_BYTES
+        !self.queue.is_empty() && (self.has_room() || self.done_with().is_some())
+    }
+
+    const fn has_room(&self) -> bool {
+        self.held_bytes + PIECE_BYTES <= MOST_HELD_BYTES
     }
 
     /// The next piece to be read, and memory for it, if there is one and room.
     fn begin_next(&mut self, way: DirectReads) -> Option<(u64, u64, AlignedBytes)> {
         while self.has_next() {
+            while !self.has_room() {
+                self.drop_here(self.done_with()?);
+            }
             let at = self.queue.pop_front()?;
             let piece = self.pieces.get_mut(&at);
             let Some(piece) = piece.filter(|piece| matches!(piece.bytes, Bytes::Announced)) else {
@@ -456,6 +484,24 @@ mod tests {
         });
         let taken = taken.count() as u64;
         assert!(taken >= pieces / 2, "{taken} of {pieces}");
+    }
+
+    /// As blocks of maps, which are announced with what lies between them.
+    #[test]
+    fn what_is_asked_for_in_part_makes_room_later() {
+        let pieces = 4 * MOST_HELD_BYTES / 8192;
+        let Some((_file, ahead)) = made(pieces * 8192) else { return };
+        for at in 0..pieces {
+            ahead.announce(at * 8192, 8192);
+        }
+        let taken = (0..pieces).filter(|at| {
+            settle(&ahead);
+            assert!(ahead.shared.lock().held_bytes <= MOST_HELD_BYTES);
+            take(&ahead, at * 8192, 4096)
+        });
+        assert_eq!(taken.count() as u64, pieces);
+        let kept = ahead.shared.lock().pieces.len() as u64;
+        assert!((ASKED_TOGETHER..pieces / 2).contains(&kept), "{kept} of {pieces}");
     }
 
     #[test]

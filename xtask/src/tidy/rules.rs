@@ -104,7 +104,10 @@ const THREADS: Exceptions = &[
     ("crates/blockdev/src/lib.rs", "a shared device is a device"),
     ("crates/blockdev/src/mem.rs", "a device that may be written while it is read"),
     ("crates/blockdev/src/overlay.rs", "a device that may be written while it is read"),
-    ("crates/blockdev/src/read_ahead.rs", "threads that wait for a device in place of who will ask"),
+    (
+        "crates/blockdev/src/read_ahead.rs",
+        "threads that wait for a device in place of who will ask",
+    ),
     ("crates/blockdev/src/recorder.rs", "the trace of a device that many threads write"),
     ("crates/format/src/ext/casefold.rs", "a table made on first use; no thread waits for another"),
 ];
