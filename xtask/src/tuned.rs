@@ -76,8 +76,9 @@ fn counts(args: &Args, root: &Path) -> Result<Option<String>> {
         return Ok(None);
     };
     let folder = root.join("target/tuned-counts");
-    let (raw, sound) = (folder.join("raw"), folder.join("sound"));
-    for folder in [&raw, &sound] {
+    let raw = folder.join("raw");
+    let sound = Sound { young: folder.join("sound"), aged: folder.join("sound-aged") };
+    for folder in [&raw, &sound.young, &sound.aged] {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
         }
@@ -95,7 +96,7 @@ fn counts(args: &Args, root: &Path) -> Result<Option<String>> {
     let linker = tools.join("gcc-ld");
     if linker.join("ld.lld").exists() {
         let order = folder.join("order.txt");
-        let first = merged(&reader, &sound)?;
+        let first = [merged(&reader, &sound.young)?, merged(&reader, &sound.aged)?];
         fs::write(&order, in_order(&tools, &counting, &first)?)?;
         flags += &format!(
             " -C link-arg=-B{} -C link-arg=-fuse-ld=lld -C link-arg=-Wl,--symbol-ordering-file={} \
@@ -117,9 +118,17 @@ fn merged(reader: &Path, raw: &Path) -> Result<PathBuf> {
     Ok(merged)
 }
 
-/// The symbols of the program in the order in which they should lie, one a line: functions that `first` counts, and
+/// Folders of counts of what usual checks of sound file systems run.
+struct Sound {
+    /// Of new ones, and of files in one piece.
+    young: PathBuf,
+    /// Of directories by the hundred, and of files in many pieces.
+    aged: PathBuf,
+}
+
+/// The symbols of the program in the order in which they should lie, one a line: functions that each of `first` counts, and
 /// those of libraries that come compiled, which nobody counts. What is left out comes behind them.
-fn in_order(tools: &Path, counting: &Path, first: &Path) -> Result<String> {
+fn in_order(tools: &Path, counting: &Path, first: &[PathBuf; 2]) -> Result<String> {
     /// Parts of libraries that run when a program fails only.
     const OF_FAILURES: [&str; 4] = ["gimli", "addr2line", "backtrace", "libunwind"];
     let said = |tool: &str, what: &[&str], file: &Path| -> Result<String> {
@@ -129,9 +138,12 @@ fn in_order(tools: &Path, counting: &Path, first: &Path) -> Result<String> {
     };
     // Those that only one unit of the compiler sees are named after it: "unit;symbol".
     let symbol = |name: &str| name.rsplit(';').next().unwrap_or(name).to_owned();
-    let ran = said("llvm-profdata", &["show", "--covered"], first)?;
-    let mut order: Vec<String> = ran.lines().map(symbol).collect();
-    let all = said("llvm-profdata", &["show", "--all-functions"], first)?;
+    let (mut order, mut listed) = (Vec::new(), BTreeSet::new());
+    for counts in first {
+        let ran = said("llvm-profdata", &["show", "--covered"], counts)?;
+        order.extend(ran.lines().map(symbol).filter(|name| listed.insert(name.clone())));
+    }
+    let all = said("llvm-profdata", &["show", "--all-functions"], &first[0])?;
     let counted = all.lines().filter_map(|line| line.trim().strip_suffix(':'));
     let counted: BTreeSet<String> = counted.map(symbol).collect();
     let symbols = said("llvm-nm", &["--defined-only"], counting)?;
@@ -174,12 +186,12 @@ const USUAL: [&[&str]; 4] =
     [&["check", "--threads", "1"], &["check", "--threads", "2"], &["fsck", "-fn"], &["fsck", "-p"]];
 
 /// What the program is tuned for: what is not run here is built small, and slow. Usual checks of sound file systems
-/// are counted once more, in the folder `sound`.
-fn work(floe: &Path, folder: &Path, sound: &Path) -> Result<()> {
+/// are counted once more, in the folders of `sound`.
+fn work(floe: &Path, folder: &Path, sound: &Sound) -> Result<()> {
     let new = new_image(folder)?;
     for way in USUAL {
         expect(floe, way, &new, Some(0))?;
-        counted_in(sound, floe, way, &new)?;
+        counted_in(&sound.young, floe, way, &new)?;
     }
     fs::remove_file(&new)?;
     features(floe)?;
@@ -187,8 +199,8 @@ fn work(floe: &Path, folder: &Path, sound: &Path) -> Result<()> {
     bench::kept(&trees, |path| bench::aged::build(path, Map::Extents, INODES))?;
     let kinds = [Kind::FileIntensive, Kind::DirectoryIntensive, Kind::Aged];
     let [files, directories, blocks] = kinds.map(|kind| bench::image(folder, INODES, kind));
-    let files = files?;
-    for image in [&files, &directories?, &blocks?, &trees] {
+    let (files, aged) = (files?, [directories?, blocks?, trees]);
+    for image in std::iter::once(&files).chain(&aged) {
         for way in [
             &["check", "--threads", "1"][..],
             &["check", "--threads", "2"],
@@ -201,7 +213,10 @@ fn work(floe: &Path, folder: &Path, sound: &Path) -> Result<()> {
         }
     }
     for way in USUAL {
-        counted_in(sound, floe, way, &files)?;
+        counted_in(&sound.young, floe, way, &files)?;
+        for image in &aged {
+            counted_in(&sound.aged, floe, way, image)?;
+        }
     }
     let (damaged, scratch) = (scattered::damaged(&files, INODES)?, folder.join("scratch.img"));
     expect(floe, &["check", "--threads", "1"], &damaged, Some(4))?;
