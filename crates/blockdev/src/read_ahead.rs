@@ -28,10 +28,10 @@ const MOST_PIECES: usize = 1 << 13;
 /// A piece that was asked for in part may go when one is asked for that was announced so many later: those of a piece
 /// of an inode table are asked for in no order.
 const ASKED_TOGETHER: u64 = 256;
-/// Memory that all of it takes, at most: pieces, as many again as helpers in reserve, what is known of those that are
-/// announced, and stacks.
+/// Memory that all of it takes, at most: pieces (a small one twice its size where sectors have 4 KiB, since memory is
+/// not handed out aligned), one more for each helper in reserve, what is known of those that are announced, and stacks.
 pub(crate) const MEMORY_BYTES: u64 =
-    MOST_HELD_BYTES + HELPERS as u64 * (PIECE_BYTES + (64 << 10)) + MOST_PIECES as u64 * 128;
+    2 * MOST_HELD_BYTES + HELPERS as u64 * (PIECE_BYTES + (64 << 10)) + MOST_PIECES as u64 * 128;
 
 /// What was announced of one file, and the threads that read it.
 #[derive(Debug)]

@@ -52,6 +52,13 @@ impl<D: ReadBlocks> Window<D> {
     }
 }
 
+impl<D> Window<D> {
+    /// Whether a range lies in the window as a whole.
+    fn holds(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes)
+    }
+}
+
 impl<D: ReadBlocks> ReadBlocks for Window<D> {
     fn size_bytes(&self) -> u64 {
         self.len_bytes
@@ -64,18 +71,18 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
     }
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes)
+        self.holds(offset_bytes, len_bytes)
             && self.inner.is_hole(self.offset_bytes + offset_bytes, len_bytes)
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
-        if offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes) {
+        if self.holds(offset_bytes, len_bytes) {
             self.inner.will_need(self.offset_bytes + offset_bytes, len_bytes);
         }
     }
 
     fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
-        if offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes) {
+        if self.holds(offset_bytes, len_bytes) {
             self.inner.will_read_on(self.offset_bytes + offset_bytes, len_bytes);
         }
     }
@@ -102,7 +109,7 @@ impl<D: WriteBlocks> WriteBlocks for Window<D> {
     }
 
     fn forget(&self, offset_bytes: u64, len_bytes: u64) {
-        if offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes) {
+        if self.holds(offset_bytes, len_bytes) {
             self.inner.forget(self.offset_bytes + offset_bytes, len_bytes);
         }
     }
