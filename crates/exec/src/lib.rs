@@ -41,6 +41,7 @@ pub mod scheduler;
 pub mod split;
 pub mod stage;
 pub mod sync;
+mod turn;
 
 pub use accumulate::{Accumulator, append, take_back};
 pub use board::{Counts, StageCounts};
@@ -54,3 +55,4 @@ pub use progress::{Phase, PhaseState, Progress, Shape, Snapshot, Work};
 pub use queue::{Entry, Limits};
 pub use scheduler::Policy;
 pub use stage::{Found, Outcome, Pipeline, Schedule, StageId};
+pub use turn::Turn;

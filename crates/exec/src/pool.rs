@@ -6,6 +6,7 @@ use crate::placement::Placement;
 use crate::progress::{OwnLine, Phase, Progress};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::thread;
+use crate::turn::{Turn, take_turns};
 
 /// How the units of a pass are dealt to its workers. The results are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +44,11 @@ impl<'p> Pool<'p> {
     /// The same workers, dealt units that have a weight in this way ([`Pool::run_dealt`]).
     pub const fn dealing(self, dealing: Dealing) -> Self {
         Self { dealing, ..self }
+    }
+
+    /// How units that have a weight are dealt.
+    pub const fn dealt(&self) -> Dealing {
+        self.dealing
     }
 
     /// The same workers; no more of them are busy than the budget of cores allows.
@@ -100,10 +106,10 @@ impl<'p> Pool<'p> {
         F: Fn(&mut A, &U) + Sync,
     {
         self.expect(units.len());
-        self.run_until(units, work, || false).0
+        self.run_until(units, |all: &mut A, turn| work(all, turn.unit()), || false).0
     }
 
-    /// [`Pool::run`] or [`Pool::run_weighted`], as the pool was told.
+    /// [`Pool::run`] or [`Pool::run_weighted`], as the pool was told; `work` can learn which unit is its worker's next.
     ///
     /// # Panics
     /// As these do.
@@ -111,17 +117,21 @@ impl<'p> Pool<'p> {
     where
         U: Sync,
         A: Accumulator,
-        F: Fn(&mut A, &U) + Sync,
+        F: Fn(&mut A, &mut Turn<'_, '_, U>) + Sync,
     {
         match self.dealing {
-            Dealing::InOrder => self.run(units, work),
-            Dealing::Ranges => self.run_weighted(units, weight, work),
+            Dealing::InOrder => {
+                self.expect(units.len());
+                self.run_until(units, work, || false).0
+            }
+            Dealing::Ranges => self.weighted_turns(units, weight, work),
         }
     }
 
     /// As [`Pool::run`], until `pause` says so, which each worker asks after each unit: what was
     /// accumulated up to then, and the number of units that were done, which are the first ones; all
-    /// if nobody asked for a pause. One unit at least is done, if there is one.
+    /// if nobody asked for a pause. One unit at least is done, if there is one. `work` can learn which unit is its
+    /// worker's next; one that it has learnt of is done before the pause.
     ///
     /// For long work in several legs: the caller says how many units there are ([`Pool::expect`]),
     /// once.
@@ -137,46 +147,48 @@ impl<'p> Pool<'p> {
     where
         U: Sync,
         A: Accumulator,
-        F: Fn(&mut A, &U) + Sync,
+        F: Fn(&mut A, &mut Turn<'_, '_, U>) + Sync,
     {
         let workers = self.threads.min(units.len());
         let phase = self.phase();
-        let work = |all: &mut A, unit: &U| {
-            work(all, unit);
+        let work = |all: &mut A, turn: &mut Turn<'_, '_, U>| {
+            work(all, turn);
             if let Some(phase) = phase {
                 phase.advance(1);
             }
         };
-        if workers <= 1 {
-            let mut all = A::default();
-            for (done, unit) in (1..).zip(units) {
-                work(&mut all, unit);
-                if pause() {
-                    return (all, done);
-                }
-            }
-            return (all, units.len());
-        }
         let next = OwnLine(AtomicUsize::new(0));
         // What is handed out is done, too: a worker pauses between units only.
         let paused = AtomicBool::new(false);
+        // Relaxed: the counter hands out indexes and orders nothing else. It cannot wrap: a worker goes past the last
+        // unit a few times at most.
+        let take = || {
+            let more = !paused.load(Ordering::Relaxed);
+            more.then(|| units.get(next.0.fetch_add(1, Ordering::Relaxed))).flatten()
+        };
+        if workers <= 1 {
+            let mut all = A::default();
+            take_turns(take, |turn| {
+                work(&mut all, turn);
+                if pause() {
+                    paused.store(true, Ordering::Relaxed);
+                }
+            });
+            return (all, next.0.into_inner().min(units.len()));
+        }
         let gate = self.gate();
         let share = |me| {
             let _open = gate.opened_by(me);
             let stop = StopOnPanic { next: &next.0, end: units.len() };
             let mut own = A::default();
             gate.pass(me);
-            // Relaxed: the counter hands out indexes and orders nothing else. It cannot wrap: at
-            // most one addition a worker goes past the last unit.
-            while !paused.load(Ordering::Relaxed)
-                && let Some(unit) = units.get(next.0.fetch_add(1, Ordering::Relaxed))
-            {
-                work(&mut own, unit);
+            take_turns(take, |turn| {
+                work(&mut own, turn);
                 if pause() {
                     paused.store(true, Ordering::Relaxed);
                 }
                 gate.pass(me);
-            }
+            });
             std::mem::forget(stop);
             own
         };
@@ -321,7 +333,12 @@ mod tests {
                     let pause = || count.fetch_add(1, Ordering::Relaxed) >= 20;
                     let (share, units) = Pool::new(threads).run_until(
                         &list[begin..],
-                        |done: &mut Done, &unit| done.note(unit),
+                        |done: &mut Done, turn| {
+                            done.note(*turn.unit());
+                            if turn.unit() % 3 == 0 {
+                                turn.next_unit();
+                            }
+                        },
                         pause,
                     );
                     done.extend(share.0.concat());
@@ -378,7 +395,10 @@ mod tests {
                 || {
                     let list = [0, 1, 2, 3, 4];
                     let pause = AtomicBool::new(false);
-                    let work = |done: &mut Done, &unit: &usize| {
+                    let work = |done: &mut Done, turn: &mut Turn<'_, '_, usize>| {
+                        let unit = *turn.unit();
+                        // The next one is done before the pause, then.
+                        turn.next_unit();
                         done.note(unit);
                         if unit == 1 {
                             pause.store(true, Ordering::Relaxed);

@@ -5,6 +5,7 @@ use crate::accumulate::Accumulator;
 use crate::pool::{Pool, work_together};
 use crate::progress::OwnLine;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::turn::{Turn, take_turns};
 
 /// Units that a worker has left: `next..end`, packed into one word so that one exchange takes from
 /// it, by the worker from the front or by another from the back.
@@ -146,9 +147,25 @@ impl Pool<'_> {
         A: Accumulator,
         F: Fn(&mut A, &U) + Sync,
     {
+        self.weighted_turns(units, weight, |all: &mut A, turn| work(all, turn.unit()))
+    }
+
+    /// As [`Pool::run_weighted`]; `work` can learn which unit is its worker's next.
+    pub(crate) fn weighted_turns<U, A, F>(
+        &self,
+        units: &[U],
+        weight: impl Fn(&U) -> u64 + Sync,
+        work: F,
+    ) -> A
+    where
+        U: Sync,
+        A: Accumulator,
+        F: Fn(&mut A, &mut Turn<'_, '_, U>) + Sync,
+    {
         let workers = self.threads().min(units.len());
         if workers <= 1 || u32::try_from(units.len()).is_err() {
-            return self.run(units, work);
+            self.expect(units.len());
+            return self.run_until(units, work, || false).0;
         }
         let split = Split::new(units.iter().map(&weight), workers);
         let phase = self.phase();
@@ -163,13 +180,14 @@ impl Pool<'_> {
             let stop = StopOnPanic(&split.stopped);
             let mut own = A::default();
             gate.pass(me);
-            while let Some(unit) = split.next(me) {
-                work(&mut own, &units[unit]);
+            let take = || split.next(me).map(|unit| &units[unit]);
+            take_turns(take, |turn| {
+                work(&mut own, turn);
                 if let Some(phase) = phase {
-                    phase.advance(weight(&units[unit]).max(1));
+                    phase.advance(weight(turn.unit()).max(1));
                 }
                 gate.pass(me);
-            }
+            });
             std::mem::forget(stop);
             own
         };
