@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use floe_blockdev::{JoinLimits, PartBytes, ReadPlan};
-use floe_exec::{Accumulator, Pool, append};
+use floe_blockdev::{Batch, JoinLimits, PartBytes, ReadPlan};
+use floe_exec::{Accumulator, Pool, Turn, append};
 use floe_format::ext::dirent::DirEntry;
 use floe_format::ext::htree::HashVersion;
 use floe_format::ext::inode::FileType;
@@ -333,6 +333,10 @@ impl Saved for DirEvidence {
 #[derive(Debug, Default)]
 pub struct ReadRoom {
     plan: ReadPlan<usize>,
+    /// Of the runs that will be read next.
+    plan_ahead: ReadPlan<usize>,
+    /// The first block of the runs that the device was told of before their turn.
+    told: Option<BlockNr>,
     bytes: Vec<u8>,
 }
 
@@ -378,8 +382,8 @@ pub fn run(
             let units = units(runs, begun.done);
             let done =
                 |count| units.get(count).map_or(runs.len(), |unit: &Range<usize>| unit.start);
-            let work = |evidence: &mut DirEvidence, unit: &Range<usize>| {
-                scan_unit(cx, runs, unit.clone(), &|_| true, evidence, &each);
+            let work = |evidence: &mut DirEvidence, turn: &mut Turn<'_, '_, Range<usize>>| {
+                scan_unit(cx, runs, turn, &|_| true, evidence, &each);
             };
             let place = |unit: &Range<usize>| {
                 let run = &runs[unit.start];
@@ -445,8 +449,8 @@ fn scan_runs_if<A: BlockScan>(
         let runs = runs.get(unit.clone()).unwrap_or(&[]);
         runs.iter().map(|run| u64::from(run.len_blocks)).sum()
     };
-    pool.run_dealt(&units(runs, 0), blocks, |all: &mut A, unit| {
-        scan_unit(cx, runs, unit.clone(), &wanted, all, &each);
+    pool.run_dealt(&units(runs, 0), blocks, |all: &mut A, turn| {
+        scan_unit(cx, runs, turn, &wanted, all, &each);
     })
 }
 
@@ -454,13 +458,14 @@ fn scan_runs_if<A: BlockScan>(
 fn scan_unit<A: BlockScan>(
     cx: &DirCx<'_>,
     runs: &[DirRun],
-    unit: Range<usize>,
+    turn: &mut Turn<'_, '_, Range<usize>>,
     wanted: &impl Fn(&DirRun) -> bool,
     all: &mut A,
     each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
 ) {
-    let slice = runs.get(unit).unwrap_or(&[]);
-    read_runs(cx.volume, slice, wanted, all, |all, index, at, bytes| {
+    let slice = runs.get(turn.unit().clone()).unwrap_or(&[]);
+    let next = || runs.get(turn.next_unit()?.clone());
+    read_runs(cx.volume, slice, next, wanted, all, |all, index, at, bytes| {
         let Some(run) = slice.get(index) else { return };
         match bytes {
             Some(bytes) => {
@@ -475,10 +480,12 @@ fn scan_unit<A: BlockScan>(
 }
 
 /// Reads the blocks of those `runs` that are `wanted` in disk order, in large reads, and hands each to
-/// `each`: the index of its run, which block of the run it is, and its bytes unless it is unreadable.
-pub fn read_runs<A: BlockScan>(
+/// `each`: the index of its run, which block of the run it is, and its bytes unless it is unreadable. Where they are
+/// not in memory, `next` says which runs will be read then: the device is told of those already.
+pub fn read_runs<'r, A: BlockScan>(
     volume: &Volume<'_>,
     runs: &[DirRun],
+    next: impl FnOnce() -> Option<&'r [DirRun]>,
     wanted: &impl Fn(&DirRun) -> bool,
     all: &mut A,
     mut each: impl FnMut(&mut A, usize, u64, Option<&[u8]>),
@@ -491,16 +498,20 @@ pub fn read_runs<A: BlockScan>(
         max_gap_blocks: u64::from(gap_bytes / geometry.block_size),
         end: BlockNr(geometry.blocks_count),
     };
-    let requests = runs.iter().enumerate().filter(|(_, run)| wanted(run));
-    let requests =
-        requests.map(|(at, run)| (BlockRun::new(run.block, u64::from(run.len_blocks)), at));
-    let ReadRoom { mut plan, mut bytes } = std::mem::take(all.room());
-    plan.plan(requests, limits);
-    // Told of all of them, a device works at many at a time, however few threads wait for it.
+    let ReadRoom { mut plan, mut plan_ahead, told, mut bytes } = std::mem::take(all.room());
+    plan.plan(requests(runs, wanted), limits);
+    // Told of all of them, a device works at many at a time, however few threads wait for it; told of the next ones
+    // as well, it does not run out of work when these are through.
+    let first = |runs: &[DirRun]| runs.first().map(|run| run.block);
+    let mut told_next = None;
     if !at_hand {
-        for batch in plan.batches().skip(1) {
-            let bytes = batch.run.len_blocks * u64::from(geometry.block_size);
-            volume.device.will_need(geometry.offset_bytes(batch.run.start), bytes);
+        if told.is_none() || told != first(runs) {
+            tell(volume, plan.batches().skip(1));
+        }
+        if let Some(next) = next() {
+            plan_ahead.plan(requests(next, wanted), limits);
+            tell(volume, plan_ahead.batches());
+            told_next = first(next);
         }
     }
     for batch in plan.batches() {
@@ -520,7 +531,25 @@ pub fn read_runs<A: BlockScan>(
         // The inode pass lets no such run through; but nothing here depends on that.
         each(all, at, 0, None);
     }
-    *all.room() = ReadRoom { plan, bytes };
+    *all.room() = ReadRoom { plan, plan_ahead, told: told_next, bytes };
+}
+
+/// The blocks of those runs that are wanted, and which run of the list it is.
+fn requests<'r>(
+    runs: &'r [DirRun],
+    wanted: impl Fn(&DirRun) -> bool + 'r,
+) -> impl Iterator<Item = (BlockRun, usize)> + 'r {
+    let wanted = runs.iter().enumerate().filter(move |(_, run)| wanted(run));
+    wanted.map(|(at, run)| (BlockRun::new(run.block, u64::from(run.len_blocks)), at))
+}
+
+/// Tells the device of batches that will be read.
+fn tell<'p>(volume: &Volume<'_>, batches: impl Iterator<Item = Batch<'p, usize>>) {
+    let geometry = &volume.geometry;
+    for batch in batches {
+        let bytes = batch.run.len_blocks * u64::from(geometry.block_size);
+        volume.device.will_need(geometry.offset_bytes(batch.run.start), bytes);
+    }
 }
 
 fn read_part(

@@ -2,9 +2,9 @@
 //! the rest is kept as evidence.
 
 use floe_exec::sync::Arc;
-use floe_exec::{Accumulator, Phase, Pool, append};
+use floe_exec::{Accumulator, Phase, Pool, Turn, append};
 use floe_format::ext::inode::Inode;
-use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
 use crate::checkpoint::{Legs, Session};
 use crate::checks;
@@ -17,11 +17,11 @@ use crate::evidence::column::Column;
 use crate::evidence::common_claims::CommonClaims;
 use crate::evidence::dirs::Dirs;
 use crate::evidence::fingerprint::PartialSums;
-use crate::evidence::inode_facts::{CHUNK_INODES, Facts, FactsChunk, FactsParts, chunks_per_group};
+use crate::evidence::inode_facts::{Facts, FactsChunk, FactsParts};
 use crate::evidence::published_facts::PublishedFacts;
 use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+use crate::inode_tables::{self, Ahead, Room, TablePart, blocks_of, table_parts};
 use crate::problem::{Findings, Problem, Sink};
-use crate::read_ahead;
 use crate::volume::Volume;
 use crate::work::MapReads;
 
@@ -197,8 +197,8 @@ impl Saved for Totals {
 /// Buffers of a worker.
 #[derive(Debug, Default)]
 pub struct Buffers {
-    /// Inode table blocks.
-    pub table: Vec<u8>,
+    /// Pieces of inode tables.
+    pub(crate) tables: Room,
     /// One extent node or indirect block for each level of a tree.
     pub nodes: Vec<Vec<u8>>,
     /// The nodes read for the inode at hand, in order: a tree that meets one again is not a tree.
@@ -216,7 +216,7 @@ pub struct Buffers {
     /// Blocks of maps that were read and not yet told of in the progress.
     pub maps: MapReads,
     /// They were in the last part: the device is told of those to come.
-    read_ahead: bool,
+    pub(crate) read_ahead: bool,
     rows: Rows,
 }
 
@@ -245,48 +245,6 @@ impl InodeCx<'_> {
     }
 }
 
-/// A piece of one group's inode table.
-#[derive(Clone, Copy, Debug)]
-pub struct TablePart {
-    /// The group.
-    pub group: GroupNr,
-    /// Index of the first inode in the group's table: a multiple of [`CHUNK_INODES`].
-    pub first: u32,
-    /// Number of inodes, at most [`CHUNK_INODES`].
-    pub count: u32,
-}
-
-impl TablePart {
-    /// Its number: parts of all groups are counted, those that are never read among them.
-    pub fn index(&self, geometry: &Geometry) -> u32 {
-        self.group.0 * chunks_per_group(geometry.inodes_per_group) + self.first / CHUNK_INODES
-    }
-}
-
-/// The parts of all inode tables that may hold inodes in use, in order of groups.
-pub fn table_parts(volume: &Volume<'_>) -> Vec<TablePart> {
-    let mut parts = Vec::new();
-    // Sound tables do not overlap, so together they are smaller than the device. Where descriptors
-    // claim more (damage, or a stranger's image), the rest is left out: overlaps and tables past
-    // the end are findings of the layout, and what is read stays in proportion to the device.
-    let mut left_bytes = volume.device.size_bytes();
-    for group in (0..volume.geometry.group_count).map(GroupNr) {
-        // A table at block 0 has lost its place, even where block 0 is one of the file system's.
-        let placed = volume.group(group).inode_table.0 != 0;
-        let bound = if placed { volume.used_inodes_bound(group) } else { 0 };
-        let table_bytes = u64::from(bound) * u64::from(volume.geometry.inode_size);
-        let Some(left) = left_bytes.checked_sub(table_bytes) else { break };
-        left_bytes = left;
-        let mut first = 0;
-        while first < bound {
-            let count = CHUNK_INODES.min(bound - first);
-            parts.push(TablePart { group, first, count });
-            first += count;
-        }
-    }
-    parts
-}
-
 /// Reads and checks all inodes; those that are left if there is a checkpoint.
 ///
 /// # Errors
@@ -297,19 +255,27 @@ pub fn run(
     session: Option<&mut Session<'_>>,
 ) -> Result<InodeEvidence, CheckError> {
     match session {
-        None => Ok(run_over(volume, &table_parts(volume), pool)),
+        None => Ok(run_parts(volume, &table_parts(volume), true, pool)),
         Some(session) => run_in_legs(volume, pool, session),
     }
 }
 
 /// Reads and checks the inodes of some parts of the tables.
 pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
+    run_parts(volume, parts, false, pool)
+}
+
+/// Reads and checks the inodes of some parts of the tables, or of all.
+fn run_parts(volume: &Volume<'_>, parts: &[TablePart], whole: bool, pool: &Pool) -> InodeEvidence {
     let plain = PlainInodes::of(volume);
     let weight = |part: &TablePart| inodes_in_use(volume, part);
     let common = claims_in_common(pool.threads());
-    let mut all = pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, part| {
+    let mut all = pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, turn| {
         evidence.claims.join(common.as_ref());
-        scan_part(volume, plain.as_ref(), *part, None, evidence);
+        let part = *turn.unit();
+        let mut next = || turn.next_unit().copied();
+        let ahead = Ahead::of_pool(pool, whole, &mut next);
+        scan_part(volume, plain.as_ref(), part, None, ahead, evidence);
         tell(volume, pool, evidence);
     });
     all.claims.settle();
@@ -360,24 +326,18 @@ fn run_in_legs(
     let parts = table_parts(volume);
     let rest = parts.get(begun.done..).unwrap_or(&[]);
     let common = claims_in_common(pool.threads());
-    let work = |evidence: &mut InodeEvidence, part: &TablePart| {
+    let work = |evidence: &mut InodeEvidence, turn: &mut Turn<'_, '_, TablePart>| {
         evidence.claims.join(common.as_ref());
-        scan_part(volume, plain.as_ref(), *part, None, evidence);
+        let part = *turn.unit();
+        let mut next = || turn.next_unit().copied();
+        let ahead = Ahead::of_pool(pool, true, &mut next);
+        scan_part(volume, plain.as_ref(), part, None, ahead, evidence);
         tell(volume, pool, evidence);
     };
     let done = |count| begun.done + count;
     let legs = Legs::of_inodes(volume, pool, &done);
     let settle = |evidence: &mut InodeEvidence| evidence.claims.settle();
     session.run(&legs, begun.evidence, rest, work, settle, |part| blocks_of(volume, *part))
-}
-
-/// The blocks that hold a part of a table. They need not lie inside the file system.
-fn blocks_of(volume: &Volume<'_>, part: TablePart) -> BlockRun {
-    let per_block = volume.geometry.block_size / volume.geometry.inode_size;
-    let first = part.first / per_block;
-    let end = (part.first + part.count).div_ceil(per_block);
-    let start = volume.group(part.group).inode_table.0.saturating_add(u64::from(first));
-    BlockRun::new(BlockNr(start), u64::from(end - first))
 }
 
 /// Reads one part of a table and checks its inodes. Their facts are `published`, too, for who judges
@@ -387,9 +347,9 @@ pub fn scan_part(
     plain: Option<&PlainInodes<'_>>,
     part: TablePart,
     published: Option<&PublishedFacts>,
+    ahead: Ahead<'_>,
     evidence: &mut InodeEvidence,
 ) {
-    let mut table = std::mem::take(&mut evidence.buffers.table);
     let mut rows = std::mem::take(&mut evidence.buffers.rows);
     rows.facts.clear();
     rows.facts.resize(part.count as usize, Facts::default());
@@ -403,7 +363,7 @@ pub fn scan_part(
         evidence.claims.sum_up(tables, &volume.claim_scope);
     }
     let first = volume.geometry.inode_at(part.group, part.first);
-    for_each_slot(volume, part, plain, &mut table, evidence, |evidence, at, raw, context| {
+    for_each_slot(volume, part, plain, ahead, evidence, |evidence, at, raw, context| {
         let number = InodeNr(first.0.wrapping_add(at));
         let Some(raw) = raw else {
             // Nobody knows what is there: names that lead to it are not to be cleared as unused.
@@ -440,7 +400,6 @@ pub fn scan_part(
         }
         evidence.facts.0.push((index, chunk));
     }
-    evidence.buffers.table = table;
     evidence.buffers.rows = rows;
 }
 
@@ -451,17 +410,14 @@ pub fn for_each_inode(
     evidence: &mut InodeEvidence,
     mut each: impl FnMut(&mut InodeEvidence, InodeNr, &Inode<'_>),
 ) {
-    let mut table = std::mem::take(&mut evidence.buffers.table);
-    for_each_slot(volume, part, None, &mut table, evidence, |evidence, at, raw, _| {
+    let mut next = || None;
+    let ahead = Ahead::in_order(1, false, &mut next);
+    for_each_slot(volume, part, None, ahead, evidence, |evidence, at, raw, _| {
         if let Some(inode) = raw.and_then(Inode::decode) {
             each(evidence, volume.geometry.inode_at(part.group, part.first + at), &inode);
         }
     });
-    evidence.buffers.table = table;
 }
-
-/// Bytes of an inode table that are read at once: what stays in a core's cache until it is checked.
-const READ_BYTES: u32 = 128 << 10;
 
 /// Reads the part and calls `each` with the index in the part, the bytes of the inode, and what its
 /// block says. Blocks that cannot be read are reported; their inodes have no bytes.
@@ -469,39 +425,18 @@ fn for_each_slot(
     volume: &Volume<'_>,
     part: TablePart,
     plain: Option<&PlainInodes<'_>>,
-    table: &mut Vec<u8>,
+    ahead: Ahead<'_>,
     evidence: &mut InodeEvidence,
     mut each: impl FnMut(&mut InodeEvidence, u32, Option<&[u8]>, TableContext<'_>),
 ) {
     let geometry = &volume.geometry;
-    let per_block = geometry.block_size / geometry.inode_size;
-    let start = volume.group(part.group).inode_table;
-    let first = part.first / per_block;
-    let end = (part.first + part.count).div_ceil(per_block);
-    let block_at = |index: u32| BlockNr(start.0.saturating_add(u64::from(index)));
-    let whole = blocks_of(volume, part);
-    let usable = geometry.contains(whole.start) && whole.end().0 <= geometry.blocks_count;
-    let bytes = whole.len_blocks * u64::from(geometry.block_size);
-    // Reported by the check of the descriptors if unusable; a hole holds no inode, but one that the
-    // superblock names for quotas counts as used whatever it holds.
-    let named = volume.superblock.prj_quota_inum;
-    let has_named =
-        (0..part.count).contains(&named.wrapping_sub(geometry.inode_at(part.group, part.first).0));
-    let hole = || volume.device.is_hole(geometry.offset_bytes(whole.start), bytes);
-    if !usable || (!has_named && hole()) {
-        return;
-    }
-    let step = (READ_BYTES / geometry.block_size).max(1);
-    announce_table(volume, part, first + step);
-    for from in (first..end).step_by(step as usize) {
-        let blocks = step.min(end - from);
-        let read = volume.read_run(BlockRun::new(block_at(from), u64::from(blocks)), table).is_ok();
-        if read && evidence.buffers.read_ahead {
-            read_ahead::announce_maps(volume, table, &mut evidence.buffers.ahead);
-        }
-        for index in 0..blocks {
-            let place =
-                TableBlockPlace { part, block: block_at(from + index), index: from + index };
+    inode_tables::for_each_piece(volume, part, ahead, evidence, |evidence, piece, read, table| {
+        for index in 0..piece.blocks {
+            let place = TableBlockPlace {
+                part,
+                block: BlockNr(piece.run(volume).start.0 + u64::from(index)),
+                index: piece.first + index,
+            };
             let bytes = index as usize * geometry.block_size as usize;
             let Some(slot) = table.get_mut(bytes..bytes + geometry.block_size as usize) else {
                 continue;
@@ -516,23 +451,7 @@ fn for_each_slot(
             }
             slots_of_block(volume, place, plain, slot, good, evidence, &mut each);
         }
-    }
-}
-
-/// Tells the device, at the first part of a group, that the whole table will be read, from its block `next` on.
-fn announce_table(volume: &Volume<'_>, part: TablePart, next: u32) {
-    let geometry = &volume.geometry;
-    if part.first != 0 {
-        return;
-    }
-    let count = volume.used_inodes_bound(part.group);
-    let table = blocks_of(volume, TablePart { count, ..part });
-    let rest = table.len_blocks.saturating_sub(u64::from(next));
-    let start = BlockNr(table.start.0 + u64::from(next));
-    if rest > 0 && table.end().0 <= geometry.blocks_count {
-        let bytes = rest * u64::from(geometry.block_size);
-        volume.device.will_read_on(geometry.offset_bytes(start), bytes);
-    }
+    });
 }
 
 /// A block of a part of an inode table.

@@ -26,6 +26,7 @@ pub mod dir_pass;
 pub mod error;
 pub mod evidence;
 pub mod inode_pass;
+pub mod inode_tables;
 pub mod journal;
 pub mod layout_map;
 pub mod memory;
@@ -40,6 +41,7 @@ pub mod recovery;
 pub mod refine;
 pub mod report;
 pub mod rescan;
+
 pub mod volume;
 pub mod work;
 

@@ -19,7 +19,8 @@ use crate::evidence::choice::{InodeUse, LinkChoice, LinkStructure, TREE_ENTRY_BY
 use crate::evidence::common_claims;
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
-use crate::inode_pass::{InodeEvidence, TablePart};
+use crate::inode_pass::InodeEvidence;
+use crate::inode_tables::TablePart;
 use crate::open::Opened;
 use crate::options::{Accounting, CheckOptions};
 use crate::refine::Suspects;

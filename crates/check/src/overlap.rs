@@ -22,7 +22,8 @@ use crate::dir_pass::{DirCx, Empty};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::{CHUNK_INODES, FactsChunk};
 use crate::evidence::published_facts::PublishedFacts;
-use crate::inode_pass::{self, InodeEvidence, TablePart};
+use crate::inode_pass::{self, InodeEvidence};
+use crate::inode_tables::{self, Ahead, TablePart};
 use crate::options::CheckOptions;
 use crate::volume::Volume;
 use crate::work;
@@ -124,11 +125,14 @@ pub fn run(
     let limits =
         Limits { batch_elements: BATCH_INODES, most_entries: 1, weight: Some(work::INODE_TIME) };
     pipeline.stage("inodes", limits, parts, |all: &mut Share, parts: &mut Vec<Part>, found| {
-        for Part { part, .. } in parts.drain(..) {
+        let mut batch = parts.drain(..).map(|it| it.part).peekable();
+        while let Some(part) = batch.next() {
             let before = (all.0.dirs.runs.len(), all.0.dirs.infos.len());
             let published = Some(&published);
             all.0.claims.join(common.as_ref());
-            inode_pass::scan_part(volume, plain.as_ref(), part, published, &mut all.0);
+            let mut next = || batch.peek().copied();
+            let ahead = Ahead::in_order(options.threads, true, &mut next);
+            inode_pass::scan_part(volume, plain.as_ref(), part, published, ahead, &mut all.0);
             hand_on(&cx, before, &mut all.0, directories, found);
             inode_pass::tell_maps(volume, phase, &mut all.0);
             if let Some(phase) = phase {
@@ -161,7 +165,7 @@ fn parts(volume: &Volume<'_>) -> Vec<Part> {
         // No more than the inodes of a part.
         Part { part, used: share.max(1) as u16 }
     };
-    inode_pass::table_parts(volume).into_iter().map(weigh).collect()
+    inode_tables::table_parts(volume).into_iter().map(weigh).collect()
 }
 
 /// Hands the directory blocks that a part of a table led to on to the next stage, if they may be plain.

@@ -17,13 +17,13 @@ use crate::volume::Volume;
 const GAP_BLOCKS: u64 = 8;
 
 /// Tells the device which blocks the maps of some inodes lead to. `table` is a piece of an inode table;
-/// `blocks` is room to list them.
-pub fn announce_maps(volume: &Volume<'_>, table: &[u8], blocks: &mut Vec<BlockNr>) {
+/// `blocks` is room to list them. `false`: there was nothing to tell.
+pub fn announce_maps(volume: &Volume<'_>, table: &[u8], blocks: &mut Vec<BlockNr>) -> bool {
     blocks.clear();
     for raw in table.chunks_exact(volume.geometry.inode_size.max(128) as usize) {
         first_level(raw, blocks);
     }
-    announce_listed(volume, blocks);
+    announce_listed(volume, blocks)
 }
 
 /// Tells the device which blocks will be read; `room` is room to list them.
@@ -71,14 +71,14 @@ pub fn is_at_hand(volume: &Volume<'_>, block: BlockNr) -> bool {
     volume.device.is_at_hand(volume.geometry.offset_bytes(block))
 }
 
-/// In the order of the disk; those outside the file system are left out.
-fn announce_listed(volume: &Volume<'_>, blocks: &mut Vec<BlockNr>) {
+/// In the order of the disk; those outside the file system are left out. `false`: there was nothing to tell.
+fn announce_listed(volume: &Volume<'_>, blocks: &mut Vec<BlockNr>) -> bool {
     let geometry = &volume.geometry;
     blocks.retain(|block| block.0 != 0 && geometry.contains(*block));
     blocks.sort_unstable();
     // From memory they come as they are asked for, and telling would cost a fifth of the reading.
     if are_at_hand(volume, blocks, |block| *block) {
-        return;
+        return false;
     }
     let near = |left: &BlockNr, right: &BlockNr| right.0 - left.0 <= GAP_BLOCKS;
     for run in blocks.chunk_by(near) {
@@ -90,4 +90,5 @@ fn announce_listed(volume: &Volume<'_>, blocks: &mut Vec<BlockNr>) {
             volume.device.will_need(geometry.offset_bytes(*first), bytes);
         }
     }
+    true
 }

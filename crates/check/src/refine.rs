@@ -30,6 +30,7 @@ use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::ledger::ranges_of;
 use crate::evidence::scope::Scope;
 use crate::inode_pass::{self, InodeEvidence};
+use crate::inode_tables::table_parts;
 use crate::memory::Budget;
 use crate::problem::Findings;
 use crate::volume::Volume;
@@ -212,7 +213,7 @@ fn learn(
     volume.claim_scope = Scope::of(suspects.clusters.iter().copied(), count);
 
     let claiming = claims.parts_claiming(&clusters_of(&volume.geometry, &suspects.clusters));
-    let mut parts = inode_pass::table_parts(volume);
+    let mut parts = table_parts(volume);
     parts.retain(|part| {
         suspects.inodes.contains(&part.group)
             || claiming.binary_search(&part.index(&volume.geometry)).is_ok()

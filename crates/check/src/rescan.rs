@@ -24,7 +24,8 @@ use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::policies::Policies;
 use crate::evidence::quota_usage::QuotaUsage;
-use crate::inode_pass::{self, Buffers, InodeEvidence, TablePart, Totals};
+use crate::inode_pass::{self, Buffers, InodeEvidence, Totals};
+use crate::inode_tables::{self, TablePart};
 use crate::pipeline::Examination;
 use crate::problem::{Findings, Problem};
 use crate::volume::Volume;
@@ -127,7 +128,7 @@ impl Before {
     ) -> Option<Self> {
         let volume = &earlier.volume;
         earlier.kept.as_ref()?;
-        let all = inode_pass::table_parts(volume);
+        let all = inode_tables::table_parts(volume);
         let most = (all.len() as u64).saturating_mul(most_percent.into()) / 100;
         let parts = Parts::of(&volume.geometry, all, inodes)?;
         // What attribute blocks say of other inodes was found after `kept` was.

@@ -17,6 +17,7 @@ use crate::evidence::claims::Claims;
 use crate::evidence::dirs::DirFlags;
 use crate::evidence::inode_facts::InodeFacts;
 use crate::inode_pass::{self, InodeCx, InodeEvidence};
+use crate::inode_tables::table_parts;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
@@ -50,7 +51,7 @@ pub fn check(
         return found;
     }
     let claiming = claims.parts_claiming(shared);
-    let mut parts = inode_pass::table_parts(volume);
+    let mut parts = table_parts(volume);
     parts.retain(|part| claiming.binary_search(&part.index(&volume.geometry)).is_ok());
     let mut sharers: Sharers = pool.run(&parts, |own: &mut Sharers, part| {
         let Sharers { runs, scratch } = own;

@@ -116,17 +116,24 @@ impl EarlyDirs {
     pub fn judge(&mut self, cx: &DirCx<'_>, published: &PublishedFacts, runs: &mut [DirRun]) {
         self.room.plain.clear();
         self.room.plain.resize(runs.len(), 0);
-        read_runs(cx.volume, runs, &|_| true, self, |all, index, at, bytes| {
-            let (Some(run), Ok(at)) = (runs.get(index), u32::try_from(at)) else { return };
-            let block = BlockNr(run.block.0.saturating_add(at.into()));
-            let logical = run.logical.saturating_add(at);
-            let single = DirRun { block, logical, len_blocks: 1, judged: false, ..*run };
-            if bytes.is_some_and(|bytes| all.judge_block(cx, published, &single, bytes)) {
-                all.room.plain[index] += 1;
-            } else {
-                all.room.odd.push((index, single));
-            }
-        });
+        read_runs(
+            cx.volume,
+            runs,
+            || None,
+            &|_| true,
+            self,
+            |all, index, at, bytes| {
+                let (Some(run), Ok(at)) = (runs.get(index), u32::try_from(at)) else { return };
+                let block = BlockNr(run.block.0.saturating_add(at.into()));
+                let logical = run.logical.saturating_add(at);
+                let single = DirRun { block, logical, len_blocks: 1, judged: false, ..*run };
+                if bytes.is_some_and(|bytes| all.judge_block(cx, published, &single, bytes)) {
+                    all.room.plain[index] += 1;
+                } else {
+                    all.room.odd.push((index, single));
+                }
+            },
+        );
         for (run, plain) in runs.iter_mut().zip(&self.room.plain) {
             run.judged = *plain > 0;
         }
