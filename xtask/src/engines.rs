@@ -3,7 +3,8 @@
 //!
 //! What a check reads is recorded, thread by thread and in order, and made once more by fio: with a `pread`
 //! for each read, and with io_uring, one job or as many as there were threads, with one or more reads under
-//! way in each. Floe itself takes its turns among them. A replay is told all addresses beforehand, where a
+//! way in each. Past the cache, where Floe itself reads ahead, io_uring has one job for all. Floe itself takes its turns
+//! among them. A replay is told all addresses beforehand, where a
 //! check learns of many from what it has read, and it judges nothing: the figures of io_uring are the least
 //! that a check could take with it.
 
@@ -18,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 use crate::bench::{Kind, forget, image, machine, median, warm};
 use crate::differential::built_floe;
 use crate::measure::{Cost, measure};
-use recorded::{Lane, record};
+use recorded::{Lane, Recorded, record};
 use replay::{IO_URING, Logs, PSYNC, Replay};
 
 /// Options of the chore.
@@ -139,15 +140,27 @@ fn measure_way(args: &Args, floe: &Path, image: &Path, way: Way) -> Result<Table
     for &threads in &threads {
         // What a check reads depends on what is in memory: it reads less along, for one thing.
         way.prepare(image)?;
-        let lanes = record(&check(floe, image, threads, way), image)?;
+        let Recorded { lanes, all } = record(&check(floe, image, threads, way), image)?;
         table.recorded.push(summary(threads, &lanes));
-        let at = folder.path().join(threads.to_string());
-        let logs = Logs::write(&at, image, &lanes, way == Way::Direct)?;
-        table.add_replays(&args.depths, &logs);
+        let direct = way == Way::Direct;
+        let write = |name: &str, lanes: &[Lane]| {
+            Logs::write(&folder.path().join(format!("{threads}-{name}")), image, lanes, direct)
+        };
+        let by_threads = write("threads", &lanes)?;
+        table.add(PSYNC, threads, 1, &by_threads);
+        // Past the cache Floe has one thread that makes all reads that it can make ahead.
+        let by_ring = if direct { write("ring", &[all])? } else { by_threads };
+        for &depth in &args.depths {
+            // Several jobs with one read under way each are what psync is.
+            if by_ring.jobs() == 1 || depth > 1 {
+                table.add(IO_URING, threads, depth, &by_ring);
+            }
+        }
     }
     for &threads in &args.threads {
-        table
-            .add(format!("floe --threads {threads}"), What::Floe(check(floe, image, threads, way)));
+        let name = format!("floe --threads {threads}");
+        let what = What::Floe(check(floe, image, threads, way));
+        table.rows.push(Row { name, what, costs: Vec::new() });
     }
     // Run 0 of a warm cache is not counted.
     for run in usize::from(way != Way::Warm)..=args.runs {
@@ -174,23 +187,19 @@ fn summary(threads: usize, lanes: &[Lane]) -> String {
 }
 
 impl Table {
-    fn add(&mut self, name: String, what: What) {
-        self.rows.push(Row { name, what, costs: Vec::new() });
-    }
-
-    /// The ways to make the reads of one recorded check.
-    fn add_replays(&mut self, depths: &[u32], logs: &Logs) {
+    /// A way to make the reads of one recorded check.
+    fn add(&mut self, engine: &'static str, threads: usize, depth: u32, logs: &Logs) {
         let (jobs, direct) = (logs.jobs(), self.way == Way::Direct);
-        let of = if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") };
-        let replay =
-            |engine, depth| What::Replay(Replay { engine, depth, direct, reads: logs.clone() });
-        self.add(format!("{PSYNC}, {of}"), replay(PSYNC, 1));
-        for &depth in depths {
-            // Jobs with one read under way each are what psync is.
-            if jobs == 1 || depth > 1 {
-                self.add(format!("{IO_URING}, {of}, depth {depth}"), replay(IO_URING, depth));
-            }
+        let jobs = if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") };
+        let mut name = format!("{engine}, {jobs}");
+        if engine == IO_URING {
+            name = format!("{name}, depth {depth}");
         }
+        if direct {
+            name = format!("{name}, what {threads} threads read");
+        }
+        let what = What::Replay(Replay { engine, depth, direct, reads: logs.clone() });
+        self.rows.push(Row { name, what, costs: Vec::new() });
     }
 
     fn print(&self, args: &Args, kind: Kind) {

@@ -84,10 +84,20 @@ impl DirectReads {
         Ok(Self { align_bytes })
     }
 
+    /// Addresses, offsets and lengths are best multiples of this power of two.
+    pub(crate) const fn align_bytes(self) -> u64 {
+        self.align_bytes as u64
+    }
+
+    /// The least length that is read at once and has `len` bytes.
+    pub(crate) const fn whole_units(self, len: usize) -> usize {
+        len.next_multiple_of(self.align_bytes)
+    }
+
     /// Memory for `len` bytes that need not be copied to where they are wanted.
     pub(crate) fn memory(self, len: usize) -> AlignedBytes {
         let mut memory = AlignedBytes::default();
-        memory.grow(len.next_multiple_of(self.align_bytes), self.align_bytes);
+        memory.grow(self.whole_units(len), self.align_bytes);
         memory
     }
 

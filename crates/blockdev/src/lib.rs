@@ -50,6 +50,8 @@ mod read_ahead;
 mod read_plan;
 mod recorder;
 mod undo;
+#[cfg(feature = "io-uring")]
+mod uring;
 mod window;
 mod writable;
 

@@ -25,14 +25,23 @@ impl Read {
 /// A thread, or several that lived one after another.
 pub(super) type Lane = Vec<Read>;
 
-/// Runs `check` under strace, and tells what was read of `image`.
-pub(super) fn record(check: &[String], image: &Path) -> Result<Vec<Lane>> {
+/// The reads of a check.
+pub(super) struct Recorded {
+    /// Of each thread.
+    pub(super) lanes: Vec<Lane>,
+    /// All of them, in the order in which they came.
+    pub(super) all: Lane,
+}
+
+/// Runs `check` under strace, and tells what was read of `image`. strace does not see reads by io_uring, so the check
+/// is told that there is none: it makes those with threads.
+pub(super) fn record(check: &[String], image: &Path) -> Result<Recorded> {
     let folder = tempfile::tempdir()?;
     let calls = folder.path().join("calls");
     let status = Command::new("strace")
         .args(["--follow-forks", "--quiet=all", "--seccomp-bpf", "--string-limit=0"])
-        // Of the image alone: the loader of a program reads libraries.
-        .args(["--trace=pread64", &format!("--trace-path={}", image.display())])
+        .args(["--trace=pread64,io_uring_setup", "--inject=io_uring_setup:error=ENOSYS"])
+        .arg("--decode-fds=path")
         .arg(format!("--output={}", calls.display()))
         .args(check)
         .stdout(Stdio::null())
@@ -40,9 +49,20 @@ pub(super) fn record(check: &[String], image: &Path) -> Result<Vec<Lane>> {
         .status()
         .context("strace is needed, which the Debian package strace has")?;
     ensure!(status.success(), "floe or strace ended with {status}");
-    let lanes = lanes(&String::from_utf8_lossy(&std::fs::read(&calls)?));
+    let calls = String::from_utf8_lossy(&std::fs::read(&calls)?).into_owned();
+    let calls = of_image(&calls, image);
+    let lanes = lanes(&calls);
     ensure!(!lanes.is_empty(), "strace saw no reads");
-    Ok(lanes)
+    Ok(Recorded { lanes, all: calls.lines().filter_map(read_of).collect() })
+}
+
+/// The lines that tell of reads of the image: the loader of a program reads libraries, before there is another thread.
+/// The second half of a line does not name the file.
+fn of_image(calls: &str, image: &Path) -> String {
+    let name = format!("<{}>", image.display());
+    let of_image = |line: &&str| !line.contains("pread64(") || line.contains(&name);
+    let lines = calls.lines().filter(|line| line.contains("pread64")).filter(of_image);
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// What one thread did, and the lines where it began and ended.
@@ -134,6 +154,18 @@ mod tests {
                      17 pread64(3, \"\"..., 1, 2)  = 1\n";
         let main = vec![read(0, 1), read(1, 1), read(2, 1)];
         assert_eq!(lanes(calls), [main, vec![read(10, 1), read(20, 1)]], "19 follows 18");
+    }
+
+    #[test]
+    fn reads_of_other_files_are_left_out() {
+        let calls = "17 io_uring_setup(256, 0x1) = -1 ENOSYS (INJECTED)\n\
+                     17 pread64(3</lib/libc.so.6>, \"\"..., 784, 64) = 784\n\
+                     17 pread64(4</a/b.img>, \"\"..., 512, 0) = 512\n\
+                     18 pread64(4</a/b.img>,  <unfinished ...>\n\
+                     18 <... pread64 resumed>\"\"..., 8, 7) = 8\n";
+        let left = of_image(calls, Path::new("/a/b.img"));
+        let all: Lane = left.lines().filter_map(read_of).collect();
+        assert_eq!(all, [read(0, 512), read(7, 8)]);
     }
 
     #[test]

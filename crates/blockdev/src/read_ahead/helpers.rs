@@ -1,0 +1,27 @@
+//! Threads that each wait for one read at a time (`pread`).
+
+use super::Shared;
+use super::pieces::{PIECE_BYTES, ToRead};
+
+/// Threads, each of which has one read under way.
+pub(super) const COUNT: usize = 8;
+/// Memory of all of them: what a piece is copied through where it is not aligned, and stacks.
+pub(super) const MEMORY_BYTES: u64 = COUNT as u64 * (PIECE_BYTES + (64 << 10));
+
+/// What one of them does, until the end.
+pub(super) fn read_announced(shared: &Shared) {
+    let mut state = shared.lock();
+    while !state.ended {
+        let Some(ToRead { at, len, mut memory }) = state.pieces.begin_next(shared.way) else {
+            state = shared.wait_for_work(state);
+            continue;
+        };
+        shared.end_change(state);
+        let into = &mut memory.bytes_mut()[..len as usize];
+        let outcome = shared.way.read_exact_at(&shared.file, into, at);
+        state = shared.lock();
+        if state.pieces.finish(at, outcome.is_ok().then_some(memory)) {
+            shared.came.notify_all();
+        }
+    }
+}
