@@ -168,7 +168,11 @@ fn measure_way(args: &Args, floe: &Path, image: &Path, way: Way) -> Result<Table
             way.prepare(image)?;
             let cost = match &row.what {
                 What::Replay(replay) => replay.run().with_context(|| row.name.clone())?,
-                What::Floe(command) => measure(command)?,
+                What::Floe(command) => {
+                    let cost = measure(command)?;
+                    let read_mb = if way == Way::Direct { cost.device_mb } else { cost.read_mb };
+                    Cost { read_mb, ..cost }
+                }
             };
             ensure!(cost.exit == 0, "{} ended with {}", row.name, cost.exit);
             if run > 0 {

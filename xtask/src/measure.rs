@@ -28,6 +28,8 @@ pub(crate) struct Cost {
     pub(crate) peak_mib: f64,
     /// MB (10^6 bytes) that it asked to read.
     pub(crate) read_mb: f64,
+    /// What came from devices for that, in MB: io_uring does not count as asking.
+    pub(crate) device_mb: f64,
     /// Seconds for which a host took processors of this machine away meanwhile; 0 where there is no host.
     pub(crate) stolen: f64,
     /// Exit status.
@@ -40,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // To take on an identity, even one's own, a process is forked first. Otherwise it would begin with the
     // memory of this one, and what the system says it took at most would never be less.
     let own = nix::unistd::getuid().as_raw();
-    let (before, stolen) = (bytes_read()?, stolen_ticks()?);
+    let (asked, came, stolen) = (bytes("rchar: ")?, bytes("read_bytes: ")?, stolen_ticks()?);
     let begin = Instant::now();
     let status = Command::new(program)
         .args(rest)
@@ -58,7 +60,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "wall": wall,
         "cpu": seconds(usage.user_time()) + seconds(usage.system_time()),
         "peak_kib": usage.max_rss(),
-        "read_bytes": bytes_read()?.saturating_sub(before),
+        "read_bytes": bytes("rchar: ")?.saturating_sub(asked),
+        "device_bytes": bytes("read_bytes: ")?.saturating_sub(came),
         "stolen": stolen_ticks()?.saturating_sub(stolen) as f64 / TICKS_PER_SECOND,
         "exit": status.code(),
     });
@@ -66,11 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that this process and its children that have ended asked to read.
-fn bytes_read() -> Result<u64> {
+/// Bytes that this process and its children that have ended read, as a line of `/proc/self/io` counts them.
+fn bytes(line: &str) -> Result<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
-    let line = io.lines().find_map(|line| line.strip_prefix("rchar: "));
-    Ok(line.context("/proc/self/io has no rchar")?.parse()?)
+    let found = io.lines().find_map(|at| at.strip_prefix(line));
+    Ok(found.with_context(|| format!("/proc/self/io has no {line}"))?.parse()?)
 }
 
 /// What `/proc/stat` counts in, on all architectures (`USER_HZ`).
@@ -100,6 +103,7 @@ pub(crate) fn measure(command: &[String]) -> Result<Cost> {
         cpu: number("cpu"),
         peak_mib: number("peak_kib") / 1024.0,
         read_mb: number("read_bytes") / 1e6,
+        device_mb: number("device_bytes") / 1e6,
         stolen: number("stolen"),
         exit: line["exit"].as_i64().unwrap_or(-1),
     })
