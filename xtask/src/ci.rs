@@ -20,6 +20,9 @@ pub(crate) fn run() -> Result<()> {
     step("fmt", &["fmt", "--all", "--check"])?;
     tidy::run()?;
     step("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    // A program without unsafe code.
+    let bare = ["clippy", "--quiet", "-p", "floe", "--no-default-features", "--", "-D", "warnings"];
+    step("clippy, no features", &bare)?;
     step("doc", &["doc", "--quiet", "--workspace", "--no-deps"])?;
     deny()?;
     step("build", &["build", "--quiet", "--package", "floe"])?;

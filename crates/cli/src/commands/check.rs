@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[arg(long)]
     drop_cache: bool,
     /// Read past the page cache (O_DIRECT), which stays as it is: for fast devices. What will be needed is read ahead
-    /// into 11 MiB of memory at most. Slower where the cache knows what is read (see docs/memory.md)
+    /// into 12 MiB of memory at most. Slower where the cache knows what is read (see docs/memory.md)
     #[arg(long, conflicts_with = "drop_cache")]
     direct: bool,
     /// Show how far the check is: a bar on a terminal, nothing, or lines of JSON
