@@ -194,7 +194,11 @@ pub fn for_each_piece(
         // The device is busy with maps of this piece, whose inodes will wait for them.
         if told {
             if let Some(later) = later.take() {
-                later.each_run(|at, bytes| volume.device.will_need(at, bytes));
+                later.each_run(|at, bytes| {
+                    if !volume.device.is_at_hand(at) {
+                        volume.device.will_need(at, bytes);
+                    }
+                });
             }
             let next = all.peek().copied();
             let next = next.or_else(|| pieces(volume, (ahead.next)()?).next());
@@ -225,9 +229,9 @@ impl Later<'_> {
         let following = successors(self.part.after(self.volume), |part| part.after(self.volume));
         for part in following.take(self.distance).skip(those_before) {
             let run = blocks_of(self.volume, part);
-            let at = geometry.offset_bytes(run.start);
-            if geometry.contains(run.start) && !self.volume.device.is_at_hand(at) {
-                tell(at, run.len_blocks * u64::from(geometry.block_size));
+            if geometry.contains(run.start) {
+                let bytes = run.len_blocks * u64::from(geometry.block_size);
+                tell(geometry.offset_bytes(run.start), bytes);
             }
         }
     }
