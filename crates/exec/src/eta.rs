@@ -271,12 +271,12 @@ impl Done {
     }
 }
 
-/// Seconds on the clock: of processors and of places, which threads share, and of bytes. These come one after the
-/// other from a device, whoever asks: the system reads ahead for one thread as for several.
+/// Seconds on the clock: of processors, which threads share, of places and of bytes. A device goes from place to place
+/// and reads bytes at its own pace, whoever asks: it is told ahead of most of what is read, by one thread as by several.
 fn on_the_clock(work: &Work) -> [f64; 3] {
     let threads = work.threads.max(1) as f64;
     let [busy, places, bytes] = [work.busy, work.places, work.bytes].map(|time| time.as_secs_f64());
-    [busy / threads, places / threads, bytes]
+    [busy / threads, places, bytes]
 }
 
 /// What was seen of the running phase: its time and its share, from look to look.
@@ -484,10 +484,10 @@ mod tests {
     fn threads_share_the_work() {
         let shared = Work { threads: 4, ..work(40, 40, 40) };
         let phases = [phase("a", work(10, 5, 5), Some(20.0), 1.0), phase("b", shared, None, 0.0)];
-        // But not the bytes.
-        is_about(left(&at(20.0, &phases), spent(10.0, 1.0)), 10.0 + 10.0 + 40.0);
-        let phases = [phase("a", shared, Some(60.0), 1.0), phase("b", work(10, 5, 5), None, 0.0)];
-        is_about(left(&at(60.0, &phases), spent(40.0, 1.0)), 20.0);
+        // But not what they wait for.
+        is_about(left(&at(20.0, &phases), spent(10.0, 1.0)), 10.0 + 40.0 + 40.0);
+        let phases = [phase("a", shared, Some(90.0), 1.0), phase("b", work(10, 5, 5), None, 0.0)];
+        is_about(left(&at(90.0, &phases), spent(40.0, 1.0)), 20.0);
     }
 
     #[test]

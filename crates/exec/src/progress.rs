@@ -70,7 +70,7 @@ pub struct Phase {
 pub struct Work {
     /// Processor time, of all threads together.
     pub busy: Duration,
-    /// Time of going to places of a device, if nothing that is read is in memory; of all threads together.
+    /// Time of going to places of a device, if nothing that is read is in memory; whoever asks.
     pub places: Duration,
     /// Time of reading the bytes there, likewise.
     pub bytes: Duration,

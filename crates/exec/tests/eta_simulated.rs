@@ -45,8 +45,8 @@ const STEPS: usize = 200;
 fn off_after_a_tenth(machine: Machine, faults: Faults, waver: &[f64]) -> f64 {
     let seconds = |phase: usize, of: usize| {
         let (model, threads) = MODEL[phase];
-        // Threads share all but the bytes of the device.
-        let shared = if of == 2 { 1.0 } else { threads as f64 };
+        // Threads share processors, not the device.
+        let shared = if of == 0 { threads as f64 } else { 1.0 };
         let alone = model[of] / shared * machine.pace[of] * faults[phase][of];
         let waits = if machine.cold { alone } else { 0.0 };
         [alone / (1.0 - machine.taken), waits, waits][of]
