@@ -1,6 +1,6 @@
 //! What is wrong with an ext2, ext3 or ext4 file system. Reads, never writes.
 //!
-//! The passes, in order: `open` (superblock, descriptors), `journal` (replay into memory),
+//! The passes, in order: `open` (superblock, descriptors), `recovery` (the journal, replayed into memory by `floe-ext4`),
 //! `inode_pass` (with directories along it: `overlap`), attribute blocks, shared blocks, `dir_pass`, connectivity, link counts, bitmaps and
 //! counts, quota. Each is parallel inside; findings come out sorted, so that the number of threads
 //! cannot be seen in them.
@@ -27,7 +27,6 @@ pub mod error;
 pub mod evidence;
 pub mod inode_pass;
 pub mod inode_tables;
-pub mod journal;
 pub mod layout_map;
 pub mod memory;
 pub mod open;

@@ -4,14 +4,14 @@ use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::{BlockNr, InodeNr};
 
-use crate::journal::{
-    self, InodeFault, Journal, JournalEvent, JournalPlace, RecoveryFault, SuperblockFault,
-};
 use crate::open::Opened;
 use crate::options::{CheckOptions, JournalUse};
 use crate::problem::{Findings, Problem, Sink};
 use crate::report::JournalState;
 use crate::work;
+use floe_ext4::journal::{
+    self, InodeFault, Journal, JournalEvent, JournalPlace, RecoveryFault, SuperblockFault,
+};
 
 /// Of how many bytes of a budget of memory the replayed journal may keep one.
 const REPLAY_SHARE: u64 = 8;

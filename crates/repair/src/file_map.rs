@@ -9,11 +9,11 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
-use crate::build::block_map::{self, MappedRun};
-use crate::build::extent_tree::{self, NodeForm};
-use crate::build::mapping::{BuildError, Built};
 use crate::failure::Failure;
 use crate::stage::{InodeImage, Stage};
+use floe_ext4::map::block_map::{self, MappedRun};
+use floe_ext4::map::extent_tree::{self, NodeForm};
+use floe_ext4::map::mapping::{BuildError, Built};
 
 /// Levels below the root of an extent tree that are followed, at most: as many as an examination
 /// follows.

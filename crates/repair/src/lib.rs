@@ -19,7 +19,6 @@
 //! ```
 
 mod alloc;
-pub mod build;
 pub mod commit;
 mod culprit;
 pub mod describe;

@@ -9,11 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use floe_blockdev::FileDevice;
 use floe_check::{CheckOptions, JournalUse, check};
+use floe_ext4::dir::{DirFormat, Directory, Entry, Rebuilt, gather, rebuild};
 use floe_format::InodeNr;
 use floe_format::ext::htree::DxBlock;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::layout::le32_at;
-use floe_repair::build::directory::{DirFormat, Directory, Entry, Rebuilt, gather, rebuild};
 use floe_testkit::kernel::{Mounted, mount_available};
 use floe_testkit::problems::write_context;
 use floe_testkit::{Image, Profile, Rng, Volume, build, oracle, tool};
@@ -493,7 +493,7 @@ fn shorten(name: &mut Vec<u8>) {
 
 /// Clears `.` and `..` of a block that is not the first.
 fn blank_dots(block: &mut [u8], stage: &Stage) {
-    use floe_repair::build::directory::{clear, seal};
+    use floe_ext4::dir::{clear, seal};
     if block[8] == b'.' && block[6] == 1 {
         clear(block, 0).unwrap();
         clear(block, 12).unwrap();

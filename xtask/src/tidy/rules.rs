@@ -51,17 +51,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Knows nothing of file systems.
     ("exec", &[]),
     ("blockdev", &["format"]),
-    ("check", &["exec", "blockdev", "format"]),
-    ("repair", &["check", "exec", "blockdev", "format"]),
-    ("fs", &["repair", "check", "exec", "blockdev", "format"]),
-    ("fuse", &["fs", "repair", "check", "exec", "blockdev", "format"]),
-    ("cli", &["fuse", "fs", "repair", "check", "exec", "blockdev", "format"]),
+    // Finds and changes structures; judges nothing.
+    ("ext4", &["exec", "blockdev", "format"]),
+    ("check", &["ext4", "exec", "blockdev", "format"]),
+    ("repair", &["check", "ext4", "exec", "blockdev", "format"]),
+    ("disk", &["check", "ext4", "exec", "blockdev", "format"]),
+    ("fs", &["disk", "repair", "check", "ext4", "exec", "blockdev", "format"]),
+    ("fuse", &["fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format"]),
+    ("cli", &["fuse", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format"]),
     // A dev-dependency of all, so it may use only what lies below the checker.
     ("testkit", &["blockdev", "format"]),
 ];
 
-/// A crate uses only crates to its right in `cli -> fuse -> fs -> repair -> check -> exec, blockdev
-/// -> format`; testkit and xtask are for development alone.
+/// A crate uses only crates to its right in `cli -> fuse -> fs -> disk, repair -> check -> ext4 ->
+/// exec, blockdev -> format`; testkit and xtask are for development alone.
 fn layers(tree: &Tree) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, text) in tree.all().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
@@ -343,6 +346,7 @@ mod tests {
         assert_eq!(faults_of(layers, &[("crates/new/Cargo.toml", "[package]")]), 1);
         let upwards = "[dependencies]\nfloe-check = { path = \"../check\" }\n";
         assert_eq!(faults_of(layers, &[("crates/blockdev/Cargo.toml", upwards)]), 1);
+        assert_eq!(faults_of(layers, &[("crates/ext4/Cargo.toml", upwards)]), 1);
         assert_eq!(faults_of(layers, &[("crates/repair/Cargo.toml", upwards)]), 0);
     }
 

@@ -9,9 +9,9 @@ use floe_format::ext::indirect::{pointers, root_slot, span_blocks};
 use floe_format::ext::inode::{Inode, InodeFlags};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
-use crate::journal::block_map::read_inode;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
+use floe_ext4::journal::block_map::read_inode;
 
 /// Checks the list of bad blocks; costs one inode where there is none. Comes back with the blocks of
 /// inode tables that are listed, sorted.

@@ -20,7 +20,7 @@ use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::entry_rules::accept;
-use super::{dirent_salvage, dot_entries, htree, plain_entries};
+use super::{dot_entries, htree, plain_entries};
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::dirs::DirFlags;
 use crate::evidence::inode_facts::Facts;
@@ -251,7 +251,7 @@ pub fn walk(
     for _ in 0..=end / 4 {
         let at = fault.offset as usize;
         let inodes_count = cx.volume.geometry.inodes_count;
-        let at = dirent_salvage::mend(room, at, end, previous, inodes_count);
+        let at = floe_ext4::dir::mend::mend(room, at, end, previous, inodes_count);
         match follow(room, end, at, hashed, &mut previous, &mut each) {
             Some(next) => fault = next,
             None => break,

@@ -7,7 +7,6 @@ pub mod bitmaps;
 pub mod block_map;
 pub mod connectivity;
 pub mod dir_holes;
-pub mod dirent_salvage;
 pub mod dirents;
 pub mod dot_entries;
 pub mod encryption;

@@ -7,9 +7,9 @@ use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{InodeNr, LogicalBlock};
 
-use crate::journal::block_map::{BlockMap, read_inode};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
+use floe_ext4::journal::block_map::{BlockMap, read_inode};
 
 /// Checks the orphan file. Slots with inodes that recovery empties are no damage.
 pub fn check(volume: &Volume<'_>, found: &mut Findings) {

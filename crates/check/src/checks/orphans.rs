@@ -8,11 +8,11 @@ use floe_format::ext::inode::Inode;
 use floe_format::ext::orphan_file::OrphanBlock;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::journal::block_map::{BlockMap, read_inode};
-use crate::journal::{JournalEvent, OrphanFault, find_orphans};
 use crate::open::Opened;
 use crate::options::JournalUse;
 use crate::problem::{Findings, Problem, Sink};
+use floe_ext4::journal::block_map::{BlockMap, read_inode};
+use floe_ext4::journal::{JournalEvent, OrphanFault, find_orphans};
 
 /// The inodes that recovery will delete or truncate, sorted. Empty if recovery was not asked for or
 /// must not run (errors are recorded).

@@ -10,9 +10,9 @@ use floe_format::features::RoCompat;
 use floe_format::{InodeNr, LogicalBlock};
 
 use crate::evidence::quota_usage::{QuotaUsage, Usage};
-use crate::journal::block_map::{BlockMap, read_inode};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
+use floe_ext4::journal::block_map::{BlockMap, read_inode};
 
 /// Compares each tracked kind with what the inode pass counted.
 pub fn check(volume: &Volume<'_>, usage: &QuotaUsage, found: &mut Findings) {

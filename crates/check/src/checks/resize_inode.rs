@@ -10,9 +10,9 @@ use floe_format::ext::inode::{FileType, Inode};
 use floe_format::features::Compat;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
-use crate::journal::block_map::read_inode;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
+use floe_ext4::journal::block_map::read_inode;
 
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;

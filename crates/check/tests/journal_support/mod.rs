@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use floe_blockdev::{FileDevice, MemDevice, ReadBlocks};
-use floe_check::journal::{self, Journal, JournalEvent, Replay};
 use floe_check::report::JournalState;
 use floe_check::{CheckOptions, JournalUse, Problem};
+use floe_ext4::journal::{self, Journal, JournalEvent, Replay};
 use floe_format::Geometry;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};

@@ -7,11 +7,11 @@ use floe_format::{InodeNr, LogicalBlock};
 use super::dirents::OpenDir;
 use super::names::link;
 use super::{Made, inline_data, lost_found};
-use crate::build::directory::{self, DirFormat, Directory, inline};
 use crate::edit::TreeEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
+use floe_ext4::dir::{self as directory, DirFormat, Directory, inline};
 
 const NAME: &[u8] = b"lost+found";
 /// A directory that everybody may read, and one for the administrator alone.

@@ -5,12 +5,12 @@ use floe_format::ext::htree::DxBlock;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::{InodeNr, LogicalBlock};
 
-use crate::build::directory::{self, AreaForm, DirFormat, Directory, inline};
 use crate::edit::{DirectoryEdit, Edit, EntryEdit};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::fixes::{Made, inline_data};
 use crate::stage::{InodeImage, Stage};
+use floe_ext4::dir::{self as directory, AreaForm, DirFormat, Directory, inline};
 
 const IMPOSSIBLE: Failure = Failure::NotNow("the entry is not as it was found");
 

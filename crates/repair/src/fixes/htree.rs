@@ -5,10 +5,10 @@ use floe_format::features::Incompat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::dirents::OpenDir;
-use crate::build::directory::{self, Rebuilt, Settled};
 use crate::failure::Failure;
 use crate::stage::Stage;
 use floe_check::problem::Name;
+use floe_ext4::dir::{self as directory, Rebuilt, Settled};
 
 /// Writes a directory anew in the blocks that it has; more are allocated, surplus ones given up.
 pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {

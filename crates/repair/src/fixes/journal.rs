@@ -3,7 +3,7 @@
 //! Replaying is not here: the session does that before each round (`floe_check::recovery`).
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
-use floe_check::journal::{self, JournalPlace};
+use floe_ext4::journal::{self, JournalPlace};
 use floe_format::ext::extent;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::jbd2::{self, Checksums, JournalSuperblock};
@@ -11,11 +11,11 @@ use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{InodeNr, LogicalBlock};
 
-use crate::build::journal_superblock::{EmptyJournal, JournalSize, size_of_new};
 use crate::edit::JournalEdit;
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::{MODE_PRIVATE, Stage};
+use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize, size_of_new};
 
 /// Byte of the journal superblock from which on version 1 has nothing.
 const V2_FIELDS: usize = 0x24;

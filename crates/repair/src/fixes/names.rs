@@ -6,10 +6,10 @@ use floe_format::{InodeNr, LogicalBlock};
 
 use super::dirents::OpenDir;
 use super::{htree, inline_data};
-use crate::build::directory::{self, Entry, inline};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
+use floe_ext4::dir::{self as directory, Entry, inline};
 
 /// Enters a name in a directory, which grows if it has no room.
 pub(super) fn link(

@@ -6,10 +6,10 @@ use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::quota::QuotaKind;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
-use crate::build::quota_file::{self, Limits, Usage};
 use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::{MODE_PRIVATE, Stage};
+use floe_ext4::make::quota_file::{self, Limits, Usage};
 
 /// Bytes of an old quota file that are read for its limits, at most.
 const MOST_OLD_BYTES: u64 = 256 << 20;

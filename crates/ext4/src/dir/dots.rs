@@ -126,7 +126,7 @@ fn write_dots(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::directory::{Entry, insert, salvage};
+    use crate::dir::{Entry, insert, salvage};
     use floe_format::ext::dirent::{DirCursor, write_entry};
     use proptest::prelude::*;
 

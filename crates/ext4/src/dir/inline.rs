@@ -80,8 +80,8 @@ pub fn to_blocks(in_block: &[u8], value: &[u8], format: &DirFormat, dir: &Direct
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::directory::tests::{directory, format};
-    use crate::build::directory::{clear, gather as gather_blocks, remove, salvage};
+    use crate::dir::tests::{directory, format};
+    use crate::dir::{clear, gather as gather_blocks, remove, salvage};
     use floe_format::ext::inline_data::InlineData;
     use proptest::prelude::*;
 

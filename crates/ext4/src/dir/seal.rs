@@ -65,7 +65,7 @@ pub fn empty_block(format: &DirFormat, dir: &Directory) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::directory::tests::{directory, format};
+    use crate::dir::tests::{directory, format};
     use floe_format::InodeNr;
     use floe_format::ext::dirent::{DirCursor, TailState, tail_state};
 
@@ -106,8 +106,8 @@ mod tests {
         let mut block = first_block(&without, &dir);
         // A second entry, so that it is no root of an index either.
         let form = dir.form(&without);
-        let entry = crate::build::directory::Entry::new(InodeNr(11), &b"name"[..], 1);
-        crate::build::directory::insert(&mut block, form, &entry).unwrap();
+        let entry = crate::dir::Entry::new(InodeNr(11), &b"name"[..], 1);
+        crate::dir::insert(&mut block, form, &entry).unwrap();
         let before = block.clone();
         assert_eq!(seal(&mut block, dir.inode_seed(&with)), Sealed::NoRoom);
         assert_eq!(block, before);

@@ -185,7 +185,7 @@ fn cut(name: &[u8], most: usize, text: bool) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::directory::tests::directory;
+    use crate::dir::tests::directory;
 
     fn names(dir: &Directory, entries: &[(u32, &str)]) -> (Vec<(u32, String)>, usize) {
         let entries =

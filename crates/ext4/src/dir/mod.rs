@@ -11,6 +11,7 @@ mod gather;
 mod index;
 pub mod inline;
 mod leaves;
+pub mod mend;
 mod names;
 mod rebuild;
 mod salvage;

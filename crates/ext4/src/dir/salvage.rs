@@ -1,6 +1,6 @@
 //! Broken chains of entries, mended on the disk by the very steps by which the checker reads on.
 
-use floe_check::checks::dirent_salvage::mend;
+use super::mend::mend;
 use floe_format::ext::dirent::{DirCursor, DirFault};
 
 use super::AreaForm;

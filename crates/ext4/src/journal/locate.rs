@@ -36,8 +36,7 @@ pub struct Journal {
 ///
 /// `device` and what was decoded from it are the file system's; `external` is the device of an
 /// external journal, if the caller has one. No journal comes back if there is none, or none that
-/// can be used (the events say why). An event for which [`JournalEvent::is_fatal`] holds should
-/// end the check.
+/// can be used (the events say why).
 pub fn find(
     device: &dyn ReadBlocks,
     sb: &Superblock,

@@ -171,7 +171,7 @@ pub(super) fn write_empty(area: &mut [u8], at: usize, rec_len: usize) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::directory::salvage;
+    use crate::dir::salvage;
     use proptest::prelude::*;
 
     const FORM: AreaForm = AreaForm { tail: true, hashed: false, filetype: true };

@@ -17,19 +17,19 @@ use floe_format::ext::group_desc::GroupDesc;
 
 /// A map with a node that is unreadable, damaged, outside the file system or met twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DamagedMap;
+pub struct DamagedMap;
 
 /// Physical places of the logical blocks of a file, ascending and not overlapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct BlockMap {
+pub struct BlockMap {
     runs: Vec<(u64, BlockRun)>,
     /// Blocks of the map itself.
-    pub(crate) nodes: Vec<BlockNr>,
+    pub nodes: Vec<BlockNr>,
 }
 
 impl BlockMap {
     /// Reads the map of an inode, up to logical block `limit_blocks`.
-    pub(crate) fn of(
+    pub fn of(
         inode: &Inode<'_>,
         device: &dyn ReadBlocks,
         geo: &Geometry,
@@ -39,7 +39,7 @@ impl BlockMap {
     }
 
     /// The same for the 60 bytes of `i_block`.
-    pub(crate) fn of_words(
+    pub fn of_words(
         words: &[u8; 60],
         flags: InodeFlags,
         device: &dyn ReadBlocks,
@@ -75,7 +75,7 @@ impl BlockMap {
     }
 
     /// Where a logical block lies.
-    pub(crate) fn block(&self, logical: u64) -> Option<BlockNr> {
+    pub fn block(&self, logical: u64) -> Option<BlockNr> {
         let at = self.runs.partition_point(|(start, _)| *start <= logical).checked_sub(1)?;
         let (start, run) = self.runs.get(at)?;
         let offset = logical - start;
@@ -83,7 +83,7 @@ impl BlockMap {
     }
 
     /// Number of logical blocks from 0 on that are mapped without a hole.
-    pub(crate) fn blocks_without_hole(&self) -> u64 {
+    pub fn blocks_without_hole(&self) -> u64 {
         let mut end = 0;
         for (logical, run) in &self.runs {
             if *logical != end {
@@ -170,7 +170,7 @@ impl Reader<'_> {
 }
 
 /// The bytes of an inode; `None` if its number or table is out of range or it cannot be read.
-pub(crate) fn read_inode(
+pub fn read_inode(
     inode: InodeNr,
     device: &dyn ReadBlocks,
     geo: &Geometry,
@@ -182,7 +182,7 @@ pub(crate) fn read_inode(
 }
 
 /// Byte of the device at which an inode starts.
-pub(crate) fn inode_offset(inode: InodeNr, geo: &Geometry, groups: &[GroupDesc]) -> Option<u64> {
+pub fn inode_offset(inode: InodeNr, geo: &Geometry, groups: &[GroupDesc]) -> Option<u64> {
     let (group, index) = geo.place_of(inode)?;
     let table = groups.get(usize::try_from(group.0).ok()?)?.inode_table;
     let last = BlockNr(table.0.checked_add(u64::from(geo.inode_table_blocks))?.checked_sub(1)?);

@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use floe_ext4::make::journal_superblock::{EmptyJournal, default_size};
+use floe_ext4::make::quota_file::{self, Limits, Usage};
+use floe_ext4::map::block_map::{self, MappedRun};
+use floe_ext4::map::extent_tree::{self, NodeForm};
+use floe_ext4::map::mapping::Built;
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{Inode, InodeFlags};
 use floe_format::ext::quota::{self, BLOCK_SIZE, QuotaKind};
 use floe_format::{BlockNr, BlockRun, InodeNr};
-use floe_repair::build::block_map::{self, MappedRun};
-use floe_repair::build::extent_tree::{self, NodeForm};
-use floe_repair::build::journal_superblock::{EmptyJournal, default_size};
-use floe_repair::build::mapping::Built;
-use floe_repair::build::quota_file::{self, Limits, Usage};
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
 

@@ -5,14 +5,12 @@
 
 use std::collections::BTreeSet;
 
+use floe_ext4::dir::{self as build_dir, AreaForm, DirFormat, Directory, Entry, Sealed, inline};
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inline_data::InlineData;
 use floe_format::ext::inode::{FileType, Inode};
 use floe_format::layout::{le16_at, le32_at};
 use floe_format::{BlockNr, InodeNr};
-use floe_repair::build::directory::{
-    self as build_dir, AreaForm, DirFormat, Directory, Entry, Sealed, inline,
-};
 use floe_testkit::{Image, Profile, Rng, Volume, build, oracle, tool};
 
 fn clean(image: &Image, what: &str) {

@@ -1,0 +1,13 @@
+//! How the structures of an ext2, ext3 or ext4 file system are found and changed: the role that
+//! libext2fs has for e2fsprogs.
+//!
+//! This crate starts no threads, follows no policy and gives no verdicts: `floe-check` judges, and
+//! `floe-repair` decides. A structure that cannot be followed is refused with a typed error.
+//!
+//! [`map`] has the maps of files (extent trees and block maps), [`dir`] directories, [`journal`] the
+//! journal and its recovery, [`make`] whole structures that both a new file system and a repair need.
+
+pub mod dir;
+pub mod journal;
+pub mod make;
+pub mod map;
