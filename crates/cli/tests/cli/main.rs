@@ -14,6 +14,7 @@ mod fsck_differential;
 mod fsck_discard;
 mod fsck_options;
 mod images;
+mod killed;
 mod limits;
 mod memory;
 mod monitoring;
