@@ -19,6 +19,7 @@ mod e2fsck;
 mod estimate;
 mod exit;
 mod failure;
+mod files;
 #[cfg(feature = "generate")]
 mod generate;
 mod html_page;
