@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::cores::{CoreSource, next_budget};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, PoisonError};
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use floe_sync::{Condvar, Mutex, PoisonError};
 
 /// How many workers may be busy while other programs need cores, too. The figure outlives a pass, and
 /// is looked at anew while passes run.
@@ -132,8 +132,8 @@ impl Drop for OpenAtEnd<'_> {
 mod tests {
     use super::*;
     use crate::cores::CoreSample;
-    use crate::sync::thread;
     use crate::{Accumulator, Pool};
+    use floe_sync::thread;
 
     /// Cores that are used by others, all or none, by turns.
     struct ByTurns(AtomicUsize);
@@ -240,6 +240,8 @@ mod tests {
 
     #[cfg(feature = "shuttle")]
     mod interleavings {
+        use floe_sync::shuttle;
+
         use super::*;
 
         #[test]

@@ -31,7 +31,7 @@ pub fn enter_idle_class() -> io::Result<()> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::sync::thread;
+    use floe_sync::thread;
 
     /// The scheduling policy of the calling thread: 0 usual, 5 idle.
     fn policy() -> Option<u32> {

@@ -6,7 +6,7 @@ use std::io::Write;
 use floe_ext4::files::{Content, Files, Follow};
 
 use crate::exit::Outcome;
-use crate::files::{Complaints, ImageArgs, place};
+use crate::image_files::{Complaints, ImageArgs, place};
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;

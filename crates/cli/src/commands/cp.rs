@@ -8,8 +8,8 @@ use anyhow::bail;
 use floe_ext4::files::{Files, Follow};
 
 use crate::exit::Outcome;
-use crate::files::copy::{Copier, Keep};
-use crate::files::{Complaints, ImageArgs, place};
+use crate::image_files::copy::{Copier, Keep};
+use crate::image_files::{Complaints, ImageArgs, place};
 
 /// Copy files out of an image.
 ///

@@ -7,7 +7,7 @@ use floe_ext4::files::{Files, Follow, Node, Step, printable};
 use floe_format::ext::inode::FileType;
 
 use crate::exit::Outcome;
-use crate::files::{Complaints, ImageArgs, long, place};
+use crate::image_files::{Complaints, ImageArgs, long, place};
 
 /// List files of an image.
 ///
