@@ -21,8 +21,11 @@ fn bytes(arguments: &[&OsStr]) -> Vec<u8> {
     output.stdout
 }
 
+/// A node, the first path of its inode, and seconds and nanoseconds of its last change.
+type Compared = (Node, Vec<u8>, (i64, i64));
+
 /// Nodes by path, with hard links told by the first path of their inode, and times.
-fn comparable(tree: &Tree, folder: &Path) -> BTreeMap<Vec<u8>, (Node, Vec<u8>, (i64, i64))> {
+fn comparable(tree: &Tree, folder: &Path) -> BTreeMap<Vec<u8>, Compared> {
     let mut first: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     for (path, node) in tree {
         first.entry(node.inode.0).or_insert_with(|| path.clone());
