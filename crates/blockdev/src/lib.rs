@@ -27,8 +27,8 @@
 //! # }
 //! ```
 
+use floe_sync::Arc;
 use std::io;
-use std::sync::Arc;
 
 mod cache_guest;
 #[cfg(any(test, feature = "contract"))]

@@ -10,11 +10,11 @@
 mod early_dirs;
 
 pub use early_dirs::{EarlyCounts, EarlyDirs};
-use floe_exec::sync::{Arc, OnceLock};
 use floe_exec::{
     CoreShare, Counts, Entry, Found, Limits, Pipeline, Policy, Progress, Schedule, StageId,
 };
 use floe_format::Geometry;
+use floe_sync::{Arc, OnceLock};
 
 use crate::checks::plain_entries;
 use crate::checks::plain_inodes::PlainInodes;

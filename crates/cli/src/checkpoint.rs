@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use floe_check::checkpoint::{Keeper, MAGIC, Notice};
 use floe_exec::Interrupt;
-use floe_exec::sync::atomic::{AtomicU64, Ordering};
-use floe_exec::sync::{Arc, Mutex, PoisonError};
+use floe_sync::atomic::{AtomicU64, Ordering};
+use floe_sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::now_seconds;
 

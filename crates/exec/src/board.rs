@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::queue::AnyQueue;
 use crate::scheduler::{Meter, Policy, Scheduler, StageLoad};
-use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// One list of entries for each stage, private to a worker.
 pub(crate) type Lists = Vec<Box<dyn Any>>;

@@ -6,8 +6,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::cores::{CoreSample, CoreSource, next_budget};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, PoisonError};
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use floe_sync::{Condvar, Mutex, PoisonError};
 
 /// How many workers may be busy while other programs need cores, too. The budget outlives a pass and is
 /// adjusted while passes run (section 5.4.1 of the pFSCK paper).
@@ -172,8 +172,8 @@ impl Drop for OpenAtEnd<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::thread;
     use crate::{Accumulator, Pool};
+    use floe_sync::thread;
 
     /// Cores that are used by others, all or none, by turns.
     struct ByTurns(AtomicUsize);
@@ -342,6 +342,8 @@ mod tests {
 
     #[cfg(feature = "shuttle")]
     mod interleavings {
+        use floe_sync::shuttle;
+
         use super::*;
 
         #[test]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::ops::RangeInclusive;
 
-use crate::sync::{Mutex, PoisonError};
+use floe_sync::{Mutex, PoisonError};
 
 /// How busy the cores were since the last look. Fractions of cores, added up.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -38,7 +38,7 @@ pub(crate) fn policy_of_this_thread() -> Option<u32> {
 /// Whether the system keeps threads from the idle class.
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) fn is_refused() -> bool {
-    let entered = crate::sync::thread::spawn(enter_idle_class).join();
+    let entered = floe_sync::thread::spawn(enter_idle_class).join();
     entered.expect("it only asks the system").is_err()
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn is_refused() -> bool {
 mod tests {
     use super::policy_of_this_thread as policy;
     use super::*;
-    use crate::sync::thread;
+    use floe_sync::thread;
 
     #[test]
     fn threads_inherit_the_class_and_others_keep_theirs() {

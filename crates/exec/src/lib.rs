@@ -40,7 +40,6 @@ pub mod queue;
 pub mod scheduler;
 pub mod split;
 pub mod stage;
-pub mod sync;
 mod turn;
 
 pub use accumulate::{Accumulator, append, take_back};

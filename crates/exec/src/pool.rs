@@ -6,9 +6,9 @@ use crate::accumulate::Accumulator;
 use crate::core_share::{CoreShare, Gate};
 use crate::placement::Placement;
 use crate::progress::{OwnLine, Phase, Progress};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::thread;
 use crate::turn::{Turn, take_turns};
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use floe_sync::thread;
 
 /// How the units of a pass are dealt to its workers. The results are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -393,6 +393,8 @@ mod tests {
 
     #[cfg(feature = "shuttle")]
     mod interleavings {
+        use floe_sync::shuttle;
+
         use super::*;
 
         #[test]

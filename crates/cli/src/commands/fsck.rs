@@ -16,12 +16,12 @@ use floe_check::evidence::choice::LinkChoice;
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse};
-use floe_exec::sync::atomic::AtomicBool;
-use floe_exec::sync::{Arc, Mutex};
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::Incompat;
 use floe_repair::policy::{Policy, Preen, Yes};
 use floe_repair::{BadBlocks, Extras};
+use floe_sync::atomic::AtomicBool;
+use floe_sync::{Arc, Mutex};
 
 use crate::ask::Ask;
 use crate::check_run::Run;

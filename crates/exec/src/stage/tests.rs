@@ -2,8 +2,7 @@
 //! from numbers alone, so that a recursion can say what any run must come to.
 
 use super::*;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread;
+use floe_sync::atomic::{AtomicU64, Ordering};
 
 /// A chunk of inodes.
 struct Chunk(u64);
@@ -151,7 +150,7 @@ mod real_threads {
 
     use super::*;
     use crate::cores::{CoreSample, CoreSource};
-    use crate::sync::Mutex;
+    use floe_sync::{Mutex, thread};
 
     crate::accumulator_laws!(
         Seen,
@@ -400,6 +399,7 @@ mod real_threads {
 mod interleavings {
     use super::*;
     use crate::cores::{CoreSample, CoreSource};
+    use floe_sync::shuttle;
 
     /// Every interleaving of a run must end, and come to the same; no clock, so that a run can be
     /// told again from its schedule.
