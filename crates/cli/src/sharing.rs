@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use floe_check::SharedCores;
-use floe_exec::{Dealing, Policy, ProcCores, enter_idle_class};
+use floe_exec::{Dealing, Policy, ProcCores, enter_idle_class, try_idle_class};
 
 /// Options of every command that checks.
 #[derive(Debug, Default, clap::Args)]
@@ -87,7 +87,9 @@ impl SharingArgs {
             sharing.dealing = split.into();
         }
         if let Some(minimum) = self.share_cores {
-            if let Err(error) = try_idle_class(minimum) {
+            // Without a minimum the whole program gives way; otherwise threads do that are started later.
+            let entered = if minimum == 0 { enter_idle_class() } else { try_idle_class() };
+            if let Err(error) = entered {
                 eprintln!(
                     "floe: --share-cores: the system does not let this program run only where a core is \
                      idle ({error}); it goes on with the usual priority"
@@ -97,14 +99,4 @@ impl SharingArgs {
         }
         sharing
     }
-}
-
-/// Enters the idle class with the whole program if no thread is to compete for cores; otherwise tries, on a
-/// thread of its own, whether further threads will be able to.
-fn try_idle_class(minimum: usize) -> std::io::Result<()> {
-    if minimum == 0 {
-        return enter_idle_class();
-    }
-    let tried = std::thread::spawn(enter_idle_class).join();
-    tried.unwrap_or_else(|_| Err(std::io::Error::other("the trial ended early")))
 }

@@ -84,7 +84,7 @@ impl CoreSource for ProcCores {
 
 /// Cores that this process may use at most: of its affinity and its control group's quota, the less.
 fn allowed_now() -> usize {
-    std::thread::available_parallelism().map_or(usize::MAX, usize::from)
+    floe_sync::available_parallelism().map_or(usize::MAX, usize::from)
 }
 
 /// Threads of the system that run or wait for a core, of the text of `/proc/loadavg`.

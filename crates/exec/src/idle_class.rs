@@ -28,6 +28,16 @@ pub fn enter_idle_class() -> io::Result<()> {
     }
 }
 
+/// Tries on a thread of its own whether the system lets threads enter the idle class; the caller keeps its
+/// class.
+///
+/// # Errors
+/// As [`enter_idle_class`].
+pub fn try_idle_class() -> io::Result<()> {
+    let tried = floe_sync::thread::spawn(enter_idle_class).join();
+    tried.unwrap_or_else(|_| Err(io::Error::other("the trial ended early")))
+}
+
 /// The scheduling policy of the calling thread: 0 usual, 5 idle.
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) fn policy_of_this_thread() -> Option<u32> {
@@ -38,8 +48,7 @@ pub(crate) fn policy_of_this_thread() -> Option<u32> {
 /// Whether the system keeps threads from the idle class.
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) fn is_refused() -> bool {
-    let entered = floe_sync::thread::spawn(enter_idle_class).join();
-    entered.expect("it only asks the system").is_err()
+    try_idle_class().is_err()
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
