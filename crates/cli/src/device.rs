@@ -1,6 +1,6 @@
 //! Opening what the command line names: a device or image, a part of it, not in use.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -10,13 +10,14 @@ use floe_blockdev::{
     uses_of,
 };
 
+use crate::files::InputPath;
 use crate::not_raw;
 
 /// Where a file system is. Common to all commands that look at one.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Source {
     /// Block device or image file
-    pub(crate) device: PathBuf,
+    pub(crate) device: InputPath,
     /// The file system begins this many bytes into the device
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub(crate) offset: u64,
@@ -69,7 +70,7 @@ impl Source {
     /// A device named by e2fsck's command line.
     pub(crate) fn whole(device: &Path) -> Self {
         Self {
-            device: device.to_owned(),
+            device: InputPath::from(device),
             offset: 0,
             partition: None,
             format: None,

@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::Subcommand;
 
 use crate::exit::Outcome;
+use crate::files::Judged;
 use crate::later::Later;
 use crate::online::freeze::{HOLDER, HolderArgs};
 
@@ -47,10 +48,10 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command, writing to `out`.
-    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    /// Runs the command, whose files are judged, writing to `out`.
+    pub(crate) fn run(self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         match self {
-            Self::Check(Later(args)) => args.run(out),
+            Self::Check(Later(args)) => args.run(files, out),
             Self::Repair(Later(args)) => args.run(out),
             Self::Undo(Later(args)) => args.run(out),
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),

@@ -18,6 +18,7 @@ mod limits;
 mod memory;
 mod monitoring;
 mod online;
+mod outputs;
 mod packaging;
 mod pages;
 mod recipes;
