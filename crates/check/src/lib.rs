@@ -46,7 +46,7 @@ pub mod volume;
 pub mod work;
 
 pub use error::CheckError;
-pub use options::{Accounting, CheckOptions, JournalUse};
+pub use options::{Accounting, CheckOptions, JournalUse, SharedCores};
 pub use pipeline::{Examination, check, examine, examine_again};
 pub use problem::Problem;
 pub use reader::Reader;
