@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use floe_check::checkpoint::{Keeper, MAGIC, Notice};
 use floe_exec::Interrupt;
-use floe_exec::sync::atomic::{AtomicU64, Ordering};
-use floe_exec::sync::{Arc, Mutex, PoisonError};
+use floe_sync::atomic::{AtomicU64, Ordering};
+use floe_sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::now_seconds;
+use crate::files::OutputPath;
 
 /// Where a check keeps what it found, so that it can go on.
 #[derive(Debug, clap::Args)]
@@ -20,7 +21,7 @@ pub(crate) struct CheckpointArgs {
     /// Keep what was found so far in FILE: a check that was killed goes on from there when the same
     /// command is given again. FILE is removed when the check is complete (see docs/resume.md)
     #[arg(long, value_name = "FILE", conflicts_with = "online")]
-    checkpoint: Option<PathBuf>,
+    checkpoint: Option<OutputPath>,
     /// Add to the checkpoint every SECONDS
     #[arg(
         long,
@@ -51,7 +52,7 @@ impl CheckpointArgs {
     /// The checkpoint that was asked for.
     pub(crate) fn keeper(&self) -> Option<CheckpointFile> {
         Some(CheckpointFile {
-            path: self.checkpoint.clone()?,
+            path: self.checkpoint.as_deref()?.to_owned(),
             every: self.checkpoint_every,
             restart: self.checkpoint_restart,
             interrupt: Arc::new(Interrupt::new()),
@@ -267,7 +268,7 @@ mod tests {
 
     fn keeper(path: &Path) -> CheckpointFile {
         let args = CheckpointArgs {
-            checkpoint: Some(path.to_owned()),
+            checkpoint: Some(path.into()),
             checkpoint_every: Duration::from_secs(30),
             checkpoint_restart: false,
         };

@@ -15,7 +15,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::commit::superblock_of;
 use crate::session::Repair;
 
-const MAGIC: [u8; 8] = *b"FLOEPLAN";
+/// A plan file begins with this.
+pub const MAGIC: [u8; 8] = *b"FLOEPLAN";
 const END: [u8; 8] = *b"FLOE END";
 /// Number of the format.
 pub const VERSION: u32 = 1;
