@@ -13,6 +13,7 @@ mod fsck_callers;
 mod fsck_differential;
 mod fsck_discard;
 mod fsck_options;
+mod image_files;
 mod images;
 mod killed;
 mod limits;
