@@ -63,7 +63,7 @@ impl ApplyPlan<'_> {
             Ok(committed) => {
                 writeln!(out, "{name}: {}", summary(&header))?;
                 if let (Some(path), true) = (self.undo, committed.undo_bytes > 0) {
-                    writeln!(out, "To undo this: floe undo {} {name}", path.display())?;
+                    writeln!(out, "To undo this: {}", self.source.undo_command(path))?;
                 }
                 writeln!(
                     out,

@@ -27,6 +27,7 @@ use crate::online::Snapshot;
 use crate::progress::Watch;
 use crate::random::random_bytes;
 use crate::sharing::Sharing;
+use crate::shell::quoted_path;
 use crate::{failure, html_page, signals, usage};
 
 /// Directory blocks that are read to find the paths of the inodes in a report.
@@ -202,7 +203,9 @@ impl Run<'_> {
     ) -> anyhow::Result<()> {
         let Some(path) = self.html else { return Ok(()) };
         let name = self.source.name();
-        let occasion = html::Occasion { device: &name, now_seconds: now_seconds() };
+        let (options, word) = (self.source.place_options(), quoted_path(&self.source.device));
+        let (options, word) = (options.as_str(), word.as_str());
+        let occasion = html::Occasion { device: &name, options, word, now_seconds: now_seconds() };
         let disk = html_page::disk_map(report, device)?;
         html_page::write(path, &html::page(report, cost, &occasion, &disk))
     }

@@ -11,7 +11,7 @@ use floe_blockdev::{
 };
 
 use crate::files::InputPath;
-use crate::not_raw;
+use crate::{not_raw, shell};
 
 /// Where a file system is. Common to all commands that look at one.
 #[derive(Clone, Debug, clap::Args)]
@@ -48,7 +48,8 @@ pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     }
 }
 
-fn image_format() -> impl TypedValueParser<Value = Format> {
+/// The formats of images, by name.
+pub(crate) fn image_format() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(Format::name)).map(|name| {
         // One of the names above, so the default is never taken.
         Format::ALL.into_iter().find(|format| format.name() == name).unwrap_or(Format::Raw)
@@ -80,6 +81,35 @@ impl Source {
             block_size: None,
             caching: Caching::Shared,
         }
+    }
+
+    /// The options that say where the file system is, as a shell takes them, each with a space behind it.
+    pub(crate) fn place_options(&self) -> String {
+        let mut options = String::new();
+        let mut add = |name: &str, value: Option<String>| {
+            let words = value.map(|value| format!("--{name} {value} "));
+            options.extend(words);
+        };
+        add("format", self.format.map(|format| format.name().to_owned()));
+        add("partition", self.partition.map(|number| number.to_string()));
+        add("offset", Some(self.offset).filter(|&offset| offset != 0).map(|at| at.to_string()));
+        add("superblock", self.superblock.map(|block| block.to_string()));
+        add("block-size", self.block_size.map(|bytes| bytes.to_string()));
+        options
+    }
+
+    /// The command that undoes what `file` saved, as a shell takes it.
+    pub(crate) fn undo_command(&self, file: &Path) -> String {
+        // The file itself says at which byte of the device the file system begins.
+        let format = self.format.map(|format| format!("--format {} ", format.name()));
+        let (file, device) = (shell::quoted_path(file), shell::quoted_path(&self.device));
+        format!("floe undo {}{file} {device}", format.unwrap_or_default())
+    }
+
+    /// The command that makes a repair that was saved as a plan, as a shell takes it.
+    pub(crate) fn apply_command(&self, plan: &Path) -> String {
+        let (options, plan) = (self.place_options(), shell::quoted_path(plan));
+        format!("floe repair --apply-plan {plan} {options}{}", shell::quoted_path(&self.device))
     }
 
     /// The path as the user gave it, safe to print.
@@ -223,7 +253,7 @@ fn instead(found: &Use) -> String {
     match found {
         Use::Mounted { mount_point, .. } => format!(
             "Unmount it, or check a snapshot of it: floe check --online {}; {force}",
-            mount_point.display()
+            shell::quoted_path(mount_point)
         ),
         Use::VirtualMachine => {
             format!(

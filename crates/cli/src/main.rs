@@ -34,6 +34,7 @@ mod random;
 mod repair_run;
 mod sharing;
 mod sheet;
+mod shell;
 mod signals;
 mod undo_target;
 mod usage;

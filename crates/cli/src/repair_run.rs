@@ -14,6 +14,7 @@ use floe_exec::Interrupt;
 use floe_format::BlockNr;
 use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
 use floe_repair::failure::Failure;
+use floe_repair::identifiers;
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
 use floe_repair::report::{Account, Ending, html, human, json};
@@ -103,7 +104,8 @@ impl RepairRun<'_> {
                 }
                 None => Ending::DryRun,
             };
-            let account = Account::new(&staged, &device, self.source.name(), ending);
+            let mut account = Account::new(&staged, &device, self.source.name(), ending);
+            account.commands.extend(self.plan.map(|path| self.source.apply_command(path)));
             let disk = self.disk_map(&account, &device)?;
             return self.tell(account, disk.as_ref(), &device, started, out);
         }
@@ -127,13 +129,18 @@ impl RepairRun<'_> {
         let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
         let disk = self.disk_map(&account, &counted)?;
         match self.commit(&repair, &*device, fs_offset_bytes, &seen, &interrupt) {
-            Ok(committed) => account.ending = self.written(committed),
+            Ok(committed) => {
+                let undo = self.undo.filter(|_| committed.undo_bytes > 0);
+                account.commands.extend(undo.map(|path| self.source.undo_command(path)));
+                account.ending = self.written(committed);
+            }
             Err(stopped) => return self.stopped(&stopped, &counted, out),
         }
-        if let Some((device, seen)) = &journal
-            && let Err(error) = self.commit_journal(&repair, device, seen)
-        {
-            return self.stopped(&Stopped::Writing(error), &counted, out);
+        if let Some((device, seen)) = &journal {
+            match self.commit_journal(&repair, device, seen) {
+                Ok(saved) => account.commands.extend(saved),
+                Err(error) => return self.stopped(&Stopped::Writing(error), &counted, out),
+            }
         }
         self.tell(account, disk.as_ref(), &counted, started, out)
     }
@@ -156,14 +163,17 @@ impl RepairRun<'_> {
         Some(path.into())
     }
 
-    /// Writes the journal's device, once what the journal held is in place and durable.
+    /// Writes the journal's device, once what the journal held is in place and durable. Returns the command
+    /// that undoes it, if anything was saved.
     fn commit_journal(
         &self,
         repair: &Repair<'_>,
         device: &WritableFile,
         seen: &Seen,
-    ) -> Result<(), CommitError> {
-        let Some(staged) = &repair.staged_journal else { return Ok(()) };
+    ) -> Result<Option<String>, CommitError> {
+        let (Some(staged), Some(path)) = (&repair.staged_journal, self.external_journal) else {
+            return Ok(None);
+        };
         let undo = self.undo_of_journal();
         let options = CommitOptions {
             seen,
@@ -173,7 +183,9 @@ impl RepairRun<'_> {
             interrupt: None,
             progress: None,
         };
-        commit(staged, device, &options).map(|_| ())
+        let committed = commit(staged, device, &options)?;
+        let undo = undo.filter(|_| committed.undo_bytes > 0);
+        Ok(undo.map(|undo| Source::whole(path).undo_command(&undo)))
     }
 
     /// Plans and stages the repair.
@@ -206,7 +218,10 @@ impl RepairRun<'_> {
             },
             memory_bytes: self.memory_bytes,
             clock_believed: clock::now().believed,
-            random: random_bytes()?,
+            random: match clock::source_date_epoch() {
+                Some(epoch) => identifiers::derived(device, epoch),
+                None => random_bytes()?,
+            },
             extras: self.extras,
             bad_blocks: self.bad_blocks,
             scratch: scratch.filter(|folder| folder.is_dir()),
@@ -383,7 +398,11 @@ impl RepairRun<'_> {
             }
             Stopped::Writing(error) => {
                 let outcome = Outcome { damaged: true, ..Outcome::FAILED };
-                (format!("{name}: {error}"), Vec::new(), outcome)
+                let undo = self.undo.filter(|_| !error.nothing_written());
+                let undo = undo.map(|path| {
+                    format!(".\n  To undo what was written: {}", self.source.undo_command(path))
+                });
+                (format!("{name}: {error}{}", undo.unwrap_or_default()), Vec::new(), outcome)
             }
         };
         if self.json {

@@ -3,14 +3,16 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
+use floe_blockdev::image::Format;
 use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use, uses_of};
 use floe_check::report::human::size;
 use floe_format::ext::superblock::Superblock;
 use floe_repair::undo::{Standing, standing, undo};
 
-use crate::device::Source;
+use crate::device::{Source, image_format};
 use crate::exit::Outcome;
 use crate::files::InputPath;
+use crate::shell::quoted_path;
 use crate::signals;
 
 /// Bring back what a device held before a repair, from the undo file that was written then.
@@ -18,8 +20,9 @@ use crate::signals;
 /// Undo files of e2fsck -z, tune2fs -z and other tools of e2fsprogs are understood too. A repair
 /// that was cut off can be undone as well as a complete one, and undoing can be repeated.
 ///
-/// Exit codes: 0 the device holds what it held before, 8 that was not possible, 16 wrong command
-/// line, 32 interrupted before anything was written.
+/// Exit codes: 0 the device holds what it held before, 4 what was saved is back, but the file system was used
+/// since (--force), so that it is to be checked, 8 it was not possible, 16 wrong command line, 32 interrupted
+/// before anything was written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The undo file
@@ -30,6 +33,9 @@ pub(crate) struct Args {
     /// says
     #[arg(long, value_name = "BYTES")]
     offset: Option<u64>,
+    /// The device or file is in this format; found out by its first bytes if not given
+    #[arg(long, value_name = "FORMAT", value_parser = image_format())]
+    format: Option<Format>,
     /// Show what would be brought back, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -46,7 +52,7 @@ impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let file = UndoFile::open(&self.file)?;
         let offset = self.offset.or(file.fs_offset_bytes()).unwrap_or(0);
-        let source = Source { offset, ..Source::whole(&self.device) };
+        let source = Source { offset, format: self.format, ..Source::whole(&self.device) };
         let name = source.name();
         if self.dry_run {
             let device = source.open()?;
@@ -55,7 +61,8 @@ impl Args {
         self.refuse_users(&name)?;
         let interrupt = signals::end_between_writes()?;
         let (device, _) = source.open_for_writing(false)?;
-        match self.judge(&file, &*device, &name)? {
+        let standing = self.judge(&file, &*device, &name)?;
+        match standing {
             Standing::Untouched => {
                 let file = self.file.display();
                 writeln!(out, "{name}: holds all bytes of {file} already; nothing was written")?;
@@ -68,13 +75,21 @@ impl Args {
         };
         let restored = undo(&file, &*device).with_context(|| name.clone())?;
         drop(hold);
-        writeln!(
-            out,
-            "{name}: brought back {} in {} stretches, and read them again: it holds what it held \
-             before",
-            size(restored.bytes),
-            restored.stretches
-        )?;
+        let (bytes, stretches) = (size(restored.bytes), restored.stretches);
+        let done =
+            format!("{name}: brought back {bytes} in {stretches} stretches, and read them again");
+        if standing == Standing::Foreign {
+            // What else was written since is in no undo file.
+            let check =
+                format!("floe check {}{}", source.place_options(), quoted_path(&self.device));
+            writeln!(
+                out,
+                "{done}. All else is as it was found, and the two need not fit together: whoever used \
+                 the file system since wrote to other places as well. Check it: {check}"
+            )?;
+            return Ok(Outcome { damaged: true, ..Outcome::CLEAN });
+        }
+        writeln!(out, "{done}: it holds what it held before")?;
         Ok(Outcome::CLEAN)
     }
 
