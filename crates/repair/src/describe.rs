@@ -253,6 +253,17 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         InodeEdit::Zero => format!("the inode {was} filled with zeroes"),
         InodeEdit::ZeroBase => format!("the first 128 bytes of the inode {were} set to zero"),
         InodeEdit::Checksum => format!("the checksum of the inode {was} computed anew"),
+        InodeEdit::Keep => format!(
+            "the inode {was} kept, as names and blocks prove it: its checksum {was} computed anew"
+        ),
+        InodeEdit::FlipBack(flips) => {
+            let bits: Vec<String> = flips
+                .bits()
+                .map(|bit| format!("bit {} of byte {:#04x}", bit % 8, bit / 8))
+                .collect();
+            let (bits, verb) = (bits.join(" and "), if flips.is_single() { was } else { were });
+            format!("{bits} {verb} flipped back, as the checksum of the inode proves")
+        }
         InodeEdit::DtimeZero => format!("the deletion time {was} set to 0"),
         InodeEdit::DtimeNow => format!("the deletion time {was} set to now"),
         InodeEdit::SettleDtime => {

@@ -143,6 +143,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
             matches!(problem, Some(Problem::InodeSizeWrong { stored, .. }) if to >= *stored)
         }
         E::Checksum
+        | E::Keep
+        | E::FlipBack(_)
         | E::DtimeZero
         | E::DtimeNow
         | E::SettleDtime

@@ -31,7 +31,12 @@ pub(super) fn apply(
         InodeEdit::Clear => {}
         InodeEdit::Zero => return zero(stage, &image, image.raw.len()),
         InodeEdit::ZeroBase => return zero(stage, &image, 128),
-        InodeEdit::Checksum => {}
+        InodeEdit::Checksum | InodeEdit::Keep => {}
+        InodeEdit::FlipBack(flips) => {
+            let mut raw = image.raw;
+            flips.apply(&mut raw);
+            return stage.write_raw_inode(number, &raw);
+        }
         InodeEdit::DtimeZero => base.dtime = 0,
         InodeEdit::DtimeNow => base.dtime = now,
         InodeEdit::SettleDtime => base.dtime = if base.links_count == 0 { now } else { 0 },
