@@ -438,7 +438,25 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
-        self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))
+        loop {
+            // One that cannot be read is of no use to anybody, and stays taken.
+            let block = self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))?;
+            if self
+                .hidden_in(BlockRun::new(block, u64::from(self.geometry.cluster_blocks)))
+                .is_none()
+            {
+                return Ok(block);
+            }
+        }
+    }
+
+    /// The first block of a run that cannot be read, where that matters.
+    fn hidden_in(&self, run: BlockRun) -> Option<BlockNr> {
+        if !self.overlay.protects() {
+            return None;
+        }
+        let last = run.end().0.min(self.geometry.blocks_count);
+        (run.start.0..last).map(BlockNr).find(|&block| self.read_block(block).is_err())
     }
 
     /// Clusters that can still be allocated.
@@ -475,8 +493,16 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate_run(&mut self, within: BlockRun, len_blocks: u64) -> Result<BlockNr, Failure> {
-        let run = self.allocator()?.run(within, len_blocks);
-        run.ok_or(Failure::NoSpace("run of blocks"))
+        let mut within = within;
+        loop {
+            let start = self.allocator()?.run(within, len_blocks);
+            let start = start.ok_or(Failure::NoSpace("run of blocks"))?;
+            let Some(hidden) = self.hidden_in(BlockRun::new(start, len_blocks)) else {
+                return Ok(start);
+            };
+            within =
+                BlockRun::new(BlockNr(hidden.0 + 1), within.end().0.saturating_sub(hidden.0 + 1));
+        }
     }
 
     /// Blocks that are not to be handed out although nothing was found to use them; those outside the
@@ -576,6 +602,7 @@ impl<'a> Stage<'a> {
             superblock.inodes_per_group = self.stored_inodes_per_group(offset)?;
         }
         superblock.encode_with_checksum(&mut bytes);
+        self.overlay.stage_readable_sectors(offset)?;
         self.overlay.write_at(offset, &bytes)?;
         Ok(())
     }
@@ -656,7 +683,7 @@ impl<'a> Stage<'a> {
                 copy.block_group_nr = (group.0 & 0xffff) as u16;
                 copy.state &= !floe_format::ext::superblock::STATE_VALID;
                 copy.feature_incompat &= !floe_format::features::Incompat::RECOVER.bits();
-                self.write_superblock(geometry.offset_bytes(block), &copy)?;
+                unless_hidden(self.write_superblock(geometry.offset_bytes(block), &copy))?;
             }
             let run = geometry.group_desc_run(group);
             let meta_bg = run.len_blocks == 1
@@ -670,9 +697,18 @@ impl<'a> Stage<'a> {
                 {
                     continue;
                 }
-                self.write_block(BlockNr(run.start.0 + at), &self.descriptor_block(index))?;
+                let block = BlockNr(run.start.0 + at);
+                unless_hidden(self.write_block(block, &self.descriptor_block(index)))?;
             }
         }
         Ok(())
+    }
+}
+
+/// A backup in a block that cannot be read is left; the check says so.
+fn unless_hidden(written: Result<(), Failure>) -> Result<(), Failure> {
+    match written {
+        Err(Failure::Unreadable(_)) => Ok(()),
+        written => written,
     }
 }
