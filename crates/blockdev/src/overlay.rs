@@ -1,14 +1,16 @@
 //! Edits staged in memory over a device that stays as it is.
 
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod spill;
 mod unreadable;
 
+use floe_sync::atomic::{AtomicUsize, Ordering};
+use floe_sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{ReadBlocks, WriteBlocks, past_the_end, within};
 use spill::Spill;

@@ -1,9 +1,9 @@
 //! Pages of the base that cannot be read: an overlay can remember them, and refuse to stage over them.
 
+use floe_sync::atomic::{AtomicUsize, Ordering};
+use floe_sync::{PoisonError, RwLock};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
 
 use super::Overlay;
 use crate::{ReadBlocks, WriteBlocks};
@@ -61,7 +61,7 @@ impl<D: ReadBlocks> Overlay<D> {
     /// reading it once.
     #[must_use]
     pub fn protecting(mut self, overwrite: bool) -> Self {
-        let (count, pages) = (AtomicUsize::new(0), RwLock::default());
+        let (count, pages) = (AtomicUsize::new(0), RwLock::new(BTreeSet::new()));
         self.minder = Some(Minder { overwrite, count, pages });
         self
     }

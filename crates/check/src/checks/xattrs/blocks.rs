@@ -134,11 +134,20 @@ fn check_attributes(
         }
     }
     let (Some(bytes), Some(area)) = (bytes, area) else {
-        outcome.found.push(Problem::XattrBlockUnreadable { inode, block });
+        for of in uses {
+            outcome.found.push(Problem::XattrBlockUnreadable { inode: of.inode, block });
+        }
         return;
     };
     let home = Home { volume, inode, block };
     let (header, sound) = in_block::check(home, bytes, &mut outcome.region, &mut outcome.found);
+    if !sound {
+        // Every user loses its attributes, so each one is a finding of its own, mended in the same round.
+        for of in &uses[1..] {
+            let home = Home { inode: of.inode, ..home };
+            in_block::check(home, bytes, &mut outcome.region, &mut outcome.found);
+        }
+    }
     value_inode::count_references(volume, &area, |inode| {
         outcome.attributes.add_reference(inode, 1);
     });

@@ -12,7 +12,7 @@ use crate::inode_pass::InodeCx;
 use crate::problem::{Problem, Sink};
 use crate::volume::Volume;
 
-/// Where an attribute is: its inode (the first one that uses the block) and its block; block 0 for
+/// Where an attribute is: its inode (one that uses the block) and its block; block 0 for
 /// the inode itself.
 #[derive(Clone, Copy)]
 pub(super) struct Home<'a> {

@@ -1,0 +1,109 @@
+//! Listing a tree, always in the same order.
+
+use std::collections::HashSet;
+
+use super::node::NodeId;
+use super::xattrs::XattrsId;
+use super::{LinkId, Tree};
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Child<'t> {
+    /// The name.
+    pub name: &'t [u8],
+    /// What it names.
+    pub node: NodeId,
+}
+
+/// A name of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name<'t> {
+    /// The directory that it is in.
+    pub parent: NodeId,
+    /// The name.
+    pub name: &'t [u8],
+}
+
+impl Tree {
+    /// The names in a directory, sorted by their bytes. Empty if the node is no directory.
+    pub fn children(&self, directory: NodeId) -> Vec<Child<'_>> {
+        let mut children = Vec::with_capacity(self.node(directory).children as usize);
+        let mut next = self.node(directory).first_child;
+        while let Some(link) = next {
+            children.push(Child { name: self.names.name(link), node: self.names.node(link) });
+            next = self.names.next_sibling(link);
+        }
+        children.sort_unstable();
+        children
+    }
+
+    /// The names of a node, the one that was given last first. None for the root.
+    pub fn links_of(&self, node: NodeId) -> impl Iterator<Item = Name<'_>> {
+        let mut next = self.node(node).last_link;
+        std::iter::from_fn(move || {
+            let link: LinkId = next?;
+            next = self.names.earlier(link);
+            Some(Name { parent: self.names.parent(link), name: self.names.name(link) })
+        })
+    }
+
+    /// One name of a node: of several, the one that was given last. `None` for the root.
+    pub fn link_of(&self, node: NodeId) -> Option<Name<'_>> {
+        self.links_of(node).next()
+    }
+
+    /// The directory that a node's name is in ([`Tree::link_of`]); `None` for the root.
+    pub fn parent(&self, node: NodeId) -> Option<NodeId> {
+        self.link_of(node).map(|name| name.parent)
+    }
+
+    /// A path of a node from the root: `/etc/motd`, `/` for the root itself.
+    pub fn path(&self, node: NodeId) -> Vec<u8> {
+        let mut parts = Vec::new();
+        let mut at = node;
+        while let Some(Name { parent, name }) = self.link_of(at) {
+            parts.push(name);
+            at = parent;
+        }
+        if parts.is_empty() {
+            return b"/".to_vec();
+        }
+        parts.iter().rev().flat_map(|part| [b"/", *part]).flatten().copied().collect()
+    }
+
+    /// Every node once, in an order that depends on names alone: the root, then for each directory
+    /// its children sorted by name (without those seen before under another name), then its
+    /// subdirectories in the same way, one after the other. Parents come before their children.
+    pub fn ordered(&self) -> Vec<NodeId> {
+        let mut order = Vec::with_capacity(self.len());
+        // Only what has a second name can be met again.
+        let mut seen = HashSet::new();
+        order.push(self.root());
+        let mut open = vec![self.root()];
+        while let Some(directory) = open.pop() {
+            let first = open.len();
+            for Child { node, .. } in self.children(directory) {
+                if self.node(node).links > 1 && !seen.insert(node) {
+                    continue;
+                }
+                order.push(node);
+                if self.node(node).children > 0 {
+                    open.push(node);
+                }
+            }
+            open[first..].reverse();
+        }
+        order
+    }
+
+    /// Number of sets of extended attributes that were kept, the empty one included: the bound of
+    /// [`XattrsId::index`].
+    pub fn xattr_sets(&self) -> usize {
+        self.xattrs.len()
+    }
+
+    /// The set of extended attributes of a node.
+    pub fn xattrs_of(&self, node: NodeId) -> XattrsId {
+        self.node(node).attributes().xattrs
+    }
+}
