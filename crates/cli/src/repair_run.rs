@@ -81,8 +81,10 @@ impl RepairRun<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let started = Instant::now();
+        self.html.map_or(Ok(()), html_page::probe)?;
         if self.dry_run || self.plan.is_some() {
             signals::end_at_once_with(front::cancel_code(self.front))?;
+            self.plan.map_or(Ok(()), plan_file::probe)?;
             let device = Counted::new(self.source.open()?);
             let journal = self.external_journal.map(FileDevice::open).transpose()?;
             let journal = journal.as_ref().map(|device| device as &dyn ReadBlocks);

@@ -11,10 +11,9 @@ use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_check::problem::Findings;
 use floe_check::{Examination, Problem, descriptors};
 use floe_format::crc::Seed;
-use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{self, InodeBase, InodeExtra, InodeFlags};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
-use floe_format::features::RoCompat;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::alloc::Allocator;
@@ -594,20 +593,8 @@ impl<'a> Stage<'a> {
 
     /// The bytes of a descriptor, with its checksum.
     fn encode_group(&self, group: GroupNr) -> Vec<u8> {
-        let features = self.superblock.features();
-        let mut desc = self.group(group);
         let mut raw = vec![0; self.geometry.desc_size as usize];
-        // Twice: the checksum is of the encoded bytes.
-        for round in 0..2 {
-            if let Some((low, high)) = raw.split_first_chunk_mut::<32>() {
-                desc.encode_into(low, high.first_chunk_mut());
-            }
-            if round == 0 && features.metadata_csum() {
-                desc.checksum = GroupDesc::crc32c(self.superblock.seed(), group, &raw);
-            } else if round == 0 && features.ro_compat.contains(RoCompat::GDT_CSUM) {
-                desc.checksum = GroupDesc::crc16(&self.superblock.uuid, group, &raw);
-            }
-        }
+        self.group(group).seal(&mut raw, group, DescChecksum::of(&self.superblock));
         raw
     }
 
