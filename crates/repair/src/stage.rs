@@ -357,7 +357,9 @@ impl<'a> Stage<'a> {
         image.base.links_count = 1;
         (image.base.mtime, image.base.ctime, image.base.atime) = (now, now, now);
         if self.geometry.inode_size > 128 {
-            image.extra.extra_isize = self.superblock.want_extra_isize.max(4) & !3;
+            // A damaged wish must not spoil the inode.
+            let most = u16::try_from(self.geometry.inode_size - 128).unwrap_or(u16::MAX);
+            image.extra.extra_isize = self.superblock.want_extra_isize.clamp(4, most.max(4)) & !3;
         }
         Ok(image)
     }
