@@ -175,23 +175,23 @@ impl Pool<'_> {
             phase.expect(units.iter().map(|unit| weight(unit).max(1)).sum());
         }
         let gate = self.gate();
-        let share = |me| {
+        let share = |me, more: &dyn Fn()| {
             let _open = gate.opened_by(me);
             let stop = StopOnPanic(&split.stopped);
             let mut own = A::default();
-            gate.pass(me);
+            gate.pass(me, more);
             let take = || split.next(me).map(|unit| &units[unit]);
             take_turns(take, |turn| {
                 work(&mut own, turn);
                 if let Some(phase) = phase {
                     phase.advance(weight(turn.unit()).max(1));
                 }
-                gate.pass(me);
+                gate.pass(me, more);
             });
             std::mem::forget(stop);
             own
         };
-        work_together(workers, || share(0), share)
+        work_together(workers, self.cores(), |more| share(0, more), |me| share(me, &|| ()))
     }
 }
 
