@@ -1922,4 +1922,10 @@ problems! {
         means "All that the node leads to is sound, and it is wrong about its own depth alone. Linux \
              refuses to read what it maps (\"Input/output error\"); e2fsck 1.47 finds nothing."
         repair "Store the depth that follows from the root, and the checksum of the node.";
+    0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
+        Metadata Damage preen Superblock
+        "the superblock says that a group descriptor has {stored} bytes; it should say {expected}"
+        means "Where descriptors are follows from their size. The stored one cannot be, and by the other \
+             one the descriptors make sense; without the feature 64bit it says nothing, and is 0."
+        repair "Store the size by which the descriptors make sense.";
 }
