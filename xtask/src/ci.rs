@@ -10,6 +10,22 @@ use anyhow::{Context, Result, ensure};
 
 use crate::tidy;
 
+/// Tests that explore interleavings of threads with shuttle: those of modules of that name, as others need locks that
+/// work outside an exploration.
+const INTERLEAVINGS: [&str; 12] = [
+    "test",
+    "--quiet",
+    "--lib",
+    "-p",
+    "floe-sync",
+    "-p",
+    "floe-exec",
+    "-p",
+    "floe-blockdev",
+    "--features",
+    "floe-sync/shuttle,floe-exec/shuttle,floe-blockdev/shuttle",
+    "interleavings",
+];
 /// Damaged images that are compared with e2fsck.
 const DIFFERENTIAL_SEEDS: &str = "120";
 /// Damaged images whose repairs are compared with e2fsck's: each profile once or twice.
@@ -25,6 +41,7 @@ pub(crate) fn run() -> Result<()> {
     step("clippy, no features", &bare)?;
     step("doc", &["doc", "--quiet", "--workspace", "--no-deps"])?;
     deny()?;
+    step("interleavings", &INTERLEAVINGS)?;
     step("build", &["build", "--quiet", "--package", "floe"])?;
     differential()?;
     tests()

@@ -1,9 +1,9 @@
 //! Reads that leave the page cache as it was: what others have in it stays, what was read goes.
 
+use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};

@@ -149,7 +149,7 @@ pub fn hints_change_nothing<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
 pub fn threads_agree<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     let bytes = pattern(200_000);
     let device = make(&bytes);
-    std::thread::scope(|scope| {
+    floe_sync::thread::scope(|scope| {
         for thread in 0..4usize {
             let (device, bytes) = (&device, &bytes);
             scope.spawn(move || {

@@ -1,7 +1,7 @@
 //! A device that counts what is read through it.
 
+use floe_sync::atomic::{AtomicU64, Ordering};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lanes::Lanes;
 use crate::{ReadBlocks, WriteBlocks};

@@ -1,12 +1,12 @@
 //! A regular file or block device, read with positioned reads.
 
+use floe_sync::OnceLock;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
-use std::sync::OnceLock;
 
 use rustix::fs::{Advice, fcntl_getfl, fcntl_setfl};
 use rustix::io::{ReadWriteFlags, preadv2};
@@ -322,7 +322,7 @@ mod tests {
             };
             std::fs::remove_file(&path).unwrap();
             std::fs::write(&path, vec![8; 65536]).unwrap();
-            std::thread::scope(|scope| {
+            floe_sync::thread::scope(|scope| {
                 for thread in 0..8 {
                     let device = &device;
                     scope.spawn(move || {

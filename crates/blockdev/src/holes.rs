@@ -1,8 +1,8 @@
 //! Where a sparse file has data and where it has holes, learned on demand.
 
+use floe_sync::{PoisonError, RwLock};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::sync::{PoisonError, RwLock};
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;

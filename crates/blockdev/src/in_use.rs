@@ -503,7 +503,7 @@ mod tests {
         // it runs.
         let free = || uses_of(Path::new(&held.device)).unwrap().is_empty();
         assert!((0..500).any(|_| free() || {
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            floe_sync::thread::sleep(std::time::Duration::from_millis(10));
             false
         }));
     }

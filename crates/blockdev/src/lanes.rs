@@ -1,7 +1,7 @@
 //! Threads keep apart what each of them writes often: counters, open files. What processors would hand to
 //! each other with every read costs more than the read, once there are many of them.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use floe_sync::process::{AtomicU64, AtomicUsize, Ordering};
 
 /// Threads that can be told apart; more of them share.
 const LANES: usize = 64;
@@ -74,7 +74,7 @@ impl<T> Lanes<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use floe_sync::Barrier;
 
     use super::*;
 
@@ -84,7 +84,7 @@ mod tests {
         let together = 16;
         for _ in 0..LANES {
             let barrier = Barrier::new(together);
-            let mut lanes: Vec<usize> = std::thread::scope(|scope| {
+            let mut lanes: Vec<usize> = floe_sync::thread::scope(|scope| {
                 let one = || {
                     let lane = mine();
                     barrier.wait();
@@ -104,7 +104,7 @@ mod tests {
     fn more_threads_than_lanes_share() {
         let sums = Lanes::<AtomicU64>::default();
         let barrier = Barrier::new(3 * LANES);
-        std::thread::scope(|scope| {
+        floe_sync::thread::scope(|scope| {
             for _ in 0..3 * LANES {
                 scope.spawn(|| {
                     sums.mine().fetch_add(1, Ordering::Relaxed);

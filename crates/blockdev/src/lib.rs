@@ -27,8 +27,8 @@
 //! # }
 //! ```
 
+use floe_sync::Arc;
 use std::io;
-use std::sync::Arc;
 
 mod cache_guest;
 #[cfg(any(test, feature = "contract"))]
@@ -43,6 +43,7 @@ pub mod image;
 mod in_use;
 mod lanes;
 mod mem;
+mod new_file;
 mod open;
 mod overlay;
 mod partition;
@@ -61,8 +62,9 @@ pub use file::{Caching, FileDevice};
 pub use identify::{Content, IDENTIFY_BYTES, identify};
 pub use in_use::{DeviceNumber, Use, mounted_at, uses_of};
 pub use mem::MemDevice;
+pub use new_file::{NewFile, UNFINISHED};
 pub use open::OpenError;
-pub use overlay::{Overlay, SpillOptions};
+pub use overlay::{Overlay, SpillOptions, UnreadablePage};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, Trace};

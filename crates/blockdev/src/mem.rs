@@ -1,7 +1,7 @@
 //! A device in memory, for tests and small images.
 
+use floe_sync::RwLock;
 use std::io;
-use std::sync::RwLock;
 
 use crate::{ReadBlocks, WriteBlocks, within};
 
@@ -22,9 +22,9 @@ impl MemDevice {
         self.read().clone()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<u8>> {
+    fn read(&self) -> floe_sync::RwLockReadGuard<'_, Vec<u8>> {
         // A poisoned lock only says that another thread panicked; bytes have no half-done state.
-        self.bytes.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.bytes.read().unwrap_or_else(floe_sync::PoisonError::into_inner)
     }
 }
 
@@ -45,7 +45,7 @@ impl ReadBlocks for MemDevice {
 
 impl WriteBlocks for MemDevice {
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
-        let mut bytes = self.bytes.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut bytes = self.bytes.write().unwrap_or_else(floe_sync::PoisonError::into_inner);
         within(bytes.len() as u64, offset_bytes, from.len())?;
         // In range, so it fits a usize.
         let start = offset_bytes as usize;

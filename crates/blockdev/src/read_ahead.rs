@@ -6,15 +6,17 @@
 //! several threads wait for a read each ([`helpers`]).
 
 mod helpers;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod pieces;
 #[cfg(feature = "io-uring")]
 mod ring;
 
+use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_sync::thread::{self, JoinHandle};
+use floe_sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use crate::direct::DirectReads;
 use pieces::{Found, Pieces};

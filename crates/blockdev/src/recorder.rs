@@ -1,8 +1,8 @@
 //! A trace of writes and flushes, and the states in which a crash can leave a device.
 
+use floe_sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{ReadBlocks, WriteBlocks};
 

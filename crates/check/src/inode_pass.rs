@@ -1,10 +1,10 @@
 //! The inode pass: every inode table, in parallel; what an inode alone can prove is checked at once,
 //! the rest is kept as evidence.
 
-use floe_exec::sync::Arc;
 use floe_exec::{Accumulator, Phase, Pool, Turn, append};
 use floe_format::ext::inode::Inode;
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
+use floe_sync::Arc;
 
 use crate::checkpoint::{Legs, Session};
 use crate::checks;

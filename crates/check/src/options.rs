@@ -1,5 +1,7 @@
 //! What a caller can choose.
 
+use std::fmt;
+
 use floe_blockdev::{ReadBlocks, ReadCounts};
 use floe_exec::{CoreSource, Dealing, Policy, Progress};
 use floe_format::features::{Compat, Incompat};
@@ -51,14 +53,32 @@ pub struct CheckOptions<'a> {
     pub schedule: Policy,
     /// How each pass is dealt to the workers. Findings are the same.
     pub dealing: Dealing,
-    /// Tells how busy the machine is: then no more workers are busy than there are cores for them.
-    pub cores: Option<&'a dyn CoreSource>,
+    /// How cores are shared with other programs: then no more workers are busy than there are cores for
+    /// them, but for a minimum. Findings are the same.
+    pub cores: Option<SharedCores<'a>>,
     /// Is told how far the check is; made by [`crate::work::progress`].
     pub progress: Option<&'a Progress>,
     /// Keeps a checkpoint, from which a check that was cut off goes on.
     pub checkpoint: Option<&'a dyn Keeper>,
     /// Tells what was read so far, for the times of the phases.
     pub reads: Option<&'a (dyn Fn() -> ReadCounts + Sync)>,
+}
+
+/// Cores that are shared with other programs.
+#[derive(Clone, Copy)]
+pub struct SharedCores<'a> {
+    /// Tells how busy the cores are.
+    pub source: &'a dyn CoreSource,
+    /// Workers that go on however busy the cores are, and compete for them as any program does. Those past
+    /// it run only where a core would be idle, which is decided for their threads when they are started.
+    /// 0: so do all; one always works.
+    pub minimum: usize,
+}
+
+impl fmt::Debug for SharedCores<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedCores").field("minimum", &self.minimum).finish_non_exhaustive()
+    }
 }
 
 /// How cross-checks are proved: what claims blocks against bitmaps, entries against inodes.

@@ -10,11 +10,11 @@
 mod early_dirs;
 
 pub use early_dirs::{EarlyCounts, EarlyDirs};
-use floe_exec::sync::{Arc, OnceLock};
 use floe_exec::{
     CoreShare, Counts, Entry, Found, Limits, Pipeline, Policy, Progress, Schedule, StageId,
 };
 use floe_format::Geometry;
+use floe_sync::{Arc, OnceLock};
 
 use crate::checks::plain_entries;
 use crate::checks::plain_inodes::PlainInodes;
@@ -141,15 +141,8 @@ pub fn run(
         }
     });
     let mut schedule = Schedule::new(options.threads, options.schedule);
-    if let Some(share) = share {
-        schedule.cores = Some(share.source());
-        schedule.look_every = share.look_every();
-        schedule.budget = Some(share.budget());
-    }
+    schedule.cores = share;
     let outcome = pipeline.run(&schedule);
-    if let Some(share) = share {
-        share.set(outcome.counts.budget);
-    }
     let (mut inodes, early) = outcome.all;
     inodes.claims.settle();
     Overlapped { inodes, early, counts: outcome.counts }

@@ -248,7 +248,9 @@ fn passes<'d>(
     if let Some(told) = options.on_plan {
         told(&plan);
     }
-    let share = options.cores.map(|cores| CoreShare::new(cores, plan.way.threads, LOOK_EVERY));
+    let share = options
+        .cores
+        .map(|cores| CoreShare::new(cores.source, plan.way.threads, cores.minimum, LOOK_EVERY));
     let pool = Pool::new(plan.way.threads).dealing(options.dealing);
     let pool = pool.watched(options.progress).sharing(share.as_ref());
     let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };

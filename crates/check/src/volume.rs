@@ -4,12 +4,12 @@ use std::io;
 use std::ops::ControlFlow;
 
 use floe_blockdev::ReadBlocks;
-use floe_exec::sync::Arc;
 use floe_format::crc::Seed;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
+use floe_sync::Arc;
 
 use crate::evidence::bits;
 use crate::evidence::choice::LinkStructure;

@@ -8,7 +8,7 @@ use floe_blockdev::FileDevice;
 use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::report::PipelineUse;
-use floe_check::{Accounting, CheckOptions, JournalUse, Report, check, examine};
+use floe_check::{Accounting, CheckOptions, JournalUse, Report, SharedCores, check, examine};
 use floe_exec::{CoreSample, CoreSource, Dealing, Policy};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, Subject, build, subjects, tool};
@@ -22,7 +22,7 @@ impl CoreSource for Now {
     fn sample(&self) -> Option<CoreSample> {
         let look = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let idle = if look.is_multiple_of(3) { 0.0 } else { 2.0 };
-        Some(CoreSample { idle, own: 1.0 })
+        Some(CoreSample { idle, own: 1.0, allowed: 16 })
     }
 }
 
@@ -50,8 +50,9 @@ fn agree(subject: &Subject, policies: &[Policy], rng: &mut Rng) {
         let expected = describe(&run(subject, &alone));
         for &schedule in policies {
             let threads = 2 + rng.below(15) as usize;
-            let cores = Now(0.into());
-            let cores = rng.chance(3).then_some(&cores as &dyn CoreSource);
+            let source = Now(0.into());
+            let minimum = rng.below(3) as usize;
+            let cores = rng.chance(3).then_some(SharedCores { source: &source, minimum });
             let dealing = if rng.chance(2) { Dealing::Ranges } else { Dealing::InOrder };
             let options = CheckOptions { threads, schedule, dealing, cores, ..alone };
             let got = describe(&run(subject, &options));

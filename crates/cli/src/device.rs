@@ -1,6 +1,6 @@
 //! Opening what the command line names: a device or image, a part of it, not in use.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -10,13 +10,14 @@ use floe_blockdev::{
     uses_of,
 };
 
+use crate::files::InputPath;
 use crate::not_raw;
 
 /// Where a file system is. Common to all commands that look at one.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Source {
     /// Block device or image file
-    pub(crate) device: PathBuf,
+    pub(crate) device: InputPath,
     /// The file system begins this many bytes into the device
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub(crate) offset: u64,
@@ -63,13 +64,15 @@ pub(crate) enum InUse {
     RefuseRepair,
     /// Go on with a warning.
     Warn,
+    /// Read files with a warning.
+    WarnReader,
 }
 
 impl Source {
     /// A device named by e2fsck's command line.
     pub(crate) fn whole(device: &Path) -> Self {
         Self {
-            device: device.to_owned(),
+            device: InputPath::from(device),
             offset: 0,
             partition: None,
             format: None,
@@ -183,7 +186,7 @@ impl Source {
         let matters = |found: &&Use| match in_use {
             // Whoever only reads would see it change.
             InUse::RefuseRepair => !matches!(found, Use::Loop { .. }),
-            InUse::Refuse | InUse::Warn => found.may_write(),
+            InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
         };
         let Some(found) = uses.iter().find(matters) else { return Ok(false) };
         let name = self.name();
@@ -201,6 +204,12 @@ impl Source {
                 eprintln!(
                     "floe: warning: {name} is {found}. It changes while it is read: what is \
                      found need not be damage."
+                );
+                Ok(true)
+            }
+            InUse::WarnReader => {
+                eprintln!(
+                    "floe: warning: {name} is {found}. It changes while it is read: files may be torn."
                 );
                 Ok(true)
             }

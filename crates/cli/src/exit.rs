@@ -1,5 +1,7 @@
 //! Exit codes: the bits of e2fsck(8), which scripts and `fsck` itself go by.
 
+use crate::files::Refused;
+
 /// How a run ended. Several may be true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -31,6 +33,15 @@ impl Outcome {
     pub(crate) const FAILED: Self = Self { failed: true, ..Self::CLEAN };
     /// The command line was wrong.
     pub(crate) const USAGE: Self = Self { usage: true, ..Self::CLEAN };
+
+    /// How a run ends that could not be made.
+    pub(crate) fn of_error(error: &anyhow::Error) -> Self {
+        match error.downcast_ref::<Refused>() {
+            // A mishap with a file that is in the way, and no wrong command line.
+            None | Some(Refused::InTheWay { .. }) => Self::FAILED,
+            Some(_) => Self::USAGE,
+        }
+    }
 
     /// The exit code: 1 repaired, 2 restart, 4 damage left, 8 failed, 16 usage, 32 cancelled.
     pub(crate) const fn code(self) -> u8 {

@@ -15,6 +15,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::Cli;
 use crate::e2fsck::table::{CONF, EXTENDED, FLAGS, Named};
 use crate::exit::Outcome;
+use crate::files;
 
 /// The names of links to the program, which completions are made for.
 const NAMES: [&str; 3] = ["fsck.ext4", "fsck.ext3", "fsck.ext2"];
@@ -30,6 +31,7 @@ impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let mut floe = Cli::command();
         floe.build();
+        let floe = hint_files(floe);
         self.pages(&floe)?;
         self.save("man8/floe-fsck.8", &fsck_page()?)?;
         let names = NAMES.map(fsck_command);
@@ -77,6 +79,15 @@ impl Args {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         fs::write(&path, bytes).with_context(|| path.display().to_string())
     }
+}
+
+/// Shells complete the names of files where a file is to be named.
+fn hint_files(command: Command) -> Command {
+    let hint = |option: Arg| match files::names_file(&option) {
+        true => option.value_hint(clap::ValueHint::FilePath),
+        false => option,
+    };
+    command.mut_args(hint).mut_subcommands(hint_files)
 }
 
 /// e2fsck's command line as clap would have it, from the table of options.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 mod apply_plan;
 mod ask;
@@ -19,9 +19,11 @@ mod e2fsck;
 mod estimate;
 mod exit;
 mod failure;
+mod files;
 #[cfg(feature = "generate")]
 mod generate;
 mod html_page;
+mod image_files;
 mod ladder;
 mod later;
 mod monitor;
@@ -39,6 +41,7 @@ mod watched;
 
 use commands::Command;
 use exit::Outcome;
+use files::Files;
 
 /// Checks and repairs ext2, ext3 and ext4 file systems. Only `repair`, `undo` and `fsck -y` or `-p`
 /// ever write to a device.
@@ -57,7 +60,7 @@ fn main() -> ExitCode {
     let mut out = Patient(io::stdout().lock());
     let outcome = run(&arguments, &mut out).unwrap_or_else(|error| {
         eprintln!("floe: {error:#}");
-        Outcome::FAILED
+        Outcome::of_error(&error)
     });
     match out.flush() {
         Ok(()) => ExitCode::from(outcome.code()),
@@ -104,12 +107,26 @@ fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> 
     if arguments.get(1).is_some_and(|verb| verb == "fsck") {
         return commands::fsck::run("floe fsck", &arguments[2..], out);
     }
-    match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli.command.run(out),
+    match Cli::parse_files(arguments) {
+        Ok((cli, files)) => {
+            let judged = files.judge()?;
+            cli.command.run(&judged, out)
+        }
         Err(error) => {
             // To standard output or standard error; if neither can be written, nobody reads.
             let _ = error.print();
             Ok(if error.use_stderr() { Outcome::USAGE } else { Outcome::CLEAN })
         }
+    }
+}
+
+impl Cli {
+    /// Parses a command line, and collects the files that it names.
+    fn parse_files(arguments: &[OsString]) -> Result<(Self, Files), clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        let files = Files::of(&command, &matches);
+        let cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        Ok((cli, files))
     }
 }

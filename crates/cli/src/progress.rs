@@ -9,9 +9,9 @@ use std::time::Duration;
 use floe_check::report::human::{grouped, size};
 use floe_check::work;
 use floe_exec::eta::{Estimator, Eta, Spent};
-use floe_exec::sync::atomic::{AtomicBool, Ordering};
-use floe_exec::sync::thread;
 use floe_exec::{PhaseState, Progress, Snapshot};
+use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_sync::thread;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn somebody_is_told() {
-        let most = floe_exec::sync::Mutex::new(-1.0f64);
+        let most = floe_sync::Mutex::new(-1.0f64);
         let tell = |share: f64| *most.lock().unwrap() = share;
         let watch = Watch::telling(Some(&tell));
         watch.during(&|| 0, || thread::sleep(Duration::from_millis(30)));

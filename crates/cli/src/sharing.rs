@@ -1,7 +1,8 @@
 //! How threads are shared between the passes of a check, and the cores with other programs.
 
 use clap::ValueEnum;
-use floe_exec::{CoreSource, Dealing, Policy, ProcCores, enter_idle_class};
+use floe_check::SharedCores;
+use floe_exec::{Dealing, Policy, ProcCores, enter_idle_class, try_idle_class};
 
 /// Options of every command that checks.
 #[derive(Debug, Default, clap::Args)]
@@ -14,10 +15,11 @@ pub(crate) struct SharingArgs {
     /// disk for each thread with as many inodes in use. Findings are the same
     #[arg(long, value_name = "HOW", value_enum)]
     split: Option<Split>,
-    /// Leave the cores to other programs: run only where a core would be idle, with no more threads
-    /// than there are such cores, looked at ten times a second
-    #[arg(long)]
-    share_cores: bool,
+    /// Leave cores to other programs: MIN threads (1 if not given) compete for them as any program does;
+    /// further threads run only where a core would be idle, and there are no more of them than such cores,
+    /// counted ten times a second. With 0 all threads give way: the check then waits while all cores are busy
+    #[arg(long, value_name = "MIN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    share_cores: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -62,13 +64,14 @@ impl From<Split> for Dealing {
 pub(crate) struct Sharing {
     pub(crate) policy: Policy,
     pub(crate) dealing: Dealing,
-    cores: Option<ProcCores>,
+    cores: Option<(ProcCores, usize)>,
 }
 
 impl Sharing {
-    /// Who tells how busy the cores are, if they are shared.
-    pub(crate) fn cores(&self) -> Option<&dyn CoreSource> {
-        self.cores.as_ref().map(|cores| cores as &dyn CoreSource)
+    /// How the cores are shared, if they are.
+    pub(crate) fn cores(&self) -> Option<SharedCores<'_>> {
+        let (source, minimum) = self.cores.as_ref()?;
+        Some(SharedCores { source, minimum: *minimum })
     }
 }
 
@@ -83,14 +86,16 @@ impl SharingArgs {
         if let Some(split) = self.split {
             sharing.dealing = split.into();
         }
-        if self.share_cores {
-            if let Err(error) = enter_idle_class() {
+        if let Some(minimum) = self.share_cores {
+            // Without a minimum the whole program gives way; otherwise threads do that are started later.
+            let entered = if minimum == 0 { enter_idle_class() } else { try_idle_class() };
+            if let Err(error) = entered {
                 eprintln!(
                     "floe: --share-cores: the system does not let this program run only where a core is \
                      idle ({error}); it goes on with the usual priority"
                 );
             }
-            sharing.cores = Some(ProcCores::new());
+            sharing.cores = Some((ProcCores::new(), minimum));
         }
         sharing
     }

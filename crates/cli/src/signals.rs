@@ -4,8 +4,8 @@
 use anyhow::Context;
 use floe_exec::Interrupt;
 use floe_exec::interrupt::Answer;
-use floe_exec::sync::atomic::AtomicBool;
-use floe_exec::sync::{Arc, thread};
+use floe_sync::atomic::AtomicBool;
+use floe_sync::{Arc, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;

@@ -6,10 +6,9 @@
 use std::any::Any;
 use std::time::Duration;
 
-use crate::cores::{CoreSample, next_budget};
 use crate::queue::AnyQueue;
 use crate::scheduler::{Meter, Policy, Scheduler, StageLoad};
-use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// One list of entries for each stage, private to a worker.
 pub(crate) type Lists = Vec<Box<dyn Any>>;
@@ -150,15 +149,21 @@ impl Board {
                 self.wake.notify_all();
                 return Next::End;
             }
-            if may_look && state.look_at.is_some_and(|at| at <= now) {
+            if may_look && me == 0 && state.look_at.is_some_and(|at| at <= now) {
                 state.look_at = Some(now.saturating_add(state.look_every));
                 return Next::LookAtCores;
             }
-            let was_in = state.last[me];
-            if let Some(stage) = state.pick(was_in) {
-                let elements = state.take(me, stage, batches);
+            // Not any worker while there are few cores, but the first ones: those past the minimum give way to
+            // other programs, and what they had taken would wait with them.
+            if me < state.budget {
+                let was_in = state.last[me];
+                if let Some(stage) = state.pick(was_in) {
+                    let elements = state.take(me, stage, batches);
+                    self.wake_another(&mut state);
+                    return Next::Batch { stage, elements };
+                }
+            } else {
                 self.wake_another(&mut state);
-                return Next::Batch { stage, elements };
             }
             state.counts.sleeps += 1;
             state.asleep += 1;
@@ -168,11 +173,10 @@ impl Board {
         }
     }
 
-    /// Sets how many workers may be busy, by what was seen of the cores.
-    pub(crate) fn set_cores(&self, seen: CoreSample) {
+    /// Sets how many workers may be busy.
+    pub(crate) fn set_budget(&self, budget: usize) {
         let mut state = self.lock();
-        let workers = state.busy.len();
-        state.budget = next_budget(state.budget, workers, seen);
+        state.budget = budget.clamp(1, state.busy.len());
         let (fewest, most) = state.counts.budgets;
         state.counts.budgets = (fewest.min(state.budget), most.max(state.budget));
     }
@@ -199,10 +203,15 @@ impl Board {
         state
     }
 
-    /// Wakes one who sleeps if there is something for it to do; it will wake the next one.
+    /// Wakes one who sleeps if there is something for it to do; it will wake the next one. Where not
+    /// everybody may work, all are woken, since the one might be one who may not.
     fn wake_another(&self, state: &mut State) {
         if state.asleep > 0 && state.pick(None).is_some() {
-            self.wake.notify_one();
+            if state.budget < state.busy.len() {
+                self.wake.notify_all();
+            } else {
+                self.wake.notify_one();
+            }
         }
     }
 }

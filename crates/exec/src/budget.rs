@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use floe_sync::Arc;
+use floe_sync::atomic::{AtomicU64, Ordering};
 
 /// Workers to start when nobody says otherwise: the processors this process may use, at least 1.
 /// Affinity (`taskset`) and CPU quotas of control groups are respected.
 pub fn default_threads() -> usize {
-    crate::sync::available_parallelism().map_or(1, std::num::NonZero::get)
+    floe_sync::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Bytes of memory this process may still take: what the system calls available, or less where a

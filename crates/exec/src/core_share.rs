@@ -1,17 +1,21 @@
-//! A budget of cores over all passes of a run: workers beyond it wait between two units of work.
+//! A budget of cores over all passes of a run: workers beyond it are not started, or wait between two
+//! units of work. A fair minimum of workers always runs, in the usual scheduling class; those past it
+//! run only where a core would be idle.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::cores::{CoreSource, next_budget};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, PoisonError};
+use crate::cores::{CoreSample, CoreSource, next_budget};
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use floe_sync::{Condvar, Mutex, PoisonError};
 
-/// How many workers may be busy while other programs need cores, too. The figure outlives a pass, and
-/// is looked at anew while passes run.
+/// How many workers may be busy while other programs need cores, too. The budget outlives a pass and is
+/// adjusted while passes run (section 5.4.1 of the pFSCK paper).
 pub struct CoreShare<'c> {
     source: &'c dyn CoreSource,
     look_every: Duration,
+    /// Workers that never wait and keep the usual scheduling class; 0: all give way, and one works.
+    minimum: usize,
     most: usize,
     budget: AtomicUsize,
     /// When to look next. Those who wait hold it, too.
@@ -21,20 +25,32 @@ pub struct CoreShare<'c> {
 
 impl fmt::Debug for CoreShare<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CoreShare").field("most", &self.most).field("budget", &self.budget).finish()
+        f.debug_struct("CoreShare")
+            .field("minimum", &self.minimum)
+            .field("most", &self.most)
+            .field("budget", &self.budget)
+            .finish()
     }
 }
 
 impl<'c> CoreShare<'c> {
-    /// A budget of at most `most` workers, and of that many until the first look. It is looked at
-    /// every so often, while there is work.
-    pub fn new(source: &'c dyn CoreSource, most: usize, look_every: Duration) -> Self {
+    /// A budget of `minimum` to `most` workers, adjusted every `look_every` while there is work. It
+    /// begins with the cores that are free now, if `source` knows, and otherwise with `most`.
+    pub fn new(
+        source: &'c dyn CoreSource,
+        most: usize,
+        minimum: usize,
+        look_every: Duration,
+    ) -> Self {
         let most = most.max(1);
+        let minimum = minimum.min(most);
+        let budget = source.free_now().unwrap_or(most).clamp(minimum.max(1), most);
         Self {
             source,
             look_every,
+            minimum,
             most,
-            budget: AtomicUsize::new(most),
+            budget: AtomicUsize::new(budget),
             look_at: Mutex::new(Instant::now()),
             wake: Condvar::new(),
         }
@@ -50,6 +66,23 @@ impl<'c> CoreShare<'c> {
         self.look_every
     }
 
+    /// Lets worker `me`, on whose thread it is called, give way to all other programs if it is past the
+    /// minimum. Where the system refuses, the worker keeps the usual class.
+    pub(crate) fn settle(&self, me: usize) {
+        // Under shuttle all workers run on one thread of the system.
+        #[cfg(not(feature = "shuttle"))]
+        if me >= self.minimum {
+            let _ = crate::idle_class::enter_idle_class();
+        }
+        #[cfg(feature = "shuttle")]
+        let _ = me;
+    }
+
+    /// The next budget, if the cores were used like this.
+    pub(crate) fn next(&self, budget: usize, seen: CoreSample) -> usize {
+        next_budget(budget, self.most, seen).max(self.minimum)
+    }
+
     /// Workers that may be busy.
     pub fn budget(&self) -> usize {
         // Relaxed, here and below: who waits looks again under the lock; for all others the figure
@@ -57,11 +90,19 @@ impl<'c> CoreShare<'c> {
         self.budget.load(Ordering::Relaxed)
     }
 
-    /// Sets how many workers may be busy, as somebody else has seen: at least 1.
+    /// Sets how many workers may be busy: at least the minimum, and at least 1.
     pub fn set(&self, budget: usize) {
         let _held = self.look_at.lock().unwrap_or_else(PoisonError::into_inner);
-        self.budget.store(budget.clamp(1, self.most), Ordering::Relaxed);
+        self.budget.store(budget.clamp(self.minimum.max(1), self.most), Ordering::Relaxed);
         self.wake.notify_all();
+    }
+
+    /// Looks at the cores now, and says how many workers may be busy.
+    pub(crate) fn look_now(&self) -> usize {
+        if let Some(seen) = self.source.sample() {
+            self.set(self.next(self.budget(), seen));
+        }
+        self.budget()
     }
 
     /// Looks at the cores, if it is time.
@@ -74,9 +115,7 @@ impl<'c> CoreShare<'c> {
             }
             *look_at = now + self.look_every;
         }
-        if let Some(seen) = self.source.sample() {
-            self.set(next_budget(self.budget(), self.most, seen));
-        }
+        self.look_now();
     }
 }
 
@@ -93,11 +132,13 @@ impl<'g> Gate<'g> {
         Self { share, open: AtomicBool::new(false) }
     }
 
-    /// Waits until worker `me` may be busy. The first one, which looks at the cores, always may.
-    pub(crate) fn pass(&self, me: usize) {
+    /// Waits until worker `me` may be busy. The first one, which looks at the cores and starts `more`
+    /// workers when the budget has grown, always may.
+    pub(crate) fn pass(&self, me: usize, more: &dyn Fn()) {
         let Some(share) = self.share else { return };
         if me == 0 {
-            return share.look();
+            share.look();
+            return more();
         }
         let shut = || me >= share.budget() && !self.open.load(Ordering::Relaxed);
         if !shut() {
@@ -131,9 +172,8 @@ impl Drop for OpenAtEnd<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cores::CoreSample;
-    use crate::sync::thread;
     use crate::{Accumulator, Pool};
+    use floe_sync::thread;
 
     /// Cores that are used by others, all or none, by turns.
     struct ByTurns(AtomicUsize);
@@ -142,9 +182,9 @@ mod tests {
         fn sample(&self) -> Option<CoreSample> {
             let busy = self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
             Some(if busy {
-                CoreSample { idle: 0.0, own: 0.0 }
+                CoreSample { idle: 0.0, own: 0.0, allowed: 99 }
             } else {
-                CoreSample { idle: 9.0, own: 0.0 }
+                CoreSample { idle: 9.0, own: 0.0, allowed: 99 }
             })
         }
     }
@@ -160,7 +200,7 @@ mod tests {
 
     fn all_is_done(workers: usize, units: u64, weighted: bool) {
         let cores = ByTurns(AtomicUsize::new(0));
-        let share = CoreShare::new(&cores, workers, Duration::ZERO);
+        let share = CoreShare::new(&cores, workers, 0, Duration::ZERO);
         let pool = Pool::new(workers).sharing(Some(&share));
         let units: Vec<u64> = (0..units).collect();
         let work = |sum: &mut Sum, unit: &u64| {
@@ -190,7 +230,7 @@ mod tests {
 
         impl CoreSource for Busy {
             fn sample(&self) -> Option<CoreSample> {
-                Some(CoreSample { idle: 0.0, own: 1.0 })
+                Some(CoreSample { idle: 0.0, own: 1.0, allowed: 4 })
             }
         }
 
@@ -206,7 +246,7 @@ mod tests {
 
         #[test]
         fn one_works_where_others_need_the_cores_and_the_budget_outlives_the_pass() {
-            let share = CoreShare::new(&Busy, 4, Duration::ZERO);
+            let share = CoreShare::new(&Busy, 4, 0, Duration::ZERO);
             let pool = Pool::new(4).sharing(Some(&share));
             let at_work = AtomicUsize::new(0);
             let work = |most: &mut Most, (): &()| {
@@ -222,8 +262,70 @@ mod tests {
         }
 
         #[test]
+        fn a_minimum_works_however_busy_the_cores_are() {
+            let share = CoreShare::new(&Busy, 4, 3, Duration::ZERO);
+            share.set(1);
+            assert_eq!(share.budget(), 3);
+            Pool::new(4).sharing(Some(&share)).run(&[(); 100], |(): &mut (), ()| {
+                thread::sleep(Duration::from_micros(50));
+            });
+            assert_eq!(share.budget(), 3);
+        }
+
+        /// Cores of which some are free, as is known at once.
+        struct Free(usize);
+
+        impl CoreSource for Free {
+            fn sample(&self) -> Option<CoreSample> {
+                None
+            }
+
+            fn free_now(&self) -> Option<usize> {
+                Some(self.0)
+            }
+        }
+
+        /// The scheduling classes of the threads that did something: 0 usual, 5 idle.
+        #[derive(Default)]
+        struct Classes(Vec<u32>);
+
+        impl Accumulator for Classes {
+            fn merge(&mut self, other: Self) {
+                self.0.extend(other.0);
+            }
+        }
+
+        #[test]
+        fn only_workers_past_the_minimum_give_way_and_none_is_started_for_a_core_that_is_not_free()
+        {
+            for (free, minimum, workers, usual) in [(4, 2, 4, 2), (0, 1, 1, 1), (3, 1, 3, 1)] {
+                let source = Free(free);
+                let share = CoreShare::new(&source, 4, minimum, Duration::ZERO);
+                let met = AtomicUsize::new(0);
+                let pool = Pool::new(4).sharing(Some(&share));
+                let Classes(classes) = pool.run(&[(); 100], |all: &mut Classes, ()| {
+                    if all.0.is_empty() {
+                        all.0.extend(crate::idle_class::policy_of_this_thread());
+                        met.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // Each worker has at least one unit, if it is there at all.
+                    let begin = Instant::now();
+                    while met.load(Ordering::Relaxed) < workers && begin.elapsed().as_secs() < 5 {
+                        thread::yield_now();
+                    }
+                });
+                if crate::idle_class::is_refused() {
+                    eprintln!("skipped: the system refuses the idle class");
+                    return;
+                }
+                assert_eq!(classes.len(), workers, "{free} free, minimum {minimum}");
+                assert_eq!(classes.iter().filter(|&&class| class == 0).count(), usual);
+            }
+        }
+
+        #[test]
         fn a_panic_of_the_first_lets_those_who_wait_end() {
-            let share = CoreShare::new(&Busy, 4, Duration::ZERO);
+            let share = CoreShare::new(&Busy, 4, 0, Duration::ZERO);
             share.set(1);
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 Pool::new(4).sharing(Some(&share)).run(
@@ -240,6 +342,8 @@ mod tests {
 
     #[cfg(feature = "shuttle")]
     mod interleavings {
+        use floe_sync::shuttle;
+
         use super::*;
 
         #[test]

@@ -4,33 +4,41 @@
 use std::fs;
 use std::ops::RangeInclusive;
 
-use crate::sync::{Mutex, PoisonError};
+use floe_sync::{Mutex, PoisonError};
 
 /// How busy the cores were since the last look. Fractions of cores, added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoreSample {
     /// Cores that nobody used.
     pub idle: f64,
     /// Cores that this process used.
     pub own: f64,
+    /// Cores that this process may use, by its affinity and the quota of its control group.
+    pub allowed: usize,
 }
 
 /// Tells how busy the cores are: the system, or a test.
 pub trait CoreSource: Sync {
     /// What happened since the last call; `None` the first time, or if the system does not say.
     fn sample(&self) -> Option<CoreSample>;
+
+    /// Cores that no other program needs at this moment; `None` if the system does not say.
+    fn free_now(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// How many workers may be busy from now on, at least 1 and at most `most`; up to now it was
 /// `budget`. Idle cores are added. Where there are none and the workers had fewer cores than they
 /// are, they would take turns on them: then there should be as many workers as cores that they had.
+/// Never more than this process may use: a control group that is over its quota is stopped as a whole.
 pub fn next_budget(budget: usize, most: usize, seen: CoreSample) -> usize {
     /// Cores that count as one more: a little noise must not cost a whole core.
     const ROUND_UP: f64 = 0.2;
     let idle = (seen.idle + ROUND_UP).max(0.0) as usize;
     let own = (seen.own + 0.5).max(0.0) as usize;
     let next = if idle > 0 { budget.saturating_add(idle) } else { budget.min(own) };
-    next.clamp(1, most.max(1))
+    next.min(seen.allowed).clamp(1, most.max(1))
 }
 
 /// Ticks of the cores that this process may use, from `/proc`.
@@ -42,8 +50,8 @@ struct Ticks {
     own: u64,
 }
 
-/// Asks `/proc` (Linux). Only cores that this process may use count; quotas of control groups are
-/// not looked at.
+/// Asks `/proc` (Linux). Only cores that this process may use count, and no more of them than the quota
+/// of its control group pays for.
 #[derive(Debug, Default)]
 pub struct ProcCores {
     last: Mutex<Option<Ticks>>,
@@ -61,8 +69,27 @@ impl CoreSource for ProcCores {
         let now = read_ticks()?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.replace(now)?;
-        difference(before, now)
+        difference(before, now, allowed_now())
     }
+
+    fn free_now(&self) -> Option<usize> {
+        let running = running_threads(&fs::read_to_string("/proc/loadavg").ok()?)?;
+        let allowed = allowed_cores(&fs::read_to_string("/proc/self/status").ok()?);
+        let (cores, ..) = system_ticks(&fs::read_to_string("/proc/stat").ok()?, &allowed);
+        // One of those that run is who asks.
+        let others = running.saturating_sub(1);
+        Some((cores as usize).saturating_sub(others).min(allowed_now()))
+    }
+}
+
+/// Cores that this process may use at most: of its affinity and its control group's quota, the less.
+fn allowed_now() -> usize {
+    floe_sync::available_parallelism().map_or(usize::MAX, usize::from)
+}
+
+/// Threads of the system that run or wait for a core, of the text of `/proc/loadavg`.
+fn running_threads(loadavg: &str) -> Option<usize> {
+    loadavg.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }
 
 fn read_ticks() -> Option<Ticks> {
@@ -73,12 +100,13 @@ fn read_ticks() -> Option<Ticks> {
 }
 
 /// What was used between two looks. `None` if no time has passed.
-fn difference(before: Ticks, now: Ticks) -> Option<CoreSample> {
+fn difference(before: Ticks, now: Ticks, allowed: usize) -> Option<CoreSample> {
     let all = now.all.checked_sub(before.all).filter(|&all| all > 0)?;
     let cores = |ticks: u64, earlier: u64| {
         ticks.saturating_sub(earlier) as f64 / all as f64 * now.cores as f64
     };
-    Some(CoreSample { idle: cores(now.idle, before.idle), own: cores(now.own, before.own) })
+    let (idle, own) = (cores(now.idle, before.idle), cores(now.own, before.own));
+    Some(CoreSample { idle, own, allowed })
 }
 
 /// The cores that a process may use, of its `/proc/self/status`: "0-3,8". Empty: not said.
@@ -128,7 +156,7 @@ mod tests {
     use super::*;
 
     fn seen(idle: f64, own: f64) -> CoreSample {
-        CoreSample { idle, own }
+        CoreSample { idle, own, allowed: 16 }
     }
 
     #[test]
@@ -141,6 +169,8 @@ mod tests {
         assert_eq!(next_budget(8, 16, seen(0.0, 0.0)), 1, "somebody must work");
         assert_eq!(next_budget(2, 16, seen(0.0, 5.0)), 2, "others used what we did before");
         assert_eq!(next_budget(0, 0, seen(0.0, 0.0)), 1);
+        let quota = CoreSample { allowed: 2, ..seen(9.0, 2.0) };
+        assert_eq!(next_budget(4, 16, quota), 2, "idle cores are no use beyond the quota");
     }
 
     #[test]
@@ -157,8 +187,10 @@ mod tests {
         assert_eq!(own_ticks("77 (short) S 1"), None);
         let before = Ticks { cores: 2, idle: 100, all: 1000, own: 5 };
         let now = Ticks { cores: 2, idle: 150, all: 1200, own: 105 };
-        assert_eq!(difference(before, now), Some(seen(0.5, 1.0)));
-        assert_eq!(difference(now, now), None);
+        assert_eq!(difference(before, now, 16), Some(seen(0.5, 1.0)));
+        assert_eq!(difference(now, now, 16), None);
+        assert_eq!(running_threads("0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!(running_threads("odd"), None);
     }
 
     #[test]

@@ -28,16 +28,34 @@ pub fn enter_idle_class() -> io::Result<()> {
     }
 }
 
+/// Tries on a thread of its own whether the system lets threads enter the idle class; the caller keeps its
+/// class.
+///
+/// # Errors
+/// As [`enter_idle_class`].
+pub fn try_idle_class() -> io::Result<()> {
+    let tried = floe_sync::thread::spawn(enter_idle_class).join();
+    tried.unwrap_or_else(|_| Err(io::Error::other("the trial ended early")))
+}
+
+/// The scheduling policy of the calling thread: 0 usual, 5 idle.
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) fn policy_of_this_thread() -> Option<u32> {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(38)?.parse().ok()
+}
+
+/// Whether the system keeps threads from the idle class.
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) fn is_refused() -> bool {
+    try_idle_class().is_err()
+}
+
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
+    use super::policy_of_this_thread as policy;
     use super::*;
-    use crate::sync::thread;
-
-    /// The scheduling policy of the calling thread: 0 usual, 5 idle.
-    fn policy() -> Option<u32> {
-        let stat = std::fs::read_to_string("/proc/thread-self/stat").ok()?;
-        stat.rsplit_once(')')?.1.split_whitespace().nth(38)?.parse().ok()
-    }
+    use floe_sync::thread;
 
     #[test]
     fn threads_inherit_the_class_and_others_keep_theirs() {

@@ -1,6 +1,6 @@
 //! A wish to stop, from outside: noted at any time, and obeyed only where nothing is half done.
 
-use crate::sync::{Mutex, PoisonError};
+use floe_sync::{Mutex, PoisonError};
 
 /// Whether the user wants the program to end, and whether it may.
 ///
@@ -111,7 +111,7 @@ mod tests {
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings {
     use super::*;
-    use crate::sync::{Arc, thread};
+    use floe_sync::{Arc, shuttle, thread};
 
     /// Either the program ends and nothing was begun, or what was begun is finished.
     #[test]

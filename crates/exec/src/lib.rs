@@ -40,7 +40,6 @@ pub mod queue;
 pub mod scheduler;
 pub mod split;
 pub mod stage;
-pub mod sync;
 mod turn;
 
 pub use accumulate::{Accumulator, append, take_back};
@@ -48,7 +47,7 @@ pub use board::{Counts, StageCounts};
 pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
 pub use core_share::CoreShare;
 pub use cores::{CoreSample, CoreSource, ProcCores};
-pub use idle_class::enter_idle_class;
+pub use idle_class::{enter_idle_class, try_idle_class};
 pub use interrupt::{Hold, Interrupt, Interrupted};
 pub use pool::{Dealing, Pool};
 pub use progress::{Phase, PhaseState, Progress, Shape, Snapshot, Work};

@@ -16,7 +16,7 @@ mod of_linux {
     use nix::sched::{sched_getaffinity, sched_getcpu, sched_setaffinity};
     use nix::unistd::Pid;
 
-    use crate::sync::{Mutex, PoisonError};
+    use floe_sync::{Mutex, PoisonError};
 
     /// The cores on which workers began.
     #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ mod of_linux {
         use nix::sched::CpuSet;
 
         use super::*;
-        use crate::sync::{atomic, thread};
+        use floe_sync::{atomic, thread};
 
         /// The cores of a set.
         fn all_of(cores: &CpuSet) -> Vec<usize> {

@@ -1,12 +1,14 @@
 //! Workers that take units of work from one queue and keep what they find to themselves.
 
+use std::cell::RefCell;
+
 use crate::accumulate::Accumulator;
 use crate::core_share::{CoreShare, Gate};
 use crate::placement::Placement;
 use crate::progress::{OwnLine, Phase, Progress};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::thread;
 use crate::turn::{Turn, take_turns};
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use floe_sync::thread;
 
 /// How the units of a pass are dealt to its workers. The results are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,34 +179,36 @@ impl<'p> Pool<'p> {
             return (all, next.0.into_inner().min(units.len()));
         }
         let gate = self.gate();
-        let share = |me| {
+        let share = |me, more: &dyn Fn()| {
             let _open = gate.opened_by(me);
             let stop = StopOnPanic { next: &next.0, end: units.len() };
             let mut own = A::default();
-            gate.pass(me);
+            gate.pass(me, more);
             take_turns(take, |turn| {
                 work(&mut own, turn);
                 if pause() {
                     paused.store(true, Ordering::Relaxed);
                 }
-                gate.pass(me);
+                gate.pass(me, more);
             });
             std::mem::forget(stop);
             own
         };
-        let all = work_together(workers, || share(0), share);
+        let all = work_together(workers, self.cores, |more| share(0, more), |me| share(me, &|| ()));
         (all, next.0.into_inner().min(units.len()))
     }
 }
 
 /// Starts workers 1 to `workers - 1`, each on a core of its own if there are enough, goes on as worker 0,
-/// and merges what they all have.
+/// and merges what they all have. With a budget of cores, no more are started than it allows, and the rest
+/// when worker 0 calls the function that `first` is given, once the budget allows it.
 ///
 /// # Panics
 /// If a worker does.
 pub(crate) fn work_together<A: Accumulator>(
     workers: usize,
-    first: impl FnOnce() -> A,
+    cores: Option<&CoreShare<'_>>,
+    first: impl FnOnce(&dyn Fn()) -> A,
     other: impl Fn(usize) -> A + Sync,
 ) -> A {
     let placement = Placement::default();
@@ -213,6 +217,9 @@ pub(crate) fn work_together<A: Accumulator>(
         let (other, placement) = (&other, &placement);
         let start = |me| {
             let worker = scope.spawn(move || {
+                if let Some(cores) = cores {
+                    cores.settle(me);
+                }
                 placement.take_core();
                 one_worker(|| other(me))
             });
@@ -220,9 +227,18 @@ pub(crate) fn work_together<A: Accumulator>(
             thread::yield_now();
             worker
         };
-        let others: Vec<_> = (1..workers).map(start).collect();
-        let mut all = one_worker(first);
-        for other in others {
+        let others = RefCell::new(Vec::new());
+        let more = || {
+            let may_be_busy = cores.map_or(workers, |cores| cores.budget().min(workers));
+            let mut others = others.borrow_mut();
+            while others.len() + 1 < may_be_busy {
+                let me = others.len() + 1;
+                others.push(start(me));
+            }
+        };
+        more();
+        let mut all = one_worker(|| first(&more));
+        for other in others.take() {
             match other.join() {
                 Ok(own) => merge_one(&mut all, own),
                 // A worker's panic is a bug of ours: let it end the run as it would have.
@@ -377,6 +393,8 @@ mod tests {
 
     #[cfg(feature = "shuttle")]
     mod interleavings {
+        use floe_sync::shuttle;
+
         use super::*;
 
         #[test]

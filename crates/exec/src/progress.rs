@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, PoisonError};
+use floe_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use floe_sync::{Mutex, PoisonError};
 
 /// Keeps what many threads write apart from everything else, so that they do not slow each other
 /// down: two cache lines, since processors fetch them in pairs.
@@ -423,7 +423,7 @@ impl Phase {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::sync::thread;
+    use floe_sync::thread;
 
     #[test]
     fn all_that_is_added_is_seen() {

@@ -4,8 +4,8 @@
 use crate::accumulate::Accumulator;
 use crate::pool::{Pool, work_together};
 use crate::progress::OwnLine;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::turn::{Turn, take_turns};
+use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Units that a worker has left: `next..end`, packed into one word so that one exchange takes from
 /// it, by the worker from the front or by another from the back.
@@ -175,23 +175,23 @@ impl Pool<'_> {
             phase.expect(units.iter().map(|unit| weight(unit).max(1)).sum());
         }
         let gate = self.gate();
-        let share = |me| {
+        let share = |me, more: &dyn Fn()| {
             let _open = gate.opened_by(me);
             let stop = StopOnPanic(&split.stopped);
             let mut own = A::default();
-            gate.pass(me);
+            gate.pass(me, more);
             let take = || split.next(me).map(|unit| &units[unit]);
             take_turns(take, |turn| {
                 work(&mut own, turn);
                 if let Some(phase) = phase {
                     phase.advance(weight(turn.unit()).max(1));
                 }
-                gate.pass(me);
+                gate.pass(me, more);
             });
             std::mem::forget(stop);
             own
         };
-        work_together(workers, || share(0), share)
+        work_together(workers, self.cores(), |more| share(0, more), |me| share(me, &|| ()))
     }
 }
 
@@ -207,7 +207,7 @@ impl Drop for StopOnPanic<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::thread;
+    use floe_sync::thread;
 
     /// Units by worker, in the order in which it did them.
     #[derive(Default)]
@@ -297,6 +297,8 @@ mod tests {
 
     #[cfg(feature = "shuttle")]
     mod interleavings {
+        use floe_sync::shuttle;
+
         use super::*;
 
         #[test]

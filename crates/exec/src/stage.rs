@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::accumulate::Accumulator;
 use crate::board::{Board, Counts, Done, Lists, Next};
-use crate::cores::CoreSource;
+use crate::core_share::CoreShare;
 use crate::pool::work_together;
 use crate::queue::{AnyQueue, Entry, Limits, Queue, list, take_from_end};
 use crate::scheduler::Policy;
@@ -120,12 +120,8 @@ pub struct Schedule<'a> {
     pub policy: Policy,
     /// Work that is done sooner starts no thread.
     pub alone_for: Duration,
-    /// Tells how busy the machine is; then no more workers are busy than there are cores for them.
-    pub cores: Option<&'a dyn CoreSource>,
-    /// Time between two looks at the cores.
-    pub look_every: Duration,
-    /// Workers that may be busy until the first look; all of them if `None`.
-    pub budget: Option<usize>,
+    /// The budget of cores: no more workers are busy than it allows, and it is adjusted meanwhile.
+    pub cores: Option<&'a CoreShare<'a>>,
     /// Asked before each batch; `true` ends the run.
     pub stop: Option<&'a (dyn Fn() -> bool + Sync)>,
     /// Time since some moment, instead of the system's clock: for tests.
@@ -151,8 +147,6 @@ impl Schedule<'_> {
             policy,
             alone_for: Duration::from_millis(1),
             cores: None,
-            look_every: Duration::from_millis(100),
-            budget: None,
             stop: None,
             clock: None,
         }
@@ -199,15 +193,15 @@ impl<'a, A: Accumulator> Pipeline<'a, A> {
         self.stages.reverse();
         let queues = self.stages.iter_mut().map(|stage| stage.queue()).collect();
         let workers = schedule.workers.max(1);
-        let look_every = schedule.cores.map(|_| schedule.look_every);
-        let budget = schedule.budget.map_or(workers, |budget| budget.clamp(1, workers));
+        let look_every = schedule.cores.map(CoreShare::look_every);
+        let budget = schedule.cores.map_or(workers, |cores| cores.budget().min(workers));
         let priors = self.stages.iter().map(|stage| stage.weight()).collect();
         let board = Board::new(queues, priors, schedule.policy, (workers, budget), look_every);
         let begin = Instant::now();
         let run = Run { stages: &self.stages, board: &board, schedule, begin };
         let mut first = Worker::new(&run, 0);
         let alone_until = (workers > 1).then_some(schedule.alone_for);
-        let all = if run.work(&mut first, alone_until) {
+        let all = if run.work(&mut first, alone_until, &|| ()) {
             first.share
         } else {
             run.work_together(first, workers)
@@ -306,19 +300,20 @@ impl<A: Accumulator> Run<'_, '_, A> {
 
     /// Starts the other workers, goes on with the first, and merges what they all have.
     fn work_together(&self, mut first: Worker<A>, workers: usize) -> A {
-        let own = || {
-            self.work(&mut first, None);
+        let own = |more: &dyn Fn()| {
+            self.work(&mut first, None, more);
             first.share
         };
-        work_together(workers, own, |me| {
+        work_together(workers, self.schedule.cores, own, |me| {
             let mut worker = Worker::new(self, me);
-            self.work(&mut worker, None);
+            self.work(&mut worker, None, &|| ());
             worker.share
         })
     }
 
-    /// Works until all is done, or until it is later than `until`; `true` if all is done.
-    fn work(&self, worker: &mut Worker<A>, until: Option<Duration>) -> bool {
+    /// Works until all is done, or until it is later than `until`; `true` if all is done. `more` starts
+    /// workers for which there are cores now.
+    fn work(&self, worker: &mut Worker<A>, until: Option<Duration>, more: &dyn Fn()) -> bool {
         let stop = StopOnPanic(self.board);
         let ended = loop {
             let now = self.now();
@@ -332,8 +327,10 @@ impl<A: Accumulator> Run<'_, '_, A> {
             match self.board.visit(*me, now, done.take(), found, batches) {
                 Next::End => break true,
                 Next::LookAtCores => {
-                    let seen = self.schedule.cores.and_then(CoreSource::sample);
-                    seen.into_iter().for_each(|seen| self.board.set_cores(seen));
+                    if let Some(cores) = self.schedule.cores {
+                        self.board.set_budget(cores.look_now());
+                    }
+                    more();
                 }
                 Next::Batch { stage, elements } => {
                     self.handle(worker, stage, elements);

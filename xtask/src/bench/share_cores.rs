@@ -1,5 +1,5 @@
-//! `cargo xtask bench --share-cores`: a program that needs all cores beside checks, and what each loses:
-//! figure 9 of the pFSCK paper, with `xz` in the place of its database.
+//! `cargo xtask bench --share-cores`: a program that needs all cores, half of them, or none beside checks,
+//! and how much each loses: figure 9 of the pFSCK paper, with `xz` in the place of its database.
 //!
 //! A check is over in a moment, so checks follow each other for as long as the other program runs; those
 //! that end in that time count. Each round has every case once, in turns; medians are printed.
@@ -21,12 +21,14 @@ enum Case {
     Checks,
     /// Both.
     Beside,
-    /// Both, and checks with `--share-cores`.
+    /// Both, and checks with `--share-cores`: one thread competes for cores.
     Sharing,
+    /// Both, and checks with `--share-cores=0`: all threads give way.
+    GivingWay,
 }
 
 impl Case {
-    const ALL: [Self; 4] = [Self::Busy, Self::Checks, Self::Beside, Self::Sharing];
+    const ALL: [Self; 5] = [Self::Busy, Self::Checks, Self::Beside, Self::Sharing, Self::GivingWay];
 
     fn name(self) -> &'static str {
         match self {
@@ -34,6 +36,16 @@ impl Case {
             Self::Checks => "checks alone",
             Self::Beside => "xz beside checks",
             Self::Sharing => "xz beside checks with --share-cores",
+            Self::GivingWay => "xz beside checks with --share-cores=0",
+        }
+    }
+
+    /// The option of its checks.
+    const fn option(self) -> Option<&'static str> {
+        match self {
+            Self::Sharing => Some("--share-cores"),
+            Self::GivingWay => Some("--share-cores=0"),
+            Self::Busy | Self::Checks | Self::Beside => None,
         }
     }
 }
@@ -69,12 +81,23 @@ pub(crate) struct Plan<'a> {
 pub(crate) fn run(plan: &Plan<'_>) -> Result<()> {
     let text = text(plan.folder, plan.mib)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for copies in [cores, cores / 2] {
+        beside(plan, copies, &text)?;
+    }
+    on_idle_cores(plan)
+}
+
+/// Measures all cases with so many copies of the other program.
+fn beside(plan: &Plan<'_>, copies: usize, text: &Path) -> Result<()> {
+    if copies == 0 {
+        return Ok(());
+    }
     let mut outcomes = Case::ALL.map(|_| Vec::new());
     // Round 0 fills the page cache and is not counted.
     for round in 0..=plan.runs {
         let mut alone = 0.0;
         for (case, outcomes) in Case::ALL.into_iter().zip(&mut outcomes) {
-            let outcome = one(plan, case, &text, cores, alone)?;
+            let outcome = one(plan, case, text, copies, alone)?;
             if case == Case::Busy {
                 alone = outcome.seconds;
             }
@@ -83,15 +106,35 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<()> {
             }
         }
     }
-    print(plan, cores, &outcomes);
+    print(plan, copies, &outcomes);
     Ok(())
 }
 
-fn one(plan: &Plan<'_>, case: Case, text: &Path, cores: usize, alone: f64) -> Result<Outcome> {
+/// What the budget of cores costs a check that has all cores: seconds of a check, median.
+fn on_idle_cores(plan: &Plan<'_>) -> Result<()> {
+    let cases = [Case::Checks, Case::Sharing, Case::GivingWay];
+    let mut seconds = cases.map(|_| Vec::new());
+    for _ in 0..10 * plan.runs.max(1) {
+        for (case, seconds) in cases.into_iter().zip(&mut seconds) {
+            let begin = Instant::now();
+            check(plan, case, |_| Ok(false))?;
+            seconds.push(begin.elapsed().as_secs_f64());
+        }
+    }
+    println!("\nNo other program: seconds of a check, median of {}", seconds[0].len());
+    for (case, seconds) in cases.into_iter().zip(&mut seconds) {
+        seconds.sort_by(f64::total_cmp);
+        let options = case.option().unwrap_or("no option");
+        println!("{options:<20} {:.4}", seconds[seconds.len() / 2]);
+    }
+    Ok(())
+}
+
+fn one(plan: &Plan<'_>, case: Case, text: &Path, copies: usize, alone: f64) -> Result<Outcome> {
     let begin = Instant::now();
     let mut busy = Vec::new();
     if case != Case::Checks {
-        for _ in 0..cores {
+        for _ in 0..copies {
             busy.push(compress(text)?);
         }
     }
@@ -145,9 +188,7 @@ fn check(
     let mut command = Command::new(plan.floe);
     command.arg("check").arg(plan.image).stdout(Stdio::null());
     command.args(plan.schedule.into_iter().flat_map(|policy| ["--schedule", policy]));
-    if case == Case::Sharing {
-        command.arg("--share-cores");
-    }
+    command.args(case.option());
     let mut child = command.spawn().context("starting floe")?;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -158,7 +199,7 @@ fn check(
             child.wait()?;
             return Ok(false);
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(std::time::Duration::from_micros(500));
     }
 }
 
@@ -185,7 +226,7 @@ fn text(folder: &Path, mib: usize) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn print(plan: &Plan<'_>, cores: usize, outcomes: &[Vec<Outcome>; 4]) {
+fn print(plan: &Plan<'_>, copies: usize, outcomes: &[Vec<Outcome>; Case::ALL.len()]) {
     let median = |at: usize, of: fn(&Outcome) -> f64| {
         let mut values: Vec<f64> = outcomes[at].iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -194,7 +235,7 @@ fn print(plan: &Plan<'_>, cores: usize, outcomes: &[Vec<Outcome>; 4]) {
     let (alone, rate) =
         (median(0, |one| one.seconds), median(1, |one| one.checks as f64 / one.seconds));
     let title = format!(
-        "{cores} copies of xz beside checks of {}, median of {} rounds",
+        "{copies} copies of xz beside checks of {}, median of {} rounds",
         plan.image.file_name().unwrap_or_default().to_string_lossy(),
         plan.runs
     );

@@ -47,24 +47,30 @@ fn judge(found: Vec<(String, String)>, exceptions: Exceptions) -> Vec<String> {
 
 /// Crates, each with those it may use. Tests may use testkit besides.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("format", &[]),
+    // Threads and locks, or what explores them: the standard library's place, so anyone may use it.
+    ("sync", &[]),
+    // Pure functions of bytes; only a table that is made on first use comes from sync.
+    ("format", &["sync"]),
     // Knows nothing of file systems.
-    ("exec", &[]),
-    ("blockdev", &["format"]),
+    ("exec", &["sync"]),
+    ("blockdev", &["format", "sync"]),
     // Finds and changes structures; judges nothing.
-    ("ext4", &["exec", "blockdev", "format"]),
-    ("check", &["ext4", "exec", "blockdev", "format"]),
-    ("repair", &["check", "ext4", "exec", "blockdev", "format"]),
-    ("disk", &["check", "ext4", "exec", "blockdev", "format"]),
-    ("fs", &["disk", "repair", "check", "ext4", "exec", "blockdev", "format"]),
-    ("fuse", &["fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format"]),
-    ("cli", &["fuse", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format"]),
+    ("ext4", &["exec", "blockdev", "format", "sync"]),
+    ("check", &["ext4", "exec", "blockdev", "format", "sync"]),
+    ("repair", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("disk", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("fs", &["disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("fuse", &["fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    (
+        "cli",
+        &["fuse", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"],
+    ),
     // A dev-dependency of all, so it may use only what lies below the checker.
-    ("testkit", &["blockdev", "format"]),
+    ("testkit", &["blockdev", "format", "sync"]),
 ];
 
 /// A crate uses only crates to its right in `cli -> fuse -> fs -> disk, repair -> check -> ext4 ->
-/// exec, blockdev -> format`; testkit and xtask are for development alone.
+/// exec, blockdev -> format -> sync`; testkit and xtask are for development alone.
 fn layers(tree: &Tree) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, text) in tree.all().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
@@ -95,43 +101,21 @@ fn layers(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// Files outside `exec/src/sync.rs` that may name `std::sync` or `std::thread`.
-const THREADS: Exceptions = &[
-    ("crates/blockdev/src/cache_guest.rs", "what was learnt of a file by all who read it"),
-    ("crates/blockdev/src/contract.rs", "the contract of devices calls one from many threads"),
-    ("crates/blockdev/src/counted.rs", "counters of a device that many threads read"),
-    ("crates/blockdev/src/file.rs", "what each thread has opened for itself"),
-    ("crates/blockdev/src/holes.rs", "what is known of a file's holes, shared by its readers"),
-    ("crates/blockdev/src/image/cache.rs", "tables of an image, shared by its readers"),
-    ("crates/blockdev/src/lanes.rs", "what keeps threads apart has to tell them apart"),
-    ("crates/blockdev/src/lib.rs", "a shared device is a device"),
-    ("crates/blockdev/src/mem.rs", "a device that may be written while it is read"),
-    ("crates/blockdev/src/overlay.rs", "a device that may be written while it is read"),
-    (
-        "crates/blockdev/src/read_ahead.rs",
-        "threads that wait for a device in place of who will ask",
-    ),
-    ("crates/blockdev/src/read_ahead/tests.rs", "tests of that"),
-    ("crates/blockdev/src/recorder.rs", "the trace of a device that many threads write"),
-    ("crates/format/src/ext/casefold.rs", "a table made on first use; no thread waits for another"),
-];
-
-/// Threads and locks come from `exec::sync`, so that shuttle can explore them all. Blockdev lies
-/// below exec and has its own; testkit and xtask are tools.
+/// Threads and locks come from the crate `sync`, so that shuttle can explore them all; testkit and xtask are tools.
 fn threads(tree: &Tree) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut faults = Vec::new();
     for (path, text) in tree.rust() {
         let library = path.starts_with("crates/") && path.contains("/src/");
-        if !library || path.starts_with("crates/testkit/") || path == "crates/exec/src/sync.rs" {
+        if !library || path.starts_with("crates/testkit/") || path.starts_with("crates/sync/") {
             continue;
         }
         for (line, code) in code(text) {
             if ["std::sync", "std::thread", "core::sync"].iter().any(|name| code.contains(name)) {
-                found.push((path.to_owned(), format!("{path}:{line}: {}", code.trim())));
+                faults.push(format!("{path}:{line}: {}", code.trim()));
             }
         }
     }
-    judge(found, THREADS)
+    faults
 }
 
 /// The one file with code that the compiler cannot prove sound (DESIGN.md, section 1).
@@ -342,6 +326,7 @@ mod tests {
         let check = |text| faults_of(layers, &[("crates/exec/Cargo.toml", text)]);
         assert_eq!(check("[dependencies]\nfloe-format.workspace = true\n"), 1);
         assert_eq!(check("[dependencies]\nfloe-testkit.workspace = true\n"), 1);
+        assert_eq!(check("[dependencies]\nfloe-sync.workspace = true\n"), 0);
         assert_eq!(check("[dev-dependencies]\nfloe-testkit.workspace = true\n"), 0);
         assert_eq!(faults_of(layers, &[("crates/new/Cargo.toml", "[package]")]), 1);
         let upwards = "[dependencies]\nfloe-check = { path = \"../check\" }\n";
@@ -355,8 +340,8 @@ mod tests {
         let bad = "use std::sync::Mutex;\n";
         assert_eq!(faults_of(threads, &[("crates/check/src/lib.rs", bad)]), 1);
         assert_eq!(faults_of(threads, &[("crates/exec/src/pool.rs", "std::thread::spawn(f);")]), 1);
-        assert_eq!(faults_of(threads, &[("crates/exec/src/sync.rs", bad)]), 0);
-        assert_eq!(faults_of(threads, &[("crates/blockdev/src/mem.rs", bad)]), 0);
+        assert_eq!(faults_of(threads, &[("crates/blockdev/src/mem.rs", bad)]), 1);
+        assert_eq!(faults_of(threads, &[("crates/sync/src/lib.rs", bad)]), 0);
         let in_tests = "fn f() {}\n#[cfg(test)]\nmod tests { use std::sync::Mutex; }\n";
         assert_eq!(faults_of(threads, &[("crates/check/src/lib.rs", in_tests)]), 0);
     }

@@ -1,8 +1,8 @@
 //! Tables and unpacked clusters that are kept, because the next read most likely wants them again.
 
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A piece that may outlive its place in the cache.
 pub(super) type Piece<T> = Arc<[T]>;

@@ -1,5 +1,5 @@
+use floe_sync::Barrier;
 use std::os::unix::fs::FileExt;
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::pieces::{ASKED_TOGETHER, Bytes, MOST_HELD_BYTES, MOST_PIECES, PIECE_BYTES};

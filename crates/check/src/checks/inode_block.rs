@@ -53,7 +53,9 @@ impl TableContext<'_> {
         (!checksum_ok || maps_garbage(self.volume, cx.inode)) && self.garbage_block()
     }
 
-    /// Whether more than half of the block's inodes are garbage; the first call judges them all.
+    /// Whether more than half of the block's inodes are garbage; the first call judges them all. Counts only
+    /// inodes that may be in use, because bytes behind the used part of a table are nobody's; half is that of
+    /// the whole block all the same. A block of a single inode has no majority.
     #[cold]
     fn garbage_block(&self) -> bool {
         *self.table.garbage.get_or_init(|| {
@@ -62,10 +64,19 @@ impl TableContext<'_> {
             let count = inodes.len();
             let bad = inodes
                 .zip(self.table.first.0..)
+                .take(self.inodes_in_reach())
                 .filter(|(raw, number)| is_garbage(self.volume, InodeNr(*number), raw))
                 .count();
-            bad > count / 2
+            count > 1 && bad > count / 2
         })
+    }
+
+    /// Inodes of the block that lie in the part of the table that may be in use.
+    fn inodes_in_reach(&self) -> usize {
+        let Some((group, index)) = self.volume.geometry.place_of(self.table.first) else {
+            return 0;
+        };
+        self.volume.used_inodes_bound(group).saturating_sub(index) as usize
     }
 }
 
@@ -80,13 +91,14 @@ fn is_garbage(volume: &Volume<'_>, number: InodeNr, raw: &[u8]) -> bool {
     checksum_bad || maps_garbage(volume, &inode)
 }
 
-/// Whether the extent root of an inode, or more than half of its block pointers, are garbage.
+/// Whether the extent root of an inode, or more than half of its block pointers, are garbage. The pointers of a
+/// deleted inode say nothing: what was an extent root may lie there.
 #[inline]
 fn maps_garbage(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
     if inode.flags().contains(InodeFlags::EXTENTS) {
         return !ExtentNode::new(&inode.base.block).is_some_and(|root| root.header_ok());
     }
-    if !super::symlinks::maps_blocks(volume, inode) {
+    if inode.base.links_count == 0 || !super::symlinks::maps_blocks(volume, inode) {
         return false;
     }
     let outside = (0..15)

@@ -1,8 +1,8 @@
 //! Which clusters are in use, and which are claimed more than once.
 
 use floe_exec::Accumulator;
-use floe_exec::sync::Arc;
 use floe_format::{BlockRun, Geometry, GroupNr};
+use floe_sync::Arc;
 
 use super::block_set::BlockSet;
 use super::common_claims::{CommonClaims, Log};

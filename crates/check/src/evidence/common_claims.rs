@@ -6,7 +6,7 @@
 //! (its delta, in lwFSCK's words), and whole logs are added to one bitmap. That is divided, chunk by chunk,
 //! among many locks; each is taken once for many claims, and workers seldom want the same one.
 
-use floe_exec::sync::{Arc, Mutex, PoisonError};
+use floe_sync::{Arc, Mutex, PoisonError};
 
 use super::block_set::{BlockSet, CHUNK_BITS};
 

@@ -8,9 +8,9 @@
 use std::collections::BTreeSet;
 
 use floe_exec::Accumulator;
-use floe_exec::sync::Arc;
 use floe_format::ext::inode::FileType;
 use floe_format::{Geometry, GroupNr, InodeNr};
+use floe_sync::Arc;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 

@@ -6,9 +6,9 @@ use super::ledger::Ledger;
 use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::scope::Scope;
 use floe_exec::Accumulator;
-use floe_exec::sync::Arc;
 use floe_format::ext::inode::FileType;
 use floe_format::{Geometry, GroupNr, InodeNr};
+use floe_sync::Arc;
 
 /// Inodes of a chunk; a chunk lies inside one group's table.
 pub const CHUNK_INODES: u32 = 2048;

@@ -1,9 +1,9 @@
 //! Facts of inodes for who needs them before the inode pass is over: each chunk is there from the
 //! moment on when its part of a table was read.
 
-use floe_exec::sync::{Arc, OnceLock};
 use floe_format::ext::inode::FileType;
 use floe_format::{Geometry, InodeNr};
+use floe_sync::{Arc, OnceLock};
 
 use super::column::Column;
 use super::inode_facts::{CHUNK_INODES, ChunkPlaces, Facts, FactsChunk};

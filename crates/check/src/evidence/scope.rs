@@ -1,8 +1,8 @@
 //! The groups of which evidence is kept object by object. What concerns the others is proved by sums
 //! (`evidence/fingerprint.rs`) or needs no proof.
 
-use floe_exec::sync::Arc;
 use floe_format::GroupNr;
+use floe_sync::Arc;
 
 /// A set of groups; all of them by default. Cheap to copy.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,6 @@
 //! `floe check`: what is wrong with a file system.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use clap::ValueEnum;
 use floe_blockdev::Caching;
@@ -13,6 +12,7 @@ use crate::check_run::Run;
 use crate::checkpoint::CheckpointArgs;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
+use crate::files::{InputPath, Judged, OutputPath, Refused};
 use crate::ladder::bytes;
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
@@ -35,9 +35,9 @@ pub(crate) struct Args {
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
-    /// Write the report as a page to FILE, too, with a map of the disk; FILE is replaced
+    /// Write the report as a page to FILE, too, with a map of the disk; an earlier page is replaced
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    html: Option<OutputPath>,
     /// Show every finding with its evidence and what a repair does, and the time of each phase
     #[arg(long, short)]
     verbose: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     fail_on: Option<FailOn>,
     /// The journal is on this device or in this file
     #[arg(long, short = 'j', value_name = "PATH")]
-    external_journal: Option<PathBuf>,
+    external_journal: Option<InputPath>,
     /// Judge the disk as it is, without the changes that are still in the journal
     #[arg(long)]
     ignore_journal: bool,
@@ -145,20 +145,32 @@ impl From<FailOn> for Severity {
 }
 
 impl Args {
-    pub(crate) fn run(mut self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(mut self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         self.source.caching = match (self.drop_cache, self.direct) {
             (true, _) => Caching::Guest,
             (_, true) => Caching::Direct,
             _ => Caching::Shared,
         };
         let monitor = Monitor::new(&self.monitor);
-        let result = self.check(&monitor, out);
+        let result = self.check(files, &monitor, out);
+        if result.as_ref().is_err_and(anyhow::Error::is::<Refused>) {
+            // The file of the metrics may be what was to be checked.
+            return result;
+        }
         monitor.tell(self.source.name(), result)
     }
 
-    fn check(&self, monitor: &Monitor<'_>, out: &mut impl Write) -> anyhow::Result<Outcome> {
-        let snapshot =
-            if self.online.online { Some(online::take(&self.source, &self.online)?) } else { None };
+    fn check(
+        &self,
+        files: &Judged,
+        monitor: &Monitor<'_>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let snapshot = if self.online.online {
+            Some(online::take(&self.source, &self.online, files)?)
+        } else {
+            None
+        };
         // A snapshot is nobody else's.
         let in_use = snapshot.is_none()
             && self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;

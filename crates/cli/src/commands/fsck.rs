@@ -16,12 +16,12 @@ use floe_check::evidence::choice::LinkChoice;
 use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse};
-use floe_exec::sync::atomic::AtomicBool;
-use floe_exec::sync::{Arc, Mutex};
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::Incompat;
 use floe_repair::policy::{Policy, Preen, Yes};
 use floe_repair::{BadBlocks, Extras};
+use floe_sync::atomic::AtomicBool;
+use floe_sync::{Arc, Mutex};
 
 use crate::ask::Ask;
 use crate::check_run::Run;
@@ -143,6 +143,12 @@ pub(crate) fn run(
         pattern.as_ref().and_then(|pattern| facts.create(&conf, pattern))
     };
     let (log, problem_log) = (create(&conf.log_filename), create(&conf.problem_log_filename));
+    let mut files = options.files(&device);
+    let channel_file = channel.iter().map(|(_, file)| ("-C", file));
+    let logs = [("log_filename", &log), ("problem_log_filename", &problem_log)];
+    let logs = logs.into_iter().filter_map(|(name, log)| Some((name, log.as_ref()?)));
+    logs.chain(channel_file).for_each(|(name, file)| files.stream(name, file));
+    files.judge()?;
     let source = Source {
         superblock: options.superblock,
         block_size: options.block_size,
@@ -521,6 +527,8 @@ impl Fsck<'_> {
             plan: None,
             shared_blocks: floe_repair::SharedBlocks::Clone,
             undo: undo.as_deref(),
+            // Unlike e2fsck, which drops what it cannot read: see docs/safety.md.
+            overwrite_unreadable: false,
             extras,
             bad_blocks,
             front: Some(front),
@@ -547,7 +555,7 @@ impl Fsck<'_> {
     fn undo_file(&self) -> anyhow::Result<Option<PathBuf>> {
         let Some(named) = &self.options.undo else { return Ok(None) };
         if !named.as_os_str().is_empty() {
-            return Ok(Some(named.clone()));
+            return Ok(Some(named.to_path_buf()));
         }
         let folder = match std::env::var_os("E2FSPROGS_UNDO_DIR") {
             Some(folder) if folder == "none" => return Ok(None),

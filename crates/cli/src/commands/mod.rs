@@ -5,14 +5,18 @@ use std::io::Write;
 use clap::Subcommand;
 
 use crate::exit::Outcome;
+use crate::files::Judged;
 use crate::later::Later;
 use crate::online::freeze::{HOLDER, HolderArgs};
 
+pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod cp;
 pub(crate) mod dump;
 pub(crate) mod explain;
 pub(crate) mod fsck;
 pub(crate) mod info;
+pub(crate) mod ls;
 pub(crate) mod problems;
 pub(crate) mod repair;
 pub(crate) mod undo;
@@ -33,6 +37,12 @@ pub(crate) enum Command {
     Info(Later<info::Args>),
     /// Show any structure of a file system, field by field
     Dump(Later<dump::Args>),
+    /// List files of an image, without a mount
+    Ls(Later<ls::Args>),
+    /// Write the content of files of an image to standard output
+    Cat(Later<cat::Args>),
+    /// Copy files out of an image
+    Cp(Later<cp::Args>),
     /// List every condition that a check can report
     Problems(Later<problems::Args>),
     /// Say what a condition means and what a repair does about it
@@ -47,15 +57,18 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command, writing to `out`.
-    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+    /// Runs the command, whose files are judged, writing to `out`.
+    pub(crate) fn run(self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         match self {
-            Self::Check(Later(args)) => args.run(out),
+            Self::Check(Later(args)) => args.run(files, out),
             Self::Repair(Later(args)) => args.run(out),
             Self::Undo(Later(args)) => args.run(out),
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
             Self::Info(Later(args)) => args.run(out),
             Self::Dump(Later(args)) => args.run(out),
+            Self::Ls(Later(args)) => args.run(out),
+            Self::Cat(Later(args)) => args.run(out),
+            Self::Cp(Later(args)) => args.run(out),
             Self::Problems(Later(args)) => args.run(out),
             Self::Explain(Later(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),

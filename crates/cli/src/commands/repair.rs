@@ -1,7 +1,6 @@
 //! `floe repair`: mends a file system.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 
 use floe_repair::Extras;
 use floe_repair::SharedBlocks;
@@ -11,6 +10,7 @@ use crate::apply_plan::ApplyPlan;
 use crate::ask::Ask;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
+use crate::files::{InputPath, OutputPath};
 use crate::ladder::{Ladder, Named, bytes};
 use crate::progress::{Watch, When};
 use crate::repair_run::RepairRun;
@@ -59,11 +59,16 @@ pub(crate) struct Args {
     sharing: SharingArgs,
     /// The journal is on this device or in this file
     #[arg(long, short = 'j', value_name = "PATH")]
-    external_journal: Option<PathBuf>,
+    external_journal: Option<InputPath>,
     /// Save the old content of everything that is written in a new file at FILE, from which `floe
     /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
     #[arg(long, value_name = "FILE")]
-    undo: Option<PathBuf>,
+    undo: Option<OutputPath>,
+    /// Write over blocks that cannot be read where a repair needs to, and give up what was in them. Without
+    /// this they are left as they are, with all that depends on them, because a copy of the device may
+    /// bring them back (see docs/safety.md)
+    #[arg(long)]
+    overwrite_unreadable: bool,
     /// What to do about blocks that several files claim: give each its own copy (`clone`, the default
     /// with --yes), delete the file that is damaged otherwise too, if the others are sound
     /// (`drop-culprit`), or ask for each group of files (`ask`, the default where you are asked)
@@ -71,14 +76,14 @@ pub(crate) struct Args {
     shared_blocks: Option<Shared>,
     /// Save what would be done in a new file, and write nothing to the device
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo"])]
-    plan: Option<PathBuf>,
+    plan: Option<OutputPath>,
     /// Make the repair that was saved with --plan; refused if the device changed since
     #[arg(
         long,
         value_name = "FILE",
         conflicts_with_all = ["yes", "preen", "plan", "json", "html", "external_journal"]
     )]
-    apply_plan: Option<PathBuf>,
+    apply_plan: Option<InputPath>,
     /// Take no more memory than this (K, M, G and T are units): fewer threads, leaner structures, and what
     /// is staged goes to a temporary file; refused where that is not enough. What is written is the same
     /// (see docs/memory.md)
@@ -90,9 +95,9 @@ pub(crate) struct Args {
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
-    /// Write the report as a page to FILE, too, with a map of the disk; FILE is replaced
+    /// Write the report as a page to FILE, too, with a map of the disk; an earlier page is replaced
     #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    html: Option<OutputPath>,
     /// Show every change, with codes, rounds and all findings
     #[arg(long, short)]
     verbose: bool,
@@ -116,6 +121,7 @@ impl Args {
                 threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
                 dry_run: self.dry_run,
                 undo: self.undo.as_deref(),
+                overwrite_unreadable: self.overwrite_unreadable,
             };
             return apply.run(out);
         }
@@ -159,6 +165,7 @@ impl Args {
                 None => SharedBlocks::Ask,
             },
             undo: self.undo.as_deref(),
+            overwrite_unreadable: self.overwrite_unreadable,
             extras: Extras::default(),
             bad_blocks: None,
             front: None,

@@ -1,7 +1,6 @@
 //! `floe undo`: brings back what was there before a repair.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use, uses_of};
@@ -11,6 +10,7 @@ use floe_repair::undo::{Standing, standing, undo};
 
 use crate::device::Source;
 use crate::exit::Outcome;
+use crate::files::InputPath;
 use crate::signals;
 
 /// Bring back what a device held before a repair, from the undo file that was written then.
@@ -23,9 +23,9 @@ use crate::signals;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The undo file
-    file: PathBuf,
+    file: InputPath,
     /// Block device or image file
-    device: PathBuf,
+    device: InputPath,
     /// The file system begins this many bytes into the device; if not given, where the undo file
     /// says
     #[arg(long, value_name = "BYTES")]

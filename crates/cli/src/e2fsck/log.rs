@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use floe_check::report::calendar::date;
-use floe_exec::sync::Arc;
-use floe_exec::sync::atomic::{AtomicBool, Ordering};
+use floe_sync::Arc;
+use floe_sync::atomic::{AtomicBool, Ordering};
 
 use super::conf::Conf;
 use super::progress::ERASE;

@@ -2,10 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use super::table::{EXTENDED, flag_of};
 use crate::device::block_size;
+use crate::files::{Files, InputPath, OutputPath};
 use crate::ladder::bytes;
 
 /// What e2fsck's command line asks for.
@@ -13,7 +14,7 @@ use crate::ladder::bytes;
 #[allow(clippy::struct_excessive_bools)] // flags of a command line
 pub(crate) struct Options {
     /// The device or image, as it was named.
-    pub(crate) device: PathBuf,
+    pub(crate) device: InputPath,
     /// -n: change nothing, answer no.
     pub(crate) no: bool,
     /// -y: answer yes.
@@ -39,9 +40,9 @@ pub(crate) struct Options {
     /// -k: keep the list of bad blocks.
     pub(crate) keep: bool,
     /// -l: a file of bad blocks to add.
-    pub(crate) add_list: Option<PathBuf>,
+    pub(crate) add_list: Option<InputPath>,
     /// -L: a file of all bad blocks.
-    pub(crate) set_list: Option<PathBuf>,
+    pub(crate) set_list: Option<InputPath>,
     /// -b: block of the superblock.
     pub(crate) superblock: Option<u64>,
     /// -B: bytes of a block.
@@ -49,11 +50,11 @@ pub(crate) struct Options {
     /// -C: where progress goes.
     pub(crate) progress: Option<i32>,
     /// -j: the external journal.
-    pub(crate) journal: Option<PathBuf>,
+    pub(crate) journal: Option<InputPath>,
     /// -N: what the file system is called in messages.
     pub(crate) name: Option<String>,
     /// -z: the undo file to write; empty: one in the folder for undo files.
-    pub(crate) undo: Option<PathBuf>,
+    pub(crate) undo: Option<OutputPath>,
     /// -E memory: most memory that may be taken.
     pub(crate) memory_bytes: Option<u64>,
     /// -E: extended options, as given.
@@ -77,6 +78,19 @@ impl Options {
     /// Whether the list of bad blocks is to be changed.
     pub(crate) fn bad_blocks(&self) -> bool {
         self.scan > 0 || self.add_list.is_some() || self.set_list.is_some()
+    }
+
+    /// The files that the options name; `device` is what the name of the device means.
+    pub(crate) fn files(&self, device: &Path) -> Files {
+        let mut files = Files::default();
+        files.input("the device", device);
+        let inputs = [("-j", &self.journal), ("-l", &self.add_list), ("-L", &self.set_list)];
+        for (option, path) in inputs {
+            path.iter().for_each(|path| files.input(option, path));
+        }
+        let undo = self.undo.iter().filter(|path| !path.as_os_str().is_empty());
+        undo.for_each(|path| files.output("-z", path));
+        files
     }
 
     /// Parses the arguments behind the command's name.
@@ -106,7 +120,7 @@ impl Options {
             return Ok(options);
         }
         match devices.as_slice() {
-            [device] => options.device = PathBuf::from(device),
+            [device] => options.device = InputPath::from(device),
             [] => return Err("no device was named".to_owned()),
             [_, second, ..] => return Err(format!("one device too many: {}", second.display())),
         }
@@ -171,7 +185,7 @@ impl Options {
         };
         let file = || match value.is_empty() {
             true => Err(format!("-{} needs the name of a file", char::from(flag))),
-            false => Ok(Some(PathBuf::from(value))),
+            false => Ok(Some(InputPath::from(value))),
         };
         match flag {
             b'b' => self.superblock = Some(number()?),
@@ -196,7 +210,7 @@ impl Options {
             }
             b'N' => self.name = Some(text.into_owned()),
             // Empty: a file in the folder for undo files.
-            b'z' => self.undo = Some(PathBuf::from(value)),
+            b'z' => self.undo = Some(OutputPath::from(value)),
             // The table has no others.
             _ => {}
         }
@@ -267,6 +281,7 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::e2fsck::table::FLAGS;
 
     fn parse(text: &str) -> Result<Options, String> {
         let words: Vec<OsString> = text.split_whitespace().map(OsString::from).collect();
@@ -282,6 +297,16 @@ mod tests {
         }
         assert!(parse("-yf dev").unwrap().yes);
         assert!(parse("-a dev").unwrap().preen);
+    }
+
+    #[test]
+    fn every_file_is_judged() {
+        for flag in FLAGS.iter().filter(|flag| matches!(flag.value, Some("file" | "journal"))) {
+            let letter = char::from(flag.letter);
+            let options = parse(&format!("-{letter} named dev")).unwrap();
+            let files = format!("{:?}", options.files(&options.device));
+            assert!(files.contains("named") && files.contains("\"dev\""), "-{letter}: {files}");
+        }
     }
 
     #[test]

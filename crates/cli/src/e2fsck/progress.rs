@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::os::fd::RawFd;
 
 use anyhow::{Context, bail};
-use floe_exec::sync::Arc;
-use floe_exec::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use floe_sync::Arc;
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 

@@ -2,7 +2,7 @@
 //! journal of systemd. `docs/monitoring.md` lists the fields.
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -11,10 +11,11 @@ use floe_check::report::{Cost, Report, Verdict};
 
 use crate::clock::now_seconds;
 use crate::exit::Outcome;
+use crate::files::OutputPath;
 use crate::online;
 
 mod journald;
-mod prometheus;
+pub(crate) mod prometheus;
 
 /// Whom to tell.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,7 +23,7 @@ pub(crate) struct MonitorArgs {
     /// Write figures to FILE for Prometheus (its textfile collector), however the check ends; see
     /// docs/monitoring.md
     #[arg(long, value_name = "FILE")]
-    metrics: Option<PathBuf>,
+    metrics: Option<OutputPath>,
     /// Leave a record with fields in the journal of systemd; see docs/monitoring.md
     #[arg(long)]
     journald: bool,

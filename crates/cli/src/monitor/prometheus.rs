@@ -1,26 +1,19 @@
 //! The text format of Prometheus, as its textfile collector reads it.
 
 use std::fmt::{Display, Write as _};
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use floe_blockdev::NewFile;
 use floe_check::report::Verdict;
 
 use super::{Checked, Sample};
 
+/// Figures begin with this.
+pub(crate) const HEAD: &[u8] = b"# HELP floe_check_";
+
 /// Writes the figures to `file`: all of them or none, so that nobody reads a half of it.
 pub(super) fn write(file: &Path, sample: &Sample) -> anyhow::Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut new = tempfile::Builder::new()
-        // The collector must neither take it for its own nor be kept from reading it.
-        .prefix(".floe-")
-        .suffix(".new")
-        .permissions(std::fs::Permissions::from_mode(0o644))
-        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    new.write_all(text(sample).as_bytes())?;
-    new.as_file().sync_all()?;
-    new.persist(file)?;
+    NewFile::replace(file, 0o644, HEAD, text(sample).as_bytes())?;
     Ok(())
 }
 
@@ -108,6 +101,8 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::monitor::sample;
 

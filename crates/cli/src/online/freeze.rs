@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::command;
 use crate::exit::Outcome;
+use crate::files::InputPath;
 use crate::signals;
 
 /// The name of the holder's command, which is not for people.
@@ -28,7 +29,7 @@ pub(crate) const HOLDER: &str = "hold-freeze";
 /// The holder's command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HolderArgs {
-    mount_point: PathBuf,
+    mount_point: InputPath,
     limit_seconds: u64,
 }
 

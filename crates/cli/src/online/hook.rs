@@ -16,12 +16,14 @@ use super::freeze::Freeze;
 use super::teardown::Teardown;
 use super::{Mounted, Snapshot};
 use crate::device::Source;
+use crate::files::Judged;
 
 /// A snapshot that `line` makes; `freeze`: writers wait meanwhile, at most that long.
 pub(super) fn snapshot(
     mounted: &Mounted,
     line: &str,
     freeze: Option<Duration>,
+    files: &Judged,
 ) -> anyhow::Result<Snapshot> {
     let prepared = |action: &str| {
         let mut command = Command::new("/bin/sh");
@@ -50,6 +52,7 @@ pub(super) fn snapshot(
     };
     let ((path, frozen), teardown) = Teardown::after(make)?;
     // Only now, so that a snapshot that is worth nothing is dropped.
+    files.admit("the snapshot", Path::new(&path))?;
     let about = mounted.about("command", frozen?);
     let device = Source::whole(Path::new(&path)).open()?;
     Ok(Snapshot { about, device, teardown, verdict_counts: Box::new(|| Ok(())) })

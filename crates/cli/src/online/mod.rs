@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::clock::now_seconds;
 use crate::device::Source;
+use crate::files::Judged;
 
 mod command;
 pub(crate) mod freeze;
@@ -113,7 +114,10 @@ impl Snapshot {
 }
 
 /// Takes a snapshot of what `source` names.
-pub(crate) fn take(source: &Source, args: &OnlineArgs) -> anyhow::Result<Snapshot> {
+///
+/// # Errors
+/// If none can be made, or what was made is where an output of `files` goes.
+pub(crate) fn take(source: &Source, args: &OnlineArgs, files: &Judged) -> anyhow::Result<Snapshot> {
     let path = fs::canonicalize(&source.device).with_context(|| source.name())?;
     let metadata = fs::metadata(&path).with_context(|| source.name())?;
     let limit = Duration::from_secs(args.freeze_limit.into());
@@ -132,7 +136,7 @@ pub(crate) fn take(source: &Source, args: &OnlineArgs) -> anyhow::Result<Snapsho
     let mounted = Mounted::at(&path)?;
     if let Some(command) = &args.snapshot_command {
         let freeze = (!args.no_freeze).then_some(limit);
-        return hook::snapshot(&mounted, command, freeze);
+        return hook::snapshot(&mounted, command, freeze, files);
     }
     match origin(mounted.number)? {
         Origin::Loop(backing) => reflink::of_loop(&mounted, &backing, limit),

@@ -1,7 +1,7 @@
 //! What has to be undone when a check ends, however it ends.
 
-use floe_exec::sync::atomic::{AtomicBool, Ordering};
-use floe_exec::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::signals;
 

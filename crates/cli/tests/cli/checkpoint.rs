@@ -152,14 +152,18 @@ fn wrong_use_is_told() {
         assert_eq!(ended.code, 16, "{wrong:?}: {}", ended.err);
         assert!(ended.err.contains("--checkpoint") && !state.exists(), "{}", ended.err);
     }
-    // A file of somebody else, and the image itself.
-    fs::write(&state, "precious").unwrap();
-    for file in [path, image] {
+    // A file of somebody else, another output of Floe's, and the image itself.
+    for (content, file, code, words) in [
+        (&b"precious"[..], path, 8, "did not make"),
+        (b"<!DOCTYPE html>", path, 8, "is not a checkpoint of Floe"),
+        (b"", image, 16, "would write over DEVICE"),
+    ] {
+        fs::write(&state, content).unwrap();
         let before = fs::read(file).unwrap();
         for more in [&[][..], &["--checkpoint-restart"]] {
             let ended = floe(&[&["check", "--checkpoint", file, image][..], more].concat());
-            assert_eq!(ended.code, 8, "{}", ended.err);
-            assert!(ended.err.contains("is not a checkpoint of Floe"), "{}", ended.err);
+            assert_eq!(ended.code, code, "{}", ended.err);
+            assert!(ended.err.contains(words), "{}", ended.err);
             assert!(fs::read(file).unwrap() == before, "{file} was changed");
         }
     }

@@ -247,6 +247,27 @@ fn a_snapshot_command_is_run_frozen_and_once_more_to_drop() {
     mounts.assert_thawed();
 }
 
+/// The path of a snapshot is known only when it was made, and is an input like any other.
+#[test]
+fn a_snapshot_where_an_output_goes_is_refused() {
+    let Some(mounts) = mounts(&[]) else { return };
+    let copy = mounts.text("below/copy");
+    let command = format!("cp --reflink=always {}/image {copy}; echo {copy}", mounts.text("below"));
+    for option in ["--html", "--metrics", "--checkpoint"] {
+        let online = ["check", "--online", "--snapshot-command", &command, &mounts.text("mnt")];
+        let mut line = online.to_vec();
+        line.extend([option, &copy]);
+        let ran = floe(&line);
+        assert_eq!(ran.code, 16, "{option}: {}{}", ran.out, ran.err);
+        if option != "--checkpoint" {
+            assert!(ran.err.contains("the snapshot"), "{option}: {}", ran.err);
+            assert!(fs::metadata(&copy).unwrap().len() > 1 << 20, "{option}");
+            fs::remove_file(&copy).unwrap();
+        }
+    }
+    mounts.assert_thawed();
+}
+
 #[test]
 fn a_snapshot_that_takes_too_long_is_given_up() {
     let Some(mounts) = mounts(&[]) else { return };

@@ -2,8 +2,7 @@
 //! from numbers alone, so that a recursion can say what any run must come to.
 
 use super::*;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread;
+use floe_sync::atomic::{AtomicU64, Ordering};
 
 /// A chunk of inodes.
 struct Chunk(u64);
@@ -150,8 +149,8 @@ mod real_threads {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cores::CoreSample;
-    use crate::sync::Mutex;
+    use crate::cores::{CoreSample, CoreSource};
+    use floe_sync::{Mutex, thread};
 
     crate::accumulator_laws!(
         Seen,
@@ -370,7 +369,7 @@ mod real_threads {
 
     #[test]
     fn no_more_work_than_there_are_cores_for() {
-        let busy = |idle, own| CoreSample { idle, own };
+        let busy = |idle, own| CoreSample { idle, own, allowed: 4 };
         // Taken from the end: two cores are left to four workers, then one, then three are free.
         let told =
             Told(Mutex::new(vec![busy(0.0, 3.0), busy(3.0, 1.0), busy(0.0, 1.0), busy(0.0, 2.0)]));
@@ -388,8 +387,8 @@ mod real_threads {
         });
         let mut schedule = Schedule::new(4, Policy::Dynamic);
         schedule.alone_for = Duration::ZERO;
-        schedule.look_every = Duration::ZERO;
-        schedule.cores = Some(&told);
+        let share = CoreShare::new(&told, 4, 0, Duration::ZERO);
+        schedule.cores = Some(&share);
         let outcome = pipeline.run(&schedule);
         assert_eq!(outcome.counts.budgets, (1, 4));
         assert!(most.into_inner() <= 3, "the budget came back to three, not to four");
@@ -399,7 +398,8 @@ mod real_threads {
 #[cfg(feature = "shuttle")]
 mod interleavings {
     use super::*;
-    use crate::cores::CoreSample;
+    use crate::cores::{CoreSample, CoreSource};
+    use floe_sync::shuttle;
 
     /// Every interleaving of a run must end, and come to the same; no clock, so that a run can be
     /// told again from its schedule.
@@ -432,7 +432,7 @@ mod interleavings {
     impl CoreSource for Wavering {
         fn sample(&self) -> Option<CoreSample> {
             let look = self.0.fetch_add(1, Ordering::SeqCst);
-            Some(CoreSample { idle: (look % 2) as f64, own: 1.0 })
+            Some(CoreSample { idle: (look % 2) as f64, own: 1.0, allowed: 3 })
         }
     }
 
@@ -444,9 +444,9 @@ mod interleavings {
                 let cores = Wavering(AtomicU64::new(0));
                 let mut schedule = Schedule::new(3, Policy::Dynamic);
                 schedule.alone_for = Duration::ZERO;
-                schedule.look_every = Duration::ZERO;
                 schedule.clock = Some(&clock);
-                schedule.cores = Some(&cores);
+                let share = CoreShare::new(&cores, 3, 0, Duration::ZERO);
+                schedule.cores = Some(&share);
                 let limits = Limits { batch_elements: 2, most_entries: 3, weight: None };
                 assert_eq!(pipeline(6, limits).run(&schedule).all, Seen::all_of(6));
             },

@@ -8,7 +8,7 @@
 //! compares every character with debugfs.) A name that is not UTF-8 is invalid; Linux compares and
 //! hashes it as plain bytes.
 
-use std::sync::LazyLock;
+use floe_sync::LazyLock;
 
 use caseless::Caseless;
 use regex_syntax::hir::{Class, HirKind};

@@ -50,6 +50,33 @@ fn garbage() -> Edit {
     })
 }
 
+/// Damages half of the inodes of a block of the table, and all bytes of the block behind those that were ever
+/// used: no majority of the block is garbage, because what lies there is nobody's.
+fn half_of_a_block() -> Edit {
+    Edit::new(|volume| {
+        let size = volume.geometry.inode_size;
+        let per_block = volume.geometry.block_size / size;
+        let used =
+            volume.geometry.inodes_per_group - volume.desc(floe_format::GroupNr(0))?.itable_unused;
+        let in_block = used % per_block;
+        anyhow::ensure!(
+            in_block >= per_block / 2,
+            "{in_block} inodes in the last block that is used"
+        );
+        let of_used = used + 1 - per_block / 2..=used;
+        let behind = used + 1..=used + per_block - in_block;
+        for number in of_used.map(floe_format::InodeNr) {
+            let mut raw = volume.inode_bytes(number)?;
+            raw[100] ^= 0xff;
+            volume.put_inode(number, &raw)?;
+        }
+        for number in behind.map(floe_format::InodeNr) {
+            volume.put_inode(number, &vec![0xa5; size as usize])?;
+        }
+        Ok(())
+    })
+}
+
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
     let recipes = [roles(), deletion(), sizes(), flags()].into_iter().flatten();
@@ -131,6 +158,8 @@ fn deletion() -> Vec<Recipe> {
         k1("checksum", &["inode-checksum-bad"])
             .edit(inode("/file").base(|base| base.uid_lo = 7).stale()),
         k1("garbage in the table", &["inode-block-garbage"]).edit(garbage()),
+        on(Profile::Ext4K2, "half of a block of the table", &["inode-checksum-bad"])
+            .edit(half_of_a_block()),
     ]
 }
 

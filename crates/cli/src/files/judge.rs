@@ -1,0 +1,171 @@
+//! Whether the outputs of a command line may be written.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use super::identity::Identity;
+use super::named::{Files, Named, Stream};
+use super::ours::is_ours;
+
+/// What is written beside an output, under its name with this behind it: an output until it is
+/// complete, and the old content of a journal on another device.
+const BESIDE: [&str; 3] = [floe_blockdev::UNFINISHED, ".journal", ".journal.unfinished"];
+
+/// Why a command line is refused. Nothing was opened for writing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// An output is something that is read.
+    #[error(
+        "{output} {} would write over {input}, {}. {NOTHING}", path.display(), place.display()
+    )]
+    IsInput { output: String, path: PathBuf, input: String, place: PathBuf },
+    /// Two outputs are one file.
+    #[error(
+        "{output} and {other} would write to the same file, {}. {NOTHING}", path.display()
+    )]
+    IsOutput { output: String, other: String, path: PathBuf },
+    /// An output is a block device.
+    #[error(
+        "{output} {}: this is a block device; what is on it would be lost. Name a file. {NOTHING}",
+        path.display()
+    )]
+    IsDevice { output: String, path: PathBuf },
+    /// An output is a folder.
+    #[error("{output} {}: this is a folder. Name a file in it. {NOTHING}", path.display())]
+    IsFolder { output: String, path: PathBuf },
+    /// An output would replace something that Floe did not make.
+    #[error(
+        "{output} {}: a file that Floe did not make is in the way. Move it, or name another. \
+         {NOTHING}",
+        path.display()
+    )]
+    InTheWay { output: String, path: PathBuf },
+}
+
+const NOTHING: &str = "Nothing was looked at or changed";
+
+/// Outputs that may be written, as far as is known of inputs.
+#[derive(Debug, Default)]
+pub(crate) struct Judged {
+    outputs: Vec<Place>,
+}
+
+/// A file, and the names that somebody gave it.
+#[derive(Clone, Debug)]
+struct Place {
+    named: Named,
+    /// The file itself, and what is written or read along with it.
+    files: Vec<Identity>,
+}
+
+impl Place {
+    fn of_output(named: &Named) -> Self {
+        let beside = BESIDE.iter().map(|suffix| Identity::of(&with_suffix(&named.path, suffix)));
+        let files = std::iter::once(Identity::of(&named.path)).chain(beside).collect();
+        Self { named: named.clone(), files }
+    }
+
+    fn of_input(named: &Named) -> Self {
+        let files = std::iter::once(Identity::of(&named.path))
+            .chain(Identity::behind_loop(&named.path))
+            .collect();
+        Self { named: named.clone(), files }
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.files.iter().any(|file| other.files.contains(file))
+    }
+}
+
+/// `path` with `suffix` behind its name.
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+impl Judged {
+    pub(super) fn new(files: &Files) -> Result<Self, Refused> {
+        let mut judged = Self::default();
+        let inputs: Vec<Place> = files.inputs.iter().map(Place::of_input).collect();
+        for output in &files.outputs {
+            let place = Place::of_output(output);
+            let (option, path) = (output.option.clone(), output.path.clone());
+            if let Some(input) = inputs.iter().find(|input| input.meets(&place)) {
+                return Err(is_input(&place, &input.named));
+            }
+            if let Some(other) = judged.outputs.iter().find(|other| other.meets(&place)) {
+                let other = other.named.option.clone();
+                return Err(Refused::IsOutput { output: option, other, path });
+            }
+            let unfinished = with_suffix(&path, floe_blockdev::UNFINISHED);
+            if unfinished.is_file() && !is_ours(&unfinished).unwrap_or(true) {
+                return Err(Refused::InTheWay { output: option, path: unfinished });
+            }
+            if let Ok(found) = fs::metadata(&path) {
+                let kind = found.file_type();
+                if kind.is_block_device() {
+                    return Err(Refused::IsDevice { output: option, path });
+                }
+                if kind.is_dir() {
+                    return Err(Refused::IsFolder { output: option, path });
+                }
+                // What cannot be read is left to whoever writes: it may be a matter of rights.
+                if kind.is_file() && !is_ours(&path).unwrap_or(true) {
+                    return Err(Refused::InTheWay { output: option, path });
+                }
+            }
+            judged.outputs.push(place);
+        }
+        // So are these, wherever the shell led them.
+        let out = Stream::new("standard output", io::stdout());
+        let err = Stream::new("standard error", io::stderr());
+        for stream in files.streams.iter().chain(&out).chain(&err) {
+            judged.judge_stream(stream, &inputs)?;
+        }
+        Ok(judged)
+    }
+
+    fn judge_stream(&self, stream: &Stream, inputs: &[Place]) -> Result<(), Refused> {
+        let name = stream.name.clone();
+        if stream.is_device {
+            return Err(Refused::IsDevice { output: name, path: PathBuf::new() });
+        }
+        if let Some(input) = inputs.iter().find(|input| input.files.contains(&stream.file)) {
+            let (input, place) = (input.named.option.clone(), input.named.path.clone());
+            return Err(Refused::IsInput { output: name, path: PathBuf::new(), input, place });
+        }
+        match self.outputs.iter().find(|output| output.files.contains(&stream.file)) {
+            Some(Place { named: Named { option, path }, .. }) => {
+                let (output, path) = (option.clone(), path.clone());
+                Err(Refused::IsOutput { output, other: name, path })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Judges an input that became known only now, such as a snapshot.
+    ///
+    /// # Errors
+    /// [`Refused`] if an output would be written over it.
+    pub(crate) fn admit(&self, what: &str, path: &Path) -> Result<(), Refused> {
+        let named = Named { option: what.to_owned(), path: path.to_owned() };
+        let input = Place::of_input(&named);
+        match self.outputs.iter().find(|output| output.meets(&input)) {
+            Some(output) => Err(is_input(output, &input.named)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_input(output: &Place, input: &Named) -> Refused {
+    Refused::IsInput {
+        output: output.named.option.clone(),
+        path: output.named.path.clone(),
+        input: input.option.clone(),
+        place: input.path.clone(),
+    }
+}

@@ -1,0 +1,107 @@
+//! The files that a command line names, found by the types of its options.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgMatches, Command};
+use rustix::fs::FileType;
+
+use super::identity::Identity;
+
+use super::judge::{Judged, Refused};
+use super::{InputPath, OutputPath};
+
+/// A file, and the option that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    /// As a person would say it: `--html`, or `DEVICE`.
+    pub(super) option: String,
+    pub(super) path: PathBuf,
+}
+
+/// All files of one command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Files {
+    pub(super) inputs: Vec<Named>,
+    pub(super) outputs: Vec<Named>,
+    pub(super) streams: Vec<Stream>,
+}
+
+/// Something that is open for writing already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stream {
+    pub(super) name: String,
+    pub(super) file: Identity,
+    /// Whether it is a block device.
+    pub(super) is_device: bool,
+}
+
+impl Stream {
+    /// `None` for pipes, terminals and the like, which hold nothing.
+    pub(super) fn new(name: &str, fd: impl AsFd) -> Option<Self> {
+        let found = rustix::fs::fstat(fd).ok()?;
+        let kind = FileType::from_raw_mode(found.st_mode);
+        let holds = matches!(kind, FileType::RegularFile | FileType::BlockDevice);
+        let file = Identity::Exists { dev: found.st_dev, ino: found.st_ino };
+        let is_device = kind == FileType::BlockDevice;
+        holds.then(|| Self { name: name.to_owned(), file, is_device })
+    }
+}
+
+impl Files {
+    /// What `matches` names by options of `command` and of the subcommand that was called.
+    pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Self {
+        let mut files = Self::default();
+        files.collect(command, matches);
+        files
+    }
+
+    fn collect(&mut self, command: &Command, matches: &ArgMatches) {
+        for id in matches.ids() {
+            let option = || spelled(command, id.as_str());
+            // An option of another type, or a group of options, is an error here.
+            if let Ok(Some(paths)) = matches.try_get_many::<InputPath>(id.as_str()) {
+                paths.for_each(|path| self.input(&option(), path));
+            } else if let Ok(Some(paths)) = matches.try_get_many::<OutputPath>(id.as_str()) {
+                paths.for_each(|path| self.output(&option(), path));
+            }
+        }
+        if let Some((name, matches)) = matches.subcommand()
+            && let Some(command) = command.find_subcommand(name)
+        {
+            self.collect(command, matches);
+        }
+    }
+
+    /// Adds something that is read.
+    pub(crate) fn input(&mut self, option: &str, path: &Path) {
+        self.inputs.push(Named { option: option.to_owned(), path: path.to_owned() });
+    }
+
+    /// Adds something that is written.
+    pub(crate) fn output(&mut self, option: &str, path: &Path) {
+        self.outputs.push(Named { option: option.to_owned(), path: path.to_owned() });
+    }
+
+    /// Adds something that is open for writing, such as a log. Unlike outputs, streams may be one file.
+    pub(crate) fn stream(&mut self, name: &str, fd: impl AsFd) {
+        self.streams.extend(Stream::new(name, fd));
+    }
+
+    /// Looks at where the paths lead; none of the files is opened for writing.
+    ///
+    /// # Errors
+    /// [`Refused`] if a file would be lost to an output.
+    pub(crate) fn judge(&self) -> Result<Judged, Refused> {
+        Judged::new(self)
+    }
+}
+
+/// How an option is written on the command line.
+fn spelled(command: &Command, id: &str) -> String {
+    let argument = command.get_arguments().find(|argument| argument.get_id() == id);
+    match argument.and_then(clap::Arg::get_long) {
+        Some(long) => format!("--{long}"),
+        None => id.to_ascii_uppercase(),
+    }
+}

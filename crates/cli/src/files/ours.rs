@@ -1,0 +1,29 @@
+//! Files that Floe made, by their first bytes: no others are replaced.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Pages, figures, undo files, plans and checkpoints.
+const HEADS: [&[u8]; 5] = [
+    crate::html_page::HEAD,
+    crate::monitor::prometheus::HEAD,
+    &floe_format::ext::undo::MAGIC,
+    &floe_repair::plan_file::MAGIC,
+    floe_check::checkpoint::MAGIC,
+];
+
+/// Whether the file at `path` is empty, or begins as one of Floe's outputs does.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn is_ours(path: &Path) -> io::Result<bool> {
+    // No pipe is waited for, should one have come to this place.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut head = Vec::new();
+    file.take(32).read_to_end(&mut head)?;
+    let begun = |known: &&[u8]| known.starts_with(&head) || head.starts_with(known);
+    Ok(HEADS.iter().any(begun))
+}

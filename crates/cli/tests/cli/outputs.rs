@@ -1,0 +1,134 @@
+//! Outputs never take the place of what is read, of each other, or of what Floe did not make.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use floe_testkit::tool;
+
+use super::{Ran, floe, image, ran};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A command line with outputs that lead to files that they would destroy: 16, and nothing is touched.
+#[test]
+fn an_output_that_would_destroy_a_file_is_a_wrong_command_line() {
+    let Some(image) = image("ext4-1k") else { return };
+    // Something to repair, so that a repair would write.
+    floe_testkit::build::debugfs(&image, "clri <12>\n").unwrap();
+    let before = image.to_vec().unwrap();
+    let folder = tool::scratch("floe-outputs-").unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let device = text(image.path());
+    let (link, hard) = (at("link"), image.path().with_extension("hard"));
+    symlink(image.path(), &link).unwrap();
+    fs::hard_link(image.path(), &hard).unwrap();
+    symlink("new", at("dangling")).unwrap();
+    let (link, hard_name, list) = (text(&link), text(&hard), at("list"));
+    fs::write(&list, "").unwrap();
+    let (new, dangling, list) = (at("new"), at("dangling"), text(&list));
+    let (new, dangling) = (text(&new), text(&dangling));
+    for line in [
+        &["check", "--html", device, device][..],
+        &["check", "--html", link, device],
+        &["check", "--metrics", hard_name, device],
+        &["check", "--metrics", link, hard_name],
+        &["check", "--checkpoint", link, device],
+        &["check", "--html", new, "--metrics", dangling, device],
+        &["check", "--html", device, "--external-journal", device, link],
+        &["repair", "--yes", "--undo", new, "--html", dangling, device],
+        &["repair", "--yes", "--undo", link, device],
+        &["repair", "--plan", device, device],
+        &["fsck", "-fy", "-z", link, device],
+        &["fsck", "-fy", "-z", list, "-l", list, device],
+    ] {
+        let ran = floe(line);
+        assert_eq!(ran.code, 16, "{line:?}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("Nothing was looked at or changed"), "{line:?}: {}", ran.err);
+        assert!(image.to_vec().unwrap() == before, "{line:?}");
+        assert!(!at("new").exists() && fs::read(at("list")).unwrap().is_empty(), "{line:?}");
+    }
+    fs::remove_file(hard).unwrap();
+}
+
+#[test]
+fn a_file_that_floe_did_not_make_stays() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-outputs-").unwrap();
+    let path = folder.path().join("precious");
+    let check = |option: &str| floe(&["check", option, text(&path), text(image.path())]);
+    for option in ["--html", "--metrics"] {
+        fs::write(&path, "precious").unwrap();
+        let ran = check(option);
+        assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
+        assert!(ran.err.contains("in the way") && ran.out.is_empty(), "{}{}", ran.out, ran.err);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        // Its own are replaced, again and again.
+        for _ in 0..2 {
+            let ran = check(option);
+            assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+        }
+    }
+}
+
+/// The shell leads standard output to what is checked (`>> image`), or to the page.
+#[test]
+fn standard_output_is_an_output_too() {
+    let Some(image) = image("ext4-1k") else { return };
+    let before = image.to_vec().unwrap();
+    let folder = tool::scratch("floe-outputs-").unwrap();
+    let page = folder.path().join("page");
+    let to = |path: &Path, line: &[&str]| -> Ran {
+        let file = fs::File::options().append(true).create(true).open(path).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        ran(&command.args(line).stdout(file).stderr(Stdio::piped()).output().unwrap())
+    };
+    let device = text(image.path());
+    for line in [&["check", device][..], &["fsck", "-fn", device], &["info", device]] {
+        let ran = to(image.path(), line);
+        assert_eq!(ran.code, 16, "{line:?}: {}", ran.err);
+        assert!(image.to_vec().unwrap() == before, "{line:?}");
+    }
+    assert_eq!(to(&page, &["check", "--html", text(&page), device]).code, 16);
+    assert_eq!(to(&page, &["check", device]).code, 0);
+    assert!(fs::read_to_string(&page).unwrap().contains("CLEAN"));
+}
+
+/// Loop devices, in place of disks: they are never an output, and the file behind one is what is read.
+#[test]
+fn block_devices_and_what_is_behind_them_are_no_outputs() {
+    let Some(image) = image("ext4-1k") else { return };
+    let Some(other) = image.copy().ok() else { return };
+    let attach = |path: &Path| {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(path).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
+        made.status.success().then_some(name)
+    };
+    let (Some(one), Some(two)) = (attach(image.path()), attach(other.path())) else {
+        // Said on standard error, not to be captured with the rest.
+        let _ = writeln!(std::io::stderr(), "skipped: there are no loop devices here");
+        return;
+    };
+    let before = image.to_vec().unwrap();
+    let lines = [
+        vec!["check", "--html", &one, &one],
+        vec!["check", "--html", &two, &one],
+        vec!["check", "--metrics", &two, text(image.path())],
+        vec!["check", "--html", text(image.path()), &one],
+        vec!["repair", "--yes", "--undo", &two, &one],
+    ];
+    let all: Vec<Ran> = lines.iter().map(|line| floe(line)).collect();
+    for name in [&one, &two] {
+        let freed = Command::new("losetup").args(["--detach", name]).status();
+        assert!(freed.is_ok_and(|status| status.success()));
+    }
+    for (ran, line) in all.iter().zip(lines) {
+        assert_eq!(ran.code, 16, "{line:?}: {}{}", ran.out, ran.err);
+    }
+    assert!(image.to_vec().unwrap() == before && other.to_vec().unwrap() == before);
+}

@@ -1,0 +1,98 @@
+//! Threads, locks and atomics: those of `std`, or of `shuttle` when a test explores interleavings (feature
+//! `shuttle`). The only crate that names either, so that every lock of Floe can be explored.
+//!
+//! With the feature, locks and atomics panic outside a run of shuttle. Tests that need it are therefore kept in modules
+//! called `interleavings`, which `cargo xtask ci` selects by that name.
+
+// Shuttle's locks are poisoned with this one too.
+pub use std::sync::PoisonError;
+// Asks the system, not a scheduler: the same in both worlds.
+pub use std::thread::available_parallelism;
+// Written once, then only read: shuttle has no such cells and needs none to explore the rest.
+pub use std::sync::{LazyLock, OnceLock};
+
+#[cfg(not(feature = "shuttle"))]
+pub use std::sync::{
+    Arc, Barrier, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
+};
+#[cfg(not(feature = "shuttle"))]
+pub use std::thread;
+
+#[cfg(feature = "shuttle")]
+pub use shuttle::sync::{
+    Arc, Barrier, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic,
+};
+#[cfg(feature = "shuttle")]
+pub use shuttle::thread;
+
+/// The explorer itself, for tests: `check_random`, `check_pct`, `check_dfs`.
+#[cfg(feature = "shuttle")]
+pub use shuttle;
+
+/// Atomics of `std` in both worlds, for statics: these outlive the runs of an exploration, which would find them changed
+/// by the run before.
+pub mod process {
+    pub use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+}
+
+/// That tests of other crates explore at all: the faults here are found, and code without them passes.
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings {
+    use super::atomic::{AtomicU64, Ordering};
+    use super::{Arc, Condvar, Mutex, thread};
+
+    /// Two threads add 1, each by a read and a write.
+    fn lose_an_update() {
+        let sum = Arc::new(AtomicU64::new(0));
+        let other = Arc::clone(&sum);
+        let add = |sum: &AtomicU64| sum.store(sum.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let adding = thread::spawn(move || add(&other));
+        add(&sum);
+        adding.join().expect("the thread does not panic");
+        assert_eq!(sum.load(Ordering::SeqCst), 2, "an update was lost");
+    }
+
+    #[test]
+    #[should_panic(expected = "an update was lost")]
+    fn a_lost_update_is_found() {
+        shuttle::check_dfs(lose_an_update, None);
+    }
+
+    /// A waiter that looks once, before the lock is taken, sleeps through a wake-up that came in between.
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn a_lost_wake_up_is_found() {
+        shuttle::check_dfs(
+            || {
+                let shared = Arc::new((Mutex::new(false), Condvar::new()));
+                let other = Arc::clone(&shared);
+                let waking = thread::spawn(move || {
+                    *other.0.lock().expect("not poisoned") = true;
+                    other.1.notify_one();
+                });
+                let came = *shared.0.lock().expect("not poisoned");
+                if !came {
+                    let lock = shared.0.lock().expect("not poisoned");
+                    drop(shared.1.wait(lock));
+                }
+                waking.join().expect("the thread does not panic");
+            },
+            None,
+        );
+    }
+
+    #[test]
+    fn an_update_in_one_step_is_never_lost() {
+        shuttle::check_dfs(
+            || {
+                let sum = Arc::new(AtomicU64::new(0));
+                let other = Arc::clone(&sum);
+                let adding = thread::spawn(move || other.fetch_add(1, Ordering::SeqCst));
+                sum.fetch_add(1, Ordering::SeqCst);
+                adding.join().expect("the thread does not panic");
+                assert_eq!(sum.load(Ordering::SeqCst), 2);
+            },
+            None,
+        );
+    }
+}
