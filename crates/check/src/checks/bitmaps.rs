@@ -72,8 +72,13 @@ pub fn check_where(
         let blocks = groups.clone().flat_map(|group| volume.bitmaps_read(group)).flatten();
         read_ahead::announce(volume, blocks, &mut work.ahead);
         for group in groups {
+            let before = work.found.0.len();
             cx.check_blocks(group, work);
             cx.check_inodes(group, work);
+            if volume.is_group_absent(group) {
+                // That the group is not there says it all.
+                work.found.0.truncate(before);
+            }
         }
     });
     let Work { found, sums, free_clusters, free_inodes, .. } = all;
@@ -300,7 +305,7 @@ impl Cx<'_> {
         let bytes = work.blocks.read(self.volume, group, |desc| desc.block_bitmap);
         let Some(bytes) = bytes else {
             // A place outside the file system was reported with the descriptor.
-            if geometry.contains(block) && !self.volume.is_absent(block) {
+            if geometry.contains(block) {
                 let kind = "block";
                 work.found.push(Problem::UnreadableBitmap { group, block, kind });
             }
@@ -380,7 +385,7 @@ impl Cx<'_> {
     fn judge_free_clusters(&self, group: GroupNr, counted: u32, work: &mut Work) {
         work.free_clusters += u64::from(counted);
         let stored = self.volume.group(group).free_blocks_count;
-        if stored != counted && !self.volume.is_group_absent(group) {
+        if stored != counted {
             work.found.push(Problem::GroupFreeBlockCountWrong { group, stored, counted });
         }
     }
@@ -491,9 +496,6 @@ impl Cx<'_> {
         work.expected = expected;
         let counted = inodes - used;
         work.free_inodes += u64::from(counted);
-        if self.volume.is_group_absent(group) {
-            return;
-        }
         let stored = desc.free_inodes_count;
         if stored != counted {
             work.found.push(Problem::GroupFreeInodeCountWrong { group, stored, counted });
@@ -515,7 +517,7 @@ impl Cx<'_> {
         let geometry = &self.volume.geometry;
         let (inodes, block) = (geometry.inodes_per_group, desc.inode_bitmap);
         let Some(bytes) = work.inodes.read(self.volume, group, |desc| desc.inode_bitmap) else {
-            if geometry.contains(block) && !self.volume.is_absent(block) {
+            if geometry.contains(block) {
                 work.found.push(Problem::UnreadableBitmap { group, block, kind: "inode" });
             }
             if !self.volume.scope.contains(group) {
