@@ -137,6 +137,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::InodesPerGroup(count) => {
             format!("the number of inodes of a group {was} set to {count}")
         }
+        SuperblockEdit::DescriptorSize(bytes) => {
+            format!("the size of group descriptors {was} set to {bytes}")
+        }
         SuperblockEdit::InodesCount(count) => format!("the number of inodes {was} set to {count}"),
         SuperblockEdit::Revision1 => format!("the revision {was} set to 1"),
         SuperblockEdit::ClearTestFlag => {

@@ -211,6 +211,8 @@ pub enum SuperblockEdit {
     RandomUuid,
     InodesCount(u32),
     InodesPerGroup(u32),
+    /// Bytes of a group descriptor.
+    DescriptorSize(u16),
     Revision1,
     ClearTestFlag,
     HashSignedness,

@@ -93,6 +93,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         E::PrimaryFromBackup
         | E::FirstMetaBg(_)
         | E::InodesPerGroup(_)
+        | E::DescriptorSize(_)
         | E::DropMetaBg
         | E::DropResizeInodeFeature
         | E::DropChecksumSeed
