@@ -103,6 +103,9 @@ pub fn plan(problem: &Problem) -> Plan {
             Ok(count) => superblock(SuperblockEdit::InodesCount(count)),
             Err(_) => Plan::Impossible("inode numbers have 32 bits"),
         },
+        P::DescriptorSizeWrong { expected, .. } => {
+            superblock(SuperblockEdit::DescriptorSize(expected))
+        }
         P::InodesPerGroupWrong { expected, .. } => {
             superblock(SuperblockEdit::InodesPerGroup(expected))
         }
@@ -175,6 +178,24 @@ pub fn plan(problem: &Problem) -> Plan {
         }
         P::OrphanFileBlockMagicBad { .. } | P::OrphanFileBlockChecksumBad { .. } => {
             one(Edit::OrphanFile(OrphanFileEdit::Clean))
+        }
+
+        P::OrphanFileInodeWrong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Forget)),
+        P::OrphanFileLost { inode } => one(Edit::OrphanFile(OrphanFileEdit::Adopt(inode))),
+        P::OrphanFileTooLong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Recreate)),
+        P::SpecialInodeExtraSizeBad { inode: of, .. } => inode(of, InodeEdit::ExtraIsize),
+        P::SpecialInodeAttributeBlockBad { inode: of, .. } => {
+            inode(of, InodeEdit::DropAttributeBlock)
+        }
+        P::SpecialInodeAttributesBad { inode: of } => inode(of, InodeEdit::DropOwnAttributes),
+        P::SpecialInodeFlagBad { inode: of, flags } => inode(of, InodeEdit::ClearFlags(flags)),
+        P::QuotaInodeWithoutLinks { inode, .. } => one(Edit::LinkCount { inode, links: 1 }),
+        P::ExtentPastFileLimit { inode: of, node, logical, block, .. } => {
+            map(of, MapEdit::RemoveExtent { node, logical, block: Some(block) })
+        }
+        P::EaInodeFlagOnNamedFile { inode: of } => clear_flags(of, InodeFlags::EA_INODE),
+        P::ExtentRootDepthBad { inode, .. } | P::ExtentTreeBeyondLinux { inode, .. } => {
+            one(Edit::RebuildExtents { inode })
         }
 
         P::RootInodeNotDirectory { inode: of, .. } => inode(of, InodeEdit::Clear),
