@@ -353,6 +353,15 @@ impl RepairRun<'_> {
         }
     }
 
+    /// How to undo what was written before an error.
+    fn way_back(&self, error: &CommitError) -> String {
+        let undo = self.undo.filter(|_| !error.nothing_written());
+        let command = undo.map(|path| self.source.undo_command(path));
+        command
+            .map(|command| format!(".\n  To undo what was written: {command}"))
+            .unwrap_or_default()
+    }
+
     /// Says why there is no account.
     fn stopped(
         &self,
@@ -419,11 +428,7 @@ impl RepairRun<'_> {
             }
             Stopped::Writing(error) => {
                 let outcome = Outcome { damaged: true, ..Outcome::FAILED };
-                let undo = self.undo.filter(|_| !error.nothing_written());
-                let undo = undo.map(|path| {
-                    format!(".\n  To undo what was written: {}", self.source.undo_command(path))
-                });
-                (format!("{name}: {error}{}", undo.unwrap_or_default()), Vec::new(), outcome)
+                (format!("{name}: {error}{}", self.way_back(error)), Vec::new(), outcome)
             }
         };
         if self.json {
