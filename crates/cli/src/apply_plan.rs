@@ -37,7 +37,7 @@ impl ApplyPlan<'_> {
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let name = self.source.name();
         if self.dry_run {
-            signals::end_at_once()?;
+            signals::end_at_once("nothing was written")?;
             let device = self.source.open()?;
             let (header, _) = self.staged(&device).with_context(|| name.clone())?;
             writeln!(out, "{name}: the plan can be applied: {}", summary(&header))?;

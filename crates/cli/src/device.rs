@@ -11,6 +11,7 @@ use floe_blockdev::{
 };
 
 use crate::files::InputPath;
+use crate::size::bytes;
 use crate::{not_raw, shell};
 
 /// Where a file system is. Common to all commands that look at one.
@@ -18,8 +19,8 @@ use crate::{not_raw, shell};
 pub(crate) struct Source {
     /// Block device or image file
     pub(crate) device: InputPath,
-    /// The file system begins this many bytes into the device
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    /// The file system begins this many bytes into the device (K, M, G and T are units)
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = bytes)]
     pub(crate) offset: u64,
     /// The file system is in this partition of a disk or image (GPT or MBR)
     #[arg(long, value_name = "N", conflicts_with = "offset")]
@@ -38,14 +39,11 @@ pub(crate) struct Source {
     pub(crate) caching: Caching,
 }
 
-/// A block size: a power of two from 1024 to 65536.
+/// A block size: a power of two from 1024 to 65536, perhaps with a unit (4K).
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
-    let size: u32 = text.parse().map_err(|_| "is not a number".to_owned())?;
-    if (1024..=65536).contains(&size) && size.is_power_of_two() {
-        Ok(size)
-    } else {
-        Err("must be a power of two from 1024 to 65536".to_owned())
-    }
+    let size = u32::try_from(bytes(text)?).ok();
+    let possible = size.filter(|size| (1024..=65536).contains(size) && size.is_power_of_two());
+    possible.ok_or_else(|| "must be a power of two from 1024 to 65536".to_owned())
 }
 
 /// The formats of images, by name.
@@ -271,7 +269,8 @@ mod tests {
     #[test]
     fn block_sizes_are_powers_of_two_in_range() {
         assert_eq!(block_size("4096"), Ok(4096));
-        for text in ["0", "512", "131072", "4097", "-1", "4k"] {
+        assert_eq!(block_size("4k"), Ok(4096));
+        for text in ["0", "512", "131072", "4097", "-1", "128K", "4M"] {
             assert!(block_size(text).is_err(), "{text}");
         }
     }

@@ -29,8 +29,9 @@ use crate::ladder::Ladder;
 use crate::progress::Watch;
 use crate::random::random_bytes;
 use crate::sharing::Sharing;
+use crate::shell::quoted_path;
 use crate::watched::{self, Watched};
-use crate::{failure, html_page, signals, undo_target, usage};
+use crate::{failure, foreign, html_page, signals, undo_target, usage};
 
 /// How to repair and how to say it.
 pub(crate) struct RepairRun<'a> {
@@ -86,7 +87,8 @@ impl RepairRun<'_> {
         let started = Instant::now();
         self.html.map_or(Ok(()), html_page::probe)?;
         if self.dry_run || self.plan.is_some() {
-            signals::end_at_once_with(front::cancel_code(self.front))?;
+            let work = "nothing was written, and no plan was saved";
+            signals::end_at_once_with(front::cancel_code(self.front), work)?;
             self.plan.map_or(Ok(()), plan_file::probe)?;
             let device = Counted::new(self.source.open()?);
             let journal = self.external_journal.map(FileDevice::open).transpose()?;
@@ -303,6 +305,7 @@ impl RepairRun<'_> {
             peak_memory_bytes: usage::peak_memory_bytes(),
         };
         let outcome = self.outcome(account.repair);
+        let foreign = foreign::other_signature(device);
         if let (Some(path), Some(disk)) = (self.html, disk) {
             html_page::write(path, &html::page(&account, clock::now().now_seconds, disk))?;
         }
@@ -315,10 +318,14 @@ impl RepairRun<'_> {
             if let Some(ladder) = self.ladder {
                 value["policy"] = ladder.json(!outcome.damaged, &account.ending);
             }
+            value["other_signature"] = foreign.into();
             writeln!(out, "{value:#}")?;
         } else if let Some(front) = self.front.filter(|front| front.brief) {
             front.account(out, &account)?;
         } else {
+            if let (Some(name), None) = (foreign, self.front) {
+                writeln!(out, "{}", foreign::note(name, &quoted_path(&self.source.device)))?;
+            }
             if let Some(ladder) = self.ladder {
                 ladder.tell(out)?;
             }

@@ -14,6 +14,7 @@ use crate::exit::Outcome;
 use crate::files::InputPath;
 use crate::shell::quoted_path;
 use crate::signals;
+use crate::size::bytes;
 
 /// Bring back what a device held before a repair, from the undo file that was written then.
 ///
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     device: InputPath,
     /// The file system begins this many bytes into the device; if not given, where the undo file
     /// says
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     offset: Option<u64>,
     /// The device or file is in this format; found out by its first bytes if not given
     #[arg(long, value_name = "FORMAT", value_parser = image_format())]

@@ -88,7 +88,7 @@ impl ImageArgs {
         look: impl FnOnce(&Files<'_>, &Complaints) -> anyhow::Result<()>,
     ) -> anyhow::Result<Outcome> {
         self.source.mind_users(InUse::WarnReader)?;
-        signals::end_at_once()?;
+        signals::end_at_once("what was copied so far stays; the image is as it was")?;
         let device = self.source.open()?;
         let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
         let options = CheckOptions {
