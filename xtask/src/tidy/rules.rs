@@ -58,12 +58,18 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ext4", &["exec", "blockdev", "format", "sync"]),
     ("check", &["ext4", "exec", "blockdev", "format", "sync"]),
     ("repair", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
-    ("disk", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
-    ("fs", &["disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
-    ("fuse", &["fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("disk", &["archive", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("fs", &["archive", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    (
+        "fuse",
+        &["archive", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"],
+    ),
     (
         "cli",
-        &["fuse", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"],
+        &[
+            "archive", "fuse", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev",
+            "format", "sync",
+        ],
     ),
     // A dev-dependency of all, so it may use only what lies below the checker.
     ("testkit", &["blockdev", "format", "sync"]),
