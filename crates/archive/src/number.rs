@@ -28,7 +28,7 @@ fn octal(bytes: &[u8]) -> Option<u64> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | 0);
     let start = bytes.iter().position(|byte| !is_blank(byte)).unwrap_or(bytes.len());
     let digits = &bytes[start..];
-    let len = digits.iter().position(|byte| is_blank(byte)).unwrap_or(digits.len());
+    let len = digits.iter().position(is_blank).unwrap_or(digits.len());
     digits[..len].iter().try_fold(0u64, |value, byte| {
         let digit = byte.checked_sub(b'0').filter(|digit| *digit < 8)?;
         value.checked_mul(8)?.checked_add(u64::from(digit))

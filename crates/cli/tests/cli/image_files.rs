@@ -142,10 +142,7 @@ fn an_export_is_what_the_kernel_sees() {
         let holes = fs::metadata(tree.join("fragmented")).unwrap();
         // Smaller blocks than a page may be filled where files lie in memory.
         let filled = holes.blocks() * 512 >= holes.len();
-        assert!(
-            name.contains("1k") || name.contains("ea-") || name.contains("no-") || !filled,
-            "{name}"
-        );
+        assert!(name != "ext4" || !filled, "holes were filled");
     }
 }
 
