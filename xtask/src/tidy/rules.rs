@@ -51,6 +51,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     // Pure functions of bytes; only a table that is made on first use comes from sync.
     ("format", &["sync"]),
+    // Tar archives: knows no file system but for access lists.
+    ("archive", &["format", "sync"]),
     // Knows nothing of file systems.
     ("exec", &["sync"]),
     ("blockdev", &["format", "sync"]),
