@@ -17,6 +17,7 @@ mod image_files;
 mod images;
 mod limits;
 mod memory;
+mod mkfs;
 mod monitoring;
 mod online;
 mod outputs;
