@@ -15,6 +15,7 @@ mod fsck_discard;
 mod fsck_options;
 mod image_files;
 mod images;
+mod killed;
 mod limits;
 mod memory;
 mod mkfs;
