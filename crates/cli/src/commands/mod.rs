@@ -37,7 +37,7 @@ pub(crate) enum Command {
     /// Show the superblock, features and layout, and estimate the cost of a check
     Info(Later<info::Args>),
     /// Make a file system
-    Mkfs(Later<mkfs::Args>),
+    Mkfs(Box<Later<mkfs::Args>>),
     /// Show any structure of a file system, field by field
     Dump(Later<dump::Args>),
     /// List files of an image, without a mount
@@ -68,7 +68,7 @@ impl Command {
             Self::Undo(Later(args)) => args.run(out),
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
             Self::Info(Later(args)) => args.run(out),
-            Self::Mkfs(Later(args)) => args.run(out),
+            Self::Mkfs(args) => args.0.run(out),
             Self::Dump(Later(args)) => args.run(out),
             Self::Ls(Later(args)) => args.run(out),
             Self::Cat(Later(args)) => args.run(out),
