@@ -181,6 +181,17 @@ impl Judged {
     }
 }
 
+/// Compares a device that is written as a whole with a source that is read.
+///
+/// # Errors
+/// [`Refused`] if they are the same.
+pub(crate) fn refuse_same(written: (&str, &Path), read: (&str, &Path)) -> Result<(), Refused> {
+    let named =
+        |(option, path): (&str, &Path)| Named { option: option.to_owned(), path: path.to_owned() };
+    let (written, read) = (Place::of_input(&named(written)), Place::of_input(&named(read)));
+    if written.meets(&read) { Err(is_input(&written, &read.named)) } else { Ok(()) }
+}
+
 fn is_input(output: &Place, input: &Named) -> Refused {
     Refused::IsInput {
         output: output.named.option.clone(),

@@ -28,6 +28,14 @@ const TEXTS: &[(&str, &str)] = &[
     ("ls", "paths"),
     ("cat", "paths"),
     ("cp", "paths"),
+    ("export", "path"),
+    // The source of a new file system is compared with the device by mkfs itself.
+    ("mkfs", "from"),
+    ("mkfs", "owner"),
+    ("mkfs", "uid_map"),
+    ("mkfs", "gid_map"),
+    ("mkfs", "epoch"),
+    ("mkfs", "last_mounted"),
     // e2fsck's command line has a parser, and a test, of its own.
     ("fsck", "arguments"),
 ];
@@ -76,9 +84,11 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
             !value.iter().any(|value| ["FILE", "PATH", "FOLDER", "DEVICE"].contains(value)),
             "{words} {name} {value:?}: InputPath or OutputPath?"
         );
-        let text = is_of::<String>(option) || is_of::<OsString>(option);
+        // Numbers and words of mke2fs's.
+        let text = is_of::<String>(option) && words != "mkfs" || is_of::<OsString>(option);
         assert!(!text, "{words} {name}: does its text name a file?");
-        let number = is_of::<u8>(option)
+        let number = is_of::<String>(option)
+            || is_of::<u8>(option)
             || is_of::<u16>(option)
             || is_of::<usize>(option)
             || is_of::<u32>(option)
