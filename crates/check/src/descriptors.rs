@@ -1,9 +1,8 @@
 //! Reading the group descriptors, from the primary table or from a backup.
 
 use floe_blockdev::ReadBlocks;
-use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
+use floe_format::ext::group_desc::{DescChecksum, FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::RoCompat;
 use floe_format::{BlockNr, Geometry, GroupNr};
 
 use crate::problem::{Findings, Problem, Sink};
@@ -38,14 +37,14 @@ pub fn read(
         {
             // At most one block of descriptors.
             let group = GroupNr(first.0 + at as u32);
-            let mut desc = decode(raw);
+            let mut desc = GroupDesc::of(raw);
             if backup.is_some() {
                 if geometry.features.group_desc_csum() {
                     desc.flags &= !(FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT);
                     desc.itable_unused = 0;
                 }
             } else if read {
-                judge_checksum(superblock, geometry, group, &desc, raw, found);
+                judge_checksum(superblock, group, &desc, raw, found);
             }
             groups.push(desc);
         }
@@ -53,28 +52,14 @@ pub fn read(
     groups
 }
 
-/// A descriptor of 32 bytes or more.
-pub(crate) fn decode(raw: &[u8]) -> GroupDesc {
-    let lo = raw.first_chunk().unwrap_or(&[0; 32]);
-    let hi = raw.get(32..).and_then(|rest| rest.first_chunk());
-    GroupDesc::decode(lo, hi)
-}
-
 fn judge_checksum(
     superblock: &Superblock,
-    geometry: &Geometry,
     group: GroupNr,
     desc: &GroupDesc,
     raw: &[u8],
     found: &mut Findings,
 ) {
-    let expected = if geometry.features.metadata_csum() {
-        GroupDesc::crc32c(superblock.seed(), group, raw)
-    } else if geometry.features.ro_compat.contains(RoCompat::GDT_CSUM) {
-        GroupDesc::crc16(&superblock.uuid, group, raw)
-    } else {
-        return;
-    };
+    let Some(expected) = DescChecksum::of(superblock).compute(group, raw) else { return };
     if expected != desc.checksum {
         found.push(Problem::GroupDescriptorChecksumBad { group, stored: desc.checksum, expected });
     }

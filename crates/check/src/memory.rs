@@ -12,7 +12,6 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::{Geometry, GroupNr};
 
-use crate::descriptors;
 use crate::error::CheckError;
 use crate::evidence::block_set::CHUNK_BITS;
 use crate::evidence::choice::{InodeUse, LinkChoice, LinkStructure, TREE_ENTRY_BYTES};
@@ -214,7 +213,7 @@ impl Load {
             let descriptors = block.chunks_exact(geometry.desc_size as usize);
             let first = geometry.group_count - left;
             for (group, raw) in (first..geometry.group_count).zip(descriptors) {
-                let desc = descriptors::decode(raw);
+                let desc = GroupDesc::of(raw);
                 load.add(geometry, &desc, used_inodes_bound(geometry, &desc));
                 mapped.add(geometry, GroupNr(group), &desc);
             }

@@ -4,10 +4,11 @@
 //! This crate starts no threads, follows no policy and gives no verdicts: `floe-check` judges, and
 //! `floe-repair` decides. A structure that cannot be followed is refused with a typed error.
 //!
-//! [`map`] has the maps of files (extent trees and block maps), [`dir`] directories, [`journal`] the
+//! [`files`] reads files by path. [`map`] has the maps of files (extent trees and block maps), [`dir`] directories, [`journal`] the
 //! journal and its recovery, [`make`] whole structures that both a new file system and a repair need.
 
 pub mod dir;
+pub mod files;
 pub mod journal;
 pub mod make;
 pub mod map;

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::Subcommand;
 use floe_check::reader::{Reader, ReaderError};
+use floe_format::ext::group_desc::DescChecksum;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::device::Source;
@@ -169,17 +170,7 @@ fn group(reader: &Reader<'_>, number: GroupNr) -> Result<Sheet, ReaderError> {
     sheet.field("block_bitmap_csum", format!("{:#010x}", desc.block_bitmap_csum));
     sheet.field("inode_bitmap_csum", format!("{:#010x}", desc.inode_bitmap_csum));
     sheet.field("checksum", format!("{:#06x}", desc.checksum));
-    let features = reader.geometry.features;
-    if features.group_desc_csum() {
-        let computed = if features.metadata_csum() {
-            floe_format::ext::group_desc::GroupDesc::crc32c(
-                reader.superblock.seed(),
-                number,
-                &bytes,
-            )
-        } else {
-            floe_format::ext::group_desc::GroupDesc::crc16(&reader.superblock.uuid, number, &bytes)
-        };
+    if let Some(computed) = DescChecksum::of(&reader.superblock).compute(number, &bytes) {
         checksum(&mut sheet, u32::from(desc.checksum), u32::from(computed));
     }
     Ok(sheet)

@@ -111,8 +111,7 @@ pub(crate) fn read_groups(device: &dyn ReadBlocks, geo: &Geometry) -> Option<Vec
         let at = geo.primary_desc_block(index);
         device.read_at(geo.offset_bytes(at), &mut block).ok()?;
         for raw in block.chunks_exact(geo.desc_size as usize) {
-            let hi = raw.get(32..64).and_then(|hi| hi.first_chunk());
-            groups.push(GroupDesc::decode(raw.first_chunk()?, hi));
+            groups.push(GroupDesc::of(raw));
         }
     }
     groups.truncate(usize::try_from(geo.group_count).ok()?);

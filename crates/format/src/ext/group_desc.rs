@@ -1,6 +1,8 @@
 //! The group descriptor (`struct ext4_group_desc`): 32 bytes, or 64 and more with 64bit.
 
 use crate::crc::{Seed, crc16, crc32c};
+use crate::ext::superblock::Superblock;
+use crate::features::RoCompat;
 use crate::{BlockNr, GroupNr};
 
 /// `bg_flags`: the inode table and bitmap were never written.
@@ -95,7 +97,64 @@ pub struct GroupDesc {
     pub checksum: u16,
 }
 
+/// How the descriptors of one file system are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescChecksum {
+    /// Not at all.
+    None,
+    /// By a crc16 that starts with the UUID (gdt_csum).
+    Crc16([u8; 16]),
+    /// By a crc32c (metadata_csum).
+    Crc32c(Seed),
+}
+
+impl DescChecksum {
+    /// As the features of a superblock say.
+    pub fn of(superblock: &Superblock) -> Self {
+        let features = superblock.features();
+        if features.metadata_csum() {
+            Self::Crc32c(superblock.seed())
+        } else if features.ro_compat.contains(RoCompat::GDT_CSUM) {
+            Self::Crc16(superblock.uuid)
+        } else {
+            Self::None
+        }
+    }
+
+    /// The checksum that a descriptor of `raw` bytes should carry; `None` where there is none.
+    pub fn compute(self, group: GroupNr, raw: &[u8]) -> Option<u16> {
+        match self {
+            Self::None => None,
+            Self::Crc16(uuid) => Some(GroupDesc::crc16(&uuid, group, raw)),
+            Self::Crc32c(seed) => Some(GroupDesc::crc32c(seed, group, raw)),
+        }
+    }
+}
+
 impl GroupDesc {
+    /// Decodes a whole descriptor of 32 bytes or more; of fewer bytes, zeroes.
+    pub fn of(raw: &[u8]) -> Self {
+        let lo = raw.first_chunk().unwrap_or(&[0; 32]);
+        let hi = raw.get(32..).and_then(|rest| rest.first_chunk());
+        Self::decode(lo, hi)
+    }
+
+    /// Writes every field over a whole descriptor of `s_desc_size` bytes, then its checksum, which the descriptor keeps
+    /// as well; where there is none, the field that it had. Bytes that no field covers stay; with fewer than 32,
+    /// nothing is written.
+    pub fn seal(&mut self, raw: &mut [u8], group: GroupNr, checksum: DescChecksum) {
+        if let Some((lo, hi)) = raw.split_first_chunk_mut::<32>() {
+            self.encode_into(lo, hi.first_chunk_mut());
+        }
+        // The checksum is of the other fields as encoded.
+        if let Some(sum) = checksum.compute(group, raw)
+            && let Some(field) = raw.get_mut(0x1e..0x20)
+        {
+            self.checksum = sum;
+            field.copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+
     /// Decodes a descriptor. `hi` is bytes 32..64 of a wide one.
     pub fn decode(lo: &[u8; 32], hi: Option<&[u8; 32]>) -> Self {
         let lo = GroupDescLow::decode(lo);
@@ -200,6 +259,25 @@ mod tests {
             prop_assert_eq!(GroupDesc::decode(&low_new, Some(&high_new)), desc);
             let short = GroupDesc::decode(&bytes, None);
             prop_assert!(short.block_bitmap.0 <= u64::from(u32::MAX) && short.itable_unused < 65536);
+        }
+
+        #[test]
+        fn a_sealed_descriptor_has_its_checksum(bytes: [u8; 64], uuid: [u8; 16]) {
+            for size in [32, 64] {
+                let (raw, group) = (&bytes[..size], GroupNr(7));
+                let mut desc = GroupDesc::of(raw);
+                let mut plain = raw.to_vec();
+                desc.seal(&mut plain, group, DescChecksum::None);
+                prop_assert_eq!(&plain, raw);
+                for checksum in [DescChecksum::Crc16(uuid), DescChecksum::Crc32c(Seed(5))] {
+                    let mut sealed = raw.to_vec();
+                    desc.seal(&mut sealed, group, checksum);
+                    prop_assert_eq!(GroupDesc::of(&sealed), desc);
+                    prop_assert_eq!(checksum.compute(group, &sealed), Some(desc.checksum));
+                    let differs = (0..size).filter(|&at| sealed[at] != raw[at]);
+                    prop_assert!(differs.into_iter().all(|at| at == 0x1e || at == 0x1f));
+                }
+            }
         }
     }
 }

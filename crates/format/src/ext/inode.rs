@@ -1,6 +1,10 @@
 //! The inode (`struct ext4_inode`): 128 bytes, or more with extra fields and in-inode attributes.
 
+mod owned;
+
 use bitflags::bitflags;
+
+pub use owned::{BLOCK_BYTES, OwnedInode, TimeField, Timestamp};
 
 use crate::InodeNr;
 use crate::crc::{Seed, crc32c};

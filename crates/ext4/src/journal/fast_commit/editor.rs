@@ -6,10 +6,9 @@ use std::ops::Range;
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::crc::Seed;
 use floe_format::ext::bitmap;
-use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
+use floe_format::ext::group_desc::{DescChecksum, FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
-use floe_format::features::RoCompat;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use crate::journal::block_map::{inode_offset, read_inode};
@@ -309,16 +308,7 @@ impl<'a, D: ReadBlocks> Editor<'a, D> {
         let offset = self.geo.offset_bytes(block) + u64::from(group.0 % per_block * size);
         let mut raw = vec![0; size as usize];
         self.overlay.read_at(offset, &mut raw).map_err(|_| Impossible)?;
-        // Twice: the checksum is of the encoded bytes.
-        for round in 0..2 {
-            let (low, high) = raw.split_first_chunk_mut::<32>().ok_or(Impossible)?;
-            desc.encode_into(low, high.first_chunk_mut());
-            if round == 0 && self.geo.features.metadata_csum() {
-                desc.checksum = GroupDesc::crc32c(self.seed, group, &raw);
-            } else if round == 0 && self.geo.features.ro_compat.contains(RoCompat::GDT_CSUM) {
-                desc.checksum = GroupDesc::crc16(&self.sb.uuid, group, &raw);
-            }
-        }
+        desc.seal(&mut raw, group, DescChecksum::of(&self.sb));
         self.overlay.write_at(offset, &raw).map_err(|_| Impossible)
     }
 }

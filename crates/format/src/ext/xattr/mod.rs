@@ -3,6 +3,9 @@
 
 pub mod acl;
 pub mod value_inode;
+mod write;
+
+pub use write::{NewValue, NewXattr, NoRoom, needed_bytes, split_name, write_block, write_inode};
 
 use crate::crc::{Seed, crc32c};
 use crate::{BlockNr, InodeNr};
