@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::tidy;
+use crate::{fuzz, tidy};
 
 /// Tests that explore interleavings of threads with shuttle: those of modules of that name, as others need locks that
 /// work outside an exploration.
@@ -42,9 +42,63 @@ pub(crate) fn run() -> Result<()> {
     step("doc", &["doc", "--quiet", "--workspace", "--no-deps"])?;
     deny()?;
     step("interleavings", &INTERLEAVINGS)?;
+    let bare = ["test", "--quiet", "-p", "floe-blockdev", "--no-default-features", "--lib"];
+    step("tests, no features", &bare)?;
+    oldest_rust()?;
+    miri()?;
+    fuzz::smoke()?;
     step("build", &["build", "--quiet", "--package", "floe"])?;
     differential()?;
     tests()
+}
+
+/// Whether rustup has a toolchain, with a program of it if one is named.
+pub(crate) fn has_toolchain(name: &str, program: &[&str]) -> bool {
+    let asked = if program.is_empty() { &["cargo"][..] } else { program };
+    let mut rustup = Command::new("rustup");
+    rustup.arg("run").arg(name).args(asked).arg("--version");
+    // A toolchain that is not there must not be fetched unasked.
+    rustup.env("RUSTUP_AUTO_INSTALL", "0").stdout(Stdio::null()).stderr(Stdio::null());
+    rustup.status().is_ok_and(|status| status.success())
+}
+
+/// Builds with the oldest Rust that `Cargo.toml` promises, where it is installed. (Clippy's
+/// `incompatible_msrv` finds younger parts of the standard library anywhere.)
+fn oldest_rust() -> Result<()> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let text = std::fs::read_to_string(manifest).context("reading Cargo.toml")?;
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = "))
+        .context("Cargo.toml names the oldest Rust")?
+        .trim_matches('"')
+        .to_owned();
+    if !has_toolchain(&version, &[]) {
+        println!(
+            "oldest Rust: skipped, as {version} is not installed (rustup toolchain install {version})"
+        );
+        return Ok(());
+    }
+    rustup("oldest Rust", &["run", &version, "cargo", "check", "--quiet", "--workspace"])
+}
+
+/// Miri on the decoders, where it is installed.
+fn miri() -> Result<()> {
+    if !has_toolchain("nightly", &["cargo", "miri"]) {
+        println!("miri: skipped, as it is not installed (rustup +nightly component add miri)");
+        return Ok(());
+    }
+    rustup("miri", &["run", "nightly", "cargo", "miri", "test", "-p", "floe-format", "--lib"])
+}
+
+fn rustup(name: &str, args: &[&str]) -> Result<()> {
+    let begin = Instant::now();
+    // Toolchains do not share what they build.
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/other-toolchains");
+    let status = Command::new("rustup").args(args).env("CARGO_TARGET_DIR", target).status()?;
+    ensure!(status.success(), "rustup {} failed", args.join(" "));
+    println!("{name}: {:.1} s", begin.elapsed().as_secs_f64());
+    Ok(())
 }
 
 fn step(name: &str, args: &[&str]) -> Result<()> {

@@ -4,12 +4,15 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use floe_archive::{Entry, Kind, Part, Writer};
 use floe_testkit::volume::{Volume, survey};
 use floe_testkit::{Profile, build, tool};
+
+use crate::ci::has_toolchain;
 
 /// What is fuzzed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -33,6 +36,9 @@ pub(crate) struct Args {
     /// For how long
     #[arg(long, default_value_t = 15)]
     minutes: u32,
+    /// For how many seconds instead
+    #[arg(long, conflicts_with = "minutes")]
+    seconds: Option<u32>,
     /// Only write the seeds into fuzz/corpus
     #[arg(long)]
     seeds_only: bool,
@@ -75,6 +81,24 @@ fn archive() -> Result<Vec<u8>> {
     writer.append_sparse(&entry)?;
     writer.write_all(b"data")?;
     Ok(writer.finish()?)
+}
+
+/// Seconds for each target in a smoke run.
+const SMOKE_SECONDS: u32 = 15;
+
+/// Fuzzes each target for a moment, where cargo-fuzz and a nightly compiler are installed: that the
+/// targets build, and nothing is found at once.
+pub(crate) fn smoke() -> Result<()> {
+    if !has_toolchain("nightly", &["cargo", "fuzz"]) {
+        println!("fuzz: skipped, as cargo-fuzz or the nightly compiler is not installed");
+        return Ok(());
+    }
+    let begin = Instant::now();
+    for &target in Target::value_variants() {
+        run(&Args { target, minutes: 0, seconds: Some(SMOKE_SECONDS), seeds_only: false })?;
+    }
+    println!("fuzz: {:.1} s", begin.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// Seeds, then fuzzes.
@@ -148,7 +172,8 @@ fn fuzz(root: &Path, args: &Args, corpora: &[PathBuf]) -> Result<()> {
         command.arg("--no-trace-compares");
     }
     command.arg(args.target.name()).args(corpora).arg("--");
-    command.arg(format!("-max_total_time={}", u64::from(args.minutes) * 60));
+    let seconds = args.seconds.map_or(u64::from(args.minutes) * 60, u64::from);
+    command.arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-max_len={}", args.target.max_len()));
     // By the clock: see docs/fuzzing.md.
     command.args(["-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1"]);
