@@ -199,7 +199,6 @@ impl RepairRun<'_> {
                 check_encoding: self.front.is_some_and(|front| front.check_encoding),
                 now_seconds: clock::now().now_seconds,
                 progress: self.watch.progress(),
-                key: random_bytes()?,
                 on_plan: self
                     .memory_bytes
                     .filter(|_| front::tells_plan(self.front))
@@ -376,6 +375,13 @@ impl RepairRun<'_> {
                     "{name}: the repair needs what lies past the end of the device, which is \
                      shorter than the file system; nothing was written.\n  Restore the full device \
                      or image first."
+                );
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
+            }
+            Stopped::Planning(error @ RepairError::NoRoom { .. }) => {
+                let text = format!(
+                    "{name}: {error}.\n  Copy what can still be read first (`mount -o ro`, `debugfs -c`). A \
+                     repair is possible once so many blocks in a row are free."
                 );
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
             }
