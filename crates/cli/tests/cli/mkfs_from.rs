@@ -207,6 +207,24 @@ fn owners_and_times_are_changed() {
 }
 
 #[test]
+fn a_specification_gives_what_the_source_cannot() {
+    let scratch = tool::scratch("floe-mtree-").unwrap();
+    let folder = scratch.path().join("source");
+    fs::create_dir_all(folder.join("dev")).unwrap();
+    let spec = scratch.path().join("spec");
+    let line =
+        "./dev/console type=char device=native,5,1 uid=7 gid=8 mode=0620 time=1000000000.5\n";
+    fs::write(&spec, format!("#mtree\n. type=dir uid=1\n{line}")).unwrap();
+    let image = scratch.path().join("image");
+    make(&image, folder.to_str().unwrap(), &["--metadata", spec.to_str().unwrap()]);
+    let listed = floe(&["ls", "-l", image.to_str().unwrap(), "/dev"]).out;
+    assert!(
+        listed.starts_with("crw--w----   1     7     8       5, 1 2001-09-09 01:46:40 console"),
+        "{listed}"
+    );
+}
+
+#[test]
 fn images_of_every_kind_are_copied() {
     if let Err(reason) = tool::available().and_then(|()| kernel::mount_available()) {
         eprintln!("skipped: {reason}");
