@@ -50,6 +50,7 @@ mod partition;
 mod read_ahead;
 mod read_plan;
 mod recorder;
+mod solid;
 mod undo;
 #[cfg(feature = "io-uring")]
 mod uring;
@@ -68,6 +69,7 @@ pub use overlay::{Overlay, SpillOptions, UnreadablePage};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, Trace};
+pub use solid::Solid;
 pub use undo::{
     RestoreError, Restored, Saved, UndoFile, UndoReadError, UndoWriteError, UndoWriter,
     UndoWriterOptions,

@@ -397,7 +397,7 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let staged = len_bytes != 0 && !self.is_empty() && self.touches(offset_bytes, len_bytes);
-        !staged && self.base.is_hole(offset_bytes, len_bytes)
+        !staged && self.believes_hole(offset_bytes, len_bytes)
     }
 }
 

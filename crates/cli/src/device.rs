@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use floe_blockdev::image::{self, Format, ImageError, ImageOptions, Opened};
 use floe_blockdev::{
-    Caching, FileDevice, PartitionTable, ReadBlocks, Use, Window, WritableFile, WriteBlocks,
+    Caching, FileDevice, PartitionTable, ReadBlocks, Solid, Use, Window, WritableFile, WriteBlocks,
     uses_of,
 };
 
@@ -37,6 +37,9 @@ pub(crate) struct Source {
     /// What reads have to do with the page cache; an option of commands that only read much.
     #[arg(skip)]
     pub(crate) caching: Caching,
+    /// Whether holes of a sparse file are read as all else.
+    #[arg(skip)]
+    pub(crate) read_holes: bool,
 }
 
 /// A block size: a power of two from 1024 to 65536, perhaps with a unit (4K).
@@ -78,6 +81,7 @@ impl Source {
             superblock: None,
             block_size: None,
             caching: Caching::Shared,
+            read_holes: false,
         }
     }
 
@@ -127,6 +131,14 @@ impl Source {
     }
 
     fn part(
+        &self,
+        open: impl FnOnce(&ImageOptions<'_>) -> Result<Opened, ImageError>,
+    ) -> anyhow::Result<Box<dyn ReadBlocks>> {
+        let device = self.believing_part(open)?;
+        Ok(if self.read_holes { Box::new(Solid(device)) } else { device })
+    }
+
+    fn believing_part(
         &self,
         open: impl FnOnce(&ImageOptions<'_>) -> Result<Opened, ImageError>,
     ) -> anyhow::Result<Box<dyn ReadBlocks>> {

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-use floe_blockdev::{Fault, Faulty, ReadBlocks};
+use floe_blockdev::{Fault, Faulty, ReadBlocks, Solid};
 use floe_check::Problem;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 use floe_repair::policy::Yes;
@@ -189,4 +189,37 @@ fn descriptors_come_from_a_backup() {
         let Ok(left) = repair(&device, &permitted, &mut Yes) else { continue };
         assert!(!left.is_clean() && left.deeds.is_empty(), "{profile}: {:?}", left.deeds);
     }
+}
+
+/// A sparse file of which the file system below says that everything is a hole.
+struct Liar<'i>(&'i Image);
+
+impl ReadBlocks for Liar<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset_bytes, into)
+    }
+
+    fn is_hole(&self, _offset_bytes: u64, len_bytes: u64) -> bool {
+        len_bytes > 0
+    }
+}
+
+/// Nothing is dropped because somebody calls it a hole: it is read first.
+#[test]
+fn what_is_called_a_hole_is_read_before_anything_is_dropped() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::Ext4K1).unwrap();
+    let options = options();
+    let believed = floe_check::check(&Liar(&image), &options.check).unwrap();
+    assert!(!believed.is_clean(), "the lie matters");
+    assert!(floe_check::check(&Solid(Liar(&image)), &options.check).unwrap().is_clean());
+    let liar = Liar(&image);
+    let repaired = repair(&liar, &options, &mut Yes).unwrap();
+    assert!(repaired.before.is_clean() && repaired.deeds.is_empty(), "{:?}", repaired.deeds);
 }

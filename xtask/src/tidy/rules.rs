@@ -19,6 +19,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("places", places),
     ("structures", structures),
     ("lints", lints),
+    ("promises", promises),
 ];
 
 /// An allowed breach of a rule, and why.
@@ -260,6 +261,38 @@ fn places(tree: &Tree) -> Vec<String> {
     faults
 }
 
+/// Each promise of docs/safety.md names what shows it, and each test that it names is there.
+fn promises(tree: &Tree) -> Vec<String> {
+    const PAGE: &str = "docs/safety.md";
+    let sources: String = tree.rust().map(|(_, text)| text).collect();
+    let (mut faults, mut shown_by) = (Vec::new(), false);
+    for (line, row) in (1..).zip(tree.get(PAGE).unwrap_or_default().lines()) {
+        if !row.starts_with('|') {
+            shown_by = false;
+            continue;
+        }
+        let last_cell = row.trim_end_matches('|').rsplit(" | ").next().unwrap_or_default();
+        let is_head = last_cell.trim_start_matches('|').trim() == "Shown by";
+        if shown_by && !last_cell.contains('`') && !row.starts_with("|---") {
+            faults.push(format!("{PAGE}:{line}: nothing is named that shows it"));
+        }
+        shown_by |= is_head;
+        for name in row.split('`').skip(1).step_by(2).filter_map(test_named) {
+            if !sources.contains(&format!("fn {name}(")) {
+                faults.push(format!("{PAGE}:{line}: there is no test {name}"));
+            }
+        }
+    }
+    faults
+}
+
+/// The test that a piece of code in a text names: `crate: file: test`, or the name alone, which is long.
+fn test_named(piece: &str) -> Option<&str> {
+    let name = piece.rsplit(": ").next()?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    (is_name && (name != piece || name.matches('_').count() > 1)).then_some(name)
+}
+
 /// Each on-disk structure is tried by a test of the format's own tests.
 fn structures(tree: &Tree) -> Vec<String> {
     const FOLDER: &str = "crates/format/src/ext/";
@@ -327,6 +360,21 @@ mod tests {
         assert!(judge(found.clone(), &[("a.rs", "reason")]).is_empty());
         assert_eq!(judge(found, &[]).len(), 1);
         assert_eq!(judge(Vec::new(), &[("a.rs", "reason")]).len(), 1);
+    }
+
+    #[test]
+    fn canary_promises() {
+        let there = ("crates/check/tests/a.rs", "fn what_is_promised_is_kept() {}");
+        let faults = |row: &str| {
+            let page = format!("| Loss | Shown by |\n|---|---|\n{row}\n\n| no | test |\n");
+            faults_of(promises, &[("docs/safety.md", &page), there])
+        };
+        assert_eq!(faults("| it | `check: a: what_is_promised_is_kept` |"), 0);
+        assert_eq!(faults("| it | `cargo xtask differential`, `what_is_promised_is_kept` |"), 0);
+        assert_eq!(faults("| it | `check: a: what_was_promised` |"), 1);
+        assert_eq!(faults("| it | `what_was_promised_once` |"), 1);
+        assert_eq!(faults("| it | `cli: signals` |"), 1);
+        assert_eq!(faults("| it | by itself |"), 1);
     }
 
     #[test]

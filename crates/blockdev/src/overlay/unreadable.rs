@@ -1,6 +1,6 @@
 //! Pages of the base that cannot be read: an overlay can remember them, and refuse to stage over them.
 
-use floe_sync::atomic::{AtomicUsize, Ordering};
+use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use floe_sync::{PoisonError, RwLock};
 use std::collections::BTreeSet;
 use std::io;
@@ -36,6 +36,10 @@ pub(super) struct Minder {
     /// So that reads of a sound base take no lock.
     count: AtomicUsize,
     pages: RwLock<BTreeSet<u64>>,
+    /// Something was taken for zeroes because the base calls it a hole.
+    believed_hole: AtomicBool,
+    /// Nothing is any more.
+    reads_holes: AtomicBool,
 }
 
 impl Minder {
@@ -62,7 +66,8 @@ impl<D: ReadBlocks> Overlay<D> {
     #[must_use]
     pub fn protecting(mut self, overwrite: bool) -> Self {
         let (count, pages) = (AtomicUsize::new(0), RwLock::new(BTreeSet::new()));
-        self.minder = Some(Minder { overwrite, count, pages });
+        let (believed_hole, reads_holes) = (AtomicBool::new(false), AtomicBool::new(false));
+        self.minder = Some(Minder { overwrite, count, pages, believed_hole, reads_holes });
         self
     }
 
@@ -78,6 +83,26 @@ impl<D: ReadBlocks> Overlay<D> {
         let Some(minder) = &self.minder else { return Vec::new() };
         let pages = minder.pages.read().unwrap_or_else(PoisonError::into_inner);
         pages.iter().map(|page| page * self.page_bytes).collect()
+    }
+
+    /// From now on nothing is taken for zeroes because the base calls it a hole: it is read. Comes back
+    /// with whether anything was so far, which only an overlay [knows](Overlay::protecting) that remembers
+    /// what it could not read, too.
+    pub fn read_holes(&self) -> bool {
+        self.minder.as_ref().is_some_and(|minder| {
+            !minder.reads_holes.swap(true, Ordering::Relaxed)
+                && minder.believed_hole.load(Ordering::Relaxed)
+        })
+    }
+
+    pub(super) fn believes_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        let Some(minder) = &self.minder else { return self.base.is_hole(offset_bytes, len_bytes) };
+        let is_hole = !minder.reads_holes.load(Ordering::Relaxed)
+            && self.base.is_hole(offset_bytes, len_bytes);
+        if is_hole {
+            minder.believed_hole.store(true, Ordering::Relaxed);
+        }
+        is_hole
     }
 
     /// Gives the page with `offset_bytes` bytes of its own if it cannot be read and may be overwritten:

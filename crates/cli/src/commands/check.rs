@@ -72,6 +72,10 @@ pub(crate) struct Args {
     /// into 12 MiB of memory at most. Slower where the cache knows what is read (see docs/memory.md)
     #[arg(long, conflicts_with = "drop_cache")]
     direct: bool,
+    /// Read holes of sparse files and images, too, instead of taking them for zeroes on the word of the
+    /// file system below, which may be wrong about data that it has not written yet
+    #[arg(long)]
+    read_holes: bool,
     /// Show how far the check is: a bar on a terminal, nothing, or lines of JSON
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     progress: When,
@@ -146,6 +150,7 @@ impl From<FailOn> for Severity {
 
 impl Args {
     pub(crate) fn run(mut self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        self.source.read_holes = self.read_holes;
         self.source.caching = match (self.drop_cache, self.direct) {
             (true, _) => Caching::Guest,
             (_, true) => Caching::Direct,

@@ -261,3 +261,13 @@ fn problems_and_explain_agree() {
         assert!(ran.out.contains("Meaning:"), "{}", ran.out);
     }
 }
+
+/// A sparse image whose holes are read, too: the same verdict.
+#[test]
+fn holes_are_read_on_request() {
+    let Some(image) = image("ext4-1k") else { return };
+    let path = image.path().to_str().unwrap();
+    let believing = floe(&["check", path]);
+    let reading = floe(&["check", "--read-holes", path]);
+    assert_eq!((believing.code, reading.code), (0, 0), "{}", reading.err);
+}
