@@ -163,6 +163,14 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
                 Problem::InlineDataFlagUnsupported { .. } | Problem::ExtentsFlagUnsupported { .. }
             )
         );
+        if let Edit::Inode {
+            inode,
+            edit: InodeEdit::EmptyInline | InodeEdit::InlineDirectorySize,
+        } = edit
+        {
+            // Its words are the number of a device.
+            return special.contains(inode);
+        }
         let Edit::Inode { inode, edit: InodeEdit::Clear } = edit else { return false };
         (may_wait && mended.contains(inode)) || (of_its_data && special.contains(inode))
     };
@@ -248,6 +256,12 @@ mod tests {
         assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
         let wanted = map(vec![(clear.clone(), unsupported), (flags.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&clear, &flags]);
+        let empty = of(12, InodeEdit::EmptyInline);
+        let special = Some(Problem::SpecialFileExtentsOrInlineFlag { inode, flags: 8 });
+        let wanted = map(vec![(empty.clone(), None), (flags.clone(), special)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
+        let wanted = map(vec![(empty.clone(), None), (flags.clone(), None)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&flags, &empty]);
     }
 
     #[test]
