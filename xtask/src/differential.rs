@@ -27,6 +27,10 @@ pub(crate) struct Args {
     /// First seed
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// Damage what trials found to be weak: reserved inodes, shared attribute blocks, collisions with metadata,
+    /// maps that lead nowhere, bits of several inodes of one block
+    #[arg(long)]
+    aimed: bool,
     /// Only these profiles (repeat, or separate by commas); all by default
     #[arg(long, value_delimiter = ',')]
     profile: Vec<String>,
@@ -136,9 +140,10 @@ fn for_all_seeds<T: Send>(
     profiles: &[Profile],
     work: &(dyn Fn(Profile, u64) -> Result<T> + Sync),
 ) -> Result<Vec<T>> {
-    let next = AtomicU64::new(args.from);
+    let first = if args.aimed { damage::AIMED_FROM + args.from } else { args.from };
+    let next = AtomicU64::new(first);
     let done = AtomicUsize::new(0);
-    let end = args.from + args.seeds;
+    let end = first + args.seeds;
     let results = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let work = || -> Result<()> {

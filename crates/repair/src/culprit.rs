@@ -80,6 +80,26 @@ impl Doubts {
         sharers.into_iter().filter_map(convicted).collect()
     }
 
+    /// Why an inode is deleted for the blocks that it shares, for a person: there is no room for copies, or it is
+    /// the one whose claims are in doubt.
+    pub(crate) fn why_it_goes(&self, inode: InodeNr, no_room: bool) -> String {
+        let doubts: Vec<&str> = self.0.get(&inode).into_iter().flatten().copied().collect();
+        let why = match (no_room, doubts.is_empty()) {
+            (true, true) => {
+                "nothing else tells who is wrong, and it takes the most from the others"
+            }
+            (true, false) => "its claims are in doubt",
+            (false, _) => "its claims are in doubt, and those of the others are not",
+        };
+        let found = if doubts.is_empty() {
+            String::new()
+        } else {
+            format!(" (found of it: {})", doubts.join(", "))
+        };
+        let room = if no_room { "there is no room to give every owner its own copy; " } else { "" };
+        format!("{inode} shares blocks with others: {room}{why}{found}")
+    }
+
     /// The groups of inodes that share blocks, by the smallest inode of each.
     pub(crate) fn groups(&self, report: &Report) -> Vec<SharedGroup> {
         let culprits = self.culprits(report);

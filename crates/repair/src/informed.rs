@@ -2,11 +2,15 @@
 //! what the plan would give up.
 
 use floe_check::{Examination, Problem};
+use floe_format::ext::indirect;
+use floe_format::ext::inode::InodeFlags;
 use floe_format::features::{Compat, Incompat};
-use floe_format::{GroupNr, InodeNr};
+use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use std::cell::LazyCell;
+use std::collections::BTreeSet;
 
-use crate::edit::{Edit, GroupEdit, SuperblockEdit, TreeEdit};
+use crate::edit::{Edit, GroupEdit, MapEdit, SuperblockEdit, TreeEdit};
+use crate::file_map::FileMap;
 use crate::fixes;
 use crate::plan::Wanted;
 use crate::stage::Stage;
@@ -41,6 +45,64 @@ pub(crate) fn informed<'a>(
         (better.unwrap_or(edit), cause)
     };
     wanted.into_iter().map(better).collect()
+}
+
+/// A node of a block map that lies on metadata of the file system, and does not look like pointers, never was one:
+/// its pointer goes, and all else of the file stays. A copy of it would lead to any blocks.
+pub(crate) fn without_metadata_as_maps<'a>(
+    examination: &Examination<'_>,
+    stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
+    mut wanted: Wanted,
+) -> Wanted {
+    let cloned: BTreeSet<InodeNr> = wanted
+        .keys()
+        .filter_map(|edit| match edit {
+            Edit::CloneShared { inode } => Some(*inode),
+            _ => None,
+        })
+        .collect();
+    for problem in &examination.report.found {
+        let &Problem::MapNodeOverlapsCriticalMetadata { inode, logical, block } = problem else {
+            continue;
+        };
+        if !cloned.contains(&inode) {
+            continue;
+        }
+        let Some(level) = level_of_wrong_node(stage, inode, logical, block) else { continue };
+        wanted.remove(&Edit::CloneShared { inode });
+        let edit = Edit::Map { inode, edit: MapEdit::ZeroPointer { logical, level, block } };
+        wanted.insert(edit, Some(problem.clone()));
+    }
+    wanted
+}
+
+/// The level of a node of a block map whose content is none: half of its pointers, or one that leads out of the
+/// file system, cannot be pointers. `None`: it may be one, or there is no such node.
+fn level_of_wrong_node<'a>(
+    stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
+    inode: InodeNr,
+    logical: LogicalBlock,
+    block: BlockNr,
+) -> Option<u8> {
+    let image = stage.read_inode(inode).ok()?;
+    if image.flags().contains(InodeFlags::EXTENTS) {
+        return None;
+    }
+    let bytes = stage.read_block(block).ok()?;
+    let pointers = || indirect::pointers(&bytes).filter(|word| *word != 0);
+    let to_metadata = |word: &u32| stage.evidence.volume.is_metadata(BlockNr(u64::from(*word)));
+    let leads_out = pointers().any(|word| !stage.geometry.contains(BlockNr(u64::from(word))));
+    if !leads_out && 2 * pointers().filter(to_metadata).count() <= pointers().count() {
+        return None;
+    }
+    let mut level = None;
+    FileMap::load_without(stage, &image, &mut |entry| {
+        if entry.level > 0 && entry.block == block && entry.logical == logical {
+            level = u8::try_from(entry.level).ok();
+        }
+        false
+    });
+    level
 }
 
 /// Whether inode 7 reserves blocks for growing.

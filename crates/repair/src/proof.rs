@@ -7,6 +7,9 @@
 //! - A directory names it, with the type that its mode says.
 //! - Its map leads to blocks that nobody else claims.
 //!
+//! A device, pipe or socket that a directory names as such, with nothing in its map but the number of a device, is
+//! one, whatever its flags say.
+//!
 //! The last two prove an inode only together, and only where its bytes are not sealed as those of another inode.
 
 use std::cell::{LazyCell, OnceCell};
@@ -15,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use floe_check::Problem;
 use floe_format::ext::dirent::{DirCursor, DirTail};
 use floe_format::ext::extent::ExtentNode;
-use floe_format::ext::inode::FileType;
+use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::inode_flips::{Flips, Syndromes, owner_by_checksum};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -27,6 +30,13 @@ use crate::stage::{InodeImage, Stage};
 
 /// Most links that Linux gives a file.
 const MOST_LINKS: u16 = 65_000;
+
+/// Flags that no device, pipe or socket has.
+const NOT_OF_SPECIAL_FILES: InodeFlags = InodeFlags::EXTENTS
+    .union(InodeFlags::INLINE_DATA)
+    .union(InodeFlags::INDEX)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND);
 
 /// What is known of an inode whose checksum is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +64,12 @@ pub(crate) fn weighed<'a>(
         _ => None,
     });
     let doubted: BTreeSet<InodeNr> = doubted.chain(amid_garbage.iter().copied()).collect();
-    if doubted.is_empty() {
+    let of_flags: BTreeSet<InodeNr> = wanted.iter().filter_map(goes_for_its_flags).collect();
+    if doubted.is_empty() && of_flags.is_empty() {
         return wanted;
     }
-    let evidence = Evidence::of(stage, &amid_garbage);
+    let asked = amid_garbage.union(&of_flags).copied().collect();
+    let evidence = Evidence { asked, ..Evidence::of(stage, &amid_garbage) };
     let verdicts: BTreeMap<InodeNr, Verdict> =
         doubted.iter().map(|&inode| (inode, evidence.weigh(inode))).collect();
     // Directories that are kept may name others of those: they are looked at once more.
@@ -66,6 +78,10 @@ pub(crate) fn weighed<'a>(
         .any(|inode| verdicts.get(inode).is_some_and(|verdict| *verdict != Verdict::Unproved));
     let after_weighing = |(edit, cause): (Edit, Option<Problem>)| {
         let inode = concerns(&edit, &cause)?;
+        if let (None, Some(inode)) = (verdicts.get(&inode), goes_for_its_flags((&edit, &cause))) {
+            let flags = evidence.flags_of_no_special_file(inode)?;
+            return Some((Edit::Inode { inode, edit: InodeEdit::ClearFlags(flags) }, cause));
+        }
         let edit = match verdicts.get(&inode) {
             Some(&Verdict::Flipped(flips)) => {
                 Edit::Inode { inode, edit: InodeEdit::FlipBack(flips) }
@@ -100,6 +116,26 @@ fn clears_garbage((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
     }
 }
 
+/// The inode that an edit deletes or makes a directory for flags that no device, pipe or socket has.
+fn goes_for_its_flags((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
+    let &Edit::Inode { inode, edit: InodeEdit::Clear | InodeEdit::BecomeDirectory } = edit else {
+        return None;
+    };
+    matches!(
+        cause,
+        Some(
+            Problem::CharDeviceInvalid { .. }
+                | Problem::BlockDeviceInvalid { .. }
+                | Problem::FifoInvalid { .. }
+                | Problem::SocketInvalid { .. }
+                | Problem::InlineDataFlagUnsupported { .. }
+                | Problem::ExtentsFlagUnsupported { .. }
+                | Problem::InodeIsReallyDirectory { .. }
+        )
+    )
+    .then_some(inode)
+}
+
 /// The inode that an edit is about, if what is found of it follows from bits that are flipped back.
 fn concerns(edit: &Edit, cause: &Option<Problem>) -> Option<InodeNr> {
     match (edit, cause) {
@@ -115,6 +151,8 @@ struct Evidence<'s, 'a> {
     syndromes: Option<Syndromes>,
     /// Inodes that the examination passed over, so that their own claims are not among those that it knows.
     unclaimed: &'s BTreeSet<InodeNr>,
+    /// Inodes whose names are asked for.
+    asked: BTreeSet<InodeNr>,
     named: OnceCell<Named>,
 }
 
@@ -125,7 +163,8 @@ impl<'s, 'a> Evidence<'s, 'a> {
         } else {
             None
         };
-        Self { stage, syndromes, unclaimed, named: OnceCell::new() }
+        let asked = unclaimed.clone();
+        Self { stage, syndromes, unclaimed, asked, named: OnceCell::new() }
     }
 
     fn weigh(&self, inode: InodeNr) -> Verdict {
@@ -190,6 +229,23 @@ impl<'s, 'a> Evidence<'s, 'a> {
         })
     }
 
+    /// The flags that an inode has and no device, pipe or socket can have, if it is one: every directory entry says
+    /// so, and its map has nothing but the two forms of a device's number.
+    fn flags_of_no_special_file(&self, inode: InodeNr) -> Option<u32> {
+        let image = self.stage.read_inode(inode).ok()?;
+        let file_type = FileType::of_mode(image.base.mode)?;
+        let words = match file_type {
+            FileType::CharDevice | FileType::BlockDevice => 2,
+            FileType::Fifo | FileType::Socket => 0,
+            FileType::Regular | FileType::Directory | FileType::Symlink => return None,
+        };
+        let types = self.named().get(&inode)?;
+        let is_named = types.len() == 1 && types.contains(&Some(file_type as u8));
+        let has_map = image.base.block.iter().skip(4 * words).any(|&byte| byte != 0);
+        let flags = image.flags() & NOT_OF_SPECIAL_FILES;
+        (is_named && !has_map && !flags.is_empty()).then_some(flags.bits())
+    }
+
     /// Whether the map of an inode, as far as it has one, is in order, and leads to blocks that nobody else claims.
     fn is_plausible(&self, image: &InodeImage) -> bool {
         let in_use = image.base.links_count > 0 && !self.stage.geometry.is_reserved(image.number);
@@ -248,7 +304,7 @@ impl<'s, 'a> Evidence<'s, 'a> {
                         continue;
                     };
                     for entry in DirCursor::new(&bytes).map_while(Result::ok) {
-                        if self.unclaimed.contains(&entry.inode) && !entry.is_dot_or_dotdot() {
+                        if self.asked.contains(&entry.inode) && !entry.is_dot_or_dotdot() {
                             let file_type = filetype.then_some(entry.file_type);
                             named.entry(entry.inode).or_default().insert(file_type);
                         }

@@ -19,11 +19,11 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::culprit::{Doubts, SharedBlocks};
-use crate::edit::{Edit, GroupEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
-use crate::informed::informed;
+use crate::informed::{informed, without_metadata_as_maps};
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Policy, Sharing};
 use crate::proof::weighed;
@@ -308,6 +308,8 @@ struct Session<'s> {
     doubts: Doubts,
     /// What the policy said of owners of shared blocks.
     sharing: BTreeMap<InodeNr, Sharing>,
+    /// Why inodes are deleted for the blocks that they share.
+    sentences: BTreeMap<InodeNr, String>,
     /// How often the repair of a finding was made or failed.
     tries: BTreeMap<Problem, u32>,
     failures: BTreeMap<Problem, String>,
@@ -363,6 +365,7 @@ impl<'s> Session<'s> {
             decided: BTreeMap::new(),
             doubts: Doubts::default(),
             sharing: BTreeMap::new(),
+            sentences: BTreeMap::new(),
             tries: BTreeMap::new(),
             failures: BTreeMap::new(),
             without_space: BTreeSet::new(),
@@ -542,7 +545,9 @@ impl<'s> Session<'s> {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
-        wanted = weighed(&stage, without_a_wrong_list(informed(examination, &stage, wanted)));
+        wanted = without_a_wrong_list(informed(examination, &stage, wanted));
+        wanted = without_metadata_as_maps(examination, &stage, wanted);
+        wanted = weighed(&stage, wanted);
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && examination.rescanned_parts.is_some() {
             // That is for a look at everything to say.
@@ -657,7 +662,7 @@ impl<'s> Session<'s> {
             return Err(RepairError::NoRoom { group, what, blocks });
         }
         let all = edits.into_iter().zip(causes).zip(results);
-        for ((edit, problem), (result, notes)) in all {
+        for ((edit, problem), (result, mut notes)) in all {
             let no_space = matches!(result, Err(Failure::NoSpace(_)));
             self.root_is_lost_found |= no_space && edit == Edit::Tree(TreeEdit::CreateLostFound);
             let failed = result.err().map(|failure| failure.to_string());
@@ -677,6 +682,11 @@ impl<'s> Session<'s> {
             self.journal_dropped |= edit == Edit::Journal(JournalEdit::Drop)
                 && stage.superblock().feature_compat & Compat::HAS_JOURNAL.bits() == 0;
             let inode = problem.as_ref().and_then(Problem::inode);
+            if let (Edit::Inode { edit: InodeEdit::Clear, .. }, Some(inode)) = (&edit, inode)
+                && matches!(problem, Some(Problem::MultiplyClaimedFile { .. }))
+            {
+                notes.extend(self.sentences.get(&inode).cloned());
+            }
             let path = inode.and_then(|inode| examination.report.paths.get(&inode).cloned());
             let follows = self.listed
                 && (edit.phase() == Phase::Counts || matches!(edit, Edit::BadBlocks { .. }));

@@ -6,13 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
+use floe_check::{CheckOptions, Problem};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
+use floe_repair::policy::Yes;
+use floe_repair::{Deed, RepairOptions, SharedBlocks, repair};
 use floe_testkit::compare::{ReadBy, Terms, judge};
+use floe_testkit::recipe::{Edit, Recipe, inode};
 use floe_testkit::rng::Rng;
 use floe_testkit::tree::stored;
 use floe_testkit::volume::Volume;
-use floe_testkit::{Image, build, tool};
+use floe_testkit::{Image, Profile, build, tool};
 
 mod judged;
 
@@ -179,4 +183,49 @@ fn a_block_of_a_single_inode_has_no_majority() {
     let (faults, ours) = faults(&image, &original).unwrap();
     assert!(faults.is_empty(), "{faults:?}");
     assert_eq!(Volume::open(&ours).unwrap().lookup("/lost+found").unwrap(), InodeNr(11));
+}
+
+#[test]
+fn special_files_keep_their_numbers_whatever_their_flags() {
+    if tool::missing() {
+        return;
+    }
+    for profile in [Profile::Ext4K2, Profile::InlineData] {
+        for (path, flags) in ["/char", "/block", "/fifo", "/socket"].into_iter().flat_map(|path| {
+            [0x0008_0000, 0x1000_0000, 0x1008_0000, 0x1000].map(|flags| (path, flags))
+        }) {
+            let recipe = Recipe::new("flags").on(profile).edit(inode(path).set_flags(flags));
+            let (image, whole) = (recipe.build().unwrap(), recipe.base().unwrap());
+            let (faults, ours) = faults(&image, &whole).unwrap();
+            assert!(faults.is_empty(), "{profile}, {path}, {flags:#x}: {faults:?}");
+            let trees = [&ours, &whole].map(|image| stored(image).unwrap());
+            assert_eq!(trees[0], trees[1], "{profile}, {path}, {flags:#x}");
+        }
+    }
+}
+
+#[test]
+fn who_goes_for_shared_blocks_goes_with_a_reason() {
+    if tool::missing() {
+        return;
+    }
+    let onto_another = Edit::new(|volume| {
+        let (thief, owner) = (volume.lookup("/blocks")?, volume.lookup("/file")?);
+        let (mut raw, other) = (volume.inode_bytes(thief)?, volume.inode_bytes(owner)?);
+        // The place of the first extent, and noise in the times, so that the checksum is wrong for good.
+        raw[0x3c..0x40].copy_from_slice(&other[0x3c..0x40]);
+        raw[0x08..0x14].fill(0x55);
+        volume.put_inode(thief, &raw)
+    });
+    let image = Recipe::new("shared").on(Profile::Ext4K1).edit(onto_another).build().unwrap();
+    let now_seconds = i64::from(tool::NOW);
+    let check = CheckOptions { threads: 2, now_seconds, ..CheckOptions::default() };
+    let shared_blocks = SharedBlocks::DropCulprit;
+    let options = RepairOptions { check, shared_blocks, ..RepairOptions::default() };
+    let repaired = repair(&image, &options, &mut Yes).unwrap();
+    let gone = |deed: &&Deed| matches!(deed.problem, Some(Problem::MultiplyClaimedFile { .. }));
+    let deeds: Vec<&Deed> = repaired.deeds.iter().filter(gone).collect();
+    assert!(!deeds.is_empty(), "{:?}", repaired.deeds);
+    let notes: Vec<&String> = deeds.iter().flat_map(|deed| &deed.notes).collect();
+    assert!(notes.iter().any(|note| note.contains("in doubt")), "{deeds:?}");
 }

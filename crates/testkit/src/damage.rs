@@ -1,6 +1,7 @@
 //! Random damage that a seed names for good: to fields of known structures, to their bytes, to
 //! whole blocks. Half of it gets past checksums, because they are set right afterwards.
 
+mod aimed;
 mod fields;
 pub mod script;
 
@@ -15,6 +16,7 @@ use crate::profile::Profile;
 use crate::rng::Rng;
 use crate::volume::{Place, Volume, survey};
 
+pub use aimed::AIMED_FROM;
 pub use fields::{Field, fields_of};
 
 /// What was done to an image.
@@ -53,7 +55,12 @@ pub fn damage(image: &Image, seed: u64) -> Result<Damage> {
     // Mostly one event, so that its effect can be told; sometimes several, for their interplay.
     let count = if rng.chance(3) { 2 + rng.below(3) } else { 1 };
     let mut events = Vec::new();
-    for _ in 0..count {
+    if seed >= AIMED_FROM {
+        events.push(aimed::event(&volume, &mut rng)?);
+    }
+    // Aimed damage mostly comes alone, too.
+    let more = if seed >= AIMED_FROM { count - 1 } else { count };
+    for _ in 0..more {
         events.push(event(&volume, &places, &mut rng)?);
     }
     Ok(Damage { seed, events })

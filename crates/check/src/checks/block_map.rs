@@ -33,7 +33,7 @@ pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
         let pointer = walk.mapper.cx.inode.block_word(index).unwrap_or(0);
         let Some((logical, level)) = root_slot(block_size, index) else { continue };
         if resize {
-            walk.resize_inode_word(index, pointer);
+            walk.resize_inode_word(index, pointer, logical.0);
         } else {
             walk.pointer(pointer, logical.0, level as u8);
         }
@@ -48,8 +48,9 @@ pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
 
 impl Walk<'_, '_, '_> {
     /// The resize inode's blocks belong to the reserved descriptors, which count as static metadata
-    /// and were judged by `checks/resize_inode.rs`: only its double-indirect block is its own.
-    fn resize_inode_word(&mut self, index: usize, pointer: u32) {
+    /// and were judged by `checks/resize_inode.rs`: only its double-indirect block is its own. They count for
+    /// its size, as those of any file do; `logical` is the first that the word may map.
+    fn resize_inode_word(&mut self, index: usize, pointer: u32, logical: u64) {
         let Some(block) = self.resize_inode_block(pointer, index, 2) else { return };
         if index != 13 {
             return;
@@ -63,7 +64,8 @@ impl Walk<'_, '_, '_> {
         }
         // Each descriptor block listed here, and the copies that it lists in turn.
         let mut copies = Vec::new();
-        for PointerRun { first, len, .. } in pointer_runs(&bytes) {
+        let span = span_blocks(volume.geometry.block_size, 1);
+        for PointerRun { slot, first, len } in pointer_runs(&bytes) {
             let run = BlockRun::new(BlockNr(first.into()), len.into());
             let _: ControlFlow<()> = volume.blocks_of(run, &mut copies, |block, bytes| {
                 // A pointer has 32 bits.
@@ -72,10 +74,17 @@ impl Walk<'_, '_, '_> {
                         let inode = InodeNr::RESIZE;
                         self.mapper.report(Problem::UnreadableBlock { inode, block });
                     }
-                    for PointerRun { first, len, .. } in bytes.into_iter().flat_map(pointer_runs) {
-                        (0..len).for_each(|at| {
-                            self.resize_inode_block(first + at, index, 0);
-                        });
+                    let above = u64::from(slot) + block.0.saturating_sub(u64::from(first));
+                    for PointerRun { slot, first, len } in bytes.into_iter().flat_map(pointer_runs)
+                    {
+                        for at in 0..len {
+                            if self.resize_inode_block(first + at, index, 0).is_some() {
+                                let last = logical + above * span + u64::from(slot + at);
+                                let mapping = &mut self.mapper.mapping;
+                                mapping.last = mapping.last.max(Some(last));
+                                mapping.last_written = mapping.last;
+                            }
+                        }
                     }
                 }
                 ControlFlow::Continue(())

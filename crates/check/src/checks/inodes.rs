@@ -4,10 +4,10 @@
 //! Does not verify: names (`dir_pass`), link counts (`checks/link_counts.rs`), attribute blocks
 //! (`checks/xattrs.rs`, after the pass), shared blocks (`checks/shared_blocks.rs`).
 
-use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::superblock::{OS_HURD, OS_LINUX};
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::{InodeNr, LogicalBlock};
 
 use super::mapping::{Mapper, Mapping};
 use super::reserved_inodes::{self, Role};
@@ -258,8 +258,14 @@ fn check_body(
     evidence.totals.add_fragments(mapping.fragments, blocks, &cx.volume.geometry);
     if is_dir {
         add_dir(cx, dir_flags, evidence);
-        if clusters == 0 && !flags.contains(InodeFlags::INLINE_DATA) && !mapping.lost {
-            evidence.found.push(Problem::DirectoryWithoutBlocks { inode: cx.number });
+        if !flags.contains(InodeFlags::INLINE_DATA) && !mapping.lost && mapping.last.is_none() {
+            let dir = cx.number;
+            evidence.found.push(if clusters == 0 {
+                Problem::DirectoryWithoutBlocks { inode: dir }
+            } else {
+                // Nodes of its map, or an attribute block, lead to nothing: not even `.` has a place.
+                Problem::DirectoryHole { dir, logical: LogicalBlock(0) }
+            });
         }
     }
     if !mapping.lost {

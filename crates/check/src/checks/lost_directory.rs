@@ -2,6 +2,7 @@
 
 use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::features::Incompat;
 use floe_format::layout::{le16_at, le32_at};
 use floe_format::{BlockNr, InodeNr};
 
@@ -21,7 +22,7 @@ pub fn is_really_directory(
     }
     let flags = cx.inode.flags();
     if flags.contains(InodeFlags::INLINE_DATA) {
-        return is_inline_directory(cx);
+        return cx.volume.has_incompat(Incompat::INLINE_DATA) && is_inline_directory(cx);
     }
     let is_device = matches!(file_type, Some(FileType::CharDevice | FileType::BlockDevice));
     let block = if flags.contains(InodeFlags::EXTENTS) {

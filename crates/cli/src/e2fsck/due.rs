@@ -25,6 +25,8 @@ pub(crate) enum Reason {
     NotUnmounted,
     /// The orphan file has entries.
     Orphans,
+    /// Its list of orphans has entries, and no recovery of the journal is needed: Linux is not about to finish them.
+    OrphanList,
     /// The primary superblock and a backup say different things.
     BackupsDiffer,
     /// It was mounted this many times since the last check.
@@ -46,6 +48,7 @@ impl Reason {
             Self::Errors => "errors were noted in it".to_owned(),
             Self::NotUnmounted => "it was not unmounted cleanly".to_owned(),
             Self::Orphans => "its orphan file has entries".to_owned(),
+            Self::OrphanList => "its list of orphans has entries".to_owned(),
             Self::BackupsDiffer => "its superblock differs from a backup".to_owned(),
             Self::Mounts(count) => format!("it was mounted {count} times since the last check"),
             Self::CheckedInFuture => "its last check is in the future".to_owned(),
@@ -125,6 +128,10 @@ pub(crate) fn reason(
     }
     if sb.state & STATE_VALID == 0 {
         return Some(Reason::NotUnmounted);
+    }
+    let is_recovered = !features.incompat.contains(Incompat::RECOVER);
+    if at.mends && sb.last_orphan != 0 && is_recovered {
+        return Some(Reason::OrphanList);
     }
     if at.mends && backups_differ() {
         return Some(Reason::BackupsDiffer);
@@ -234,6 +241,11 @@ mod tests {
             sb.feature_ro_compat = RoCompat::ORPHAN_PRESENT.bits();
         };
         assert_eq!(with(orphans), Some(Reason::Orphans));
+        assert_eq!(with(|sb| sb.last_orphan = 13), Some(Reason::OrphanList));
+        let crashed = |sb: &mut Superblock| {
+            (sb.last_orphan, sb.feature_incompat) = (13, Incompat::RECOVER.bits());
+        };
+        assert_eq!(with(crashed), None, "Linux finishes them after recovery");
         assert_eq!(with(|sb| sb.flags = FLAG_TEST), Some(Reason::TestFlag));
         let ahead = |sb: &mut Superblock| {
             (sb.mtime, sb.checkinterval) = (1_800_000_001 + 24 * 60 * 60, 1 << 30);
@@ -243,6 +255,7 @@ mod tests {
         let looks = Circumstances { mends: false, ..AT };
         assert_eq!(reason_with(&looks, ahead), None);
         assert_eq!(reason(&clean(), &looks, || true), None);
+        assert_eq!(reason_with(&looks, |sb| sb.last_orphan = 13), None);
     }
 
     #[test]

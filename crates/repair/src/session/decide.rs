@@ -69,6 +69,7 @@ impl Session<'_> {
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
                     if goes.contains(&inode) =>
                 {
+                    self.sentences.insert(inode, self.doubts.why_it_goes(inode, true));
                     plans.push((problem, vec![deletion(inode)]));
                 }
                 (Plan::Edits(_), Problem::MultiplyClaimedFile { .. })
@@ -76,6 +77,7 @@ impl Session<'_> {
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
                     if culprits.contains(&inode) =>
                 {
+                    self.sentences.insert(inode, self.doubts.why_it_goes(inode, false));
                     plans.push((problem, vec![deletion(inode)]));
                 }
                 (Plan::Edits(edits), _) => plans.push((problem, edits)),
@@ -193,6 +195,9 @@ impl Session<'_> {
             self.sharing.extend(group.owners.iter().map(|owner| (owner.inode, answer)));
         }
         let culprits = self.doubts.culprits(report);
+        for &inode in &culprits {
+            self.sentences.insert(inode, self.doubts.why_it_goes(inode, false));
+        }
         let plans: Plans<'_> = plans
             .into_iter()
             .map(|(problem, edits)| {

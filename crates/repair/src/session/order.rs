@@ -128,14 +128,7 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
             _ => None,
         })
         .collect();
-    // A device or pipe has no data, wherever its flags say that they are.
-    let special: BTreeSet<InodeNr> = wanted
-        .values()
-        .filter_map(|cause| match cause {
-            Some(Problem::SpecialFileExtentsOrInlineFlag { inode, .. }) => Some(*inode),
-            _ => None,
-        })
-        .collect();
+    let special = special_files(&wanted);
     let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
         // Size and block count follow from the map as it will be, or as the flags will say that there is
         // one, and the attribute block counts: that
@@ -163,6 +156,14 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
                 Problem::InlineDataFlagUnsupported { .. } | Problem::ExtentsFlagUnsupported { .. }
             )
         );
+        if let Edit::Inode {
+            inode,
+            edit: InodeEdit::EmptyInline | InodeEdit::InlineDirectorySize,
+        } = edit
+        {
+            // Its words are the number of a device.
+            return special.contains(inode);
+        }
         let Edit::Inode { inode, edit: InodeEdit::Clear } = edit else { return false };
         (may_wait && mended.contains(inode)) || (of_its_data && special.contains(inode))
     };
@@ -172,6 +173,15 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
             || edit.inode().is_some_and(|inode| with_attribute.contains(&inode)) && is_of_data(edit)
     };
     wanted.into_iter().filter(|(edit, cause)| !waits(edit, cause)).collect()
+}
+
+/// Devices and pipes, which have no data, wherever their flags say that they are.
+fn special_files(wanted: &Wanted) -> BTreeSet<InodeNr> {
+    let special = |cause: &Option<Problem>| match cause {
+        Some(Problem::SpecialFileExtentsOrInlineFlag { inode, .. }) => Some(*inode),
+        _ => None,
+    };
+    wanted.values().filter_map(special).collect()
 }
 
 /// Inodes of which an attribute is mended that may be their data.
@@ -248,6 +258,12 @@ mod tests {
         assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
         let wanted = map(vec![(clear.clone(), unsupported), (flags.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&clear, &flags]);
+        let empty = of(12, InodeEdit::EmptyInline);
+        let special = Some(Problem::SpecialFileExtentsOrInlineFlag { inode, flags: 8 });
+        let wanted = map(vec![(empty.clone(), None), (flags.clone(), special)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
+        let wanted = map(vec![(empty.clone(), None), (flags.clone(), None)]);
+        assert_eq!(edits(&without_hasty_edits(wanted)), [&flags, &empty]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod inodes;
 mod journals;
 mod linux_refuses;
 mod orphans;
+mod proofs;
 mod quotas;
 mod shared_blocks;
 mod superblocks;
@@ -150,6 +151,7 @@ pub fn cases() -> Vec<Case> {
         journals::cases(),
         linux_refuses::cases(),
         orphans::cases(),
+        proofs::cases(),
         quotas::cases(),
         shared_blocks::cases(),
         superblocks::cases(),
