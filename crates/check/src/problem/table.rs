@@ -245,10 +245,10 @@ problems! {
     0x000036 "group-uninit-without-checksum-feature" GroupUninitWithoutChecksumFeature {
         group: GroupNr, flags: u16, unused_inodes: u32,
     }
-        Metadata Damage preen Group
+        Metadata Remark preen Group
         "{group} claims uninitialised parts (flags {flags:#x}, {unused_inodes} inodes unused), \
              but the file system has no descriptor checksums"
-        means "These shortcuts are only valid with checksums."
+        means "These shortcuts are only valid with checksums; without them nobody looks at them."
         repair "Clear them and scan the whole group.";
     0x000038 "group-itable-unused-too-large" GroupItableUnusedTooLarge {
         group: GroupNr, stored: u32, limit: u32,
