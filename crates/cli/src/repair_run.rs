@@ -49,6 +49,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) plan: Option<&'a Path>,
     /// Where the old content of what is written is saved.
     pub(crate) undo: Option<&'a Path>,
+    /// Write over blocks that cannot be read.
+    pub(crate) overwrite_unreadable: bool,
     /// What is done besides mending.
     pub(crate) extras: Extras,
     /// What the list of bad blocks is to be.
@@ -168,7 +170,7 @@ impl RepairRun<'_> {
         let options = CommitOptions {
             seen,
             undo: undo.as_deref().map(|path| UndoTarget { path, fs_offset_bytes: 0 }),
-            overwrite_unreadable: true,
+            overwrite_unreadable: self.overwrite_unreadable,
             // The file system is written: there is no stopping in between.
             interrupt: None,
             progress: None,
@@ -197,7 +199,6 @@ impl RepairRun<'_> {
                 check_encoding: self.front.is_some_and(|front| front.check_encoding),
                 now_seconds: clock::now().now_seconds,
                 progress: self.watch.progress(),
-                key: random_bytes()?,
                 on_plan: self
                     .memory_bytes
                     .filter(|_| front::tells_plan(self.front))
@@ -211,6 +212,7 @@ impl RepairRun<'_> {
             bad_blocks: self.bad_blocks,
             scratch: scratch.filter(|folder| folder.is_dir()),
             shared_blocks: self.shared_blocks,
+            overwrite_unreadable: self.overwrite_unreadable,
             ..RepairOptions::default()
         };
         if let Some(progress) = self.watch.progress() {
@@ -238,8 +240,7 @@ impl RepairRun<'_> {
         let options = CommitOptions {
             seen,
             undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),
-            // As e2fsck does: what cannot be read is lost already, and writing may mend the sector.
-            overwrite_unreadable: true,
+            overwrite_unreadable: self.overwrite_unreadable,
             interrupt: Some(interrupt),
             progress: progress.and_then(|progress| progress.named("write")),
         };
@@ -376,6 +377,25 @@ impl RepairRun<'_> {
                      or image first."
                 );
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
+            }
+            Stopped::Planning(error @ RepairError::NoRoom { .. }) => {
+                let text = format!(
+                    "{name}: {error}.\n  Copy what can still be read first (`mount -o ro`, `debugfs -c`). A \
+                     repair is possible once so many blocks in a row are free."
+                );
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
+            }
+            Stopped::Planning(RepairError::Stage(error @ Failure::Unreadable(_))) => {
+                let text = format!("{name}: {error}; nothing was written");
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })
+            }
+            Stopped::Planning(error @ RepairError::HiddenFromJournal { .. }) => {
+                let text = format!(
+                    "{name}: {error}.\n  Copy the device to a sound one (ddrescue) and repair the \
+                     copy. If nothing better can be had, floe repair --overwrite-unreadable gives up \
+                     what is in blocks that cannot be read."
+                );
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })
             }
             Stopped::Planning(RepairError::Stage(error)) => {
                 let text = format!("{name}: cannot stage the repair: {error}; nothing was written");
