@@ -1,9 +1,9 @@
 //! Which fields are set to which values.
 
 use anyhow::Result;
-use floe_format::GroupNr;
 use floe_format::ext::superblock::OFFSET_BYTES;
-use floe_testkit::recipe::{Edit, Recipe, inode};
+use floe_format::{GroupNr, InodeNr, LogicalBlock};
+use floe_testkit::recipe::{Edit, Recipe, inode, journal_superblock};
 use floe_testkit::{Profile, Volume, build};
 
 /// Fields of an inode: name, byte, bytes (2 or 4). Checksums are set right behind each change.
@@ -119,6 +119,7 @@ pub(super) fn changes(profile: Profile) -> Result<Vec<Change>> {
     }
     of_superblock(profile, &volume, &mut all)?;
     of_descriptor(profile, &volume, &mut all)?;
+    of_journal(profile, &volume, &mut all)?;
     Ok(all)
 }
 
@@ -199,6 +200,24 @@ fn of_descriptor(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -
     ];
     for (field, old, width) in fields {
         odd_values(old, width).into_iter().for_each(|value| add(field, old, value));
+    }
+    Ok(())
+}
+
+/// Every word of the journal's superblock that is in use, but for its checksum.
+fn of_journal(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -> Result<()> {
+    let Some(block) = volume.map(InodeNr::JOURNAL)?.data.get(&LogicalBlock(0)).copied() else {
+        return Ok(());
+    };
+    let raw = volume.block(block)?;
+    for at in (0..0x60).step_by(4) {
+        let Some(word) = raw.get(at..at + 4) else { continue };
+        let old = word.iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
+        for value in odd_values(old, 4) {
+            let name = format!("journal {at:#x}={value:#x}");
+            let edit = journal_superblock().put(at, value.to_be_bytes());
+            all.push(Change { recipe: Recipe::new(name.clone()).on(profile).edit(edit), name });
+        }
     }
     Ok(())
 }

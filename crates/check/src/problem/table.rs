@@ -1998,6 +1998,17 @@ problems! {
         means "Linux refuses to read the file (\"Structure needs cleaning\"), although all that its \
              tree leads to is sound."
         repair "Build the tree anew, which makes it shallower.";
+    0x07010D "journal-device-beside-inode" JournalDeviceBesideInode { inode: InodeNr, device: u32 }
+        Metadata Damage preen Journal
+        "the superblock names the journal's {inode}, and a journal device ({device:#x}) besides"
+        means "Linux refuses to mount a file system with two journals; the inode is the one in use."
+        repair "Remove the number of the device.";
+    0x07010E "hurd-with-linux-features" HurdWithLinuxFeatures { feature: &'static str }
+        Metadata Damage ask Superblock
+        "the superblock says that the Hurd made the file system, which has no {feature}"
+        means "The field is damaged: with this feature Linux made the file system, and now refuses to \
+             mount it."
+        repair "Store that Linux made it.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock
