@@ -10,6 +10,7 @@ use floe_testkit::compare::{Fault, Judgement, ReadBy, Terms, judge};
 use floe_testkit::tool::{self, Outcome};
 use floe_testkit::{Image, Profile, build, damage};
 
+use super::third::Third;
 use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case, profiles};
 
 /// Seconds after which the program is taken to hang.
@@ -40,11 +41,11 @@ impl Program {
 }
 
 /// A damaged image whose repair has a fault, or for which e2fsck is no measure.
-struct Case {
-    profile: Profile,
-    seed: u64,
+pub(super) struct Case {
+    pub(super) profile: Profile,
+    pub(super) seed: u64,
     events: Vec<String>,
-    faults: Vec<Fault>,
+    pub(super) faults: Vec<Fault>,
     no_measure: Option<String>,
 }
 
@@ -61,10 +62,19 @@ fn judge_image(
     judge(image, &terms, &|path| program.repair(path))
 }
 
-fn judge_one(args: &Args, program: &Program, profile: Profile, seed: u64) -> Result<Case> {
+fn judge_one(
+    args: &Args,
+    program: &Program,
+    linux: &Third,
+    profile: Profile,
+    seed: u64,
+) -> Result<Case> {
     let (image, damage) = damage::damaged_image(profile, seed)?;
     let judgement = judge_image(args, program, profile, &image)?;
-    let Judgement { faults, no_measure, .. } = judgement;
+    let Judgement { faults, no_measure, ours, done, .. } = judgement;
+    if done {
+        linux.submit(profile, seed, ours)?;
+    }
     Ok(Case { profile, seed, events: damage.events, faults, no_measure })
 }
 
@@ -77,8 +87,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let profiles = profiles(&args.profile)?;
     let begin = Instant::now();
-    let cases =
-        for_all_seeds(args, &profiles, &|profile, seed| judge_one(args, &program, profile, seed))?;
+    let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
+    let mut cases = for_all_seeds(args, &profiles, &|profile, seed| {
+        judge_one(args, &program, &linux, profile, seed)
+    })?;
+    let asked = linux.finish(&mut cases)?;
+    if args.linux {
+        println!("Linux was asked about {asked} repaired images");
+    }
     let no_measure = cases.iter().filter(|case| case.no_measure.is_some()).count();
     let faulty = cases.iter().filter(|case| !case.faults.is_empty()).count();
     print_groups(&cases, args.examples, &names);
@@ -142,7 +158,8 @@ fn rank(fault: &Fault) -> u8 {
         Fault::Lost(_) => 2,
         Fault::Unclean { .. } => 3,
         Fault::NotFixpoint { .. } => 4,
-        Fault::Metadata(_) => 5,
+        Fault::Refused(_) => 5,
+        Fault::Metadata(_) => 6,
     }
 }
 
@@ -150,7 +167,11 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     let (profile, seed) = parse_case(case)?;
     let (image, damage) = damage::damaged_image(profile, seed)?;
     println!("{profile}: {damage}");
-    let judgement = judge_image(args, program, profile, &image)?;
+    let mut judgement = judge_image(args, program, profile, &image)?;
+    if args.linux && judgement.done {
+        let linux = Third::find(&[profile])?;
+        judgement.faults.extend(linux.opinion(profile, &judgement.ours)?);
+    }
     let codes: Vec<String> = judgement.codes.iter().map(|&code| name_of(names, code)).collect();
     println!("--- e2fsck repaired: {}", codes.join(" "));
     println!("--- the program said:\n{}", judgement.said.trim());
