@@ -11,7 +11,8 @@ use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
-use crate::journal::block_map::{inode_offset, read_inode};
+use crate::inode_table;
+use crate::inode_table::{inode_offset, read_inode};
 use crate::journal::finish;
 
 /// What a replay asks for cannot be done: the file system or the journal is damaged.
@@ -44,7 +45,7 @@ impl<'a, D: ReadBlocks> Editor<'a, D> {
     /// opened with.
     pub(crate) fn open(overlay: &'a Overlay<D>, opened: &Geometry) -> Result<Self, Impossible> {
         let (sb, geo) = finish::replayed_superblock(overlay, opened).ok_or(Impossible)?;
-        let groups = finish::read_groups(overlay, &geo).ok_or(Impossible)?;
+        let groups = inode_table::read_groups(overlay, &geo).ok_or(Impossible)?;
         Ok(Self {
             overlay,
             seed: sb.seed(),
