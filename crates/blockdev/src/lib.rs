@@ -64,7 +64,7 @@ pub use in_use::{DeviceNumber, Use, mounted_at, uses_of};
 pub use mem::MemDevice;
 pub use new_file::{NewFile, UNFINISHED};
 pub use open::OpenError;
-pub use overlay::{Overlay, SpillOptions};
+pub use overlay::{Overlay, SpillOptions, UnreadablePage};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, Trace};

@@ -3,6 +3,7 @@
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod spill;
+mod unreadable;
 
 use floe_sync::atomic::{AtomicUsize, Ordering};
 use floe_sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -13,6 +14,8 @@ use std::path::PathBuf;
 
 use crate::{ReadBlocks, WriteBlocks, past_the_end, within};
 use spill::Spill;
+use unreadable::Minder;
+pub use unreadable::UnreadablePage;
 
 /// A device whose writes stay in memory, or in a scratch file once there are many of them: the
 /// base below is only read.
@@ -28,6 +31,8 @@ pub struct Overlay<D> {
     /// Pages in the map, so that reads of an empty overlay take no lock.
     staged: AtomicUsize,
     store: RwLock<Store>,
+    /// Remembers what cannot be read: see [`Overlay::protecting`].
+    minder: Option<Minder>,
 }
 
 /// Where an [`Overlay`] keeps its pages.
@@ -133,7 +138,7 @@ impl<D: ReadBlocks> Overlay<D> {
             changed: None,
         };
         let (staged, store) = (AtomicUsize::new(0), RwLock::new(store));
-        Self { base, page_bytes, size_bytes, staged, store }
+        Self { base, page_bytes, size_bytes, staged, store, minder: None }
     }
 
     /// The device below, without the edits.
@@ -193,7 +198,8 @@ impl<D: ReadBlocks> Overlay<D> {
     ///
     /// # Errors
     /// `InvalidInput` if `offset_bytes` is not the start of a page, `UnexpectedEof` if either page
-    /// passes the end of the device.
+    /// passes the end of the device; that one of them cannot be read, where that
+    /// [matters](Overlay::protecting).
     pub fn stage_copy(&self, offset_bytes: u64, source_bytes: u64) -> io::Result<()> {
         if !offset_bytes.is_multiple_of(self.page_bytes) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the start of a page"));
@@ -203,6 +209,13 @@ impl<D: ReadBlocks> Overlay<D> {
         within(self.size_bytes, offset_bytes, len)?;
         within(self.size_bytes, source_bytes, len)?;
         let mut store = self.write_store();
+        if self.minder.is_some() {
+            let mut bytes = vec![0; len];
+            self.read_base(source_bytes, &mut bytes)?;
+            if self.protects() && !store.pages.contains_key(&page) {
+                self.read_base(offset_bytes, &mut bytes)?;
+            }
+        }
         store.note(page);
         store.put_copy(page, source_bytes);
         self.staged.store(store.pages.len(), Ordering::Release);
@@ -229,7 +242,7 @@ impl<D: ReadBlocks> Overlay<D> {
             .collect();
         for (page, source, len) in due {
             let mut bytes = vec![0; len].into_boxed_slice();
-            self.base.read_at(source, &mut bytes)?;
+            self.read_base(source, &mut bytes)?;
             store.put_bytes(page, bytes)?;
         }
         Ok(())
@@ -305,7 +318,7 @@ impl<D: ReadBlocks> Overlay<D> {
                 Ok(())
             }
             Page::Spilled(slot) => spill.get(*slot, within_page, into),
-            Page::Copy(source) => self.base.read_at(source + within_page, into),
+            Page::Copy(source) => self.read_base(source + within_page, into),
         }
     }
 
@@ -318,11 +331,13 @@ impl<D: ReadBlocks> Overlay<D> {
             return Ok(());
         }
         let mut page = vec![0; self.page_len(part.page)].into_boxed_slice();
-        if part.len < page.len() {
-            match store.pages.get(&part.page) {
-                Some(content) => self.read_part(&store.spill, content, 0, &mut page)?,
-                None => self.base.read_at(part.page * self.page_bytes, &mut page)?,
+        let is_part = part.len < page.len();
+        match store.pages.get(&part.page) {
+            Some(content) if is_part => self.read_part(&store.spill, content, 0, &mut page)?,
+            None if is_part || self.protects() => {
+                self.read_base(part.page * self.page_bytes, &mut page)?;
             }
+            _ => {}
         }
         page[start..start + part.len].copy_from_slice(from);
         store.put_bytes(part.page, page)
@@ -342,7 +357,7 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         if self.is_empty() || into.is_empty() {
-            return self.base.read_at(offset_bytes, into);
+            return self.read_base(offset_bytes, into);
         }
         within(self.size_bytes, offset_bytes, into.len())?;
         let store = self.read_store();
@@ -355,7 +370,7 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
             let next = staged.peek().map_or(end, |(page, _)| (**page * self.page_bytes).max(at));
             if next > at {
                 let upto = next.min(end);
-                self.base.read_at(at, &mut into[from..(upto - offset_bytes) as usize])?;
+                self.read_base(at, &mut into[from..(upto - offset_bytes) as usize])?;
                 at = upto;
             } else if let Some((page, content)) = staged.next() {
                 let start = page * self.page_bytes;

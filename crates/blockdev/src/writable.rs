@@ -2,13 +2,13 @@
 //!
 //! Kept apart from [`crate::FileDevice`], so that what only reads has no code that could write.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
+use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock, major, minor};
 use rustix::io::Errno;
 
 use crate::holes::is_hole_now;
@@ -73,10 +73,22 @@ impl WritableFile {
 
     fn open_with(path: &Path, how: &OpenOptions) -> Result<Self, OpenError> {
         let (mut file, metadata) = open_seekable(path, how)?;
+        // A disk with a write lock, or a loop device of a file that is read-only, opens all the same.
+        if is_read_only(&metadata) {
+            return Err(OpenError::ReadOnly { path: path.to_owned() });
+        }
         let size_bytes =
             file.seek(SeekFrom::End(0)).map_err(|source| OpenError::new(path, source))?;
         Ok(Self { file, size_bytes, has_holes: !metadata.file_type().is_block_device() })
     }
+}
+
+/// Whether this is a block device that refuses writes, as the kernel has it.
+fn is_read_only(metadata: &Metadata) -> bool {
+    let number = metadata.rdev();
+    let file = format!("/sys/dev/block/{}:{}/ro", major(number), minor(number));
+    metadata.file_type().is_block_device()
+        && fs::read_to_string(file).is_ok_and(|text| text.trim() == "1")
 }
 
 impl ReadBlocks for WritableFile {

@@ -7,7 +7,7 @@
 //!
 //! [`check`] is the way in: a device, options, and a [`Report`] with every [`Problem`] that was found.
 //! [`report::human`], [`report::json`] and [`report::html`] write it down. [`Reader`] reads a file
-//! system without judging it. `examples/verdict.rs` prints what is wrong with an image.
+//! system without judging it, and [`view()`] its files as they are after recovery. `examples/verdict.rs` prints what is wrong with an image.
 //!
 //! ```
 //! use floe_blockdev::MemDevice;
@@ -41,6 +41,7 @@ pub mod refine;
 pub mod report;
 pub mod rescan;
 
+pub mod view;
 pub mod volume;
 pub mod work;
 
@@ -50,4 +51,5 @@ pub use pipeline::{Examination, check, examine, examine_again};
 pub use problem::Problem;
 pub use reader::Reader;
 pub use report::Report;
+pub use view::view;
 pub use volume::Volume;

@@ -11,6 +11,7 @@ use floe_format::features::{Compat, Features, Incompat, RoCompat};
 use floe_format::geometry::{Geometry, GeometryFault, Strictness};
 use floe_format::{BlockNr, InodeNr};
 
+use crate::checks;
 use crate::descriptors;
 use crate::error::CheckError;
 use crate::layout_map::LayoutMap;
@@ -131,6 +132,7 @@ pub fn open(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Opene
     opened.found = found;
     judge_device_size(device, &mut opened);
     judge_desc_size(&mut opened);
+    checks::orphan_inode::judge(device, &mut opened);
     Ok(opened)
 }
 

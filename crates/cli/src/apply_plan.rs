@@ -28,6 +28,8 @@ pub(crate) struct ApplyPlan<'a> {
     pub(crate) dry_run: bool,
     /// Where the old content of what is written is saved.
     pub(crate) undo: Option<&'a Path>,
+    /// Write over blocks that cannot be read, if the plan does.
+    pub(crate) overwrite_unreadable: bool,
 }
 
 impl ApplyPlan<'_> {
@@ -54,8 +56,7 @@ impl ApplyPlan<'_> {
         let options = CommitOptions {
             seen: &seen,
             undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),
-            // As a repair without a plan.
-            overwrite_unreadable: true,
+            overwrite_unreadable: self.overwrite_unreadable,
             interrupt: Some(&interrupt),
             progress: None,
         };

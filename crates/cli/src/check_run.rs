@@ -95,6 +95,7 @@ impl Run<'_> {
     /// Checks and writes the report to `out`.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let started = Instant::now();
+        self.html.map_or(Ok(()), html_page::probe)?;
         let opened;
         let device: &dyn ReadBlocks = match self.snapshot {
             Some(snapshot) => &snapshot.device,

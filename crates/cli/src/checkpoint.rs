@@ -1,12 +1,12 @@
 //! `--checkpoint FILE`: the file, and what people are told of it.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use floe_blockdev::NewFile;
 use floe_check::checkpoint::{Keeper, MAGIC, Notice};
 use floe_exec::Interrupt;
 use floe_sync::atomic::{AtomicU64, Ordering};
@@ -117,13 +117,6 @@ impl CheckpointFile {
             Some(Appended { file, good_bytes });
         self.put_off(Duration::ZERO);
     }
-
-    /// The name under which a new file is made before it takes the place of the old one.
-    fn new_path(&self) -> PathBuf {
-        let mut name = OsString::from(&self.path);
-        name.push(".new");
-        PathBuf::from(name)
-    }
 }
 
 /// Opens a file to read it. Others must not be able to write to it: what a checkpoint says is believed.
@@ -148,23 +141,6 @@ fn open_own(path: &Path) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Removes what a run that was killed left under a name that is ours.
-fn remove_remains(path: &Path) -> io::Result<()> {
-    let Some(file) = open_own(path)? else { return Ok(()) };
-    let mut head = Vec::new();
-    file.take(MAGIC.len() as u64).read_to_end(&mut head)?;
-    if !MAGIC.starts_with(&head) {
-        let why = format!("{} is in the way", path.display());
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
-    }
-    fs::remove_file(path)
-}
-
-/// The folder of a file.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 impl Keeper for CheckpointFile {
     fn interrupt(&self) -> &Interrupt {
         &self.interrupt
@@ -184,15 +160,10 @@ impl Keeper for CheckpointFile {
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        let new = self.new_path();
-        remove_remains(&new)?;
         // The key of the sums is in it: nobody else is to read it.
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, &self.path)?;
-        File::open(folder_of(&self.path))?.sync_all()?;
-        self.open(file, bytes.len() as u64);
+        let new = NewFile::replacing(&self.path, 0o600, MAGIC)?;
+        new.file().write_all(bytes)?;
+        self.open(new.finish()?, bytes.len() as u64);
         Ok(())
     }
 
@@ -310,7 +281,7 @@ mod tests {
     fn what_is_in_the_way_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("check");
-        let new = folder.path().join("check.new");
+        let new = folder.path().join("check.unfinished");
         fs::write(&new, b"something else").unwrap();
         assert!(keeper(&path).replace(&made()).unwrap_err().to_string().contains("in the way"));
         assert_eq!(fs::read(&new).unwrap(), b"something else");

@@ -64,6 +64,8 @@ pub(crate) enum InUse {
     RefuseRepair,
     /// Go on with a warning.
     Warn,
+    /// Read files with a warning.
+    WarnReader,
 }
 
 impl Source {
@@ -184,7 +186,7 @@ impl Source {
         let matters = |found: &&Use| match in_use {
             // Whoever only reads would see it change.
             InUse::RefuseRepair => !matches!(found, Use::Loop { .. }),
-            InUse::Refuse | InUse::Warn => found.may_write(),
+            InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
         };
         let Some(found) = uses.iter().find(matters) else { return Ok(false) };
         let name = self.name();
@@ -202,6 +204,12 @@ impl Source {
                 eprintln!(
                     "floe: warning: {name} is {found}. It changes while it is read: what is \
                      found need not be damage."
+                );
+                Ok(true)
+            }
+            InUse::WarnReader => {
+                eprintln!(
+                    "floe: warning: {name} is {found}. It changes while it is read: files may be torn."
                 );
                 Ok(true)
             }

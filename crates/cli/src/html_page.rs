@@ -19,6 +19,17 @@ pub(crate) fn disk_map(report: &Report, device: &dyn ReadBlocks) -> anyhow::Resu
     Ok(DiskMap::new(&reader, &report.found))
 }
 
+/// Sees whether a page could be written to `path`, before the long work begins.
+pub(crate) fn probe(path: &Path) -> anyhow::Result<()> {
+    // Who reads from a pipe would take this for its end.
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return Ok(());
+    }
+    NewFile::replacing(path, 0o666, HEAD)
+        .map(drop)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Writes the page: all of it, or none.
 pub(crate) fn write(path: &Path, page: &str) -> anyhow::Result<()> {
     NewFile::replace(path, 0o666, HEAD, page.as_bytes())

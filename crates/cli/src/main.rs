@@ -23,6 +23,7 @@ mod files;
 #[cfg(feature = "generate")]
 mod generate;
 mod html_page;
+mod image_files;
 mod ladder;
 mod later;
 mod monitor;

@@ -49,6 +49,8 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) plan: Option<&'a Path>,
     /// Where the old content of what is written is saved.
     pub(crate) undo: Option<&'a Path>,
+    /// Write over blocks that cannot be read.
+    pub(crate) overwrite_unreadable: bool,
     /// What is done besides mending.
     pub(crate) extras: Extras,
     /// What the list of bad blocks is to be.
@@ -81,8 +83,10 @@ impl RepairRun<'_> {
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         let started = Instant::now();
+        self.html.map_or(Ok(()), html_page::probe)?;
         if self.dry_run || self.plan.is_some() {
             signals::end_at_once_with(front::cancel_code(self.front))?;
+            self.plan.map_or(Ok(()), plan_file::probe)?;
             let device = Counted::new(self.source.open()?);
             let journal = self.external_journal.map(FileDevice::open).transpose()?;
             let journal = journal.as_ref().map(|device| device as &dyn ReadBlocks);
@@ -166,7 +170,7 @@ impl RepairRun<'_> {
         let options = CommitOptions {
             seen,
             undo: undo.as_deref().map(|path| UndoTarget { path, fs_offset_bytes: 0 }),
-            overwrite_unreadable: true,
+            overwrite_unreadable: self.overwrite_unreadable,
             // The file system is written: there is no stopping in between.
             interrupt: None,
             progress: None,
@@ -209,6 +213,7 @@ impl RepairRun<'_> {
             bad_blocks: self.bad_blocks,
             scratch: scratch.filter(|folder| folder.is_dir()),
             shared_blocks: self.shared_blocks,
+            overwrite_unreadable: self.overwrite_unreadable,
             ..RepairOptions::default()
         };
         if let Some(progress) = self.watch.progress() {
@@ -236,8 +241,7 @@ impl RepairRun<'_> {
         let options = CommitOptions {
             seen,
             undo: self.undo.map(|path| UndoTarget { path, fs_offset_bytes }),
-            // As e2fsck does: what cannot be read is lost already, and writing may mend the sector.
-            overwrite_unreadable: true,
+            overwrite_unreadable: self.overwrite_unreadable,
             interrupt: Some(interrupt),
             progress: progress.and_then(|progress| progress.named("write")),
         };
@@ -374,6 +378,18 @@ impl RepairRun<'_> {
                      or image first."
                 );
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
+            }
+            Stopped::Planning(RepairError::Stage(error @ Failure::Unreadable(_))) => {
+                let text = format!("{name}: {error}; nothing was written");
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })
+            }
+            Stopped::Planning(error @ RepairError::HiddenFromJournal { .. }) => {
+                let text = format!(
+                    "{name}: {error}.\n  Copy the device to a sound one (ddrescue) and repair the \
+                     copy. If nothing better can be had, floe repair --overwrite-unreadable gives up \
+                     what is in blocks that cannot be read."
+                );
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })
             }
             Stopped::Planning(RepairError::Stage(error)) => {
                 let text = format!("{name}: cannot stage the repair: {error}; nothing was written");

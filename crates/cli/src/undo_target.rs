@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use floe_blockdev::{UndoFile, UndoReadError, WriteBlocks};
+use floe_blockdev::{UndoFile, UndoReadError, UndoWriter, WriteBlocks};
 use floe_repair::undo::{Standing, standing, undo};
 
 /// Makes sure that an undo file can be made at `path`, before the long work begins.
@@ -17,7 +17,7 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
         Err(UndoReadError::Read { source, .. })
             if source.kind() == std::io::ErrorKind::NotFound =>
         {
-            return Ok(());
+            return Ok(UndoWriter::probe(path)?);
         }
         Err(error) => bail!("{error}; it is in the way of a new undo file. Name another one"),
     };
@@ -36,5 +36,6 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
              file"
         ),
     }
-    std::fs::remove_file(path).with_context(|| format!("cannot remove {shown}"))
+    std::fs::remove_file(path).with_context(|| format!("cannot remove {shown}"))?;
+    Ok(UndoWriter::probe(path)?)
 }

@@ -5,11 +5,12 @@
 //! `floe-repair` decides. A structure that cannot be followed is refused with a typed error.
 //!
 //! Changes are made to blocks of a [`tx::Tx`]. [`group`] marks what is in use, [`alloc`] finds room, [`inode_table`] says where
-//! inodes lie. [`map`] has the maps of files (extent trees and block maps), [`dir`] directories, [`journal`] the
+//! inodes lie. [`files`] reads files by path. [`map`] has the maps of files (extent trees and block maps), [`dir`] directories, [`journal`] the
 //! journal and its recovery, [`make`] whole structures that both a new file system and a repair need.
 
 pub mod alloc;
 pub mod dir;
+pub mod files;
 pub mod fs;
 pub mod group;
 pub mod inode_table;

@@ -374,6 +374,12 @@ fn flag_names<F>(names: impl Iterator<Item = (&'static str, F)>, bits: u32) -> S
 fn orphan_file(edit: OrphanFileEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
+        OrphanFileEdit::Forget => {
+            format!("the number of the orphan file {was} removed from the superblock")
+        }
+        OrphanFileEdit::Adopt(inode) => {
+            format!("{inode} {was} named as the orphan file, or released if there is another one")
+        }
         OrphanFileEdit::Remove => format!("the orphan file {was} removed"),
         OrphanFileEdit::Recreate => format!("the orphan file {was} made anew"),
         OrphanFileEdit::Clean => format!("all blocks of the orphan file {were} emptied"),

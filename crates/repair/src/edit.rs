@@ -296,6 +296,10 @@ pub enum OrphanEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum OrphanFileEdit {
+    /// The superblock forgets a number that is not the orphan file's.
+    Forget,
+    /// The superblock names this inode if it names no other one, else the inode is released.
+    Adopt(InodeNr),
     Remove,
     Recreate,
     /// All blocks are written clean.
@@ -453,6 +457,7 @@ impl Edit {
             | Self::RecreateResizeInode
             | Self::BadBlocks { .. }
             | Self::NotBad { .. }
+            | Self::OrphanFile(OrphanFileEdit::Forget | OrphanFileEdit::Adopt(_))
             | Self::Orphans(_) => Phase::Ground,
             Self::Inode { .. } | Self::Map { .. } | Self::AttributeBlock { .. } => Phase::Inodes,
             Self::CloneShared { .. } => Phase::SharedBlocks,

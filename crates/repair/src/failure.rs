@@ -2,6 +2,7 @@
 
 use std::io;
 
+use floe_blockdev::UnreadablePage;
 use floe_format::BlockNr;
 
 /// Why an edit could not be made. The finding behind it stays; the rest of the repair goes on.
@@ -23,7 +24,19 @@ pub enum Failure {
     /// repair ends with [`crate::RepairError::OverBudget`].
     #[error("what it must know was not kept, for lack of memory")]
     NotKept,
+    /// A block cannot be read, and so is neither written over nor given up.
+    #[error(
+        "{0}, and it is not written over because it may come back: copy the device first (ddrescue) and \
+         repair the copy, or give the block up with `floe repair --overwrite-unreadable`"
+    )]
+    Unreadable(UnreadablePage),
     /// The device or the staging area failed.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        UnreadablePage::of(&error).map_or(Self::Io(error), Self::Unreadable)
+    }
 }

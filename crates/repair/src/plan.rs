@@ -177,6 +177,24 @@ pub fn plan(problem: &Problem) -> Plan {
             one(Edit::OrphanFile(OrphanFileEdit::Clean))
         }
 
+        P::OrphanFileInodeWrong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Forget)),
+        P::OrphanFileLost { inode } => one(Edit::OrphanFile(OrphanFileEdit::Adopt(inode))),
+        P::OrphanFileTooLong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Recreate)),
+        P::SpecialInodeExtraSizeBad { inode: of, .. } => inode(of, InodeEdit::ExtraIsize),
+        P::SpecialInodeAttributeBlockBad { inode: of, .. } => {
+            inode(of, InodeEdit::DropAttributeBlock)
+        }
+        P::SpecialInodeAttributesBad { inode: of } => inode(of, InodeEdit::DropOwnAttributes),
+        P::SpecialInodeFlagBad { inode: of, flags } => inode(of, InodeEdit::ClearFlags(flags)),
+        P::QuotaInodeWithoutLinks { inode, .. } => one(Edit::LinkCount { inode, links: 1 }),
+        P::ExtentPastFileLimit { inode: of, node, logical, block, .. } => {
+            map(of, MapEdit::RemoveExtent { node, logical, block: Some(block) })
+        }
+        P::EaInodeFlagOnNamedFile { inode: of } => clear_flags(of, InodeFlags::EA_INODE),
+        P::ExtentRootDepthBad { inode, .. } | P::ExtentTreeBeyondLinux { inode, .. } => {
+            one(Edit::RebuildExtents { inode })
+        }
+
         P::RootInodeNotDirectory { inode: of, .. } => inode(of, InodeEdit::Clear),
         P::RootInodeDtimeSet { inode: of, .. } | P::InodeInUseDtimeSet { inode: of, .. } => {
             inode(of, InodeEdit::DtimeZero)

@@ -3,12 +3,12 @@
 //! The file holds each changed page with a hash of what it replaces. A device that differs from the
 //! one that was examined, in any page that is to be written, its size or its superblock, is refused.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
+use floe_blockdev::{NewFile, Overlay, ReadBlocks, SpillOptions};
 use floe_format::crc::crc32c;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
@@ -177,14 +177,24 @@ pub fn save(
     device: &dyn ReadBlocks,
     path: &Path,
 ) -> Result<PlanHeader, PlanFileError> {
+    let new = new_file(path)?;
+    let header = write(repair, device, new.file(), path)?;
     let failed = |source| PlanFileError::File { path: path.to_owned(), source };
-    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    let saved = write(repair, device, &file, path);
-    if saved.is_err() {
-        // What is left of it is no plan; if it stays, its end is missing and it is refused.
-        let _ = fs::remove_file(path);
-    }
-    saved
+    new.finish().map_err(failed)?;
+    Ok(header)
+}
+
+/// Sees whether a plan could be saved at `path`, long before there is one.
+///
+/// # Errors
+/// [`PlanFileError::File`]: something has that name, or no file can be made there.
+pub fn probe(path: &Path) -> Result<(), PlanFileError> {
+    new_file(path).map(drop)
+}
+
+fn new_file(path: &Path) -> Result<NewFile, PlanFileError> {
+    let failed = |source| PlanFileError::File { path: path.to_owned(), source };
+    NewFile::create(path, 0o666, &MAGIC).map_err(failed)
 }
 
 fn write(
@@ -233,7 +243,6 @@ fn write(
         .write_all(&sum)
         .and_then(|()| inner.write_all(&END))
         .and_then(|()| inner.flush())
-        .and_then(|()| file.sync_all())
         .map_err(failed)?;
     Ok(header)
 }

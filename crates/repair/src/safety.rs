@@ -54,7 +54,10 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         // Deletes, though only what is empty.
         Edit::Release { .. } => false,
         Edit::OrphanFile(edit) => match edit {
-            OrphanFileEdit::Clean | OrphanFileEdit::ClearPresent => true,
+            OrphanFileEdit::Forget
+            | OrphanFileEdit::Adopt(_)
+            | OrphanFileEdit::Clean
+            | OrphanFileEdit::ClearPresent => true,
             OrphanFileEdit::Remove | OrphanFileEdit::Recreate => false,
         },
         Edit::RecreateResizeInode
@@ -142,6 +145,12 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         E::Size(to) => {
             matches!(problem, Some(Problem::InodeSizeWrong { stored, .. }) if to >= *stored)
         }
+        // A system file without attributes: what is dropped is none of a user's.
+        E::ExtraIsize | E::DropAttributeBlock | E::DropOwnAttributes | E::ClearFlags(_)
+            if is_of_special_inode(problem) =>
+        {
+            true
+        }
         E::Checksum
         | E::DtimeZero
         | E::DtimeNow
@@ -170,6 +179,19 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
         | E::ValueSize { .. }
         | E::ValueHere { .. } => false,
     }
+}
+
+/// Whether the finding is about a field of a system inode that users have no part in.
+fn is_of_special_inode(problem: Option<&Problem>) -> bool {
+    matches!(
+        problem,
+        Some(
+            Problem::SpecialInodeExtraSizeBad { .. }
+                | Problem::SpecialInodeAttributeBlockBad { .. }
+                | Problem::SpecialInodeAttributesBad { .. }
+                | Problem::SpecialInodeFlagBad { .. }
+        )
+    )
 }
 
 #[cfg(test)]

@@ -5,16 +5,17 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
-use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, WriteBlocks};
+use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, UnreadablePage, WriteBlocks};
 use floe_check::inode_pass::Totals;
 use floe_check::memory::must_hold_descriptors;
 use floe_check::open::{Opened, open};
 use floe_check::problem::{Findings, Weight};
+use floe_check::recovery::Recovery;
 use floe_check::report::{JournalState, in_order};
 use floe_check::{
     CheckError, CheckOptions, Examination, JournalUse, Problem, Report, examine_again, recovery,
 };
-use floe_format::features::{Compat, RoCompat};
+use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::culprit::{Doubts, SharedBlocks};
@@ -40,7 +41,7 @@ use blind::Blind;
 use order::{
     first_phases, in_turn, without_a_lost_journal, without_a_wrong_list, without_hasty_edits,
 };
-use settle::{edit_superblock, fold, mark_errors, settle};
+use settle::{edit_superblock, fold, hidden_target, mark_errors, settle, settle_superblock};
 
 /// Rounds after which a repair gives up: each mends at least one phase, and there are eight.
 const MOST_ROUNDS: u32 = 64;
@@ -66,6 +67,9 @@ pub struct RepairOptions<'a> {
     pub extras: Extras,
     /// What is done about blocks that several inodes claim.
     pub shared_blocks: SharedBlocks,
+    /// Whether blocks may be written over that cannot be read, and what is in them be given up. If not,
+    /// they and what depends on them stay as they are: a copy of the device may bring them back.
+    pub overwrite_unreadable: bool,
     /// What the list of bad blocks is to be, once the rest is sound.
     pub bad_blocks: Option<&'a BadBlocks>,
     /// Whether the clock is right, so that the time of the check may be noted.
@@ -95,6 +99,7 @@ impl Default for RepairOptions<'_> {
             random: [0; 16],
             extras: Extras::default(),
             shared_blocks: SharedBlocks::default(),
+            overwrite_unreadable: false,
             bad_blocks: None,
             clock_believed: true,
             rescan_percent: 25,
@@ -180,6 +185,15 @@ pub enum RepairError {
         /// Bytes that are allowed.
         budget_bytes: u64,
     },
+    /// What the journal holds cannot be brought where it belongs without giving up a block that cannot
+    /// be read; and without it the disk is no state that a file system was ever in.
+    #[error("{what}: {block}; nothing was written")]
+    HiddenFromJournal {
+        /// Of which block it is said.
+        what: &'static str,
+        /// The block.
+        block: UnreadablePage,
+    },
     /// A person ended it; nothing is staged.
     #[error("ended on request; nothing was written")]
     Quit,
@@ -224,9 +238,11 @@ pub fn repair<'d>(
         spill.folder = folder.to_owned();
     }
     let journal = options.check.external_journal;
-    let staged_journal =
-        journal.map(|journal| Overlay::with_spill(journal, page_bytes, spill.clone()));
-    let staged = Overlay::with_spill(device, page_bytes, spill);
+    let overwrite = options.overwrite_unreadable;
+    let staged_journal = journal.map(|journal| {
+        Overlay::with_spill(journal, page_bytes, spill.clone()).protecting(overwrite)
+    });
+    let staged = Overlay::with_spill(device, page_bytes, spill).protecting(overwrite);
     let mut session = Session::new(&staged, &options, policy);
     if let Some(journal) = &staged_journal {
         session.journal_device = Some(journal);
@@ -345,7 +361,7 @@ impl<'s> Session<'s> {
             steps: options.extras.steps().into(),
             extra: false,
             unsharing: false,
-            blind: Blind::No,
+            blind: Blind::default(),
             not_done: Vec::new(),
             listed: false,
             // What a later look takes over is in no estimate.
@@ -400,18 +416,46 @@ impl<'s> Session<'s> {
         let mut options = self.options.check;
         options.journal = JournalUse::Replay;
         let opened = open(self.staged, &options)?;
+        let seen = self.staged.unreadable_offsets();
         let recovery = recovery::recover(self.staged, &opened, &options);
         if self.rounds == 1 {
             self.journal = recovery.state;
         }
+        self.must_have_seen_journal(&opened, &recovery, &seen)?;
         self.of_recovery.0.extend(recovery.found.0);
         let Some(replayed) = recovery.overlay else { return Ok(opened) };
         self.journal = recovery.state;
-        fold(&replayed, self.staged).map_err(Failure::Io)?;
+        fold(&replayed, self.staged).map_err(hidden_target)?;
         if let (Some(device), Some((offset, block))) = (self.journal_device, recovery.external) {
             device.write_at(offset, &block).map_err(Failure::Io)?;
         }
         Ok(open(self.staged, &options)?)
+    }
+
+    /// A journal with data of which a part cannot be read is left as it is, and so is all else: `seen` is
+    /// what could not be read before anybody looked for it.
+    fn must_have_seen_journal(
+        &self,
+        opened: &Opened,
+        recovery: &Recovery<'_>,
+        seen: &[u64],
+    ) -> Result<(), RepairError> {
+        let needs_recovery = opened.superblock.feature_incompat & Incompat::RECOVER.bits() != 0;
+        let has_data = recovery.overlay.is_some() || needs_recovery;
+        if !self.staged.protects() || !has_data {
+            return Ok(());
+        }
+        let offsets = self.staged.unreadable_offsets();
+        match offsets.into_iter().find(|offset| !seen.contains(offset)) {
+            Some(offset_bytes) => Err(RepairError::HiddenFromJournal {
+                what: "the journal holds changes that cannot all be read",
+                block: UnreadablePage {
+                    page: offset_bytes / self.staged.page_bytes(),
+                    offset_bytes,
+                },
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The end of a repair that only replays the journal: recovery has marked the superblock, and
@@ -462,7 +506,7 @@ impl<'s> Session<'s> {
         if self.halted.is_some() {
             return Ok(Next::Done);
         }
-        if used_backup && self.blind < Blind::Descriptors {
+        if used_backup && !self.blind.hides_ground() {
             // A named backup is no finding, and yet the primary is to be written from it.
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
@@ -520,7 +564,7 @@ impl<'s> Session<'s> {
     ) -> Vec<(GroupNr, Problem)> {
         let differs = |problem: &&Problem| matches!(problem, Problem::BackupDescriptorsBad { .. });
         let Some(problem) = wanted.values().flatten().find(differs) else { return Vec::new() };
-        if self.rounds > 2 || self.blind > Blind::No || examination.report.is_clean() {
+        if self.rounds > 2 || self.blind.hides_owners() || examination.report.is_clean() {
             return Vec::new();
         }
         let groups = fixes::misplaced_tables(stage);
@@ -566,7 +610,7 @@ impl<'s> Session<'s> {
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) = wanted.into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
-        if self.blind > Blind::No {
+        if self.blind.hides_owners() {
             stage.keep_marked();
         }
         if self.root_is_lost_found {
@@ -611,6 +655,10 @@ impl<'s> Session<'s> {
     fn mend_mmp(&mut self, problem: &Problem) -> Result<bool, RepairError> {
         let opened = open(self.staged, &self.options.check)?;
         let Plan::Edits(edits) = plan(problem) else { return Ok(false) };
+        if self.staged.protects() && !self.staged.unreadable_offsets().is_empty() {
+            // Whether another machine is at work may be in a block that cannot be read.
+            return Ok(false);
+        }
         // Nothing can be shown for a decision before it is mended: what an unattended repair must not
         // do is left to those who accept everything.
         if !problem.row().preen && !self.policy.may_delete(problem) {
@@ -630,7 +678,7 @@ impl<'s> Session<'s> {
                     fixes::clean_mmp(self.staged, geometry, seed, block, now)?;
                 }
                 Edit::Superblock(SuperblockEdit::DropMmp) => {
-                    let incompat = !floe_format::features::Incompat::MMP.bits();
+                    let incompat = !Incompat::MMP.bits();
                     edit_superblock(self.staged, |sb| {
                         sb.feature_incompat &= incompat;
                         sb.mmp_block = 0;
@@ -653,7 +701,7 @@ impl<'s> Session<'s> {
         let now = self.options.check.now_seconds;
         if self.halted.is_none() {
             let checked = self.options.clock_believed;
-            edit_superblock(self.staged, |sb| settle(sb, clean, now, checked))?;
+            settle_superblock(self.staged, |sb| settle(sb, clean, now, checked))?;
         }
         let left = after
             .found
@@ -670,11 +718,13 @@ impl<'s> Session<'s> {
     }
 
     fn reason(&self, problem: &Problem) -> Reason {
-        let is_certain = |edit: &Edit| self.blind.is_certain(problem, edit);
+        let objection = |edit: &Edit| self.blind.objection(problem, edit);
         match plan(problem) {
             Plan::Impossible(why) => return Reason::Impossible(why),
-            Plan::Edits(edits) if !edits.iter().all(is_certain) => {
-                return Reason::Impossible(self.blind.reason());
+            Plan::Edits(edits) => {
+                if let Some(why) = edits.iter().find_map(objection) {
+                    return Reason::Impossible(why);
+                }
             }
             _ => {}
         }

@@ -357,7 +357,9 @@ impl<'a> Stage<'a> {
         image.base.links_count = 1;
         (image.base.mtime, image.base.ctime, image.base.atime) = (now, now, now);
         if self.geometry.inode_size > 128 {
-            image.extra.extra_isize = self.superblock.want_extra_isize.max(4) & !3;
+            // A damaged wish must not spoil the inode.
+            let most = u16::try_from(self.geometry.inode_size - 128).unwrap_or(u16::MAX);
+            image.extra.extra_isize = self.superblock.want_extra_isize.clamp(4, most.max(4)) & !3;
         }
         Ok(image)
     }
@@ -437,7 +439,25 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
-        self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))
+        loop {
+            // One that cannot be read is of no use to anybody, and stays taken.
+            let block = self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))?;
+            if self
+                .hidden_in(BlockRun::new(block, u64::from(self.geometry.cluster_blocks)))
+                .is_none()
+            {
+                return Ok(block);
+            }
+        }
+    }
+
+    /// The first block of a run that cannot be read, where that matters.
+    fn hidden_in(&self, run: BlockRun) -> Option<BlockNr> {
+        if !self.overlay.protects() {
+            return None;
+        }
+        let last = run.end().0.min(self.geometry.blocks_count);
+        (run.start.0..last).map(BlockNr).find(|&block| self.read_block(block).is_err())
     }
 
     /// Clusters that can still be allocated.
@@ -474,8 +494,16 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate_run(&mut self, within: BlockRun, len_blocks: u64) -> Result<BlockNr, Failure> {
-        let run = self.allocator()?.run(within, len_blocks);
-        run.ok_or(Failure::NoSpace("run of blocks"))
+        let mut within = within;
+        loop {
+            let start = self.allocator()?.run(within, len_blocks);
+            let start = start.ok_or(Failure::NoSpace("run of blocks"))?;
+            let Some(hidden) = self.hidden_in(BlockRun::new(start, len_blocks)) else {
+                return Ok(start);
+            };
+            within =
+                BlockRun::new(BlockNr(hidden.0 + 1), within.end().0.saturating_sub(hidden.0 + 1));
+        }
     }
 
     /// Blocks that are not to be handed out although nothing was found to use them; those outside the
@@ -575,6 +603,7 @@ impl<'a> Stage<'a> {
             superblock.inodes_per_group = self.stored_inodes_per_group(offset)?;
         }
         superblock.encode_with_checksum(&mut bytes);
+        self.overlay.stage_readable_sectors(offset)?;
         self.overlay.write_at(offset, &bytes)?;
         Ok(())
     }
@@ -643,7 +672,7 @@ impl<'a> Stage<'a> {
                 copy.block_group_nr = (group.0 & 0xffff) as u16;
                 copy.state &= !floe_format::ext::superblock::STATE_VALID;
                 copy.feature_incompat &= !floe_format::features::Incompat::RECOVER.bits();
-                self.write_superblock(geometry.offset_bytes(block), &copy)?;
+                unless_hidden(self.write_superblock(geometry.offset_bytes(block), &copy))?;
             }
             let run = geometry.group_desc_run(group);
             let meta_bg = run.len_blocks == 1
@@ -657,9 +686,18 @@ impl<'a> Stage<'a> {
                 {
                     continue;
                 }
-                self.write_block(BlockNr(run.start.0 + at), &self.descriptor_block(index))?;
+                let block = BlockNr(run.start.0 + at);
+                unless_hidden(self.write_block(block, &self.descriptor_block(index)))?;
             }
         }
         Ok(())
+    }
+}
+
+/// A backup in a block that cannot be read is left; the check says so.
+fn unless_hidden(written: Result<(), Failure>) -> Result<(), Failure> {
+    match written {
+        Err(Failure::Unreadable(_)) => Ok(()),
+        written => written,
     }
 }

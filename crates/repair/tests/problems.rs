@@ -120,7 +120,9 @@ fn left(repair: &Repair<'_>) -> Vec<String> {
 /// What is wrong with the repair of a device that e2fsck cannot be asked about.
 fn faults_alone(case: &Case, image: &Image) -> Result<Vec<String>, RepairError> {
     let journal = case.external_journal.as_ref();
-    let options = options(case, journal);
+    let mut options = options(case, journal);
+    // What is done without permission is in the test `unreadable`.
+    options.overwrite_unreadable = case.has_unreadable_blocks();
     let block_bytes = u32::try_from(case.recipe.profile().block_size()).unwrap_or(1024);
     let unreadable = case.unreadable_blocks(image);
     let device = Faulty::new(
@@ -138,7 +140,6 @@ fn faults_alone(case: &Case, image: &Image) -> Result<Vec<String>, RepairError> 
     if first.deeds.is_empty() && written.iter().any(|range| range.end > superblock.end) {
         faults.push(format!("{written:?} are written, although nothing was repaired"));
     }
-    let mut options = options;
     if let Some(journal) = &first.staged_journal {
         options.check.external_journal = Some(journal);
     }

@@ -12,8 +12,10 @@ use crate::oracle;
 use crate::profile::Profile;
 
 /// Codes of what Linux refuses and e2fsck 1.47 calls clean: whoever finds it is right, and it is listed in
-/// `docs/differences.md`. Here: an extent node with a wrong depth.
-pub const STRICTER: [u32; 1] = [0x07_001a];
+/// `docs/differences.md`: an extent node with a wrong depth, and all of `docs/linux-refuses.md`.
+pub fn is_stricter(code: u32) -> bool {
+    code == 0x07_001a || (0x07_0101..0x07_0200).contains(&code)
+}
 
 /// What a checker under test said of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +57,7 @@ pub enum Difference {
         /// Found by the checker alone.
         only_ours: BTreeSet<u32>,
     },
-    /// The checker found damage that e2fsck is known not to find ([`STRICTER`]).
+    /// The checker found damage that e2fsck is known not to find ([`is_stricter`]).
     Stricter {
         /// All that the checker found.
         codes: BTreeSet<u32>,
@@ -110,7 +112,7 @@ pub fn difference(theirs: &Opinion, ours: &Opinion) -> Option<Difference> {
         (_, Some(exit)) if exit >= 100 => Some(Difference::Crash),
         (Some(0), Some(0)) => None,
         (_, Some(0)) => Some(Difference::Missed { codes: theirs.codes.clone() }),
-        (Some(0), _) if STRICTER.iter().any(|code| ours.codes.contains(code)) => {
+        (Some(0), _) if ours.codes.iter().copied().any(is_stricter) => {
             Some(Difference::Stricter { codes: ours.codes.clone() })
         }
         (Some(0), _) => Some(Difference::FalseAlarm { codes: ours.codes.clone() }),
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(rank(&damaged, &opinion(101, &[])), Some(0));
         assert_eq!(rank(&damaged, &clean), Some(1));
         assert_eq!(rank(&clean, &damaged), Some(2));
-        assert_eq!(rank(&clean, &opinion(4, &[1, STRICTER[0]])), Some(5));
+        assert_eq!(rank(&clean, &opinion(4, &[1, 0x07_001a])), Some(5));
         assert_eq!(rank(&opinion(8, &[]), &damaged), Some(3));
         assert_eq!(rank(&damaged, &opinion(4, &[2, 3])), Some(4));
         // Findings that change no verdict (remarks) are no difference of clean images.

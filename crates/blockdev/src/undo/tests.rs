@@ -85,15 +85,20 @@ fn long_stretches_are_cut_into_keys() {
 fn an_undo_file_is_never_replaced_and_an_unfinished_one_goes_away() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("undo");
+    let unfinished = folder.path().join("undo.unfinished");
     let mut writer = UndoWriter::create(&path, &options(4096)).unwrap();
-    let error = UndoWriter::create(&path, &options(4096)).unwrap_err();
-    assert!(matches!(error, UndoWriteError::Exists { .. }), "{error}");
+    // Another process is writing it.
+    assert!(UndoWriter::create(&path, &options(4096)).is_err());
     writer.save(4096, &[1; 4096]).unwrap();
-    assert!(matches!(UndoFile::open(&path), Err(UndoReadError::Unfinished { .. })));
-    let kept = fs::read(&path).unwrap();
+    assert!(matches!(UndoFile::open(&unfinished), Err(UndoReadError::Unfinished { .. })));
+    let kept = fs::read(&unfinished).unwrap();
     drop(writer);
-    assert!(!path.exists());
-    // What is left behind by a crash says itself that it is not complete.
+    assert!(!path.exists() && !unfinished.exists());
+    // What is left behind by a crash is in nobody's way.
+    fs::write(&unfinished, &kept).unwrap();
+    UndoWriter::create(&path, &options(4096)).unwrap().finish().unwrap();
+    assert!(path.exists() && !unfinished.exists());
+    // Those of other programs say themselves that they are not complete.
     fs::write(&path, kept).unwrap();
     assert!(matches!(UndoFile::open(&path), Err(UndoReadError::Unfinished { .. })));
     let error = UndoWriter::create(&path, &options(4096)).unwrap_err();

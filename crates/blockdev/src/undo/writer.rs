@@ -1,8 +1,7 @@
 //! Writing an undo file.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use floe_format::crc::crc32c;
@@ -12,6 +11,7 @@ use floe_format::ext::undo::{
 };
 
 use super::UndoWriteError;
+use crate::NewFile;
 
 /// The block of the superblock copy; the header is before it, the first key block behind it.
 const SUPER_BLOCK: u64 = 1;
@@ -29,11 +29,13 @@ pub struct UndoWriterOptions {
     pub superblock_after: [u8; 1024],
 }
 
-/// An undo file being written. If it is dropped before it is finished, the file goes away.
+/// An undo file being written, as `NAME.unfinished`: whoever finds one under its name can rely on it. If
+/// it is dropped before it is finished, the file goes away; what a killed process left does not stay in
+/// the way of the next one.
 #[derive(Debug)]
 pub struct UndoWriter {
     path: PathBuf,
-    file: File,
+    file: NewFile,
     header: UndoHeader,
     superblock_after: [u8; 1024],
     /// Keys of the key block at `key_block`, which is written when it is full.
@@ -41,7 +43,6 @@ pub struct UndoWriter {
     key_block: u64,
     next_block: u64,
     saved_bytes: u64,
-    finished: bool,
 }
 
 impl UndoWriter {
@@ -56,13 +57,7 @@ impl UndoWriter {
             let what = "the unit of an undo file is a power of two from 1024 to 1048576";
             return Err(UndoWriteError::Unsuitable { path: path.to_owned(), what });
         }
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|source| UndoWriteError::new(path, 0, source))?;
+        let file = Self::file(path)?;
         let fs_offset = options.fs_offset_bytes;
         let header = UndoHeader {
             magic: MAGIC,
@@ -90,10 +85,21 @@ impl UndoWriter {
             superblock_after: options.superblock_after,
             keys: Vec::new(),
             saved_bytes: 0,
-            finished: false,
         };
         writer.attempt(Self::write_header)?;
         Ok(writer)
+    }
+
+    /// Sees whether an undo file could be made at `path`, long before there is anything to be saved.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn probe(path: &Path) -> Result<(), UndoWriteError> {
+        Self::file(path).map(drop)
+    }
+
+    fn file(path: &Path) -> Result<NewFile, UndoWriteError> {
+        NewFile::create(path, 0o600, &MAGIC).map_err(|source| UndoWriteError::new(path, 0, source))
     }
 
     /// Saves the bytes that the file system holds from `offset_bytes` on, a multiple of the unit.
@@ -127,16 +133,16 @@ impl UndoWriter {
             let mut superblock = writer.superblock_after;
             veil(&mut superblock);
             let at = writer.header.super_block * u64::from(writer.header.block_size);
-            writer.file.write_all_at(&superblock, at)?;
+            writer.file.file().write_all_at(&superblock, at)?;
             writer.header.state = STATE_FINISHED;
             writer.write_header()?;
             // Full blocks up to the end, for readers that read whole blocks.
-            writer.file.set_len(writer.next_block * u64::from(writer.header.block_size))?;
-            writer.file.sync_all()?;
-            sync_folder_of(&writer.path)
+            writer.file.file().set_len(writer.next_block * u64::from(writer.header.block_size))
         })?;
-        self.finished = true;
-        Ok(self.next_block * u64::from(self.header.block_size))
+        let bytes = self.next_block * u64::from(self.header.block_size);
+        let (path, saved_bytes) = (self.path, self.saved_bytes);
+        self.file.finish().map_err(|source| UndoWriteError::new(&path, saved_bytes, source))?;
+        Ok(bytes)
     }
 
     fn attempt(
@@ -154,7 +160,7 @@ impl UndoWriter {
             self.next_block += 1;
         }
         let block_size = u64::from(self.header.block_size);
-        self.file.write_all_at(bytes, self.next_block * block_size)?;
+        self.file.file().write_all_at(bytes, self.next_block * block_size)?;
         self.next_block += (bytes.len() as u64).div_ceil(block_size);
         // A chunk of at most 512 MiB: its length fits.
         let size = bytes.len() as u32;
@@ -176,7 +182,7 @@ impl UndoWriter {
             }
             start.crc = key_block_crc(&block);
         }
-        self.file.write_all_at(&block, self.key_block * u64::from(self.header.block_size))
+        self.file.file().write_all_at(&block, self.key_block * u64::from(self.header.block_size))
     }
 
     fn write_header(&mut self) -> io::Result<()> {
@@ -184,25 +190,6 @@ impl UndoWriter {
         self.header.encode_into(&mut bytes);
         self.header.header_crc = UndoHeader::compute_checksum(&bytes);
         self.header.encode_into(&mut bytes);
-        self.file.write_all_at(&bytes, 0)
+        self.file.file().write_all_at(&bytes, 0)
     }
-}
-
-impl Drop for UndoWriter {
-    fn drop(&mut self) {
-        if !self.finished {
-            // We made it, and it is of no use. If it cannot go, it says itself that it is
-            // unfinished.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Makes the name of a new file durable.
-fn sync_folder_of(path: &Path) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    File::open(folder)?.sync_all()
 }

@@ -58,6 +58,7 @@ impl Walk<'_, '_, '_> {
         self.mapper.evidence.claims.claim(&volume.geometry, BlockRun::new(block, 1));
         let mut bytes = Vec::new();
         if volume.read_block(block, &mut bytes).is_err() {
+            self.mapper.report(Problem::UnreadableBlock { inode: InodeNr::RESIZE, block });
             return;
         }
         // Each descriptor block listed here, and the copies that it lists in turn.
@@ -67,6 +68,10 @@ impl Walk<'_, '_, '_> {
             let _: ControlFlow<()> = volume.blocks_of(run, &mut copies, |block, bytes| {
                 // A pointer has 32 bits.
                 if self.resize_inode_block(block.0 as u32, index, 1).is_some() {
+                    if bytes.is_none() {
+                        let inode = InodeNr::RESIZE;
+                        self.mapper.report(Problem::UnreadableBlock { inode, block });
+                    }
                     for PointerRun { first, len, .. } in bytes.into_iter().flat_map(pointer_runs) {
                         (0..len).for_each(|at| {
                             self.resize_inode_block(first + at, index, 0);

@@ -3,9 +3,9 @@
 //! Emits: `Extent*`, `Extents*`, `DirectoryExtent*`, `DirectoryTooBig`, `InodeExtentHeaderCorrupt`.
 //! Does not verify: overlap with other inodes (`checks/shared_blocks.rs`).
 
-use floe_format::ext::extent::{Extent, ExtentNode, Index, MAX_DEPTH};
+use floe_format::ext::extent::{Extent, ExtentHeader, ExtentNode, Index, MAX_DEPTH};
 use floe_format::ext::inode::InodeFlags;
-use floe_format::{BlockNr, LogicalBlock};
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::mapping::{Mapper, Mapping};
 use crate::inode_pass::InodeCx;
@@ -14,6 +14,9 @@ use crate::read_ahead;
 
 /// A level deeper than any sane tree: nothing below is followed.
 const DEEPEST: u16 = 8;
+
+/// Logical blocks that a file can have: the last number of 32 bits stands for no block.
+pub(super) const LOGICAL_LIMIT: u64 = u32::MAX as u64;
 
 /// Whether the bytes of `i_block` hold a usable extent root: a good header, and if entries, a depth
 /// that can be.
@@ -75,6 +78,9 @@ pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
         let inode = cx.number;
         mapper.report(Problem::ExtentTreeTooDeep { inode, stored: depth, limit });
     }
+    if depth > MAX_DEPTH || root.header().entries == 0 {
+        judge_root(cx.number, root.header(), mapper);
+    }
     let checksum_seed = cx.volume.features().metadata_csum().then(|| cx.checksum_seed());
     let size_blocks = cx.inode.size_bytes().div_ceil(u64::from(geometry.block_size));
     let mut walk = Walk {
@@ -90,6 +96,17 @@ pub fn walk(mapper: &mut Mapper<'_, '_>) -> Mapping {
     walk.node(&root, None, 0, Range { start: 0, last: None, size_last: None });
     walk.judge_shape(limit);
     walk.mapper.mapping
+}
+
+/// Depths that e2fsck passes over: more than Linux reads, and some where nothing is below.
+#[cold]
+fn judge_root(inode: InodeNr, header: ExtentHeader, mapper: &mut Mapper<'_, '_>) {
+    let stored = header.depth;
+    if header.entries == 0 && stored > 0 {
+        mapper.report(Problem::ExtentRootDepthBad { inode, stored });
+    } else if stored > MAX_DEPTH {
+        mapper.report(Problem::ExtentTreeBeyondLinux { inode, stored });
+    }
 }
 
 /// The depth that suffices for any file: how many levels 2^32 blocks need when each node is as
@@ -197,6 +214,9 @@ impl Walk<'_, '_, '_> {
         }
         if self.mapper.too_far_for_dir(last) {
             return Some(Problem::DirectoryTooBig { inode, logical, block });
+        }
+        if logical.0 + run.len_blocks > LOGICAL_LIMIT {
+            return Some(Problem::ExtentPastFileLimit { inode, node, logical, block, len });
         }
         (logical.0 < self.floor).then_some(Problem::ExtentOverlapsPrevious {
             inode,

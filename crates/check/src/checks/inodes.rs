@@ -13,7 +13,8 @@ use super::mapping::{Mapper, Mapping};
 use super::reserved_inodes::{self, Role};
 use super::xattrs::{self, OfInode};
 use super::{
-    block_map, encryption, extents, inline_data, inode_sizes, inode_times, special_files, symlinks,
+    block_map, encryption, extents, inline_data, inode_sizes, inode_times, linux_refuses,
+    special_files, symlinks,
 };
 use crate::evidence::dirs::{DirFlags, DirInfo};
 use crate::evidence::inode_facts::Facts;
@@ -49,6 +50,9 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
             // What an unused role left behind counts for as much as any deleted file, unless it has
             // a link.
             let in_use = reserved_inodes::check(cx, role, evidence);
+            if in_use {
+                linux_refuses::check(cx, role, evidence);
+            }
             if in_use || base.links_count > 0 {
                 // Whatever its mode says: no name leads to it, so it is no directory.
                 let is_dir = cx.inode.file_type() == Some(FileType::Directory);

@@ -12,6 +12,7 @@ use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::features::{Compat, RoCompat};
 
 use super::connectivity::DirTree;
+use super::orphan_inode;
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::inode_facts::{Facts, FactsChunk};
 use crate::evidence::inode_reader::InodeReader;
@@ -183,6 +184,9 @@ impl Judge<'_> {
         found: &mut impl Sink,
     ) {
         let mut expected = counted;
+        if counted > 0 && facts.is_ea_inode() && !self.cx.ea_references.contains_key(&inode) {
+            found.push(Problem::EaInodeFlagOnNamedFile { inode });
+        }
         if counted == 0 {
             let references = self.cx.ea_references.get(&inode).copied().unwrap_or(0);
             if facts.is_ea_inode() && references == 0 {
@@ -213,7 +217,15 @@ impl Judge<'_> {
         reader: &mut InodeReader,
         found: &mut impl Sink,
     ) {
-        let is_empty = reader.read(self.cx.volume, inode).is_some_and(|decoded| {
+        let volume = self.cx.volume;
+        let orphan_file = reader
+            .read(volume, inode)
+            .is_some_and(|decoded| orphan_inode::is_one(volume, inode, &decoded));
+        if orphan_file {
+            found.push(Problem::OrphanFileLost { inode });
+            return;
+        }
+        let is_empty = reader.read(volume, inode).is_some_and(|decoded| {
             let ordinary =
                 matches!(decoded.file_type(), Some(FileType::Regular | FileType::Directory));
             ordinary && decoded.base.blocks_lo == 0 && !has_attributes(&decoded)

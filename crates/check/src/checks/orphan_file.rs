@@ -12,6 +12,9 @@ use crate::volume::Volume;
 use floe_ext4::inode_table::read_inode;
 use floe_ext4::map::runs::BlockMap;
 
+/// Blocks that Linux reads.
+const MOST_BLOCKS: u64 = 512;
+
 /// Checks the orphan file. Slots with inodes that recovery empties are no damage.
 pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     let present = volume.has_ro_compat(RoCompat::ORPHAN_PRESENT);
@@ -41,6 +44,10 @@ fn judge(volume: &Volume<'_>, inode: InodeNr, found: &mut Findings) -> bool {
         found.push(corrupt("its inode cannot be read"));
         return false;
     };
+    if file.base.links_count == 0 {
+        found.push(corrupt("its inode is not in use"));
+        return false;
+    }
     let (size, block_size) = (file.size_bytes(), u64::from(geometry.block_size));
     if !size.is_multiple_of(block_size) {
         found.push(Problem::OrphanFileSizeUnaligned { inode, size });
@@ -51,6 +58,9 @@ fn judge(volume: &Volume<'_>, inode: InodeNr, found: &mut Findings) -> bool {
         found.push(corrupt("its blocks cannot be found"));
         return false;
     };
+    if blocks > MOST_BLOCKS {
+        found.push(Problem::OrphanFileTooLong { inode, blocks });
+    }
     let seed = volume.seed.of_inode(inode, file.base.generation);
     let mut bytes = Vec::new();
     let mut pending = false;

@@ -12,6 +12,7 @@ use floe_format::ext::superblock::OS_LINUX;
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockRun, InodeNr};
 
+use super::extents::LOGICAL_LIMIT;
 use super::inode_times;
 use super::mapping::last_dir_block;
 use super::xattrs::{self, Region};
@@ -182,6 +183,9 @@ impl<'v> PlainInodes<'v> {
             }
         }
         let size = u64::from(inode.size_lo());
+        if floor > LOGICAL_LIMIT {
+            return None;
+        }
         let size_fits = if is_dir {
             size == floor << self.block_bits && floor != 0 && floor <= self.dir_limit
         } else {

@@ -141,7 +141,7 @@ pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> OfInode {
 
 /// Whether `i_extra_isize` of an inode of more than 128 bytes is impossible; 0 is allowed.
 #[inline]
-fn extra_isize_bad(cx: &InodeCx<'_>) -> bool {
+pub(super) fn extra_isize_bad(cx: &InodeCx<'_>) -> bool {
     let (size, max) = (usize::from(cx.inode.extra.extra_isize), cx.inode.raw.len() - 128);
     size != 0 && (size < 4 || size > max || !size.is_multiple_of(4))
 }
@@ -162,6 +162,17 @@ fn check_in_inode(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
         return;
     }
     in_inode::check(cx, evidence, found);
+}
+
+/// Whether the attributes in an inode, of those that e2fsck does not look at, cannot be read.
+pub(super) fn own_are_bad(cx: &InodeCx<'_>) -> bool {
+    if cx.inode.xattr_area().first_chunk() != Some(&MAGIC.to_le_bytes()) {
+        return false;
+    }
+    let (mut own, mut found) = (InodeEvidence::default(), OfInode::default());
+    in_inode::check(cx, &mut own, &mut found);
+    // Linux compares hashes when a value is read alone.
+    own.found.0.iter().any(|problem| !matches!(problem, Problem::XattrHashBad { .. }))
 }
 
 /// Judges `i_file_acl` and notes the use of the block.

@@ -1922,4 +1922,80 @@ problems! {
         means "All that the node leads to is sound, and it is wrong about its own depth alone. Linux \
              refuses to read what it maps (\"Input/output error\"); e2fsck 1.47 finds nothing."
         repair "Store the depth that follows from the root, and the checksum of the node.";
+
+    // Linux refuses these, and e2fsck 1.47 passes over them (docs/linux-refuses.md).
+    0x070101 "special-inode-extra-size-bad" SpecialInodeExtraSizeBad { inode: InodeNr, value: u16 }
+        Metadata Damage preen Inode
+        "{inode}, which the file system itself needs, claims {value} extra bytes, which cannot be"
+        means "Linux refuses to load the inode. If it is the journal's, the file system cannot be \
+             mounted; e2fsck 1.47 does not look at this field of reserved inodes."
+        repair "Store a valid number.";
+    0x070102 "special-inode-attribute-block-bad" SpecialInodeAttributeBlockBad {
+        inode: InodeNr, block: BlockNr,
+    }
+        Metadata Damage preen Inode
+        "{inode}, which the file system itself needs, names {block} as its attribute block, which \
+             cannot be"
+        means "Linux refuses to load the inode. If it is the journal's, the file system cannot be \
+             mounted; e2fsck 1.47 does not look at this field of reserved inodes."
+        repair "Remove the number: such an inode has no attributes.";
+    0x070103 "special-inode-attributes-bad" SpecialInodeAttributesBad { inode: InodeNr }
+        Metadata Damage preen Inode
+        "{inode}, which the file system itself needs, has impossible attributes in the inode"
+        means "Newer Linux refuses to load the inode. If it is the journal's, the file system cannot \
+             be mounted; e2fsck 1.47 does not look at the attributes of reserved inodes."
+        repair "Drop them: such an inode has no attributes.";
+    0x070104 "special-inode-flag-bad" SpecialInodeFlagBad { inode: InodeNr, flags: u32 }
+        Metadata Damage preen Inode
+        "{inode}, which the file system itself needs, has flags {flags:#x}, which Linux refuses there"
+        means "As an attribute value, or encrypted, it cannot be the journal, a quota file or the \
+             orphan file: Linux does not mount the file system, or not for writing."
+        repair "Clear the flags.";
+    0x070105 "quota-inode-without-links" QuotaInodeWithoutLinks { kind: &'static str, inode: InodeNr }
+        Metadata Damage preen Quota
+        "the inode of the {kind} quota file, {inode}, has no link"
+        means "Linux takes it for deleted and refuses to mount the file system for writing."
+        repair "Set the link count to 1.";
+    0x070106 "orphan-file-inode-wrong" OrphanFileInodeWrong { inode: InodeNr, reason: &'static str }
+        DataRisk Damage ask Orphan
+        "the superblock names {inode} as the orphan file, but {reason}"
+        means "Linux refuses to mount the file system, and whoever empties that \"orphan file\" \
+             writes over what the inode really holds."
+        repair "Look for the real orphan file, or make one; the inode named is left alone.";
+    0x070107 "orphan-file-lost" OrphanFileLost { inode: InodeNr }
+        Metadata Damage ask Orphan
+        "{inode} is an orphan file that neither the superblock nor a directory names"
+        means "The superblock lost the number of the orphan file, or names another one."
+        repair "Name it in the superblock if no usable one is named there, else release it.";
+    0x070108 "orphan-file-too-long" OrphanFileTooLong { inode: InodeNr, blocks: u64 }
+        Metadata Damage preen Orphan
+        "the orphan file, {inode}, has {blocks} blocks, more than Linux reads"
+        means "Newer Linux refuses to mount a file system whose orphan file has more than 512 blocks."
+        repair "Make it anew.";
+    0x070109 "extent-past-file-limit" ExtentPastFileLimit {
+        inode: InodeNr, node: BlockNr, logical: LogicalBlock, block: BlockNr, len: u32,
+    }
+        DataRisk Damage ask Extent
+        "{inode}: an extent of {len} blocks at {logical} reaches past the last block that a file \
+             can have (to {block}, in extent {node})"
+        means "Logical blocks have 32 bits, so a part of the extent belongs nowhere. Linux refuses to \
+             load the inode (\"Structure needs cleaning\")."
+        repair "Remove the extent.";
+    0x07010A "ea-inode-flag-on-named-file" EaInodeFlagOnNamedFile { inode: InodeNr }
+        Metadata Damage preen Xattr
+        "{inode} has a name, and a flag that says that it holds an attribute value"
+        means "No attribute uses it, and Linux refuses to open it by its name (\"Structure needs \
+             cleaning\")."
+        repair "Clear the flag.";
+    0x07010B "extent-root-depth-bad" ExtentRootDepthBad { inode: InodeNr, stored: u16 }
+        Metadata Damage preen Extent
+        "{inode} maps nothing, and says that {stored} levels are below its extents"
+        means "Linux refuses to load the inode (\"Structure needs cleaning\")."
+        repair "Set the depth to zero.";
+    0x07010C "extent-tree-beyond-linux" ExtentTreeBeyondLinux { inode: InodeNr, stored: u16 }
+        Metadata Damage ask Extent
+        "the extent tree of {inode} has depth {stored}; Linux reads no more than 5"
+        means "Linux refuses to read the file (\"Structure needs cleaning\"), although all that its \
+             tree leads to is sound."
+        repair "Build the tree anew, which makes it shallower.";
 }

@@ -527,6 +527,8 @@ impl Fsck<'_> {
             plan: None,
             shared_blocks: floe_repair::SharedBlocks::Clone,
             undo: undo.as_deref(),
+            // Unlike e2fsck, which drops what it cannot read: see docs/safety.md.
+            overwrite_unreadable: false,
             extras,
             bad_blocks,
             front: Some(front),

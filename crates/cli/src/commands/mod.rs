@@ -9,11 +9,14 @@ use crate::files::Judged;
 use crate::later::Later;
 use crate::online::freeze::{HOLDER, HolderArgs};
 
+pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod cp;
 pub(crate) mod dump;
 pub(crate) mod explain;
 pub(crate) mod fsck;
 pub(crate) mod info;
+pub(crate) mod ls;
 pub(crate) mod problems;
 pub(crate) mod repair;
 pub(crate) mod undo;
@@ -34,6 +37,12 @@ pub(crate) enum Command {
     Info(Later<info::Args>),
     /// Show any structure of a file system, field by field
     Dump(Later<dump::Args>),
+    /// List files of an image, without a mount
+    Ls(Later<ls::Args>),
+    /// Write the content of files of an image to standard output
+    Cat(Later<cat::Args>),
+    /// Copy files out of an image
+    Cp(Later<cp::Args>),
     /// List every condition that a check can report
     Problems(Later<problems::Args>),
     /// Say what a condition means and what a repair does about it
@@ -57,6 +66,9 @@ impl Command {
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
             Self::Info(Later(args)) => args.run(out),
             Self::Dump(Later(args)) => args.run(out),
+            Self::Ls(Later(args)) => args.run(out),
+            Self::Cat(Later(args)) => args.run(out),
+            Self::Cp(Later(args)) => args.run(out),
             Self::Problems(Later(args)) => args.run(out),
             Self::Explain(Later(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),

@@ -64,6 +64,11 @@ pub(crate) struct Args {
     /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
     #[arg(long, value_name = "FILE")]
     undo: Option<OutputPath>,
+    /// Write over blocks that cannot be read where a repair needs to, and give up what was in them. Without
+    /// this they are left as they are, with all that depends on them, because a copy of the device may
+    /// bring them back (see docs/safety.md)
+    #[arg(long)]
+    overwrite_unreadable: bool,
     /// What to do about blocks that several files claim: give each its own copy (`clone`, the default
     /// with --yes), delete the file that is damaged otherwise too, if the others are sound
     /// (`drop-culprit`), or ask for each group of files (`ask`, the default where you are asked)
@@ -116,6 +121,7 @@ impl Args {
                 threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
                 dry_run: self.dry_run,
                 undo: self.undo.as_deref(),
+                overwrite_unreadable: self.overwrite_unreadable,
             };
             return apply.run(out);
         }
@@ -159,6 +165,7 @@ impl Args {
                 None => SharedBlocks::Ask,
             },
             undo: self.undo.as_deref(),
+            overwrite_unreadable: self.overwrite_unreadable,
             extras: Extras::default(),
             bad_blocks: None,
             front: None,

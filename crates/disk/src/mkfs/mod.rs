@@ -1,3 +1,21 @@
-//! Makes file systems. [`tree`] is the tree of files that one is filled from.
+//! Makes file systems: [`Params`] say what one shall be, [`Plan`] computes its whole layout and
+//! writes nothing, [`write()`] writes it. [`tree`] is the tree of files that one is filled from.
 
+mod frame;
+mod inode;
+mod map;
+mod options;
+mod params;
+mod plan;
+mod space;
+mod system;
+mod tables;
 pub mod tree;
+mod usage;
+mod write;
+
+pub use options::{Fresh, OptionError, Options, size};
+pub use params::{InodeCount, JournalParams, Params, PlanError, Reserved};
+pub use plan::Plan;
+pub use usage::FsType;
+pub use write::{WriteError, write};

@@ -94,7 +94,8 @@ fn restore_or_drop(stage: &mut Stage<'_>) -> Result<(), Failure> {
 /// The journal inode, from its copy in the superblock.
 fn restore(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let words = stage.superblock().jnl_blocks;
-    let mut image = stage.read_inode(inode)?;
+    // Nothing of the damaged inode is kept: Linux judges fields that a journal has no use for.
+    let mut image = stage.new_inode(inode, MODE_PRIVATE)?;
     for (bytes, word) in image.base.block.chunks_exact_mut(4).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
@@ -102,12 +103,11 @@ fn restore(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     image.base.size_lo = words[16];
     let extents = image.base.block[..2] == extent::MAGIC.to_le_bytes();
     image.base.flags = if extents { InodeFlags::EXTENTS.bits() } else { 0 };
-    image.base.mode = MODE_PRIVATE;
-    image.base.links_count = 1;
-    image.base.dtime = 0;
     let map = FileMap::load(stage, &image);
     super::inodes::set_blocks(stage, &mut image, map.blocks());
     stage.write_inode(&image)?;
+    // The checksums of its nodes depend on the generation, which is zero again.
+    super::maps::rechecksum(stage, &image)?;
     stage.note("the journal inode was restored from its copy in the superblock".into());
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! The orphan file: cleaned, made anew, or removed.
 
 use floe_format::ext::extent::Extent;
-use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::orphan_file::{self, OrphanBlock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, InodeNr};
@@ -19,6 +18,11 @@ const BLOCKS_PER_BLOCK: u64 = 4096;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanFileEdit) -> Result<(), Failure> {
     match edit {
+        OrphanFileEdit::Forget => {
+            stage.superblock_mut().orphan_file_inum = 0;
+            Ok(())
+        }
+        OrphanFileEdit::Adopt(inode) => adopt(stage, inode),
         OrphanFileEdit::Remove => remove(stage),
         OrphanFileEdit::Recreate => recreate(stage),
         OrphanFileEdit::Clean => clean(stage),
@@ -47,6 +51,16 @@ pub(super) fn seal(stage: &Stage<'_>, file: &InodeImage, block: BlockNr, bytes: 
     if let (Some(crc), Some(tail)) = (crc, bytes.last_chunk_mut::<4>()) {
         *tail = crc.to_le_bytes();
     }
+}
+
+/// The orphan file that was lost gets its role back; if there is another one, it is released.
+fn adopt(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
+    if number(stage).0 == 0 {
+        stage.superblock_mut().orphan_file_inum = inode.0;
+        return Ok(());
+    }
+    let size = stage.geometry.inode_size as usize;
+    stage.write_raw_inode(inode, &vec![0; size])
 }
 
 fn remove(stage: &mut Stage<'_>) -> Result<(), Failure> {
@@ -94,13 +108,9 @@ fn recreate(stage: &mut Stage<'_>) -> Result<(), Failure> {
             inode
         }
     };
-    let mut file = stage.read_inode(inode)?;
+    let mut file = stage.new_inode(inode, MODE_PRIVATE)?;
     let blocks = (geometry.blocks_count / BLOCKS_PER_BLOCK).clamp(LEAST_BLOCKS, MOST_BLOCKS);
     let mut map = FileMap::allocate(stage, blocks)?;
-    file.base.mode = MODE_PRIVATE;
-    file.base.links_count = 1;
-    file.base.dtime = 0;
-    file.base.flags &= !InodeFlags::INLINE_DATA.bits();
     file.set_size_bytes(blocks * u64::from(geometry.block_size));
     map.store(stage, &mut file)?;
     super::inodes::set_blocks(stage, &mut file, map.blocks());

@@ -48,7 +48,6 @@ pub(super) fn apply(stage: &mut Stage<'_>) -> Result<(), Failure> {
     }
     stage.write_block(double, &table)?;
     let mut image = stage.new_inode(InodeNr::RESIZE, MODE_PRIVATE)?;
-    image.extra.extra_isize = old.extra.extra_isize;
     put(&mut image.base.block, DOUBLE * 4, double.0)?;
     // As large as a double-indirect map reaches.
     let reach = 12 + per_block + per_block * per_block;

@@ -4,15 +4,28 @@
 //! damage: no name, block or file is given up because its owner or its content cannot be seen. What
 //! an inode, a map or a directory block says of itself is mended all the same.
 
-use floe_check::{Problem, Report};
+use floe_check::{Examination, Problem, Report};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, SuperblockEdit,
 };
 
-/// How much is hidden, the least first.
+mod guard;
+
+pub(super) use guard::Guard;
+
+/// What an examination could not see.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blind {
+    level: Level,
+    /// What concerns unreadable blocks, and is left as it is; `None` if somebody allowed that they are
+    /// written over.
+    guard: Option<Guard>,
+}
+
+/// How much is hidden from others, the least first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Blind {
+enum Level {
     /// Nothing that matters to others.
     #[default]
     No,
@@ -26,45 +39,79 @@ pub(super) enum Blind {
     Absent,
 }
 
-impl Blind {
-    /// How much a report could not see.
-    pub(super) fn of(report: &Report) -> Self {
+impl Level {
+    fn of(report: &Report, guarded: bool) -> Self {
         let hidden = |problem: &Problem| match *problem {
             Problem::FilesystemExceedsDevice { .. } => Self::Absent,
             Problem::UnreadableBlock { .. } => Self::Maps,
             Problem::UnreadableInodeTable { .. } => Self::Inodes,
-            // With a backup in use its own descriptors were read.
+            // With a backup in use its own descriptors were read; but the primary ones could not be
+            // written.
             Problem::UnreadableGroupDescriptors { block, .. } => {
                 let geometry = &report.geometry;
                 let is_primary = (0..geometry.desc_blocks)
                     .any(|index| geometry.primary_desc_block(index) == block);
-                let is_spare = report.used_backup.is_some() && is_primary;
+                let is_spare = report.used_backup.is_some() && is_primary && !guarded;
                 if is_spare { Self::No } else { Self::Descriptors }
             }
             _ => Self::No,
         };
         report.found.iter().map(hidden).max().unwrap_or_default()
     }
+}
 
-    /// Why what is not certain is left.
-    pub(super) const fn reason(self) -> &'static str {
-        match self {
-            Self::Absent => "a part of the file system is not on this device: find the whole first",
-            _ => "a part of the device cannot be read: copy it first",
+impl Blind {
+    /// What an examination could not see. `unreadable` are the bytes of the device at which blocks begin
+    /// that could not be read so far, if they are not to be written over.
+    pub(super) fn of(examination: &Examination<'_>, unreadable: Option<&[u64]>) -> Self {
+        let guard = unreadable.map(|offsets| Guard::of(examination, offsets));
+        let mut level = Level::of(&examination.report, guard.is_some());
+        if guard.as_ref().is_some_and(Guard::hides_superblock) {
+            level = level.max(Level::Descriptors);
         }
+        Self { level, guard }
     }
 
-    /// Whether a finding asks for an edit with good reason, whatever is hidden.
-    pub(super) fn is_certain(self, problem: &Problem, edit: &Edit) -> bool {
-        match self {
-            Self::No => true,
-            Self::Maps => match edit {
+    /// Whether others may use what looks unused.
+    pub(super) fn hides_owners(&self) -> bool {
+        self.level > Level::No
+    }
+
+    /// Whether the ground itself is not to be written.
+    pub(super) fn hides_ground(&self) -> bool {
+        self.level >= Level::Descriptors
+    }
+
+    /// Why an edit that a finding asks for is not to be made: what is hidden might tell otherwise. `None`:
+    /// it is certain.
+    pub(super) fn objection(&self, problem: &Problem, edit: &Edit) -> Option<&'static str> {
+        if let Some(guard) = &self.guard
+            && guard.covers(problem, edit)
+        {
+            return Some(
+                "it depends on a block that cannot be read, which is not written over because it may \
+                 come back: copy the device first (ddrescue) and repair the copy, or give the block up \
+                 with `floe repair --overwrite-unreadable`",
+            );
+        }
+        let is_certain = match self.level {
+            Level::No => true,
+            Level::Maps => match edit {
                 Edit::GroupMaps { .. } => is_used_after_all(problem),
-                Edit::Totals => false,
+                Edit::Totals | Edit::QuotaFile { .. } => false,
+                // What it would hold now would free what is hidden.
+                Edit::Group { edit, .. } => !matches!(edit, GroupEdit::MoveBlockBitmap),
                 _ => true,
             },
-            Self::Inodes => is_certain_without_inodes(problem, edit),
-            Self::Descriptors | Self::Absent => false,
+            Level::Inodes => is_certain_without_inodes(problem, edit),
+            Level::Descriptors | Level::Absent => false,
+        };
+        match self.level {
+            _ if is_certain => None,
+            Level::Absent => {
+                Some("a part of the file system is not on this device: find the whole first")
+            }
+            _ => Some("a part of the device cannot be read: copy it first (ddrescue)"),
         }
     }
 }

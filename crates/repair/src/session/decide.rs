@@ -20,7 +20,8 @@ impl Session<'_> {
     /// The edits that findings ask for and the policy accepts, each with the first such finding.
     pub(super) fn wanted(&mut self, examination: &Examination<'_>) -> Wanted {
         let report = &examination.report;
-        self.blind = Blind::of(report);
+        let unreadable = self.staged.protects().then(|| self.staged.unreadable_offsets());
+        self.blind = Blind::of(examination, unreadable.as_deref());
         self.doubts.note(report);
         let mut plans = self.plans(examination);
         let asks = self.options.shared_blocks == SharedBlocks::Ask && !self.unsharing;
@@ -87,8 +88,10 @@ impl Session<'_> {
                 self.tries.remove(&problem);
             }
         }
-        let blind = self.blind;
-        plans.retain(|(problem, edits)| edits.iter().all(|edit| blind.is_certain(problem, edit)));
+        let blind = &self.blind;
+        plans.retain(|(problem, edits)| {
+            edits.iter().all(|edit| blind.objection(problem, edit).is_none())
+        });
         plans
     }
 

@@ -1,8 +1,9 @@
 //! What a session writes besides edits: the state of the superblock, and a replayed journal.
 
-use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage, WriteBlocks};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 
+use super::RepairError;
 use crate::failure::Failure;
 use crate::fixes::time;
 
@@ -31,11 +32,42 @@ pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64, clock_b
 /// Makes the primary superblock say that there are errors, if it is one that anybody would use.
 pub(super) fn mark_errors(staged: &Overlay<&dyn ReadBlocks>) -> Result<(), Failure> {
     let mut bytes = [0; 1024];
-    staged.read_at(OFFSET_BYTES, &mut bytes)?;
+    if !can_be_read(staged, &mut bytes)? {
+        return Ok(());
+    }
     if Superblock::decode(&bytes).magic == MAGIC && Superblock::checksum_ok(&bytes) {
         edit_superblock(staged, |sb| sb.state |= STATE_ERROR)?;
     }
     Ok(())
+}
+
+/// As [`edit_superblock`], at the end of a repair. Where the superblock cannot be read and is not to be
+/// written over, it stays.
+pub(super) fn settle_superblock(
+    staged: &Overlay<&dyn ReadBlocks>,
+    edit: impl FnOnce(&mut Superblock),
+) -> Result<(), Failure> {
+    if can_be_read(staged, &mut [0; 1024])? { edit_superblock(staged, edit) } else { Ok(()) }
+}
+
+/// Reads the primary superblock; `false` if that is impossible, and it is not to be written over.
+fn can_be_read(staged: &Overlay<&dyn ReadBlocks>, bytes: &mut [u8; 1024]) -> Result<bool, Failure> {
+    match staged.read_at(OFFSET_BYTES, bytes) {
+        Ok(()) => Ok(true),
+        Err(error) if staged.protects() && UnreadablePage::of(&error).is_some() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Why the journal was not [folded](fold) in.
+pub(super) fn hidden_target(error: std::io::Error) -> RepairError {
+    match UnreadablePage::of(&error) {
+        Some(block) => RepairError::HiddenFromJournal {
+            what: "the journal holds a newer copy of a block whose old one cannot be saved",
+            block,
+        },
+        None => Failure::Io(error).into(),
+    }
 }
 
 /// Changes the primary superblock in the staged file system.

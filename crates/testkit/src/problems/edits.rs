@@ -1,5 +1,7 @@
 //! Edits that the recipes of several modules share.
 
+use anyhow::Result;
+
 use crate::recipe::{Edit, InodeEdit, inode, superblock};
 use crate::volume::{Place, Volume};
 use floe_format::ext::crypt;
@@ -29,14 +31,22 @@ pub(crate) fn orphan_present() -> Edit {
 pub(crate) fn orphan_head(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let inode = volume.lookup(path)?;
-        let mut bytes = [0; 1024];
-        volume.image.read(OFFSET_BYTES, &mut bytes)?;
-        let mut superblock = Superblock::decode(&bytes);
-        superblock.last_orphan = inode.0;
-        superblock.encode_into(&mut bytes);
-        volume.image.write(OFFSET_BYTES, &bytes)?;
-        volume.fix_superblock()
+        change_superblock(volume, |superblock| superblock.last_orphan = inode.0)
     })
+}
+
+/// Changes the primary superblock, and sets its checksum right.
+pub(crate) fn change_superblock(
+    volume: &Volume<'_>,
+    change: impl FnOnce(&mut Superblock),
+) -> Result<()> {
+    let mut bytes = [0; 1024];
+    volume.image.read(OFFSET_BYTES, &mut bytes)?;
+    let mut superblock = Superblock::decode(&bytes);
+    change(&mut superblock);
+    superblock.encode_into(&mut bytes);
+    volume.image.write(OFFSET_BYTES, &bytes)?;
+    volume.fix_superblock()
 }
 
 /// Which bitmap of a group.

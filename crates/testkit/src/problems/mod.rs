@@ -15,6 +15,7 @@ mod htrees;
 mod index_roots;
 mod inodes;
 mod journals;
+mod linux_refuses;
 mod orphans;
 mod quotas;
 mod shared_blocks;
@@ -147,6 +148,7 @@ pub fn cases() -> Vec<Case> {
         index_roots::cases(),
         inodes::cases(),
         journals::cases(),
+        linux_refuses::cases(),
         orphans::cases(),
         quotas::cases(),
         shared_blocks::cases(),

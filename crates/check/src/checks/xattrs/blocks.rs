@@ -1,7 +1,7 @@
 //! The step after the inode pass: each attribute block and each block of a long symlink, once, in disk
 //! order, in parallel.
-//! Emits: `XattrBlockUnreadable`, `XattrBlockRefcountWrong`, `SymlinkInvalid`, those of `in_block` and
-//! `EncryptFlagWithoutContext` of encrypted inodes whose context is not in the block either.
+//! Emits: `XattrBlockUnreadable`, `XattrBlockRefcountWrong`, `SymlinkInvalid`, `UnreadableBlock`, those
+//! of `in_block` and `EncryptFlagWithoutContext` of encrypted inodes whose context is not in the block either.
 
 use floe_blockdev::{Batch, JoinLimits, ReadPlan};
 use floe_exec::{Accumulator, Pool};
@@ -103,10 +103,12 @@ fn check_batch(volume: &Volume<'_>, batch: &Batch<'_, Wanted<'_>>, outcome: &mut
 }
 
 fn check_target(link: LongSymlink, bytes: Option<&[u8]>, outcome: &mut BlockOutcome) {
-    let fault = match bytes {
-        None => Some("its block cannot be read"),
-        Some(bytes) => symlinks::text_fault(bytes, u64::from(link.size_bytes), link.encrypted),
+    let Some(bytes) = bytes else {
+        // Nothing is known against the symlink.
+        outcome.found.push(Problem::UnreadableBlock { inode: link.inode, block: link.block });
+        return;
     };
+    let fault = symlinks::text_fault(bytes, u64::from(link.size_bytes), link.encrypted);
     if let Some(reason) = fault {
         let size = u64::from(link.size_bytes);
         outcome.found.push(Problem::SymlinkInvalid { inode: link.inode, size, reason });
@@ -123,7 +125,13 @@ fn check_attributes(
     outcome.claims.claim_attribute_blocks(volume, uses);
     let area = bytes.and_then(XattrArea::of_block);
     for of in uses.iter().filter(|of| of.wants_context) {
-        encryption::note_context(of.inode, area, &mut outcome.policies, &mut outcome.found);
+        match bytes {
+            Some(_) => {
+                encryption::note_context(of.inode, area, &mut outcome.policies, &mut outcome.found);
+            }
+            // Of a block that cannot be read nobody knows what it lacks.
+            None => outcome.policies.add(of.inode, None),
+        }
     }
     let (Some(bytes), Some(area)) = (bytes, area) else {
         for of in uses {

@@ -97,6 +97,56 @@ pub fn encode(entries: &[AclEntry]) -> Vec<u8> {
     value
 }
 
+/// `a_version` of the form that programs use.
+const VERSION_FOR_PROGRAMS: u32 = 2;
+/// The identifier of entries that need none, in that form.
+const NO_ID: u32 = u32::MAX;
+
+/// The value of an ACL as `getxattr` and `setxattr` have it: version 2, eight bytes an entry
+/// (`struct posix_acl_xattr_entry`).
+pub fn encode_for_programs(entries: &[AclEntry]) -> Vec<u8> {
+    let mut value = VERSION_FOR_PROGRAMS.to_le_bytes().to_vec();
+    for entry in entries {
+        let (tag, id): (u16, u32) = match entry.who {
+            AclWho::Owner => (0x01, NO_ID),
+            AclWho::User(id) => (0x02, id),
+            AclWho::OwningGroup => (0x04, NO_ID),
+            AclWho::Group(id) => (0x08, id),
+            AclWho::Mask => (0x10, NO_ID),
+            AclWho::Other => (0x20, NO_ID),
+        };
+        value.extend(tag.to_le_bytes());
+        value.extend(entry.permissions.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    value
+}
+
+/// Decodes a value in the form of [`encode_for_programs`].
+pub fn decode_for_programs(value: &[u8]) -> Result<Vec<AclEntry>, AclFault> {
+    if le32_at(value, 0) != Some(VERSION_FOR_PROGRAMS) {
+        return Err(AclFault::Version);
+    }
+    let mut entries = Vec::new();
+    for offset in (4..value.len()).step_by(8) {
+        let cut = AclFault::Truncated { offset };
+        let tag = le16_at(value, offset).ok_or(cut)?;
+        let permissions = le16_at(value, offset + 2).ok_or(cut)?;
+        let id = le32_at(value, offset + 4).ok_or(cut)?;
+        let who = match tag {
+            0x01 => AclWho::Owner,
+            0x02 => AclWho::User(id),
+            0x04 => AclWho::OwningGroup,
+            0x08 => AclWho::Group(id),
+            0x10 => AclWho::Mask,
+            0x20 => AclWho::Other,
+            _ => return Err(AclFault::Tag { offset, tag }),
+        };
+        entries.push(AclEntry { who, permissions });
+    }
+    Ok(entries)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +164,11 @@ mod tests {
         let value = encode(&entries);
         assert_eq!(value.len(), 4 + 4 * 4 + 2 * 8);
         assert_eq!(decode(&value).unwrap(), entries);
+        let value = encode_for_programs(&entries);
+        assert_eq!(value.len(), 4 + 6 * 8);
+        assert_eq!(decode_for_programs(&value).unwrap(), entries);
+        assert_eq!(decode_for_programs(&value[..11]), Err(AclFault::Truncated { offset: 4 }));
+        assert_eq!(decode(&value), Err(AclFault::Version));
     }
 
     #[test]

@@ -1,0 +1,44 @@
+//! The files of a file system as they are after recovery. Nothing is judged, nothing is written.
+
+use floe_blockdev::ReadBlocks;
+use floe_ext4::files::Files;
+
+use crate::error::CheckError;
+use crate::open::{Opened, open};
+use crate::options::CheckOptions;
+use crate::problem::{Findings, Problem};
+use crate::recovery;
+
+/// Opens the file system on `device` as a check does (a backup superblock where the primary one is
+/// lost, the journal replayed into memory unless the options say otherwise) and hands its files to
+/// `look`, with what was found wrong so far. That is never all that is wrong.
+///
+/// # Errors
+/// As [`crate::open::open`]: there is no usable superblock, or there are features that are not known.
+pub fn view<T>(
+    device: &dyn ReadBlocks,
+    options: &CheckOptions<'_>,
+    look: impl FnOnce(&Files<'_>, &[Problem]) -> T,
+) -> Result<T, CheckError> {
+    let opened = open(device, options)?;
+    let recovery = recovery::recover(device, &opened, options);
+    let found = recovery.found;
+    match recovery.overlay {
+        Some(overlay) => {
+            let opened = open(&overlay, options)?;
+            Ok(hand_over(&overlay, opened, found, look))
+        }
+        None => Ok(hand_over(device, opened, found, look)),
+    }
+}
+
+fn hand_over<T>(
+    device: &dyn ReadBlocks,
+    opened: Opened,
+    mut found: Findings,
+    look: impl FnOnce(&Files<'_>, &[Problem]) -> T,
+) -> T {
+    let Opened { superblock, geometry, groups, found: opening, .. } = opened;
+    found.0.extend(opening.0);
+    look(&Files::new(device, superblock, geometry, groups), &found.0)
+}

@@ -1,0 +1,98 @@
+//! `floe cp`: files out of an image.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::bail;
+use floe_ext4::files::{Files, Follow};
+
+use crate::exit::Outcome;
+use crate::image_files::copy::{Copier, Keep};
+use crate::image_files::{Complaints, ImageArgs, place};
+
+/// Copy files out of an image.
+///
+/// Reads the image itself: no mount, no root. Holes stay holes. Nothing is written outside TARGET,
+/// whatever names and links the image holds, and nothing is replaced without --force. Blocks that
+/// cannot be read become zeroes and are named on standard error; the exit code is 4 then.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Paths in the image, then a directory to copy into, or for a single path a new name
+    #[arg(value_names = ["PATH", "TARGET"], num_args = 2.., required = true)]
+    paths: Vec<OsString>,
+    /// Copy directories with everything below, and links and special files as they are
+    #[arg(long, short)]
+    recursive: bool,
+    /// Keep modes, times, and as far as the system lets us, owners and attributes
+    #[arg(long, short)]
+    preserve: bool,
+    /// The same as -r -p
+    #[arg(long, short)]
+    archive: bool,
+    /// Replace files that are there already
+    #[arg(long, short)]
+    force: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self, _: &mut impl Write) -> anyhow::Result<Outcome> {
+        let Some((target, paths)) = self.paths.split_last() else {
+            bail!("a path and a target are needed");
+        };
+        let target = Path::new(target);
+        let into = target.is_dir();
+        if !into && paths.len() > 1 {
+            bail!("{} is not a directory, and there are several paths", target.display());
+        }
+        self.image.view(|files, complaints| {
+            for path in paths {
+                self.copy(files, complaints, place::bytes(path), target, into)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn copy(
+        &self,
+        files: &Files<'_>,
+        complaints: &Complaints,
+        path: &[u8],
+        target: &Path,
+        into: bool,
+    ) -> anyhow::Result<()> {
+        let recursive = self.recursive || self.archive;
+        let follow = if recursive { Follow::NotLast } else { Follow::Last };
+        let node = match files.lookup(path, follow) {
+            Ok(node) => node,
+            Err(error) => {
+                complaints.failure(path, error);
+                return Ok(());
+            }
+        };
+        if node.is_directory() && !recursive {
+            complaints.failure(path, "is a directory; -r copies it");
+            return Ok(());
+        }
+        let keep = if self.preserve || self.archive { Keep::All } else { Keep::Mode };
+        let copier = Copier::new(files, complaints, path, keep, self.force, recursive);
+        let name = if into { place::last_name(path) } else { None };
+        match (into, name) {
+            (true, Some(name)) => copier.run(node, target, name),
+            // The content of the root goes into the directory itself.
+            (true, None) => copier.run_into(node, target),
+            (false, _) => {
+                let folder = match target.parent() {
+                    Some(folder) if !folder.as_os_str().is_empty() => folder,
+                    _ => Path::new("."),
+                };
+                let Some(name) = target.file_name() else {
+                    bail!("{} has no name for a new file", target.display());
+                };
+                copier.run(node, folder, place::bytes(name))
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What `ls`, `cat`, `cp` and `export` have in common: the files of an image, without a mount.
+
+pub(crate) mod copy;
+pub(crate) mod long;
+mod metadata;
+pub(crate) mod place;
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use floe_blockdev::{FileDevice, ReadBlocks};
+use floe_check::{CheckOptions, JournalUse, view};
+use floe_ext4::files::{FileFault, Files, Step, printable};
+use floe_format::BlockNr;
+
+use crate::device::{InUse, Source};
+use crate::exit::Outcome;
+use crate::{failure, signals};
+
+/// The image whose files are read, and what counts as its content.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ImageArgs {
+    #[command(flatten)]
+    source: Source,
+    /// The journal is on this device or in this file
+    #[arg(long, value_name = "PATH")]
+    external_journal: Option<PathBuf>,
+    /// Read the disk as it is, without the changes that are still in the journal
+    #[arg(long)]
+    ignore_journal: bool,
+}
+
+/// Faults met while reading and writing, told on standard error one by one.
+pub(crate) struct Complaints {
+    image: String,
+    damaged: Cell<bool>,
+    failed: Cell<bool>,
+}
+
+impl Complaints {
+    /// Part of the image cannot be read.
+    pub(crate) fn damage(&self, path: &[u8], what: impl Display) {
+        self.damaged.set(true);
+        self.tell(path, what);
+    }
+
+    /// Likewise, for every fault of a list.
+    pub(crate) fn faults(&self, path: &[u8], faults: &[FileFault]) {
+        for fault in faults {
+            self.damage(path, fault);
+        }
+    }
+
+    /// Something could not be done for another reason than damage.
+    pub(crate) fn failure(&self, path: &[u8], what: impl Display) {
+        self.failed.set(true);
+        self.tell(path, what);
+    }
+
+    /// Steps of a walk that lead to no object. `base` is the path of the walk's beginning.
+    pub(crate) fn step(&self, base: &[u8], step: &Step) {
+        match step {
+            Step::Visit(_) | Step::Leave { .. } => {}
+            Step::Faults { path, faults } => self.faults(&place::join(base, path), faults),
+            Step::Lost { path, error } => self.damage(&place::join(base, path), error),
+            Step::Again { path, inode } => {
+                let what = format!("directory {inode} was met before; its entries are left out");
+                self.damage(&place::join(base, path), what);
+            }
+        }
+    }
+
+    fn tell(&self, path: &[u8], what: impl Display) {
+        eprintln!("floe: {}: {}: {what}", self.image, printable(path));
+    }
+
+    fn outcome(&self) -> Outcome {
+        Outcome { damaged: self.damaged.get(), failed: self.failed.get(), ..Outcome::CLEAN }
+    }
+}
+
+impl ImageArgs {
+    /// Opens the image and hands its files to `look`. The outcome is 4 where something could not be
+    /// read for damage, 8 where something else failed.
+    pub(crate) fn view(
+        &self,
+        look: impl FnOnce(&Files<'_>, &Complaints) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Outcome> {
+        self.source.mind_users(InUse::WarnReader)?;
+        signals::end_at_once()?;
+        let device = self.source.open()?;
+        let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
+        let options = CheckOptions {
+            superblock: self.source.superblock.map(BlockNr),
+            block_size: self.source.block_size,
+            external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
+            journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
+            ..CheckOptions::default()
+        };
+        let image = self.source.name();
+        let complaints = Complaints { image, damaged: Cell::new(false), failed: Cell::new(false) };
+        let looked = view(&device, &options, |files, found| {
+            for problem in found {
+                eprintln!("floe: {}: {problem}", complaints.image);
+            }
+            look(files, &complaints)
+        });
+        match looked {
+            Ok(result) => result.map(|()| complaints.outcome()),
+            Err(error) => {
+                let name = self.source.name();
+                eprintln!("floe: {}", failure::of_check(&error, &device, &name, "--memory="));
+                Ok(Outcome::FAILED)
+            }
+        }
+    }
+}

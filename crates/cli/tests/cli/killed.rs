@@ -1,0 +1,179 @@
+//! Runs that are killed while they write a file: nothing half written has the file's name, and the same
+//! command again does what the first one would have done.
+//!
+//! The kernel kills a process (SIGXFSZ) that writes past its limit for sizes of files: so it is ended at
+//! each place of the file that it writes.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use floe_testkit::{Image, build, tool};
+
+use super::{Ran, image, ran};
+
+const SIGXFSZ: i32 = 25;
+
+/// Several blocks of several kinds are written to mend this.
+fn damaged() -> Option<(Image, tempfile::TempDir)> {
+    let image = image("ext4-1k")?;
+    build::debugfs(&image, "clri <12>\nclri <13>\nclri <20>\nsif <15> links_count 7\n").unwrap();
+    Some((image, tool::scratch("floe-killed-").unwrap()))
+}
+
+fn command(line: &[&str], limit_half_kib: Option<usize>) -> Command {
+    let limit = limit_half_kib.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let mut command = Command::new("sh");
+    // No core is left behind.
+    command.args(["-c", "ulimit -c 0; ulimit -f $0; exec \"$@\"", &limit]);
+    command.arg(env!("CARGO_BIN_EXE_floe")).args(line).env("E2FSCK_TIME", "1704067200");
+    command
+}
+
+fn killed(line: &[&str], limit_half_kib: usize) -> ExitStatus {
+    command(line, Some(limit_half_kib)).output().unwrap().status
+}
+
+fn whole(line: &[&str]) -> Ran {
+    ran(&command(line, None).output().unwrap())
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Where a file is while it is being written.
+fn unfinished(path: &Path) -> PathBuf {
+    path.with_extension("unfinished")
+}
+
+#[test]
+fn a_repair_that_was_killed_while_it_saved_the_old_content_can_be_made_anew() {
+    let Some((image, folder)) = damaged() else { return };
+    let undo = folder.path().join("undo");
+    let before = image.to_vec().unwrap();
+    let line = ["repair", "--yes", "--undo", text(&undo), text(image.path())];
+    assert_eq!(whole(&line).code, 1);
+    let (after, saved) = (image.to_vec().unwrap(), fs::read(&undo).unwrap());
+    let (mut while_saving, mut while_writing) = (0, 0);
+    let most = saved.len() / 512 + 2;
+    for limit in (0..=most).step_by(most / 12) {
+        fs::remove_file(&undo).unwrap();
+        image.write(0, &before).unwrap();
+        let status = killed(&line, limit);
+        assert_eq!(status.signal(), Some(SIGXFSZ), "limit {limit}: {status}");
+        if unfinished(&undo).exists() {
+            while_saving += 1;
+            assert!(!undo.exists() && image.to_vec().unwrap() == before, "limit {limit}");
+        } else {
+            while_writing += 1;
+            assert!(fs::read(&undo).unwrap() == saved, "limit {limit}");
+        }
+        let again = whole(&line);
+        assert_eq!(again.code, 1, "limit {limit}: {}{}", again.out, again.err);
+        assert!(image.to_vec().unwrap() == after, "limit {limit}: not the same repair");
+        assert!(!unfinished(&undo).exists());
+        let back = whole(&["undo", text(&undo), text(image.path())]);
+        assert_eq!(back.code, 0, "{}", back.err);
+        assert!(image.to_vec().unwrap() == before, "limit {limit}: not the original bytes");
+    }
+    assert!(while_saving > 5 && while_writing > 0, "{while_saving} and {while_writing}");
+}
+
+/// Pages, figures and plans: what was there stays until there is a complete new one.
+#[test]
+fn an_output_is_the_old_one_or_the_new_one() {
+    let Some((image, folder)) = damaged() else { return };
+    let before = image.to_vec().unwrap();
+    for (command, option, code) in
+        [("check", "--html", 4), ("check", "--metrics", 4), ("repair", "--plan", 1)]
+    {
+        let file = folder.path().join("file");
+        let yes = if command == "repair" { &["--yes"][..] } else { &[] };
+        let line = [&[command][..], yes, &[option, text(&file), text(image.path())]].concat();
+        let first = whole(&line);
+        assert_eq!(first.code, code, "{}", first.err);
+        let mut made = fs::read(&file).unwrap();
+        let end = if option == "--metrics" { None } else { made.last_chunk::<4>().copied() };
+        let mut kills = 0;
+        for limit in (0..made.len() / 512).step_by(1 + made.len() / 512 / 4) {
+            // A plan is never replaced.
+            if option == "--plan" {
+                fs::remove_file(&file).unwrap();
+            }
+            let status = killed(&line, limit);
+            assert_eq!(status.signal(), Some(SIGXFSZ), "{option} {limit}: {status}");
+            kills += 1;
+            assert_eq!(file.exists(), option != "--plan");
+            assert!(option == "--plan" || fs::read(&file).unwrap() == made, "{option} {limit}");
+            let again = whole(&line);
+            assert_eq!(again.code, code, "{option} {limit}: {}", again.err);
+            // The time is another one.
+            made = fs::read(&file).unwrap();
+            assert!(end.is_none() || made.last_chunk() == end.as_ref(), "{option} {limit}");
+            assert!(!unfinished(&file).exists());
+        }
+        assert!(kills > 1, "{option}: {kills}");
+        fs::remove_file(&file).unwrap();
+    }
+    assert!(image.to_vec().unwrap() == before);
+}
+
+/// A file that cannot be made is noticed before the long work, not after it.
+#[test]
+fn what_cannot_be_written_is_told_at_the_start() {
+    let Some((image, folder)) = damaged() else { return };
+    let (before, device) = (image.to_vec().unwrap(), text(image.path()));
+    let nowhere = folder.path().join("no/such/folder/file");
+    let taken = folder.path().join("taken");
+    fs::write(unfinished(&taken), "precious").unwrap();
+    for (file, expected) in [(&nowhere, "No such file"), (&taken, "in the way")] {
+        for line in [
+            &["check", "--html", text(file), device][..],
+            &["repair", "--dry-run", "--html", text(file), device],
+            &["repair", "--yes", "--undo", text(file), device],
+            &["repair", "--yes", "--plan", text(file), device],
+            &["fsck", "-fy", "-z", text(file), device],
+        ] {
+            let ran = whole(line);
+            assert_eq!(ran.code, 8, "{line:?}: {}{}", ran.out, ran.err);
+            assert!(ran.err.contains(expected), "{line:?}: {}", ran.err);
+            // Not even what it is about was looked at.
+            assert!(!ran.out.contains("ext4"), "{line:?}: {}", ran.out);
+        }
+    }
+    assert_eq!(fs::read(unfinished(&taken)).unwrap(), b"precious");
+    assert!(image.to_vec().unwrap() == before);
+}
+
+/// A loop device of a read-only file, as a disk with a write lock, can be opened for writing all the same.
+#[test]
+fn a_read_only_device_is_noticed_before_the_work() {
+    let Some((image, folder)) = damaged() else { return };
+    let undo = folder.path().join("undo");
+    let made = Command::new("losetup")
+        .args(["--find", "--show", "--read-only"])
+        .arg(image.path())
+        .output();
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        eprintln!("skipped: there are no loop devices here");
+        return;
+    };
+    let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let before = image.to_vec().unwrap();
+    let lines = [
+        &["repair", "--yes", "--undo", text(&undo), &device][..],
+        &["repair", "--yes", &device],
+        &["fsck", "-fy", &device],
+    ];
+    let all: Vec<Ran> = lines.iter().map(|line| whole(line)).collect();
+    let freed = Command::new("losetup").args(["--detach", &device]).status();
+    assert!(freed.is_ok_and(|status| status.success()));
+    for (ran, line) in all.iter().zip(lines) {
+        assert_eq!(ran.code, 8, "{line:?}: {}{}", ran.out, ran.err);
+        assert!(ran.err.contains("read-only"), "{line:?}: {}", ran.err);
+        assert!(!ran.err.contains("half done") && ran.out.is_empty(), "{}{}", ran.out, ran.err);
+    }
+    assert!(!undo.exists() && image.to_vec().unwrap() == before);
+}

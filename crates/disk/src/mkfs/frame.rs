@@ -1,0 +1,238 @@
+//! The frame of a new file system: its superblock and geometry, before anything is placed.
+
+use floe_format::ext::quota::QuotaKind;
+use floe_format::ext::superblock::{
+    FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, STATE_VALID, Superblock,
+};
+use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::geometry::Strictness;
+use floe_format::{Geometry, GroupNr};
+
+use super::params::{InodeCount, Params, PlanError, Reserved};
+
+/// Most blocks of a group, whatever a bitmap could hold.
+const MOST_PER_GROUP: u32 = 65528;
+/// Blocks that must be free in the last group behind its tables: a shorter one is left out.
+const LEAST_LAST_GROUP: u64 = 50;
+/// `s_first_ino`.
+const FIRST_INODE: u32 = 11;
+
+/// Computes superblock and geometry. Places and counts in the superblock are still zero.
+pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError> {
+    params.check()?;
+    let mut sb = Superblock::decode(&[0; 1024]);
+    identity(params, &mut sb);
+    let first_data_block =
+        u64::from(params.block_size == 1024 && !params.ro_compat(RoCompat::BIGALLOC));
+    sb.first_data_block = first_data_block as u32;
+    let mut per_group = blocks_per_group(params)?;
+    let ratio = u64::from(params.cluster_size / params.block_size);
+    // Whole clusters only.
+    let mut blocks = params.blocks - params.blocks % ratio;
+    if !params.incompat(Incompat::BIT64) && blocks >= 1 << 32 {
+        return Err(PlanError::TooLarge { blocks });
+    }
+    let too_small = PlanError::TooSmall { blocks: params.blocks };
+    let wanted = inodes_wanted(params, blocks)?;
+    loop {
+        if blocks <= first_data_block + 8 {
+            return Err(too_small);
+        }
+        let groups = (blocks - first_data_block).div_ceil(u64::from(per_group));
+        let groups = u32::try_from(groups).map_err(|_| PlanError::TooLarge { blocks })?;
+        sb.blocks_count_lo = (blocks & 0xffff_ffff) as u32;
+        sb.blocks_count_hi = (blocks >> 32) as u32;
+        sb.blocks_per_group = per_group;
+        sb.clusters_per_group = per_group / ratio as u32;
+        let Some(per_group_inodes) = inodes_per_group(params, wanted, groups) else {
+            // Smaller groups, so that there are more of them.
+            if per_group < 256 {
+                return Err(PlanError::TooManyInodes { inodes: wanted });
+            }
+            per_group -= 8 * ratio as u32;
+            continue;
+        };
+        sb.inodes_per_group = per_group_inodes;
+        sb.inodes_count = groups
+            .checked_mul(per_group_inodes)
+            .ok_or(PlanError::TooManyInodes { inodes: wanted })?;
+        backups(params, groups, &mut sb);
+        sb.reserved_gdt_blocks = reserved_descriptors(params, blocks, groups, &sb);
+        let Reserved::Percent(percent) = params.reserved_blocks;
+        let reserved = (blocks as f64 * percent / 100.0) as u64;
+        sb.r_blocks_count_lo = (reserved & 0xffff_ffff) as u32;
+        sb.r_blocks_count_hi = (reserved >> 32) as u32;
+        let geometry = Geometry::new(&sb, Strictness::Strict)
+            .map_err(|fault| PlanError::Parameter(fault.field))?;
+        match last_group(&geometry) {
+            LastGroup::Fits => return Ok((sb, geometry)),
+            LastGroup::Alone => return Err(too_small),
+            LastGroup::TooShort { blocks_in_it } => blocks -= blocks_in_it,
+        }
+    }
+}
+
+/// What does not depend on sizes.
+fn identity(params: &Params, sb: &mut Superblock) {
+    let now = params.now.secs.max(0) as u64;
+    let (low, high) = ((now & 0xffff_ffff) as u32, (now >> 32) as u8);
+    sb.magic = MAGIC;
+    sb.state = STATE_VALID;
+    sb.errors = params.errors;
+    sb.max_mnt_count = u16::MAX;
+    (sb.wtime, sb.lastcheck, sb.mkfs_time) = (low, low, low);
+    (sb.wtime_hi, sb.lastcheck_hi, sb.mkfs_time_hi) = (high, high, high);
+    sb.creator_os = params.creator_os;
+    sb.rev_level = u32::from(!params.old_revision);
+    sb.log_block_size = params.block_size.trailing_zeros() - 10;
+    sb.log_cluster_size = params.cluster_size.trailing_zeros() - 10;
+    sb.uuid = params.uuid;
+    sb.volume_name = params.label;
+    sb.last_mounted = params.last_mounted;
+    sb.default_mount_opts = params.default_mount_options;
+    let words = params.hash_seed.as_chunks::<4>().0;
+    for (word, bytes) in sb.hash_seed.iter_mut().zip(words) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    sb.def_hash_version = params.hash_version;
+    // Linux on the usual machines hashes names as signed characters.
+    sb.flags = FLAG_SIGNED_HASH | if params.test_fs { FLAG_TEST_FS } else { 0 };
+    (sb.raid_stride, sb.raid_stripe_width) = (params.stride, params.stripe_width);
+    if params.old_revision {
+        return;
+    }
+    (sb.first_ino, sb.inode_size) = (FIRST_INODE, params.inode_size as u16);
+    sb.feature_compat = params.features.compat.bits();
+    sb.feature_incompat = params.features.incompat.bits();
+    sb.feature_ro_compat = params.features.ro_compat.bits();
+    if params.inode_size > 128 {
+        (sb.min_extra_isize, sb.want_extra_isize) = (32, 32);
+    }
+    if params.incompat(Incompat::BIT64) {
+        sb.desc_size = 64;
+    }
+    if params.incompat(Incompat::FLEX_BG) {
+        sb.log_groups_per_flex = params.flex_groups.trailing_zeros() as u8;
+    }
+    if params.ro_compat(RoCompat::METADATA_CSUM) {
+        sb.checksum_type = 1;
+    }
+    if params.incompat(Incompat::CSUM_SEED) {
+        sb.checksum_seed = floe_format::crc::crc32c(u32::MAX, &params.uuid);
+    }
+    if params.incompat(Incompat::ENCRYPT) {
+        // AES-256-XTS for contents, AES-256-CTS for names.
+        sb.encrypt_algos = [1, 4, 0, 0];
+    }
+    if params.incompat(Incompat::CASEFOLD) {
+        (sb.encoding, sb.encoding_flags) = params.encoding;
+    }
+    if params.incompat(Incompat::MMP) {
+        sb.mmp_interval = params.mmp_interval;
+    }
+}
+
+fn blocks_per_group(params: &Params) -> Result<u32, PlanError> {
+    let ratio = params.cluster_size / params.block_size;
+    let most = (params.block_size * 8).min(MOST_PER_GROUP);
+    let Some(asked) = params.blocks_per_group else { return Ok(most * ratio) };
+    if asked < 256 || asked % (8 * ratio) != 0 || asked / ratio > most {
+        return Err(PlanError::Parameter(
+            "the blocks of a group must be a multiple of 8, from 256 to 8 for each byte of a block",
+        ));
+    }
+    Ok(asked)
+}
+
+fn inodes_wanted(params: &Params, blocks: u64) -> Result<u64, PlanError> {
+    let wanted = match params.inodes {
+        InodeCount::Count(count) => u64::from(count),
+        InodeCount::Ratio(bytes) if bytes >= 1024 => {
+            // Not all of 2^32: numbers of the last group must fit, too.
+            (blocks.saturating_mul(u64::from(params.block_size)) / bytes).min(0xffff_ffff)
+        }
+        InodeCount::Ratio(_) => {
+            return Err(PlanError::Parameter("there must be at least 1024 bytes for each inode"));
+        }
+    };
+    Ok(wanted.max(u64::from(FIRST_INODE) + 1))
+}
+
+/// Inodes of a group: whole blocks of the table, a multiple of 8. `None` if a bitmap cannot hold
+/// them.
+fn inodes_per_group(params: &Params, wanted: u64, groups: u32) -> Option<u32> {
+    let per_block = params.block_size / params.inode_size;
+    let bitmap = u64::from(params.block_size) * 8;
+    let most = bitmap.min(u64::from(1u32 << 16) - u64::from(per_block));
+    let each = wanted.div_ceil(u64::from(groups));
+    if each > bitmap {
+        return None;
+    }
+    let each = each.min(most) as u32;
+    // Whole blocks first, then a multiple of 8, of which a block may hold fewer.
+    let whole = (each.div_ceil(per_block) * per_block).max(8);
+    Some(whole & !7)
+}
+
+/// The groups with backups of sparse_super2.
+fn backups(params: &Params, groups: u32, sb: &mut Superblock) {
+    if !params.compat(Compat::SPARSE_SUPER2) {
+        return;
+    }
+    sb.backup_bgs = [
+        if params.backups >= 1 && groups >= 2 { 1 } else { 0 },
+        if params.backups >= 2 && groups >= 3 { groups - 1 } else { 0 },
+    ];
+}
+
+/// Reserved descriptor blocks: for 1024 times as many blocks, or as many as asked for.
+fn reserved_descriptors(params: &Params, blocks: u64, groups: u32, sb: &Superblock) -> u16 {
+    if !params.compat(Compat::RESIZE_INODE) {
+        return 0;
+    }
+    let all = u64::from(u32::MAX);
+    let most = match params.resize_blocks {
+        Some(asked) => asked.max(blocks),
+        None if blocks < all / 1024 => blocks * 1024,
+        None => all,
+    };
+    let per_block = params.block_size / if params.incompat(Incompat::BIT64) { 64 } else { 32 };
+    let later = (most - u64::from(sb.first_data_block)).div_ceil(u64::from(sb.blocks_per_group));
+    let now = u64::from(groups.div_ceil(per_block));
+    let more = later.div_ceil(u64::from(per_block)).saturating_sub(now);
+    // One block of the resize inode's map lists them.
+    more.min(u64::from(params.block_size / 4)) as u16
+}
+
+/// Whether the last group has room for its own tables.
+enum LastGroup {
+    Fits,
+    TooShort { blocks_in_it: u64 },
+    Alone,
+}
+
+fn last_group(geometry: &Geometry) -> LastGroup {
+    let last = GroupNr(geometry.group_count - 1);
+    let blocks = geometry.blocks_of(last).len_blocks;
+    let mut overhead = 2 + u64::from(geometry.inode_table_blocks);
+    if geometry.has_superblock(last) {
+        overhead += 1 + u64::from(geometry.desc_blocks) + u64::from(geometry.reserved_gdt_blocks);
+    }
+    let whole = blocks == u64::from(geometry.blocks_per_group);
+    if geometry.group_count == 1 {
+        return if blocks < overhead { LastGroup::Alone } else { LastGroup::Fits };
+    }
+    if !whole && blocks < overhead + LEAST_LAST_GROUP {
+        return LastGroup::TooShort { blocks_in_it: blocks };
+    }
+    if blocks < overhead { LastGroup::Alone } else { LastGroup::Fits }
+}
+
+/// Inode number fields of the quota files.
+pub(super) fn set_quota_inode(sb: &mut Superblock, kind: QuotaKind, inode: u32) {
+    match kind {
+        QuotaKind::User => sb.usr_quota_inum = inode,
+        QuotaKind::Group => sb.grp_quota_inum = inode,
+        QuotaKind::Project => sb.prj_quota_inum = inode,
+    }
+}

@@ -1,0 +1,484 @@
+//! The options of mke2fs, and the parameters that follow from them.
+
+use floe_format::ext::quota::QuotaKind;
+use floe_format::features::{Compat, Features, Incompat, RoCompat};
+
+use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
+use super::tree::Time;
+use super::usage::{self, FsType};
+
+/// An option that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("-{option} {value}: {why}")]
+pub struct OptionError {
+    /// The letter.
+    pub option: char,
+    /// Its value.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// What differs from one call to the next, unless options say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fresh {
+    /// UUID.
+    pub uuid: [u8; 16],
+    /// Seed of directory hashes.
+    pub hash_seed: [u8; 16],
+    /// The time now.
+    pub now: Time,
+}
+
+/// The options of mke2fs as they were given, not yet weighed against each other.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    fs_type: Option<FsType>,
+    usage: Vec<String>,
+    block_size: Option<u32>,
+    cluster_size: Option<u32>,
+    blocks_per_group: Option<u32>,
+    inode_count: Option<u32>,
+    inode_ratio: Option<u64>,
+    inode_size: Option<u32>,
+    flex_groups: Option<u32>,
+    reserved_percent: Option<f64>,
+    label: [u8; 16],
+    last_mounted: Option<[u8; 64]>,
+    uuid: Option<[u8; 16]>,
+    feature_edits: Vec<String>,
+    journal_asked: bool,
+    journal_size_mib: Option<u64>,
+    fast_commit_kib: Option<u64>,
+    journal_location: Option<String>,
+    errors: Option<u16>,
+    creator_os: u32,
+    old_revision: bool,
+    extended: Extended,
+}
+
+/// Values of `-E`.
+#[derive(Clone, Debug, Default)]
+struct Extended {
+    hash_seed: Option<[u8; 16]>,
+    stride: u16,
+    stripe_width: u32,
+    resize: Option<String>,
+    root_owner: Option<(u32, u32)>,
+    root_mode: Option<u16>,
+    backups: Option<u32>,
+    mmp_interval: Option<u16>,
+    quotas: Option<Vec<QuotaKind>>,
+    strict_encoding: bool,
+    orphan_file_bytes: Option<u64>,
+    lazy_tables: Option<bool>,
+    discard: Option<bool>,
+    test_fs: bool,
+    offset_bytes: u64,
+}
+
+impl Options {
+    /// Options as those of the command `mkfs.TYPE`.
+    pub fn of_type(fs_type: FsType) -> Self {
+        Self { fs_type: Some(fs_type), ..Self::default() }
+    }
+
+    /// Whether inode tables beyond what is in use shall be left to the kernel; `None`: as suits the
+    /// device.
+    pub fn lazy_tables(&self) -> Option<bool> {
+        self.extended.lazy_tables
+    }
+
+    /// Whether the device shall be discarded first (by default it is).
+    pub fn discard(&self) -> bool {
+        self.extended.discard.unwrap_or(true)
+    }
+
+    /// Bytes of the device before the file system (`-E offset=`).
+    pub fn offset_bytes(&self) -> u64 {
+        self.extended.offset_bytes
+    }
+
+    /// Bytes of a block, if they were given.
+    pub fn block_size(&self) -> Option<u32> {
+        self.block_size
+    }
+
+    /// Takes an option with a value.
+    ///
+    /// # Errors
+    /// There is no such option, or it cannot have this value.
+    pub fn set(&mut self, option: char, value: &str) -> Result<(), OptionError> {
+        let wrong = |why: &str| OptionError { option, value: value.into(), why: why.into() };
+        let number = || value.parse::<u32>().map_err(|_| wrong("not a number"));
+        match option {
+            't' => {
+                self.fs_type =
+                    Some(FsType::by_name(value).ok_or_else(|| wrong("ext2, ext3 or ext4"))?);
+            }
+            'T' => {
+                for name in value.split(',') {
+                    usage::by_name(name).ok_or_else(|| wrong("no usage type of this name"))?;
+                    self.usage.push(name.to_owned());
+                }
+            }
+            'b' => self.block_size = Some(size(value).ok_or_else(|| wrong("not a size"))? as u32),
+            'C' => self.cluster_size = Some(size(value).ok_or_else(|| wrong("not a size"))? as u32),
+            'g' => self.blocks_per_group = Some(number()?),
+            'G' => self.flex_groups = Some(number()?),
+            'N' => self.inode_count = Some(number()?),
+            'i' => self.inode_ratio = Some(u64::from(number()?)),
+            'I' => self.inode_size = Some(number()?),
+            'm' => {
+                let percent = value.parse().map_err(|_| wrong("not a number"))?;
+                self.reserved_percent = Some(percent);
+            }
+            'L' => self.label = text(value).ok_or_else(|| wrong("16 bytes at most"))?,
+            'M' => {
+                self.last_mounted = Some(text(value).ok_or_else(|| wrong("64 bytes at most"))?);
+            }
+            'U' => self.uuid = uuid(value).map_err(|()| wrong("not a UUID"))?,
+            'O' => {
+                usage::edit(&mut Features::default(), value).map_err(|why| wrong(&why))?;
+                self.feature_edits.push(value.to_owned());
+            }
+            'e' => {
+                self.errors = Some(match value {
+                    "continue" => 1,
+                    "remount-ro" => 2,
+                    "panic" => 3,
+                    _ => return Err(wrong("continue, remount-ro or panic")),
+                });
+            }
+            'o' => {
+                self.creator_os = match value.to_ascii_lowercase().as_str() {
+                    "linux" => 0,
+                    "hurd" | "gnu" => 1,
+                    "masix" => 2,
+                    "freebsd" => 3,
+                    "lites" => 4,
+                    other => other.parse().map_err(|_| wrong("no such system"))?,
+                };
+            }
+            'r' => match number()? {
+                0 => self.old_revision = true,
+                1 => self.old_revision = false,
+                _ => return Err(wrong("0 or 1")),
+            },
+            'J' => self.set_journal(value).map_err(|why| wrong(&why))?,
+            'E' => self.set_extended(value).map_err(|why| wrong(&why))?,
+            _ => return Err(wrong("no such option")),
+        }
+        Ok(())
+    }
+
+    /// `-j`: with a journal.
+    pub fn with_journal(&mut self) {
+        self.journal_asked = true;
+    }
+
+    fn set_journal(&mut self, list: &str) -> Result<(), String> {
+        self.journal_asked = true;
+        for (key, value) in pairs(list) {
+            let value = value.ok_or("a value is missing")?;
+            match key {
+                "size" => {
+                    self.journal_size_mib =
+                        Some(value.parse().map_err(|_| "size: MiB are wanted")?);
+                }
+                "fast_commit_size" => {
+                    let kib = value.parse().map_err(|_| "fast_commit_size: KiB are wanted")?;
+                    self.fast_commit_kib = Some(kib);
+                }
+                "location" => self.journal_location = Some(value.to_owned()),
+                "device" => return Err("Floe makes no external journals".into()),
+                _ => return Err(format!("{key} is not known")),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_extended(&mut self, list: &str) -> Result<(), String> {
+        let extended = &mut self.extended;
+        for (key, value) in pairs(list) {
+            let number = || -> Result<u32, String> {
+                value.and_then(|v| v.parse().ok()).ok_or(format!("{key}: a number is wanted"))
+            };
+            let given = value.ok_or_else(|| format!("{key}: a value is missing"));
+            let switch = || value.is_none_or(|value| value != "0");
+            match key {
+                "hash_seed" => {
+                    let seed = uuid(given?).ok().flatten();
+                    extended.hash_seed = Some(seed.ok_or("hash_seed: not a UUID")?);
+                }
+                "stride" => {
+                    extended.stride = number()?.try_into().map_err(|_| "stride: too large")?
+                }
+                "stripe_width" | "stripe-width" => extended.stripe_width = number()?,
+                "resize" => extended.resize = Some(given?.to_owned()),
+                "root_owner" => {
+                    let (uid, gid) =
+                        given?.split_once(':').ok_or("root_owner: UID:GID is wanted")?;
+                    let ids = (uid.parse().ok(), gid.parse().ok());
+                    let (Some(uid), Some(gid)) = ids else {
+                        return Err("root_owner: UID:GID is wanted".into());
+                    };
+                    extended.root_owner = Some((uid, gid));
+                }
+                "root_perms" => {
+                    let mode = u16::from_str_radix(given?, 8).ok().filter(|mode| *mode <= 0o7777);
+                    extended.root_mode = Some(mode.ok_or("root_perms: octal digits are wanted")?);
+                }
+                "num_backup_sb" => {
+                    let count = number()?;
+                    if count > 2 {
+                        return Err("num_backup_sb: 0 to 2".into());
+                    }
+                    extended.backups = Some(count);
+                }
+                "mmp_update_interval" => {
+                    let seconds = number()?;
+                    if seconds > 300 {
+                        return Err("mmp_update_interval: 300 seconds at most".into());
+                    }
+                    extended.mmp_interval = Some(seconds as u16);
+                }
+                "quotatype" => extended.quotas = Some(quotas(given?)?),
+                "encoding" => {
+                    if !matches!(given?, "utf8" | "utf8-12.1") {
+                        return Err("encoding: utf8 is the only one".into());
+                    }
+                    self.feature_edits.push("casefold".into());
+                }
+                "encoding_flags" => extended.strict_encoding = given?.contains("strict"),
+                "orphan_file_size" => {
+                    extended.orphan_file_bytes =
+                        Some(size(given?).ok_or("orphan_file_size: a size is wanted")?);
+                }
+                "lazy_itable_init" => extended.lazy_tables = Some(switch()),
+                "discard" => extended.discard = Some(true),
+                "nodiscard" => extended.discard = Some(false),
+                "test_fs" => extended.test_fs = true,
+                "offset" => {
+                    extended.offset_bytes = size(given?).ok_or("offset: a size is wanted")?
+                }
+                // Floe's writer needs no such hints: it always zeroes, and skips holes.
+                "lazy_journal_init" | "assume_storage_prezeroed" | "no_copy_xattrs" => {}
+                _ => return Err(format!("{key} is not known to Floe")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The parameters for a device of so many bytes; `size_blocks` uses less of it.
+    ///
+    /// # Errors
+    /// As [`Params::check`], as far as that is known here.
+    pub fn params(
+        &self,
+        device_bytes: u64,
+        size_blocks: Option<u64>,
+        fresh: &Fresh,
+    ) -> Result<Params, PlanError> {
+        let fs_type = self.fs_type.unwrap_or(FsType::Ext4);
+        let wanted_bytes = size_blocks
+            .map_or(device_bytes, |blocks| blocks * u64::from(self.block_size.unwrap_or(1024)));
+        let usages: Vec<usage::Usage> = if self.usage.is_empty() {
+            usage::by_name(usage::of_size(wanted_bytes)).into_iter().collect()
+        } else {
+            self.usage.iter().filter_map(|name| usage::by_name(name)).collect()
+        };
+        let last = |pick: fn(&usage::Usage) -> Option<u64>| usages.iter().rev().find_map(pick);
+        let block_size = self
+            .block_size
+            .or(last(|one| one.block_size.map(u64::from)).map(|size| size as u32))
+            .unwrap_or(4096);
+        let features = self.features(fs_type)?;
+        let inode_size = match (self.inode_size, self.old_revision) {
+            (Some(size), _) => size,
+            (None, true) => 128,
+            (None, false) => {
+                last(|one| one.inode_size.map(u64::from)).map_or(256, |size| size as u32)
+            }
+        };
+        let ratio = self.inode_ratio.or(last(|one| one.inode_ratio)).unwrap_or(16384);
+        let ratio = ratio.max(if self.inode_ratio.is_some() { 0 } else { u64::from(block_size) });
+        let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
+        let default_cluster = if bigalloc { block_size.saturating_mul(16) } else { block_size };
+        let blocks = match size_blocks {
+            Some(blocks) if self.block_size.is_some() => blocks,
+            Some(kib) => kib * 1024 / u64::from(block_size),
+            None => device_bytes / u64::from(block_size.max(1)),
+        };
+        let extended = &self.extended;
+        let cluster_size = self.cluster_size.unwrap_or(default_cluster);
+        // With bigalloc, -g counts clusters.
+        let ratio_of_cluster = (cluster_size / block_size.max(1)).max(1);
+        Ok(Params {
+            blocks,
+            block_size,
+            cluster_size,
+            inode_size,
+            inodes: self.inode_count.map_or(InodeCount::Ratio(ratio), InodeCount::Count),
+            blocks_per_group: self
+                .blocks_per_group
+                .map(|given| given.saturating_mul(ratio_of_cluster)),
+            flex_groups: self.flex_groups.unwrap_or(16),
+            reserved_blocks: Reserved::Percent(self.reserved_percent.unwrap_or(5.0)),
+            features,
+            old_revision: self.old_revision,
+            label: self.label,
+            last_mounted: self.last_mounted.unwrap_or([0; 64]),
+            uuid: self.uuid.unwrap_or(fresh.uuid),
+            hash_seed: extended.hash_seed.unwrap_or(fresh.hash_seed),
+            hash_version: 1,
+            now: fresh.now,
+            errors: self.errors.unwrap_or(1),
+            creator_os: self.creator_os,
+            journal: self.journal(block_size)?,
+            stride: extended.stride,
+            stripe_width: extended.stripe_width,
+            resize_blocks: self.resize_blocks(block_size)?,
+            backups: extended.backups.unwrap_or(2),
+            root_owner: extended.root_owner.unwrap_or((0, 0)),
+            root_mode: extended.root_mode.unwrap_or(0o755),
+            mmp_interval: extended.mmp_interval.unwrap_or(5),
+            quotas: extended.quotas.clone().unwrap_or_else(|| default_quotas(&features)),
+            encoding: (1, u16::from(extended.strict_encoding)),
+            orphan_file_bytes: extended.orphan_file_bytes,
+            default_mount_options: if self.old_revision { 0 } else { 0x000c },
+            test_fs: extended.test_fs,
+            lazy_tables: extended.lazy_tables.unwrap_or(false),
+        })
+    }
+
+    fn features(&self, fs_type: FsType) -> Result<Features, PlanError> {
+        let mut features = if self.old_revision { Features::default() } else { fs_type.features() };
+        if self.journal_asked {
+            features.compat |= Compat::HAS_JOURNAL;
+        }
+        for edit in &self.feature_edits {
+            // They were tried when they were given.
+            usage::edit(&mut features, edit).map_err(|_| PlanError::Internal("feature list"))?;
+        }
+        // The stronger checksum takes the place of the weaker one.
+        if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
+            features.ro_compat.remove(RoCompat::GDT_CSUM);
+        }
+        if features.incompat.contains(Incompat::CSUM_SEED)
+            && !features.ro_compat.contains(RoCompat::METADATA_CSUM)
+        {
+            return Err(PlanError::Parameter("metadata_csum_seed needs metadata_csum"));
+        }
+        if !features.compat.contains(Compat::HAS_JOURNAL) {
+            features.compat.remove(Compat::FAST_COMMIT | Compat::ORPHAN_FILE);
+        }
+        Ok(features)
+    }
+
+    fn journal(&self, block_size: u32) -> Result<JournalParams, PlanError> {
+        let blocks_of = |bytes: u64| u32::try_from(bytes / u64::from(block_size)).ok();
+        let too_large = PlanError::Parameter("the journal is too large");
+        let blocks = match self.journal_size_mib {
+            Some(mib) => {
+                Some(mib.checked_mul(1 << 20).and_then(blocks_of).ok_or(too_large.clone())?)
+            }
+            None => None,
+        };
+        let fast_commit_blocks = match self.fast_commit_kib {
+            Some(kib) => Some(kib.checked_mul(1 << 10).and_then(blocks_of).ok_or(too_large)?),
+            None => None,
+        };
+        let location = match &self.journal_location {
+            Some(text) => Some(
+                blocks_or_size(text, block_size)
+                    .ok_or(PlanError::Parameter("the location of the journal is no block"))?,
+            ),
+            None => None,
+        };
+        Ok(JournalParams { blocks, fast_commit_blocks, location })
+    }
+
+    fn resize_blocks(&self, block_size: u32) -> Result<Option<u64>, PlanError> {
+        let Some(text) = &self.extended.resize else { return Ok(None) };
+        blocks_or_size(text, block_size)
+            .map(Some)
+            .ok_or(PlanError::Parameter("-E resize= wants a number of blocks"))
+    }
+}
+
+fn default_quotas(features: &Features) -> Vec<QuotaKind> {
+    let mut kinds = vec![QuotaKind::User, QuotaKind::Group];
+    if features.ro_compat.contains(RoCompat::PROJECT) {
+        kinds.push(QuotaKind::Project);
+    }
+    kinds
+}
+
+fn quotas(list: &str) -> Result<Vec<QuotaKind>, String> {
+    list.split(':')
+        .map(|word| match word {
+            "usrquota" => Ok(QuotaKind::User),
+            "grpquota" => Ok(QuotaKind::Group),
+            "prjquota" => Ok(QuotaKind::Project),
+            _ => Err(format!("quotatype: {word} is not known")),
+        })
+        .collect()
+}
+
+/// The parts of a list of keys, with values or without.
+fn pairs(list: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
+    list.split(',').filter(|part| !part.is_empty()).map(|part| match part.split_once('=') {
+        Some((key, value)) => (key, Some(value)),
+        None => (part, None),
+    })
+}
+
+/// A number of bytes, perhaps with a suffix k, m, g or t.
+pub fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "s" => 9,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A number of blocks, or of bytes if it has a suffix.
+fn blocks_or_size(text: &str, block_size: u32) -> Option<u64> {
+    match text.parse() {
+        Ok(blocks) => Some(blocks),
+        Err(_) => Some(size(text)? / u64::from(block_size.max(1))),
+    }
+}
+
+/// Text in a field that is padded with NULs.
+fn text<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut field = [0; N];
+    field.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+    Some(field)
+}
+
+/// A UUID; `None` for those that are to be made up.
+fn uuid(text: &str) -> Result<Option<[u8; 16]>, ()> {
+    match text {
+        "random" | "time" => return Ok(None),
+        "clear" | "null" => return Ok(Some([0; 16])),
+        _ => {}
+    }
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
+    let mut uuid = [0; 16];
+    if digits.len() != 32 {
+        return Err(());
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| ())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| ())?;
+    }
+    Ok(Some(uuid))
+}

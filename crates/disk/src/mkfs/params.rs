@@ -1,0 +1,299 @@
+//! What a new file system shall be: everything that its layout follows from, and nothing else.
+
+use floe_format::ext::inode::FileType;
+use floe_format::ext::quota::QuotaKind;
+use floe_format::features::{Compat, Features, Incompat, RoCompat};
+
+use super::tree::Time;
+
+/// How many inodes a new file system gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InodeCount {
+    /// At least this many.
+    Count(u32),
+    /// One for so many bytes of the file system.
+    Ratio(u64),
+}
+
+/// What goes into the journal of a new file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct JournalParams {
+    /// Blocks of the log; `None`: as the size of the file system asks for.
+    pub blocks: Option<u32>,
+    /// Blocks for fast commits; `None`: as the log's size asks for, if the feature is on.
+    pub fast_commit_blocks: Option<u32>,
+    /// Where it shall begin (block); `None`: in the middle.
+    pub location: Option<u64>,
+}
+
+/// Everything that the layout of a new file system follows from. The plan is a pure function of
+/// this: same parameters, same bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Params {
+    /// Blocks of the device that may be used.
+    pub blocks: u64,
+    /// Bytes of a block: a power of two, 1 KiB to 64 KiB.
+    pub block_size: u32,
+    /// Bytes of a cluster; the block size without bigalloc.
+    pub cluster_size: u32,
+    /// Bytes of an inode: a power of two, 128 to the block size.
+    pub inode_size: u32,
+    /// How many inodes.
+    pub inodes: InodeCount,
+    /// Blocks of a group; `None`: as many as a bitmap of one block says.
+    pub blocks_per_group: Option<u32>,
+    /// Groups whose tables lie together (flex_bg): a power of two.
+    pub flex_groups: u32,
+    /// Blocks kept for the administrator.
+    pub reserved_blocks: Reserved,
+    /// Features.
+    pub features: Features,
+    /// Revision 0: no features, inodes of 128 bytes.
+    pub old_revision: bool,
+    /// Volume label.
+    pub label: [u8; 16],
+    /// Where it claims to have been mounted last.
+    pub last_mounted: [u8; 64],
+    /// UUID.
+    pub uuid: [u8; 16],
+    /// Seed of directory hashes, as a UUID.
+    pub hash_seed: [u8; 16],
+    /// `s_def_hash_version`: 0 legacy, 1 half-MD4, 2 tea.
+    pub hash_version: u8,
+    /// The time that all of it is made at.
+    pub now: Time,
+    /// On errors: 1 go on, 2 remount read-only, 3 panic.
+    pub errors: u16,
+    /// Creator, as numbered in the superblock.
+    pub creator_os: u32,
+    /// The journal.
+    pub journal: JournalParams,
+    /// Blocks that a disk of a RAID gets before the next one; 0: none.
+    pub stride: u16,
+    /// Blocks of a stripe; 0: none.
+    pub stripe_width: u32,
+    /// Blocks that the file system may grow to with resize_inode; `None`: 1024 times as many.
+    pub resize_blocks: Option<u64>,
+    /// Backups of the superblock with sparse_super2: 0 to 2.
+    pub backups: u32,
+    /// Owner and group of the root directory and lost+found's parent.
+    pub root_owner: (u32, u32),
+    /// Permissions of the root directory.
+    pub root_mode: u16,
+    /// Seconds between updates of multiple-mount protection.
+    pub mmp_interval: u16,
+    /// What is counted by quotas (feature quota).
+    pub quotas: Vec<QuotaKind>,
+    /// `s_encoding` and `s_encoding_flags` (casefold).
+    pub encoding: (u16, u16),
+    /// Bytes of the orphan file; `None`: as the size of the file system asks for.
+    pub orphan_file_bytes: Option<u64>,
+    /// `s_default_mount_opts`.
+    pub default_mount_options: u32,
+    /// A test file system (`-E test_fs`).
+    pub test_fs: bool,
+    /// Inode tables beyond what is in use are left to the kernel to zero.
+    pub lazy_tables: bool,
+}
+
+/// Blocks kept for the administrator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reserved {
+    /// Percent of the file system: 0 to 50.
+    Percent(f64),
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            blocks: 0,
+            block_size: 4096,
+            cluster_size: 4096,
+            inode_size: 256,
+            inodes: InodeCount::Ratio(16384),
+            blocks_per_group: None,
+            flex_groups: 16,
+            reserved_blocks: Reserved::Percent(5.0),
+            features: Features::default(),
+            old_revision: false,
+            label: [0; 16],
+            last_mounted: [0; 64],
+            uuid: [0; 16],
+            hash_seed: [0; 16],
+            hash_version: 1,
+            now: Time::default(),
+            errors: 1,
+            creator_os: 0,
+            journal: JournalParams::default(),
+            stride: 0,
+            stripe_width: 0,
+            resize_blocks: None,
+            backups: 2,
+            root_owner: (0, 0),
+            root_mode: 0o755,
+            mmp_interval: 5,
+            quotas: vec![QuotaKind::User, QuotaKind::Group],
+            encoding: (1, 0),
+            orphan_file_bytes: None,
+            default_mount_options: 0x000c,
+            test_fs: false,
+            lazy_tables: false,
+        }
+    }
+}
+
+impl Params {
+    /// Whether a feature is on.
+    pub fn compat(&self, feature: Compat) -> bool {
+        self.features.compat.contains(feature)
+    }
+
+    /// Whether a feature is on.
+    pub fn incompat(&self, feature: Incompat) -> bool {
+        self.features.incompat.contains(feature)
+    }
+
+    /// Whether a feature is on.
+    pub fn ro_compat(&self, feature: RoCompat) -> bool {
+        self.features.ro_compat.contains(feature)
+    }
+
+    /// Refuses parameters that no file system can have, or that Floe cannot make.
+    ///
+    /// # Errors
+    /// The first that is wrong.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let bad = |what: &'static str| Err(PlanError::Parameter(what));
+        let power = |value: u32, low: u32, high: u32| {
+            value.is_power_of_two() && (low..=high).contains(&value)
+        };
+        if !power(self.block_size, 1024, 65536) {
+            return bad("the block size must be a power of two from 1024 to 65536");
+        }
+        if !power(self.inode_size, 128, self.block_size) {
+            return bad("the inode size must be a power of two from 128 to the block size");
+        }
+        let bigalloc = self.ro_compat(RoCompat::BIGALLOC);
+        let most = self.block_size.saturating_mul(32768).min(1 << 29);
+        if bigalloc && (!power(self.cluster_size, self.block_size, most)) {
+            return bad("the cluster size must be a power of two from the block size on");
+        }
+        if !bigalloc && self.cluster_size != self.block_size {
+            return bad("clusters need the feature bigalloc");
+        }
+        if bigalloc && !self.incompat(Incompat::EXTENTS) {
+            return bad("bigalloc needs the feature extent");
+        }
+        if !self.flex_groups.is_power_of_two() {
+            return bad("the groups of a flexible group must be a power of two");
+        }
+        let Reserved::Percent(percent) = self.reserved_blocks;
+        if !(0.0..=50.0).contains(&percent) {
+            return bad("reserved blocks must be 0 to 50 percent");
+        }
+        self.check_features()
+    }
+
+    fn check_features(&self) -> Result<(), PlanError> {
+        let bad = |what: &'static str| Err(PlanError::Parameter(what));
+        let unknown =
+            Incompat::COMPRESSION | Incompat::DIRDATA | Incompat::RECOVER | Incompat::JOURNAL_DEV;
+        if self.features.incompat.intersects(unknown)
+            || !Incompat::all().contains(self.features.incompat)
+        {
+            return bad("a feature that Floe cannot make (external journals, compression)");
+        }
+        if self.old_revision && (self.features != Features::default() || self.inode_size != 128) {
+            return bad("revision 0 has no features, and inodes of 128 bytes");
+        }
+        if self.compat(Compat::RESIZE_INODE) {
+            if self.incompat(Incompat::META_BG) {
+                return bad("resize_inode and meta_bg exclude each other");
+            }
+            if !self.ro_compat(RoCompat::SPARSE_SUPER) && !self.compat(Compat::SPARSE_SUPER2) {
+                return bad("resize_inode needs sparse_super");
+            }
+        }
+        if self.ro_compat(RoCompat::PROJECT) && self.inode_size == 128 {
+            return bad("project quotas need inodes of more than 128 bytes");
+        }
+        if self.incompat(Incompat::INLINE_DATA) && self.inode_size == 128 {
+            return bad("inline_data needs inodes of more than 128 bytes");
+        }
+        if self.incompat(Incompat::ENCRYPT | Incompat::CASEFOLD) && self.block_size > 4096 {
+            return bad("encrypt and casefold together need blocks of 4096 bytes at most");
+        }
+        Ok(())
+    }
+}
+
+/// Why no file system can be planned. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A parameter is out of its range, or two exclude each other.
+    #[error("{0}")]
+    Parameter(&'static str),
+    /// Too few blocks for a file system with these parameters.
+    #[error("{blocks} blocks are too few for a file system with these parameters")]
+    TooSmall {
+        /// Blocks of the device.
+        blocks: u64,
+    },
+    /// More blocks than the features allow.
+    #[error("{blocks} blocks are too many for a file system without the feature 64bit")]
+    TooLarge {
+        /// Blocks of the device.
+        blocks: u64,
+    },
+    /// More inodes than fit.
+    #[error("{inodes} inodes are too many for the groups of this file system")]
+    TooManyInodes {
+        /// Inodes asked for.
+        inodes: u64,
+    },
+    /// The journal does not fit.
+    #[error("a journal of {blocks} blocks does not fit")]
+    Journal {
+        /// Its blocks.
+        blocks: u64,
+    },
+    /// No room.
+    #[error("the file system is full: {wanted} more blocks are wanted")]
+    Full {
+        /// Blocks that found no place.
+        wanted: u64,
+    },
+    /// No inode left.
+    #[error("the file system has {have} inodes; the tree needs {wanted}")]
+    NoInodes {
+        /// Inodes that can be used.
+        have: u64,
+        /// Inodes wanted.
+        wanted: u64,
+    },
+    /// A file that this file system cannot hold.
+    #[error("{path}: {why}")]
+    File {
+        /// Its path.
+        path: String,
+        /// Why not.
+        why: String,
+    },
+    /// A structure refused: a bug of ours.
+    #[error("internal error: {0}")]
+    Internal(&'static str),
+}
+
+/// The bits of a mode that say a type.
+pub(super) fn mode_of(file_type: FileType, permissions: u16) -> u16 {
+    let kind = match file_type {
+        FileType::Regular => 0o10,
+        FileType::Directory => 0o04,
+        FileType::CharDevice => 0o02,
+        FileType::BlockDevice => 0o06,
+        FileType::Fifo => 0o01,
+        FileType::Socket => 0o14,
+        FileType::Symlink => 0o12,
+    };
+    kind << 12 | (permissions & 0o7777)
+}

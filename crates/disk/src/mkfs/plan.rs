@@ -1,0 +1,241 @@
+//! The plan of a new file system: the whole layout, computed before anything is written.
+
+use std::collections::BTreeMap;
+
+use floe_ext4::dir::DirFormat;
+use floe_ext4::make::quota_file::Usage;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::{FileType, InodeBase, write_checksum};
+use floe_format::ext::superblock::Superblock;
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
+
+use super::frame::frame;
+use super::inode::{InodeForm, NewInode};
+use super::params::{Params, PlanError};
+use super::space::Space;
+use super::tree::Time;
+use super::{system, tables};
+
+/// A piece of the image that is known while planning.
+#[derive(Clone, Debug)]
+pub(super) struct Piece {
+    /// First block.
+    pub(super) block: BlockNr,
+    /// Whole blocks.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The layout of a new file system.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(super) params: Params,
+    pub(super) superblock: Superblock,
+    pub(super) geometry: Geometry,
+    pub(super) dir_format: DirFormat,
+    pub(super) form: InodeForm,
+    pub(super) descs: Vec<GroupDesc>,
+    pub(super) space: Space,
+    /// Small structures with their places, in no order.
+    pub(super) pieces: Vec<Piece>,
+    /// Blocks that must be zero where no piece says otherwise.
+    pub(super) zero: Vec<BlockRun>,
+    /// Inodes of the file system's own files.
+    pub(super) inodes: BTreeMap<InodeNr, NewInode>,
+    /// Inodes 1 to this one are in use.
+    pub(super) last_inode: InodeNr,
+    /// Directories of each group.
+    pub(super) directories: BTreeMap<GroupNr, u32>,
+    /// `s_overhead_clusters`.
+    pub(super) overhead: u64,
+}
+
+impl Plan {
+    /// Plans an empty file system: what mke2fs makes of the same parameters.
+    ///
+    /// # Errors
+    /// The parameters cannot be met; nothing was written.
+    pub fn new(params: &Params) -> Result<Self, PlanError> {
+        let mut plan = Self::tables(params)?;
+        system::root_and_lost_found(&mut plan)?;
+        plan.system_files(&|plan, _kind| {
+            let mut root = Usage::default();
+            let mut by_owner = BTreeMap::new();
+            for (nr, inode) in &plan.inodes {
+                if *nr != InodeNr::ROOT && nr.0 < plan.geometry.first_inode.0 {
+                    continue;
+                }
+                root.inodes += 1;
+                root.space_bytes += inode.blocks * u64::from(plan.geometry.block_size);
+            }
+            by_owner.insert(0, root);
+            by_owner
+        })?;
+        plan.finish();
+        Ok(plan)
+    }
+
+    /// Superblock, descriptors, bitmaps and tables alone.
+    pub(super) fn tables(params: &Params) -> Result<Self, PlanError> {
+        let (superblock, geometry) = frame(params)?;
+        let mut space = Space::of_blocks(&geometry);
+        tables::take_backups(&geometry, &mut space);
+        let descs = tables::place(&geometry, params.flex_groups, params.lazy_tables, &mut space)?;
+        let space = space.into_clusters(&geometry);
+        let overhead = space.used() + geometry.first_data_block.0;
+        let dir_format = DirFormat::of(&superblock, &geometry);
+        let form = InodeForm::new(&geometry, superblock.seed());
+        Ok(Self {
+            params: params.clone(),
+            superblock,
+            geometry,
+            dir_format,
+            form,
+            descs,
+            space,
+            pieces: Vec::new(),
+            zero: Vec::new(),
+            inodes: BTreeMap::new(),
+            last_inode: system::LOST_FOUND,
+            directories: BTreeMap::new(),
+            overhead,
+        })
+    }
+
+    /// The files of the file system but root and lost+found, in the order of mke2fs.
+    pub(super) fn system_files(
+        &mut self,
+        usage: &dyn Fn(&Self, floe_format::ext::quota::QuotaKind) -> BTreeMap<u32, Usage>,
+    ) -> Result<(), PlanError> {
+        system::resize_inode(self)?;
+        system::journal(self)?;
+        system::mmp_block(self)?;
+        let before = self.clone_for_usage();
+        system::quota_files(self, &|kind| usage(&before, kind))?;
+        system::orphan_file(self)
+    }
+
+    /// What usage is counted from: inodes, but no pieces.
+    fn clone_for_usage(&self) -> Self {
+        Self { pieces: Vec::new(), zero: Vec::new(), ..self.clone() }
+    }
+
+    /// Counts in the superblock, once everything has its place.
+    pub(super) fn finish(&mut self) {
+        let ratio = u64::from(self.geometry.cluster_blocks);
+        let clusters = self.geometry.clusters_count();
+        let free = (clusters - self.space.used()) * ratio;
+        self.superblock.free_blocks_count_lo = (free & 0xffff_ffff) as u32;
+        self.superblock.free_blocks_count_hi = (free >> 32) as u32;
+        self.superblock.free_inodes_count = self.geometry.inodes_count - self.last_inode.0;
+        self.superblock.overhead_clusters = u32::try_from(self.overhead).unwrap_or(0);
+    }
+
+    /// The time of the file system's own files.
+    pub(super) fn time(&self) -> Time {
+        Time { secs: self.params.now.secs, nanos: 0 }
+    }
+
+    /// Takes blocks at or behind a goal.
+    pub(super) fn allocate(
+        &mut self,
+        goal: BlockNr,
+        len_blocks: u64,
+    ) -> Result<Vec<BlockRun>, PlanError> {
+        self.space.allocate(goal, len_blocks).ok_or(PlanError::Full { wanted: len_blocks })
+    }
+
+    /// Keeps the contents of runs of blocks, one behind the other.
+    pub(super) fn put(&mut self, runs: &[BlockRun], bytes: Vec<u8>) {
+        let block_size = self.geometry.block_size as usize;
+        if let [run] = runs {
+            self.pieces.push(Piece { block: run.start, bytes });
+            return;
+        }
+        let mut rest = &bytes[..];
+        for run in runs {
+            let len = (run.len_blocks as usize * block_size).min(rest.len());
+            let (own, behind) = rest.split_at(len);
+            self.pieces.push(Piece { block: run.start, bytes: own.to_vec() });
+            rest = behind;
+        }
+    }
+
+    /// Keeps an inode.
+    pub(super) fn add_inode(&mut self, nr: InodeNr, inode: NewInode) {
+        if FileType::of_mode(inode.mode) == Some(FileType::Directory)
+            && let Some((group, _)) = self.geometry.place_of(nr)
+        {
+            *self.directories.entry(group).or_default() += 1;
+        }
+        self.inodes.insert(nr, inode);
+    }
+
+    /// The next inode number.
+    pub(super) fn next_inode(&mut self) -> Result<InodeNr, PlanError> {
+        if self.last_inode.0 >= self.geometry.inodes_count {
+            let have = u64::from(self.geometry.inodes_count - system::LOST_FOUND.0);
+            return Err(PlanError::NoInodes { have, wanted: have + 1 });
+        }
+        self.last_inode.0 += 1;
+        Ok(self.last_inode)
+    }
+
+    /// Free clusters of a group.
+    pub(super) fn free_clusters(&self, group: GroupNr) -> u32 {
+        let used: u64 = self.used_in(group).map(|run| run.end - run.start).sum();
+        self.geometry.clusters_of(group) - used as u32
+    }
+
+    /// Runs of used clusters of a group, counted from the first data block.
+    pub(super) fn used_in(&self, group: GroupNr) -> impl Iterator<Item = std::ops::Range<u64>> {
+        let start = u64::from(group.0) * u64::from(self.geometry.clusters_per_group);
+        self.space.runs_in(start..start + u64::from(self.geometry.clusters_of(group)))
+    }
+
+    /// Inodes in use in a group.
+    pub(super) fn inodes_in(&self, group: GroupNr) -> u32 {
+        let before = u64::from(group.0) * u64::from(self.geometry.inodes_per_group);
+        u64::from(self.last_inode.0)
+            .saturating_sub(before)
+            .min(u64::from(self.geometry.inodes_per_group)) as u32
+    }
+
+    /// Writes the inodes of the file system itself that lie in a part of a group's table: `into`
+    /// begins with the inode at `first` and has whole inodes.
+    pub(super) fn system_inodes(&self, group: GroupNr, first: u32, into: &mut [u8]) {
+        for (index, raw) in (first..).zip(into.chunks_exact_mut(self.form.size)) {
+            let nr = self.geometry.inode_at(group, index);
+            if nr > self.last_inode {
+                return;
+            }
+            match self.inodes.get(&nr) {
+                Some(inode) => inode.encode(&self.form, nr, raw),
+                None if nr == InodeNr::BAD_BLOCKS => self.bad_blocks(raw),
+                None => {}
+            }
+        }
+    }
+
+    /// The inode of bad blocks, of which there are none.
+    fn bad_blocks(&self, raw: &mut [u8]) {
+        let mut base = InodeBase::decode(&[0; 128]);
+        let now = (self.params.now.secs & 0xffff_ffff) as u32;
+        (base.atime, base.ctime, base.mtime) = (now, now, now);
+        if let Some(first) = raw.first_chunk_mut() {
+            base.encode_into(first);
+        }
+        if let Some(seed) = self.form.seed {
+            let _ = write_checksum(raw, seed, InodeNr::BAD_BLOCKS);
+        }
+    }
+
+    /// The superblock as it will be written.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Where everything is.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+}

@@ -1,0 +1,323 @@
+//! The files that belong to the file system itself: root, lost+found, journal, resize inode,
+//! quota files, orphan file, and the block of multiple-mount protection.
+
+use std::collections::BTreeMap;
+
+use floe_ext4::dir::{Directory, Entry, empty_block, first_block, insert, seal};
+use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize, default_size};
+use floe_ext4::make::quota_file::{self, Limits, Usage};
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::jbd2::MIN_JOURNAL_BLOCKS;
+use floe_format::ext::mmp::{self, Mmp};
+use floe_format::ext::orphan_file;
+use floe_format::ext::quota::QuotaKind;
+use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+
+use super::frame::set_quota_inode;
+use super::inode::NewInode;
+use super::map;
+use super::params::{PlanError, mode_of};
+use super::plan::Plan;
+
+/// Inode of lost+found: the first that is not reserved.
+pub(super) const LOST_FOUND: InodeNr = InodeNr(11);
+
+/// A quota file with one id in it: the blocks of 1 KiB in the order in which mke2fs writes them.
+const QUOTA_ORDER: [u64; 6] = [0, 2, 3, 4, 5, 1];
+
+/// Blocks of lost+found: 16 KiB, but two blocks at least, and no more than have direct pointers.
+pub(super) fn lost_found_blocks(plan: &Plan) -> u64 {
+    let block_size = u64::from(plan.geometry.block_size);
+    let blocks = (16384 / block_size).clamp(2, 12);
+    // An inline directory has no block to begin with.
+    blocks - u64::from(plan.params.incompat(Incompat::INLINE_DATA))
+}
+
+/// Root and lost+found of an empty file system.
+pub(super) fn root_and_lost_found(plan: &mut Plan) -> Result<(), PlanError> {
+    let block_size = u64::from(plan.geometry.block_size);
+    let directory = |inode| Directory {
+        inode,
+        parent: InodeNr::ROOT,
+        generation: 0,
+        encrypted: false,
+        casefolded: false,
+    };
+    let time = plan.time();
+    let make = |plan: &mut Plan, inode, content: Vec<u8>| {
+        let data = plan.allocate(BlockNr(0), content.len() as u64 / block_size)?;
+        let mut new = NewInode::new(mode_of(FileType::Directory, 0o700), time);
+        new.size = content.len() as u64;
+        new.links = 2;
+        map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+        plan.put(&data, content);
+        Ok::<_, PlanError>(new)
+    };
+    let dir = directory(InodeNr::ROOT);
+    let format = plan.dir_format.clone();
+    let mut content = first_block(&format, &dir);
+    let entry = Entry::new(LOST_FOUND, &b"lost+found"[..], FileType::Directory as u8);
+    insert(&mut content, dir.form(&format), &entry).ok_or(PlanError::Internal("root block"))?;
+    seal(&mut content, dir.inode_seed(&format));
+    let mut root = make(plan, InodeNr::ROOT, content)?;
+    root.mode = mode_of(FileType::Directory, plan.params.root_mode);
+    (root.uid, root.gid) = plan.params.root_owner;
+    root.links = 3;
+    plan.add_inode(InodeNr::ROOT, root);
+
+    let dir = directory(LOST_FOUND);
+    let mut content = first_block(&format, &dir);
+    for _ in 1..lost_found_blocks(plan) {
+        content.extend(empty_block(&format, &dir));
+    }
+    let found = make(plan, LOST_FOUND, content)?;
+    plan.add_inode(LOST_FOUND, found);
+    Ok(())
+}
+
+/// The resize inode: a map of the reserved descriptor blocks and their copies.
+pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
+    if !plan.params.compat(Compat::RESIZE_INODE) {
+        return Ok(());
+    }
+    let geometry = plan.geometry.clone();
+    let per_block = geometry.block_size / 4;
+    let reserved = geometry.reserved_gdt_run(GroupNr(0));
+    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    let apb = u64::from(per_block);
+    new.size = (12 + apb + apb * apb) * u64::from(geometry.block_size);
+    // It gets its block even if nothing is reserved.
+    let tables = 3
+        + reserved.len_blocks
+        + u64::from(geometry.desc_blocks)
+        + u64::from(geometry.inode_table_blocks);
+    let double = plan.allocate(BlockNr(tables), 1)?;
+    let copies: Vec<BlockRun> = (1..geometry.group_count)
+        .map(|group| geometry.reserved_gdt_run(GroupNr(group)))
+        .filter(|run| run.len_blocks > 0)
+        .collect();
+    let mut top = vec![0; geometry.block_size as usize];
+    for at in 0..reserved.len_blocks {
+        let block = BlockNr(reserved.start.0 + at);
+        put_pointer(&mut top, (u64::from(geometry.desc_blocks) + at) % apb, block);
+        let mut below = vec![0; geometry.block_size as usize];
+        for (index, copy) in (0..apb).zip(&copies) {
+            put_pointer(&mut below, index, BlockNr(copy.start.0 + at));
+        }
+        plan.put(&[BlockRun::new(block, 1)], below);
+    }
+    put_pointer(&mut new.block, 13, double[0].start);
+    // Each counts as a whole cluster.
+    new.blocks =
+        u64::from(geometry.cluster_blocks) * (1 + reserved.len_blocks * (1 + copies.len() as u64));
+    plan.put(&double, top);
+    plan.add_inode(InodeNr::RESIZE, new);
+    Ok(())
+}
+
+fn put_pointer(bytes: &mut [u8], index: u64, block: BlockNr) {
+    let (words, _) = bytes.as_chunks_mut::<4>();
+    // Such a file system has at most 2^32 blocks in reach of a map.
+    if let Some(word) = words.get_mut(index as usize) {
+        *word = (block.0 as u32).to_le_bytes();
+    }
+}
+
+/// The journal, and its copy in the superblock.
+pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
+    if !plan.params.compat(Compat::HAS_JOURNAL) {
+        return Ok(());
+    }
+    let Some(size) = journal_size(plan)? else { return Ok(()) };
+    let extents = plan.params.incompat(Incompat::EXTENTS);
+    let count = u64::from(size.blocks);
+    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    new.size = count * u64::from(plan.geometry.block_size);
+    let full = PlanError::Journal { blocks: count };
+    let goal = plan.params.journal.location.map_or_else(|| middle(plan), BlockNr);
+    let data = if extents {
+        let data = plan.allocate(goal, count).map_err(|_| full.clone())?;
+        map::attach(plan, InodeNr::JOURNAL, &mut new, &data, &map::Nodes::Before)?;
+        data
+    } else {
+        map::interleaved(plan, &mut new, count).map_err(|_| full)?
+    };
+    let journal = EmptyJournal {
+        block_size: plan.geometry.block_size,
+        size,
+        sequence: 1,
+        uuid: Some(plan.params.uuid),
+    };
+    let mut first = journal.superblock().to_vec();
+    first.resize(plan.geometry.block_size as usize, 0);
+    plan.zero.extend(&data);
+    plan.put(&[BlockRun::new(data[0].start, 1)], first);
+    let sb = &mut plan.superblock;
+    sb.journal_inum = InodeNr::JOURNAL.0;
+    sb.jnl_backup_type = 1;
+    for (word, bytes) in sb.jnl_blocks.iter_mut().zip(new.block.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    sb.jnl_blocks[15] = (new.size >> 32) as u32;
+    sb.jnl_blocks[16] = (new.size & 0xffff_ffff) as u32;
+    plan.overhead += count.div_ceil(u64::from(plan.geometry.cluster_blocks));
+    plan.add_inode(InodeNr::JOURNAL, new);
+    Ok(())
+}
+
+/// `None`: the file system is too small for one; it loses the feature then.
+fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
+    let fast = plan.params.compat(Compat::FAST_COMMIT);
+    let blocks = plan.geometry.blocks_count;
+    let Some(asked) = plan.params.journal.blocks else {
+        let size = default_size(blocks, fast);
+        if size.is_none() {
+            plan.params.features.compat.remove(Compat::HAS_JOURNAL | Compat::FAST_COMMIT);
+            plan.superblock.feature_compat = plan.params.features.compat.bits();
+        }
+        return Ok(size);
+    };
+    if asked < MIN_JOURNAL_BLOCKS || u64::from(asked) > blocks / 2 || asked > 10_240_000 {
+        return Err(PlanError::Journal { blocks: u64::from(asked) });
+    }
+    let usual = if fast { asked / 64 } else { 0 };
+    let fast_commit_blocks = plan.params.journal.fast_commit_blocks.unwrap_or(usual);
+    Ok(Some(JournalSize { blocks: asked + fast_commit_blocks, fast_commit_blocks }))
+}
+
+/// Where a journal begins: the group in the middle, or a neighbour with more room; not inside a
+/// flexible group's tables.
+fn middle(plan: &Plan) -> BlockNr {
+    let geometry = &plan.geometry;
+    let groups = geometry.group_count;
+    let flex = 1u32 << plan.superblock.log_groups_per_flex.min(31);
+    let half = BlockNr((geometry.blocks_count - geometry.first_data_block.0) / 2);
+    let half = geometry.group_of(half).map_or(0, |group| group.0);
+    let (first, last) = if flex > 1 && half > flex {
+        let aligned = half - half % flex;
+        let open = (aligned..groups).find(|&group| plan.free_clusters(GroupNr(group)) > 0);
+        let group = open.unwrap_or(0);
+        (group, group + 1)
+    } else {
+        (half.saturating_sub(1), half + 1)
+    };
+    let mut best = first;
+    for one in first..=last.min(groups - 1) {
+        if plan.free_clusters(GroupNr(one)) > plan.free_clusters(GroupNr(best)) {
+            best = one;
+        }
+    }
+    geometry.group_start(GroupNr(best))
+}
+
+/// The block of multiple-mount protection.
+pub(super) fn mmp_block(plan: &mut Plan) -> Result<(), PlanError> {
+    if !plan.params.incompat(Incompat::MMP) {
+        return Ok(());
+    }
+    let at = plan.allocate(BlockNr(0), 1)?;
+    let mut bytes = [0; Mmp::SIZE];
+    let mut new = Mmp::decode(&bytes);
+    (new.magic, new.seq) = (mmp::MAGIC, mmp::SEQ_CLEAN);
+    new.time = plan.params.now.secs.max(0) as u64;
+    new.check_interval = plan.params.mmp_interval.max(5);
+    new.encode_into(&mut bytes);
+    if plan.params.ro_compat(RoCompat::METADATA_CSUM) {
+        new.checksum = Mmp::compute_checksum(plan.superblock.seed(), &bytes);
+        new.encode_into(&mut bytes);
+    }
+    let mut block = bytes.to_vec();
+    block.resize(plan.geometry.block_size as usize, 0);
+    plan.superblock.mmp_block = at[0].start.0;
+    plan.put(&at, block);
+    Ok(())
+}
+
+/// The kinds of quota files that the file system has.
+pub(super) fn quota_kinds(plan: &Plan) -> Vec<QuotaKind> {
+    if !plan.params.ro_compat(RoCompat::QUOTA) {
+        return Vec::new();
+    }
+    QuotaKind::ALL.into_iter().filter(|kind| plan.params.quotas.contains(kind)).collect()
+}
+
+/// The quota files, which say what is used by each id of each kind.
+pub(super) fn quota_files(
+    plan: &mut Plan,
+    usage: &dyn Fn(QuotaKind) -> BTreeMap<u32, Usage>,
+) -> Result<(), PlanError> {
+    let block_size = u64::from(plan.geometry.block_size);
+    for kind in quota_kinds(plan) {
+        let mut content = quota_file::build(kind, &Limits::default(), &usage(kind))
+            .ok_or(PlanError::Internal("quota file"))?;
+        let inode = match kind {
+            QuotaKind::User => InodeNr::USER_QUOTA,
+            QuotaKind::Group => InodeNr::GROUP_QUOTA,
+            QuotaKind::Project => plan.next_inode()?,
+        };
+        let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+        new.size = content.len() as u64;
+        new.flags = InodeFlags::IMMUTABLE;
+        let blocks = new.size.div_ceil(block_size);
+        content.resize((blocks * block_size) as usize, 0);
+        let got = plan.allocate(BlockNr(0), blocks)?;
+        let mut data = in_one_by_one(&got);
+        if content.len() as u64 / 1024 >= 6 && new.size == 6 * 1024 {
+            data = in_order_of_writing(&data, block_size);
+        }
+        map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+        plan.put(&data, content);
+        set_quota_inode(&mut plan.superblock, kind, inode.0);
+        plan.add_inode(inode, new);
+    }
+    Ok(())
+}
+
+fn in_one_by_one(runs: &[BlockRun]) -> Vec<BlockRun> {
+    runs.iter()
+        .flat_map(|run| (0..run.len_blocks).map(|at| BlockRun::new(BlockNr(run.start.0 + at), 1)))
+        .collect()
+}
+
+/// Blocks of a file whose parts were written as in [`QUOTA_ORDER`], each put where the next free
+/// block was.
+fn in_order_of_writing(blocks: &[BlockRun], block_size: u64) -> Vec<BlockRun> {
+    let mut placed: Vec<Option<BlockRun>> = vec![None; blocks.len()];
+    let mut next = blocks.iter();
+    for part in QUOTA_ORDER {
+        let at = (part * 1024 / block_size) as usize;
+        if let Some(slot @ None) = placed.get_mut(at) {
+            *slot = next.next().copied();
+        }
+    }
+    placed.into_iter().flatten().collect()
+}
+
+/// The orphan file, empty.
+pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
+    if !plan.params.compat(Compat::ORPHAN_FILE) || !plan.params.compat(Compat::HAS_JOURNAL) {
+        return Ok(());
+    }
+    let block_size = u64::from(plan.geometry.block_size);
+    let blocks = match (plan.params.orphan_file_bytes, plan.geometry.blocks_count) {
+        (Some(bytes), _) => bytes.div_ceil(block_size).clamp(1, 512),
+        (None, 0..131_072) => 32,
+        (None, all @ 131_072..2_097_152) => all / 4096,
+        (None, _) => 512,
+    };
+    let inode = plan.next_inode()?;
+    let data = plan.allocate(BlockNr(0), blocks)?;
+    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    new.size = blocks * block_size;
+    map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+    let seed = plan.form.seed.map(|seed| seed.of_inode(inode, 0));
+    for block in in_one_by_one(&data) {
+        let mut bytes = vec![0; block_size as usize];
+        orphan_file::encode_clean(&mut bytes, seed, block.start);
+        plan.put(&[block], bytes);
+    }
+    plan.superblock.orphan_file_inum = inode.0;
+    plan.add_inode(inode, new);
+    Ok(())
+}

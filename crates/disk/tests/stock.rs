@@ -1,0 +1,192 @@
+//! Empty file systems of every profile, beside those of mke2fs.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use floe_blockdev::WritableFile;
+use floe_disk::mkfs::tree::Time;
+use floe_disk::mkfs::{Fresh, FsType, Options, Plan, write};
+use floe_testkit::profile::Profile;
+use floe_testkit::{oracle, tool};
+
+/// What Debian's mke2fs.conf says, so that the answer does not depend on the machine's.
+const CONF: &str = "[defaults]
+base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
+default_mntopts = acl,user_xattr
+enable_periodic_fsck = 0
+blocksize = 4096
+inode_size = 256
+inode_ratio = 16384
+[fs_types]
+ext3 = {
+features = has_journal
+}
+ext4 = {
+features = has_journal,extent,huge_file,flex_bg,metadata_csum,64bit,dir_nlink,extra_isize
+}
+small = {
+blocksize = 1024
+inode_ratio = 4096
+}
+floppy = {
+blocksize = 1024
+inode_ratio = 8192
+}
+big = {
+inode_ratio = 32768
+}
+news = {
+inode_ratio = 4096
+}
+largefile = {
+inode_ratio = 1048576
+blocksize = -1
+}
+largefile4 = {
+inode_ratio = 4194304
+blocksize = -1
+}
+";
+const UUID: &str = "f10e0000-0001-4002-8003-000000000004";
+const HASH_SEED: &str = "f10e0000-0005-4006-8007-000000000008";
+const NOW: i64 = 1_700_000_000;
+
+/// Makes a file system as mke2fs would with these options.
+fn floe(path: &Path, bytes: u64, args: &[&str]) -> Result<()> {
+    let mut options = Options::of_type(FsType::Ext2);
+    for pair in args.chunks(2) {
+        let letter = pair[0].chars().nth(1).context("a letter")?;
+        match pair {
+            [_, value] => options.set(letter, value)?,
+            _ => anyhow::bail!("{pair:?}"),
+        }
+    }
+    options.set('U', UUID)?;
+    options.set('E', &format!("hash_seed={HASH_SEED}"))?;
+    let now = Time { secs: NOW, nanos: 0 };
+    let fresh = Fresh { uuid: [0; 16], hash_seed: [0; 16], now };
+    let plan = Plan::new(&options.params(bytes, None, &fresh)?)?;
+    let device = WritableFile::create(path, bytes)?;
+    write(&plan, &device)?;
+    Ok(())
+}
+
+fn mke2fs(folder: &Path, path: &Path, bytes: u64, args: &[&str]) -> Result<()> {
+    let conf = folder.join("mke2fs.conf");
+    std::fs::write(&conf, CONF)?;
+    std::fs::File::create(path)?.set_len(bytes)?;
+    // mke2fs listens to one -E only.
+    let mut extended = format!("hash_seed={HASH_SEED},lazy_itable_init=0");
+    let mut command = tool::command("mke2fs");
+    command.env("MKE2FS_CONFIG", &conf).env("E2FSPROGS_FAKE_TIME", NOW.to_string());
+    command.args(["-q", "-F", "-U", UUID]);
+    for pair in args.chunks(2) {
+        if pair[0] == "-E" {
+            extended.push(',');
+            extended.push_str(pair[1]);
+        } else {
+            command.args(pair);
+        }
+    }
+    command.args(["-E", &extended]).arg(path);
+    tool::run(&command, 120)?.expect("mke2fs", &[0])?;
+    Ok(())
+}
+
+fn dumpe2fs(path: &Path) -> Result<Vec<String>> {
+    let mut command = tool::command("dumpe2fs");
+    command.arg(path);
+    let text = tool::run(&command, 120)?.expect("dumpe2fs", &[0])?;
+    let differs = |line: &&str| {
+        // How much was written in all, which no superblock of ours says; sums of blocks that
+        // contain it; when and by whom the block of multiple-mount protection was written.
+        !line.starts_with("Lifetime writes")
+            && !line.starts_with("Checksum:  ")
+            && !line.trim_start().starts_with("mmp_update")
+            && !line.trim_start().starts_with("mmp_node_name")
+            && !line.trim_start().starts_with("mmp_device_name")
+    };
+    Ok(text.text.lines().filter(differs).map(str::to_owned).collect())
+}
+
+/// Compares one file system of both; gives what differs.
+fn compare(bytes: u64, args: &[&str]) -> Result<Vec<String>> {
+    let folder = tool::scratch("floe-mkfs-")?;
+    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    mke2fs(folder.path(), &theirs, bytes, args)?;
+    floe(&ours, bytes, args)?;
+    if let Ok(keep) = std::env::var("FLOE_KEEP") {
+        std::fs::copy(&ours, format!("{keep}/ours"))?;
+        std::fs::copy(&theirs, format!("{keep}/theirs"))?;
+    }
+    let (one, other) = (dumpe2fs(&ours)?, dumpe2fs(&theirs)?);
+    let mut faults = Vec::new();
+    for line in one.iter().filter(|line| !other.contains(line)) {
+        faults.push(format!("floe:   {line}"));
+    }
+    for line in other.iter().filter(|line| !one.contains(line)) {
+        faults.push(format!("mke2fs: {line}"));
+    }
+    let judged = oracle::run(&ours, &["-fn"])?;
+    if judged.exit != Some(0) {
+        faults.push(format!("e2fsck {:?}: {}", judged.exit, judged.text));
+    }
+    ensure!(!one.is_empty(), "dumpe2fs says nothing");
+    Ok(faults)
+}
+
+fn judge(cases: &[(String, u64, Vec<&str>)]) {
+    let mut faults = Vec::new();
+    for (name, bytes, args) in cases {
+        match compare(*bytes, args) {
+            Ok(found) if found.is_empty() => {}
+            Ok(found) => faults.push(format!("{name}:\n  {}", found.join("\n  "))),
+            Err(error) => faults.push(format!("{name}: {error:#}")),
+        }
+    }
+    assert!(faults.is_empty(), "{} of {}\n{}", faults.len(), cases.len(), faults.join("\n"));
+}
+
+#[test]
+fn every_profile_is_what_mke2fs_makes() {
+    if tool::missing() {
+        return;
+    }
+    let only = std::env::var("FLOE_PROFILE").ok();
+    let cases: Vec<_> = Profile::ALL
+        .iter()
+        .filter(|profile| only.as_deref().is_none_or(|only| only == profile.name()))
+        .map(|profile| {
+            (profile.name().to_owned(), profile.size_mib() << 20, profile.mke2fs_args().to_vec())
+        })
+        .collect();
+    judge(&cases);
+}
+
+#[test]
+fn sizes_and_usage_types_are_those_of_mke2fs() {
+    if tool::missing() {
+        return;
+    }
+    let cases: Vec<(u64, &[&str])> = vec![
+        (1, &["-t", "ext4"]),
+        (2, &["-t", "ext2"]),
+        (3, &["-t", "ext4"]),
+        (64, &["-t", "ext3"]),
+        (511, &["-t", "ext4"]),
+        (512, &["-t", "ext4"]),
+        (1100, &["-t", "ext4"]),
+        (1100, &["-t", "ext4", "-T", "news", "-m", "0.3"]),
+        (1100, &["-t", "ext4", "-T", "largefile4", "-O", "orphan_file,metadata_csum_seed"]),
+        (1100, &["-t", "ext3", "-J", "size=16", "-e", "panic", "-L", "label"]),
+        (2170, &["-t", "ext4"]),
+        (9000, &["-t", "ext4", "-G", "4", "-E", "stride=16,stripe_width=64"]),
+        (5000, &["-t", "ext4", "-E", "resize=4000000,root_owner=70000:5"]),
+        (200 << 10, &["-t", "ext4"]),
+    ];
+    let cases: Vec<_> = cases
+        .into_iter()
+        .map(|(mib, args)| (format!("{mib} MiB {args:?}"), mib << 20, args.to_vec()))
+        .collect();
+    judge(&cases);
+}

@@ -1,0 +1,159 @@
+//! One inode, and its fields as programs see them.
+
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, Inode, InodeFlags, decode_nanoseconds, decode_seconds};
+
+use super::{FileFault, Files};
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// Seconds since 1970; negative before.
+    pub seconds: i64,
+    /// Nanoseconds behind that second, below 1,000,000,000.
+    pub nanoseconds: u32,
+}
+
+/// An inode that was read.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its number.
+    pub number: InodeNr,
+    /// Whether its checksum fits (or there are no checksums).
+    pub checksum_ok: bool,
+    bytes: Vec<u8>,
+}
+
+/// Ends of extra fields, counted from byte 128 of the inode.
+const CTIME_EXTRA_END: u16 = 0x08;
+const MTIME_EXTRA_END: u16 = 0x0c;
+const ATIME_EXTRA_END: u16 = 0x10;
+const CRTIME_END: u16 = 0x14;
+const CRTIME_EXTRA_END: u16 = 0x18;
+const PROJID_END: u16 = 0x20;
+
+/// An inode of zeroes, for bytes that are too short to be one; no geometry allows that.
+const EMPTY: [u8; 128] = [0; 128];
+
+impl Node {
+    pub(super) fn new(number: InodeNr, bytes: Vec<u8>, files: &Files<'_>) -> Self {
+        let mut node = Self { number, checksum_ok: true, bytes };
+        if files.checksums() {
+            node.checksum_ok = node.inode().checksum_ok(files.superblock.seed(), number);
+        }
+        node
+    }
+
+    /// The inode's fields as they lie on the disk.
+    pub fn inode(&self) -> Inode<'_> {
+        let inode = Inode::decode(&self.bytes).or_else(|| Inode::decode(&EMPTY));
+        // 128 bytes are always enough.
+        inode.unwrap_or_else(|| unreachable!("128 bytes are an inode"))
+    }
+
+    /// The faults that are known without looking further: a wrong checksum.
+    pub fn faults(&self) -> Vec<FileFault> {
+        if self.checksum_ok { Vec::new() } else { vec![FileFault::InodeChecksum] }
+    }
+
+    /// Whether it is in use: it has links, a mode, and was not deleted.
+    pub fn in_use(&self) -> bool {
+        let base = self.inode().base;
+        base.links_count > 0 && base.mode != 0
+    }
+
+    /// Its type; `None` for an undefined one.
+    pub fn file_type(&self) -> Option<FileType> {
+        self.inode().file_type()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.file_type() == Some(FileType::Directory)
+    }
+
+    /// `i_flags`.
+    pub fn flags(&self) -> InodeFlags {
+        self.inode().flags()
+    }
+
+    /// Permission bits, with set-user-ID, set-group-ID and sticky: 0 to 0o7777.
+    pub fn permissions(&self) -> u16 {
+        self.inode().base.mode & 0o7777
+    }
+
+    /// Owner.
+    pub fn uid(&self) -> u32 {
+        self.inode().uid()
+    }
+
+    /// Group.
+    pub fn gid(&self) -> u32 {
+        self.inode().gid()
+    }
+
+    /// Project, or 0 where inodes have none.
+    pub fn project(&self) -> u32 {
+        let inode = self.inode();
+        if inode.has_extra(PROJID_END) { inode.extra.projid } else { 0 }
+    }
+
+    /// Bytes of a regular file, a directory or a link's target.
+    pub fn size_bytes(&self) -> u64 {
+        self.inode().size_bytes()
+    }
+
+    /// Names that the inode says to have.
+    pub fn links(&self) -> u16 {
+        self.inode().base.links_count
+    }
+
+    /// Last change of the data.
+    pub fn mtime(&self) -> Timestamp {
+        let inode = self.inode();
+        self.timestamp(inode.base.mtime, inode.extra.mtime_extra, MTIME_EXTRA_END)
+    }
+
+    /// Last change of the inode.
+    pub fn ctime(&self) -> Timestamp {
+        let inode = self.inode();
+        self.timestamp(inode.base.ctime, inode.extra.ctime_extra, CTIME_EXTRA_END)
+    }
+
+    /// Last access.
+    pub fn atime(&self) -> Timestamp {
+        let inode = self.inode();
+        self.timestamp(inode.base.atime, inode.extra.atime_extra, ATIME_EXTRA_END)
+    }
+
+    /// Creation; `None` where inodes are too small to say.
+    pub fn crtime(&self) -> Option<Timestamp> {
+        let inode = self.inode();
+        let extra = &inode.extra;
+        inode
+            .has_extra(CRTIME_END)
+            .then(|| self.timestamp(extra.crtime, extra.crtime_extra, CRTIME_EXTRA_END))
+    }
+
+    fn timestamp(&self, seconds: u32, extra: u32, extra_end: u16) -> Timestamp {
+        let extra = if self.inode().has_extra(extra_end) { extra } else { 0 };
+        let nanoseconds = decode_nanoseconds(extra);
+        Timestamp {
+            seconds: decode_seconds(seconds, extra),
+            nanoseconds: if nanoseconds < 1_000_000_000 { nanoseconds } else { 0 },
+        }
+    }
+
+    /// Major and minor number of a device; `None` for everything else.
+    pub fn device_number(&self) -> Option<(u32, u32)> {
+        if !matches!(self.file_type(), Some(FileType::CharDevice | FileType::BlockDevice)) {
+            return None;
+        }
+        let inode = self.inode();
+        // The old form has 8 bits for each and lies in the first word, the new one in the second.
+        Some(match (inode.block_word(0).unwrap_or(0), inode.block_word(1).unwrap_or(0)) {
+            (0, new) => (new >> 8 & 0xfff, (new & 0xff) | (new >> 12 & 0xf_ff00)),
+            (old, _) => (old >> 8 & 0xff, old & 0xff),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Everything below an inode, parents before children and names in the order of their bytes.
+
+use std::collections::HashSet;
+
+use floe_format::InodeNr;
+
+use super::{DirectoryEntry, FileFault, Files, FilesError, Node};
+
+/// A step of a walk.
+#[derive(Debug)]
+pub enum Step {
+    /// An object. The steps of a directory's children follow.
+    Visit(Visit),
+    /// The directory that was visited last, and not yet left, has no more children.
+    Leave {
+        /// Its path.
+        path: Vec<u8>,
+    },
+    /// Parts of a directory could not be read. Comes before its first child.
+    Faults {
+        /// Path of the directory.
+        path: Vec<u8>,
+        /// What could not be read.
+        faults: Vec<FileFault>,
+    },
+    /// The inode of an entry cannot be read.
+    Lost {
+        /// Path of the entry.
+        path: Vec<u8>,
+        /// Why.
+        error: FilesError,
+    },
+    /// An entry names a directory that was met before, which would make the tree endless or count
+    /// twice.
+    Again {
+        /// Path of the entry.
+        path: Vec<u8>,
+        /// The directory.
+        inode: InodeNr,
+    },
+}
+
+/// An object that a walk came to.
+#[derive(Debug)]
+pub struct Visit {
+    /// Its path from where the walk began, without a leading `/`; empty for the beginning.
+    pub path: Vec<u8>,
+    /// Its inode.
+    pub node: Node,
+}
+
+/// A walk through a tree. Memory grows with its depth, its largest directories and the number of
+/// directories, never with the number of files.
+pub struct Walk<'f, 'd> {
+    files: &'f Files<'d>,
+    root: Option<Node>,
+    path: Vec<u8>,
+    levels: Vec<Level>,
+    entered: HashSet<InodeNr>,
+    faults: Vec<FileFault>,
+}
+
+struct Level {
+    entries: std::vec::IntoIter<DirectoryEntry>,
+    /// Bytes of the path of this directory.
+    path_len: usize,
+}
+
+impl<'d> Files<'d> {
+    /// A walk through `root` and everything below it.
+    pub fn walk(&self, root: Node) -> Walk<'_, 'd> {
+        Walk {
+            files: self,
+            root: Some(root),
+            path: Vec::new(),
+            levels: Vec::new(),
+            entered: HashSet::new(),
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl Walk<'_, '_> {
+    /// Leaves out everything below the directory that was visited last: neither its children nor its
+    /// [`Step::Leave`] will come. To be called before the next step.
+    pub fn leave_out(&mut self) {
+        self.levels.pop();
+        self.faults.clear();
+    }
+
+    /// Comes to an object: lists it if it is a directory.
+    fn visit(&mut self, node: Node) -> Step {
+        let path = self.path.clone();
+        if node.is_directory() {
+            if !self.entered.insert(node.number) {
+                return Step::Again { path, inode: node.number };
+            }
+            // Only directories are listed.
+            let mut listing = self.files.list(&node).unwrap_or_default();
+            listing.sort();
+            self.faults = listing.faults;
+            let entries = listing.entries.into_iter();
+            self.levels.push(Level { entries, path_len: self.path.len() });
+        }
+        Step::Visit(Visit { path, node })
+    }
+}
+
+impl Iterator for Walk<'_, '_> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        if let Some(root) = self.root.take() {
+            return Some(self.visit(root));
+        }
+        let level = self.levels.last_mut()?;
+        self.path.truncate(level.path_len);
+        if !self.faults.is_empty() {
+            let faults = std::mem::take(&mut self.faults);
+            return Some(Step::Faults { path: self.path.clone(), faults });
+        }
+        let Some(entry) = level.entries.next() else {
+            self.levels.pop();
+            return Some(Step::Leave { path: self.path.clone() });
+        };
+        if !self.path.is_empty() {
+            self.path.push(b'/');
+        }
+        self.path.extend(&entry.name);
+        Some(match self.files.node(entry.inode) {
+            Ok(node) if node.in_use() => self.visit(node),
+            Ok(_) => {
+                let error = FilesError::Unused { inode: entry.inode };
+                Step::Lost { path: self.path.clone(), error }
+            }
+            Err(error) => Step::Lost { path: self.path.clone(), error },
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! Blocks that could not be read, and what concerns them: their owners, the names in them, and files of
+//! the file system that may lie there. None of it is given up, as a copy of the device may bring it back.
+
+use std::collections::BTreeSet;
+
+use floe_check::{Examination, Problem, Volume};
+use floe_ext4::journal::block_map::{BlockMap, read_inode};
+use floe_format::ext::inode::Inode;
+use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
+use floe_format::{BlockNr, InodeNr};
+
+use crate::edit::{DirectoryEdit, Edit, InodeEdit};
+
+/// What concerns blocks that could not be read.
+#[derive(Clone, Debug, Default)]
+pub(in crate::session) struct Guard {
+    /// The blocks.
+    blocks: BTreeSet<BlockNr>,
+    /// Inodes with a map, a target or attributes in such a block.
+    owners: BTreeSet<InodeNr>,
+    /// Directories of which a block, or a part of the map, is hidden.
+    directories: BTreeSet<InodeNr>,
+    /// Attributes are hidden, which may name inodes with values.
+    attributes: bool,
+    /// A block may be of the journal, a quota file, the file of orphans, or that against several mounts.
+    system: bool,
+    superblock: bool,
+}
+
+impl Guard {
+    /// What concerns the blocks that begin at `offsets`, bytes of the device.
+    pub(super) fn of(examination: &Examination<'_>, offsets: &[u64]) -> Self {
+        let mut guard = Self::default();
+        if offsets.is_empty() {
+            return guard;
+        }
+        let geometry = &examination.report.geometry;
+        let block_bytes = u64::from(geometry.block_size);
+        guard.blocks = offsets.iter().map(|offset| BlockNr(offset / block_bytes)).collect();
+        guard.superblock = guard.blocks.contains(&BlockNr(SUPERBLOCK_AT / block_bytes));
+        for problem in &examination.report.found {
+            guard.note(examination, problem);
+        }
+        guard.system = may_be_of_system(examination, &guard.blocks);
+        guard
+    }
+
+    /// Notes whose block cannot be read.
+    fn note(&mut self, examination: &Examination<'_>, problem: &Problem) {
+        match *problem {
+            Problem::UnreadableBlock { inode, .. } => {
+                self.owners.insert(inode);
+                if examination.facts.get(inode).is_dir() {
+                    self.directories.insert(inode);
+                }
+            }
+            Problem::DirBlockReadError { dir, .. } => {
+                self.directories.insert(dir);
+            }
+            Problem::XattrBlockUnreadable { inode, block } if self.blocks.contains(&block) => {
+                self.owners.insert(inode);
+                self.attributes = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the primary superblock is in a block that cannot be read.
+    pub(super) const fn hides_superblock(&self) -> bool {
+        self.superblock
+    }
+
+    /// Whether what an edit changes, or what a finding concludes, depends on a block that cannot be read.
+    pub(super) fn covers(&self, problem: &Problem, edit: &Edit) -> bool {
+        if self.blocks.is_empty() {
+            return false;
+        }
+        let of_owner = |inode: Option<InodeNr>| inode.is_some_and(|it| self.owners.contains(&it));
+        if of_owner(edit.inode()) || of_owner(problem.inode()) || self.is_about(problem) {
+            return true;
+        }
+        let names_are_hidden = !self.directories.is_empty();
+        match edit {
+            // The hidden block may hold the names, and be the parent, of whatever seems to lack them.
+            Edit::Attach { .. } | Edit::Release { .. } => names_are_hidden || self.attributes,
+            Edit::Tree(_) | Edit::LinkCount { .. } => names_are_hidden,
+            Edit::RebuildDirectory { dir } => self.directories.contains(dir),
+            Edit::Directory { dir, edit, .. } => {
+                self.directories.contains(dir) && !matches!(edit, DirectoryEdit::Checksum)
+            }
+            Edit::Inode { inode, edit } => match edit {
+                // Values that hidden attributes name are counted with the blocks of their owners.
+                InodeEdit::EaReferences(_) | InodeEdit::Sectors(_) => self.attributes,
+                InodeEdit::Clear | InodeEdit::Zero | InodeEdit::Size(_) => {
+                    self.directories.contains(inode)
+                }
+                _ => self.attributes && matches!(problem, Problem::EaInodeFlagUnreferenced { .. }),
+            },
+            Edit::Map { inode, .. } | Edit::RebuildExtents { inode } => {
+                self.directories.contains(inode)
+            }
+            Edit::QuotaFile { .. } => self.system || self.attributes,
+            Edit::Journal(_) | Edit::CleanMmp | Edit::Orphans(_) | Edit::OrphanFile(_) => {
+                self.system
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a finding is about one of the blocks, and its repair would give up what is in it.
+    fn is_about(&self, problem: &Problem) -> bool {
+        match problem {
+            Problem::DirBlockReadError { .. } | Problem::DirentInodeOnBadBlock { .. } => true,
+            Problem::XattrBlockUnreadable { block, .. }
+            | Problem::BadBlockListUnreadable { block, .. }
+            | Problem::BackupSuperblockBad { block, .. }
+            | Problem::BackupDescriptorsBad { block, .. } => self.blocks.contains(block),
+            _ => false,
+        }
+    }
+}
+
+/// Whether one of the blocks may hold what only the file system itself uses and no other finding names.
+fn may_be_of_system(examination: &Examination<'_>, blocks: &BTreeSet<BlockNr>) -> bool {
+    let (volume, superblock) = (&examination.volume, &examination.report.superblock);
+    let files = [
+        superblock.journal_inum,
+        superblock.usr_quota_inum,
+        superblock.grp_quota_inum,
+        superblock.prj_quota_inum,
+        superblock.orphan_file_inum,
+    ];
+    let of_file = |&inode: &u32| may_be_of(volume, InodeNr(inode), blocks);
+    blocks.contains(&BlockNr(superblock.mmp_block))
+        || files.iter().filter(|&&inode| inode != 0).any(of_file)
+}
+
+/// Whether one of the blocks belongs to a file; also if its map does not tell.
+fn may_be_of(volume: &Volume<'_>, inode: InodeNr, blocks: &BTreeSet<BlockNr>) -> bool {
+    let geometry = &volume.geometry;
+    let raw = read_inode(inode, volume.device, geometry, &volume.groups);
+    let Some(file) = raw.as_deref().and_then(Inode::decode) else { return true };
+    let limit = file.size_bytes().div_ceil(u64::from(geometry.block_size));
+    let Ok(map) = BlockMap::of(&file, volume.device, geometry, limit.min(geometry.blocks_count))
+    else {
+        return true;
+    };
+    (0..map.blocks_without_hole()).filter_map(|at| map.block(at)).any(|it| blocks.contains(&it))
+}

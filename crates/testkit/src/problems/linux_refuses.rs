@@ -1,0 +1,171 @@
+//! What Linux refuses and e2fsck 1.47 calls clean.
+
+use crate::Profile;
+use crate::recipe::{Edit, InodeEdit, Recipe, inode, superblock};
+use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
+use floe_format::ext::inode::InodeFlags;
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+
+use super::Case;
+
+/// `EA_INODE_FL` of `i_flags`.
+const EA_INODE: u32 = InodeFlags::EA_INODE.bits();
+/// The inode of the orphan file in the base images.
+const ORPHAN_FILE: &str = "<12>";
+/// Why e2fsck judges otherwise.
+const LINUX_KNOWS: &str = "Linux refuses it, and e2fsck does not look";
+
+/// The recipes of this module.
+pub(super) fn cases() -> Vec<Case> {
+    [special_inodes(), orphan_files(), files()].into_iter().flatten().collect()
+}
+
+fn stricter(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
+    Case::from(Recipe::new(name).on(profile).edit(edit).expect(ids)).unlike_e2fsck(LINUX_KNOWS)
+}
+
+/// Sets `i_extra_isize`.
+fn extra_size(path: &str, bytes: u16) -> InodeEdit {
+    inode(path).raw(move |raw| raw[128..130].copy_from_slice(&bytes.to_le_bytes()))
+}
+
+/// Sets the number of the attribute block.
+fn attribute_block(path: &str, block: u32) -> InodeEdit {
+    inode(path).base(move |base| base.file_acl_lo = block)
+}
+
+/// An attribute area in the inode that begins as one and holds nothing that can be read.
+fn own_attributes(path: &str) -> InodeEdit {
+    inode(path).raw(|raw| {
+        raw[128..130].copy_from_slice(&32u16.to_le_bytes());
+        raw[160..164].copy_from_slice(&0xea02_0000_u32.to_le_bytes());
+        raw[164..].fill(0xff);
+    })
+}
+
+fn special_inodes() -> Vec<Case> {
+    use Profile::*;
+    let mut all = Vec::new();
+    for (path, role, profile) in [
+        ("<8>", "journal", Ext4K1),
+        ("<7>", "resize", Ext4),
+        ("<3>", "user quota", Quota),
+        ("<4>", "group quota", Quota),
+    ] {
+        let case = |what: &str, edit: InodeEdit, id| {
+            stricter(&format!("{what} of the {role} inode"), profile, edit, &[id])
+        };
+        all.extend([
+            case("extra size", extra_size(path, 48798), "special-inode-extra-size-bad"),
+            case("odd extra size", extra_size(path, 31), "special-inode-extra-size-bad"),
+            case(
+                "attribute block",
+                attribute_block(path, 0xff_ffff),
+                "special-inode-attribute-block-bad",
+            ),
+            case("own attributes", own_attributes(path), "special-inode-attributes-bad"),
+            case("value flag", inode(path).set_flags(EA_INODE), "special-inode-flag-bad"),
+        ]);
+    }
+    let encrypted = inode("<3>").set_flags(InodeFlags::ENCRYPT.bits());
+    all.extend([
+        stricter("encrypted quota", Quota, encrypted, &["special-inode-flag-bad"]),
+        stricter("unlinked quota", Quota, inode("<4>").links(0), &["quota-inode-without-links"]),
+    ]);
+    all
+}
+
+/// The superblock names another inode as the orphan file.
+fn orphan_file_is(inode: u32) -> Edit {
+    superblock(move |sb| sb.orphan_file_inum = inode)
+}
+
+/// The superblock names a user's file as the orphan file.
+fn orphan_file_is_path(path: &'static str) -> Edit {
+    Edit::new(move |volume| {
+        let inode = volume.lookup(path)?;
+        super::edits::change_superblock(volume, |sb| sb.orphan_file_inum = inode.0)
+    })
+}
+
+fn orphan_files() -> Vec<Case> {
+    use Profile::OrphanFile;
+    let wrong = &["orphan-file-inode-wrong", "orphan-file-lost"];
+    let case = |name: &str, edit: Edit, ids| -> Case {
+        Recipe::new(name).on(OrphanFile).edit(edit).expect(ids).into()
+    };
+    vec![
+        case("orphan file is the root", orphan_file_is(InodeNr::ROOT.0), wrong),
+        case("orphan file is the journal", orphan_file_is(InodeNr::JOURNAL.0), wrong),
+        case("orphan file is nothing", orphan_file_is(1 << 30), wrong),
+        case("orphan file is a file", orphan_file_is_path("/dir/file"), wrong),
+        case("orphan file is a directory", orphan_file_is_path("/dir"), wrong),
+        case(
+            "orphan file of 513 blocks",
+            inode(ORPHAN_FILE).size(513 << 10).into(),
+            &["orphan-file-too-long", "orphan-file-hole"],
+        ),
+        stricter(
+            "orphan file as a value",
+            OrphanFile,
+            inode(ORPHAN_FILE).set_flags(EA_INODE),
+            &["special-inode-flag-bad"],
+        ),
+    ]
+}
+
+fn files() -> Vec<Case> {
+    use Profile::*;
+    let depth = |path: &str, depth| inode(path).extent_header(move |header| header.depth = depth);
+    vec![
+        stricter(
+            "extent past the last block",
+            Ext4K1,
+            inode("/unwritten").extent(1, |extent| extent.block = 0xffff_fff8),
+            &["extent-past-file-limit"],
+        ),
+        stricter(
+            "named value",
+            Ext4K1,
+            inode("/dir/file").set_flags(EA_INODE),
+            &["ea-inode-flag-on-named-file"],
+        ),
+        stricter("depth of nothing", Ext4K1, depth("/empty", 3), &["extent-root-depth-bad"]),
+        stricter("six levels", Ext4K1, six_levels("/blocks"), &["extent-tree-beyond-linux"]),
+    ]
+}
+
+/// Gives a file of twenty adjacent blocks a tree of six levels, whose nodes are the last six blocks.
+fn six_levels(path: &'static str) -> Edit {
+    const LEVELS: u16 = 6;
+    const DATA: u64 = 14;
+    let header = |depth, max| ExtentHeader { magic: MAGIC, entries: 1, max, depth, generation: 0 };
+    Edit::new(move |volume| {
+        let number = volume.lookup(path)?;
+        let map = volume.map(number)?;
+        let start = map.data[&LogicalBlock(0)];
+        let extent =
+            Extent { logical: LogicalBlock(0), run: BlockRun::new(start, DATA), unwritten: false };
+        let mut entry = [0; 12];
+        extent.to_raw().expect("a small extent").encode_into(&mut entry);
+        let max = (volume.geometry.block_size as u16 - 12) / 12;
+        for level in 0..LEVELS {
+            let block = BlockNr(start.0 + DATA + u64::from(level));
+            let mut node = volume.block(block)?;
+            node.fill(0);
+            header(level, max).encode_into(node.first_chunk_mut().expect("a block"));
+            node[12..24].copy_from_slice(&entry);
+            volume.put_block(block, &node)?;
+            volume.fix_extent_node(number, block)?;
+            let index = Index { logical: LogicalBlock(0), node: block };
+            index.to_raw().expect("a low block").encode_into(&mut entry);
+        }
+        let mut raw = volume.inode_bytes(number)?;
+        let root = &mut raw[0x28..0x64];
+        root.fill(0);
+        header(LEVELS, 4).encode_into(root.first_chunk_mut().expect("sixty bytes"));
+        root[12..24].copy_from_slice(&entry);
+        volume.put_inode(number, &raw)?;
+        volume.fix_inode(number)
+    })
+}
