@@ -36,38 +36,51 @@ pub trait Allocate {
 pub struct FromBitmaps {
     /// What the bitmaps belong to.
     pub groups: Groups,
-    /// Blocks that are not to be handed out although they are free.
-    pub withheld: Vec<BlockRun>,
+    /// Places that were looked at so far: a measure of work.
+    pub steps: u64,
+    /// Blocks that are not to be handed out although they are free: in order, apart from each other.
+    withheld: Vec<BlockRun>,
 }
 
 impl FromBitmaps {
     /// Hands out whatever is free in these groups.
     pub const fn new(groups: Groups) -> Self {
-        Self { groups, withheld: Vec::new() }
+        Self { groups, steps: 0, withheld: Vec::new() }
+    }
+
+    /// Hands out none of these blocks from now on, although they are free.
+    pub fn withhold(&mut self, runs: impl IntoIterator<Item = BlockRun>) {
+        self.withheld.extend(runs.into_iter().filter(|run| run.len_blocks > 0));
+        self.withheld.sort_unstable();
+        self.withheld.dedup_by(|next, last| {
+            let joined = next.start <= last.end();
+            if joined {
+                let end = last.end().max(next.end());
+                last.len_blocks = end.0 - last.start.0;
+            }
+            joined
+        });
     }
 
     /// How many blocks of a run come before anything withheld; if none, where that ends.
     fn before_withheld(&self, run: BlockRun) -> Result<u64, BlockNr> {
-        let mut len_blocks = run.len_blocks;
-        for other in &self.withheld {
-            if other.start < run.end() && run.start < other.end() {
-                match other.start.0.checked_sub(run.start.0) {
-                    None | Some(0) => return Err(other.end()),
-                    Some(before) => len_blocks = len_blocks.min(before),
-                }
-            }
+        let at = self.withheld.partition_point(|other| other.end() <= run.start);
+        match self.withheld.get(at) {
+            Some(other) if other.start <= run.start => Err(other.end()),
+            Some(other) if other.start < run.end() => Ok(other.start.0 - run.start.0),
+            _ => Ok(run.len_blocks),
         }
-        Ok(len_blocks)
     }
 
     /// Free blocks of a group, from bit `from` of its bitmap on: the first run of at most `len_blocks`.
     fn run_in(
-        &self,
+        &mut self,
         tx: &mut dyn Tx,
         group: GroupNr,
         from: u32,
         len_blocks: u64,
     ) -> Result<Option<BlockRun>, Refusal> {
+        self.steps += 1;
         let geo = self.groups.geometry();
         if self.groups.desc(group)?.free_blocks_count == 0 {
             return Ok(None);
@@ -78,6 +91,7 @@ impl FromBitmaps {
         let wanted = len_blocks.max(1).div_ceil(u64::from(geo.cluster_blocks));
         let mut at = from;
         while let Some(bit) = bitmap::first_clear(&bytes, at..end) {
+            self.steps += 1;
             let stop = bitmap::first_set(&bytes, bit..end).unwrap_or(end);
             // Below the clusters of a group, which fit 32 bits.
             let len = u64::from(stop - bit).min(wanted);
@@ -107,7 +121,7 @@ impl Allocate for FromBitmaps {
         goal: BlockNr,
         len_blocks: u64,
     ) -> Result<BlockRun, Refusal> {
-        let geo = self.groups.geometry();
+        let geo = self.groups.geometry().clone();
         let home = geo.group_of(goal).unwrap_or(GroupNr(0));
         let within = goal.0.saturating_sub(geo.group_start(home).0) >> geo.cluster_bits;
         let from = u32::try_from(within).unwrap_or(0);

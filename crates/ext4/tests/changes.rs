@@ -64,7 +64,7 @@ fn make_file(fs: &mut FileSystem, tx: &mut dyn Tx) -> OwnedInode {
         if run.len_blocks > cluster {
             let rest = BlockRun::new(BlockNr(run.start.0 + cluster), run.len_blocks - cluster);
             fs.space.groups.mark_blocks(tx, rest, false).unwrap();
-            fs.space.withheld.push(rest);
+            fs.space.withhold([rest]);
         }
         tx.zeroed(kept.start).unwrap().fill(b'a' + at as u8);
         data.push(kept);

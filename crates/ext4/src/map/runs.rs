@@ -3,7 +3,7 @@
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{Inode, InodeFlags};
-use floe_format::{BlockNr, Geometry, LogicalBlock};
+use floe_format::{BlockNr, BlockRun, Geometry, LogicalBlock};
 
 use super::mapping::ROOT_BYTES;
 use super::walk::{self, Depths, Entry, Fault, Go, Visitor};
@@ -48,10 +48,35 @@ impl BlockMap {
         geo: &Geometry,
         limit_blocks: u64,
     ) -> Result<Self, DamagedMap> {
+        let mut read = |node| {
+            let mut bytes = vec![0; geo.block_size as usize];
+            device.read_at(geo.offset_bytes(node), &mut bytes).ok().map(|()| bytes)
+        };
+        Self::follow(words, flags, geo, Depths::OfRoot, limit_blocks, &mut read)
+    }
+
+    /// The same with blocks that `read` reads, each of them inside the file system and asked for once.
+    ///
+    /// # Errors
+    /// [`DamagedMap`].
+    pub fn follow(
+        words: &[u8; ROOT_BYTES],
+        flags: InodeFlags,
+        geo: &Geometry,
+        depths: Depths,
+        limit_blocks: u64,
+        read: &mut dyn FnMut(BlockNr) -> Option<Vec<u8>>,
+    ) -> Result<Self, DamagedMap> {
         let map = Self::default();
-        let mut reader = Reader { device, geo, limit_blocks, map, damaged: false };
-        walk::walk(words, flags, geo.block_size, Depths::OfRoot, &mut reader);
+        let mut reader = Reader { read, geo, limit_blocks, map, damaged: false };
+        walk::walk(words, flags, geo.block_size, depths, &mut reader);
         if reader.damaged { Err(DamagedMap) } else { Ok(reader.map) }
+    }
+
+    /// All blocks in use: runs of data, then the blocks of the map.
+    pub fn all_runs(&self) -> impl Iterator<Item = BlockRun> + '_ {
+        let nodes = self.nodes.iter().map(|&node| BlockRun::new(node, 1));
+        self.runs.iter().map(|extent| extent.run).chain(nodes)
     }
 
     /// The runs, in order.
@@ -81,7 +106,7 @@ impl BlockMap {
 }
 
 struct Reader<'a> {
-    device: &'a dyn ReadBlocks,
+    read: &'a mut dyn FnMut(BlockNr) -> Option<Vec<u8>>,
     geo: &'a Geometry,
     limit_blocks: u64,
     map: BlockMap,
@@ -116,9 +141,7 @@ impl Visitor for Reader<'_> {
             return None;
         }
         self.map.nodes.push(node);
-        let mut bytes = vec![0; self.geo.block_size as usize];
-        let read = self.device.read_at(self.geo.offset_bytes(node), &mut bytes);
-        read.ok().map(|()| bytes)
+        (self.read)(node)
     }
 
     fn entry(&mut self, entry: &Entry) -> Go {
