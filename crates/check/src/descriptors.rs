@@ -6,6 +6,7 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, Geometry, GroupNr};
 
 use crate::problem::{Findings, Problem, Sink};
+use crate::volume::is_absent;
 
 /// Reads all descriptors. `backup` is the block of the superblock in use if it is a backup: its own
 /// descriptors are read then, and nothing in them that says "never written" is believed.
@@ -27,8 +28,11 @@ pub fn read(
         let first = GroupNr(index * per_block);
         let offset = block.0.checked_mul(u64::from(geometry.block_size));
         let read = offset.is_some_and(|offset| device.read_at(offset, &mut bytes).is_ok());
-        if !read {
+        let is_there = |block| !is_absent(geometry, device.size_bytes(), block);
+        if !read && is_there(block) {
             found.push(Problem::UnreadableGroupDescriptors { group: first, block });
+        }
+        if !read {
             bytes.fill(0);
         }
         let count = per_block.min(geometry.group_count - first.0);
@@ -43,7 +47,7 @@ pub fn read(
                     desc.flags &= !(FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT);
                     desc.itable_unused = 0;
                 }
-            } else if read {
+            } else if read && is_there(geometry.group_start(group)) {
                 judge_checksum(superblock, group, &desc, raw, found);
             }
             groups.push(desc);

@@ -445,7 +445,7 @@ fn for_each_slot(
             let readable =
                 read || volume.device.read_at(geometry.offset_bytes(place.block), slot).is_ok();
             let good = readable && volume.bad_table_blocks.binary_search(&place.block).is_err();
-            if !readable {
+            if !readable && !volume.is_absent(place.block) {
                 let (group, block) = (part.group, place.block);
                 evidence.found.push(Problem::UnreadableInodeTable { group, block });
             }

@@ -6,6 +6,7 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 
 use crate::evidence::run_set::{RunSet, RunSetBuilder};
 use crate::problem::{Findings, Problem, Sink};
+use crate::volume::is_absent;
 use floe_format::ext::group_desc::GroupDesc;
 
 /// Static metadata: superblocks, descriptors, bitmaps, inode tables, the MMP block.
@@ -24,6 +25,7 @@ pub struct LayoutMap {
 /// What the walk over the groups needs; `blocks` is exact to the block where clusters are larger.
 struct Walk<'a> {
     geometry: &'a Geometry,
+    device_bytes: u64,
     map: LayoutMap,
     clusters: RunSetBuilder,
     blocks: Option<RunSetBuilder>,
@@ -41,6 +43,7 @@ impl LayoutMap {
     ) -> Self {
         let mut walk = Walk {
             geometry,
+            device_bytes: size_bytes,
             map: Self::default(),
             clusters: RunSetBuilder::default(),
             blocks: (geometry.cluster_blocks > 1).then(RunSetBuilder::default),
@@ -89,6 +92,13 @@ impl Walk<'_> {
         let first = geometry.cluster_of(BlockNr(start));
         let last = geometry.cluster_of(BlockNr(end - 1));
         self.clusters.insert(first, last - first + 1);
+    }
+
+    /// Keeps a finding; of groups past the end of the device one finding says it all.
+    fn report(&mut self, group: GroupNr, problem: Problem) {
+        if !is_absent(self.geometry, self.device_bytes, self.geometry.group_start(group)) {
+            self.map.found.push(problem);
+        }
     }
 
     fn insane(&mut self, group: GroupNr, reason: &'static str) {
@@ -160,11 +170,11 @@ impl Walk<'_> {
         let (fits, taken) = self.place(group, block, len_blocks);
         if !fits {
             self.insane(group, "its inode table is out of range");
-            self.map.found.push(Problem::GroupInodeTableOutOfRange { group, block });
+            self.report(group, Problem::GroupInodeTableOutOfRange { group, block });
         }
         if let Some(block) = taken {
             self.insane(group, "its inode table lies on other metadata");
-            self.map.found.push(Problem::GroupInodeTableOverlap { group, block });
+            self.report(group, Problem::GroupInodeTableOverlap { group, block });
         }
     }
 
@@ -172,19 +182,21 @@ impl Walk<'_> {
         let (fits, taken) = self.place(group, block, 1);
         if !fits {
             self.insane(group, "a bitmap of it is out of range");
-            self.map.found.push(if of_blocks {
+            let problem = if of_blocks {
                 Problem::GroupBlockBitmapOutOfRange { group, block }
             } else {
                 Problem::GroupInodeBitmapOutOfRange { group, block }
-            });
+            };
+            self.report(group, problem);
         }
         if taken.is_some() {
             self.insane(group, "a bitmap of it lies on other metadata");
-            self.map.found.push(if of_blocks {
+            let problem = if of_blocks {
                 Problem::GroupBlockBitmapOverlap { group, block }
             } else {
                 Problem::GroupInodeBitmapOverlap { group, block }
-            });
+            };
+            self.report(group, problem);
         }
     }
 }

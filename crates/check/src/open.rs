@@ -18,6 +18,7 @@ use crate::layout_map::LayoutMap;
 use crate::options::CheckOptions;
 use crate::problem::{Findings, Problem, Sink};
 
+mod desc_size;
 mod inodes_per_group;
 
 /// The newest `s_rev_level` that e2fsck and Linux know.
@@ -196,12 +197,13 @@ fn open_unnamed(
             known.and_then(|(size, per_group)| find_backup(device, Some(size), Some(per_group)));
         if backup.is_none()
             && let Some(primary) = with_counted_inodes(device, found)
+                .or_else(|| with_counted_descriptors(device, found))
         {
             return Ok(open_primary(device, primary, found));
         }
-        let relaxed = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed).ok();
+        let relaxed = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed);
         match (relaxed, backup) {
-            (Some(primary), backup)
+            (Ok(primary), backup)
                 if backup.as_ref().is_none_or(|backup| has_the_groups(&primary, backup)) =>
             {
                 // With the right groups it is s_first_meta_bg that is wrong, which is repaired in
@@ -217,6 +219,8 @@ fn open_unnamed(
                 return Ok(opened);
             }
             (_, Some(backup)) => return Ok(with_backup(backup, found)),
+            // The field that stands in the way even so.
+            (Err(refusal), None) => return Err(no_superblock(device, refusal, block, Vec::new())),
             _ => {}
         }
     }
@@ -263,6 +267,16 @@ fn with_counted_inodes(device: &dyn ReadBlocks, found: &mut Findings) -> Option<
     let stored = superblock.inodes_per_group;
     let (superblock, geometry) = inodes_per_group::counted(device, &superblock)?;
     found.push(Problem::InodesPerGroupWrong { stored, expected: geometry.inodes_per_group });
+    Some(Candidate { superblock, bytes, geometry, backup: None })
+}
+
+/// The primary superblock with the size of descriptors by which they make sense, if it is that size which
+/// is wrong.
+fn with_counted_descriptors(device: &dyn ReadBlocks, found: &mut Findings) -> Option<Candidate> {
+    let (superblock, bytes) = read_superblock(device, OFFSET_BYTES).ok()?;
+    let stored = superblock.desc_size;
+    let (superblock, geometry) = desc_size::counted(device, &superblock)?;
+    found.push(Problem::DescriptorSizeWrong { stored, expected: superblock.desc_size });
     Some(Candidate { superblock, bytes, geometry, backup: None })
 }
 
@@ -423,8 +437,8 @@ fn read_superblock(
 /// Work and memory follow the number of groups, and a stranger's image may claim any: the device must
 /// at least have room for their descriptors.
 fn has_room(device: &dyn ReadBlocks, geometry: &Geometry) -> Result<(), Refusal> {
-    let descriptors_bytes = u64::from(geometry.desc_blocks) * u64::from(geometry.block_size);
-    if descriptors_bytes > device.size_bytes() {
+    let blocks = geometry.first_data_block.0 + 1 + u64::from(geometry.desc_blocks);
+    if blocks * u64::from(geometry.block_size) > device.size_bytes() {
         let (field, value) = ("s_blocks_count", geometry.blocks_count);
         return Err(Refusal::Field(GeometryFault { field, value }));
     }
@@ -561,10 +575,9 @@ fn refuse_first_data_block(opened: &Opened) -> Result<(), CheckError> {
 
 /// `s_desc_size` is judged without 64bit too, although nothing follows from it then.
 fn judge_desc_size(opened: &mut Opened) {
-    let size = opened.superblock.desc_size;
-    if size != 0 && (!size.is_power_of_two() || size > 1024) {
-        let value = u64::from(size);
-        opened.found.push(Problem::SuperblockFieldOutOfRange { field: "s_desc_size", value });
+    let stored = opened.superblock.desc_size;
+    if stored != 0 && (!stored.is_power_of_two() || stored > 1024) {
+        opened.found.push(Problem::DescriptorSizeWrong { stored, expected: 0 });
     }
 }
 

@@ -66,6 +66,11 @@ pub struct Volume<'d> {
     pub tables: Option<Arc<Tables>>,
 }
 
+/// Whether a block lies past the end of a device of so many bytes, at least in part.
+pub(crate) fn is_absent(geometry: &Geometry, device_bytes: u64, block: BlockNr) -> bool {
+    block.0 >= device_bytes / u64::from(geometry.block_size)
+}
+
 impl<'d> Volume<'d> {
     /// The volume of an opened file system, and what was found while opening it. `device` is the
     /// one it was opened on.
@@ -96,6 +101,17 @@ impl<'d> Volume<'d> {
             tables: None,
         };
         (volume, found)
+    }
+
+    /// Whether a block of the file system lies past the end of the device, which is one finding of its own
+    /// (`filesystem-exceeds-device`) and not one a block.
+    pub(crate) fn is_absent(&self, block: BlockNr) -> bool {
+        is_absent(&self.geometry, self.device.size_bytes(), block)
+    }
+
+    /// Whether all blocks of a group do.
+    pub(crate) fn is_group_absent(&self, group: GroupNr) -> bool {
+        self.is_absent(self.geometry.group_start(group))
     }
 
     /// The feature words.

@@ -119,7 +119,8 @@ fn a_small_image_that_claims_to_be_huge_costs_little() {
             image.write(at, &vec![0; len]).expect("written");
         }
     }
-    let most = u32::try_from(image.size() / 64).expect("small");
+    // Behind the boot block and the superblock the device has room for so many descriptors.
+    let most = u32::try_from((image.size() - 2048) / 64).expect("small");
     for groups in [1000, most, most + 16, 0x001f_ffff] {
         claim_groups(&image, groups);
         let begin = std::time::Instant::now();
@@ -128,7 +129,12 @@ fn a_small_image_that_claims_to_be_huge_costs_little() {
         match seen {
             Ok(report) => {
                 assert!(groups <= most && report.verdict() != Verdict::Clean);
-                eprintln!("{} findings", report.found.len());
+                let mut kinds = std::collections::BTreeMap::<&str, usize>::new();
+                report
+                    .found
+                    .iter()
+                    .for_each(|found| *kinds.entry(found.row().id).or_default() += 1);
+                assert!(report.found.len() < 4000, "{groups} groups: {kinds:?}");
             }
             Err(error) => assert!(groups > most, "{groups} groups: {error}"),
         }

@@ -379,6 +379,13 @@ impl RepairRun<'_> {
                 );
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
             }
+            Stopped::Planning(error @ RepairError::NoRoom { .. }) => {
+                let text = format!(
+                    "{name}: {error}.\n  Copy what can still be read first (`mount -o ro`, `debugfs -c`). A \
+                     repair is possible once so many blocks in a row are free."
+                );
+                (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
+            }
             Stopped::Planning(RepairError::Stage(error @ Failure::Unreadable(_))) => {
                 let text = format!("{name}: {error}; nothing was written");
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })

@@ -78,7 +78,7 @@ impl Geometry {
         let cluster_bits = cluster_bits(sb, &features)?;
         let desc_size = desc_size(sb, &features)?;
         let blocks_count = blocks_count(sb, &features)?;
-        let (inode_size, first_inode) = inode_size(sb, block_size)?;
+        let inode_size = inode_size(sb, block_size)?;
         groups(sb, block_size, cluster_bits, inode_size)?;
         let first_data_block = u64::from(sb.first_data_block);
         let per_group = u64::from(sb.blocks_per_group);
@@ -91,6 +91,7 @@ impl Geometry {
         }
         let inodes_count =
             u32::try_from(last_inode).map_err(|_| fault("s_inodes_per_group", last_inode))?;
+        let first_inode = first_inode(sb, inodes_count)?;
         let desc_blocks = group_count.div_ceil(block_size / desc_size);
         let meta_bg = features.incompat.contains(Incompat::META_BG);
         if strictness == Strictness::Strict && meta_bg && sb.first_meta_bg > desc_blocks {
@@ -328,18 +329,27 @@ fn blocks_count(sb: &Superblock, features: &Features) -> Result<u64, GeometryFau
     Ok(count)
 }
 
-fn inode_size(sb: &Superblock, block_size: u32) -> Result<(u32, u32), GeometryFault> {
+fn inode_size(sb: &Superblock, block_size: u32) -> Result<u32, GeometryFault> {
     if sb.rev_level == 0 {
-        return Ok((128, 11));
+        return Ok(128);
     }
     let size = u32::from(sb.inode_size);
     if !(128..=block_size).contains(&size) || !size.is_power_of_two() {
         return Err(fault("s_inode_size", u64::from(size)));
     }
-    if sb.first_ino < 11 || sb.first_ino > sb.inodes_count {
+    Ok(size)
+}
+
+/// The first inode that is not reserved, of `inodes_count` that the groups have: the superblock's own count
+/// may be wrong.
+fn first_inode(sb: &Superblock, inodes_count: u32) -> Result<u32, GeometryFault> {
+    if sb.rev_level == 0 {
+        return Ok(11);
+    }
+    if sb.first_ino < 11 || sb.first_ino > inodes_count {
         return Err(fault("s_first_ino", u64::from(sb.first_ino)));
     }
-    Ok((size, sb.first_ino))
+    Ok(sb.first_ino)
 }
 
 fn groups(
@@ -366,7 +376,7 @@ fn groups(
     let per_block = u64::from(block_size / inode_size);
     // A group needs room for its bitmaps, descriptors and superblock beside the table.
     let most = bits.min(65536 - per_block).min(per_block * (blocks - 4));
-    if inodes < per_block || inodes > most || sb.inodes_count == 0 {
+    if inodes < per_block || inodes > most {
         return Err(fault("s_inodes_per_group", inodes));
     }
     if u32::from(sb.reserved_gdt_blocks) > block_size / 4 {

@@ -3,7 +3,7 @@
 use std::io;
 
 use floe_blockdev::UnreadablePage;
-use floe_format::BlockNr;
+use floe_format::{BlockNr, GroupNr};
 
 /// Why an edit could not be made. The finding behind it stays; the rest of the repair goes on.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +11,17 @@ pub enum Failure {
     /// No free block or inode is left.
     #[error("no free {0} is left in the file system")]
     NoSpace(&'static str),
+    /// No free run of blocks holds a bitmap or an inode table of a group. The repair ends with
+    /// [`crate::RepairError::NoRoom`].
+    #[error("{group} has no place for its {what}: no run of {blocks} blocks is free")]
+    NoRun {
+        /// The group.
+        group: GroupNr,
+        /// "block bitmap", "inode bitmap" or "inode table".
+        what: &'static str,
+        /// Blocks that it takes.
+        blocks: u64,
+    },
     /// A block is outside the file system, or what should be in it is not.
     #[error("{0} is not where it should be")]
     Misplaced(BlockNr),

@@ -103,6 +103,9 @@ pub fn plan(problem: &Problem) -> Plan {
             Ok(count) => superblock(SuperblockEdit::InodesCount(count)),
             Err(_) => Plan::Impossible("inode numbers have 32 bits"),
         },
+        P::DescriptorSizeWrong { expected, .. } => {
+            superblock(SuperblockEdit::DescriptorSize(expected))
+        }
         P::InodesPerGroupWrong { expected, .. } => {
             superblock(SuperblockEdit::InodesPerGroup(expected))
         }

@@ -93,6 +93,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         E::PrimaryFromBackup
         | E::FirstMetaBg(_)
         | E::InodesPerGroup(_)
+        | E::DescriptorSize(_)
         | E::DropMetaBg
         | E::DropResizeInodeFeature
         | E::DropChecksumSeed
@@ -152,6 +153,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
             true
         }
         E::Checksum
+        | E::Keep
+        | E::FlipBack(_)
         | E::DtimeZero
         | E::DtimeNow
         | E::SettleDtime

@@ -26,6 +26,7 @@ use crate::fixes;
 use crate::informed::informed;
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Policy, Sharing};
+use crate::proof::weighed;
 use crate::stage::Stage;
 
 mod again;
@@ -185,6 +186,19 @@ pub enum RepairError {
         /// Bytes that are allowed.
         budget_bytes: u64,
     },
+    /// A bitmap or an inode table has no place, and none can be found: without it, names of files would be
+    /// given up although the files may be there.
+    #[error(
+        "{group} has no place for its {what} (free blocks in a row that it takes: {blocks}); nothing was written"
+    )]
+    NoRoom {
+        /// The group.
+        group: GroupNr,
+        /// "block bitmap", "inode bitmap" or "inode table".
+        what: &'static str,
+        /// Blocks that it takes, in a row.
+        blocks: u64,
+    },
     /// What the journal holds cannot be brought where it belongs without giving up a block that cannot
     /// be read; and without it the disk is no state that a file system was ever in.
     #[error("{what}: {block}; nothing was written")]
@@ -304,6 +318,8 @@ struct Session<'s> {
     quit: bool,
     journal: JournalState,
     journal_dropped: bool,
+    /// The primary superblock was written from a backup.
+    primary_written: bool,
     /// There was no room for a lost+found: the root serves instead.
     root_is_lost_found: bool,
     /// What recovery found: it is not found again afterwards.
@@ -355,6 +371,7 @@ impl<'s> Session<'s> {
             quit: false,
             journal: JournalState::None,
             journal_dropped: false,
+            primary_written: false,
             root_is_lost_found: false,
             of_recovery: Findings::default(),
             rounds: 0,
@@ -506,8 +523,8 @@ impl<'s> Session<'s> {
         if self.halted.is_some() {
             return Ok(Next::Done);
         }
-        if used_backup && !self.blind.hides_ground() {
-            // A named backup is no finding, and yet the primary is to be written from it.
+        if used_backup && !self.primary_written && !self.blind.hides_ground() {
+            // A named backup is no finding, and yet the primary is to be written from it, which helps once.
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
         }
@@ -518,7 +535,7 @@ impl<'s> Session<'s> {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
-        wanted = without_a_wrong_list(informed(examination, &stage, wanted));
+        wanted = weighed(&stage, without_a_wrong_list(informed(examination, &stage, wanted)));
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && examination.rescanned_parts.is_some() {
             // That is for a look at everything to say.
@@ -621,6 +638,17 @@ impl<'s> Session<'s> {
         if stage.lacks_evidence() {
             return Err(self.lacks_evidence(examination));
         }
+        let no_run = results.iter().find_map(|(result, _)| match result {
+            &Err(Failure::NoRun { group, what, blocks }) => Some((group, what, blocks)),
+            _ => None,
+        });
+        // A new place for one thing may tell that what seems to fill the disk does not.
+        let is_news = |edit: &Edit| *edit != Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
+        let is_stuck =
+            edits.iter().zip(&results).all(|(edit, (made, _))| made.is_err() || !is_news(edit));
+        if let Some((group, what, blocks)) = no_run.filter(|_| is_stuck) {
+            return Err(RepairError::NoRoom { group, what, blocks });
+        }
         let all = edits.into_iter().zip(causes).zip(results);
         for ((edit, problem), (result, notes)) in all {
             let no_space = matches!(result, Err(Failure::NoSpace(_)));
@@ -638,6 +666,7 @@ impl<'s> Session<'s> {
             if failed.is_some() {
                 continue;
             }
+            self.primary_written |= edit == Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             self.journal_dropped |= edit == Edit::Journal(JournalEdit::Drop)
                 && stage.superblock().feature_compat & Compat::HAS_JOURNAL.bits() == 0;
             let inode = problem.as_ref().and_then(Problem::inode);

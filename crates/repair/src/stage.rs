@@ -48,6 +48,8 @@ pub struct Stage<'a> {
     /// The superblock is looked at with another `s_inodes_per_group` than it has (finding
     /// `inodes-per-group-wrong`), and that is not mended in this round: each copy keeps its own.
     keeps_inodes_per_group: bool,
+    /// The same of `s_desc_size` (finding `descriptor-size-wrong`).
+    keeps_desc_size: bool,
     // Made when it is first asked: it copies the map of what is in use.
     allocator: Option<Allocator<'a>>,
     /// What bitmaps mark as used is kept, although nothing was found to use it: see
@@ -117,6 +119,8 @@ impl<'a> Stage<'a> {
     ) -> Self {
         let volume = &evidence.volume;
         let of_inodes = |problem: &Problem| matches!(problem, Problem::InodesPerGroupWrong { .. });
+        let of_descriptors =
+            |problem: &Problem| matches!(problem, Problem::DescriptorSizeWrong { .. });
         Self {
             overlay,
             geometry: volume.geometry.clone(),
@@ -128,6 +132,7 @@ impl<'a> Stage<'a> {
             superblock_changed: false,
             backups: false,
             keeps_inodes_per_group: evidence.report.found.iter().any(of_inodes),
+            keeps_desc_size: evidence.report.found.iter().any(of_descriptors),
             allocator: None,
             keeps_marked: false,
             backup_groups: OnceCell::new(),
@@ -172,6 +177,12 @@ impl<'a> Stage<'a> {
     pub(crate) const fn mend_inodes_per_group(&mut self, count: u32) {
         self.keeps_inodes_per_group = false;
         self.superblock_mut().inodes_per_group = count;
+    }
+
+    /// The superblock gets the size of descriptors with which it was looked at.
+    pub(crate) const fn mend_desc_size(&mut self, bytes: u16) {
+        self.keeps_desc_size = false;
+        self.superblock_mut().desc_size = bytes;
     }
 
     /// The descriptor of a group, with the edits of this round; a zeroed one outside.
@@ -600,7 +611,10 @@ impl<'a> Stage<'a> {
         let mut bytes = [0; 1024];
         let mut superblock = superblock.clone();
         if self.keeps_inodes_per_group {
-            superblock.inodes_per_group = self.stored_inodes_per_group(offset)?;
+            superblock.inodes_per_group = self.stored_copy(offset)?.inodes_per_group;
+        }
+        if self.keeps_desc_size {
+            superblock.desc_size = self.stored_copy(offset)?.desc_size;
         }
         superblock.encode_with_checksum(&mut bytes);
         self.overlay.stage_readable_sectors(offset)?;
@@ -608,14 +622,14 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// `s_inodes_per_group` of a copy of the superblock; where there is none, that of the primary one.
-    fn stored_inodes_per_group(&self, offset: u64) -> Result<u32, Failure> {
+    /// A copy of the superblock; where there is none, the primary one.
+    fn stored_copy(&self, offset: u64) -> Result<Superblock, Failure> {
         let stored = |offset| {
             let mut bytes = [0; 1024];
             self.overlay.read_at(offset, &mut bytes).map(|()| Superblock::decode(&bytes))
         };
         let copy = stored(offset).ok().filter(|copy| copy.magic == MAGIC);
-        Ok(copy.map_or_else(|| stored(OFFSET_BYTES), Ok)?.inodes_per_group)
+        Ok(copy.map_or_else(|| stored(OFFSET_BYTES), Ok)?)
     }
 
     /// The bytes of a descriptor, with its checksum.

@@ -72,8 +72,13 @@ pub fn check_where(
         let blocks = groups.clone().flat_map(|group| volume.bitmaps_read(group)).flatten();
         read_ahead::announce(volume, blocks, &mut work.ahead);
         for group in groups {
+            let before = work.found.0.len();
             cx.check_blocks(group, work);
             cx.check_inodes(group, work);
+            if volume.is_group_absent(group) {
+                // That the group is not there says it all.
+                work.found.0.truncate(before);
+            }
         }
     });
     let Work { found, sums, free_clusters, free_inodes, .. } = all;

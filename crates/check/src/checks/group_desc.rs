@@ -15,6 +15,9 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     let has_checksums = volume.features().group_desc_csum();
     let last = GroupNr(volume.geometry.group_count.saturating_sub(1));
     for (group, desc) in (0..).map(GroupNr).zip(&volume.groups) {
+        if volume.is_group_absent(group) {
+            continue;
+        }
         let uninit = desc.flags & (FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT);
         if !has_checksums && (uninit != 0 || desc.itable_unused != 0) {
             found.push(Problem::GroupUninitWithoutChecksumFeature {

@@ -1998,4 +1998,11 @@ problems! {
         means "Linux refuses to read the file (\"Structure needs cleaning\"), although all that its \
              tree leads to is sound."
         repair "Build the tree anew, which makes it shallower.";
+
+    0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
+        Metadata Damage preen Superblock
+        "the superblock says that a group descriptor has {stored} bytes; it should say {expected}"
+        means "Where descriptors are follows from their size. The stored one cannot be, and by the other \
+             one the descriptors make sense; without the feature 64bit it says nothing, and is 0."
+        repair "Store the size by which the descriptors make sense.";
 }

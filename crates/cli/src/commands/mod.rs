@@ -17,6 +17,7 @@ pub(crate) mod explain;
 pub(crate) mod fsck;
 pub(crate) mod info;
 pub(crate) mod ls;
+pub(crate) mod mkfs;
 pub(crate) mod problems;
 pub(crate) mod repair;
 pub(crate) mod undo;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Fsck(fsck::Args),
     /// Show the superblock, features and layout, and estimate the cost of a check
     Info(Later<info::Args>),
+    /// Make a file system
+    Mkfs(Box<Later<mkfs::Args>>),
     /// Show any structure of a file system, field by field
     Dump(Later<dump::Args>),
     /// List files of an image, without a mount
@@ -65,6 +68,7 @@ impl Command {
             Self::Undo(Later(args)) => args.run(out),
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
             Self::Info(Later(args)) => args.run(out),
+            Self::Mkfs(args) => args.0.run(out),
             Self::Dump(Later(args)) => args.run(out),
             Self::Ls(Later(args)) => args.run(out),
             Self::Cat(Later(args)) => args.run(out),

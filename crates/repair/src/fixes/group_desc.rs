@@ -9,6 +9,9 @@ use crate::edit::GroupEdit;
 use crate::failure::Failure;
 use crate::stage::Stage;
 
+/// What messages call an inode table.
+const TABLE: &str = "inode table";
+
 pub(super) fn apply(stage: &mut Stage<'_>, group: GroupNr, edit: GroupEdit) -> Result<(), Failure> {
     let shortcuts = FLAG_BLOCK_UNINIT | FLAG_INODE_UNINIT;
     match edit {
@@ -47,8 +50,8 @@ enum Bitmap {
 impl Bitmap {
     const fn name(self) -> &'static str {
         match self {
-            Self::Blocks => "block",
-            Self::Inodes => "inode",
+            Self::Blocks => "block bitmap",
+            Self::Inodes => "inode bitmap",
         }
     }
 
@@ -89,14 +92,19 @@ fn allowed(stage: &Stage<'_>, group: GroupNr) -> Vec<BlockRun> {
     runs
 }
 
-/// A free run in the best place.
-fn find_run(stage: &mut Stage<'_>, group: GroupNr, len_blocks: u64) -> Result<BlockNr, Failure> {
+/// A free run in the best place for `what` belongs to the group.
+fn find_run(
+    stage: &mut Stage<'_>,
+    group: GroupNr,
+    what: &'static str,
+    len_blocks: u64,
+) -> Result<BlockNr, Failure> {
     for within in allowed(stage, group) {
         if let Ok(start) = stage.allocate_run(within, len_blocks) {
             return Ok(start);
         }
     }
-    Err(Failure::NoSpace("run of blocks for metadata of the group"))
+    Err(Failure::NoRun { group, what, blocks: len_blocks })
 }
 
 /// Whether a run is free of other metadata, and may belong to a group. What the group has now in the
@@ -125,26 +133,26 @@ fn place_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result
     let block = match known {
         Some(block) => block,
         None => {
-            let block = find_run(stage, group, 1)?;
+            let block = find_run(stage, group, bitmap.name(), 1)?;
             stage.write_block(block, &vec![0; stage.block_size()])?;
             block
         }
     };
     stage.edit_group(group, |desc| bitmap.set(desc, block));
     stage.write_backups();
-    stage.note(format!("{group}: the {} bitmap is in {block} now", bitmap.name()));
+    stage.note(format!("{group}: the {} is in {block} now", bitmap.name()));
     Ok(())
 }
 
 fn move_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result<(), Failure> {
     let old = bitmap.place(&stage.group(group));
-    let block = find_run(stage, group, 1)?;
+    let block = find_run(stage, group, bitmap.name(), 1)?;
     // Contents that cannot be read are computed later.
     let bytes = stage.read_block(old).unwrap_or_else(|_| vec![0; stage.block_size()]);
     stage.write_block(block, &bytes)?;
     stage.edit_group(group, |desc| bitmap.set(desc, block));
     stage.write_backups();
-    stage.note(format!("{group}: the {} bitmap moved from {old} to {block}", bitmap.name()));
+    stage.note(format!("{group}: the {} moved from {old} to {block}", bitmap.name()));
     Ok(())
 }
 
@@ -155,7 +163,7 @@ fn place_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
         return Ok(());
     }
     let len_blocks = u64::from(stage.geometry.inode_table_blocks);
-    let start = find_run(stage, group, len_blocks)?;
+    let start = find_run(stage, group, TABLE, len_blocks)?;
     let zeroes = vec![0; stage.block_size()];
     for at in 0..len_blocks {
         stage.write_block(BlockNr(start.0 + at), &zeroes)?;
@@ -225,7 +233,7 @@ fn likeness(stage: &Stage<'_>, group: GroupNr, table: BlockNr) -> i64 {
 fn move_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
     let len_blocks = u64::from(stage.geometry.inode_table_blocks);
     let old = stage.group(group).inode_table;
-    let start = find_run(stage, group, len_blocks)?;
+    let start = find_run(stage, group, TABLE, len_blocks)?;
     for at in 0..len_blocks {
         let bytes = stage
             .read_block(BlockNr(old.0.saturating_add(at)))

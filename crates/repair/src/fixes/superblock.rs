@@ -40,6 +40,8 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         SuperblockEdit::InodesCount(count) => stage.superblock_mut().inodes_count = count,
         // The file system was examined with this number.
         SuperblockEdit::InodesPerGroup(count) => stage.mend_inodes_per_group(count),
+        // As was this size.
+        SuperblockEdit::DescriptorSize(bytes) => stage.mend_desc_size(bytes),
         SuperblockEdit::Revision1 => {
             set_revision_1(stage.superblock_mut());
             stage.write_backups();

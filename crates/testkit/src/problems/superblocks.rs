@@ -160,12 +160,36 @@ fn inode_counts() -> Vec<Case> {
             superblock(|sb| sb.inodes_count *= 2),
             &["inode-count-mismatch"],
         ),
+        case(
+            "one inode in all, and no backup",
+            Bigalloc,
+            superblock(|sb| sb.inodes_count = 1),
+            &["inode-count-mismatch"],
+        ),
     ]
 }
 
 fn sizes() -> Vec<Case> {
     use Profile::*;
     vec![
+        case(
+            "odd descriptors, and no backup",
+            Bigalloc,
+            superblock(|sb| sb.desc_size = 63),
+            &["descriptor-size-wrong"],
+        ),
+        case(
+            "large descriptors, and no backup",
+            BigallocK1,
+            superblock(|sb| sb.desc_size = 4096),
+            &["descriptor-size-wrong"],
+        ),
+        case(
+            "odd descriptors without 64bit",
+            Ext2K1,
+            superblock(|sb| sb.desc_size = 33),
+            &["descriptor-size-wrong"],
+        ),
         case(
             "meta groups",
             MetaBg,
