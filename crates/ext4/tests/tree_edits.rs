@@ -1,6 +1,8 @@
 //! The editor of extent trees against a model, in memory: whatever comes and goes, the tree says what the model says,
 //! no node is lost, and none is emptier than it has to be.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_ext4::alloc::Allocate;

@@ -1,5 +1,7 @@
 //! The walker of maps: it finds what was built, and it ends on any bytes after reading each node once.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
 use std::collections::BTreeMap;
 
 use floe_ext4::map::block_map::{self, MappedRun};

@@ -84,6 +84,24 @@ impl BlockMap {
         &self.runs
     }
 
+    /// Clusters in use: of data, and of the map.
+    pub fn clusters(&self, geo: &Geometry) -> u64 {
+        let bits = geo.cluster_bits;
+        // Extents of one cluster are neighbours, so each cluster is counted at its first extent.
+        let (mut clusters, mut last) = (0u64, None);
+        for run in self.all_runs().filter(|run| run.len_blocks > 0) {
+            let (from, to) = (run.start.0 >> bits, run.end().0.saturating_sub(1) >> bits);
+            clusters += to - from + 1 - u64::from(last == Some(from));
+            last = Some(to);
+        }
+        clusters
+    }
+
+    /// The blocks of data, in order. There are as many as the map says, whatever the size of the file.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockNr> + '_ {
+        self.runs.iter().flat_map(|extent| (extent.run.start.0..extent.run.end().0).map(BlockNr))
+    }
+
     /// Where a logical block lies.
     pub fn block(&self, logical: u64) -> Option<BlockNr> {
         let at = self.runs.partition_point(|run| run.logical.0 <= logical).checked_sub(1)?;

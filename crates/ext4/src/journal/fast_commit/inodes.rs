@@ -59,17 +59,9 @@ pub(super) fn take_over<D: ReadBlocks>(
 /// Sets `i_blocks` to what the extents, their tree and the attribute block take.
 pub(super) fn recount<D: ReadBlocks>(on: &Changing<'_, D>, inode: &mut OwnedInode, map: &BlockMap) {
     let geo = on.geometry();
-    let bits = geo.cluster_bits;
-    // Extents of one cluster are neighbours, so each cluster is counted at its first extent.
-    let (mut clusters, mut last) = (0u64, None);
-    for run in map.all_runs().filter(|run| run.len_blocks > 0) {
-        let (from, to) = (run.start.0 >> bits, run.end().0.saturating_sub(1) >> bits);
-        clusters += to - from + 1 - u64::from(last == Some(from));
-        last = Some(to);
-    }
     let bit64 = geo.features.incompat.contains(Incompat::BIT64);
-    clusters += u64::from(inode.file_acl(bit64).0 != 0);
-    inode.set_blocks((clusters << bits).saturating_mul(geo.count_units(inode.flags())));
+    let clusters = map.clusters(geo) + u64::from(inode.file_acl(bit64).0 != 0);
+    inode.set_blocks((clusters << geo.cluster_bits).saturating_mul(geo.count_units(inode.flags())));
 }
 
 /// Whether an inode can be read and is a directory.
