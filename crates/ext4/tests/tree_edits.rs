@@ -140,7 +140,8 @@ impl File {
         let mut freed: Vec<u64> = freed.iter().flat_map(|run| run.start.0..run.end().0).collect();
         let mut expected: Vec<u64> = self.model.range(start..end).map(|(_, &(at, _))| at).collect();
         self.model.retain(|at, _| !(start..end).contains(at));
-        (freed.sort_unstable(), expected.sort_unstable());
+        freed.sort_unstable();
+        expected.sort_unstable();
         assert_eq!(freed, expected);
     }
 
