@@ -1,5 +1,7 @@
 //! `floe mkfs`: makes an ext2, ext3 or ext4 file system.
 
+mod fill;
+mod from;
 mod report;
 mod target;
 
@@ -15,6 +17,7 @@ use crate::clock;
 use crate::exit::Outcome;
 use crate::random::random_bytes;
 
+use from::FromArgs;
 use target::Target;
 
 /// Make an ext2, ext3 or ext4 file system.
@@ -111,6 +114,8 @@ pub(crate) struct Args {
     /// Accepted for mke2fs's sake: writes go through the page cache all the same
     #[arg(short = 'D', hide = true)]
     direct: bool,
+    #[command(flatten)]
+    from: FromArgs,
     /// Called by a name of mke2fs, which stands for this type: a device that holds something is refused on a terminal only.
     #[arg(long, hide = true, value_name = "TYPE")]
     as_mke2fs: Option<String>,
@@ -129,6 +134,9 @@ impl Args {
             Some(text) => Some(wanted(text, options.block_size()).context("SIZE is not a size")?),
             None => None,
         };
+        if self.from.is_given() {
+            return self.filled(options, size_blocks, out);
+        }
         let unit = u64::from(options.block_size().unwrap_or(1024));
         let wanted_bytes = size_blocks.map(|blocks| blocks.saturating_mul(unit));
         let target = Target::look_at(&self.device, wanted_bytes, options.offset_bytes())?;
@@ -198,6 +206,18 @@ impl Args {
         }
         for list in &self.extended {
             options.set('E', list)?;
+        }
+        if self.from.is_given() {
+            if self.reserved.is_none() {
+                // Nobody asked for room that is kept free in an image that is made to size.
+                options.set('m', "0")?;
+            }
+            if let Some(seed) = &self.from.seed {
+                options.set('E', &format!("hash_seed={seed}"))?;
+                if self.uuid.is_none() {
+                    options.set('U', seed)?;
+                }
+            }
         }
         if self.journal {
             options.with_journal();
