@@ -126,7 +126,7 @@ fn reads(tree: &Tree) -> Vec<String> {
                 })
             };
             let grouped = code.contains("floe_ext4::{");
-            if grouped || WRITERS.iter().any(|module| named(module)) {
+            if grouped || WRITERS.iter().any(named) {
                 faults.push(format!("{path}:{line}: {}", code.trim()));
             }
         }
