@@ -21,6 +21,10 @@ place!(
     BlockNr(u64), "block"
 );
 place!(
+    /// A cluster of blocks (bigalloc; elsewhere one block), counted from the first data block of the file system.
+    ClusterNr(u64), "cluster"
+);
+place!(
     /// An inode; the first is 1. 0 means "none" on the disk.
     InodeNr(u32), "inode"
 );

@@ -35,4 +35,4 @@ pub mod geometry;
 pub mod ids;
 
 pub use geometry::Geometry;
-pub use ids::{BlockNr, BlockRun, GroupNr, InodeNr, LogicalBlock};
+pub use ids::{BlockNr, BlockRun, ClusterNr, GroupNr, InodeNr, LogicalBlock};

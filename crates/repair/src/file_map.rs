@@ -1,11 +1,8 @@
 //! The map of a file as a list of runs, taken out of its inode and put back: extent trees and block
 //! maps alike are written anew, so that no node keeps anything stale.
 
-use std::collections::HashSet;
-
-use floe_format::ext::extent::{Extent, ExtentNode};
-use floe_format::ext::indirect;
-use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::extent::Extent;
+use floe_format::ext::inode::InodeFlags;
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
@@ -14,10 +11,7 @@ use crate::stage::{InodeImage, Stage};
 use floe_ext4::map::block_map::{self, MappedRun};
 use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_ext4::map::mapping::{BuildError, Built};
-
-/// Levels below the root of an extent tree that are followed, at most: as many as an examination
-/// follows.
-const MOST_LEVELS: u16 = 8;
+use floe_ext4::map::walk::{Depths, Entry, Fault, Go, Visitor, has_map, push_joined, walk};
 
 /// The blocks of a file.
 #[derive(Clone, Debug, Default)]
@@ -33,32 +27,6 @@ pub struct FileMap {
     pub goes_on_unseen: bool,
 }
 
-/// An entry of a map that is being followed.
-#[derive(Clone, Copy, Debug)]
-pub struct MapEntry {
-    /// The node that holds it; 0: the inode.
-    pub node: BlockNr,
-    /// First logical block.
-    pub logical: LogicalBlock,
-    /// First physical block: data, or the node below.
-    pub block: BlockNr,
-    /// Levels below: 0 for data.
-    pub level: u16,
-}
-
-/// Whether `i_block` of an inode maps blocks.
-pub fn has_map(image: &InodeImage) -> bool {
-    let flags = image.flags();
-    if flags.contains(InodeFlags::INLINE_DATA) {
-        return false;
-    }
-    match FileType::of_mode(image.base.mode) {
-        Some(FileType::Regular | FileType::Directory) | None => true,
-        Some(FileType::Symlink) => flags.contains(InodeFlags::EXTENTS) || image.size_bytes() >= 60,
-        Some(_) => false,
-    }
-}
-
 impl FileMap {
     /// Follows the map of an inode, leaving out what leads nowhere.
     pub fn load(stage: &Stage<'_>, image: &InodeImage) -> Self {
@@ -69,26 +37,16 @@ impl FileMap {
     pub fn load_without(
         stage: &Stage<'_>,
         image: &InodeImage,
-        drop: &mut dyn FnMut(&MapEntry) -> bool,
+        drop: &mut dyn FnMut(&Entry) -> bool,
     ) -> Self {
-        let map = Self::default();
-        let mut walk = Walk { stage, drop, seen: HashSet::new(), unseen: false, map };
-        if !has_map(image) {
-            return walk.map;
+        let extents = image.flags().contains(InodeFlags::EXTENTS) && has_map(&image.base);
+        let map = Self { extents, ..Self::default() };
+        let mut follow = Follow { stage, drop, unseen: Vec::new(), map };
+        if has_map(&image.base) {
+            let (root, block_size) = (&image.base.block, stage.geometry.block_size);
+            walk(root, image.flags(), block_size, Depths::OfAnyRoot, &mut follow);
         }
-        walk.map.extents = image.flags().contains(InodeFlags::EXTENTS);
-        if walk.map.extents {
-            walk.extent_root(&image.base.block);
-        } else {
-            for (index, word) in indirect::pointers(&image.base.block).enumerate() {
-                if let Some((logical, level)) =
-                    indirect::root_slot(stage.geometry.block_size, index)
-                {
-                    walk.pointer(BlockNr(0), word, logical, level);
-                }
-            }
-        }
-        walk.map
+        follow.map
     }
 
     /// The map of a new file, without blocks: by extents if the file system has them.
@@ -307,96 +265,49 @@ fn impossible(error: BuildError) -> Failure {
     Failure::Together(error.to_string())
 }
 
-struct Walk<'w, 'a> {
+/// Follows a map as the examination does: what nodes below the root say of their own depth counts for nothing, nor do
+/// levels that are too deep for it.
+struct Follow<'w, 'a> {
     stage: &'w Stage<'a>,
-    drop: &'w mut dyn FnMut(&MapEntry) -> bool,
-    /// Nodes visited: each once, so that the walk ends.
-    seen: HashSet<BlockNr>,
-    /// Below a node that no examination followed.
-    unseen: bool,
+    drop: &'w mut dyn FnMut(&Entry) -> bool,
+    /// Of the nodes being followed, whether one on the way to each was not followed by the examination.
+    unseen: Vec<bool>,
     map: FileMap,
 }
 
-impl Walk<'_, '_> {
-    /// Notes a node and follows what is below it.
-    fn below(&mut self, node: BlockNr, follow: impl FnOnce(&mut Self)) {
-        let above = self.unseen;
+impl Visitor for Follow<'_, '_> {
+    fn read(&mut self, node: BlockNr) -> Option<Vec<u8>> {
+        self.stage.read_block(node).ok()
+    }
+
+    fn entry(&mut self, entry: &Entry) -> Go {
+        if (self.drop)(entry) {
+            return Go::Past;
+        }
+        match (entry.level, self.map.extents) {
+            (0, true) => self.map.runs.push(entry.extent),
+            (0, false) => push_joined(&mut self.map.runs, entry.extent),
+            _ => {}
+        }
+        Go::On
+    }
+
+    fn enter(&mut self, entry: &Entry) {
+        let node = entry.extent.run.start;
+        let above = self.unseen.last().copied().unwrap_or(false);
         if !above {
             self.map.nodes.push(node);
         }
-        self.unseen |= self.stage.evidence.volume.is_metadata(node);
-        self.map.goes_on_unseen |= self.unseen;
-        follow(self);
-        self.unseen = above;
+        let unseen = above || self.stage.evidence.volume.is_metadata(node);
+        self.map.goes_on_unseen |= unseen;
+        self.unseen.push(unseen);
     }
 
-    fn extent_root(&mut self, bytes: &[u8]) {
-        let depth = ExtentNode::new(bytes).map_or(0, |root| root.header().depth);
-        self.extent_node(BlockNr(0), bytes, depth, 0);
+    fn leave(&mut self, _: &Entry) {
+        self.unseen.pop();
     }
 
-    /// Follows a node with `depth` levels below it, as the examination does: what nodes below the root
-    /// say of their own depth counts for nothing, nor do levels that are too deep for it.
-    fn extent_node(&mut self, place: BlockNr, bytes: &[u8], depth: u16, level: u16) {
-        let Some(node) = ExtentNode::new(bytes) else { return };
-        if !node.header_ok() || level > MOST_LEVELS {
-            return;
-        }
-        for at in 0..node.header().entries {
-            if depth == 0 {
-                let extent = node.extent(at);
-                let (logical, block) = (extent.logical, extent.run.start);
-                let entry = MapEntry { node: place, logical, block, level: 0 };
-                if !(self.drop)(&entry) {
-                    self.map.runs.push(extent);
-                }
-                continue;
-            }
-            let index = node.index(at);
-            let (logical, block) = (index.logical, index.node);
-            let entry = MapEntry { node: place, logical, block, level: depth };
-            if (self.drop)(&entry) || !self.seen.insert(block) {
-                continue;
-            }
-            if let Ok(bytes) = self.stage.read_block(block) {
-                self.below(block, |walk| walk.extent_node(block, &bytes, depth - 1, level + 1));
-            }
-        }
-    }
-
-    fn pointer(&mut self, node: BlockNr, word: u32, logical: LogicalBlock, level: u32) {
-        let block = BlockNr(u64::from(word));
-        // At most 3: `root_slot` gives no deeper level.
-        let entry = MapEntry { node, logical, block, level: level as u16 };
-        if word == 0 || (self.drop)(&entry) {
-            return;
-        }
-        if level == 0 {
-            self.push_block(logical, block);
-            return;
-        }
-        if !self.seen.insert(block) {
-            return;
-        }
-        let Ok(bytes) = self.stage.read_block(block) else { return };
-        let span = indirect::span_blocks(self.stage.geometry.block_size, level - 1);
-        self.below(block, |walk| {
-            for (word, index) in indirect::pointers(&bytes).zip(0u64..) {
-                let below = LogicalBlock(logical.0 + index * span);
-                walk.pointer(block, word, below, level - 1);
-            }
-        });
-    }
-
-    fn push_block(&mut self, logical: LogicalBlock, block: BlockNr) {
-        if let Some(last) = self.map.runs.last_mut()
-            && last.logical.0 + last.run.len_blocks == logical.0
-            && last.run.end() == block
-        {
-            last.run.len_blocks += 1;
-            return;
-        }
-        let extent = Extent { logical, run: BlockRun::new(block, 1), unwritten: false };
-        self.map.runs.push(extent);
+    fn fault(&mut self, _: Fault) -> Go {
+        Go::Past
     }
 }

@@ -16,6 +16,7 @@ use std::cell::{LazyCell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_check::Problem;
+use floe_ext4::map::walk::has_map;
 use floe_format::ext::dirent::{DirCursor, DirTail};
 use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::inode::{FileType, InodeFlags};
@@ -24,7 +25,7 @@ use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use crate::edit::{Edit, InodeEdit, Phase};
-use crate::file_map::{FileMap, has_map};
+use crate::file_map::FileMap;
 use crate::plan::Wanted;
 use crate::stage::{InodeImage, Stage};
 
@@ -252,7 +253,7 @@ impl<'s, 'a> Evidence<'s, 'a> {
         if in_use && FileType::of_mode(image.base.mode).is_none() {
             return false;
         }
-        if !has_map(image) {
+        if !has_map(&image.base) {
             return true;
         }
         let geometry = &self.stage.geometry;

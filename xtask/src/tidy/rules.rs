@@ -10,6 +10,7 @@ type Rule = fn(&Tree) -> Vec<String>;
 /// All rules by name.
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("layers", layers),
+    ("reads", reads),
     ("threads", threads),
     ("unsafe", no_unsafe),
     ("length", length),
@@ -104,6 +105,30 @@ fn layers(tree: &Tree) -> Vec<String> {
                 || (development && LAYERS.iter().any(|(layer, _)| *layer == used) && used != "cli");
             if !fine {
                 faults.push(format!("{path}: {name} must not use {used} in {section}"));
+            }
+        }
+    }
+    faults
+}
+
+/// Modules of `ext4` that change a file system.
+const WRITERS: [&str; 6] = ["alloc", "fs", "make", "tx", "map::edit", "dir::edit"];
+
+/// The checker reads; it may not reach what changes structures, not even in an overlay. (Recovery, which replays a
+/// journal into one, is a module of `ext4` itself.)
+fn reads(tree: &Tree) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (path, text) in tree.rust().filter(|(path, _)| path.starts_with("crates/check/src/")) {
+        for (line, code) in code(text) {
+            let named = |module: &&str| {
+                code.match_indices(&format!("floe_ext4::{module}")).any(|(at, found)| {
+                    let next = code[at + found.len()..].chars().next();
+                    next.is_none_or(|c| !c.is_alphanumeric() && c != '_')
+                })
+            };
+            let grouped = code.contains("floe_ext4::{");
+            if grouped || WRITERS.iter().any(named) {
+                faults.push(format!("{path}:{line}: {}", code.trim()));
             }
         }
     }
@@ -389,6 +414,20 @@ mod tests {
         assert_eq!(faults_of(layers, &[("crates/blockdev/Cargo.toml", upwards)]), 1);
         assert_eq!(faults_of(layers, &[("crates/ext4/Cargo.toml", upwards)]), 1);
         assert_eq!(faults_of(layers, &[("crates/repair/Cargo.toml", upwards)]), 0);
+    }
+
+    #[test]
+    fn canary_reads() {
+        let path = "crates/check/src/checks/quota.rs";
+        for bad in
+            ["use floe_ext4::tx::Tx;\n", "floe_ext4::map::edit::insert()", "use floe_ext4::{dir};"]
+        {
+            assert_eq!(faults_of(reads, &[(path, bad)]), 1, "{bad}");
+            assert_eq!(faults_of(reads, &[("crates/repair/src/stage.rs", bad)]), 0, "{bad}");
+        }
+        for good in ["use floe_ext4::map::walk;\n", "use floe_ext4::txt;"] {
+            assert_eq!(faults_of(reads, &[(path, good)]), 0, "{good}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
-use floe_ext4::journal::block_map::read_inode;
+use floe_ext4::inode_table::read_inode;
 
 /// Checks the list of bad blocks; costs one inode where there is none. Comes back with the blocks of
 /// inode tables that are listed, sorted.

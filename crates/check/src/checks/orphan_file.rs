@@ -9,7 +9,8 @@ use floe_format::{InodeNr, LogicalBlock};
 
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
-use floe_ext4::journal::block_map::{BlockMap, read_inode};
+use floe_ext4::inode_table::read_inode;
+use floe_ext4::map::runs::BlockMap;
 
 /// Blocks that Linux reads.
 const MOST_BLOCKS: u64 = 512;

@@ -6,7 +6,8 @@
 //! A wrong number must not be believed: whoever empties "the orphan file" would write over a user's file.
 
 use floe_blockdev::ReadBlocks;
-use floe_ext4::journal::block_map::{BlockMap, read_inode};
+use floe_ext4::inode_table::read_inode;
+use floe_ext4::map::runs::BlockMap;
 use floe_format::ext::inode::{FileType, Inode};
 use floe_format::ext::orphan_file::{MAGIC, OrphanBlock};
 use floe_format::features::Compat;

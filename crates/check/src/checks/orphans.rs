@@ -11,8 +11,9 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 use crate::open::Opened;
 use crate::options::JournalUse;
 use crate::problem::{Findings, Problem, Sink};
-use floe_ext4::journal::block_map::{BlockMap, read_inode};
+use floe_ext4::inode_table::read_inode;
 use floe_ext4::journal::{JournalEvent, OrphanFault, find_orphans};
+use floe_ext4::map::runs::BlockMap;
 
 /// The inodes that recovery will delete or truncate, sorted. Empty if recovery was not asked for or
 /// must not run (errors are recorded).

@@ -12,7 +12,8 @@ use floe_format::{InodeNr, LogicalBlock};
 use crate::evidence::quota_usage::{QuotaUsage, Usage};
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
-use floe_ext4::journal::block_map::{BlockMap, read_inode};
+use floe_ext4::inode_table::read_inode;
+use floe_ext4::map::runs::BlockMap;
 
 /// Compares each tracked kind with what the inode pass counted.
 pub fn check(volume: &Volume<'_>, usage: &QuotaUsage, found: &mut Findings) {

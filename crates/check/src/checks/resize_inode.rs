@@ -12,7 +12,7 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
-use floe_ext4::journal::block_map::read_inode;
+use floe_ext4::inode_table::read_inode;
 
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;

@@ -1,11 +1,9 @@
 //! Where the blocks of a file are: extent trees and block maps.
 
-use std::collections::HashSet;
-
-use floe_format::ext::extent::{Extent, ExtentNode, MAX_DEPTH};
-use floe_format::ext::indirect;
-use floe_format::ext::inode::{FileType, Inode, InodeFlags};
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_ext4::map::walk::{self, Depths, Entry, Fault, Go, Visitor};
+use floe_format::ext::extent::Extent;
+use floe_format::ext::inode::{Inode, InodeFlags};
+use floe_format::{BlockNr, LogicalBlock};
 
 use super::Reader;
 
@@ -48,134 +46,68 @@ impl Mapping {
     pub fn blocks(&self) -> u64 {
         self.extents.iter().fold(0, |sum, extent| sum.saturating_add(extent.run.len_blocks))
     }
-
-    fn push_block(&mut self, logical: LogicalBlock, block: BlockNr) {
-        if let Some(last) = self.extents.last_mut() {
-            let run = &mut last.run;
-            if last.logical.0 + run.len_blocks == logical.0 && run.end() == block {
-                run.len_blocks += 1;
-                return;
-            }
-        }
-        self.extents.push(Extent { logical, run: BlockRun::new(block, 1), unwritten: false });
-    }
 }
 
 impl Reader<'_> {
     /// Follows the map of an inode, of either kind. Inodes that have none (inline data, fast
     /// symbolic links, devices) have an empty mapping.
     pub fn map(&self, inode: &Inode<'_>) -> Mapping {
-        let mut mapping = Mapping::default();
-        if !self.has_map(inode) {
-            return mapping;
+        let mapping = Mapping::default();
+        let extents = inode.flags().contains(InodeFlags::EXTENTS);
+        let mut notes = Notes { reader: self, extents, mapping };
+        if walk::has_map(&inode.base) {
+            let (root, block_size) = (&inode.base.block, self.geometry.block_size);
+            walk::walk(root, inode.flags(), block_size, Depths::Agree, &mut notes);
         }
-        let mut seen = HashSet::new();
-        if inode.flags().contains(InodeFlags::EXTENTS) {
-            self.extent_node(&inode.base.block, LogicalBlock(0), None, &mut seen, &mut mapping);
-        } else {
-            self.block_map(inode, &mut seen, &mut mapping);
-        }
-        mapping
+        notes.mapping
     }
+}
 
-    /// Whether `i_block` maps blocks.
-    pub fn has_map(&self, inode: &Inode<'_>) -> bool {
-        if inode.flags().contains(InodeFlags::INLINE_DATA) {
-            return false;
-        }
-        match inode.file_type() {
-            Some(FileType::Regular | FileType::Directory) => true,
-            Some(FileType::Symlink) => {
-                inode.flags().contains(InodeFlags::EXTENTS) || inode.size_bytes() >= 60
-            }
-            // The bad-block and resize inodes may have no type at all.
-            None => true,
-            Some(_) => false,
-        }
-    }
+/// Notes all there is, and leaves out what cannot be followed.
+struct Notes<'n, 'd> {
+    reader: &'n Reader<'d>,
+    extents: bool,
+    mapping: Mapping,
+}
 
-    fn extent_node(
-        &self,
-        bytes: &[u8],
-        logical: LogicalBlock,
-        above: Option<u16>,
-        seen: &mut HashSet<BlockNr>,
-        mapping: &mut Mapping,
-    ) {
-        let Some(node) = ExtentNode::new(bytes) else { return };
-        let header = node.header();
-        let expected = above.map(|depth| depth - 1);
-        if !node.header_ok()
-            || header.depth > MAX_DEPTH
-            || expected.is_some_and(|d| d != header.depth)
-        {
-            mapping.faults.push(format!("bad node header for {logical}"));
-            return;
-        }
-        for at in 0..header.entries {
-            if header.depth == 0 {
-                mapping.extents.push(node.extent(at));
-                continue;
-            }
-            let index = node.index(at);
-            if !seen.insert(index.node) || seen.len() > MAX_NODES {
-                mapping.faults.push(format!("{} is named twice", index.node));
-                continue;
-            }
-            match self.block(index.node) {
-                Ok(block) => {
-                    let level = header.depth - 1;
-                    let (block_nr, logical) = (index.node, index.logical);
-                    mapping.nodes.push(MapNode { block: block_nr, level, logical });
-                    self.extent_node(&block, logical, Some(header.depth), seen, mapping);
-                }
-                Err(error) => mapping.faults.push(error.to_string()),
+impl Visitor for Notes<'_, '_> {
+    fn read(&mut self, node: BlockNr) -> Option<Vec<u8>> {
+        match self.reader.block(node) {
+            Ok(_) if self.mapping.nodes.len() >= MAX_NODES => None,
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                self.mapping.faults.push(error.to_string());
+                None
             }
         }
     }
 
-    fn block_map(&self, inode: &Inode<'_>, seen: &mut HashSet<BlockNr>, mapping: &mut Mapping) {
-        for index in 0..15 {
-            let block_size = self.geometry.block_size;
-            let (Some(word), Some((logical, level))) =
-                (inode.block_word(index), indirect::root_slot(block_size, index))
-            else {
-                continue;
-            };
-            self.pointer(u64::from(word), logical, level, seen, mapping);
+    fn entry(&mut self, entry: &Entry) -> Go {
+        match (entry.level, self.extents) {
+            (0, true) => self.mapping.extents.push(entry.extent),
+            (0, false) => walk::push_joined(&mut self.mapping.extents, entry.extent),
+            _ => {}
         }
+        Go::On
     }
 
-    fn pointer(
-        &self,
-        word: u64,
-        logical: LogicalBlock,
-        level: u32,
-        seen: &mut HashSet<BlockNr>,
-        mapping: &mut Mapping,
-    ) {
-        let block = BlockNr(word);
-        if word == 0 {
-            return;
+    fn enter(&mut self, node: &Entry) {
+        let Extent { logical, run, .. } = node.extent;
+        let level = if self.extents { node.level - 1 } else { node.level };
+        self.mapping.nodes.push(MapNode { block: run.start, level, logical });
+    }
+
+    fn fault(&mut self, fault: Fault) -> Go {
+        match fault {
+            Fault::BadNode { logical, .. } => {
+                self.mapping.faults.push(format!("bad node header for {logical}"));
+            }
+            Fault::NamedTwice(block) => {
+                self.mapping.faults.push(format!("{block} is named twice"));
+            }
+            // The reason is there already.
+            Fault::Unreadable(_) => {}
         }
-        if level == 0 {
-            mapping.push_block(logical, block);
-            return;
-        }
-        if !seen.insert(block) || seen.len() > MAX_NODES {
-            mapping.faults.push(format!("{block} is named twice"));
-            return;
-        }
-        let bytes = match self.block(block) {
-            Ok(bytes) => bytes,
-            Err(error) => return mapping.faults.push(error.to_string()),
-        };
-        // At most 3: `root_slot` gives no deeper level.
-        mapping.nodes.push(MapNode { block, level: level as u16, logical });
-        let span = indirect::span_blocks(self.geometry.block_size, level - 1);
-        for (word, index) in indirect::pointers(&bytes).zip(0u64..) {
-            let logical = LogicalBlock(logical.0 + index * span);
-            self.pointer(u64::from(word), logical, level - 1, seen, mapping);
-        }
+        Go::Past
     }
 }

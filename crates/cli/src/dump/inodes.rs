@@ -1,6 +1,7 @@
 //! An inode and what hangs from it.
 
 use floe_check::reader::{Reader, ReaderError};
+use floe_ext4::map::walk::has_map;
 use floe_format::ext::inode::{FileType, Inode, decode_nanoseconds, decode_seconds};
 use floe_format::ext::xattr::XattrArea;
 use floe_format::features::Incompat;
@@ -65,7 +66,7 @@ pub(crate) fn mapping(reader: &Reader<'_>, number: InodeNr) -> Result<Sheet, Rea
     let mut sheet = Sheet::new(format!("Blocks of inode {}", number.0));
     sheet.field("mapped blocks", mapping.blocks());
     sheet.field("map blocks", mapping.nodes.len());
-    if !reader.has_map(&inode) {
+    if !has_map(&inode.base) {
         sheet.remark("the inode has no map: its data are inside it, or it has none");
     }
     sheet.columns(&["kind", "logical", "physical", "blocks", "level"]);

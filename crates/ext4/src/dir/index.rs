@@ -145,7 +145,7 @@ fn even_parts<T>(list: &[T], parts: usize) -> impl Iterator<Item = &[T]> {
 }
 
 /// The hash version as a root says it: without the signedness, which the superblock says.
-fn stored_version(format: &DirFormat, dir: &Directory) -> u8 {
+pub(super) fn stored_version(format: &DirFormat, dir: &Directory) -> u8 {
     match format.hash_version {
         _ if dir.hashed() => HashVersion::SipHash as u8,
         HashVersion::LegacyUnsigned => HashVersion::Legacy as u8,

@@ -7,6 +7,7 @@
 
 mod area;
 mod dots;
+pub mod edit;
 mod gather;
 mod index;
 pub mod inline;

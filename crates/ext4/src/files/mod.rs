@@ -237,7 +237,7 @@ impl<'d> Files<'d> {
         if self.geometry.place_of(inode).is_none() {
             return Err(FilesError::NoSuchInode { inode, last });
         }
-        let offset = crate::journal::block_map::inode_offset(inode, &self.geometry, &self.groups)
+        let offset = crate::inode_table::inode_offset(inode, &self.geometry, &self.groups)
             .ok_or(FilesError::NoTable { inode })?;
         let mut bytes = vec![0; self.geometry.inode_size as usize];
         self.device

@@ -2,11 +2,12 @@
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::Geometry;
-use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::jbd2::{Checksums, JournalSuperblock};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::RoCompat;
 use floe_format::geometry::Strictness;
+
+use crate::inode_table;
 
 use super::locate::{Journal, external_superblock, recovered_features};
 use super::log::Log;
@@ -84,7 +85,7 @@ pub(crate) fn replayed_superblock<D: ReadBlocks>(
 /// As [`orphans::is_file_empty`], of what was replayed.
 fn is_orphan_file_empty<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) -> bool {
     let Some((sb, geo)) = replayed_superblock(overlay, opened) else { return false };
-    let Some(groups) = read_groups(overlay, &geo) else { return false };
+    let Some(groups) = inode_table::read_groups(overlay, &geo) else { return false };
     orphans::is_file_empty(overlay, &sb, &geo, &groups)
 }
 
@@ -92,7 +93,7 @@ fn is_orphan_file_empty<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) 
 /// superblock up to date, and mounting after a crash sets them anew: stale ones are no damage.
 fn free_totals<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) -> Option<(u64, u32)> {
     let (_, geo) = replayed_superblock(overlay, opened)?;
-    let groups = read_groups(overlay, &geo)?;
+    let groups = inode_table::read_groups(overlay, &geo)?;
     let clusters: u64 = groups.iter().map(|desc| u64::from(desc.free_blocks_count)).sum();
     let inodes: u64 = groups.iter().map(|desc| u64::from(desc.free_inodes_count)).sum();
     let blocks = clusters.checked_mul(u64::from(geo.cluster_blocks))?;
@@ -101,21 +102,6 @@ fn free_totals<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) -> Option
         return None;
     }
     Some((blocks, u32::try_from(inodes).ok()?))
-}
-
-/// All descriptors of the primary table; `None` if one cannot be read.
-pub(crate) fn read_groups(device: &dyn ReadBlocks, geo: &Geometry) -> Option<Vec<GroupDesc>> {
-    let mut groups = Vec::new();
-    let mut block = vec![0; geo.block_size as usize];
-    for index in 0..geo.desc_blocks {
-        let at = geo.primary_desc_block(index);
-        device.read_at(geo.offset_bytes(at), &mut block).ok()?;
-        for raw in block.chunks_exact(geo.desc_size as usize) {
-            groups.push(GroupDesc::of(raw));
-        }
-    }
-    groups.truncate(usize::try_from(geo.group_count).ok()?);
-    Some(groups)
 }
 
 /// Changes the primary superblock in the overlay and its checksum. A superblock that cannot be read

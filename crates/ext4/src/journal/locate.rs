@@ -10,8 +10,9 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Features, Incompat};
 use floe_format::{Geometry, InodeNr};
 
-use super::block_map::{BlockMap, read_inode};
 use super::event::{InodeFault, JournalEvent, JournalPlace, SuperblockFault};
+use crate::inode_table::read_inode;
+use crate::map::runs::BlockMap;
 
 /// A journal whose superblock can be trusted.
 #[derive(Clone, Debug)]

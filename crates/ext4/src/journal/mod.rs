@@ -11,7 +11,6 @@
 //! small record per log block of control data, and per replayed block the place of its last copy.
 //! Does not verify: the file system that comes out of it.
 
-pub mod block_map;
 mod event;
 mod fast_commit;
 mod finish;

@@ -10,8 +10,9 @@ use floe_format::ext::superblock::{STATE_ERROR, Superblock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{Geometry, InodeNr, LogicalBlock};
 
-use super::block_map::{BlockMap, read_inode};
 use super::event::{JournalEvent, OrphanFault};
+use crate::inode_table::read_inode;
+use crate::map::runs::BlockMap;
 
 /// The orphans that recovery will process, sorted, each once: first those of the list
 /// (`s_last_orphan`), then those of the orphan file (with orphan_present).

@@ -3,6 +3,10 @@
 //! Source: `Documentation/filesystems/ext4/journal.rst` ("Fast commits") and the kernel's
 //! `fs/ext4/fast_commit.h`.
 
+mod write;
+
+pub use write::{DoesNotFit, FcWriter};
+
 use crate::crc::crc32c;
 use crate::ext::extent::{Extent, RawExtent};
 use crate::layout::{le16_at, le32_at};

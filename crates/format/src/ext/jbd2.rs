@@ -2,6 +2,8 @@
 //!
 //! Source: `Documentation/filesystems/ext4/journal.rst` and the kernel's `include/linux/jbd2.h`.
 
+mod write;
+
 use bitflags::bitflags;
 
 use crate::crc::crc32c;

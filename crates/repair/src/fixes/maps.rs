@@ -12,8 +12,9 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::edit::MapEdit;
 use crate::failure::Failure;
-use crate::file_map::{FileMap, MapEntry};
+use crate::file_map::FileMap;
 use crate::stage::{InodeImage, Stage};
+use floe_ext4::map::walk::Entry;
 
 use super::extent_order::Leaf;
 
@@ -32,7 +33,7 @@ pub(super) fn apply_all(
             && FileMap::load(stage, &image).nodes.iter().any(|&node| stage.is_contested(node));
         if contested {
             // Nodes that may be somebody's data stay as they are; the map is written elsewhere.
-            let mut drop = |entry: &MapEntry| edits.iter().any(|edit| names_pointer(edit, entry));
+            let mut drop = |entry: &Entry| edits.iter().any(|edit| names_pointer(edit, entry));
             let mut map = FileMap::load_without(stage, &image, &mut drop);
             map.store(stage, &mut image)?;
         } else {
@@ -45,7 +46,7 @@ pub(super) fn apply_all(
         }
         return stage.write_inode(&image);
     }
-    let mut drop = |entry: &MapEntry| edits.iter().any(|edit| names(edit, entry));
+    let mut drop = |entry: &Entry| edits.iter().any(|edit| names(edit, entry));
     let mut map = match with_leaves_sorted_out(stage, &image, edits) {
         Some(map) => map,
         None => FileMap::load_without(stage, &image, &mut drop),
@@ -87,7 +88,7 @@ fn with_leaves_sorted_out(
     let mut leaves: Vec<Leaf> = Vec::new();
     let mut named = Vec::new();
     let mut whole_nodes_go = false;
-    let mut note = |entry: &MapEntry| {
+    let mut note = |entry: &Entry| {
         let is_named = edits.iter().any(|edit| names(edit, entry));
         if entry.level == 0 {
             named.push((leaves.len().saturating_sub(1), is_named));
@@ -95,9 +96,9 @@ fn with_leaves_sorted_out(
         }
         whole_nodes_go |= is_named;
         if let Some(last) = leaves.last_mut() {
-            last.limit = Some(entry.logical.0);
+            last.limit = Some(entry.extent.logical.0);
         }
-        leaves.push(Leaf { floor: entry.logical.0, ..Leaf::default() });
+        leaves.push(Leaf { floor: entry.extent.logical.0, ..Leaf::default() });
         false
     };
     let mut map = FileMap::load_without(stage, image, &mut note);
@@ -127,24 +128,24 @@ fn with_leaves_sorted_out(
 }
 
 /// Whether an edit makes a hole of a pointer.
-fn names_pointer(edit: &MapEdit, entry: &MapEntry) -> bool {
+fn names_pointer(edit: &MapEdit, entry: &Entry) -> bool {
     match *edit {
         MapEdit::ZeroPointer { logical, level, block } => {
-            entry.block == block
+            entry.extent.run.start == block
                 && (level == u8::MAX
-                    || (entry.logical == logical && entry.level == u16::from(level)))
+                    || (entry.extent.logical == logical && entry.level == u16::from(level)))
         }
         _ => false,
     }
 }
 
 /// Whether an edit takes an entry out.
-fn names(edit: &MapEdit, entry: &MapEntry) -> bool {
+fn names(edit: &MapEdit, entry: &Entry) -> bool {
     match *edit {
         MapEdit::RemoveExtent { node, logical, block } => {
             entry.node == node
-                && entry.logical == logical
-                && block.is_none_or(|block| entry.block == block)
+                && entry.extent.logical == logical
+                && block.is_none_or(|block| entry.extent.run.start == block)
         }
         _ => false,
     }

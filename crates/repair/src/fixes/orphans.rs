@@ -6,8 +6,9 @@ use floe_format::{BlockNr, InodeNr};
 
 use crate::edit::OrphanEdit;
 use crate::failure::Failure;
-use crate::file_map::{FileMap, has_map};
+use crate::file_map::FileMap;
 use crate::stage::Stage;
+use floe_ext4::map::walk::has_map;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanEdit) -> Result<(), Failure> {
     match edit {
@@ -32,7 +33,7 @@ fn finish(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
             FileType::of_mode(image.base.mode),
             Some(FileType::Regular | FileType::Directory)
         );
-        if is_plain && has_map(&image) && !image.flags().contains(InodeFlags::VERITY) {
+        if is_plain && has_map(&image.base) && !image.flags().contains(InodeFlags::VERITY) {
             cut(stage, &mut image)?;
         }
         image.base.dtime = 0;

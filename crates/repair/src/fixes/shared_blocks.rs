@@ -11,8 +11,9 @@ use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr, LogicalBlock};
 
 use crate::failure::Failure;
-use crate::file_map::{FileMap, has_map};
+use crate::file_map::FileMap;
 use crate::stage::{InodeImage, Stage};
+use floe_ext4::map::walk::has_map;
 
 /// Attribute blocks that were cloned: other inodes that used the same block follow.
 type Attributes = BTreeMap<BlockNr, BlockNr>;
@@ -130,7 +131,7 @@ fn clone_with(
 ) -> Result<(), Failure> {
     let mut image = stage.read_inode(inode)?;
     let mut copies = 0;
-    if has_map(&image) {
+    if has_map(&image.base) {
         copies += clone_map(stage, &mut image, ledger)?;
     }
     copies += clone_attributes(stage, &mut image, ledger)?;

@@ -5,9 +5,8 @@
 //! miscounts links and blocks of directories. Here removed files are freed, directories grow, and
 //! counts follow.
 
+mod changing;
 mod directory;
-mod editor;
-mod extents;
 mod inodes;
 mod scan;
 
@@ -16,12 +15,11 @@ use std::collections::BTreeSet;
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::fast_commit::{FcDentry, FcRecords, FcTag};
-use floe_format::ext::inode::{FileType, Inode, InodeFlags};
+use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::{Geometry, InodeNr, LogicalBlock};
 
+use self::changing::{Changing, Impossible};
 use self::directory::Directory;
-use self::editor::{Editor, Impossible};
-use self::extents::ExtentList;
 use super::event::{JournalEvent, RecoveryFault};
 
 pub(crate) use scan::{FastCommits, scan};
@@ -42,24 +40,23 @@ pub(crate) fn replay<D: ReadBlocks>(
         let fault = RecoveryFault::FastCommitImpossible { inode };
         events.push(JournalEvent::RecoveryFailed(fault));
     };
-    let Ok(mut editor) = Editor::open(overlay, opened) else {
+    let Ok(mut on) = Changing::open(overlay, opened) else {
         fail(InodeNr(0));
         return 0;
     };
-    let inode_size = editor.geo.inode_size;
+    let inode_size = on.geometry().inode_size;
     let tags = || {
         let blocks = commits.blocks.iter();
         let tags = blocks.flat_map(move |block| FcRecords::new(block, inode_size));
         tags.map(|record| record.tag).take(usize::try_from(commits.tags).unwrap_or(usize::MAX))
     };
-    editor.reserved = tags()
-        .filter_map(|tag| match tag {
-            FcTag::AddRange { extent, .. } => Some(extent.run),
-            _ => None,
-        })
-        .collect();
+    // Blocks that later records claim are never allocated before.
+    on.fs.space.withhold(tags().filter_map(|tag| match tag {
+        FcTag::AddRange { extent, .. } => Some(extent.run),
+        _ => None,
+    }));
     let mut replayer =
-        Replayer { editor, open: None, touched: BTreeSet::new(), recount: BTreeSet::new() };
+        Replayer { on, open: None, touched: BTreeSet::new(), recount: BTreeSet::new() };
     let mut done = 0;
     for tag in tags() {
         if replayer.apply(&tag).is_err() {
@@ -85,9 +82,9 @@ fn inode_of(tag: &FcTag<'_>) -> InodeNr {
 }
 
 struct Replayer<'a, D> {
-    editor: Editor<'a, D>,
-    /// The inode whose ranges are being changed; its tree is written when another comes.
-    open: Option<(InodeNr, ExtentList)>,
+    on: Changing<'a, D>,
+    /// The inode whose ranges are being changed; it is written when another comes.
+    open: Option<OwnedInode>,
     touched: BTreeSet<InodeNr>,
     /// Directories that gained or lost a subdirectory. An INODE record has the count at the end of
     /// its fast commit, whatever names come behind it; so these are counted anew at the end.
@@ -98,7 +95,7 @@ impl<D: ReadBlocks> Replayer<'_, D> {
     fn apply(&mut self, tag: &FcTag<'_>) -> Result<(), Impossible> {
         match tag {
             FcTag::AddRange { inode, extent } => {
-                if !self.editor.is_inside(extent.run) || extent.run.len_blocks == 0 {
+                if !self.on.is_inside(extent.run) || extent.run.len_blocks == 0 {
                     return Err(Impossible);
                 }
                 let (start, end) = (extent.logical.0, extent.logical.0 + extent.run.len_blocks);
@@ -110,7 +107,7 @@ impl<D: ReadBlocks> Replayer<'_, D> {
             FcTag::Inode { inode, raw } => {
                 self.close()?;
                 self.touched.insert(*inode);
-                inodes::take_over(&mut self.editor, *inode, raw)
+                inodes::take_over(&mut self.on, *inode, raw)
             }
             FcTag::Creat(dentry) => self.create(dentry),
             FcTag::Link(dentry) => self.link(dentry),
@@ -126,50 +123,43 @@ impl<D: ReadBlocks> Replayer<'_, D> {
         end: u64,
         extent: Option<Extent>,
     ) -> Result<(), Impossible> {
-        if self.open.as_ref().is_none_or(|(open, _)| *open != inode) {
+        if self.open.as_ref().is_none_or(|open| open.number != inode) {
             self.close()?;
-            let raw = self.editor.read_inode(inode)?;
-            let list = ExtentList::read(&mut self.editor, &Inode::decode(&raw).ok_or(Impossible)?)?;
+            let image = self.on.inode(inode)?;
+            self.on.map_of(&image)?;
             self.touched.insert(inode);
-            self.open = Some((inode, list));
+            self.open = Some(image);
         }
-        let Some((_, list)) = &mut self.open else { return Err(Impossible) };
-        self.editor.charge(1 + list.extents.len() as u64 / 16)?;
-        for run in list.runs_in(start, end) {
-            self.editor.set_blocks(run, false)?;
+        let Some(image) = &mut self.open else { return Err(Impossible) };
+        for run in self.on.edit_tree(image, |editor, root| editor.remove(root, start..end))? {
+            self.on.mark(run, false)?;
         }
-        match extent {
-            Some(extent) => {
-                self.editor.set_blocks(extent.run, true)?;
-                list.insert(extent);
-            }
-            None => list.remove(start, end),
+        if let Some(extent) = extent {
+            self.on.mark(extent.run, true)?;
+            self.on.edit_tree(image, |editor, root| editor.insert(root, extent))?;
         }
-        if self.editor.geo.cluster_bits > 0 {
+        if self.on.geometry().cluster_bits > 0 {
             // A cluster just freed may hold other blocks of the file.
-            self.editor.charge(list.extents.len() as u64)?;
-            for run in list.runs() {
-                self.editor.set_blocks(run, true)?;
+            for run in self.on.map_of(image)?.all_runs() {
+                self.on.mark(run, true)?;
             }
         }
         Ok(())
     }
 
-    /// Writes the tree of the inode whose ranges were changed.
+    /// Writes the inode whose ranges were changed.
     fn close(&mut self) -> Result<(), Impossible> {
-        let Some((inode, mut list)) = self.open.take() else { return Ok(()) };
-        let mut raw = self.editor.read_inode(inode)?;
-        list.write(&mut self.editor, inode, &mut raw)?;
-        inodes::recount(&self.editor, &mut raw, &list)?;
-        self.editor.write_inode(inode, &mut raw)
+        let Some(mut image) = self.open.take() else { return Ok(()) };
+        let map = self.on.map_of(&image)?;
+        inodes::recount(&self.on, &mut image, &map);
+        self.on.put_inode(&mut image)
     }
 
     fn create(&mut self, dentry: &FcDentry<'_>) -> Result<(), Impossible> {
         self.close()?;
         let kind = self.kind_of(dentry.inode)?;
         if kind == FileType::Directory {
-            Directory::open(&mut self.editor, dentry.inode)?
-                .start(&mut self.editor, dentry.parent)?;
+            Directory::open(&mut self.on, dentry.inode)?.start(&mut self.on, dentry.parent)?;
         }
         self.add_name(dentry, kind)?;
         if kind == FileType::Directory {
@@ -182,7 +172,7 @@ impl<D: ReadBlocks> Replayer<'_, D> {
         self.close()?;
         let kind = self.kind_of(dentry.inode)?;
         if self.add_name(dentry, kind)? {
-            inodes::link(&self.editor, dentry.inode, true)?;
+            inodes::link(&mut self.on, dentry.inode, true)?;
         }
         Ok(())
     }
@@ -190,59 +180,64 @@ impl<D: ReadBlocks> Replayer<'_, D> {
     fn unlink(&mut self, dentry: &FcDentry<'_>) -> Result<(), Impossible> {
         self.close()?;
         self.touched.insert(dentry.parent);
-        let mut directory = Directory::open(&mut self.editor, dentry.parent)?;
-        if !directory.remove(&mut self.editor, dentry.name, dentry.inode)? {
+        let mut directory = Directory::open(&mut self.on, dentry.parent)?;
+        if !directory.remove(&mut self.on, dentry.name, dentry.inode)? {
             return Ok(());
         }
         // An inode that an INODE record already freed has nothing left to count.
-        if !self.editor.inode_used(dentry.inode)? {
+        if !self.on.is_used(dentry.inode)? {
             return Ok(());
         }
         if self.kind_of(dentry.inode)? == FileType::Directory {
             self.recount.insert(dentry.parent);
-            return inodes::free(&mut self.editor, dentry.inode);
+            return inodes::free(&mut self.on, dentry.inode);
         }
-        match inodes::link(&self.editor, dentry.inode, false)? {
-            0 => inodes::free(&mut self.editor, dentry.inode),
+        match inodes::link(&mut self.on, dentry.inode, false)? {
+            0 => inodes::free(&mut self.on, dentry.inode),
             _ => Ok(()),
         }
     }
 
     fn add_name(&mut self, dentry: &FcDentry<'_>, kind: FileType) -> Result<bool, Impossible> {
         self.touched.insert(dentry.parent);
-        let mut directory = Directory::open(&mut self.editor, dentry.parent)?;
-        let entry_type = inodes::entry_type(&self.editor, kind);
-        directory.add(&mut self.editor, dentry.name, dentry.inode, entry_type)
+        let mut directory = Directory::open(&mut self.on, dentry.parent)?;
+        let entry_type = inodes::entry_type(&self.on, kind);
+        directory.add(&mut self.on, dentry.name, dentry.inode, entry_type)
     }
 
-    fn kind_of(&self, inode: InodeNr) -> Result<FileType, Impossible> {
-        let raw = self.editor.read_inode(inode)?;
-        Inode::decode(&raw).and_then(|inode| inode.file_type()).ok_or(Impossible)
+    fn kind_of(&mut self, inode: InodeNr) -> Result<FileType, Impossible> {
+        self.on.inode(inode)?.file_type().ok_or(Impossible)
     }
 
-    /// Marks once more what the changed inodes use: a block freed by one may be another's by now.
+    /// Stages all changes, also where the last of them could not be made.
     fn finish(mut self) -> Result<(), Impossible> {
         let closed = self.close();
+        let settled = self.settle();
+        self.on.finish()?;
+        closed.and(settled)
+    }
+
+    /// Counts links of directories anew, and marks once more what the changed inodes use: a block freed by one may be
+    /// another's by now.
+    fn settle(&mut self) -> Result<(), Impossible> {
         for inode in std::mem::take(&mut self.recount) {
-            if self.editor.inode_used(inode)? {
+            if self.on.is_used(inode)? {
                 let subdirectories =
-                    Directory::open(&mut self.editor, inode)?.subdirectories(&mut self.editor)?;
-                inodes::set_dir_links(&self.editor, inode, subdirectories)?;
+                    Directory::open(&mut self.on, inode)?.subdirectories(&mut self.on)?;
+                inodes::set_dir_links(&mut self.on, inode, subdirectories)?;
             }
         }
         for inode in std::mem::take(&mut self.touched) {
-            if !self.editor.inode_used(inode)? {
+            if !self.on.is_used(inode)? {
                 continue;
             }
-            let raw = self.editor.read_inode(inode)?;
-            let decoded = Inode::decode(&raw).ok_or(Impossible)?;
-            if decoded.flags().contains(InodeFlags::EXTENTS) {
-                for run in ExtentList::read(&mut self.editor, &decoded)?.runs() {
-                    self.editor.set_blocks(run, true)?;
+            let image = self.on.inode(inode)?;
+            if image.flags().contains(InodeFlags::EXTENTS) {
+                for run in self.on.map_of(&image)?.all_runs() {
+                    self.on.mark(run, true)?;
                 }
             }
         }
-        self.editor.finish()?;
-        closed
+        Ok(())
     }
 }

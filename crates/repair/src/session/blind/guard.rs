@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use floe_check::{Examination, Problem, Volume};
-use floe_ext4::journal::block_map::{BlockMap, read_inode};
+use floe_ext4::inode_table::read_inode;
+use floe_ext4::map::runs::BlockMap;
 use floe_format::ext::inode::Inode;
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 use floe_format::{BlockNr, InodeNr};

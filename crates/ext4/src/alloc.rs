@@ -1,0 +1,176 @@
+//! Finding room.
+
+use floe_format::ext::bitmap;
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+
+use crate::group::Groups;
+use crate::tx::{Refusal, Tx};
+
+/// Hands out clusters.
+pub trait Allocate {
+    /// A run of 1 to `len_blocks` free blocks that begins a cluster, best at or behind `goal`, marked as used. A goal outside the
+    /// file system counts as none. Rounded up to whole clusters; the run may be shorter than wanted.
+    ///
+    /// # Errors
+    /// [`Refusal::Full`], or that bitmaps cannot be read or changed.
+    fn run(&mut self, tx: &mut dyn Tx, goal: BlockNr, len_blocks: u64)
+    -> Result<BlockRun, Refusal>;
+
+    /// Marks the clusters of a run as free. Whether another part of the file lies in them is the caller's to know.
+    ///
+    /// # Errors
+    /// [`Refusal::Outside`], or that bitmaps cannot be read or changed.
+    fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal>;
+
+    /// One free block, marked as used: as [`Allocate::run`].
+    ///
+    /// # Errors
+    /// As [`Allocate::run`].
+    fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        Ok(self.run(tx, goal, 1)?.start)
+    }
+}
+
+/// Free is what the bitmaps say.
+#[derive(Clone, Debug)]
+pub struct FromBitmaps {
+    /// What the bitmaps belong to.
+    pub groups: Groups,
+    /// Places that were looked at so far: a measure of work.
+    pub steps: u64,
+    /// Blocks that are not to be handed out although they are free: in order, apart from each other.
+    withheld: Vec<BlockRun>,
+}
+
+impl FromBitmaps {
+    /// Hands out whatever is free in these groups.
+    pub const fn new(groups: Groups) -> Self {
+        Self { groups, steps: 0, withheld: Vec::new() }
+    }
+
+    /// Hands out none of these blocks from now on, although they are free.
+    pub fn withhold(&mut self, runs: impl IntoIterator<Item = BlockRun>) {
+        self.withheld.extend(runs.into_iter().filter(|run| run.len_blocks > 0));
+        self.withheld.sort_unstable();
+        self.withheld.dedup_by(|next, last| {
+            let joined = next.start <= last.end();
+            if joined {
+                let end = last.end().max(next.end());
+                last.len_blocks = end.0 - last.start.0;
+            }
+            joined
+        });
+    }
+
+    /// How many blocks of a run come before anything withheld; if none, where that ends.
+    fn before_withheld(&self, run: BlockRun) -> Result<u64, BlockNr> {
+        let at = self.withheld.partition_point(|other| other.end() <= run.start);
+        match self.withheld.get(at) {
+            Some(other) if other.start <= run.start => Err(other.end()),
+            Some(other) if other.start < run.end() => Ok(other.start.0 - run.start.0),
+            _ => Ok(run.len_blocks),
+        }
+    }
+
+    /// Free blocks of a group, from bit `from` of its bitmap on: the first run of at most `len_blocks`.
+    fn run_in(
+        &mut self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
+        from: u32,
+        len_blocks: u64,
+    ) -> Result<Option<BlockRun>, Refusal> {
+        self.steps += 1;
+        let geo = self.groups.geometry();
+        if self.groups.desc(group)?.free_blocks_count == 0 {
+            return Ok(None);
+        }
+        let bytes = self.groups.block_bitmap(tx, group)?;
+        let end = geo.clusters_of(group);
+        let (home, bits) = (geo.blocks_of(group), geo.cluster_bits);
+        let wanted = len_blocks.max(1).div_ceil(u64::from(geo.cluster_blocks));
+        let mut at = from;
+        while let Some(bit) = bitmap::first_clear(&bytes, at..end) {
+            self.steps += 1;
+            let stop = bitmap::first_set(&bytes, bit..end).unwrap_or(end);
+            // Below the clusters of a group, which fit 32 bits.
+            let len = u64::from(stop - bit).min(wanted);
+            let start = BlockNr(home.start.0 + (u64::from(bit) << bits));
+            let whole = len << bits;
+            let run = BlockRun::new(start, whole.min(home.end().0.saturating_sub(start.0)));
+            let until = match self.before_withheld(run) {
+                Ok(blocks) if blocks == run.len_blocks => return Ok(Some(run)),
+                // Whole clusters alone.
+                Ok(blocks) if blocks >> bits > 0 => {
+                    return Ok(Some(BlockRun::new(start, blocks >> bits << bits)));
+                }
+                Ok(_) => BlockNr(start.0 + 1),
+                Err(until) => until,
+            };
+            let behind = until.0.saturating_sub(home.start.0).div_ceil(1 << bits);
+            at = u32::try_from(behind).unwrap_or(end).max(bit + 1);
+        }
+        Ok(None)
+    }
+}
+
+impl Allocate for FromBitmaps {
+    fn run(
+        &mut self,
+        tx: &mut dyn Tx,
+        goal: BlockNr,
+        len_blocks: u64,
+    ) -> Result<BlockRun, Refusal> {
+        let geo = self.groups.geometry().clone();
+        let home = geo.group_of(goal).unwrap_or(GroupNr(0));
+        let within = goal.0.saturating_sub(geo.group_start(home).0) >> geo.cluster_bits;
+        let from = u32::try_from(within).unwrap_or(0);
+        // Last of all the part of the goal's group before the goal.
+        let others = (home.0 + 1..geo.group_count).chain(0..home.0).map(|group| (group, 0));
+        let places = std::iter::once((home.0, from)).chain(others).chain([(home.0, 0)]);
+        for (group, from) in places {
+            if let Some(run) = self.run_in(tx, GroupNr(group), from, len_blocks)? {
+                self.groups.mark_blocks(tx, run, true)?;
+                return Ok(BlockRun::new(run.start, run.len_blocks.min(len_blocks.max(1))));
+            }
+        }
+        Err(Refusal::Full("cluster"))
+    }
+
+    fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
+        self.groups.mark_blocks(tx, run, false)?;
+        tx.revoke(run);
+        Ok(())
+    }
+}
+
+/// A free inode, marked as used and zeroed: the first one in the group of `near`, then in the groups behind it.
+///
+/// # Errors
+/// [`Refusal::Full`], or that bitmaps cannot be read or changed.
+pub fn inode(
+    groups: &mut Groups,
+    tx: &mut dyn Tx,
+    near: InodeNr,
+    is_directory: bool,
+) -> Result<InodeNr, Refusal> {
+    let geo = groups.geometry().clone();
+    let home = geo.place_of(near).map_or(0, |(group, _)| group.0);
+    for group in (home..geo.group_count).chain(0..home).map(GroupNr) {
+        if groups.desc(group)?.free_inodes_count == 0 {
+            continue;
+        }
+        let bytes = groups.inode_bitmap(tx, group)?;
+        let mut at = 0;
+        while let Some(index) = bitmap::first_clear(&bytes, at..geo.inodes_per_group) {
+            let inode = geo.inode_at(group, index);
+            if !geo.is_reserved(inode) {
+                groups.mark_inode(tx, inode, true, is_directory)?;
+                groups.zero_inode(tx, inode)?;
+                return Ok(inode);
+            }
+            at = index + 1;
+        }
+    }
+    Err(Refusal::Full("inode"))
+}

@@ -1,0 +1,114 @@
+//! A file system that is being changed: its superblock, its groups, and access to inodes.
+
+use floe_blockdev::ReadBlocks;
+use floe_format::crc::Seed;
+use floe_format::ext::inode::OwnedInode;
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_format::geometry::Strictness;
+use floe_format::{BlockNr, Geometry, InodeNr};
+
+use crate::alloc::FromBitmaps;
+use crate::group::Groups;
+use crate::inode_table::{inode_place, read_groups};
+use crate::tx::{Refusal, Tx};
+
+/// A file system that is being changed. Nothing of it is judged: what cannot be followed is refused.
+#[derive(Clone, Debug)]
+pub struct FileSystem {
+    /// The primary superblock. Its totals of free blocks and inodes follow with [`FileSystem::finish`].
+    pub superblock: Superblock,
+    /// What is in use.
+    pub space: FromBitmaps,
+}
+
+impl FileSystem {
+    /// Reads the primary superblock and all descriptors.
+    ///
+    /// # Errors
+    /// [`Refusal::Io`], [`Refusal::Damaged`] where there is no superblock, or one that contradicts itself.
+    pub fn open(device: &dyn ReadBlocks) -> Result<Self, Refusal> {
+        let mut bytes = [0; 1024];
+        let read = device.read_at(OFFSET_BYTES, &mut bytes);
+        read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
+        let superblock = Superblock::decode(&bytes);
+        if superblock.magic != MAGIC {
+            return Err(Refusal::Damaged("the superblock"));
+        }
+        let geometry = Geometry::new(&superblock, Strictness::Strict)
+            .map_err(|_| Refusal::Damaged("the superblock"))?;
+        Self::of(device, superblock, geometry)
+    }
+
+    /// As [`FileSystem::open`], with a superblock and geometry that the caller has read and judged.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`] if a descriptor cannot be read.
+    pub fn of(
+        device: &dyn ReadBlocks,
+        superblock: Superblock,
+        geometry: Geometry,
+    ) -> Result<Self, Refusal> {
+        let descs = read_groups(device, &geometry).ok_or(Refusal::Damaged("the group table"))?;
+        let groups = Groups::new(&superblock, geometry, descs);
+        Ok(Self { superblock, space: FromBitmaps::new(groups) })
+    }
+
+    /// What follows from the superblock.
+    pub const fn geometry(&self) -> &Geometry {
+        self.space.groups.geometry()
+    }
+
+    /// The start of metadata checksums, where metadata has them.
+    pub fn seed(&self) -> Option<Seed> {
+        self.geometry().features.metadata_csum().then(|| self.superblock.seed())
+    }
+
+    /// Block and byte in it at which an inode starts.
+    fn place(&self, number: InodeNr) -> Result<(BlockNr, usize), Refusal> {
+        inode_place(number, self.geometry(), self.space.groups.descs())
+            .ok_or(Refusal::Missing("such inode, or its table has no place"))
+    }
+
+    /// An inode, with the changes.
+    ///
+    /// # Errors
+    /// [`Refusal::Missing`], or that it cannot be read.
+    pub fn inode(&self, tx: &mut dyn Tx, number: InodeNr) -> Result<OwnedInode, Refusal> {
+        let (block, at) = self.place(number)?;
+        let bytes = tx.block(block)?;
+        let raw = bytes.get(at..at + self.geometry().inode_size as usize);
+        raw.and_then(|raw| OwnedInode::of(number, raw.to_vec())).ok_or(Refusal::Damaged("an inode"))
+    }
+
+    /// Writes an inode, with its checksum where inodes have one.
+    ///
+    /// # Errors
+    /// As [`FileSystem::inode`].
+    pub fn put_inode(&self, tx: &mut dyn Tx, inode: &mut OwnedInode) -> Result<(), Refusal> {
+        let (block, at) = self.place(inode.number)?;
+        let raw = inode.seal(self.seed());
+        let place = tx.block_mut(block)?.get_mut(at..at + raw.len());
+        place.ok_or(Refusal::Damaged("an inode"))?.copy_from_slice(raw);
+        Ok(())
+    }
+
+    /// Writes the primary superblock, with the totals of free blocks and inodes as the descriptors have them.
+    ///
+    /// # Errors
+    /// That its block cannot be read or changed.
+    pub fn finish(&mut self, tx: &mut dyn Tx) -> Result<(), Refusal> {
+        let groups = &self.space.groups;
+        let blocks = groups.free_clusters() << groups.geometry().cluster_bits;
+        self.superblock.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
+        self.superblock.free_blocks_count_hi = (blocks >> 32) as u32;
+        // Never more than there are inodes, whose number has 32 bits.
+        self.superblock.free_inodes_count = u32::try_from(groups.free_inodes()).unwrap_or(u32::MAX);
+        let size = u64::from(groups.geometry().block_size);
+        let bytes = tx.block_mut(BlockNr(OFFSET_BYTES / size))?;
+        // Below the size of a block.
+        let place = bytes.get_mut((OFFSET_BYTES % size) as usize..);
+        let place = place.and_then(|rest| rest.first_chunk_mut());
+        self.superblock.encode_with_checksum(place.ok_or(Refusal::Damaged("the superblock"))?);
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! What is in use: bitmaps, the counts and the checksums that follow, changed as one.
+
+use std::ops::Range;
+
+use floe_format::crc::Seed;
+use floe_format::ext::bitmap;
+use floe_format::ext::group_desc::{DescChecksum, FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
+use floe_format::ext::superblock::Superblock;
+use floe_format::{BlockNr, BlockRun, ClusterNr, Geometry, GroupNr, InodeNr};
+
+use crate::inode_table::{desc_place, inode_place};
+use crate::tx::{Refusal, Tx};
+
+/// The groups of a file system. Each change of a bitmap changes the counts of its descriptor and both checksums with it; the
+/// totals of the superblock are the caller's ([`Groups::free_clusters`], [`Groups::free_inodes`]).
+#[derive(Clone, Debug)]
+pub struct Groups {
+    geometry: Geometry,
+    checksum: DescChecksum,
+    /// Of bitmaps, with metadata_csum.
+    seed: Option<Seed>,
+    descs: Vec<GroupDesc>,
+}
+
+impl Groups {
+    /// The groups of a file system with these descriptors (`inode_table::read_groups`).
+    pub fn new(superblock: &Superblock, geometry: Geometry, descs: Vec<GroupDesc>) -> Self {
+        let seed = geometry.features.metadata_csum().then(|| superblock.seed());
+        Self { geometry, checksum: DescChecksum::of(superblock), seed, descs }
+    }
+
+    /// What follows from the superblock.
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// All descriptors, with the changes.
+    pub fn descs(&self) -> &[GroupDesc] {
+        &self.descs
+    }
+
+    /// The descriptor of a group.
+    ///
+    /// # Errors
+    /// [`Refusal::Missing`].
+    pub fn desc(&self, group: GroupNr) -> Result<GroupDesc, Refusal> {
+        self.descs.get(group.0 as usize).copied().ok_or(Refusal::Missing("such group"))
+    }
+
+    /// Free clusters of all groups.
+    pub fn free_clusters(&self) -> u64 {
+        self.descs.iter().map(|desc| u64::from(desc.free_blocks_count)).sum()
+    }
+
+    /// Free inodes of all groups.
+    pub fn free_inodes(&self) -> u64 {
+        self.descs.iter().map(|desc| u64::from(desc.free_inodes_count)).sum()
+    }
+
+    /// Clusters of a run that lies inside the file system: the first, and the one behind the last.
+    fn clusters_of(&self, run: BlockRun) -> Result<Range<ClusterNr>, Refusal> {
+        let geo = &self.geometry;
+        if !geo.contains(run.start) || run.end().0 > geo.blocks_count {
+            return Err(Refusal::Outside(run.start));
+        }
+        let last = geo.cluster_of(BlockNr(run.end().0.saturating_sub(1).max(run.start.0)));
+        Ok(ClusterNr(geo.cluster_of(run.start))..ClusterNr(last + 1))
+    }
+
+    /// Marks the clusters of a run of blocks as used or free. Returns how many of them were not so before.
+    ///
+    /// # Errors
+    /// [`Refusal::Outside`], or that a bitmap or descriptor cannot be read or changed.
+    pub fn mark_blocks(
+        &mut self,
+        tx: &mut dyn Tx,
+        run: BlockRun,
+        used: bool,
+    ) -> Result<u64, Refusal> {
+        if run.len_blocks == 0 {
+            return Ok(0);
+        }
+        let clusters = self.clusters_of(run)?;
+        let per_group = u64::from(self.geometry.clusters_per_group);
+        let (mut at, mut changed) = (clusters.start.0, 0);
+        while at < clusters.end.0 {
+            let group = at / per_group;
+            let end = ((group + 1) * per_group).min(clusters.end.0);
+            // Clusters of a group fit 32 bits, and so does the number of a group.
+            let bits = (at - group * per_group) as u32..(end - group * per_group) as u32;
+            changed += u64::from(self.mark_in_group(tx, GroupNr(group as u32), bits, used)?);
+            at = end;
+        }
+        Ok(changed)
+    }
+
+    fn mark_in_group(
+        &mut self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
+        bits: Range<u32>,
+        used: bool,
+    ) -> Result<u32, Refusal> {
+        let mut desc = self.desc(group)?;
+        let mut bytes = self.block_bitmap(tx, group)?;
+        let (len, set) = (bits.end - bits.start, bitmap::count(&bytes, bits.clone()));
+        let changed = if used { len - set } else { set };
+        bitmap::fill(&mut bytes, bits, used);
+        desc.flags &= !FLAG_BLOCK_UNINIT;
+        desc.free_blocks_count = if used {
+            desc.free_blocks_count.saturating_sub(changed)
+        } else {
+            desc.free_blocks_count.saturating_add(changed)
+        };
+        if let Some(seed) = self.seed {
+            let crc = bitmap::checksum(seed, &bytes, self.geometry.clusters_per_group);
+            desc.block_bitmap_csum = bitmap::checksum_cut(crc, self.geometry.desc_size);
+        }
+        tx.zeroed(desc.block_bitmap)?.copy_from_slice(&bytes);
+        self.put_desc(tx, group, desc)?;
+        Ok(changed)
+    }
+
+    /// Marks an inode as used or free, and counts; a directory as such, too. Inodes before it that were never written are
+    /// zeroed where a descriptor no longer hides them. Returns whether it was not so before.
+    ///
+    /// # Errors
+    /// As [`Groups::mark_blocks`]; [`Refusal::Missing`] where there is no such inode.
+    pub fn mark_inode(
+        &mut self,
+        tx: &mut dyn Tx,
+        inode: InodeNr,
+        used: bool,
+        is_directory: bool,
+    ) -> Result<bool, Refusal> {
+        let place = self.geometry.place_of(inode);
+        let (group, index) = place.ok_or(Refusal::Missing("such inode"))?;
+        let mut desc = self.desc(group)?;
+        let per_group = self.geometry.inodes_per_group;
+        let mut bytes = self.inode_bitmap(tx, group)?;
+        let was_used = bitmap::test(&bytes, index);
+        bitmap::fill(&mut bytes, index..index + 1, used);
+        let hides = self.geometry.features.group_desc_csum();
+        if hides && desc.inode_uninit() {
+            desc.flags &= !FLAG_INODE_UNINIT;
+            desc.itable_unused = per_group;
+        }
+        if hides && used {
+            // These were never written; from now on they are read.
+            for hidden in per_group.saturating_sub(desc.itable_unused)..index {
+                self.zero_inode(tx, self.geometry.inode_at(group, hidden))?;
+            }
+        }
+        desc.itable_unused = desc.itable_unused.min(per_group - index - 1);
+        let directories = u32::from(is_directory);
+        match (was_used, used) {
+            (false, true) => {
+                desc.free_inodes_count = desc.free_inodes_count.saturating_sub(1);
+                desc.used_dirs_count = desc.used_dirs_count.saturating_add(directories);
+            }
+            (true, false) => {
+                desc.free_inodes_count = desc.free_inodes_count.saturating_add(1);
+                desc.used_dirs_count = desc.used_dirs_count.saturating_sub(directories);
+            }
+            _ => {}
+        }
+        if let Some(seed) = self.seed {
+            let crc = bitmap::checksum(seed, &bytes, per_group);
+            desc.inode_bitmap_csum = bitmap::checksum_cut(crc, self.geometry.desc_size);
+        }
+        tx.zeroed(desc.inode_bitmap)?.copy_from_slice(&bytes);
+        self.put_desc(tx, group, desc)?;
+        Ok(was_used != used)
+    }
+
+    /// Makes all bytes of an inode zero.
+    ///
+    /// # Errors
+    /// [`Refusal::Missing`], or that its block cannot be read or changed.
+    pub fn zero_inode(&self, tx: &mut dyn Tx, inode: InodeNr) -> Result<(), Refusal> {
+        let (block, at) = inode_place(inode, &self.geometry, &self.descs)
+            .ok_or(Refusal::Missing("such inode, or its table has no place"))?;
+        let size = self.geometry.inode_size as usize;
+        if let Some(raw) = tx.block_mut(block)?.get_mut(at..at + size) {
+            raw.fill(0);
+        }
+        Ok(())
+    }
+
+    /// Whether an inode is marked as used.
+    ///
+    /// # Errors
+    /// As [`Groups::mark_inode`].
+    pub fn is_inode_used(&self, tx: &mut dyn Tx, inode: InodeNr) -> Result<bool, Refusal> {
+        let place = self.geometry.place_of(inode);
+        let (group, index) = place.ok_or(Refusal::Missing("such inode"))?;
+        Ok(bitmap::test(&self.inode_bitmap(tx, group)?, index))
+    }
+
+    /// The block bitmap of a group: of one that was never written, what it would hold.
+    ///
+    /// # Errors
+    /// [`Refusal::Missing`], or that it cannot be read.
+    pub fn block_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
+        let desc = self.desc(group)?;
+        if self.geometry.features.group_desc_csum() && desc.block_uninit() {
+            return Ok(self.first_block_bitmap(group, &desc));
+        }
+        tx.block(desc.block_bitmap)
+    }
+
+    /// The inode bitmap of a group: of one that was never written, what it would hold.
+    ///
+    /// # Errors
+    /// As [`Groups::block_bitmap`].
+    pub fn inode_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
+        let desc = self.desc(group)?;
+        if self.geometry.features.group_desc_csum() && desc.inode_uninit() {
+            let mut bytes = vec![0; self.geometry.block_size as usize];
+            bitmap::fill(&mut bytes, self.geometry.inodes_per_group..u32::MAX, true);
+            return Ok(bytes);
+        }
+        tx.block(desc.inode_bitmap)
+    }
+
+    /// The block bitmap of a group that was never written: metadata of the file system that lies in the group is in use.
+    fn first_block_bitmap(&self, group: GroupNr, desc: &GroupDesc) -> Vec<u8> {
+        let geo = &self.geometry;
+        let home = geo.blocks_of(group);
+        let table = BlockRun::new(desc.inode_table, u64::from(geo.inode_table_blocks));
+        let head = geo.superblock_of(group).map_or(0, |block| block.0 + 1 - home.start.0);
+        let runs = [
+            BlockRun::new(home.start, head),
+            geo.group_desc_run(group),
+            geo.reserved_gdt_run(group),
+            BlockRun::new(desc.block_bitmap, 1),
+            BlockRun::new(desc.inode_bitmap, 1),
+            table,
+        ];
+        let mut bytes = vec![0; geo.block_size as usize];
+        for run in runs {
+            let (start, end) = (run.start.max(home.start).0, run.end().min(home.end()).0);
+            if start < end {
+                // Inside one group, so the differences fit.
+                let first = ((start - home.start.0) >> geo.cluster_bits) as u32;
+                let last = ((end - 1 - home.start.0) >> geo.cluster_bits) as u32;
+                bitmap::fill(&mut bytes, first..last + 1, true);
+            }
+        }
+        bitmap::fill(&mut bytes, geo.clusters_of(group)..u32::MAX, true);
+        bytes
+    }
+
+    /// Writes a descriptor with its checksum.
+    fn put_desc(
+        &mut self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
+        mut desc: GroupDesc,
+    ) -> Result<(), Refusal> {
+        let (block, at) = desc_place(group, &self.geometry);
+        let size = self.geometry.desc_size as usize;
+        if let Some(raw) = tx.block_mut(block)?.get_mut(at..at + size) {
+            desc.seal(raw, group, self.checksum);
+        }
+        if let Some(own) = self.descs.get_mut(group.0 as usize) {
+            *own = desc;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Where inodes and descriptors lie.
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
+
+/// The bytes of an inode; `None` if its number or table is out of range or it cannot be read.
+pub fn read_inode(
+    inode: InodeNr,
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+) -> Option<Vec<u8>> {
+    let offset = inode_offset(inode, geo, groups)?;
+    let mut raw = vec![0; geo.inode_size as usize];
+    device.read_at(offset, &mut raw).ok().map(|()| raw)
+}
+
+/// Byte of the device at which an inode starts.
+pub fn inode_offset(inode: InodeNr, geo: &Geometry, groups: &[GroupDesc]) -> Option<u64> {
+    let (group, index) = geo.place_of(inode)?;
+    let table = groups.get(usize::try_from(group.0).ok()?)?.inode_table;
+    let last = BlockNr(table.0.checked_add(u64::from(geo.inode_table_blocks))?.checked_sub(1)?);
+    if !geo.contains(table) || !geo.contains(last) {
+        return None;
+    }
+    Some(geo.offset_bytes(table) + u64::from(index) * u64::from(geo.inode_size))
+}
+
+/// Block and byte in it at which an inode starts.
+pub fn inode_place(
+    inode: InodeNr,
+    geo: &Geometry,
+    groups: &[GroupDesc],
+) -> Option<(BlockNr, usize)> {
+    let (offset, size) = (inode_offset(inode, geo, groups)?, u64::from(geo.block_size));
+    // Below the size of a block.
+    Some((BlockNr(offset / size), (offset % size) as usize))
+}
+
+/// Block and byte in it at which the primary descriptor of a group lies.
+pub fn desc_place(group: GroupNr, geo: &Geometry) -> (BlockNr, usize) {
+    let per_block = geo.block_size / geo.desc_size;
+    let block = geo.primary_desc_block(group.0 / per_block);
+    (block, (group.0 % per_block * geo.desc_size) as usize)
+}
+
+/// All descriptors of the primary table; `None` if one cannot be read.
+pub fn read_groups(device: &dyn ReadBlocks, geo: &Geometry) -> Option<Vec<GroupDesc>> {
+    let mut groups = Vec::new();
+    let mut block = vec![0; geo.block_size as usize];
+    for index in 0..geo.desc_blocks {
+        let at = geo.primary_desc_block(index);
+        device.read_at(geo.offset_bytes(at), &mut block).ok()?;
+        groups.extend(block.chunks_exact(geo.desc_size as usize).map(GroupDesc::of));
+    }
+    groups.truncate(usize::try_from(geo.group_count).ok()?);
+    Some(groups)
+}

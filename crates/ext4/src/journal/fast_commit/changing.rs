@@ -1,0 +1,146 @@
+//! The file system in the overlay that fast commits change, and how much work they may take.
+
+use floe_blockdev::{Overlay, ReadBlocks};
+use floe_format::ext::extent::{ExtentNode, MAGIC};
+use floe_format::ext::inode::{InodeFlags, OwnedInode};
+use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
+
+use crate::fs::FileSystem;
+use crate::journal::finish;
+use crate::map::edit::TreeEditor;
+use crate::map::extent_tree::NodeForm;
+use crate::map::runs::BlockMap;
+use crate::map::walk::Depths;
+use crate::tx::{DirectTx, Refusal, Tx};
+
+/// A record asks for a change that cannot be made: the file system or the journal is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Impossible;
+
+impl From<Refusal> for Impossible {
+    fn from(_: Refusal) -> Self {
+        Self
+    }
+}
+
+/// Steps of work (a block read, an extent moved) that a replay may take. Real ones take thousands;
+/// this only stops hostile images.
+const BUDGET: u64 = 1 << 24;
+
+/// A file system in an overlay that is being changed. Nothing is staged before [`Changing::finish`], or before many blocks
+/// were changed.
+pub(super) struct Changing<'a, D> {
+    pub(super) fs: FileSystem,
+    pub(super) tx: DirectTx<'a, Overlay<D>>,
+    budget: u64,
+}
+
+impl<'a, D: ReadBlocks> Changing<'a, D> {
+    /// Reads superblock and descriptors through the overlay; `opened` is what the file system was
+    /// opened with.
+    pub(super) fn open(overlay: &'a Overlay<D>, opened: &Geometry) -> Result<Self, Impossible> {
+        let (superblock, geometry) =
+            finish::replayed_superblock(overlay, opened).ok_or(Impossible)?;
+        let tx = DirectTx::new(overlay, geometry.clone());
+        let fs = FileSystem::of(overlay, superblock, geometry)?;
+        Ok(Self { fs, tx, budget: BUDGET })
+    }
+
+    pub(super) const fn geometry(&self) -> &Geometry {
+        self.fs.geometry()
+    }
+
+    /// Counts steps of work; impossible once too many were taken.
+    pub(super) fn charge(&mut self, steps: u64) -> Result<(), Impossible> {
+        self.budget = self.budget.checked_sub(steps).ok_or(Impossible)?;
+        Ok(())
+    }
+
+    pub(super) fn inode(&mut self, number: InodeNr) -> Result<OwnedInode, Impossible> {
+        Ok(self.fs.inode(&mut self.tx, number)?)
+    }
+
+    pub(super) fn put_inode(&mut self, inode: &mut OwnedInode) -> Result<(), Impossible> {
+        Ok(self.fs.put_inode(&mut self.tx, inode)?)
+    }
+
+    pub(super) fn is_used(&mut self, inode: InodeNr) -> Result<bool, Impossible> {
+        Ok(self.fs.space.groups.is_inode_used(&mut self.tx, inode)?)
+    }
+
+    /// Whether a run lies among the blocks of the file system.
+    pub(super) fn is_inside(&self, run: BlockRun) -> bool {
+        let geo = self.geometry();
+        geo.contains(run.start) && run.end().0 <= geo.blocks_count
+    }
+
+    /// Marks the clusters of a run as used or free.
+    pub(super) fn mark(&mut self, run: BlockRun, used: bool) -> Result<(), Impossible> {
+        self.charge(1)?;
+        self.fs.space.groups.mark_blocks(&mut self.tx, run, used)?;
+        Ok(())
+    }
+
+    /// The extents of an inode, if its tree is sound: only then it may be changed. A root without magic is empty; an inode
+    /// that does not use extents cannot be changed by fast commits.
+    pub(super) fn map_of(&mut self, inode: &OwnedInode) -> Result<BlockMap, Impossible> {
+        if !inode.flags().contains(InodeFlags::EXTENTS) {
+            return Err(Impossible);
+        }
+        let root = &inode.base.block;
+        if ExtentNode::new(root).is_none_or(|node| node.header().magic != MAGIC) {
+            return Ok(BlockMap::default());
+        }
+        let geo = self.fs.geometry();
+        let mut left = self.budget;
+        let mut read = |node: BlockNr| {
+            // A node may have hundreds of entries.
+            left = left.checked_sub(1 + u64::from(geo.block_size) / 256)?;
+            self.tx.block(node).ok()
+        };
+        let flags = inode.flags();
+        let map = BlockMap::follow(root, flags, geo, Depths::Agree, u64::MAX, &mut read);
+        self.budget = left;
+        map.map_err(|_| Impossible)
+    }
+
+    /// Changes the extent tree of an inode; the inode itself is not written.
+    pub(super) fn edit_tree<T>(
+        &mut self,
+        inode: &mut OwnedInode,
+        edit: impl FnOnce(&mut TreeEditor<'_>, &mut [u8; 60]) -> Result<T, Refusal>,
+    ) -> Result<T, Impossible> {
+        let geo = self.fs.geometry();
+        let (home, _) = geo.place_of(inode.number).ok_or(Impossible)?;
+        let inode_seed = self.fs.seed().map(|seed| inode.seed(seed));
+        let form = NodeForm { block_size: geo.block_size, inode_seed };
+        let goal = geo.group_start(home);
+        let before = self.fs.space.steps;
+        let space = &mut self.fs.space;
+        let mut editor = TreeEditor { tx: &mut self.tx, space, form, goal, steps: 0 };
+        if ExtentNode::new(&inode.base.block).is_none_or(|node| node.header().magic != MAGIC) {
+            inode.base.block = TreeEditor::EMPTY;
+        }
+        let edited = edit(&mut editor, &mut inode.base.block);
+        let steps = 1 + editor.steps + (self.fs.space.steps - before);
+        self.charge(steps)?;
+        Ok(edited?)
+    }
+
+    /// Allocates a block, zeroed, best in the group of `near`.
+    pub(super) fn allocate(&mut self, near: InodeNr) -> Result<BlockNr, Impossible> {
+        use crate::alloc::Allocate;
+
+        let (home, _) = self.geometry().place_of(near).ok_or(Impossible)?;
+        let (goal, before) = (self.geometry().group_start(home), self.fs.space.steps);
+        let block = self.fs.space.block(&mut self.tx, goal)?;
+        self.tx.zeroed(block)?;
+        self.charge(1 + self.fs.space.steps - before)?;
+        Ok(block)
+    }
+
+    /// Stages what was changed.
+    pub(super) fn finish(mut self) -> Result<(), Impossible> {
+        Ok(self.tx.commit()?)
+    }
+}

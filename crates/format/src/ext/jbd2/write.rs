@@ -1,0 +1,217 @@
+//! Writing descriptor, revoke and commit blocks.
+
+use super::{
+    BLOCK_TAIL_SIZE, BlockHeader, COMMIT_BLOCK, Checksums, CommitBlock, DESCRIPTOR_BLOCK,
+    JournalFormat, MAGIC, REVOKE_BLOCK, REVOKE_HEADER_SIZE, Tag, TagFlags,
+};
+use crate::layout::Field;
+
+/// Bytes of the UUID behind the first tag of a descriptor block.
+const UUID_SIZE: usize = 16;
+
+impl JournalFormat {
+    /// Tags that a descriptor block of `block_len` bytes holds.
+    pub fn tags_per_block(&self, block_len: usize) -> usize {
+        let body = self.body_len(block_len).saturating_sub(BlockHeader::SIZE + UUID_SIZE);
+        body / self.tag_size()
+    }
+
+    /// Block numbers that a revoke block of `block_len` bytes holds.
+    pub fn revokes_per_block(&self, block_len: usize) -> usize {
+        self.body_len(block_len).saturating_sub(REVOKE_HEADER_SIZE) / self.revoke_size()
+    }
+
+    /// Bytes of a number in a revoke block.
+    fn revoke_size(&self) -> usize {
+        if self.bit64 { 8 } else { 4 }
+    }
+
+    /// Makes a data block ready for the journal: a first word that is the journal's magic becomes zero (it is
+    /// "escaped"). Returns its tag, with the checksum of the block as it lies in the journal; which other flags a tag
+    /// has, [`JournalFormat::write_descriptor`] decides.
+    pub fn prepare_data(&self, block: u64, sequence: u32, data: &mut [u8]) -> Tag {
+        let escaped = data.first_chunk_mut().is_some_and(|word: &mut [u8; 4]| {
+            let is_magic = *word == MAGIC.to_be_bytes();
+            if is_magic {
+                *word = [0; 4];
+            }
+            is_magic
+        });
+        let flags = if escaped { TagFlags::ESCAPE } else { TagFlags::empty() };
+        let checksum = if self.has_block_tails() { self.compute_data(sequence, data) } else { 0 };
+        Tag { block, flags, checksum }
+    }
+
+    /// Writes a descriptor block with its checksum. The first tag is followed by `uuid`, that of the journal. At most
+    /// [`JournalFormat::tags_per_block`] tags fit; returns how many were written, and the rest goes to the next
+    /// descriptor, behind the data blocks of this one. The high half of a block number is dropped without 64bit.
+    pub fn write_descriptor(
+        &self,
+        block: &mut [u8],
+        sequence: u32,
+        uuid: &[u8; UUID_SIZE],
+        tags: &[Tag],
+    ) -> usize {
+        let written = tags.len().min(self.tags_per_block(block.len()));
+        block.fill(0);
+        put_header(block, DESCRIPTOR_BLOCK, sequence);
+        let mut at = BlockHeader::SIZE;
+        for (index, tag) in tags[..written].iter().enumerate() {
+            let mut flags = tag.flags;
+            flags.set(TagFlags::SAME_UUID, index > 0);
+            flags.set(TagFlags::LAST_TAG, index + 1 == written);
+            let size = self.tag_size();
+            self.put_tag(&mut block[at..at + size], &Tag { flags, ..*tag });
+            at += size;
+            if index == 0 {
+                block[at..at + UUID_SIZE].copy_from_slice(uuid);
+                at += UUID_SIZE;
+            }
+        }
+        self.put_tail(block);
+        written
+    }
+
+    /// Writes one tag over exactly [`JournalFormat::tag_size`] zeroes.
+    fn put_tag(&self, into: &mut [u8], tag: &Tag) {
+        // Both halves as the format has them.
+        let (low, high) = ((tag.block & 0xffff_ffff) as u32, (tag.block >> 32) as u32);
+        low.put_be(&mut into[..4]);
+        tag.flags.bits().put_be(&mut into[6..8]);
+        if self.bit64 {
+            high.put_be(&mut into[8..12]);
+        }
+        match self.checksums {
+            Checksums::V3 => tag.checksum.put_be(&mut into[12..16]),
+            Checksums::V2 => ((tag.checksum & 0xffff) as u16).put_be(&mut into[4..6]),
+            Checksums::None | Checksums::V1 => {}
+        }
+    }
+
+    /// Writes a revoke block with its checksum. At most [`JournalFormat::revokes_per_block`] numbers fit; returns how many
+    /// were written. The high half of a number is dropped without 64bit.
+    pub fn write_revoke(&self, block: &mut [u8], sequence: u32, revoked: &[u64]) -> usize {
+        let written = revoked.len().min(self.revokes_per_block(block.len()));
+        block.fill(0);
+        put_header(block, REVOKE_BLOCK, sequence);
+        let size = self.revoke_size();
+        let end = REVOKE_HEADER_SIZE + written * size;
+        // A block has at most 65,536 bytes.
+        (end as u32).put_be(&mut block[BlockHeader::SIZE..REVOKE_HEADER_SIZE]);
+        let places = block[REVOKE_HEADER_SIZE..end].chunks_exact_mut(size);
+        for (place, number) in places.zip(revoked) {
+            match self.bit64 {
+                true => number.put_be(place),
+                false => ((number & 0xffff_ffff) as u32).put_be(place),
+            }
+        }
+        self.put_tail(block);
+        written
+    }
+
+    /// Writes a commit block, with its checksum in versions 2 and 3. Version 1 keeps a crc32 of the whole transaction
+    /// there; without one, as here, readers take the transaction as it is.
+    pub fn write_commit(&self, block: &mut [u8], sequence: u32, seconds: u64, nanoseconds: u32) {
+        block.fill(0);
+        let commit = CommitBlock {
+            magic: MAGIC,
+            blocktype: COMMIT_BLOCK,
+            sequence,
+            chksum_type: 0,
+            chksum_size: 0,
+            padding: [0; 2],
+            chksum: [0; 8],
+            commit_sec: seconds,
+            commit_nsec: nanoseconds,
+        };
+        if let Some(head) = block.first_chunk_mut() {
+            commit.encode_into(head);
+        }
+        if self.has_block_tails() {
+            self.compute_commit(block).put_be(&mut block[0x10..0x14]);
+        }
+    }
+
+    /// Writes the checksum at the end of a descriptor or revoke block, where the format has one.
+    fn put_tail(&self, block: &mut [u8]) {
+        if self.has_block_tails() {
+            let (crc, body) = (self.compute_tail(block), block.len() - BLOCK_TAIL_SIZE);
+            crc.put_be(&mut block[body..]);
+        }
+    }
+}
+
+fn put_header(block: &mut [u8], blocktype: u32, sequence: u32) {
+    if let Some(head) = block.first_chunk_mut() {
+        BlockHeader { magic: MAGIC, blocktype, sequence }.encode_into(head);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::header;
+    use super::*;
+
+    const ALL: [Checksums; 4] = [Checksums::None, Checksums::V1, Checksums::V2, Checksums::V3];
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            numbers in vec(any::<u64>(), 0..400),
+            (sequence, seed, bit64) in any::<(u32, u32, bool)>(),
+            first_word in prop_oneof![Just(MAGIC), any::<u32>()],
+        ) {
+            for checksums in ALL {
+                let format = JournalFormat { checksums, bit64, seed };
+                let mask = if bit64 { u64::MAX } else { 0xffff_ffff };
+                let numbers: Vec<u64> = numbers.iter().map(|number| number & mask).collect();
+                let mut block = vec![7; 1024];
+
+                let mut data = vec![1; 1024];
+                data[..4].copy_from_slice(&first_word.to_be_bytes());
+                let tag = format.prepare_data(5, sequence, &mut data);
+                prop_assert_eq!(tag.flags.contains(TagFlags::ESCAPE), first_word == MAGIC);
+                prop_assert!(header(&data).is_none() && format.data_ok(&tag, sequence, &data));
+
+                let tags: Vec<Tag> = numbers.iter().map(|&block| Tag { block, ..tag }).collect();
+                let written = format.write_descriptor(&mut block, sequence, &[9; 16], &tags);
+                prop_assert_eq!(written, tags.len().min(format.tags_per_block(1024)));
+                prop_assert_eq!(header(&block).map(|it| (it.blocktype, it.sequence)), Some((1, sequence)));
+                prop_assert!(format.tail_ok(&block));
+                if written > 0 {
+                    let read: Vec<Tag> = format.tags(&block).collect();
+                    prop_assert_eq!(read.len(), written);
+                    for (read, tag) in read.iter().zip(&tags) {
+                        prop_assert_eq!((read.block, read.checksum), (tag.block, tag.checksum));
+                        prop_assert_eq!(read.flags & TagFlags::ESCAPE, tag.flags);
+                    }
+                }
+
+                let written = format.write_revoke(&mut block, sequence, &numbers);
+                prop_assert_eq!(written, numbers.len().min(format.revokes_per_block(1024)));
+                let read: Option<Vec<u64>> = format.revoked(&block).map(Iterator::collect);
+                prop_assert_eq!(read.as_deref(), Some(&numbers[..written]));
+                prop_assert!(format.tail_ok(&block));
+
+                format.write_commit(&mut block, sequence, 17, 18);
+                let commit = CommitBlock::decode(block.first_chunk().unwrap());
+                prop_assert_eq!((commit.commit_sec, commit.commit_nsec), (17, 18));
+                prop_assert_eq!((commit.blocktype, commit.sequence), (COMMIT_BLOCK, sequence));
+                prop_assert!(format.commit_ok(&block));
+            }
+        }
+    }
+
+    /// As the kernel counts: `(blocksize - header - uuid - tail) / tag`.
+    #[test]
+    fn as_many_fit_as_the_kernel_writes() {
+        let of = |checksums, bit64| JournalFormat { checksums, bit64, seed: 0 };
+        assert_eq!(of(Checksums::None, false).tags_per_block(1024), (1024 - 28) / 8);
+        assert_eq!(of(Checksums::V3, true).tags_per_block(4096), (4096 - 28 - 4) / 16);
+        assert_eq!(of(Checksums::V3, true).revokes_per_block(1024), (1024 - 16 - 4) / 8);
+        assert_eq!(of(Checksums::V1, false).revokes_per_block(1024), (1024 - 16) / 4);
+    }
+}
