@@ -97,7 +97,7 @@ fn level_of_wrong_node<'a>(
     }
     let mut level = None;
     FileMap::load_without(stage, &image, &mut |entry| {
-        if entry.level > 0 && entry.block == block && entry.logical == logical {
+        if entry.level > 0 && entry.extent.run.start == block && entry.extent.logical == logical {
             level = u8::try_from(entry.level).ok();
         }
         false
