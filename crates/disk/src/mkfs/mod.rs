@@ -8,6 +8,7 @@ mod map;
 mod options;
 mod params;
 mod plan;
+pub mod source;
 mod space;
 mod system;
 mod tables;
@@ -16,7 +17,7 @@ mod usage;
 mod write;
 
 pub use fill::{FillError, FillOptions, TreePlan, fill};
-pub use options::{Fresh, OptionError, Options, size};
+pub use options::{Fresh, OptionError, Options, size, uuid};
 pub use params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 pub use plan::Plan;
 pub use usage::FsType;
