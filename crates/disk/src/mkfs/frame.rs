@@ -62,8 +62,12 @@ pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError
         let reserved = (blocks as f64 * percent / 100.0) as u64;
         sb.r_blocks_count_lo = (reserved & 0xffff_ffff) as u32;
         sb.r_blocks_count_hi = (reserved >> 32) as u32;
-        let geometry = Geometry::new(&sb, Strictness::Strict)
-            .map_err(|fault| PlanError::Parameter(fault.field))?;
+        let geometry =
+            Geometry::new(&sb, Strictness::Strict).map_err(|fault| match fault.field {
+                // The tables leave no room in the groups.
+                "s_inodes_per_group" => PlanError::TooManyInodes { inodes: wanted },
+                field => PlanError::Parameter(field),
+            })?;
         match last_group(&geometry) {
             LastGroup::Fits => return Ok((sb, geometry)),
             LastGroup::Alone => return Err(too_small),
