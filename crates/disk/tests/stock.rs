@@ -182,6 +182,8 @@ fn sizes_and_usage_types_are_those_of_mke2fs() {
         (2170, &["-t", "ext4"]),
         (9000, &["-t", "ext4", "-G", "4", "-E", "stride=16,stripe_width=64"]),
         (5000, &["-t", "ext4", "-E", "resize=4000000,root_owner=70000:5"]),
+        (60, &["-t", "ext4", "-N", "200018", "-b", "4096"]),
+        (300, &["-t", "ext4", "-N", "200018", "-b", "4096"]),
         (200 << 10, &["-t", "ext4"]),
         (8, &["-t", "ext4", "-O", "quota,project,orphan_file,mmp,fast_commit"]),
     ];
