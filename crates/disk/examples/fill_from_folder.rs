@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use floe_blockdev::WritableFile;
-use floe_disk::mkfs::source::{Folder, Overrides};
 use floe_disk::mkfs::tree::Time;
 use floe_disk::mkfs::{FillOptions, Fresh, FsType, Options, TreePlan, WriteOptions, fill};
+use floe_disk::source::{Loaded, directory};
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1);
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
         last = Instant::now();
     };
 
-    let (folder, tree) = Folder::scan(&folder, &Overrides::default())?;
+    let Loaded { tree, contents } = directory(&folder)?;
     lap("scanned");
 
     // A pure function of parameters and tree: nothing is written yet.
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
 
     let device = WritableFile::create(&image, plan.plan().bytes())?;
     let write = WriteOptions { reads_as_zeroes: true };
-    fill(&plan, &folder.contents(&tree), &device, FillOptions { threads, write })?;
+    fill(&plan, &*contents, &device, FillOptions { threads, write })?;
     lap("written");
     println!("{} files", tree.len());
     Ok(())

@@ -361,7 +361,7 @@ fn write_errors_say_how_far_it_got_and_can_be_undone() {
         let target = Some(UndoTarget { path: &path, fs_offset_bytes: 0 });
         let error = commit(&staged, &device, &options(&seen, target)).unwrap_err();
         let text = error.to_string();
-        assert!(!error.nothing_written() && text.contains("floe undo"), "{text}");
+        assert!(!error.nothing_written() && text.contains("brings everything back"), "{text}");
         match (&error, &fault) {
             (CommitError::Write { offset_bytes, .. }, Fault::Unwritable)
             | (CommitError::Verify { offset_bytes, .. }, Fault::LosesWrites) => {
@@ -401,6 +401,7 @@ fn unreadable_blocks_are_overwritten_only_on_request_and_never_lost_silently() {
     assert!(!error.nothing_written(), "{error}");
     let file = UndoFile::open(&path).unwrap();
     assert!(file.saved().iter().all(|saved| !saved.range().contains(&scene.a_changed_page)));
+    assert_eq!(file.not_saved(), [scene.a_changed_page]);
     let sound = MemDevice::new(broken.inner().to_vec());
     undo(&file, &sound).unwrap();
     let mut now = sound.to_vec();

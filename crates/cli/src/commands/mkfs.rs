@@ -1,22 +1,23 @@
 //! `floe mkfs`: makes an ext2, ext3 or ext4 file system.
 
-mod filled;
+mod fill;
+mod from;
 mod report;
 mod target;
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::Context;
-use floe_blockdev::Window;
+use floe_blockdev::{ReadBlocks, Window};
 use floe_disk::mkfs::tree::Time;
-use floe_disk::mkfs::{Fresh, FsType, Options, Params, Plan, WriteOptions, size, uuid, write_with};
+use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_with};
 
 use crate::clock;
 use crate::exit::Outcome;
+use crate::files::InputPath;
 use crate::random::random_bytes;
 
-use filled::Source;
+use from::FromArgs;
 use target::Target;
 
 /// Make an ext2, ext3 or ext4 file system.
@@ -28,14 +29,11 @@ use target::Target;
 ///
 /// A device that is in use, or that holds something already, is refused unless -F is given.
 ///
-/// --from and -d fill it with files, without root and without a mount: the same source gives the
-/// same bytes (--seed, --epoch), with any number of threads.
-///
 /// Exit codes: 0 made, 8 not possible, 16 wrong command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Block device, or image file: made if there is none and SIZE is given
-    device: PathBuf,
+    device: InputPath,
     /// Size: KiB, or blocks if -b is given; with a suffix k, m, g or t, bytes times that
     size: Option<String>,
     /// ext2, ext3 or ext4 (default: ext4)
@@ -113,41 +111,11 @@ pub(crate) struct Args {
     /// Do not discard what the device holds (as -E nodiscard)
     #[arg(short = 'K')]
     keep: bool,
-    /// Fill it: dir:FOLDER
-    #[arg(long, value_name = "SOURCE", conflicts_with = "folder")]
-    from: Option<std::ffi::OsString>,
-    /// Fill it from a folder (as --from dir:FOLDER)
-    #[arg(short = 'd', value_name = "FOLDER")]
-    folder: Option<PathBuf>,
-    /// As few blocks as hold the source; +N% makes it larger by so much
-    #[arg(
-        long,
-        value_name = "+N%",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "+0%",
-        value_parser = percent,
-        conflicts_with = "size"
-    )]
-    fit: Option<u32>,
-    /// UUID and hash seed, so that two runs give the same bytes
-    #[arg(long, value_name = "UUID")]
-    seed: Option<String>,
-    /// The time of the run, in seconds since 1970; files changed later get it, too
-    #[arg(long, value_name = "SECONDS")]
-    epoch: Option<i64>,
-    /// Owner and group of all files of the source
-    #[arg(long, value_name = "UID:GID", value_parser = owner)]
-    owner: Option<(u32, u32)>,
-    /// Leave extended attributes of the source out
-    #[arg(long)]
-    no_xattrs: bool,
-    /// Workers that write (default: as many as there are cores)
-    #[arg(long, value_name = "COUNT")]
-    threads: Option<usize>,
     /// Accepted for mke2fs's sake: writes go through the page cache all the same
     #[arg(short = 'D', hide = true)]
     direct: bool,
+    #[command(flatten)]
+    from: FromArgs,
     /// Called by a name of mke2fs, which stands for this type: a device that holds something is refused on a terminal only.
     #[arg(long, hide = true, value_name = "TYPE")]
     as_mke2fs: Option<String>,
@@ -162,25 +130,35 @@ impl Args {
                 return Ok(Outcome::USAGE);
             }
         };
-        let fresh = self.fresh()?;
-        match &self.source()? {
-            Some(source) => filled::run(&self, &options, &fresh, source, out),
-            None => self.empty(&options, &fresh, out),
+        let size_blocks = match &self.size {
+            Some(text) => Some(wanted(text, options.block_size()).context("SIZE is not a size")?),
+            None => None,
+        };
+        if self.from.is_given() {
+            return self.filled(options, size_blocks, out);
         }
-    }
-
-    /// An empty file system.
-    fn empty(
-        &self,
-        options: &Options,
-        fresh: &Fresh,
-        out: &mut impl Write,
-    ) -> anyhow::Result<Outcome> {
-        let size_blocks = self.size_blocks(options)?;
-        let target = self.target(options, size_blocks)?;
-        let mut params = self.params(options, fresh, &target, size_blocks)?;
+        let unit = u64::from(options.block_size().unwrap_or(1024));
+        let wanted_bytes = size_blocks.map(|blocks| blocks.saturating_mul(unit));
+        let target = Target::look_at(&self.device, wanted_bytes, options.offset_bytes())?;
+        target.refuse_if_used(self.force, self.as_mke2fs.is_some())?;
+        let fresh = Fresh {
+            uuid: version_4(random_bytes()?),
+            hash_seed: version_4(random_bytes()?),
+            now: Time { secs: clock::now_seconds(), nanos: 0 },
+        };
+        let mut params = options.params(target.usable_bytes, size_blocks, &fresh)?;
+        if params.blocks > target.usable_bytes / u64::from(params.block_size.max(1)) {
+            anyhow::bail!("{} is smaller than the file system would be", self.device.display());
+        }
+        params.lazy_tables = options.lazy_tables().unwrap_or(false);
         let mut plan = Plan::new(&params)?;
-        if !self.tell(&plan, out)? {
+        if !self.quiet {
+            report::tell(&self.device, &plan, self.verbose, out)?;
+        }
+        if self.dry_run {
+            if !self.quiet {
+                writeln!(out, "Nothing was written.")?;
+            }
             return Ok(Outcome::CLEAN);
         }
         let device = target.open()?;
@@ -190,71 +168,10 @@ impl Args {
             plan = Plan::new(&params)?;
         }
         let window = Window::new(&device, options.offset_bytes(), Some(plan.bytes()))?;
+        debug_assert!(window.size_bytes() >= plan.bytes());
         write_with(&plan, &window, WriteOptions { reads_as_zeroes: zeroed })
             .with_context(|| self.device.display().to_string())?;
         Ok(Outcome::CLEAN)
-    }
-
-    /// SIZE in blocks, or in KiB if no block size was given.
-    fn size_blocks(&self, options: &Options) -> anyhow::Result<Option<u64>> {
-        let Some(text) = &self.size else { return Ok(None) };
-        wanted(text, options.block_size()).context("SIZE is not a size").map(Some)
-    }
-
-    /// What the file system is made on, unless that is refused.
-    fn target(&self, options: &Options, size_blocks: Option<u64>) -> anyhow::Result<Target> {
-        let unit = u64::from(options.block_size().unwrap_or(1024));
-        let wanted_bytes = size_blocks.map(|blocks| blocks.saturating_mul(unit));
-        let target = Target::look_at(&self.device, wanted_bytes, options.offset_bytes())?;
-        target.refuse_if_used(self.force, self.as_mke2fs.is_some())?;
-        Ok(target)
-    }
-
-    fn params(
-        &self,
-        options: &Options,
-        fresh: &Fresh,
-        target: &Target,
-        size_blocks: Option<u64>,
-    ) -> anyhow::Result<Params> {
-        let params = options.params(target.usable_bytes, size_blocks, fresh)?;
-        if params.blocks > target.usable_bytes / u64::from(params.block_size.max(1)) {
-            anyhow::bail!("{} is smaller than the file system would be", self.device.display());
-        }
-        Ok(params)
-    }
-
-    /// Prints the plan; `false`: that was all that was asked for.
-    fn tell(&self, plan: &Plan, out: &mut impl Write) -> anyhow::Result<bool> {
-        if !self.quiet {
-            report::tell(&self.device, plan, self.verbose, out)?;
-            if self.dry_run {
-                writeln!(out, "Nothing was written.")?;
-            }
-        }
-        Ok(!self.dry_run)
-    }
-
-    /// Identifiers and the time, from the options or made up.
-    fn fresh(&self) -> anyhow::Result<Fresh> {
-        let now = self.epoch.unwrap_or_else(clock::now_seconds);
-        let (uuid, hash_seed) = match &self.seed {
-            Some(text) => {
-                let seed = uuid(text).context("--seed is not a UUID")?;
-                (seed, seed)
-            }
-            None => (version_4(random_bytes()?), version_4(random_bytes()?)),
-        };
-        Ok(Fresh { uuid, hash_seed, now: Time { secs: now, nanos: 0 } })
-    }
-
-    /// What the file system is filled from.
-    fn source(&self) -> anyhow::Result<Option<Source>> {
-        match (&self.from, &self.folder) {
-            (Some(text), _) => Source::parse(text).map(Some),
-            (None, Some(folder)) => Ok(Some(Source::Folder(folder.clone()))),
-            (None, None) => Ok(None),
-        }
     }
 
     fn options(&self) -> anyhow::Result<Options> {
@@ -290,6 +207,18 @@ impl Args {
         for list in &self.extended {
             options.set('E', list)?;
         }
+        if self.from.is_given() {
+            if self.reserved.is_none() {
+                // Nobody asked for room that is kept free in an image that is made to size.
+                options.set('m', "0")?;
+            }
+            if let Some(seed) = &self.from.seed {
+                options.set('E', &format!("hash_seed={seed}"))?;
+                if self.uuid.is_none() {
+                    options.set('U', seed)?;
+                }
+            }
+        }
         if self.journal {
             options.with_journal();
         }
@@ -303,21 +232,6 @@ fn wanted(text: &str, block_size: Option<u32>) -> Option<u64> {
         Ok(blocks) => Some(blocks),
         Err(_) => Some(size(text)? / u64::from(block_size.unwrap_or(1024).max(1))),
     }
-}
-
-/// `+N%`.
-fn percent(text: &str) -> Result<u32, String> {
-    let digits = text.strip_prefix('+').unwrap_or(text);
-    let digits = digits.strip_suffix('%').unwrap_or(digits);
-    let percent = digits.parse().ok().filter(|percent| *percent <= 10_000);
-    percent.ok_or_else(|| "a percentage such as +10% is wanted".to_owned())
-}
-
-/// `UID:GID`.
-fn owner(text: &str) -> Result<(u32, u32), String> {
-    let parts =
-        text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-    parts.ok_or_else(|| "UID:GID is wanted".to_owned())
 }
 
 /// Random bytes as a UUID of version 4.

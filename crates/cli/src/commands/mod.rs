@@ -14,6 +14,7 @@ pub(crate) mod check;
 pub(crate) mod cp;
 pub(crate) mod dump;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod fsck;
 pub(crate) mod info;
 pub(crate) mod ls;
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Cat(Later<cat::Args>),
     /// Copy files out of an image
     Cp(Later<cp::Args>),
+    /// Write files of an image as a tar archive
+    Export(Later<export::Args>),
     /// List every condition that a check can report
     Problems(Later<problems::Args>),
     /// Say what a condition means and what a repair does about it
@@ -72,7 +75,8 @@ impl Command {
             Self::Dump(Later(args)) => args.run(out),
             Self::Ls(Later(args)) => args.run(out),
             Self::Cat(Later(args)) => args.run(out),
-            Self::Cp(Later(args)) => args.run(out),
+            Self::Cp(Later(args)) => args.run(files, out),
+            Self::Export(Later(args)) => args.run(out),
             Self::Problems(Later(args)) => args.run(out),
             Self::Explain(Later(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),

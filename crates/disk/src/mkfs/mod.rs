@@ -8,7 +8,6 @@ mod map;
 mod options;
 mod params;
 mod plan;
-pub mod source;
 mod space;
 mod system;
 mod tables;

@@ -99,11 +99,6 @@ impl Options {
         self.extended.offset_bytes
     }
 
-    /// Whether a share of the blocks was asked for that is kept for the administrator.
-    pub fn has_reserve(&self) -> bool {
-        self.reserved_percent.is_some()
-    }
-
     /// Bytes of a block, if they were given.
     pub fn block_size(&self) -> Option<u32> {
         self.block_size

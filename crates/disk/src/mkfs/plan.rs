@@ -224,11 +224,6 @@ impl Plan {
         }
     }
 
-    /// Directories, lost+found included.
-    pub fn directories(&self) -> u64 {
-        self.directories.values().map(|count| u64::from(*count)).sum()
-    }
-
     /// Bytes of the file system.
     pub fn bytes(&self) -> u64 {
         self.geometry.blocks_count * u64::from(self.geometry.block_size)

@@ -113,12 +113,6 @@ impl Tree {
         self.nodes.len()
     }
 
-    /// The node with an index below [`Tree::bound`].
-    pub(crate) fn nth(&self, index: u64) -> Option<NodeId> {
-        let index = u32::try_from(index).ok()?;
-        ((index as usize) < self.nodes.len()).then_some(NodeId(index))
-    }
-
     /// A node. Ids belong to the tree that gave them.
     ///
     /// # Panics
