@@ -75,27 +75,52 @@ impl Recipes {
         self.0.len()
     }
 
-    /// A mixture of `parts` variants; the same for the same seed. Seeds below three times
-    /// [`Recipes::count`] have each recipe as their first part: on its profile, on another object, on
-    /// another profile and object.
+    /// A mixture of `parts` variants; the same for the same seed. Seeds count through the recipes: each is
+    /// the first part once as it is, once on other objects and once on another profile too, and so on.
     pub fn sample(&self, seed: u64, parts: usize) -> Mixture {
-        let mut rng = Rng::new(seed);
-        let count = self.0.len() as u64;
-        let first = (seed % count.max(1)) as usize;
-        let kind = seed / count.max(1) % 3;
-        let own = self.0[first].recipe.profile();
-        let other = *rng.pick(Profile::ALL).unwrap_or(&own);
-        let profile = if kind == 2 { other } else { own };
-        let on_this: Vec<usize> =
-            (0..self.0.len()).filter(|&at| self.0[at].recipe.profile() == profile).collect();
-        let mut variants = vec![Variant { at: first, view: view(&mut rng, kind > 0) }];
+        let count = self.0.len().max(1) as u64;
+        self.mixture((seed % count) as usize, seed / count, parts)
+    }
+
+    /// The mixture whose first part is the recipe of this name, in its variant `nr`; what it is made of
+    /// changes little when there are more recipes.
+    pub fn of(&self, name: &str, nr: u64, parts: usize) -> Option<Mixture> {
+        let at = self.0.iter().position(|case| case.recipe.name() == name)?;
+        Some(self.mixture(at, nr, parts))
+    }
+
+    fn mixture(&self, first: usize, nr: u64, parts: usize) -> Mixture {
+        let recipe = &self.0[first].recipe;
+        let mut rng = Rng::new(hash(recipe.name()).wrapping_add(nr));
+        let other = *rng.pick(Profile::ALL).unwrap_or(&recipe.profile());
+        let profile = if nr % 3 == 2 { other } else { recipe.profile() };
+        let mut variants = vec![Variant { at: first, view: view(&mut rng, nr % 3 > 0) }];
         while variants.len() < parts {
-            let any = rng.index(self.0.len());
-            let at = if rng.chance(2) { any } else { *rng.pick(&on_this).unwrap_or(&any) };
+            let of_profile = rng.chance(2);
+            let key = rng.next_u64();
+            let fits = |at: &usize| !of_profile || self.0[*at].recipe.profile() == profile;
+            let rank = |at: &usize| Rng::new(key ^ hash(self.0[*at].recipe.name())).next_u64();
+            let at = (0..self.0.len()).filter(fits).min_by_key(rank).unwrap_or(first);
             let elsewhere = !rng.chance(3);
             variants.push(Variant { at, view: view(&mut rng, elsewhere) });
         }
         Mixture { profile, parts: variants }
+    }
+
+    /// Names of the recipes on a profile.
+    pub fn names_on(&self, profile: Profile) -> Vec<String> {
+        let on_this = self.0.iter().filter(|case| case.recipe.profile() == profile);
+        on_this.map(|case| case.recipe.name().to_owned()).collect()
+    }
+
+    /// Makes the edits of the recipe of this name on the objects that [`Volume::view`] says. `false`: it
+    /// does not find one.
+    pub fn apply(&self, name: &str, volume: &Volume<'_>) -> bool {
+        self.0.iter().find(|case| case.recipe.name() == name).is_some_and(|case| {
+            // Edits index what may be shorter on another object.
+            let made = catch_unwind(AssertUnwindSafe(|| case.recipe.apply(volume)));
+            matches!(made, Ok(Ok(())))
+        })
     }
 
     /// What a mixture consists of, for a report.
@@ -120,19 +145,24 @@ impl Recipes {
     pub fn build(&self, mixture: &Mixture) -> Result<Option<Image>> {
         let image = build::base(mixture.profile)?;
         for part in &mixture.parts {
-            let before = image.to_vec()?;
             // After an earlier part the superblock may make no sense.
             let Ok(mut volume) = Volume::open(&image) else { return Ok(None) };
             volume.view = part.view.clone();
-            let recipe = &self.0[part.at].recipe;
-            // Edits index what may be shorter on another object.
-            let made = catch_unwind(AssertUnwindSafe(|| recipe.apply(&volume)));
-            if !matches!(made, Ok(Ok(()))) || image.to_vec()? == before {
+            let before = image.to_vec()?;
+            let made = self.apply(self.0[part.at].recipe.name(), &volume);
+            if !made || image.to_vec()? == before {
                 return Ok(None);
             }
         }
         Ok(Some(image))
     }
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Other objects for all kinds, or none.
