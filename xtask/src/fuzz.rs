@@ -1,11 +1,13 @@
 //! `cargo xtask fuzz TARGET`: seeds the corpus from real images and runs a fuzz target for a while.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
+use floe_archive::{Entry, Kind, Part, Writer};
 use floe_testkit::volume::{Volume, survey};
 use floe_testkit::{Profile, build, tool};
 
@@ -19,6 +21,8 @@ enum Target {
     CheckImage,
     /// A whole image, damaged by a script, repaired, looked at again, and undone.
     RepairImage,
+    /// Any bytes, read as a tar archive.
+    Archive,
 }
 
 /// The command line.
@@ -40,13 +44,14 @@ impl Target {
             Self::Decode => "decode",
             Self::CheckImage => "check_image",
             Self::RepairImage => "repair_image",
+            Self::Archive => "archive",
         }
     }
 
     /// Whether inputs are scripts of damage, and not the bytes that are decoded.
     fn mutates_scripts(self) -> bool {
         match self {
-            Self::Decode => false,
+            Self::Decode | Self::Archive => false,
             Self::CheckImage | Self::RepairImage => true,
         }
     }
@@ -54,11 +59,22 @@ impl Target {
     /// Longest input in bytes.
     fn max_len(self) -> u32 {
         match self {
-            Self::Decode => 8192,
+            Self::Decode | Self::Archive => 8192,
             // Three bytes and eight edits; see `floe_testkit::damage::script`.
             Self::CheckImage | Self::RepairImage => 3 + 8 * 13,
         }
     }
+}
+
+/// An archive with a long name, an attribute and a hole.
+fn archive() -> Result<Vec<u8>> {
+    let mut writer = Writer::new(Vec::new());
+    let attributes = vec![(b"user.a".to_vec(), b"1".to_vec())];
+    let parts = vec![Part { at: 512, len: 4, from: 0 }];
+    let entry = Entry { size: 4096, parts, attributes, ..Entry::new(&[b'n'; 120], Kind::File) };
+    writer.append_sparse(&entry)?;
+    writer.write_all(b"data")?;
+    Ok(writer.finish()?)
 }
 
 /// Seeds, then fuzzes.
@@ -70,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let seeds = match args.target {
         Target::Decode => structures()?,
         Target::CheckImage | Target::RepairImage => scripts()?,
+        Target::Archive => vec![("pax".to_owned(), archive()?)],
     };
     for (name, bytes) in &seeds {
         fs::write(corpus.join(name), bytes)?;

@@ -6,6 +6,7 @@ mod ci;
 mod differential;
 mod engines;
 mod eta;
+mod faulty_device;
 mod fuzz;
 mod guest;
 mod kernel_load;
@@ -56,6 +57,11 @@ enum Chore {
     /// What `online-lvm` runs inside its guest
     #[command(hide = true)]
     GuestLvm(online_lvm::GuestArgs),
+    /// Check, repair and undo on a block device with a bad block, in a guest (needs dmsetup and a kernel)
+    FaultyDevice(faulty_device::Args),
+    /// What `faulty-device` runs inside its guest
+    #[command(hide = true)]
+    GuestFaulty(faulty_device::GuestArgs),
     /// Install the Debian packages in a whole Debian and boot it with damage (needs root, debootstrap, a kernel)
     Boot(boot::Args),
     /// Write the base images of the tests to a folder, damaged if wanted
@@ -107,6 +113,8 @@ fn run(chore: Chore) -> Result<()> {
         Chore::GuestLoad(args) => kernel_load::inside(&args),
         Chore::OnlineLvm(args) => online_lvm::run(&args),
         Chore::GuestLvm(args) => online_lvm::inside(&args),
+        Chore::FaultyDevice(args) => faulty_device::run(&args),
+        Chore::GuestFaulty(args) => faulty_device::inside(&args),
         Chore::Boot(args) => boot::run(&args),
         Chore::Images(args) => bench::images(&args),
         Chore::Screenshots(args) => screenshots::run(&args),

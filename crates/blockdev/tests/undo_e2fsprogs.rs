@@ -57,7 +57,10 @@ fn change(path: &Path, offset: u64, block_bytes: u32, undo: &Path) {
     }
     device.read_at(super_page, &mut old).unwrap();
     writer.save(super_page, &old).unwrap();
+    // A list that e2undo knows nothing of.
+    writer.not_saved(&[4 * page, 5 * page]).unwrap();
     writer.finish().unwrap();
+    assert_eq!(UndoFile::open(undo).unwrap().not_saved(), [4 * page, 5 * page]);
 
     for &at in &scattered {
         device.write_at(at * page, &vec![at as u8; block_bytes as usize]).unwrap();

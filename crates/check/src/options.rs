@@ -6,6 +6,7 @@ use floe_blockdev::{ReadBlocks, ReadCounts};
 use floe_exec::{CoreSource, Dealing, Policy, Progress};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, Geometry};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::checkpoint::Keeper;
 use crate::evidence::choice::LinkChoice;
@@ -47,8 +48,9 @@ pub struct CheckOptions<'a> {
     /// Is told how the check is made and what that takes, before the first inode is read.
     pub on_plan: Option<&'a (dyn Fn(&Plan) + Sync)>,
     /// The key of the random numbers of fingerprint accounting. Whoever made the file system must not
-    /// know it.
-    pub key: [u8; 16],
+    /// know it. `None`: each run draws its own from the system, and accounts for everything exactly where
+    /// the system has none. To be given only where a run must be made again as it was, as in a test.
+    pub key: Option<[u8; 16]>,
     /// How workers are shared between passes that could overlap. Findings are the same.
     pub schedule: Policy,
     /// How each pass is dealt to the workers. Findings are the same.
@@ -133,7 +135,7 @@ impl Default for CheckOptions<'_> {
             held_bytes: 0,
             groups_per_sweep: None,
             on_plan: None,
-            key: *b"floe fingerprint",
+            key: None,
             schedule: Policy::default(),
             dealing: Dealing::default(),
             cores: None,
@@ -142,6 +144,25 @@ impl Default for CheckOptions<'_> {
             reads: None,
         }
     }
+}
+
+impl CheckOptions<'_> {
+    /// These options for one run: with a key, and by sums only with one that nobody can know.
+    pub(crate) fn with_key(&self) -> ([u8; 16], Self) {
+        match self.key.or_else(drawn_key) {
+            Some(key) => (key, *self),
+            // Without sums it is of no importance.
+            None => ([0; 16], Self { accounting: Accounting::Exact, ..*self }),
+        }
+    }
+}
+
+/// 16 bytes from the kernel itself, as a container or an early initramfs may have no `/dev/urandom`;
+/// `None` if it has no source of random bytes.
+fn drawn_key() -> Option<[u8; 16]> {
+    let mut key = [0; 16];
+    // So few come at once and whole.
+    getrandom(&mut key, GetRandomFlags::empty()).ok().map(|_| key)
 }
 
 /// What to do about a journal that holds transactions.

@@ -232,6 +232,8 @@ fn passes<'d>(
     mut clock: Clock<'_>,
 ) -> Result<Examination<'d>, CheckError> {
     let mut found = found;
+    let (mut key, options) = options.with_key();
+    let options = &options;
     let orphans = checks::orphans::find(device, &opened, options.journal, &mut found);
     let mut load = Load::of(&opened);
     load.other_bytes = options.held_bytes;
@@ -258,7 +260,7 @@ fn passes<'d>(
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
     let header = options
         .checkpoint
-        .map(|keeper| (keeper, Header::of(&opened, device.size_bytes(), &journal, &settled)));
+        .map(|keeper| (keeper, Header::of(&opened, device.size_bytes(), &journal, &settled, key)));
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     let mut session = match header {
         Some((keeper, header)) => {
@@ -266,7 +268,6 @@ fn passes<'d>(
         }
         None => None,
     };
-    let mut key = options.key;
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-use floe_check::{Accounting, CheckOptions, JournalUse, Report, check};
+use floe_check::open::open;
+use floe_check::problem::Findings;
+use floe_check::{Accounting, CheckOptions, JournalUse, Report, check, examine};
 use floe_format::{BlockNr, GroupNr};
 use floe_testkit::recipe::{Edit, Recipe, descriptor};
 use floe_testkit::{Profile, Subject, subjects, tool};
@@ -29,7 +31,7 @@ fn agree(subject: &Subject, seed: u64) -> Option<u32> {
     let accounting = Accounting::Exact;
     let exact = CheckOptions { accounting, journal, ..Default::default() };
     let accounting = Accounting::Fingerprint;
-    let (threads, key) = (1 + seed as usize % 3, [seed as u8; 16]);
+    let (threads, key) = (1 + seed as usize % 3, Some([seed as u8; 16]));
     let summed = CheckOptions { accounting, threads, key, journal, ..Default::default() };
     // In one sweep, and with the claims of a group or two at a time.
     let groups_per_sweep = Some(1 + seed as u32 % 2);
@@ -48,6 +50,26 @@ fn agree(subject: &Subject, seed: u64) -> Option<u32> {
 /// How many seeds a profile gets: `FLOE_ACCOUNTING_SEEDS`, for a longer run by hand.
 fn seeds(usual: u64) -> u64 {
     std::env::var("FLOE_ACCOUNTING_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Nobody can make a file system whose damage the sums of a later run do not show.
+#[test]
+fn each_run_draws_its_own_key() {
+    if tool::missing() {
+        return;
+    }
+    let image = floe_testkit::build::base(Profile::Ext4K1).unwrap();
+    let tables = |key| {
+        let accounting = Accounting::Fingerprint;
+        let options = CheckOptions { accounting, key, ..Default::default() };
+        let opened = open(&image, &options).unwrap();
+        let examination = examine(&image, opened, Findings::default(), &options).unwrap();
+        examination.volume.tables.clone().unwrap()
+    };
+    assert!(CheckOptions::default().key.is_none());
+    let (one, other) = (tables(None), tables(None));
+    assert!(one != other, "two runs have one key");
+    assert!(tables(Some([1; 16])) == tables(Some([1; 16])), "a given key is used");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl Subject<'_> {
         let options = CheckOptions {
             threads,
             accounting: self.accounting,
-            key: [key; 16],
+            key: Some([key; 16]),
             checkpoint: keeper.map(|keeper| keeper as &dyn Keeper),
             ..CheckOptions::default()
         };

@@ -25,7 +25,6 @@ use crate::exit::Outcome;
 use crate::monitor::Monitor;
 use crate::online::Snapshot;
 use crate::progress::Watch;
-use crate::random::random_bytes;
 use crate::sharing::Sharing;
 use crate::{failure, html_page, signals, usage};
 
@@ -67,7 +66,6 @@ pub(crate) struct Run<'a> {
 
 impl Run<'_> {
     fn options<'j>(&self, journal: Option<&'j FileDevice>) -> CheckOptions<'j> {
-        let key = random_bytes().ok();
         CheckOptions {
             threads: self.threads,
             superblock: self.source.superblock.map(BlockNr),
@@ -76,11 +74,9 @@ impl Run<'_> {
             external_journal: journal.map(|device| device as &dyn ReadBlocks),
             check_encoding: self.front.is_some_and(|front| front.check_encoding),
             now_seconds: now_seconds(),
-            // Without random numbers that nobody can guess nothing is proved by sums.
             schedule: self.sharing.policy,
             dealing: self.sharing.dealing,
-            accounting: if key.is_some() { self.accounting } else { Accounting::Exact },
-            key: key.unwrap_or_default(),
+            accounting: self.accounting,
             links: self.links,
             memory_bytes: self.memory_bytes,
             held_bytes: self.source.caching.memory_bytes(),

@@ -54,10 +54,15 @@ pub(crate) fn of_check(
         CheckError::Read { what, source } => {
             let text = format!("{name}: cannot read {what}: {source}");
             let is_cut = source.kind() == std::io::ErrorKind::UnexpectedEof;
-            if is_cut { text + &instead(device, &[]) } else { text }
+            let advice = if is_cut { &instead(device, &[]) } else { UNREADABLE_ADVICE };
+            text + advice
         }
     }
 }
+
+/// What to do about a superblock that a sound device could not hide.
+const UNREADABLE_ADVICE: &str = "\n  Copy the device to a sound one (ddrescue) and look at the copy; or \
+                                 name a backup superblock with -b.";
 
 /// What an error means for a checkpoint, and what to do about it.
 pub(crate) fn of_checkpoint(error: &CheckError, file: &Path) -> String {

@@ -43,8 +43,8 @@ use commands::Command;
 use exit::Outcome;
 use files::Files;
 
-/// Checks and repairs ext2, ext3 and ext4 file systems. Only `repair`, `undo` and `fsck -y` or `-p`
-/// ever write to a device.
+/// Checks, repairs and makes ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs` and
+/// `fsck -y` or `-p` ever write to a device.
 ///
 /// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 the work could not be done,
 /// 16 wrong command line, 32 ended by the user.
@@ -99,6 +99,14 @@ fn e2fsck_name(program: &OsString) -> Option<&'static str> {
         .find(|known| name == *known)
 }
 
+/// The type that the name stands for that we were called by, if it is one of mke2fs's.
+fn mke2fs_type(program: &OsString) -> Option<&'static str> {
+    let names =
+        [("mke2fs", "ext2"), ("mkfs.ext2", "ext2"), ("mkfs.ext3", "ext3"), ("mkfs.ext4", "ext4")];
+    let name = Path::new(program).file_name()?;
+    names.into_iter().find(|(known, _)| name == *known).map(|(_, fs_type)| fs_type)
+}
+
 fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> {
     // e2fsck's own command line is not clap's: bundled flags, and its own exit codes.
     if let Some(program) = arguments.first().and_then(e2fsck_name) {
@@ -106,6 +114,13 @@ fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> 
     }
     if arguments.get(1).is_some_and(|verb| verb == "fsck") {
         return commands::fsck::run("floe fsck", &arguments[2..], out);
+    }
+    let as_mkfs: Vec<OsString>;
+    let mut arguments = arguments;
+    if let Some(fs_type) = arguments.first().and_then(mke2fs_type) {
+        let own = ["floe", "mkfs", "--as-mke2fs", fs_type].map(OsString::from);
+        as_mkfs = own.into_iter().chain(arguments[1..].iter().cloned()).collect();
+        arguments = &as_mkfs;
     }
     match Cli::parse_files(arguments) {
         Ok((cli, files)) => {

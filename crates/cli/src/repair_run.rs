@@ -199,7 +199,6 @@ impl RepairRun<'_> {
                 check_encoding: self.front.is_some_and(|front| front.check_encoding),
                 now_seconds: clock::now().now_seconds,
                 progress: self.watch.progress(),
-                key: random_bytes()?,
                 on_plan: self
                     .memory_bytes
                     .filter(|_| front::tells_plan(self.front))

@@ -30,6 +30,13 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
                 "floe: an earlier repair was cut off; {shown} undid it ({} bytes). Repairing anew.",
                 restored.bytes
             );
+            if let Some(first) = file.not_saved().first() {
+                eprintln!(
+                    "floe: warning: {} blocks, the first at byte {first}, could not be read before that \
+                     repair and so not be undone: they may hold what it wrote.",
+                    file.not_saved().len()
+                );
+            }
         }
         Standing::Committed | Standing::Foreign => bail!(
             "{shown}: exists already, and is needed to undo an earlier change. Name another undo \

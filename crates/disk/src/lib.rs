@@ -3,3 +3,4 @@
 //! [`mkfs`] makes file systems: a plan that writes nothing, then a writer.
 
 pub mod mkfs;
+pub mod source;

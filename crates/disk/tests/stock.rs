@@ -183,6 +183,7 @@ fn sizes_and_usage_types_are_those_of_mke2fs() {
         (9000, &["-t", "ext4", "-G", "4", "-E", "stride=16,stripe_width=64"]),
         (5000, &["-t", "ext4", "-E", "resize=4000000,root_owner=70000:5"]),
         (200 << 10, &["-t", "ext4"]),
+        (8, &["-t", "ext4", "-O", "quota,project,orphan_file,mmp,fast_commit"]),
     ];
     let cases: Vec<_> = cases
         .into_iter()

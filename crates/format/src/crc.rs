@@ -68,10 +68,21 @@ pub fn crc16(crc: u16, bytes: &[u8]) -> u16 {
 const CRC32C_POLY: u32 = 0x82f6_3b78;
 
 /// Goes on over `len` zero bytes.
-const fn over_zeroes(mut crc: u32, len: usize) -> u32 {
+pub(crate) const fn over_zeroes(mut crc: u32, len: usize) -> u32 {
     let mut bits = 8 * len;
     while bits > 0 {
         crc = if crc & 1 == 0 { crc >> 1 } else { (crc >> 1) ^ CRC32C_POLY };
+        bits -= 1;
+    }
+    crc
+}
+
+/// What a crc32c was before it went over `len` zero bytes: [`over_zeroes`] backwards.
+pub(crate) const fn backwards_over_zeroes(mut crc: u32, len: usize) -> u32 {
+    let mut bits = 8 * len;
+    while bits > 0 {
+        // The polynomial alone has the highest bit, so that this bit tells whether it was added.
+        crc = if crc >> 31 == 0 { crc << 1 } else { (crc ^ CRC32C_POLY) << 1 | 1 };
         bits -= 1;
     }
     crc
@@ -211,6 +222,11 @@ mod tests {
         ) {
             let expected = crc32c(crc32c(crc, &word.to_le_bytes()), &bytes);
             prop_assert_eq!(WordThenBytes::new(256).crc(crc, word, &bytes), expected);
+        }
+
+        #[test]
+        fn zeroes_are_taken_back(crc: u32, len in 0usize..300) {
+            prop_assert_eq!(backwards_over_zeroes(over_zeroes(crc, len), len), crc);
         }
 
         #[test]

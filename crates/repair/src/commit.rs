@@ -93,7 +93,7 @@ pub struct Committed {
     /// Bytes of the undo file; 0 without one.
     pub undo_bytes: u64,
     /// Bytes of the device at which pages begin that could not be read before they were written:
-    /// the undo file is without them.
+    /// the undo file names them and is without them.
     pub not_saved: Vec<u64>,
 }
 
@@ -175,6 +175,7 @@ fn save<D: ReadBlocks>(
             .map_err(|source| CommitError::Read { offset_bytes: chunk.start, source })?;
         writer.save(chunk.start, &old)?;
     }
+    writer.not_saved(&changes.unreadable)?;
     Ok(writer.finish()?)
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::inode_flips::Flips;
 use floe_format::features::{Features, Incompat, RoCompat};
 
 use crate::edit::{
@@ -249,6 +250,14 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
     }
 }
 
+fn flipped_back(flips: Flips, tense: Tense) -> String {
+    let bit = |bit| format!("bit {} of byte {:#04x}", bit % 8, bit / 8);
+    let bits: Vec<String> = flips.bits().map(bit).collect();
+    let (bits, verb) =
+        (bits.join(" and "), if flips.is_single() { tense.was() } else { tense.were() });
+    format!("{bits} {verb} flipped back, as the checksum of the inode proves")
+}
+
 fn inode(edit: InodeEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
@@ -256,6 +265,10 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         InodeEdit::Zero => format!("the inode {was} filled with zeroes"),
         InodeEdit::ZeroBase => format!("the first 128 bytes of the inode {were} set to zero"),
         InodeEdit::Checksum => format!("the checksum of the inode {was} computed anew"),
+        InodeEdit::Keep => format!(
+            "the inode {was} kept, as names and blocks prove it: its checksum {was} computed anew"
+        ),
+        InodeEdit::FlipBack(flips) => flipped_back(flips, tense),
         InodeEdit::DtimeZero => format!("the deletion time {was} set to 0"),
         InodeEdit::DtimeNow => format!("the deletion time {was} set to now"),
         InodeEdit::SettleDtime => {

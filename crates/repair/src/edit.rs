@@ -5,6 +5,7 @@
 //! the same.
 
 use floe_check::problem::Name;
+use floe_format::ext::inode_flips::Flips;
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 /// When an edit is made. Later phases look at what earlier ones left: the file system is examined
@@ -320,6 +321,10 @@ pub enum InodeEdit {
     /// The first 128 bytes become zero.
     ZeroBase,
     Checksum,
+    /// An inode that lies amid garbage, and is proved by other evidence, gets its checksum.
+    Keep,
+    /// Bits that were flipped, as the checksum proves, are flipped back.
+    FlipBack(Flips),
     DtimeZero,
     DtimeNow,
     /// The deletion time that looks like an orphan link: zero if the inode has links, else now.

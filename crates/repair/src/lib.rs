@@ -32,6 +32,7 @@ pub mod ladder;
 pub mod plan;
 pub mod plan_file;
 pub mod policy;
+mod proof;
 pub mod report;
 pub mod safety;
 pub mod session;

@@ -153,6 +153,8 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
             true
         }
         E::Checksum
+        | E::Keep
+        | E::FlipBack(_)
         | E::DtimeZero
         | E::DtimeNow
         | E::SettleDtime

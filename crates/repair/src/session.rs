@@ -26,6 +26,7 @@ use crate::fixes;
 use crate::informed::informed;
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Policy, Sharing};
+use crate::proof::weighed;
 use crate::stage::Stage;
 
 mod again;
@@ -534,7 +535,7 @@ impl<'s> Session<'s> {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
-        wanted = without_a_wrong_list(informed(examination, &stage, wanted));
+        wanted = weighed(&stage, without_a_wrong_list(informed(examination, &stage, wanted)));
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && examination.rescanned_parts.is_some() {
             // That is for a look at everything to say.

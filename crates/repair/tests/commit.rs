@@ -401,6 +401,7 @@ fn unreadable_blocks_are_overwritten_only_on_request_and_never_lost_silently() {
     assert!(!error.nothing_written(), "{error}");
     let file = UndoFile::open(&path).unwrap();
     assert!(file.saved().iter().all(|saved| !saved.range().contains(&scene.a_changed_page)));
+    assert_eq!(file.not_saved(), [scene.a_changed_page]);
     let sound = MemDevice::new(broken.inner().to_vec());
     undo(&file, &sound).unwrap();
     let mut now = sound.to_vec();

@@ -2,17 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-use std::path::Path;
-
-use anyhow::Result;
-use floe_blockdev::ReadBlocks;
-use floe_check::{CheckOptions, JournalUse};
-use floe_repair::policy::Yes;
-use floe_repair::{RepairOptions, repair};
 use floe_testkit::compare::{ReadBy, Terms, judge};
 use floe_testkit::problems::Recipes;
-use floe_testkit::tool::Outcome;
-use floe_testkit::{Image, Profile, build, damage, tool};
+use floe_testkit::{Profile, build, damage, tool};
+
+mod judged;
 
 /// Profile, seed, and what it was about.
 const SEEDS: &[(&str, u64, &str)] = &[
@@ -71,32 +65,6 @@ const SEEDS: &[(&str, u64, &str)] = &[
     ("ext4", 500655, "no large_file, which only the inode that reserves blocks needs"),
 ];
 
-/// Repairs the image at a path, as `floe fsck -fy` does.
-fn program(path: &Path) -> Result<Outcome> {
-    let image = Image::open(path)?;
-    let check = CheckOptions {
-        threads: 2,
-        journal: JournalUse::Replay,
-        now_seconds: i64::from(tool::NOW),
-        ..CheckOptions::default()
-    };
-    let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
-    let repaired = match repair(&image, &options, &mut Yes) {
-        Ok(repaired) => repaired,
-        Err(error) => {
-            return Ok(Outcome { exit: Some(8), timed_out: false, text: error.to_string() });
-        }
-    };
-    for range in repaired.staged.staged_ranges() {
-        let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
-        repaired.staged.read_at(range.start, &mut bytes)?;
-        image.write(range.start, &bytes)?;
-    }
-    let left = !repaired.is_clean() || !repaired.left.is_empty();
-    let exit = i32::from(repaired.repaired()) | if left { 4 } else { 0 };
-    Ok(Outcome { exit: Some(exit), timed_out: false, text: String::new() })
-}
-
 #[test]
 fn what_was_lost_once_is_not_lost_again() {
     if tool::missing() {
@@ -108,7 +76,7 @@ fn what_was_lost_once_is_not_lost_again() {
         let (image, _) = damage::damaged_image(profile, seed).unwrap();
         let original = build::base(profile).unwrap();
         let terms = Terms { read_by: ReadBy::Testkit, original: Some(&original) };
-        let faults = judge(&image, &terms, &program).unwrap().faults;
+        let faults = judge(&image, &terms, &judged::program).unwrap().faults;
         if let Some(first) = faults.first() {
             wrong.push(format!("{profile}:{seed} ({about}): {first}"));
         }
@@ -127,21 +95,21 @@ fn variants_and_pairs_of_recipes_are_mended() {
     }
     let recipes = Recipes::new();
     let names = Profile::ALL.iter().flat_map(|&profile| recipes.names_on(profile));
-    let (mut wrong, mut judged) = (Vec::new(), 0);
+    let (mut wrong, mut count) = (Vec::new(), 0);
     for (at, name) in names.enumerate().filter(|(at, _)| at % STEP == 0) {
         // Other objects of one recipe, then two recipes as they are.
         let (nr, parts) = if at % (2 * STEP) == 0 { (1, 1) } else { (0, 2) };
         let mixture = recipes.of(&name, nr, parts).unwrap();
         let Some(image) = recipes.build(&mixture).unwrap() else { continue };
-        judged += 1;
+        count += 1;
         let original = build::base(mixture.profile).unwrap();
         let terms = Terms { read_by: ReadBy::Testkit, original: Some(&original) };
-        let faults = judge(&image, &terms, &program).unwrap().faults;
+        let faults = judge(&image, &terms, &judged::program).unwrap().faults;
         if let Some(first) = faults.first() {
             let parts = recipes.describe(&mixture).join("; ");
             wrong.push(format!("{}, {parts}: {first}", mixture.profile));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(judged >= 10, "{judged} images");
+    assert!(count >= 10, "{count} images");
 }

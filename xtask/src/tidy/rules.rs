@@ -51,6 +51,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     // Pure functions of bytes; only a table that is made on first use comes from sync.
     ("format", &["sync"]),
+    // Tar archives: knows no file system but for access lists.
+    ("archive", &["format", "sync"]),
     // Knows nothing of file systems.
     ("exec", &["sync"]),
     ("blockdev", &["format", "sync"]),
@@ -58,12 +60,18 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ext4", &["exec", "blockdev", "format", "sync"]),
     ("check", &["ext4", "exec", "blockdev", "format", "sync"]),
     ("repair", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
-    ("disk", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
-    ("fs", &["disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
-    ("fuse", &["fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("disk", &["archive", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("fs", &["archive", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    (
+        "fuse",
+        &["archive", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"],
+    ),
     (
         "cli",
-        &["fuse", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"],
+        &[
+            "archive", "fuse", "fs", "disk", "repair", "check", "ext4", "exec", "blockdev",
+            "format", "sync",
+        ],
     ),
     // A dev-dependency of all, so it may use only what lies below the checker.
     ("testkit", &["blockdev", "format", "sync"]),

@@ -138,11 +138,15 @@ pub enum ImageError {
     },
 }
 
-/// What the first and last bytes of `file` say it is. Only looks: it may be damaged all the same.
+/// What the first and last bytes of `file` say it is. Only looks: it may be damaged all the same. Where
+/// the first ones cannot be read, it is a disk, whose file system may have other superblocks; an image in
+/// another format could not be opened without them anyway.
 fn detect(file: &dyn ReadBlocks) -> Result<Format, ImageError> {
     let mut head = [0; 2048];
     let there = file.size_bytes().min(head.len() as u64) as usize;
-    file.read_at(0, &mut head[..there])?;
+    if file.read_at(0, &mut head[..there]).is_err() {
+        return Ok(Format::Raw);
+    }
     let head = &head[..there];
     let format = if head.starts_with(b"QFI\xfb") {
         Format::Qcow2

@@ -354,3 +354,11 @@ proptest! {
         }
     }
 }
+
+/// Without its first bytes it can be no image that could be opened, and a file system has other superblocks.
+#[test]
+fn a_disk_whose_first_block_cannot_be_read_is_a_disk() {
+    let faults = [(floe_format::BlockNr(0), crate::Fault::Unreadable)];
+    let device = crate::Faulty::new(MemDevice::new(vec![0; 1 << 16]), 4096, faults);
+    assert_eq!(detect(&device).unwrap(), Format::Raw);
+}

@@ -10,7 +10,8 @@ use floe_format::crc::crc32c;
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 use floe_format::ext::undo::{
     COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE,
-    STATE_FINISHED, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc, veil,
+    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc,
+    veil,
 };
 
 use super::{RestoreError, UndoReadError};
@@ -25,6 +26,8 @@ pub struct UndoFile {
     superblock_after: [u8; 1024],
     /// By place on the device; they do not overlap.
     saved: Vec<Saved>,
+    /// Ascending.
+    not_saved: Vec<u64>,
 }
 
 /// A stretch of the file system whose old bytes are in the undo file.
@@ -95,10 +98,12 @@ impl UndoFile {
             header,
             superblock_after: [0; 1024],
             saved: Vec::new(),
+            not_saved: Vec::new(),
         };
         found.read_superblock()?;
         found.read_keys()?;
         found.sort_saved()?;
+        found.read_not_saved()?;
         let mut buffer = Vec::new();
         found.saved.iter().try_for_each(|saved| found.old_bytes(saved, &mut buffer))?;
         Ok(found)
@@ -122,6 +127,12 @@ impl UndoFile {
     /// The primary superblock as it was to be after the change.
     pub fn superblock_after(&self) -> &[u8; 1024] {
         &self.superblock_after
+    }
+
+    /// Bytes of the file system at which blocks begin, [`block_bytes`](Self::block_bytes) long, that the
+    /// change writes over and that could not be read before: their old bytes are not here. Ascending.
+    pub fn not_saved(&self) -> &[u64] {
+        &self.not_saved
     }
 
     /// The stretches, by place.
@@ -314,6 +325,31 @@ impl UndoFile {
                 self.saved.push(Saved { offset_bytes, len_bytes, crc, at_bytes });
             }
         }
+        Ok(())
+    }
+
+    /// Reads the list of what was not saved. Room for it is made as it comes, whatever the header says.
+    fn read_not_saved(&mut self) -> Result<(), UndoReadError> {
+        if self.header.unsaved_magic != UNSAVED_MAGIC {
+            return Ok(());
+        }
+        let mut at = self.place_of(self.header.unsaved_block)?;
+        let unit = u64::from(self.header.fs_block_size);
+        let mut crc = u32::MAX;
+        for _ in 0..self.header.unsaved_count {
+            let mut entry = [0; 8];
+            self.read_at(at, &mut entry)?;
+            crc = crc32c(crc, &entry);
+            at += entry.len() as u64;
+            let offset_bytes = u64::from_le_bytes(entry).checked_mul(unit);
+            self.not_saved.push(offset_bytes.ok_or_else(|| {
+                self.damaged("a place that was not saved is impossible".to_owned())
+            })?);
+        }
+        if crc != self.header.unsaved_crc {
+            return Err(self.damaged("the list of what was not saved is wrong".to_owned()));
+        }
+        self.not_saved.sort_unstable();
         Ok(())
     }
 

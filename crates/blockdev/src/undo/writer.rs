@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use floe_format::crc::crc32c;
 use floe_format::ext::undo::{
     COMPAT_FS_OFFSET, KEY_MAGIC, MAGIC, MAX_BLOCK_SIZE, MAX_KEY_BLOCKS, MIN_BLOCK_SIZE,
-    STATE_FINISHED, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc, veil,
+    STATE_FINISHED, UNSAVED_MAGIC, UndoHeader, UndoKey, UndoKeyHeader, key_block_crc, super_crc,
+    veil,
 };
 
 use super::UndoWriteError;
@@ -73,7 +74,11 @@ impl UndoWriter {
             f_ro_compat: 0,
             pad32: 0,
             fs_offset,
-            padding: [0; 109],
+            unsaved_magic: 0,
+            unsaved_crc: 0,
+            unsaved_block: 0,
+            unsaved_count: 0,
+            padding: [0; 103],
             header_crc: 0,
         };
         let mut writer = Self {
@@ -120,6 +125,30 @@ impl UndoWriter {
             self.attempt(|writer| writer.save_key(fs_block, bytes))?;
         }
         Ok(())
+    }
+
+    /// Notes that the blocks which begin at `offsets_bytes`, multiples of the unit, will be written over,
+    /// and that their old bytes cannot be saved. To be said once, after all that is saved.
+    ///
+    /// # Errors
+    /// If there is no room, or the file cannot be written.
+    pub fn not_saved(&mut self, offsets_bytes: &[u64]) -> Result<(), UndoWriteError> {
+        if offsets_bytes.is_empty() {
+            return Ok(());
+        }
+        let unit = u64::from(self.header.fs_block_size);
+        let list: Vec<u8> =
+            offsets_bytes.iter().flat_map(|offset| (offset / unit).to_le_bytes()).collect();
+        self.attempt(|writer| {
+            let block_size = u64::from(writer.header.block_size);
+            writer.file.file().write_all_at(&list, writer.next_block * block_size)?;
+            writer.header.unsaved_magic = UNSAVED_MAGIC;
+            writer.header.unsaved_crc = crc32c(u32::MAX, &list);
+            writer.header.unsaved_block = writer.next_block;
+            writer.header.unsaved_count = offsets_bytes.len() as u64;
+            writer.next_block += (list.len() as u64).div_ceil(block_size);
+            Ok(())
+        })
     }
 
     /// Completes the file and makes it durable, its name included. Returns its bytes.

@@ -48,12 +48,13 @@ struct Chosen {
 }
 
 impl Header {
-    /// That of a check that is begun now.
+    /// That of a check that is begun now, with sums by `key` if it makes any.
     pub fn of(
         opened: &Opened,
         size_bytes: u64,
         journal: &JournalState,
         options: &CheckOptions<'_>,
+        key: [u8; 16],
     ) -> Self {
         let superblock = &opened.superblock;
         Self {
@@ -77,7 +78,7 @@ impl Header {
             },
             part_inodes: CHUNK_INODES,
             now_seconds: options.now_seconds,
-            key: options.key,
+            key,
         }
     }
 

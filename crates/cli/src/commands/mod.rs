@@ -14,9 +14,11 @@ pub(crate) mod check;
 pub(crate) mod cp;
 pub(crate) mod dump;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod fsck;
 pub(crate) mod info;
 pub(crate) mod ls;
+pub(crate) mod mkfs;
 pub(crate) mod problems;
 pub(crate) mod repair;
 pub(crate) mod undo;
@@ -35,6 +37,8 @@ pub(crate) enum Command {
     Fsck(fsck::Args),
     /// Show the superblock, features and layout, and estimate the cost of a check
     Info(Later<info::Args>),
+    /// Make a file system
+    Mkfs(Box<Later<mkfs::Args>>),
     /// Show any structure of a file system, field by field
     Dump(Later<dump::Args>),
     /// List files of an image, without a mount
@@ -43,6 +47,8 @@ pub(crate) enum Command {
     Cat(Later<cat::Args>),
     /// Copy files out of an image
     Cp(Later<cp::Args>),
+    /// Write files of an image as a tar archive
+    Export(Later<export::Args>),
     /// List every condition that a check can report
     Problems(Later<problems::Args>),
     /// Say what a condition means and what a repair does about it
@@ -65,10 +71,12 @@ impl Command {
             Self::Undo(Later(args)) => args.run(out),
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
             Self::Info(Later(args)) => args.run(out),
+            Self::Mkfs(args) => args.0.run(out),
             Self::Dump(Later(args)) => args.run(out),
             Self::Ls(Later(args)) => args.run(out),
             Self::Cat(Later(args)) => args.run(out),
             Self::Cp(Later(args)) => args.run(out),
+            Self::Export(Later(args)) => args.run(out),
             Self::Problems(Later(args)) => args.run(out),
             Self::Explain(Later(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),

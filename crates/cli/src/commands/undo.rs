@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, bail};
 use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use, uses_of};
-use floe_check::report::human::size;
+use floe_check::report::human::{plural, size};
 use floe_format::ext::superblock::Superblock;
 use floe_repair::undo::{Standing, standing, undo};
 
@@ -13,13 +13,17 @@ use crate::exit::Outcome;
 use crate::files::InputPath;
 use crate::signals;
 
+/// Most blocks without old content that are named unless all are asked for.
+const SHOWN_BLOCKS: usize = 20;
+
 /// Bring back what a device held before a repair, from the undo file that was written then.
 ///
 /// Undo files of e2fsck -z, tune2fs -z and other tools of e2fsprogs are understood too. A repair
 /// that was cut off can be undone as well as a complete one, and undoing can be repeated.
 ///
-/// Exit codes: 0 the device holds what it held before, 8 that was not possible, 16 wrong command
-/// line, 32 interrupted before anything was written.
+/// Exit codes: 0 the device holds what it held before, 4 it does but for blocks that the repair wrote
+/// over although it could not read them, 8 that was not possible, 16 wrong command line, 32 interrupted
+/// before anything was written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The undo file
@@ -57,9 +61,9 @@ impl Args {
         let (device, _) = source.open_for_writing(false)?;
         match self.judge(&file, &*device, &name)? {
             Standing::Untouched => {
-                let file = self.file.display();
-                writeln!(out, "{name}: holds all bytes of {file} already; nothing was written")?;
-                return Ok(Outcome::CLEAN);
+                let shown = self.file.display();
+                writeln!(out, "{name}: holds all bytes of {shown} already; nothing was written")?;
+                return self.tell_not_saved(&file, &name, out);
             }
             Standing::Partly | Standing::Committed | Standing::Foreign => {}
         }
@@ -71,11 +75,41 @@ impl Args {
         writeln!(
             out,
             "{name}: brought back {} in {} stretches, and read them again: it holds what it held \
-             before",
+             before{}",
             size(restored.bytes),
-            restored.stretches
+            restored.stretches,
+            if file.not_saved().is_empty() { "" } else { ", but for the blocks below" },
         )?;
-        Ok(Outcome::CLEAN)
+        self.tell_not_saved(&file, &name, out)
+    }
+
+    /// Names the blocks that no undo file can bring back, because nobody could read them.
+    fn tell_not_saved(
+        &self,
+        file: &UndoFile,
+        name: &str,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let all = file.not_saved();
+        if all.is_empty() {
+            return Ok(Outcome::CLEAN);
+        }
+        let (count, block_bytes) = (all.len() as u64, u64::from(file.block_bytes()));
+        writeln!(
+            out,
+            "{name}: {count} block{} could not be read when the repair was to write over {}: the undo file \
+             does not have the old content, and what the repair wrote stays:",
+            plural(count),
+            if count == 1 { "it" } else { "them" },
+        )?;
+        let shown = if self.verbose { all.len() } else { all.len().min(SHOWN_BLOCKS) };
+        for offset_bytes in &all[..shown] {
+            writeln!(out, "  block {} (byte {offset_bytes})", offset_bytes / block_bytes)?;
+        }
+        if shown < all.len() {
+            writeln!(out, "  and {} more: --verbose names them all", all.len() - shown)?;
+        }
+        Ok(Outcome { damaged: true, ..Outcome::CLEAN })
     }
 
     /// Whether undoing makes sense; says why not.
@@ -135,7 +169,7 @@ impl Args {
             }
         }
         writeln!(out, "Nothing was written.")?;
-        Ok(Outcome::CLEAN)
+        self.tell_not_saved(file, name, out)
     }
 
     /// Refuses a device that is in use, even if only for reading: its readers would see the bytes

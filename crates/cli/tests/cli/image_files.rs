@@ -85,6 +85,85 @@ fn a_copy_is_what_the_kernel_sees() {
     assert!(compared > 20, "only {compared} profiles were mounted");
 }
 
+/// Unpacks an exported archive with GNU tar, as root.
+fn unpacked(archive: &[u8]) -> tempfile::TempDir {
+    let folder = tool::scratch("floe-export-").unwrap();
+    let file = folder.path().join("export.tar");
+    fs::write(&file, archive).unwrap();
+    fs::create_dir(folder.path().join("tree")).unwrap();
+    let status = Command::new("tar")
+        .args([
+            "--xattrs",
+            "--xattrs-include=*",
+            "--acls",
+            "--numeric-owner",
+            "-xpf",
+            "../export.tar",
+        ])
+        .current_dir(folder.path().join("tree"))
+        .status()
+        .unwrap();
+    assert!(status.success());
+    folder
+}
+
+#[test]
+fn an_export_is_what_the_kernel_sees() {
+    if let Err(reason) = tool::available().and_then(|()| kernel::mount_available()) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    for name in ["ext2-1k", "ext4", "inline-ea-inode", "no-extents", "bigalloc", "quota"] {
+        let image = build::base(Profile::by_name(name).unwrap()).unwrap();
+        let path = image.path().as_os_str();
+        let archive = bytes(&[OsStr::new("export"), path]);
+        assert!(archive == bytes(&[OsStr::new("export"), path]), "{name}: not the same twice");
+        let folder = unpacked(&archive);
+        let tree = folder.path().join("tree");
+        let ours = comparable(&tree::mounted(&tree).unwrap(), &tree);
+        let mount = kernel::Mounted::new(image.path(), "ro,noload").unwrap();
+        let theirs = comparable(&tree::mounted(mount.path()).unwrap(), mount.path());
+        mount.unmount().unwrap();
+        let mut compared = 0;
+        for (path, theirs) in theirs {
+            // Archives have no sockets.
+            if path == b"/socket" {
+                continue;
+            }
+            let (mut theirs, mut ours) = (theirs, ours[&path].clone());
+            for node in [&mut theirs.0, &mut ours.0] {
+                // No other file system keeps large ones.
+                node.xattrs.retain(|_, value| value.len() < 3000);
+            }
+            assert_eq!(ours, theirs, "{name}: {}", path.escape_ascii());
+            compared += 1;
+        }
+        assert_eq!(ours.len(), compared, "{name}");
+        let holes = fs::metadata(tree.join("fragmented")).unwrap();
+        // Smaller blocks than a page may be filled where files lie in memory.
+        let filled = holes.blocks() * 512 >= holes.len();
+        assert!(name != "ext4" || !filled, "holes were filled");
+    }
+}
+
+#[test]
+fn an_export_replaces_nothing_and_takes_parts() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-export-").unwrap();
+    let (from, to) = (image.path().to_str().unwrap(), folder.path().join("a.tar"));
+    let export = |path: &str| floe(&["export", from, path, "-o", to.to_str().unwrap()]);
+    assert_eq!(export("/dir").code, 0);
+    let list = Command::new("tar").arg("-tf").arg(&to).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(list.starts_with("./\n./file\n./sub/\n./sub/deep/\n"), "{list}");
+    let ran = export("/");
+    assert!(ran.code == 8 && ran.err.contains("a.tar: cannot be created"), "{}", ran.err);
+    fs::remove_file(&to).unwrap();
+    let ran = export("/nothing");
+    assert!(!to.exists());
+    assert!(ran.code == 8 && ran.err.contains("there is no nothing in /"), "{}", ran.err);
+}
+
 #[test]
 fn lists_and_contents_are_those_of_a_second_reader() {
     if tool::missing() {

@@ -18,6 +18,7 @@ mod images;
 mod killed;
 mod limits;
 mod memory;
+mod mkfs;
 mod monitoring;
 mod online;
 mod outputs;

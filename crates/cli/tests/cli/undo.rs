@@ -172,3 +172,33 @@ fn undo_refuses_a_mounted_image() {
     assert!(ran.err.contains("mounted on"), "{}", ran.err);
     assert!(changed.now() == changed.after);
 }
+
+/// Blocks that a repair wrote over by permission, without having been able to read them.
+#[test]
+fn what_could_not_be_saved_is_named_and_the_exit_code_says_so() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-undo-").unwrap();
+    let undo = folder.path().join("undo");
+    let before = image.to_vec().unwrap();
+    let superblock_after = before[1024..2048].try_into().unwrap();
+    let options = UndoWriterOptions { block_bytes: 1024, fs_offset_bytes: 0, superblock_after };
+    let mut writer = UndoWriter::create(&undo, &options).unwrap();
+    writer.save(700 << 10, &before[700 << 10..701 << 10]).unwrap();
+    writer.not_saved(&[705 << 10, 709 << 10]).unwrap();
+    writer.finish().unwrap();
+    image.write(700 << 10, &[0x17; 1024]).unwrap();
+    let line = ["undo", undo.to_str().unwrap(), image.path().to_str().unwrap(), "--dry-run"];
+    for (line, says) in
+        [(&line[..], "Nothing was written"), (&line[..3], "but for the blocks below")]
+    {
+        let ran = floe(line);
+        assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
+        for word in [says, "2 blocks could not be read", "block 705 (byte 721920)", "block 709"] {
+            assert!(ran.out.contains(word), "no {word:?}: {}", ran.out);
+        }
+    }
+    assert!(image.to_vec().unwrap() == before);
+    let again = floe(&line[..3]);
+    assert_eq!(again.code, 4, "{}{}", again.out, again.err);
+    assert!(again.out.contains("already") && again.out.contains("block 705"), "{}", again.out);
+}

@@ -170,8 +170,10 @@ fn inodes_per_group(params: &Params, wanted: u64, groups: u32) -> Option<u32> {
     }
     let each = each.min(most) as u32;
     // Whole blocks first, then a multiple of 8, of which a block may hold fewer.
-    let whole = (each.div_ceil(per_block) * per_block).max(8);
-    Some(whole & !7)
+    let whole = (each.div_ceil(per_block) * per_block).max(8) & !7;
+    // Reserved inodes and lost+found are there even in the smallest.
+    let least = (FIRST_INODE + 1).div_ceil(groups).next_multiple_of(8);
+    Some(whole.max(least))
 }
 
 /// The groups with backups of sparse_super2.

@@ -1,6 +1,7 @@
 //! Makes file systems: [`Params`] say what one shall be, [`Plan`] computes its whole layout and
 //! writes nothing, [`write()`] writes it. [`tree`] is the tree of files that one is filled from.
 
+mod fill;
 mod frame;
 mod inode;
 mod map;
@@ -14,8 +15,9 @@ pub mod tree;
 mod usage;
 mod write;
 
+pub use fill::{FillError, FillOptions, TreePlan, fill};
 pub use options::{Fresh, OptionError, Options, size};
 pub use params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 pub use plan::Plan;
 pub use usage::FsType;
-pub use write::{WriteError, write};
+pub use write::{WriteError, WriteOptions, write, write_with};

@@ -47,6 +47,8 @@ pub struct Plan {
     pub(super) directories: BTreeMap<GroupNr, u32>,
     /// `s_overhead_clusters`.
     pub(super) overhead: u64,
+    /// Clusters that superblocks, descriptors, bitmaps and tables take.
+    pub(super) tables_clusters: u64,
 }
 
 impl Plan {
@@ -56,20 +58,16 @@ impl Plan {
     /// The parameters cannot be met; nothing was written.
     pub fn new(params: &Params) -> Result<Self, PlanError> {
         let mut plan = Self::tables(params)?;
-        system::root_and_lost_found(&mut plan)?;
-        plan.system_files(&|plan, _kind| {
-            let mut root = Usage::default();
-            let mut by_owner = BTreeMap::new();
-            for (nr, inode) in &plan.inodes {
-                if *nr != InodeNr::ROOT && nr.0 < plan.geometry.first_inode.0 {
-                    continue;
-                }
-                root.inodes += 1;
-                root.space_bytes += inode.blocks * u64::from(plan.geometry.block_size);
-            }
-            by_owner.insert(0, root);
-            by_owner
-        })?;
+        system::root(&mut plan)?;
+        system::lost_found(&mut plan)?;
+        system::resize_inode(&mut plan)?;
+        system::journal(&mut plan)?;
+        system::mmp_block(&mut plan)?;
+        for kind in system::quota_kinds(&plan) {
+            let usage = plan.usage();
+            system::quota_file(&mut plan, kind, &usage)?;
+        }
+        system::orphan_file(&mut plan)?;
         plan.finish();
         Ok(plan)
     }
@@ -81,7 +79,8 @@ impl Plan {
         tables::take_backups(&geometry, &mut space);
         let descs = tables::place(&geometry, params.flex_groups, params.lazy_tables, &mut space)?;
         let space = space.into_clusters(&geometry);
-        let overhead = space.used() + geometry.first_data_block.0;
+        let space_used = space.used();
+        let overhead = space_used + geometry.first_data_block.0;
         let dir_format = DirFormat::of(&superblock, &geometry);
         let form = InodeForm::new(&geometry, superblock.seed());
         Ok(Self {
@@ -98,25 +97,21 @@ impl Plan {
             last_inode: system::LOST_FOUND,
             directories: BTreeMap::new(),
             overhead,
+            tables_clusters: space_used,
         })
     }
 
-    /// The files of the file system but root and lost+found, in the order of mke2fs.
-    pub(super) fn system_files(
-        &mut self,
-        usage: &dyn Fn(&Self, floe_format::ext::quota::QuotaKind) -> BTreeMap<u32, Usage>,
-    ) -> Result<(), PlanError> {
-        system::resize_inode(self)?;
-        system::journal(self)?;
-        system::mmp_block(self)?;
-        let before = self.clone_for_usage();
-        system::quota_files(self, &|kind| usage(&before, kind))?;
-        system::orphan_file(self)
-    }
-
-    /// What usage is counted from: inodes, but no pieces.
-    fn clone_for_usage(&self) -> Self {
-        Self { pieces: Vec::new(), zero: Vec::new(), ..self.clone() }
+    /// What root, the user or group with number 0, uses of an empty file system.
+    fn usage(&self) -> BTreeMap<u32, Usage> {
+        let mut usage: BTreeMap<u32, Usage> = BTreeMap::new();
+        for (nr, inode) in &self.inodes {
+            if *nr == InodeNr::ROOT || *nr >= self.geometry.first_inode {
+                let one = usage.entry(0).or_default();
+                one.inodes += 1;
+                one.space_bytes += inode.blocks * u64::from(self.geometry.block_size);
+            }
+        }
+        usage
     }
 
     /// Counts in the superblock, once everything has its place.
@@ -227,6 +222,19 @@ impl Plan {
         if let Some(seed) = self.form.seed {
             let _ = write_checksum(raw, seed, InodeNr::BAD_BLOCKS);
         }
+    }
+
+    /// Bytes of the file system.
+    pub fn bytes(&self) -> u64 {
+        self.geometry.blocks_count * u64::from(self.geometry.block_size)
+    }
+
+    /// Where a group has its bitmaps and its table; counts and checksums are not in it yet.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn group(&self, group: GroupNr) -> &GroupDesc {
+        &self.descs[group.0 as usize]
     }
 
     /// The superblock as it will be written.

@@ -1,7 +1,7 @@
 //! The files that belong to the file system itself: root, lost+found, journal, resize inode,
 //! quota files, orphan file, and the block of multiple-mount protection.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_ext4::dir::{Directory, Entry, empty_block, first_block, insert, seal};
 use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize, default_size};
@@ -23,6 +23,9 @@ use super::plan::Plan;
 /// Inode of lost+found: the first that is not reserved.
 pub(super) const LOST_FOUND: InodeNr = InodeNr(11);
 
+/// Blocks of an orphan file, at most.
+const MOST_ORPHAN_BLOCKS: u64 = 512;
+
 /// A quota file with one id in it: the blocks of 1 KiB in the order in which mke2fs writes them.
 const QUOTA_ORDER: [u64; 6] = [0, 2, 3, 4, 5, 1];
 
@@ -34,44 +37,50 @@ pub(super) fn lost_found_blocks(plan: &Plan) -> u64 {
     blocks - u64::from(plan.params.incompat(Incompat::INLINE_DATA))
 }
 
-/// Root and lost+found of an empty file system.
-pub(super) fn root_and_lost_found(plan: &mut Plan) -> Result<(), PlanError> {
+fn directory(inode: InodeNr) -> Directory {
+    Directory { inode, parent: InodeNr::ROOT, generation: 0, encrypted: false, casefolded: false }
+}
+
+/// A directory with this content.
+fn make_directory(
+    plan: &mut Plan,
+    inode: InodeNr,
+    content: Vec<u8>,
+) -> Result<NewInode, PlanError> {
     let block_size = u64::from(plan.geometry.block_size);
-    let directory = |inode| Directory {
-        inode,
-        parent: InodeNr::ROOT,
-        generation: 0,
-        encrypted: false,
-        casefolded: false,
-    };
-    let time = plan.time();
-    let make = |plan: &mut Plan, inode, content: Vec<u8>| {
-        let data = plan.allocate(BlockNr(0), content.len() as u64 / block_size)?;
-        let mut new = NewInode::new(mode_of(FileType::Directory, 0o700), time);
-        new.size = content.len() as u64;
-        new.links = 2;
-        map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
-        plan.put(&data, content);
-        Ok::<_, PlanError>(new)
-    };
+    let data = plan.allocate(BlockNr(0), content.len() as u64 / block_size)?;
+    let mut new = NewInode::new(mode_of(FileType::Directory, 0o700), plan.time());
+    new.size = content.len() as u64;
+    new.links = 2;
+    map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+    plan.put(&data, content);
+    Ok(new)
+}
+
+/// The root of an empty file system.
+pub(super) fn root(plan: &mut Plan) -> Result<(), PlanError> {
     let dir = directory(InodeNr::ROOT);
     let format = plan.dir_format.clone();
     let mut content = first_block(&format, &dir);
     let entry = Entry::new(LOST_FOUND, &b"lost+found"[..], FileType::Directory as u8);
     insert(&mut content, dir.form(&format), &entry).ok_or(PlanError::Internal("root block"))?;
     seal(&mut content, dir.inode_seed(&format));
-    let mut root = make(plan, InodeNr::ROOT, content)?;
+    let mut root = make_directory(plan, InodeNr::ROOT, content)?;
     root.mode = mode_of(FileType::Directory, plan.params.root_mode);
     (root.uid, root.gid) = plan.params.root_owner;
     root.links = 3;
     plan.add_inode(InodeNr::ROOT, root);
+    Ok(())
+}
 
+/// An empty lost+found.
+pub(super) fn lost_found(plan: &mut Plan) -> Result<(), PlanError> {
     let dir = directory(LOST_FOUND);
-    let mut content = first_block(&format, &dir);
+    let mut content = first_block(&plan.dir_format, &dir);
     for _ in 1..lost_found_blocks(plan) {
-        content.extend(empty_block(&format, &dir));
+        content.extend(empty_block(&plan.dir_format, &dir));
     }
-    let found = make(plan, LOST_FOUND, content)?;
+    let found = make_directory(plan, LOST_FOUND, content)?;
     plan.add_inode(LOST_FOUND, found);
     Ok(())
 }
@@ -166,6 +175,23 @@ pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
+/// Blocks that the journal will have; 0: there is none.
+pub(super) fn journal_blocks(plan: &Plan) -> u64 {
+    if !plan.params.compat(Compat::HAS_JOURNAL) {
+        return 0;
+    }
+    let fast = plan.params.compat(Compat::FAST_COMMIT);
+    match plan.params.journal.blocks {
+        Some(asked) => {
+            let usual = if fast { asked / 64 } else { 0 };
+            u64::from(asked + plan.params.journal.fast_commit_blocks.unwrap_or(usual))
+        }
+        None => {
+            default_size(plan.geometry.blocks_count, fast).map_or(0, |size| u64::from(size.blocks))
+        }
+    }
+}
+
 /// `None`: the file system is too small for one; it loses the feature then.
 fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
     let fast = plan.params.compat(Compat::FAST_COMMIT);
@@ -242,36 +268,57 @@ pub(super) fn quota_kinds(plan: &Plan) -> Vec<QuotaKind> {
     QuotaKind::ALL.into_iter().filter(|kind| plan.params.quotas.contains(kind)).collect()
 }
 
-/// The quota files, which say what is used by each id of each kind.
-pub(super) fn quota_files(
-    plan: &mut Plan,
-    usage: &dyn Fn(QuotaKind) -> BTreeMap<u32, Usage>,
-) -> Result<(), PlanError> {
-    let block_size = u64::from(plan.geometry.block_size);
-    for kind in quota_kinds(plan) {
-        let mut content = quota_file::build(kind, &Limits::default(), &usage(kind))
-            .ok_or(PlanError::Internal("quota file"))?;
-        let inode = match kind {
-            QuotaKind::User => InodeNr::USER_QUOTA,
-            QuotaKind::Group => InodeNr::GROUP_QUOTA,
-            QuotaKind::Project => plan.next_inode()?,
-        };
-        let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
-        new.size = content.len() as u64;
-        new.flags = InodeFlags::IMMUTABLE;
-        let blocks = new.size.div_ceil(block_size);
-        content.resize((blocks * block_size) as usize, 0);
-        let got = plan.allocate(BlockNr(0), blocks)?;
-        let mut data = in_one_by_one(&got);
-        if content.len() as u64 / 1024 >= 6 && new.size == 6 * 1024 {
-            data = in_order_of_writing(&data, block_size);
+/// A quota file that has its place.
+#[derive(Clone, Debug)]
+pub(super) struct QuotaPlace {
+    pub(super) kind: QuotaKind,
+    data: Vec<BlockRun>,
+}
+
+impl QuotaPlace {
+    /// Gives the file its content; what it had before is forgotten.
+    pub(super) fn fill(&self, plan: &mut Plan, mut content: Vec<u8>) -> Result<(), PlanError> {
+        let block_size = u64::from(plan.geometry.block_size);
+        let blocks: u64 = self.data.iter().map(|run| run.len_blocks).sum();
+        if (content.len() as u64).div_ceil(block_size) != blocks {
+            return Err(PlanError::Internal("a quota file changed its size"));
         }
-        map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
-        plan.put(&data, content);
-        set_quota_inode(&mut plan.superblock, kind, inode.0);
-        plan.add_inode(inode, new);
+        content.resize((blocks * block_size) as usize, 0);
+        let old: BTreeSet<BlockNr> = self.data.iter().map(|run| run.start).collect();
+        plan.pieces.retain(|piece| !old.contains(&piece.block));
+        plan.put(&self.data, content);
+        Ok(())
     }
-    Ok(())
+}
+
+/// A quota file, which says what each id of a kind uses.
+pub(super) fn quota_file(
+    plan: &mut Plan,
+    kind: QuotaKind,
+    usage: &BTreeMap<u32, Usage>,
+) -> Result<QuotaPlace, PlanError> {
+    let block_size = u64::from(plan.geometry.block_size);
+    let content = quota_file::build(kind, &Limits::default(), usage)
+        .ok_or(PlanError::Internal("quota file"))?;
+    let inode = match kind {
+        QuotaKind::User => InodeNr::USER_QUOTA,
+        QuotaKind::Group => InodeNr::GROUP_QUOTA,
+        QuotaKind::Project => plan.next_inode()?,
+    };
+    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    new.size = content.len() as u64;
+    new.flags = InodeFlags::IMMUTABLE;
+    let got = plan.allocate(BlockNr(0), new.size.div_ceil(block_size))?;
+    let mut data = in_one_by_one(&got);
+    if new.size == QUOTA_ORDER.len() as u64 * 1024 {
+        data = in_order_of_writing(&data, block_size);
+    }
+    map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+    set_quota_inode(&mut plan.superblock, kind, inode.0);
+    plan.add_inode(inode, new);
+    let place = QuotaPlace { kind, data };
+    place.fill(plan, content)?;
+    Ok(place)
 }
 
 fn in_one_by_one(runs: &[BlockRun]) -> Vec<BlockRun> {
@@ -294,18 +341,28 @@ fn in_order_of_writing(blocks: &[BlockRun], block_size: u64) -> Vec<BlockRun> {
     placed.into_iter().flatten().collect()
 }
 
+/// Blocks of the orphan file; 0: there is none.
+pub(super) fn orphan_blocks(plan: &Plan) -> u64 {
+    if !plan.params.compat(Compat::ORPHAN_FILE) || !plan.params.compat(Compat::HAS_JOURNAL) {
+        return 0;
+    }
+    match (plan.params.orphan_file_bytes, plan.geometry.blocks_count) {
+        (Some(bytes), _) => {
+            bytes.div_ceil(u64::from(plan.geometry.block_size)).clamp(1, MOST_ORPHAN_BLOCKS)
+        }
+        (None, 0..131_072) => 32,
+        (None, all @ 131_072..2_097_152) => all / 4096,
+        (None, _) => MOST_ORPHAN_BLOCKS,
+    }
+}
+
 /// The orphan file, empty.
 pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
-    if !plan.params.compat(Compat::ORPHAN_FILE) || !plan.params.compat(Compat::HAS_JOURNAL) {
+    if orphan_blocks(plan) == 0 {
         return Ok(());
     }
     let block_size = u64::from(plan.geometry.block_size);
-    let blocks = match (plan.params.orphan_file_bytes, plan.geometry.blocks_count) {
-        (Some(bytes), _) => bytes.div_ceil(block_size).clamp(1, 512),
-        (None, 0..131_072) => 32,
-        (None, all @ 131_072..2_097_152) => all / 4096,
-        (None, _) => 512,
-    };
+    let blocks = orphan_blocks(plan);
     let inode = plan.next_inode()?;
     let data = plan.allocate(BlockNr(0), blocks)?;
     let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());

@@ -34,7 +34,26 @@ pub struct WriteError {
 /// # Errors
 /// The device refused.
 pub fn write(plan: &Plan, device: &dyn WriteBlocks) -> Result<(), WriteError> {
-    let out = Output { plan, device };
+    write_with(plan, device, WriteOptions::default())
+}
+
+/// How a file system is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// The device reads as zeroes wherever nothing was written: zeroes need not be.
+    pub reads_as_zeroes: bool,
+}
+
+/// [`write()`] with options.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_with(
+    plan: &Plan,
+    device: &dyn WriteBlocks,
+    options: WriteOptions,
+) -> Result<(), WriteError> {
+    let out = Output::new(plan, device, options);
     out.begin()?;
     out.pieces()?;
     out.tables(&|_, _, _| ())?;
@@ -45,9 +64,14 @@ pub fn write(plan: &Plan, device: &dyn WriteBlocks) -> Result<(), WriteError> {
 pub(super) struct Output<'a> {
     pub(super) plan: &'a Plan,
     pub(super) device: &'a dyn WriteBlocks,
+    options: WriteOptions,
 }
 
-impl Output<'_> {
+impl<'a> Output<'a> {
+    pub(super) fn new(plan: &'a Plan, device: &'a dyn WriteBlocks, options: WriteOptions) -> Self {
+        Self { plan, device, options }
+    }
+
     pub(super) fn put(
         &self,
         what: &'static str,
@@ -77,7 +101,7 @@ impl Output<'_> {
 
     /// Zeroes a range, where it is not a hole already.
     pub(super) fn zero(&self, what: &'static str, start: u64, len: u64) -> Result<(), WriteError> {
-        if self.device.is_hole(start, len) {
+        if self.options.reads_as_zeroes || self.device.is_hole(start, len) {
             return Ok(());
         }
         let zeroes = vec![0; CHUNK_BYTES.min(len) as usize];

@@ -13,6 +13,7 @@ pub mod indirect;
 pub mod inline_data;
 pub mod inode;
 pub mod inode256;
+pub mod inode_flips;
 pub mod jbd2;
 pub mod mmp;
 pub mod orphan_file;

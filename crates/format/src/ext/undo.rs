@@ -7,6 +7,9 @@
 //! [`UndoKeyHeader`] and keys up to its end; the old bytes of its keys follow it, each key's from
 //! the start of a block on, and after them the next key block.
 //!
+//! Blocks whose old bytes could not be read, and so are not in the file, are in a list that only Floe
+//! writes and reads. It lies behind everything else, where `e2undo` does not look.
+//!
 //! Learnt from undo files that e2fsprogs 1.47 wrote and from what its `e2undo` says of them.
 
 use crate::crc::crc32c;
@@ -16,6 +19,8 @@ use crate::ext::superblock;
 pub const MAGIC: [u8; 8] = *b"E2UNDO02";
 /// The first bytes of a key block.
 pub const KEY_MAGIC: u32 = 0xcade_cade;
+/// `unsaved_magic`: the list of blocks without old bytes counts.
+pub const UNSAVED_MAGIC: u32 = 0x464c_4f45;
 /// `state`: all that belongs into the file is in it.
 pub const STATE_FINISHED: u32 = 0x1;
 /// `f_compat`: `fs_offset` counts.
@@ -56,8 +61,17 @@ layout! {
         0x03c pad32: u32,
         /// Byte of the device at which the file system begins.
         0x040 fs_offset: u64,
+        /// `UNSAVED_MAGIC` if the fields behind say which blocks were not saved. Ours: other programs
+        /// leave zeroes here, and mind nothing else.
+        0x048 unsaved_magic: u32,
+        /// crc32c of the list of these blocks.
+        0x04c unsaved_crc: u32,
+        /// Block of this file where the list begins: 8 bytes each, in units of `fs_block_size`.
+        0x050 unsaved_block: u64,
+        /// How many there are.
+        0x058 unsaved_count: u64,
         /// Zeroes.
-        0x048 padding: [u32; 109],
+        0x060 padding: [u32; 103],
         /// crc32c of all before.
         0x1fc header_crc: u32,
     }

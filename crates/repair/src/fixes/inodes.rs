@@ -25,13 +25,17 @@ pub(super) fn apply(
         return clear(stage, number);
     }
     let mut image = stage.read_inode(number)?;
+    if let InodeEdit::FlipBack(flips) = edit {
+        flips.apply(&mut image.raw);
+        return stage.write_raw_inode(number, &image.raw);
+    }
     let now = stage.now32();
     let base = &mut image.base;
     match edit {
-        InodeEdit::Clear => {}
+        InodeEdit::Clear | InodeEdit::FlipBack(_) => {}
         InodeEdit::Zero => return zero(stage, &image, image.raw.len()),
         InodeEdit::ZeroBase => return zero(stage, &image, 128),
-        InodeEdit::Checksum => {}
+        InodeEdit::Checksum | InodeEdit::Keep => {}
         InodeEdit::DtimeZero => base.dtime = 0,
         InodeEdit::DtimeNow => base.dtime = now,
         InodeEdit::SettleDtime => base.dtime = if base.links_count == 0 { now } else { 0 },

@@ -154,10 +154,11 @@ fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -
         return Some(loss(LossKind::Owner, path, theirs, instead));
     }
     let own = |name| ours.xattrs.get(name);
-    let name = theirs.xattrs.keys().find(|name| {
-        let there = own(*name).is_some();
-        !or_before(&|node| there && node.xattrs.get(*name) == own(*name))
-    })?;
+    // An attribute that neither ours nor the file before had is one that the damage made up.
+    let name = theirs
+        .xattrs
+        .keys()
+        .find(|name| !or_before(&|node| node.xattrs.get(*name) == own(*name)))?;
     let what = if own(name).is_some() { "differs" } else { "is missing" };
     let instead = format!("{} {what}", String::from_utf8_lossy(name));
     Some(loss(LossKind::Xattr, path, theirs, instead))

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::node::NodeId;
-use super::xattrs::XattrsId;
+use super::xattrs::{Xattr, XattrsId};
 use super::{LinkId, Tree};
 
 /// A name in a directory.
@@ -105,5 +105,25 @@ impl Tree {
     /// The set of extended attributes of a node.
     pub fn xattrs_of(&self, node: NodeId) -> XattrsId {
         self.node(node).attributes().xattrs
+    }
+
+    /// All sets of extended attributes that were kept, by [`XattrsId::index`]; the first is empty.
+    pub fn all_xattrs(&self) -> impl Iterator<Item = &[Xattr]> {
+        (0..self.xattr_sets()).map(|at| self.xattrs.at(at))
+    }
+
+    /// Bytes of the largest file.
+    pub fn largest_file(&self) -> u64 {
+        self.nodes.iter().map(super::Node::size).max().unwrap_or(0)
+    }
+
+    /// Blocks that files would take if none had holes, and names if each block held few; for
+    /// estimates.
+    pub fn data_blocks(&self, block_size: u32) -> u64 {
+        let size = u64::from(block_size.max(1));
+        let of = |node: &super::Node| {
+            node.size().div_ceil(size) + u64::from(node.child_count()) * 272 / size + 1
+        };
+        self.nodes.iter().map(of).sum()
     }
 }

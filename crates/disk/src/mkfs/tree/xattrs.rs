@@ -75,6 +75,11 @@ impl XattrTable {
         set_of(&self.sets, id)
     }
 
+    /// The set with an index.
+    pub(super) fn at(&self, index: usize) -> &[Xattr] {
+        index.checked_sub(1).and_then(|at| self.sets.get(at)).map_or(&[], |set| set)
+    }
+
     /// Number of sets, the empty one included.
     pub(super) fn len(&self) -> usize {
         self.sets.len() + 1

@@ -1,0 +1,95 @@
+//! Access lists as text (`SCHILY.acl.access`), and as system calls have them.
+
+use floe_format::ext::xattr::acl::{AclEntry, AclWho, decode_for_programs, encode_for_programs};
+
+use crate::number;
+
+/// The value for `setxattr` of a list as text: entries with commas or newlines between them, each
+/// `TYPE:NAME:rwx`, and with some programs `:NUMBER` behind. `None` if a name is no number and none follows.
+pub(crate) fn from_text(text: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut entries = Vec::new();
+    for line in text.split([',', '\n']) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let mut fields = line.split(':').map(str::trim);
+        let (kind, name) = (fields.next()?, fields.next()?);
+        // `mask:rwx` and `other:rwx` may go without the empty name.
+        let (name, letters) = match fields.next() {
+            Some(letters) => (name, letters),
+            None => ("", name),
+        };
+        let number = |text: &str| {
+            number::decimal(text.as_bytes()).and_then(|number| u32::try_from(number).ok())
+        };
+        let mut id = || fields.next().and_then(number).or_else(|| number(name));
+        let who = match (kind, name.is_empty()) {
+            ("user" | "u", true) => AclWho::Owner,
+            ("user" | "u", false) => AclWho::User(id()?),
+            ("group" | "g", true) => AclWho::OwningGroup,
+            ("group" | "g", false) => AclWho::Group(id()?),
+            ("mask" | "m", true) => AclWho::Mask,
+            ("other" | "o", true) => AclWho::Other,
+            _ => return None,
+        };
+        entries.push(AclEntry { who, permissions: permissions(letters)? });
+    }
+    entries.sort_by_key(|entry| entry.who);
+    Some(encode_for_programs(&entries))
+}
+
+fn permissions(letters: &str) -> Option<u16> {
+    letters.chars().try_fold(0, |bits, letter| {
+        Some(match letter {
+            'r' => bits | 4,
+            'w' => bits | 2,
+            'x' => bits | 1,
+            '-' => bits,
+            _ => return None,
+        })
+    })
+}
+
+/// The text of a value that `getxattr` gives, with numbers for names; `None` if it is no list.
+pub(crate) fn to_text(value: &[u8]) -> Option<String> {
+    let entries = decode_for_programs(value).ok()?;
+    let lines = entries.iter().map(|entry| {
+        let who = match entry.who {
+            AclWho::Owner => "user:".to_owned(),
+            AclWho::User(id) => format!("user:{id}"),
+            AclWho::OwningGroup => "group:".to_owned(),
+            AclWho::Group(id) => format!("group:{id}"),
+            AclWho::Mask => "mask:".to_owned(),
+            AclWho::Other => "other:".to_owned(),
+        };
+        let letter = |bit, letter| if entry.permissions & bit != 0 { letter } else { '-' };
+        format!("{who}:{}{}{}", letter(4, 'r'), letter(2, 'w'), letter(1, 'x'))
+    });
+    Some(lines.collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_survive_as_text() {
+        let text = "user::rwx,user:1000:r--,group::r-x,group:7:-w-,mask::rwx,other::---";
+        let value = from_text(text.as_bytes()).unwrap();
+        assert_eq!(value.len(), 4 + 6 * 8);
+        assert_eq!(to_text(&value).unwrap(), text);
+        let named =
+            b"user::rwx\nuser:alice:r--:1000\ngroup::r-x # own\ngroup:w:-w-:7\nmask:rwx\no::---\n";
+        assert_eq!(from_text(named), Some(value));
+    }
+
+    #[test]
+    fn names_alone_are_refused() {
+        for text in ["user:alice:rwx", "user::rwq", "who::rwx", "user", "mask:5:rwx"] {
+            assert_eq!(from_text(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(to_text(b"\x01\0\0\0"), None);
+    }
+}

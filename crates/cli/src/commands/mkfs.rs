@@ -1,0 +1,247 @@
+//! `floe mkfs`: makes an ext2, ext3 or ext4 file system.
+
+mod fill;
+mod from;
+mod report;
+mod target;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use floe_blockdev::{ReadBlocks, Window};
+use floe_disk::mkfs::tree::Time;
+use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_with};
+
+use crate::clock;
+use crate::exit::Outcome;
+use crate::random::random_bytes;
+
+use from::FromArgs;
+use target::Target;
+
+/// Make an ext2, ext3 or ext4 file system.
+///
+/// The options are those of mke2fs, and so is what they make: Linux and e2fsprogs cannot tell the
+/// difference. Defaults are built in, and equal to Debian's mke2fs.conf. The layout is planned
+/// before anything is written, and the superblock is written last, so that a run that was cut off
+/// leaves no file system behind that looks whole.
+///
+/// A device that is in use, or that holds something already, is refused unless -F is given.
+///
+/// Exit codes: 0 made, 8 not possible, 16 wrong command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Block device, or image file: made if there is none and SIZE is given
+    device: PathBuf,
+    /// Size: KiB, or blocks if -b is given; with a suffix k, m, g or t, bytes times that
+    size: Option<String>,
+    /// ext2, ext3 or ext4 (default: ext4)
+    #[arg(short = 't', value_name = "TYPE")]
+    fs_type: Option<String>,
+    /// What it is for: floppy, small, default, big, huge, news, largefile, largefile4
+    #[arg(short = 'T', value_name = "USAGE")]
+    usage: Option<String>,
+    /// Bytes of a block: 1024 to 65536
+    #[arg(short = 'b', value_name = "BYTES")]
+    block_size: Option<String>,
+    /// Bytes of a cluster, with -O bigalloc
+    #[arg(short = 'C', value_name = "BYTES")]
+    cluster_size: Option<String>,
+    /// Blocks of a group
+    #[arg(short = 'g', value_name = "BLOCKS")]
+    blocks_per_group: Option<String>,
+    /// Groups whose tables lie together
+    #[arg(short = 'G', value_name = "GROUPS")]
+    flex_groups: Option<String>,
+    /// Number of inodes
+    #[arg(short = 'N', value_name = "COUNT")]
+    inodes: Option<String>,
+    /// Bytes of the file system for each inode
+    #[arg(short = 'i', value_name = "BYTES")]
+    inode_ratio: Option<String>,
+    /// Bytes of an inode
+    #[arg(short = 'I', value_name = "BYTES")]
+    inode_size: Option<String>,
+    /// Percent of the blocks that only root may use (default: 5)
+    #[arg(short = 'm', value_name = "PERCENT")]
+    reserved: Option<String>,
+    /// Label: 16 bytes at most
+    #[arg(short = 'L', value_name = "LABEL")]
+    label: Option<String>,
+    /// UUID; "clear", "random" or "time"
+    #[arg(short = 'U', value_name = "UUID")]
+    uuid: Option<String>,
+    /// Where it claims to have been mounted last
+    #[arg(short = 'M', value_name = "FOLDER")]
+    last_mounted: Option<String>,
+    /// Features to switch on, or off with a ^ before the name; "none" switches all off
+    #[arg(short = 'O', value_name = "[^]FEATURE,...", allow_hyphen_values = true)]
+    features: Vec<String>,
+    /// Rarer properties, such as stride=, resize=, root_owner=, hash_seed=, offset= (docs/mkfs.md)
+    #[arg(short = 'E', value_name = "KEY[=VALUE],...")]
+    extended: Vec<String>,
+    /// With a journal
+    #[arg(short = 'j')]
+    journal: bool,
+    /// The journal: size=MIB, location=BLOCK, fast_commit_size=KIB
+    #[arg(short = 'J', value_name = "KEY=VALUE,...")]
+    journal_options: Option<String>,
+    /// What Linux does on errors: continue, remount-ro or panic
+    #[arg(short = 'e', value_name = "BEHAVIOUR")]
+    errors: Option<String>,
+    /// Creator: linux, hurd, ...
+    #[arg(short = 'o', value_name = "SYSTEM")]
+    creator: Option<String>,
+    /// Revision: 1, or 0 for what Linux 1.0 could read
+    #[arg(short = 'r', value_name = "REVISION")]
+    revision: Option<String>,
+    /// Show what would be made, and write nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Say nothing but errors
+    #[arg(short = 'q')]
+    quiet: bool,
+    /// Show where every group has its tables
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Even if the device holds something; twice: even if it is in use
+    #[arg(short = 'F', action = clap::ArgAction::Count)]
+    force: u8,
+    /// Do not discard what the device holds (as -E nodiscard)
+    #[arg(short = 'K')]
+    keep: bool,
+    /// Accepted for mke2fs's sake: writes go through the page cache all the same
+    #[arg(short = 'D', hide = true)]
+    direct: bool,
+    #[command(flatten)]
+    from: FromArgs,
+    /// Called by a name of mke2fs, which stands for this type: a device that holds something is refused on a terminal only.
+    #[arg(long, hide = true, value_name = "TYPE")]
+    as_mke2fs: Option<String>,
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let options = match self.options() {
+            Ok(options) => options,
+            Err(error) => {
+                eprintln!("floe mkfs: {error:#}");
+                return Ok(Outcome::USAGE);
+            }
+        };
+        let size_blocks = match &self.size {
+            Some(text) => Some(wanted(text, options.block_size()).context("SIZE is not a size")?),
+            None => None,
+        };
+        if self.from.is_given() {
+            return self.filled(options, size_blocks, out);
+        }
+        let unit = u64::from(options.block_size().unwrap_or(1024));
+        let wanted_bytes = size_blocks.map(|blocks| blocks.saturating_mul(unit));
+        let target = Target::look_at(&self.device, wanted_bytes, options.offset_bytes())?;
+        target.refuse_if_used(self.force, self.as_mke2fs.is_some())?;
+        let fresh = Fresh {
+            uuid: version_4(random_bytes()?),
+            hash_seed: version_4(random_bytes()?),
+            now: Time { secs: clock::now_seconds(), nanos: 0 },
+        };
+        let mut params = options.params(target.usable_bytes, size_blocks, &fresh)?;
+        if params.blocks > target.usable_bytes / u64::from(params.block_size.max(1)) {
+            anyhow::bail!("{} is smaller than the file system would be", self.device.display());
+        }
+        params.lazy_tables = options.lazy_tables().unwrap_or(false);
+        let mut plan = Plan::new(&params)?;
+        if !self.quiet {
+            report::tell(&self.device, &plan, self.verbose, out)?;
+        }
+        if self.dry_run {
+            if !self.quiet {
+                writeln!(out, "Nothing was written.")?;
+            }
+            return Ok(Outcome::CLEAN);
+        }
+        let device = target.open()?;
+        let zeroed = options.discard() && !self.keep && target.discard(plan.bytes())?;
+        if !zeroed && options.lazy_tables().is_none() && target.is_block_device && kernel_zeroes() {
+            params.lazy_tables = true;
+            plan = Plan::new(&params)?;
+        }
+        let window = Window::new(&device, options.offset_bytes(), Some(plan.bytes()))?;
+        debug_assert!(window.size_bytes() >= plan.bytes());
+        write_with(&plan, &window, WriteOptions { reads_as_zeroes: zeroed })
+            .with_context(|| self.device.display().to_string())?;
+        Ok(Outcome::CLEAN)
+    }
+
+    fn options(&self) -> anyhow::Result<Options> {
+        let named = self.as_mke2fs.as_deref().and_then(FsType::by_name);
+        let mut options = Options::of_type(named.unwrap_or(FsType::Ext4));
+        let given = [
+            ('t', &self.fs_type),
+            ('T', &self.usage),
+            ('b', &self.block_size),
+            ('C', &self.cluster_size),
+            ('g', &self.blocks_per_group),
+            ('G', &self.flex_groups),
+            ('N', &self.inodes),
+            ('i', &self.inode_ratio),
+            ('I', &self.inode_size),
+            ('m', &self.reserved),
+            ('L', &self.label),
+            ('U', &self.uuid),
+            ('M', &self.last_mounted),
+            ('J', &self.journal_options),
+            ('e', &self.errors),
+            ('o', &self.creator),
+            ('r', &self.revision),
+        ];
+        for (letter, value) in given {
+            if let Some(value) = value {
+                options.set(letter, value)?;
+            }
+        }
+        for list in &self.features {
+            options.set('O', list)?;
+        }
+        for list in &self.extended {
+            options.set('E', list)?;
+        }
+        if self.from.is_given() {
+            if self.reserved.is_none() {
+                // Nobody asked for room that is kept free in an image that is made to size.
+                options.set('m', "0")?;
+            }
+            if let Some(seed) = &self.from.seed {
+                options.set('E', &format!("hash_seed={seed}"))?;
+                if self.uuid.is_none() {
+                    options.set('U', seed)?;
+                }
+            }
+        }
+        if self.journal {
+            options.with_journal();
+        }
+        Ok(options)
+    }
+}
+
+/// SIZE in blocks of `block_size`, or in KiB if none was given.
+fn wanted(text: &str, block_size: Option<u32>) -> Option<u64> {
+    match text.parse() {
+        Ok(blocks) => Some(blocks),
+        Err(_) => Some(size(text)? / u64::from(block_size.unwrap_or(1024).max(1))),
+    }
+}
+
+/// Random bytes as a UUID of version 4.
+fn version_4(mut bytes: [u8; 16]) -> [u8; 16] {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
+/// Whether the kernel zeroes inode tables that mkfs left as they were.
+fn kernel_zeroes() -> bool {
+    std::path::Path::new("/sys/fs/ext4/features/lazy_itable_init").exists()
+}

@@ -1,0 +1,102 @@
+//! Making a file system with files in it.
+
+use std::io::Write;
+
+use anyhow::Context;
+use floe_blockdev::Window;
+use floe_disk::mkfs::tree::{Contents, Time, Tree};
+use floe_disk::mkfs::{FillOptions, Fresh, Options, TreePlan, WriteOptions, fill};
+
+use super::target::Target;
+use super::{Args, report, version_4};
+use crate::clock;
+use crate::exit::Outcome;
+use crate::random::random_bytes;
+
+/// An image that is made to size has the parameters of at least this size: blocks of 4 KiB, unless others are
+/// asked for.
+const LEAST_USUAL_BYTES: u64 = 1 << 30;
+/// Blocks by which the data of a tree are estimated.
+const BLOCK_BYTES: u32 = 4096;
+
+impl Args {
+    /// Makes a file system that is filled from a source.
+    pub(super) fn filled(
+        &self,
+        options: Options,
+        size_blocks: Option<u64>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let now = self.from.now()?;
+        let now = now.unwrap_or(Time { secs: clock::now_seconds(), nanos: 0 });
+        let fresh =
+            Fresh { uuid: version_4(random_bytes()?), hash_seed: version_4(random_bytes()?), now };
+        let job = Job { args: self, options, size_blocks, fresh };
+        self.from.load(&mut |tree, contents| job.run(tree, contents, out))
+    }
+}
+
+struct Job<'a> {
+    args: &'a Args,
+    options: Options,
+    size_blocks: Option<u64>,
+    fresh: Fresh,
+}
+
+impl Job<'_> {
+    fn run(
+        &self,
+        tree: &Tree,
+        contents: &dyn Contents,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        let (args, options) = (self.args, &self.options);
+        let offset = options.offset_bytes();
+        let is_new = !args.device.exists();
+        let spare = args.from.fit.or((is_new && self.size_blocks.is_none()).then_some(0));
+        let (plan, target) = match spare {
+            Some(percent) => {
+                let data_bytes = tree.data_blocks(BLOCK_BYTES).saturating_mul(BLOCK_BYTES.into());
+                let usual_bytes = data_bytes.max(LEAST_USUAL_BYTES);
+                let params = options.params(usual_bytes, None, &self.fresh)?;
+                let plan = TreePlan::fitted(&params, tree, percent)?;
+                let wanted = Some(plan.plan().bytes());
+                (plan, Target::look_at(&args.device, wanted, offset)?)
+            }
+            None => {
+                let unit = u64::from(options.block_size().unwrap_or(1024));
+                let wanted = self.size_blocks.map(|blocks| blocks.saturating_mul(unit));
+                let target = Target::look_at(&args.device, wanted, offset)?;
+                let usable = target.usable_bytes;
+                let params = options.params(usable, self.size_blocks, &self.fresh)?;
+                if params.blocks > usable / u64::from(params.block_size.max(1)) {
+                    let name = args.device.display();
+                    anyhow::bail!("{name} is smaller than the file system would be");
+                }
+                (TreePlan::new(&params, tree)?, target)
+            }
+        };
+        target.refuse_if_used(args.force, args.as_mke2fs.is_some())?;
+        if !args.quiet {
+            report::tell(&args.device, plan.plan(), args.verbose, out)?;
+            writeln!(out, "Files: {}", tree.len())?;
+        }
+        if args.dry_run {
+            if !args.quiet {
+                writeln!(out, "Nothing was written.")?;
+            }
+            return Ok(Outcome::CLEAN);
+        }
+        let device = target.open()?;
+        let bytes = plan.plan().bytes();
+        let zeroed = options.discard() && !args.keep && target.discard(bytes)?;
+        let window = Window::new(&device, offset, Some(bytes))?;
+        let options = FillOptions {
+            threads: args.from.workers(),
+            write: WriteOptions { reads_as_zeroes: zeroed },
+        };
+        fill(&plan, contents, &window, options)
+            .with_context(|| args.device.display().to_string())?;
+        Ok(Outcome::CLEAN)
+    }
+}

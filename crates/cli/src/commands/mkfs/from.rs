@@ -1,0 +1,211 @@
+//! `floe mkfs --from`: what a new file system is filled with.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use floe_blockdev::{FileDevice, ReadBlocks};
+use floe_check::{CheckOptions, view};
+use floe_disk::mkfs::tree::{Contents, Time, Tree};
+use floe_disk::source::{self, BoxedContents, Changes, IdMap, Loaded, Spooled};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+
+use crate::device::Source;
+use crate::exit::Outcome;
+use crate::failure;
+
+/// A source, and what is changed of it on the way.
+#[derive(Debug, clap::Args)]
+pub(super) struct FromArgs {
+    /// Fill the file system from SOURCE: dir:FOLDER, tar:FILE (plain, gzip or zstd; - is standard
+    /// input), oci:LAYOUT[:NAME], image:FILE (another ext4 file system), or a path, which is looked at
+    #[arg(long, short = 'd', value_name = "SOURCE", value_parser = origin)]
+    from: Option<Origin>,
+    /// Make the image as small as the source lets it be, and N percent larger. The default where
+    /// neither SIZE is given nor the image is there
+    #[arg(
+        long,
+        value_name = "+N%",
+        requires = "from",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "+0%",
+        value_parser = spare
+    )]
+    pub(super) fit: Option<u32>,
+    /// Derive UUID and hash seed from this UUID, so that the same source gives the same bytes
+    #[arg(long, value_name = "UUID", requires = "from")]
+    pub(super) seed: Option<String>,
+    /// The time of the run, in seconds since 1970; files that were changed later get it
+    /// [default: SOURCE_DATE_EPOCH, if set]
+    #[arg(long, value_name = "SECONDS", requires = "from", allow_negative_numbers = true)]
+    epoch: Option<i64>,
+    /// Owner of everything
+    #[arg(long, value_name = "USER:GROUP", requires = "from", value_parser = owner)]
+    owner: Option<(u32, u32)>,
+    /// Users that become others; one in no range is an error
+    #[arg(long, value_name = "FROM:TO:COUNT,...", requires = "from")]
+    uid_map: Option<IdMap>,
+    /// Groups that become others; one in no range is an error
+    #[arg(long, value_name = "FROM:TO:COUNT,...", requires = "from")]
+    gid_map: Option<IdMap>,
+    /// Work with this many threads; all processors if not given. The bytes are the same
+    #[arg(long, value_name = "N", requires = "from", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+}
+
+/// Where files come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    Folder(PathBuf),
+    /// `-`: standard input.
+    Archive(PathBuf),
+    Oci(PathBuf, Option<String>),
+    Image(PathBuf),
+    /// To be looked at.
+    Any(PathBuf),
+}
+
+fn origin(text: &str) -> Result<Origin, String> {
+    let Some((kind, path)) = text.split_once(':') else {
+        return Ok(Origin::Any(text.into()));
+    };
+    Ok(match kind {
+        "dir" => Origin::Folder(path.into()),
+        "tar" => Origin::Archive(path.into()),
+        "image" => Origin::Image(path.into()),
+        "oci" => match path.rsplit_once(':') {
+            Some((folder, name)) if !Path::new(path).exists() => {
+                Origin::Oci(folder.into(), Some(name.to_owned()))
+            }
+            _ => Origin::Oci(path.into(), None),
+        },
+        // A colon in a name.
+        _ if Path::new(text).exists() => Origin::Any(text.into()),
+        _ => return Err(format!("{kind:?} is no kind of source: dir, tar, oci, image")),
+    })
+}
+
+fn spare(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix('+').unwrap_or(text);
+    let number = number.strip_suffix('%').unwrap_or(number);
+    match number.parse() {
+        Ok(percent) if percent <= 10_000 => Ok(percent),
+        _ => Err("is no number of percent, such as +10%".to_owned()),
+    }
+}
+
+fn owner(text: &str) -> Result<(u32, u32), String> {
+    let ids = text
+        .split_once(':')
+        .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
+    ids.ok_or_else(|| "is not USER:GROUP, as numbers".to_owned())
+}
+
+/// What is done with a tree once it is there.
+type Use<'u> = dyn FnMut(&Tree, &dyn Contents) -> anyhow::Result<Outcome> + 'u;
+
+impl FromArgs {
+    /// Whether there is a source.
+    pub(super) fn is_given(&self) -> bool {
+        self.from.is_some()
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.threads.map_or_else(floe_exec::default_threads, usize::from)
+    }
+
+    /// The time of the run, where it is given.
+    pub(super) fn now(&self) -> anyhow::Result<Option<Time>> {
+        let secs = match (self.epoch, std::env::var("SOURCE_DATE_EPOCH")) {
+            (Some(secs), _) => secs,
+            (None, Ok(text)) => {
+                text.trim().parse().with_context(|| format!("SOURCE_DATE_EPOCH={text}"))?
+            }
+            (None, Err(_)) => return Ok(None),
+        };
+        Ok(Some(Time { secs, nanos: 0 }))
+    }
+
+    /// Reads the source, without the contents of its files, and hands it to `use_it`.
+    pub(super) fn load(&self, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
+        let scratch = std::env::temp_dir();
+        let loaded = match self.from.as_ref() {
+            None => anyhow::bail!("there is no source"),
+            Some(Origin::Image(path)) => return self.load_image(path, use_it),
+            Some(Origin::Any(path)) if path.is_dir() => source::directory(path)?,
+            Some(Origin::Any(path)) if is_file_system(path) => {
+                return self.load_image(path, use_it);
+            }
+            Some(Origin::Folder(path)) => source::directory(path)?,
+            Some(Origin::Archive(path) | Origin::Any(path)) => archive(path, &scratch)?,
+            Some(Origin::Oci(path, name)) => source::oci(path, name.as_deref(), &scratch)?,
+        };
+        self.change(loaded.tree, &*loaded.contents, use_it)
+    }
+
+    fn load_image(&self, path: &Path, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
+        let device = Source::whole(path).open()?;
+        let looked = view(&device, &CheckOptions::default(), |files, _| {
+            let Loaded { tree, contents } = source::image(files)?;
+            self.change(tree, &contents, use_it)
+        });
+        looked.unwrap_or_else(|error| {
+            let name = path.display().to_string();
+            Err(anyhow::anyhow!(failure::of_check(&error, &device, &name, "--memory=")))
+        })
+    }
+
+    fn change(
+        &self,
+        mut tree: Tree,
+        contents: &dyn Contents,
+        use_it: &mut Use<'_>,
+    ) -> anyhow::Result<Outcome> {
+        let changes = Changes {
+            owner: self.owner,
+            users: self.uid_map.clone().unwrap_or_default(),
+            groups: self.gid_map.clone().unwrap_or_default(),
+            latest: self.now()?,
+        };
+        changes.apply(&mut tree)?;
+        use_it(&tree, contents)
+    }
+}
+
+fn archive(path: &Path, scratch: &Path) -> anyhow::Result<Loaded<BoxedContents>> {
+    let archive = if path == Path::new("-") {
+        source::standard_input(&mut io::stdin().lock(), scratch)?
+    } else {
+        Spooled::open(path, scratch)?
+    };
+    Ok(source::tar(archive)?)
+}
+
+/// Whether a file begins as an ext file system does.
+fn is_file_system(path: &Path) -> bool {
+    let mut bytes = [0; Superblock::SIZE];
+    let read =
+        FileDevice::open(path).is_ok_and(|file| file.read_at(OFFSET_BYTES, &mut bytes).is_ok());
+    read && Superblock::decode(&bytes).magic == MAGIC
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_and_numbers_are_read() {
+        assert_eq!(origin("tar:-"), Ok(Origin::Archive("-".into())));
+        assert_eq!(
+            origin("oci:/no/where:tag"),
+            Ok(Origin::Oci("/no/where".into(), Some("tag".into())))
+        );
+        assert_eq!(origin("/usr"), Ok(Origin::Any("/usr".into())));
+        assert!(origin("zip:x").is_err());
+        assert_eq!((spare("+15%"), spare("3"), spare("0%")), (Ok(15), Ok(3), Ok(0)));
+        assert!(spare("-5%").is_err() && spare("x").is_err());
+        assert_eq!(owner("1000:100"), Ok((1000, 100)));
+        assert!(owner("root:root").is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! What a file system is made on.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{IsTerminal, Seek, SeekFrom, stdin, stdout};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use floe_blockdev::{FileDevice, IDENTIFY_BYTES, ReadBlocks, Use, WritableFile, identify, uses_of};
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+/// A block device or image file, which may not be there yet.
+pub(super) struct Target {
+    path: PathBuf,
+    exists: bool,
+    pub(super) is_block_device: bool,
+    /// Bytes of the whole device or file, as it will be.
+    whole_bytes: u64,
+    /// Bytes behind the offset.
+    pub(super) usable_bytes: u64,
+    offset: u64,
+}
+
+impl Target {
+    /// Looks at what is at a path; writes nothing.
+    pub(super) fn look_at(path: &Path, wanted: Option<u64>, offset: u64) -> anyhow::Result<Self> {
+        let name = path.display();
+        let mut target = Self {
+            path: path.to_owned(),
+            exists: false,
+            is_block_device: false,
+            whole_bytes: 0,
+            usable_bytes: 0,
+            offset,
+        };
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() || metadata.file_type().is_block_device() => {
+                target.exists = true;
+                target.is_block_device = metadata.file_type().is_block_device();
+                let mut file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+                target.whole_bytes = file.seek(SeekFrom::End(0))?;
+            }
+            Ok(_) => bail!("{name} is neither a block device nor a file"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| name.to_string()),
+        }
+        let end = match wanted {
+            Some(bytes) => offset.checked_add(bytes).context("SIZE is too large")?,
+            None if target.exists => target.whole_bytes,
+            None => bail!("{name} does not exist; give a SIZE to make an image file"),
+        };
+        if target.is_block_device && end > target.whole_bytes {
+            bail!("{name} has {} bytes, {end} are wanted", target.whole_bytes);
+        }
+        target.whole_bytes = target.whole_bytes.max(end);
+        target.usable_bytes =
+            end.checked_sub(offset).context("the device ends before the offset")?;
+        Ok(target)
+    }
+
+    /// Refuses what is in use (unless forced twice), and what holds something (unless forced).
+    pub(super) fn refuse_if_used(&self, force: u8, as_mke2fs: bool) -> anyhow::Result<()> {
+        if !self.exists {
+            return Ok(());
+        }
+        let name = self.path.display();
+        let uses = uses_of(&self.path)?;
+        if force < 2
+            && let Some(found) = uses.iter().find(|found| !matches!(found, Use::Loop { .. }))
+        {
+            bail!("{name} is {found}; no file system is made there (-F twice forces it)");
+        }
+        // mke2fs asks people, and lets scripts have their way.
+        let asks = !as_mke2fs || (stdin().is_terminal() && stdout().is_terminal());
+        if force == 0
+            && asks
+            && self.offset == 0
+            && let Some(content) = self.content()?
+        {
+            bail!(
+                "{name} holds {content}; nothing was written (-F makes a file system all the same)"
+            );
+        }
+        Ok(())
+    }
+
+    /// What it holds, as a noun phrase; `None`: nothing that is known.
+    fn content(&self) -> anyhow::Result<Option<String>> {
+        let device = FileDevice::open(&self.path)?;
+        let mut head = vec![0; IDENTIFY_BYTES.min(device.size_bytes() as usize)];
+        device.read_at(0, &mut head).with_context(|| self.path.display().to_string())?;
+        let superblock = head
+            .get(OFFSET_BYTES as usize..)
+            .and_then(|rest| rest.first_chunk())
+            .map(Superblock::decode);
+        if let Some(superblock) = superblock.filter(|superblock| superblock.magic == MAGIC) {
+            let label = superblock.label();
+            let label =
+                if label.is_empty() { String::new() } else { format!(" labelled \"{label}\"") };
+            return Ok(Some(format!("an ext file system{label}")));
+        }
+        Ok(identify(&head).map(|content| content.name.to_owned()))
+    }
+
+    /// Opens it for writing, alone; an image is made, or made longer.
+    pub(super) fn open(&self) -> anyhow::Result<WritableFile> {
+        if !self.exists {
+            return Ok(WritableFile::create(&self.path, self.whole_bytes)?);
+        }
+        if !self.is_block_device {
+            let file = OpenOptions::new().write(true).open(&self.path)?;
+            if file.metadata()?.len() < self.whole_bytes {
+                file.set_len(self.whole_bytes)?;
+            }
+        }
+        Ok(WritableFile::open_exclusive(&self.path)?)
+    }
+
+    /// Throws away what the first bytes hold: they read as zeroes then. `false`: that cannot be
+    /// done here, and they are as they were.
+    pub(super) fn discard(&self, bytes: u64) -> anyhow::Result<bool> {
+        if !self.exists {
+            return Ok(true);
+        }
+        let file = OpenOptions::new().write(true).open(&self.path)?;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&file, how, self.offset, bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL) => Ok(false),
+            Err(errno) => bail!("{}: cannot discard: {errno}", self.path.display()),
+        }
+    }
+}

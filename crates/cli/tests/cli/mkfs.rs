@@ -1,0 +1,123 @@
+//! `floe mkfs`: the command around the plan and the writer, which `floe-disk` tests.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use floe_testkit::{oracle, tool};
+
+use super::{floe, floe_env, ran};
+
+fn clean(image: &Path) {
+    if tool::missing() {
+        return;
+    }
+    let judged = oracle::run(image, &["-fn"]).unwrap();
+    assert_eq!(judged.exit, Some(0), "{}", judged.text);
+}
+
+#[test]
+fn an_image_is_made_and_not_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let path = image.to_str().unwrap();
+    let missing = floe(&["mkfs", path]);
+    assert_eq!(missing.code, 8);
+    assert!(missing.err.contains("give a SIZE"), "{}", missing.err);
+
+    let dry = floe(&["mkfs", "-n", "-v", path, "16m"]);
+    assert_eq!(dry.code, 0, "{}", dry.err);
+    assert!(dry.out.contains("16384 blocks of 1024 bytes, 4096 inodes"), "{}", dry.out);
+    assert!(dry.out.contains("group 1: blocks 8193 to 16383"), "{}", dry.out);
+    assert!(dry.out.contains("Nothing was written"), "{}", dry.out);
+    assert!(!image.exists());
+
+    let made = floe(&["mkfs", "-L", "my label", path, "16m"]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    assert_eq!(fs::metadata(&image).unwrap().len(), 16 << 20);
+    // Sparse: far less than its journal alone, which is a megabyte of zeroes.
+    assert!(fs::metadata(&image).unwrap().blocks() * 512 < 700_000);
+    clean(&image);
+    let before = fs::read(&image).unwrap();
+    let again = floe(&["mkfs", path]);
+    assert_eq!(again.code, 8);
+    assert!(again.err.contains("holds an ext file system labelled \"my label\""), "{}", again.err);
+    assert!(fs::read(&image).unwrap() == before);
+
+    let forced = floe(&["mkfs", "-q", "-F", "-t", "ext2", "-b", "2048", path, "4096"]);
+    assert_eq!((forced.code, forced.out.as_str()), (0, ""), "{}", forced.err);
+    assert_eq!(fs::metadata(&image).unwrap().len(), 16 << 20);
+    clean(&image);
+}
+
+#[test]
+fn the_same_identifiers_give_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str| {
+        let image = folder.path().join(name);
+        let uuid = "f10e0000-0001-4002-8003-000000000004";
+        let seed = format!("hash_seed={uuid}");
+        let arguments = ["mkfs", "-q", "-U", uuid, "-E", &seed, image.to_str().unwrap(), "8m"];
+        let made = floe_env(&arguments, &[("SOURCE_DATE_EPOCH", "1700000000")]);
+        assert_eq!(made.code, 0, "{}", made.err);
+        fs::read(image).unwrap()
+    };
+    assert!(make("one") == make("other"));
+}
+
+/// What lay there before cannot be taken for a part of the new file system.
+#[test]
+fn old_contents_do_not_shine_through() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    fs::write(&image, vec![0xa5; 8 << 20]).unwrap();
+    for discard in ["discard", "nodiscard"] {
+        let made = floe(&["mkfs", "-q", "-F", "-E", discard, image.to_str().unwrap()]);
+        assert_eq!(made.code, 0, "{}", made.err);
+        clean(&image);
+    }
+}
+
+#[test]
+fn names_of_mke2fs_choose_the_type() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, journal) in [("mke2fs", false), ("mkfs.ext2", false), ("mkfs.ext3", true)] {
+        let program = folder.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_floe"), &program).unwrap();
+        let image = folder.path().join(format!("{name}.image"));
+        fs::File::create(&image).unwrap().set_len(4 << 20).unwrap();
+        let made = ran(&Command::new(&program).arg(&image).output().unwrap());
+        assert_eq!(made.code, 0, "{}", made.err);
+        assert_eq!(made.out.contains("has_journal"), journal, "{}", made.out);
+        assert!(!made.out.contains("extent"), "{}", made.out);
+        clean(&image);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let path = image.to_str().unwrap();
+    for (arguments, code, why) in [
+        (vec!["-t", "xfs", path, "16m"], 16, "ext2, ext3 or ext4"),
+        (vec!["-O", "nonsense", path, "16m"], 16, "no feature is called nonsense"),
+        (vec!["-E", "nonsense=1", path, "16m"], 16, "nonsense is not known"),
+        (vec!["-b", "3000", path, "16m"], 8, "power of two"),
+        (vec!["-I", "8192", path, "16m"], 8, "inode size"),
+        (vec!["-J", "size=12", path, "16m"], 8, "does not fit"),
+        (vec!["-m", "60", path, "16m"], 8, "50 percent"),
+        (vec![path, "20k"], 8, "too few"),
+        (vec![path, "much"], 8, "SIZE is not a size"),
+    ] {
+        let mut all = vec!["mkfs"];
+        all.extend(&arguments);
+        let refused = floe(&all);
+        assert_eq!(refused.code, code, "{arguments:?}: {}", refused.err);
+        assert!(refused.err.contains(why), "{arguments:?}: {}", refused.err);
+        assert!(!image.exists(), "{arguments:?}");
+    }
+    let folder = floe(&["mkfs", folder.path().to_str().unwrap(), "16m"]);
+    assert!(folder.code == 8 && folder.err.contains("neither a block device nor a file"));
+}

@@ -1,0 +1,150 @@
+//! Extended attributes: which lie in the inode, and which in a block.
+
+use floe_format::BlockNr;
+use floe_format::ext::xattr::acl::{self, AclEntry, AclWho};
+use floe_format::ext::xattr::{
+    IBODY_HEADER_SIZE, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NewValue, NewXattr, XattrHeader,
+    needed_bytes, split_name, write_block, write_inode,
+};
+use floe_format::layout::{le16_at, le32_at};
+
+use super::TreePlan;
+use crate::mkfs::inode::EXTRA_SIZE;
+use crate::mkfs::params::PlanError;
+use crate::mkfs::plan::Plan;
+use crate::mkfs::tree::{Tree, Xattr};
+
+/// An attribute as it is stored.
+#[derive(Clone, Debug)]
+struct Stored {
+    name_index: u8,
+    name: Box<[u8]>,
+    value: Box<[u8]>,
+}
+
+impl Stored {
+    fn new_xattr(&self) -> NewXattr<'_> {
+        NewXattr {
+            name_index: self.name_index,
+            name: &self.name,
+            value: NewValue::Here(&self.value),
+        }
+    }
+}
+
+/// How a set of attributes is stored with every inode that has it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SetForm {
+    /// What lies behind the inode's extra fields; empty: nothing.
+    pub(super) in_inode: Vec<u8>,
+    /// What lies in a block.
+    in_block: Vec<Stored>,
+    /// What is wrong with it.
+    fault: Option<&'static str>,
+}
+
+impl SetForm {
+    /// Whether an inode with this set needs a block.
+    pub(super) fn needs_block(&self) -> bool {
+        !self.in_block.is_empty()
+    }
+
+    /// Why no inode can have this set.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        self.fault
+    }
+}
+
+/// The forms of all sets of a tree, by their index.
+pub(super) fn forms(plan: &Plan, tree: &Tree) -> Result<Vec<SetForm>, PlanError> {
+    let mut forms = Vec::with_capacity(tree.xattr_sets());
+    for set in tree.all_xattrs() {
+        forms.push(form_of(plan, set));
+    }
+    Ok(forms)
+}
+
+fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
+    let faulty = |fault| SetForm { fault: Some(fault), ..SetForm::default() };
+    if plan.params.old_revision && !set.is_empty() {
+        return faulty("revision 0 has no extended attributes");
+    }
+    let mut stored = Vec::with_capacity(set.len());
+    for xattr in set {
+        let Some((name_index, name)) = split_name(&xattr.name) else {
+            return faulty("ext4 cannot store an attribute of this name");
+        };
+        let value = match name_index {
+            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => match disk_acl(&xattr.value) {
+                Some(value) => value.into(),
+                None => return faulty("its access control list is damaged"),
+            },
+            _ => xattr.value.clone(),
+        };
+        stored.push(Stored { name_index, name: name.into(), value });
+    }
+    let spare = plan.form.size.saturating_sub(128 + usize::from(EXTRA_SIZE));
+    let room = spare.saturating_sub(IBODY_HEADER_SIZE);
+    // Small ones first: they are the ones that are asked for all the time (labels, ACLs).
+    stored.sort_by_key(|one| (one.name.len() + one.value.len(), one.name_index));
+    let (mut in_inode, mut in_block): (Vec<Stored>, Vec<Stored>) = Default::default();
+    for one in stored {
+        let mut with: Vec<_> = in_inode.iter().map(Stored::new_xattr).collect();
+        with.push(one.new_xattr());
+        if needed_bytes(&with) <= room { in_inode.push(one) } else { in_block.push(one) }
+    }
+    let mut form = SetForm { in_block, ..SetForm::default() };
+    if !in_inode.is_empty() {
+        form.in_inode = vec![0; spare];
+        let list: Vec<_> = in_inode.iter().map(Stored::new_xattr).collect();
+        if write_inode(&mut form.in_inode, &list).is_err() {
+            return faulty("its attributes do not fit into the inode");
+        }
+    }
+    let list: Vec<_> = form.in_block.iter().map(Stored::new_xattr).collect();
+    let block = plan.geometry.block_size as usize - XattrHeader::SIZE;
+    if !list.is_empty() && needed_bytes(&list) > block {
+        return faulty("its extended attributes need more than one block");
+    }
+    form
+}
+
+/// An ACL of the system call (version 2, entries of eight bytes) as the disk stores it.
+fn disk_acl(value: &[u8]) -> Option<Vec<u8>> {
+    if le32_at(value, 0)? != 2 || !(value.len() - 4).is_multiple_of(8) {
+        return None;
+    }
+    let mut entries = Vec::new();
+    for at in (4..value.len()).step_by(8) {
+        let (tag, permissions) = (le16_at(value, at)?, le16_at(value, at + 2)?);
+        let id = le32_at(value, at + 4)?;
+        let who = match tag {
+            0x01 => AclWho::Owner,
+            0x02 => AclWho::User(id),
+            0x04 => AclWho::OwningGroup,
+            0x08 => AclWho::Group(id),
+            0x10 => AclWho::Mask,
+            0x20 => AclWho::Other,
+            _ => return None,
+        };
+        entries.push(AclEntry { who, permissions });
+    }
+    Some(acl::encode(&entries))
+}
+
+impl TreePlan<'_> {
+    /// The form of the attributes of the node at a place in the order.
+    pub(super) fn set_of(&self, at: usize) -> Option<&SetForm> {
+        self.sets.get(self.tree.xattrs_of(self.order[at]).index())
+    }
+
+    /// The block of attributes of the node at a place in the order, and its bytes.
+    pub(super) fn attribute_block(&self, at: usize) -> Option<(BlockNr, Vec<u8>)> {
+        let block = *self.attribute_blocks.get(&(at as u32))?;
+        let list: Vec<_> = self.set_of(at)?.in_block.iter().map(Stored::new_xattr).collect();
+        let mut bytes = vec![0; self.plan.geometry.block_size as usize];
+        // It was seen to fit.
+        let _ = write_block(&mut bytes, &list, self.plan.form.seed, block);
+        Some((block, bytes))
+    }
+}

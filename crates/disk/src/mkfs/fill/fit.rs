@@ -1,0 +1,76 @@
+//! The smallest file system that holds a tree.
+
+use crate::mkfs::params::{InodeCount, Params, PlanError};
+use crate::mkfs::plan::Plan;
+use crate::mkfs::system;
+use crate::mkfs::tree::Tree;
+
+use super::TreePlan;
+
+/// Times that a size is corrected after it was computed: fragments may need blocks of maps.
+const MOST_CORRECTIONS: usize = 64;
+
+impl<'t> TreePlan<'t> {
+    /// Plans a file system with as few blocks as a tree needs, and then `spare_percent` of that
+    /// more; `params.blocks` does not count. Inodes: as many as the tree needs, unless the parameters
+    /// ask for a number of them; with spare room, so many percent more.
+    ///
+    /// # Errors
+    /// As [`TreePlan::new`]: no size holds the tree.
+    pub fn fitted(params: &Params, tree: &'t Tree, spare_percent: u32) -> Result<Self, PlanError> {
+        let spare = |count: u64| count + (count * u64::from(spare_percent)).div_ceil(100);
+        let mut params = params.clone();
+        if let InodeCount::Ratio(_) = params.inodes {
+            // Reserved inodes, lost+found, and what features take.
+            let wanted = spare(tree.len() as u64) + 16;
+            let count = u32::try_from(wanted);
+            let count = count.map_err(|_| PlanError::TooManyInodes { inodes: wanted })?;
+            params.inodes = InodeCount::Count(count);
+        }
+        // With more than enough room, to see what the tree itself takes.
+        let (data_blocks, nodes) = (tree.data_blocks(params.block_size), tree.len() as u64);
+        params.blocks = (data_blocks + nodes) * 2 + 65_536;
+        params.blocks += nodes * u64::from(params.inode_size) * 2 / u64::from(params.block_size);
+        let roomy = Self::new(&params, tree)?;
+        let mut demand = roomy.plan.space.used() - by_size(&roomy.plan);
+        drop(roomy);
+        for _ in 0..MOST_CORRECTIONS {
+            params.blocks = spare(least(&params, demand)?);
+            match Self::new(&params, tree) {
+                // Maps of fragmented files need more blocks than they did.
+                Err(PlanError::Full { wanted }) => demand += wanted.clamp(1, 4096),
+                done => return done,
+            }
+        }
+        Self::new(&params, tree)
+    }
+}
+
+/// Clusters whose number depends on the size of the file system: tables and backups, the journal,
+/// the orphan file.
+fn by_size(plan: &Plan) -> u64 {
+    let ratio = u64::from(plan.geometry.cluster_blocks);
+    let journal = system::journal_blocks(plan) + system::orphan_blocks(plan);
+    plan.tables_clusters + journal.div_ceil(ratio)
+}
+
+/// The fewest blocks that hold `demand` clusters besides what the size itself asks for.
+fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
+    let mut params = params.clone();
+    params.blocks = demand.max(64);
+    loop {
+        match Plan::tables(&params) {
+            Ok(plan) => {
+                let have = plan.geometry.clusters_count();
+                let missing = (demand + by_size(&plan)).saturating_sub(have);
+                if missing == 0 {
+                    return Ok(plan.geometry.blocks_count);
+                }
+                // Never less than what is needed: a size only grows by what it lacks.
+                params.blocks += missing * u64::from(plan.geometry.cluster_blocks);
+            }
+            Err(PlanError::TooSmall { .. } | PlanError::Full { .. }) => params.blocks += 64,
+            Err(error) => return Err(error),
+        }
+    }
+}

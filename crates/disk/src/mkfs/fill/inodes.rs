@@ -1,0 +1,116 @@
+//! The inodes of a tree.
+
+use floe_ext4::map::block_map::{self, MappedRun};
+use floe_ext4::map::extent_tree::{self, NodeForm};
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, BlockRun, LogicalBlock};
+
+use super::data::FAST_SYMLINK;
+use super::{INDEXED, MAPPED, MOST_LINKS, SUBDIRECTORIES, TreePlan};
+use crate::mkfs::inode::NewInode;
+use crate::mkfs::map::extents_of;
+use crate::mkfs::tree::Body;
+
+impl TreePlan<'_> {
+    /// The inode of the node at a place in the order.
+    pub(super) fn inode(&self, at: usize) -> NewInode {
+        let node = self.tree.node(self.order[at]);
+        let attributes = node.attributes();
+        let place = self.places[at];
+        let mut inode = NewInode::new(node.mode(), self.plan.time());
+        (inode.uid, inode.gid) = (attributes.uid, attributes.gid);
+        (inode.mtime, inode.atime, inode.ctime) =
+            (attributes.mtime, attributes.atime, attributes.ctime);
+        inode.size = node.size();
+        inode.links = node.link_count().min(MOST_LINKS) as u16;
+        inode.blocks = self.blocks_of(at);
+        if let Some(block) = self.attribute_blocks.get(&(at as u32)) {
+            inode.file_acl = *block;
+        }
+        if let Some(set) = self.set_of(at) {
+            inode.xattrs.clone_from(&set.in_inode);
+        }
+        match node.body() {
+            Body::Directory => {
+                inode.size = u64::from(place.blocks) * u64::from(self.plan.geometry.block_size);
+                let links = 2 + (place.flags >> SUBDIRECTORIES);
+                // 1: more than can be counted.
+                inode.links = if links >= MOST_LINKS { 1 } else { links as u16 };
+                if place.flags & INDEXED != 0 {
+                    inode.flags |= InodeFlags::INDEX;
+                }
+                self.set_map(at, &mut inode);
+            }
+            Body::File { .. } => self.set_map(at, &mut inode),
+            Body::Symlink(target) if target.len() <= FAST_SYMLINK => {
+                inode.block[..target.len()].copy_from_slice(target);
+            }
+            Body::Symlink(_) => self.set_map(at, &mut inode),
+            Body::CharDevice { major, minor } | Body::BlockDevice { major, minor } => {
+                set_device(&mut inode.block, *major, *minor);
+            }
+            Body::Fifo | Body::Socket => {}
+        }
+        inode
+    }
+
+    /// `i_block` of a file with blocks.
+    fn set_map(&self, at: usize, inode: &mut NewInode) {
+        let place = self.places[at];
+        let extents = self.plan.params.incompat(Incompat::EXTENTS);
+        if extents {
+            inode.flags |= InodeFlags::EXTENTS;
+        }
+        if place.flags & MAPPED != 0 {
+            if let Some(mapped) = self.mapped.get(&(at as u32)) {
+                inode.block = mapped.root;
+            }
+            return;
+        }
+        let run = BlockRun::new(BlockNr(place.start), u64::from(place.blocks));
+        let runs = [MappedRun { logical: LogicalBlock(0), run }];
+        let runs = if place.blocks == 0 { &[][..] } else { &runs };
+        let block_size = self.plan.geometry.block_size;
+        let built = if extents {
+            let form = NodeForm { block_size, inode_seed: None };
+            extent_tree::build(&extents_of(runs), form, &[])
+        } else {
+            block_map::build(runs, block_size, &[])
+        };
+        // One run that needs no blocks: that was seen when it was placed.
+        if let Ok(built) = built {
+            inode.block = built.root;
+        }
+    }
+
+    /// Whether a node is one whose blocks `write` fills from the tree.
+    pub(super) fn has_blocks(&self, at: usize) -> bool {
+        self.places[at].blocks > 0
+    }
+
+    /// All runs of a file's data.
+    pub(super) fn runs_of(&self, at: usize) -> Vec<MappedRun> {
+        let place = self.places[at];
+        if place.flags & MAPPED != 0 {
+            return self.mapped.get(&(at as u32)).map(|one| one.runs.clone()).unwrap_or_default();
+        }
+        let run = BlockRun::new(BlockNr(place.start), u64::from(place.blocks));
+        vec![MappedRun { logical: LogicalBlock(0), run }]
+    }
+
+    pub(super) fn file_type(&self, at: usize) -> FileType {
+        self.tree.node(self.order[at]).file_type()
+    }
+}
+
+/// Numbers of a device as Linux stores them: the old form in the first word if they fit, else the
+/// new one in the second.
+fn set_device(block: &mut [u8; 60], major: u32, minor: u32) {
+    if major < 256 && minor < 256 {
+        block[..4].copy_from_slice(&(major << 8 | minor).to_le_bytes());
+    } else {
+        let new = (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12;
+        block[4..8].copy_from_slice(&new.to_le_bytes());
+    }
+}

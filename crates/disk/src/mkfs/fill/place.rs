@@ -1,0 +1,229 @@
+//! Gives everything its blocks.
+
+use std::collections::BTreeMap;
+
+use floe_ext4::make::quota_file::{self, Limits, Usage};
+use floe_ext4::map::block_map::{self, MappedRun};
+use floe_ext4::map::extent_tree::{self, NodeForm};
+use floe_format::ext::inode::FileType;
+use floe_format::ext::quota::QuotaKind;
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, BlockRun, LogicalBlock};
+
+use super::data::{data_runs, needs_block};
+use super::{INDEXED, MAPPED, Mapped, Place, TreePlan};
+use crate::mkfs::map::extents_of;
+use crate::mkfs::params::PlanError;
+use crate::mkfs::system::{self, QuotaPlace};
+
+/// Most logical blocks of a file with extents.
+const MOST_EXTENT_BLOCKS: u64 = u32::MAX as u64;
+/// Blocks of the extents that fit into an inode.
+const MOST_IN_INODE: u64 = 4 * 32768;
+
+impl TreePlan<'_> {
+    /// The file system's own files. Quota files get their places now and their contents at the end.
+    pub(super) fn system_files(&mut self) -> Result<Vec<QuotaPlace>, PlanError> {
+        if !self.has_lost_found {
+            system::lost_found(&mut self.plan)?;
+        }
+        system::resize_inode(&mut self.plan)?;
+        system::journal(&mut self.plan)?;
+        system::mmp_block(&mut self.plan)?;
+        let mut quotas = Vec::new();
+        for kind in system::quota_kinds(&self.plan) {
+            // Every owner counts at least an inode, so the file has its final size.
+            let usage = self.usage(kind);
+            quotas.push(system::quota_file(&mut self.plan, kind, &usage)?);
+        }
+        system::orphan_file(&mut self.plan)?;
+        Ok(quotas)
+    }
+
+    /// Writes the quota files anew, now that all blocks are counted.
+    pub(super) fn settle_quotas(&mut self, quotas: Vec<QuotaPlace>) -> Result<(), PlanError> {
+        for place in quotas {
+            let usage = self.usage(place.kind);
+            let content = quota_file::build(place.kind, &Limits::default(), &usage)
+                .ok_or(PlanError::Internal("quota file"))?;
+            place.fill(&mut self.plan, content)?;
+        }
+        Ok(())
+    }
+
+    /// What every owner uses. The file system's own files count for nobody.
+    fn usage(&self, kind: QuotaKind) -> BTreeMap<u32, Usage> {
+        let block_size = u64::from(self.plan.geometry.block_size);
+        let mut usage: BTreeMap<u32, Usage> = BTreeMap::new();
+        for (at, node) in self.order.iter().enumerate() {
+            let attributes = self.tree.node(*node).attributes();
+            let id = match kind {
+                QuotaKind::User => attributes.uid,
+                QuotaKind::Group => attributes.gid,
+                QuotaKind::Project => 0,
+            };
+            let one = usage.entry(id).or_default();
+            one.inodes += 1;
+            if self.places.len() > at {
+                one.space_bytes += self.blocks_of(at) * block_size;
+            }
+        }
+        if !self.has_lost_found
+            && let Some(found) = self.plan.inodes.get(&system::LOST_FOUND)
+        {
+            let one = usage.entry(0).or_default();
+            one.inodes += 1;
+            one.space_bytes += found.blocks * block_size;
+        }
+        usage
+    }
+
+    /// Blocks of directories, slow symbolic links and attributes.
+    pub(super) fn place_names(&mut self) -> Result<(), PlanError> {
+        let mut cursor = BlockNr(0);
+        for at in 0..self.order.len() {
+            let node = self.order[at];
+            if let Some(fault) = self.set_of(at).and_then(|set| set.fault()) {
+                return Err(self.refuse(node, fault));
+            }
+            let blocks = match self.tree.node(node).file_type() {
+                FileType::Directory => {
+                    let (blocks, indexed) = self.directory_blocks(at)?;
+                    if indexed {
+                        self.places[at].flags |= INDEXED;
+                    }
+                    u64::from(blocks)
+                }
+                FileType::Symlink => u64::from(needs_block(self, at)?),
+                _ => 0,
+            };
+            if blocks > 0 {
+                self.place(at, &mut cursor, &[(0, blocks)])?;
+            }
+            if self.set_of(at).is_some_and(|set| set.needs_block()) {
+                let got = self.take(&mut cursor, 1)?;
+                self.attribute_blocks.insert(at as u32, got[0].start);
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks of files.
+    pub(super) fn place_data(&mut self) -> Result<(), PlanError> {
+        let mut cursor = BlockNr(0);
+        for at in 0..self.order.len() {
+            if !self.is_type(at, FileType::Regular) {
+                continue;
+            }
+            let ratio = u64::from(self.plan.geometry.cluster_blocks);
+            let node = self.tree.node(self.order[at]);
+            let runs = data_runs(node, u64::from(self.plan.geometry.block_size), ratio);
+            let size_blocks = node.size().div_ceil(u64::from(self.plan.geometry.block_size));
+            if size_blocks > self.most_blocks()? {
+                return Err(self.refuse(self.order[at], "it is too large for this file system"));
+            }
+            if !runs.is_empty() {
+                self.place(at, &mut cursor, &runs)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn most_blocks(&self) -> Result<u64, PlanError> {
+        if self.plan.params.incompat(Incompat::EXTENTS) {
+            return Ok(MOST_EXTENT_BLOCKS);
+        }
+        Ok(block_map::end_of_reach(self.plan.geometry.block_size)?.0)
+    }
+
+    /// Takes blocks behind the cursor, which moves on.
+    fn take(&mut self, cursor: &mut BlockNr, blocks: u64) -> Result<Vec<BlockRun>, PlanError> {
+        let runs = self.plan.allocate(*cursor, blocks)?;
+        if let Some(last) = runs.last() {
+            *cursor = last.end();
+        }
+        Ok(runs)
+    }
+
+    /// Gives a file blocks for its runs of logical blocks (first, length).
+    fn place(
+        &mut self,
+        at: usize,
+        cursor: &mut BlockNr,
+        wanted: &[(u64, u64)],
+    ) -> Result<(), PlanError> {
+        let mut runs = Vec::new();
+        for &(first, len) in wanted {
+            let mut logical = first;
+            for run in self.take(cursor, len)? {
+                runs.push(MappedRun { logical: LogicalBlock(logical), run });
+                logical += run.len_blocks;
+            }
+        }
+        let extents = self.plan.params.incompat(Incompat::EXTENTS);
+        let most = if extents { MOST_IN_INODE } else { 12 };
+        let blocks: u64 = runs.iter().map(|one| one.run.len_blocks).sum();
+        let place = &mut self.places[at];
+        place.blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        if let [one] = &runs[..]
+            && one.logical.0 == 0
+            && one.run.len_blocks <= most
+        {
+            place.start = one.run.start.0;
+            return Ok(());
+        }
+        place.flags |= MAPPED;
+        let mapped = self.map(at, cursor, runs)?;
+        self.mapped.insert(at as u32, mapped);
+        Ok(())
+    }
+
+    /// The map of a file that does not lie in one run, or that is too long for its inode.
+    fn map(
+        &mut self,
+        at: usize,
+        cursor: &mut BlockNr,
+        runs: Vec<MappedRun>,
+    ) -> Result<Mapped, PlanError> {
+        let block_size = self.plan.geometry.block_size;
+        let ratio = u64::from(self.plan.geometry.cluster_blocks);
+        let use_extents = self.plan.params.incompat(Incompat::EXTENTS);
+        let extents = extents_of(&runs);
+        let needed = if use_extents {
+            extent_tree::nodes_needed(&extents, block_size)?
+        } else {
+            block_map::nodes_needed(&runs, block_size)?
+        } as u64;
+        let mut places = Vec::new();
+        for _ in 0..needed {
+            // A block of a map has a cluster of its own.
+            places.extend(self.take(cursor, 1)?.iter().map(|run| run.start));
+            *cursor = BlockNr(cursor.0.next_multiple_of(ratio));
+        }
+        let built = if use_extents {
+            let form = NodeForm::of(block_size, self.plan.form.seed, self.number_at(at), 0);
+            extent_tree::build(&extents, form, &places)?
+        } else {
+            block_map::build(&runs, block_size, &places)?
+        };
+        for (block, bytes) in built.blocks {
+            self.plan.put(&[BlockRun::new(block, 1)], bytes);
+        }
+        Ok(Mapped { runs, root: built.root, nodes: needed })
+    }
+
+    /// Blocks that an inode has: data, map, attributes; whole clusters.
+    pub(super) fn blocks_of(&self, at: usize) -> u64 {
+        let ratio = u64::from(self.plan.geometry.cluster_blocks);
+        let Place { blocks, flags, .. } = self.places[at];
+        let mut clusters = u64::from(blocks).div_ceil(ratio);
+        if flags & MAPPED != 0
+            && let Some(mapped) = self.mapped.get(&(at as u32))
+        {
+            clusters = mapped.nodes
+                + mapped.runs.iter().map(|one| one.run.len_blocks.div_ceil(ratio)).sum::<u64>();
+        }
+        clusters += u64::from(self.attribute_blocks.contains_key(&(at as u32)));
+        clusters * ratio
+    }
+}

@@ -1,0 +1,309 @@
+//! Writes a file system and the files of its tree, from several threads.
+
+use std::io;
+use std::ops::Range;
+
+use floe_blockdev::WriteBlocks;
+use floe_exec::{Accumulator, Pool};
+use floe_ext4::map::block_map::MappedRun;
+use floe_format::{BlockNr, BlockRun, GroupNr, LogicalBlock};
+
+use super::data::{among_names, read};
+use super::{MAPPED, TreePlan};
+use crate::mkfs::tree::Contents;
+use crate::mkfs::write::{Output, WriteError, WriteOptions};
+
+/// Bytes that a worker gathers before it writes them.
+const BUFFER_BYTES: usize = 4 << 20;
+/// Files of a unit of work, and bytes of their data.
+const UNIT_FILES: usize = 512;
+const UNIT_BYTES: u64 = 4 << 20;
+
+/// How a tree is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FillOptions {
+    /// Workers; 0 counts as 1.
+    pub threads: usize,
+    /// How the file system is written.
+    pub write: WriteOptions,
+}
+
+/// Why a file system was not filled. Its superblock is not there then.
+#[derive(Debug, thiserror::Error)]
+pub enum FillError {
+    /// The device refused.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A file could not be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// Its path in the tree.
+        path: String,
+        /// What its source said.
+        source: io::Error,
+    },
+}
+
+/// Writes what was planned, with the data of its files.
+///
+/// # Errors
+/// The device refused, or a file cannot be read: the one that comes first in the order of the tree.
+pub fn fill(
+    plan: &TreePlan<'_>,
+    contents: &dyn Contents,
+    device: &dyn WriteBlocks,
+    options: FillOptions,
+) -> Result<(), FillError> {
+    let out = Output::new(plan.plan(), device, options.write);
+    let pool = Pool::new(options.threads.max(1));
+    out.begin()?;
+    out.pieces()?;
+    let writer = Writer { plan, contents, out: &out };
+    let units = plan.units();
+    let failed: FirstFailure = pool.run(&units, |failed: &mut FirstFailure, unit| {
+        failed.note(unit.first(), writer.unit(unit));
+    });
+    failed.result()?;
+    let groups: Vec<GroupNr> = (0..plan.plan.geometry().group_count).map(GroupNr).collect();
+    let fill = |group, first, bytes: &mut [u8]| plan.fill_table(group, first, bytes);
+    let failed: FirstFailure = pool.run(&groups, |failed: &mut FirstFailure, group| {
+        let done = out.table(*group, &fill).map_err(FillError::from);
+        failed.note((0, group.0 as usize), done);
+    });
+    failed.result()?;
+    Ok(out.finish()?)
+}
+
+/// A piece of the work.
+#[derive(Debug)]
+enum Unit {
+    /// Directories, symbolic links and attribute blocks of a part of the order.
+    Names(Range<usize>),
+    /// Small files of a part of the order.
+    Files(Range<usize>),
+    /// A part of a large file.
+    Part(usize, MappedRun),
+}
+
+impl Unit {
+    fn first(&self) -> (u8, usize) {
+        match self {
+            Self::Names(range) => (0, range.start),
+            Self::Files(range) => (1, range.start),
+            Self::Part(at, _) => (1, *at),
+        }
+    }
+}
+
+/// The failure that comes first in the order of the units, whoever met it first.
+#[derive(Debug, Default)]
+struct FirstFailure(Option<((u8, usize), FillError)>);
+
+impl FirstFailure {
+    fn note(&mut self, at: (u8, usize), done: Result<(), FillError>) {
+        if let Err(error) = done {
+            self.merge(Self(Some((at, error))));
+        }
+    }
+
+    fn result(self) -> Result<(), FillError> {
+        self.0.map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+impl Accumulator for FirstFailure {
+    fn merge(&mut self, other: Self) {
+        if let Some((at, _)) = &other.0
+            && self.0.as_ref().is_none_or(|(first, _)| at < first)
+        {
+            *self = other;
+        }
+    }
+}
+
+impl TreePlan<'_> {
+    /// The work of writing the tree.
+    fn units(&self) -> Vec<Unit> {
+        let count = self.order.len();
+        let mut units: Vec<Unit> = (0..count)
+            .step_by(UNIT_FILES)
+            .map(|start| Unit::Names(start..(start + UNIT_FILES).min(count)))
+            .collect();
+        let (mut start, mut bytes) = (0, 0);
+        for at in 0..count {
+            let is_large = !among_names(self.file_type(at)) && self.is_large(at);
+            if is_large || at - start >= UNIT_FILES || bytes >= UNIT_BYTES {
+                units.push(Unit::Files(start..at));
+                (start, bytes) = (at, 0);
+            }
+            if is_large {
+                units.extend(self.parts(at).into_iter().map(|part| Unit::Part(at, part)));
+                start = at + 1;
+            } else {
+                bytes +=
+                    u64::from(self.places[at].blocks) * u64::from(self.plan.geometry().block_size);
+            }
+        }
+        units.push(Unit::Files(start..count));
+        units.retain(|unit| !matches!(unit, Unit::Files(range) if range.is_empty()));
+        units
+    }
+
+    fn is_large(&self, at: usize) -> bool {
+        let place = self.places[at];
+        let bytes = u64::from(place.blocks) * u64::from(self.plan.geometry().block_size);
+        place.flags & MAPPED != 0 || bytes > UNIT_BYTES
+    }
+
+    /// The runs of a file in pieces of a unit's size.
+    fn parts(&self, at: usize) -> Vec<MappedRun> {
+        let most = UNIT_BYTES / u64::from(self.plan.geometry().block_size);
+        let mut parts = Vec::new();
+        for MappedRun { logical, run } in self.runs_of(at) {
+            let mut done = 0;
+            while done < run.len_blocks {
+                let len = most.min(run.len_blocks - done);
+                parts.push(MappedRun {
+                    logical: LogicalBlock(logical.0 + done),
+                    run: BlockRun::new(BlockNr(run.start.0 + done), len),
+                });
+                done += len;
+            }
+        }
+        parts
+    }
+
+    /// Writes the inodes of the tree that lie in a part of a table.
+    fn fill_table(&self, group: GroupNr, first: u32, bytes: &mut [u8]) {
+        let geometry = self.plan.geometry();
+        let size = geometry.inode_size as usize;
+        for (index, raw) in (first..).zip(bytes.chunks_exact_mut(size)) {
+            let number = geometry.inode_at(group, index);
+            if let Some(at) = self.place_of(number) {
+                self.inode(at).encode(&self.plan.form, number, raw);
+            }
+        }
+    }
+}
+
+/// What a worker needs.
+struct Writer<'a> {
+    plan: &'a TreePlan<'a>,
+    contents: &'a dyn Contents,
+    out: &'a Output<'a>,
+}
+
+/// Adjacent blocks that are written at once.
+struct Buffer<'a> {
+    out: &'a Output<'a>,
+    bytes: Vec<u8>,
+    /// Byte of the device that the first one belongs to.
+    start: u64,
+}
+
+impl Buffer<'_> {
+    /// Room for `len` bytes of a place on the device, zeroed or not.
+    fn room(&mut self, place: u64, len: usize) -> Result<&mut [u8], WriteError> {
+        let adjoins = place == self.start + self.bytes.len() as u64;
+        if !adjoins || self.bytes.len() + len > BUFFER_BYTES {
+            self.flush()?;
+            self.start = place;
+        }
+        let before = self.bytes.len();
+        self.bytes.resize(before + len, 0);
+        Ok(&mut self.bytes[before..])
+    }
+
+    fn flush(&mut self) -> Result<(), WriteError> {
+        if !self.bytes.is_empty() {
+            self.out.put("the data of files", self.start, &self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Writer<'_> {
+    fn unit(&self, unit: &Unit) -> Result<(), FillError> {
+        let mut buffer = Buffer { out: self.out, bytes: Vec::new(), start: 0 };
+        match unit {
+            Unit::Names(range) => {
+                for at in range.clone() {
+                    self.names(at, &mut buffer)?;
+                }
+            }
+            Unit::Files(range) => {
+                for at in range.clone() {
+                    if !among_names(self.plan.file_type(at)) && self.plan.has_blocks(at) {
+                        for run in self.plan.runs_of(at) {
+                            self.data(at, run, &mut buffer)?;
+                        }
+                    }
+                }
+            }
+            Unit::Part(at, run) => self.data(*at, *run, &mut buffer)?,
+        }
+        Ok(buffer.flush()?)
+    }
+
+    /// Blocks of a directory, a symbolic link, or attributes.
+    fn names(&self, at: usize, buffer: &mut Buffer<'_>) -> Result<(), FillError> {
+        use floe_format::ext::inode::FileType;
+        let geometry = self.plan.plan.geometry();
+        if self.plan.has_blocks(at) {
+            match self.plan.file_type(at) {
+                FileType::Directory => {
+                    let content = self.plan.directory_content(at).content;
+                    let mut rest = &content[..];
+                    for MappedRun { run, .. } in self.plan.runs_of(at) {
+                        let len = (run.len_blocks * u64::from(geometry.block_size)) as usize;
+                        let (own, behind) = rest.split_at(len.min(rest.len()));
+                        let room = buffer.room(geometry.offset_bytes(run.start), own.len())?;
+                        room.copy_from_slice(own);
+                        rest = behind;
+                    }
+                }
+                FileType::Symlink => {
+                    for run in self.plan.runs_of(at) {
+                        self.data(at, run, buffer)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some((block, bytes)) = self.plan.attribute_block(at) {
+            buffer.room(geometry.offset_bytes(block), bytes.len())?.copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    /// A run of a file's data.
+    fn data(&self, at: usize, part: MappedRun, buffer: &mut Buffer<'_>) -> Result<(), FillError> {
+        let geometry = self.plan.plan.geometry();
+        let block_size = u64::from(geometry.block_size);
+        let node = self.plan.order[at];
+        let len = (part.run.len_blocks * block_size) as usize;
+        let room = buffer.room(geometry.offset_bytes(part.run.start), len)?;
+        read(self.plan.tree.node(node), self.contents, part.logical.0 * block_size, room).map_err(
+            |source| {
+                let path = String::from_utf8_lossy(&self.plan.tree.path(node)).into_owned();
+                FillError::Read { path, source }
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod laws {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        FirstFailure,
+        (0u8..3, 0usize..50),
+        |all: &mut FirstFailure, at| {
+            let path = format!("{at:?}");
+            all.note(at, Err(FillError::Read { path, source: io::Error::other("x") }));
+        },
+        |all: FirstFailure| all.0.map(|(at, error)| (at, error.to_string())),
+    );
+}

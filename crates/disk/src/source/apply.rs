@@ -1,0 +1,318 @@
+//! Entries of an archive, applied to a tree one after the other: as a whole archive, or as a layer over
+//! others.
+
+use std::collections::BTreeMap;
+
+use floe_archive::{Entry, Kind};
+
+use crate::mkfs::tree::{
+    Attributes, Body, ContentId, Extent, NodeId, Time, Tree, TreeError, Xattr,
+};
+
+use super::path::names;
+use super::{SourceError, shown};
+
+/// Begins the names of whiteouts in layers.
+const WHITEOUT: &[u8] = b".wh.";
+/// Begins names of old tools' own files, which are no part of a layer.
+const WHITEOUT_OWN: &[u8] = b".wh..wh.";
+/// Says that a directory shows nothing of the layers below.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Symbolic links on the way to a directory, at most, as in Linux.
+const MOST_LINKS: u32 = 40;
+
+/// Applies the entries of one archive.
+pub(super) struct Applier<'t> {
+    tree: &'t mut Tree,
+    is_layer: bool,
+    /// By [`NodeId::index`]: nodes that this layer made or went through. Later ones are absent.
+    touched: Vec<bool>,
+    /// Hard links whose target was not there yet: path and target. In order of their paths, so that
+    /// the result does not depend on chance.
+    waiting: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl<'t> Applier<'t> {
+    pub(super) fn new(tree: &'t mut Tree, is_layer: bool) -> Self {
+        Self { tree, is_layer, touched: Vec::new(), waiting: BTreeMap::new() }
+    }
+
+    /// Applies an entry, whose bytes lie in `content`.
+    pub(super) fn add(&mut self, entry: Entry, content: ContentId) -> Result<(), SourceError> {
+        let all = names(&entry.path)?;
+        let Some((&name, parents)) = all.split_last() else {
+            // The root itself.
+            if entry.kind == Kind::Directory {
+                let attributes = self.attributes(&entry);
+                self.tree.set_attributes(self.tree.root(), attributes);
+            }
+            return Ok(());
+        };
+        let is_own = |name: &&[u8]| name.starts_with(WHITEOUT_OWN) && *name != OPAQUE;
+        if self.is_layer && all.iter().any(is_own) {
+            return Ok(());
+        }
+        if self.is_layer && name.starts_with(WHITEOUT) {
+            return self.whiteout(parents, name, &entry.path);
+        }
+        let parent = self.directory(parents, &entry.path)?;
+        let key = all.join(&b'/');
+        self.waiting.remove(&key);
+        if entry.kind == Kind::HardLink {
+            if !self.link(parent, name, &entry)? {
+                self.waiting.insert(key, entry.link);
+            }
+            return Ok(());
+        }
+        self.put(parent, name, &entry, content)
+    }
+
+    /// Ends the archive: hard links whose targets came later.
+    pub(super) fn finish(&mut self) -> Result<(), SourceError> {
+        // A link may wait for another one that waits.
+        while !self.waiting.is_empty() {
+            let before = self.waiting.len();
+            for (path, target) in std::mem::take(&mut self.waiting) {
+                let entry = Entry { link: target, ..Entry::new(&path, Kind::HardLink) };
+                let all = names(&path)?;
+                let Some((&name, parents)) = all.split_last() else { continue };
+                let parent = self.directory(parents, &path)?;
+                if !self.link(parent, name, &entry)? {
+                    self.waiting.insert(path, entry.link);
+                }
+            }
+            if self.waiting.len() == before {
+                break;
+            }
+        }
+        match self.waiting.first_key_value() {
+            Some((path, target)) => {
+                Err(SourceError::LostLink { path: shown(path), target: shown(target) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn touch(&mut self, node: NodeId) {
+        if self.touched.len() <= node.index() {
+            self.touched.resize(node.index() + 1, false);
+        }
+        self.touched[node.index()] = true;
+    }
+
+    fn is_touched(&self, node: NodeId) -> bool {
+        self.touched.get(node.index()).copied().unwrap_or(false)
+    }
+
+    /// The directory at a path; those that are not there are made. Symbolic links on the way are followed inside
+    /// the tree, whose root is also the parent of the root.
+    fn directory(&mut self, parents: &[&[u8]], path: &[u8]) -> Result<NodeId, SourceError> {
+        let refused = |why| SourceError::Path { path: shown(path), why };
+        let mut rest: Vec<Vec<u8>> = parents.iter().rev().map(|name| name.to_vec()).collect();
+        let mut trail = vec![self.tree.root()];
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            if name == b".." {
+                if trail.len() > 1 {
+                    trail.pop();
+                }
+                continue;
+            }
+            let here = trail.last().copied().unwrap_or(self.tree.root());
+            let Some(found) = self.tree.look_up(here, &name) else {
+                let attributes = Attributes::directory(0o755);
+                let made = self.tree.insert(here, &name, attributes, Body::Directory);
+                let made = made.map_err(|error| tree_error(path, error))?;
+                self.touch(made);
+                trail.push(made);
+                continue;
+            };
+            let target = match self.tree.node(found).body() {
+                Body::Directory => {
+                    self.touch(found);
+                    trail.push(found);
+                    continue;
+                }
+                Body::Symlink(target) => target.clone(),
+                _ => return Err(refused("goes through something that is no directory")),
+            };
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(refused("goes through too many symbolic links"));
+            }
+            if target.starts_with(b"/") {
+                trail.truncate(1);
+            }
+            let parts = target.split(|&byte| byte == b'/');
+            let parts: Vec<&[u8]> = parts.filter(|name| !matches!(*name, b"" | b".")).collect();
+            rest.extend(parts.into_iter().rev().map(<[u8]>::to_vec));
+        }
+        Ok(trail.last().copied().unwrap_or(self.tree.root()))
+    }
+
+    /// Makes a hard link; `false` if its target is not there.
+    fn link(&mut self, parent: NodeId, name: &[u8], entry: &Entry) -> Result<bool, SourceError> {
+        let all = names(&entry.link)?;
+        let Some(target) = self.find(&all) else { return Ok(false) };
+        if self.tree.look_up(parent, name) == Some(target) {
+            return Ok(true);
+        }
+        if self.tree.node(target).is_directory() {
+            return Err(tree_error(&entry.path, TreeError::DirectoryLink));
+        }
+        self.clear_name(parent, name);
+        self.tree.link_at(parent, name, target).map_err(|error| tree_error(&entry.path, error))?;
+        self.touch(target);
+        Ok(true)
+    }
+
+    /// The node that a path leads to; symbolic links on the way to its directory are followed, as for
+    /// the paths of entries.
+    fn find(&self, all: &[&[u8]]) -> Option<NodeId> {
+        let mut rest: Vec<Vec<u8>> = all.iter().rev().map(|name| name.to_vec()).collect();
+        let mut trail = vec![self.tree.root()];
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            if name == b".." {
+                if trail.len() > 1 {
+                    trail.pop();
+                }
+                continue;
+            }
+            let found = self.tree.look_up(*trail.last()?, &name)?;
+            match self.tree.node(found).body() {
+                Body::Symlink(target) if !rest.is_empty() => {
+                    links += 1;
+                    if links > MOST_LINKS {
+                        return None;
+                    }
+                    if target.starts_with(b"/") {
+                        trail.truncate(1);
+                    }
+                    let parts = target.split(|&byte| byte == b'/');
+                    let parts: Vec<_> = parts.filter(|name| !matches!(*name, b"" | b".")).collect();
+                    rest.extend(parts.into_iter().rev().map(<[u8]>::to_vec));
+                }
+                _ => trail.push(found),
+            }
+        }
+        trail.pop()
+    }
+
+    /// Takes away what has a name, whatever it is.
+    fn clear_name(&mut self, parent: NodeId, name: &[u8]) {
+        // That nothing has the name is as good.
+        let _ = self.tree.remove(parent, name);
+    }
+
+    fn put(
+        &mut self,
+        parent: NodeId,
+        name: &[u8],
+        entry: &Entry,
+        content: ContentId,
+    ) -> Result<(), SourceError> {
+        let attributes = self.attributes(entry);
+        if let Some(found) = self.tree.look_up(parent, name) {
+            let merges = entry.kind == Kind::Directory && self.tree.node(found).is_directory();
+            if merges {
+                self.tree.set_attributes(found, attributes);
+                self.touch(found);
+                return Ok(());
+            }
+            self.clear_name(parent, name);
+        }
+        let body = body(entry, content)?;
+        let node = self.tree.insert(parent, name, attributes, body);
+        let node = node.map_err(|error| tree_error(&entry.path, error))?;
+        self.touch(node);
+        Ok(())
+    }
+
+    /// A whiteout takes away what layers below have, never what this layer has.
+    fn whiteout(&mut self, parents: &[&[u8]], name: &[u8], path: &[u8]) -> Result<(), SourceError> {
+        if name == OPAQUE {
+            let directory = self.directory(parents, path)?;
+            self.purge(directory);
+            return Ok(());
+        }
+        let hidden = &name[WHITEOUT.len()..];
+        let parent = self.directory(parents, path)?;
+        match self.tree.look_up(parent, hidden) {
+            Some(node) if !self.is_touched(node) => self.clear_name(parent, hidden),
+            Some(node) if self.tree.node(node).is_directory() => self.purge(node),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes away everything below a directory that this layer did not bring.
+    fn purge(&mut self, directory: NodeId) {
+        let mut open = vec![directory];
+        while let Some(directory) = open.pop() {
+            let children = self.tree.children(directory);
+            let children: Vec<(Vec<u8>, NodeId)> =
+                children.iter().map(|child| (child.name.to_vec(), child.node)).collect();
+            for (name, node) in children {
+                if !self.is_touched(node) {
+                    self.clear_name(directory, &name);
+                } else if self.tree.node(node).is_directory() {
+                    open.push(node);
+                }
+            }
+        }
+    }
+
+    fn attributes(&mut self, entry: &Entry) -> Attributes {
+        let attributes = &entry.attributes;
+        let xattrs = attributes.iter().map(|(name, value)| Xattr::new(&name[..], &value[..]));
+        let xattrs = self.tree.keep_xattrs(xattrs.collect());
+        let time = |time: floe_archive::Time| Time { secs: time.seconds, nanos: time.nanoseconds };
+        let mtime = time(entry.mtime);
+        // Times of access and of inode changes depend on when an archive was made, not on its files.
+        Attributes {
+            mode: entry.mode,
+            uid: entry.uid,
+            gid: entry.gid,
+            xattrs,
+            ..Attributes::default()
+        }
+        .at(mtime)
+    }
+}
+
+fn body(entry: &Entry, content: ContentId) -> Result<Body, SourceError> {
+    let (major, minor) = entry.device;
+    Ok(match entry.kind {
+        Kind::Directory => Body::Directory,
+        Kind::SymbolicLink => {
+            if entry.link.is_empty() || entry.link.contains(&0) {
+                let why = "is a symbolic link without a usable target";
+                return Err(SourceError::Path { path: shown(&entry.path), why });
+            }
+            Body::Symlink(entry.link.clone().into())
+        }
+        Kind::CharDevice => Body::CharDevice { major, minor },
+        Kind::BlockDevice => Body::BlockDevice { major, minor },
+        Kind::Fifo => Body::Fifo,
+        // Hard links were made before.
+        Kind::File | Kind::HardLink => {
+            let extent = |part: &floe_archive::Part| Extent {
+                at: part.at,
+                len: part.len,
+                content,
+                from: part.from,
+            };
+            match &entry.parts[..] {
+                [part] if part.at == 0 && part.len == entry.size => {
+                    Body::file(entry.size, content, part.from)
+                }
+                parts => Body::sparse(entry.size, parts.iter().map(extent).collect()),
+            }
+        }
+    })
+}
+
+fn tree_error(path: &[u8], source: TreeError) -> SourceError {
+    SourceError::Tree { path: shown(path), source }
+}

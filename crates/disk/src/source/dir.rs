@@ -1,0 +1,265 @@
+//! A directory of this system.
+//!
+//! All three times of a file are its time of last change: the others depend on when a tree was copied, and
+//! the same tree must give the same file system as a directory and as an archive.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, SeekFrom, lgetxattr, llistxattr, major, minor, seek};
+use rustix::io::Errno;
+
+use crate::mkfs::tree::{
+    Attributes, Body, ContentId, Contents, Extent, NodeId, Time, Tree, Xattr, XattrsId,
+};
+
+use super::{BoxedContents, Loaded, SourceError, shown};
+
+/// Bytes of the largest list of attributes, and of the largest value, that Linux has.
+const MOST_XATTR_BYTES: usize = 1 << 16;
+
+/// Everything below a directory, with hard links, holes and attributes. Labels and sums that belong to this
+/// system (SELinux, Smack, IMA, EVM, overlayfs) are left behind.
+///
+/// # Errors
+/// [`SourceError::Read`]: something cannot be read. Nothing is left out silently.
+pub fn directory(root: &Path) -> Result<Loaded<BoxedContents>, SourceError> {
+    let metadata = fs::metadata(root).map_err(|source| read_error(root, source))?;
+    if !metadata.is_dir() {
+        return Err(read_error(root, io::ErrorKind::NotADirectory.into()));
+    }
+    let mut tree = Tree::new(Attributes::root());
+    let mut room = Room::new();
+    let xattrs = room.xattrs(root, &mut tree)?;
+    tree.set_attributes(tree.root(), attributes(&metadata, xattrs));
+    let mut loader = Loader { tree, room, files: Vec::new(), links: HashMap::new() };
+    let mut folders = vec![(root.to_owned(), loader.tree.root())];
+    while let Some((folder, node)) = folders.pop() {
+        loader.folder(&folder, node, &mut folders)?;
+    }
+    let contents = DirContents { files: loader.files };
+    Ok(Loaded { tree: loader.tree, contents: Box::new(contents) })
+}
+
+struct Loader {
+    tree: Tree,
+    room: Room,
+    /// Paths by content.
+    files: Vec<Box<Path>>,
+    /// Files with several names, by device and inode.
+    links: HashMap<(u64, u64), NodeId>,
+}
+
+impl Loader {
+    fn folder(
+        &mut self,
+        folder: &Path,
+        parent: NodeId,
+        folders: &mut Vec<(PathBuf, NodeId)>,
+    ) -> Result<(), SourceError> {
+        let entries = fs::read_dir(folder).map_err(|source| read_error(folder, source))?;
+        for entry in entries {
+            let entry = entry.map_err(|source| read_error(folder, source))?;
+            let path = entry.path();
+            let metadata = entry.metadata().map_err(|source| read_error(&path, source))?;
+            let name = entry.file_name();
+            let refused =
+                |source| SourceError::Tree { path: shown(path.as_os_str().as_bytes()), source };
+            let several = metadata.nlink() > 1 && !metadata.is_dir();
+            let identity = (metadata.dev(), metadata.ino());
+            if let Some(&node) = self.links.get(&identity).filter(|_| several) {
+                self.tree.link_at(parent, name.as_bytes(), node).map_err(refused)?;
+                continue;
+            }
+            let body = self.body(&path, &metadata)?;
+            let xattrs = self.room.xattrs(&path, &mut self.tree)?;
+            let attributes = attributes(&metadata, xattrs);
+            let inserted = self.tree.insert(parent, name.as_bytes(), attributes, body);
+            let node = inserted.map_err(refused)?;
+            if several {
+                self.links.insert(identity, node);
+            }
+            if metadata.is_dir() {
+                folders.push((path, node));
+            }
+        }
+        Ok(())
+    }
+
+    fn body(&mut self, path: &Path, metadata: &Metadata) -> Result<Body, SourceError> {
+        let kind = metadata.file_type();
+        let device = metadata.rdev();
+        let (major, minor) = (major(device), minor(device));
+        if kind.is_file() {
+            return self.file(path, metadata);
+        }
+        Ok(if kind.is_dir() {
+            Body::Directory
+        } else if kind.is_symlink() {
+            let target = fs::read_link(path).map_err(|source| read_error(path, source))?;
+            Body::Symlink(target.into_os_string().into_vec().into())
+        } else if kind.is_char_device() {
+            Body::CharDevice { major, minor }
+        } else if kind.is_block_device() {
+            Body::BlockDevice { major, minor }
+        } else if kind.is_fifo() {
+            Body::Fifo
+        } else {
+            Body::Socket
+        })
+    }
+
+    fn file(&mut self, path: &Path, metadata: &Metadata) -> Result<Body, SourceError> {
+        let content = ContentId(self.files.len() as u64);
+        self.files.push(path.into());
+        let size = metadata.len();
+        // Only files with holes take fewer blocks than they have bytes (or very small ones, whose
+        // holes nobody would miss).
+        if metadata.blocks() * 512 >= size {
+            return Ok(Body::file(size, content, 0));
+        }
+        let file = open(path).map_err(|source| read_error(path, source))?;
+        let parts = data_parts(&file, size).map_err(|source| read_error(path, source))?;
+        let extent = |(at, len)| Extent { at, len, content, from: at };
+        Ok(Body::sparse(size, parts.into_iter().map(extent).collect()))
+    }
+}
+
+/// Stretches of a file that are no holes.
+fn data_parts(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => return Ok(vec![(0, size)]),
+            Err(error) => return Err(error.into()),
+        };
+        let end = seek(file, SeekFrom::Hole(start))?.min(size);
+        if start >= end {
+            break;
+        }
+        parts.push((start, end - start));
+        at = end;
+    }
+    Ok(parts)
+}
+
+/// Opens a regular file that was seen before: no link that has taken its place, and no pipe that
+/// would wait.
+fn open(path: &Path) -> io::Result<File> {
+    // Flags of Linux fit an i32.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        let changed = "is no regular file any more";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, changed));
+    }
+    Ok(file)
+}
+
+fn attributes(metadata: &Metadata, xattrs: XattrsId) -> Attributes {
+    // Below a billion, as the system gives it.
+    let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
+    let attributes = Attributes {
+        // The bits below are those of permissions.
+        mode: (metadata.mode() & 0o7777) as u16,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        xattrs,
+        ..Attributes::default()
+    };
+    attributes.at(Time { secs: metadata.mtime(), nanos })
+}
+
+/// Room for names and for a value, used again for every file.
+struct Room {
+    names: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Room {
+    fn new() -> Self {
+        Self { names: vec![0; MOST_XATTR_BYTES], value: vec![0; MOST_XATTR_BYTES] }
+    }
+
+    fn xattrs(&mut self, path: &Path, tree: &mut Tree) -> Result<XattrsId, SourceError> {
+        let failed = |errno: Errno| read_error(path, errno.into());
+        let len = match llistxattr(path, &mut self.names[..]) {
+            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(XattrsId::default()),
+            Ok(len) => len,
+            Err(errno) => return Err(failed(errno)),
+        };
+        let mut found = Vec::new();
+        for name in self.names[..len].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
+            match lgetxattr(path, OsStr::from_bytes(name), &mut self.value[..]) {
+                Ok(len) => found.push(Xattr::new(name, &self.value[..len])),
+                // It went, or only others may see it.
+                Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        Ok(tree.keep_xattrs(found))
+    }
+}
+
+/// Whether an attribute belongs to the file, not to the system that it lies on.
+fn is_kept(name: &[u8]) -> bool {
+    let kept = [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"];
+    let dropped = [
+        &b"security.selinux"[..],
+        b"security.SMACK64",
+        b"security.ima",
+        b"security.evm",
+        b"trusted.overlay.",
+    ];
+    let begins = |list: &[&[u8]]| list.iter().any(|prefix| name.starts_with(prefix));
+    begins(&kept) && !begins(&dropped)
+}
+
+fn read_error(path: &Path, source: io::Error) -> SourceError {
+    SourceError::Read { path: path.to_owned(), source }
+}
+
+struct DirContents {
+    files: Vec<Box<Path>>,
+}
+
+impl Contents for DirContents {
+    fn read_at(&self, content: ContentId, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let index = usize::try_from(content.0).unwrap_or(usize::MAX);
+        let path = self.files.get(index).ok_or(io::ErrorKind::NotFound)?;
+        open(path)
+            .and_then(|file| file.read_exact_at(into, offset))
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_kept;
+
+    #[test]
+    fn labels_of_this_system_stay_here() {
+        for name in ["user.a", "security.capability", "trusted.x", "system.posix_acl_default"] {
+            assert!(is_kept(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "security.selinux",
+            "security.SMACK64EXEC",
+            "security.ima",
+            "security.evm",
+            "trusted.overlay.opaque",
+            "system.nfs4_acl",
+            "btrfs.compression",
+        ] {
+            assert!(!is_kept(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Changes to owners and times of a whole tree.
+
+use std::str::FromStr;
+
+use crate::mkfs::tree::{Time, Tree};
+
+/// Ranges of users or groups that become others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdMap {
+    /// First number, first number that it becomes, and how many.
+    ranges: Vec<(u32, u32, u32)>,
+}
+
+/// A map of numbers that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not FROM:TO:COUNT, with several of them separated by commas")]
+pub struct IdMapError(String);
+
+impl FromStr for IdMap {
+    type Err = IdMapError;
+
+    /// `FROM:TO:COUNT`, several with commas between them.
+    fn from_str(text: &str) -> Result<Self, IdMapError> {
+        let fault = || IdMapError(text.to_owned());
+        let mut ranges: Vec<(u32, u32, u32)> = Vec::new();
+        for range in text.split(',') {
+            let numbers: Result<Vec<u32>, _> = range.split(':').map(str::parse).collect();
+            let [from, to, count] = numbers.map_err(|_| fault())?[..] else { return Err(fault()) };
+            let fits = count > 0 && from.checked_add(count - 1).is_some();
+            let overlaps = ranges
+                .iter()
+                .any(|&(other, _, len)| from <= other + (len - 1) && other <= from + (count - 1));
+            if !fits || to.checked_add(count - 1).is_none() || overlaps {
+                return Err(fault());
+            }
+            ranges.push((from, to, count));
+        }
+        Ok(Self { ranges })
+    }
+}
+
+impl IdMap {
+    fn apply(&self, id: u32) -> Option<u32> {
+        if self.ranges.is_empty() {
+            return Some(id);
+        }
+        self.ranges.iter().find_map(|&(from, to, count)| {
+            let offset = id.checked_sub(from).filter(|offset| *offset < count)?;
+            Some(to + offset)
+        })
+    }
+}
+
+/// What is changed in every file of a tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// User and group of everything.
+    pub owner: Option<(u32, u32)>,
+    /// Users that become others. One that is in no range is an error.
+    pub users: IdMap,
+    /// Groups that become others.
+    pub groups: IdMap,
+    /// Times behind this one become this one, as `SOURCE_DATE_EPOCH` asks for.
+    pub latest: Option<Time>,
+}
+
+/// An owner that no range has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {kind} {id} is in no range of the map")]
+pub struct Unmapped {
+    /// Path of the file, escaped for printing.
+    pub path: String,
+    /// "user" or "group".
+    pub kind: &'static str,
+    /// The number.
+    pub id: u32,
+}
+
+impl Changes {
+    /// Changes every file.
+    ///
+    /// # Errors
+    /// [`Unmapped`]: a user or group is in no range.
+    pub fn apply(&self, tree: &mut Tree) -> Result<(), Unmapped> {
+        for node in tree.ordered() {
+            let mut attributes = tree.node(node).attributes();
+            if let Some((uid, gid)) = self.owner {
+                (attributes.uid, attributes.gid) = (uid, gid);
+            }
+            let unmapped = |kind, id| {
+                let path = super::shown(&tree.path(node));
+                move || Unmapped { path, kind, id }
+            };
+            let (uid, gid) = (attributes.uid, attributes.gid);
+            attributes.uid = self.users.apply(uid).ok_or_else(|| unmapped("user", uid)())?;
+            attributes.gid = self.groups.apply(gid).ok_or_else(|| unmapped("group", gid)())?;
+            if let Some(latest) = self.latest {
+                attributes.mtime = attributes.mtime.min(latest);
+                attributes.atime = attributes.atime.min(latest);
+                attributes.ctime = attributes.ctime.min(latest);
+            }
+            tree.set_attributes(node, attributes);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mkfs::tree::{Attributes, Body};
+
+    #[test]
+    fn maps_are_ranges() {
+        let map: IdMap = "0:100000:1000,1000:0:1".parse().unwrap();
+        assert_eq!(map.apply(0), Some(100_000));
+        assert_eq!(map.apply(999), Some(100_999));
+        assert_eq!(map.apply(1000), Some(0));
+        assert_eq!(map.apply(1001), None);
+        assert_eq!(IdMap::default().apply(7), Some(7));
+        for text in
+            ["", "1:2", "0:0:0", "4294967295:0:2", "0:4294967295:2", "0:5:10,9:0:1", "a:b:c"]
+        {
+            assert!(text.parse::<IdMap>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn owners_and_times_change() {
+        let time = |secs| Time { secs, nanos: 5 };
+        let mut tree = Tree::new(Attributes::root());
+        let old = Attributes { uid: 7, gid: 8, ..Attributes::file(0o600) }.at(time(100));
+        let file = tree.insert(tree.root(), b"file", old, Body::empty_file()).unwrap();
+        let changes = Changes {
+            latest: Some(time(50)),
+            users: "0:10:8".parse().unwrap(),
+            ..Changes::default()
+        };
+        changes.apply(&mut tree).unwrap();
+        let attributes = tree.node(file).attributes();
+        assert_eq!((attributes.uid, attributes.gid, attributes.mtime), (17, 8, time(50)));
+        let error = changes.apply(&mut tree).unwrap_err();
+        assert_eq!(error.to_string(), "/: user 10 is in no range of the map");
+        let owner = Changes { owner: Some((1, 2)), ..Changes::default() };
+        owner.apply(&mut tree).unwrap();
+        assert_eq!(tree.node(tree.root()).attributes().gid, 2);
+    }
+}

@@ -1,0 +1,112 @@
+//! Where the tree of a new file system comes from: a directory, a tar archive, an OCI image, or another
+//! ext4 image.
+//!
+//! A source fills a [`Tree`] and keeps what it needs to read contents later. None needs root.
+
+mod apply;
+mod dir;
+mod ids;
+mod image;
+mod oci;
+mod path;
+mod spool;
+mod tar;
+
+use std::io;
+use std::path::PathBuf;
+
+use floe_archive::ArchiveError;
+
+use crate::mkfs::tree::{Contents, Tree, TreeError};
+
+pub use dir::directory;
+pub use ids::{Changes, IdMap};
+pub use image::{ImageContents, image};
+pub use oci::oci;
+pub use spool::{Spooled, standard_input};
+pub use tar::tar;
+
+/// A tree, and what reads the contents of its files.
+pub struct Loaded<C> {
+    /// The tree.
+    pub tree: Tree,
+    /// Reads the contents.
+    pub contents: C,
+}
+
+/// Reads contents of a source that holds everything it needs.
+pub type BoxedContents = Box<dyn Contents + Send>;
+
+/// Why a source cannot be used. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A file or directory cannot be read.
+    #[error("{}: {source}", .path.display())]
+    Read {
+        /// Its path on this system.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A packed archive cannot be unpacked, or standard input cannot be kept.
+    #[error("{}: {source}", .path.display())]
+    Unpack {
+        /// The archive.
+        path: PathBuf,
+        /// Why not.
+        source: floe_blockdev::image::ImageError,
+    },
+    /// An archive is damaged.
+    #[error("{}: {source}", .path.display())]
+    Archive {
+        /// The archive.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: ArchiveError,
+    },
+    /// A path of an archive would leave the root, or passes through something that is no directory.
+    #[error("{path}: {why}")]
+    Path {
+        /// The path, escaped for printing.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A hard link whose target is nowhere.
+    #[error("{path}: its hard link leads to {target}, which is not there")]
+    LostLink {
+        /// The path, escaped for printing.
+        path: String,
+        /// The target, escaped for printing.
+        target: String,
+    },
+    /// A name that no directory can hold, or too many files.
+    #[error("{path}: {source}")]
+    Tree {
+        /// The path, escaped for printing.
+        path: String,
+        /// Why the tree refuses it.
+        source: TreeError,
+    },
+    /// An OCI image that is incomplete or damaged.
+    #[error("{}: {why}", .path.display())]
+    Oci {
+        /// The file concerned.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A part of an ext4 image is damaged: a copy would lose something.
+    #[error("{path}: {why}")]
+    Damaged {
+        /// The path in the image, escaped for printing.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// A path for people.
+fn shown(path: &[u8]) -> String {
+    floe_ext4::files::printable(path)
+}

@@ -1,0 +1,55 @@
+//! A tar archive.
+
+use std::io;
+
+use floe_archive::{Archive, Reader};
+
+use crate::mkfs::tree::{Attributes, ContentId, Contents, Tree};
+
+use super::apply::Applier;
+use super::spool::Spooled;
+use super::{BoxedContents, Loaded, SourceError};
+
+/// The files of an archive. Of several entries with one path the last one counts; directories that
+/// have no entry get root as owner and mode 0755; hard links may come before their targets.
+///
+/// # Errors
+/// The archive is damaged, or has paths that cannot be; see [`SourceError`].
+pub fn tar(archive: Spooled) -> Result<Loaded<BoxedContents>, SourceError> {
+    let mut tree = Tree::new(Attributes::root());
+    let mut applier = Applier::new(&mut tree, false);
+    apply(&mut applier, &archive, 0)?;
+    Ok(Loaded { tree, contents: Box::new(TarContents { archives: vec![archive] }) })
+}
+
+/// Applies all entries of an archive; `number` tells its contents from those of others.
+pub(super) fn apply(
+    applier: &mut Applier<'_>,
+    archive: &Spooled,
+    number: u64,
+) -> Result<(), SourceError> {
+    let mut reader = Reader::new(archive);
+    loop {
+        let entry = reader.next_entry();
+        let entry =
+            entry.map_err(|source| SourceError::Archive { path: archive.path.clone(), source })?;
+        let Some(entry) = entry else { break };
+        applier.add(entry, ContentId(number))?;
+    }
+    applier.finish()
+}
+
+/// Contents that lie in archives: a content is an archive, by its number.
+pub(super) struct TarContents {
+    pub(super) archives: Vec<Spooled>,
+}
+
+impl Contents for TarContents {
+    fn read_at(&self, content: ContentId, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let index = usize::try_from(content.0).unwrap_or(usize::MAX);
+        let archive = self.archives.get(index).ok_or(io::ErrorKind::NotFound)?;
+        archive.read_at(offset, into).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", archive.path.display()))
+        })
+    }
+}

@@ -1,0 +1,261 @@
+//! Evidence that an inode is what it claims to be, although its checksum is wrong. Weighed before a repair clears an
+//! inode for its checksum, or believes its bytes.
+//!
+//! - One or two flipped bits that make the checksum right again prove all other bits (`ext/inode_flips.rs`).
+//! - The checksum of the inode's extent nodes and directory blocks begins with its number and generation, and the
+//!   first entry of a directory is its number: a block that fits says whose it is, with chance 2^-32 of a mistake.
+//! - A directory names it, with the type that its mode says.
+//! - Its map leads to blocks that nobody else claims.
+//!
+//! The last two prove an inode only together, and only where its bytes are not sealed as those of another inode.
+
+use std::cell::{LazyCell, OnceCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use floe_check::Problem;
+use floe_format::ext::dirent::{DirCursor, DirTail};
+use floe_format::ext::extent::ExtentNode;
+use floe_format::ext::inode::FileType;
+use floe_format::ext::inode_flips::{Flips, Syndromes, owner_by_checksum};
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+
+use crate::edit::{Edit, InodeEdit, Phase};
+use crate::file_map::{FileMap, has_map};
+use crate::plan::Wanted;
+use crate::stage::{InodeImage, Stage};
+
+/// Most links that Linux gives a file.
+const MOST_LINKS: u16 = 65_000;
+
+/// What is known of an inode whose checksum is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// These bits were flipped; all others are as they were written.
+    Flipped(Flips),
+    /// Its bytes may be wrong in parts, but it is this inode.
+    Proved,
+    /// It may be anything.
+    Unproved,
+}
+
+/// The types that entries of directories give to inodes.
+type Named = BTreeMap<InodeNr, BTreeSet<Option<u8>>>;
+
+/// What is wanted, after the evidence was weighed: bits that were flipped are flipped back before anything else is
+/// done to an inode, and an inode that lies amid garbage is cleared only if nothing proves it.
+pub(crate) fn weighed<'a>(
+    stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
+    wanted: Wanted,
+) -> Wanted {
+    let amid_garbage: BTreeSet<InodeNr> = wanted.iter().filter_map(clears_garbage).collect();
+    let doubted = wanted.keys().filter_map(|edit| match edit {
+        Edit::Inode { inode, edit: InodeEdit::Checksum } => Some(*inode),
+        _ => None,
+    });
+    let doubted: BTreeSet<InodeNr> = doubted.chain(amid_garbage.iter().copied()).collect();
+    if doubted.is_empty() {
+        return wanted;
+    }
+    let evidence = Evidence::of(stage, &amid_garbage);
+    let verdicts: BTreeMap<InodeNr, Verdict> =
+        doubted.iter().map(|&inode| (inode, evidence.weigh(inode))).collect();
+    // Directories that are kept may name others of those: they are looked at once more.
+    let names_may_follow = amid_garbage
+        .iter()
+        .any(|inode| verdicts.get(inode).is_some_and(|verdict| *verdict != Verdict::Unproved));
+    let after_weighing = |(edit, cause): (Edit, Option<Problem>)| {
+        let inode = concerns(&edit, &cause)?;
+        let edit = match verdicts.get(&inode) {
+            Some(&Verdict::Flipped(flips)) => {
+                Edit::Inode { inode, edit: InodeEdit::FlipBack(flips) }
+            }
+            Some(Verdict::Proved) if amid_garbage.contains(&inode) => {
+                Edit::Inode { inode, edit: InodeEdit::Keep }
+            }
+            _ => return None,
+        };
+        Some((edit, cause))
+    };
+    let mut kept = Wanted::new();
+    for (edit, cause) in wanted {
+        let waits = clears_garbage((&edit, &cause)).is_some() && names_may_follow;
+        match after_weighing((edit.clone(), cause.clone())) {
+            Some((edit, cause)) => drop(kept.entry(edit).or_insert(cause)),
+            None if waits => {}
+            None => drop(kept.insert(edit, cause)),
+        }
+    }
+    kept
+}
+
+/// The inode that an edit clears for the company that it keeps.
+fn clears_garbage((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
+    match (edit, cause) {
+        (
+            Edit::Inode { inode, edit: InodeEdit::Clear },
+            Some(Problem::InodeBlockGarbage { .. }),
+        ) => Some(*inode),
+        _ => None,
+    }
+}
+
+/// The inode that an edit is about, if what is found of it follows from bits that are flipped back.
+fn concerns(edit: &Edit, cause: &Option<Problem>) -> Option<InodeNr> {
+    match (edit, cause) {
+        (Edit::Journal(_), Some(Problem::JournalInodeInvalid { .. })) => Some(InodeNr::JOURNAL),
+        (edit, _) if edit.phase() <= Phase::Rebuild => edit.inode(),
+        _ => None,
+    }
+}
+
+/// What the examination of this round knows, and what is looked up for several inodes at once.
+struct Evidence<'s, 'a> {
+    stage: &'s Stage<'a>,
+    syndromes: Option<Syndromes>,
+    /// Inodes that the examination passed over, so that their own claims are not among those that it knows.
+    unclaimed: &'s BTreeSet<InodeNr>,
+    named: OnceCell<Named>,
+}
+
+impl<'s, 'a> Evidence<'s, 'a> {
+    fn of(stage: &'s Stage<'a>, unclaimed: &'s BTreeSet<InodeNr>) -> Self {
+        let syndromes = if stage.checksummed() {
+            Syndromes::of_size(stage.geometry.inode_size as usize)
+        } else {
+            None
+        };
+        Self { stage, syndromes, unclaimed, named: OnceCell::new() }
+    }
+
+    fn weigh(&self, inode: InodeNr) -> Verdict {
+        let Ok(image) = self.stage.read_inode(inode) else { return Verdict::Unproved };
+        let seed = self.stage.seed;
+        let flips = self.syndromes.as_ref().and_then(|all| all.find(&image.raw, seed, inode));
+        if let Some(flips) = flips {
+            let mut raw = image.raw.clone();
+            flips.apply(&mut raw);
+            let fits = |image| flips.is_single() || self.is_plausible(&image);
+            if InodeImage::of(inode, raw).is_some_and(fits) {
+                return Verdict::Flipped(flips);
+            }
+        }
+        let is_another = self.stage.checksummed() && self.is_sealed_as_another(&image);
+        if !is_another && self.is_named_file(&image) && self.is_plausible(&image) {
+            return Verdict::Proved;
+        }
+        Verdict::Unproved
+    }
+
+    /// Whether the bytes carry the checksum of another inode that exists: they were written for that one.
+    fn is_sealed_as_another(&self, image: &InodeImage) -> bool {
+        let geometry = &self.stage.geometry;
+        owner_by_checksum(&image.raw, self.stage.seed, image.number)
+            .is_some_and(|owner| owner != image.number && geometry.place_of(owner).is_some())
+    }
+
+    /// Whether an inode in use has a type, and either a block of its own says that it is this inode, or a directory
+    /// names it as one of this type.
+    fn is_named_file(&self, image: &InodeImage) -> bool {
+        let links = image.base.links_count;
+        let Some(file_type) = FileType::of_mode(image.base.mode) else { return false };
+        if links == 0 || links > MOST_LINKS {
+            return false;
+        }
+        let entry_type = self.has_types().then_some(file_type as u8);
+        self.owns_block(image, file_type)
+            || self.named().get(&image.number).is_some_and(|types| types.contains(&entry_type))
+    }
+
+    /// Whether the first block of its map, or of a directory, says that it belongs to this inode.
+    fn owns_block(&self, image: &InodeImage, file_type: FileType) -> bool {
+        let Some(seed) = self.stage.checksummed().then(|| self.stage.inode_seed(image)) else {
+            return false;
+        };
+        let map = FileMap::load(self.stage, image);
+        if let (true, Some(&node)) = (map.extents, map.nodes.first()) {
+            let bytes = self.stage.read_block(node).unwrap_or_default();
+            let fits = |node: ExtentNode<'_>| {
+                node.header_ok() && node.stored_checksum() == Some(node.compute_checksum(seed))
+            };
+            if ExtentNode::new(&bytes).is_some_and(fits) {
+                return true;
+            }
+        }
+        let first = map.find(LogicalBlock(0)).filter(|_| file_type == FileType::Directory);
+        first.and_then(|block| self.stage.read_block(block).ok()).is_some_and(|bytes| {
+            let dot = DirCursor::new(&bytes).next().and_then(Result::ok);
+            dot.is_some_and(|dot| dot.name == b"." && dot.inode == image.number)
+                || DirTail::checksum_ok(seed, &bytes) == Some(true)
+        })
+    }
+
+    /// Whether the map of an inode, as far as it has one, is in order, and leads to blocks that nobody else claims.
+    fn is_plausible(&self, image: &InodeImage) -> bool {
+        let in_use = image.base.links_count > 0 && !self.stage.geometry.is_reserved(image.number);
+        if in_use && FileType::of_mode(image.base.mode).is_none() {
+            return false;
+        }
+        if !has_map(image) {
+            return true;
+        }
+        let geometry = &self.stage.geometry;
+        let map = FileMap::load(self.stage, image);
+        let root_ok = if map.extents {
+            ExtentNode::new(&image.base.block).is_some_and(|root| root.header_ok())
+        } else {
+            let words = image.base.block.chunks_exact(4).filter_map(|word| word.first_chunk());
+            words
+                .map(|word| BlockNr(u64::from(u32::from_le_bytes(*word))))
+                .all(|block| block.0 == 0 || geometry.contains(block))
+        };
+        let nodes = map.nodes.iter().map(|&node| BlockRun::new(node, 1));
+        let mut runs = map.runs.iter().map(|extent| extent.run).chain(nodes);
+        root_ok && !map.goes_on_unseen && runs.all(|run| self.is_its_own(image.number, run))
+    }
+
+    /// Whether blocks exist, and no metadata and no other inode is known to have them.
+    fn is_its_own(&self, inode: InodeNr, run: BlockRun) -> bool {
+        let geometry = &self.stage.geometry;
+        let Some(last) = run.end().0.checked_sub(1).map(BlockNr) else { return false };
+        if run.len_blocks == 0 || !geometry.contains(run.start) || !geometry.contains(last) {
+            return false;
+        }
+        let (start, end) = (geometry.cluster_of(run.start), geometry.cluster_of(last) + 1);
+        let Stage { evidence, .. } = self.stage;
+        let taken = if self.unclaimed.contains(&inode) {
+            evidence.claims.used()
+        } else {
+            evidence.claims.shared()
+        };
+        taken.is_clear_in(start, end - start)
+            && evidence.volume.metadata.is_clear_in(start, end - start)
+    }
+
+    /// Whether entries of directories have types.
+    fn has_types(&self) -> bool {
+        self.stage.geometry.features.incompat.contains(Incompat::FILETYPE)
+    }
+
+    /// What all directories name.
+    fn named(&self) -> &Named {
+        self.named.get_or_init(|| {
+            let mut named = Named::new();
+            let filetype = self.has_types();
+            for run in &self.stage.evidence.dirs.runs {
+                for at in 0..u64::from(run.len_blocks) {
+                    let Ok(bytes) = self.stage.read_block(BlockNr(run.block.0 + at)) else {
+                        continue;
+                    };
+                    for entry in DirCursor::new(&bytes).map_while(Result::ok) {
+                        if self.unclaimed.contains(&entry.inode) && !entry.is_dot_or_dotdot() {
+                            let file_type = filetype.then_some(entry.file_type);
+                            named.entry(entry.inode).or_default().insert(file_type);
+                        }
+                    }
+                }
+            }
+            named
+        })
+    }
+}

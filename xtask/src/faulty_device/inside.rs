@@ -1,0 +1,174 @@
+//! What runs as the first process of the guest: it puts a layer with a bad block on each disk, and has what
+//! is there checked, repaired and undone.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::guest::disk;
+use crate::kernel_load::inside::{prepare, say, switch_off};
+
+const BLOCK_BYTES: u64 = 4096;
+const SECTOR_BYTES: u64 = 512;
+/// Bits of exit codes: damage is left, or nothing could be looked at.
+const UNCLEAN: i32 = 4 | 8;
+const UNDO: &str = "/undo";
+
+/// Options of the program inside.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The bad block of each disk that is repaired without permission
+    #[arg(long)]
+    block: Vec<u64>,
+    /// The bad block of the last disk, a directory's, which is given up
+    #[arg(long)]
+    given_up: u64,
+}
+
+/// Runs everything; comes back only if there is nothing to switch off, which is no guest.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if std::process::id() != 1 {
+        bail!("this is the first process of a guest; see cargo xtask faulty-device --help");
+    }
+    match all(args) {
+        Ok(()) => say("done"),
+        // In one line, for the program outside.
+        Err(error) => say(&format!("failed {}", format!("{error:#}").replace('\n', " | "))),
+    }
+    switch_off()
+}
+
+fn all(args: &Args) -> Result<()> {
+    prepare()?;
+    for (at, &block) in args.block.iter().enumerate() {
+        let device = Dust::new(at, block)?;
+        let told = left(&device).with_context(|| format!("disk {at}, block {block}"))?;
+        say(&format!("left {told}"));
+    }
+    let device = Dust::new(args.block.len(), args.given_up)?;
+    say(&format!("given up {}", given_up(&device)?));
+    Ok(())
+}
+
+/// A repair leaves the block; once it can be read again, another one has nothing to lose.
+fn left(device: &Dust) -> Result<String> {
+    let before = device.raw_block()?;
+    device.ensure_unreadable()?;
+    let check = floe(&["check", &device.path])?;
+    let repair = floe(&["repair", "--yes", &device.path])?;
+    // A bitmap can be made anew, in another place.
+    let mended = repair.code & UNCLEAN == 0;
+    ensure!(check.code & UNCLEAN != 0, "a check ends with {}: {}", check.code, check.said);
+    ensure!(
+        mended || repair.said.contains("ddrescue"),
+        "nobody is told what to do: {}",
+        repair.said
+    );
+    device.ensure_unreadable().context("after the repair")?;
+    device.message("disable")?;
+    ensure!(device.read()? == before, "the block was written over");
+    let again = floe(&["repair", "--yes", &device.path])?;
+    ensure!(again.code & !1 == 0, "the repair of all ends with {}: {}", again.code, again.said);
+    let check = floe(&["check", &device.path])?;
+    ensure!(check.code == 0, "the check of all ends with {}: {}", check.code, check.said);
+    Ok(format!("repair ends with {}, and with {} once the block is back", repair.code, again.code))
+}
+
+/// With permission the block is written over; undoing names it.
+fn given_up(device: &Dust) -> Result<String> {
+    device.ensure_unreadable()?;
+    let (path, undo) = (&*device.path, UNDO);
+    let repair = floe(&["repair", "--yes", "--overwrite-unreadable", "--undo", undo, path])?;
+    ensure!(repair.code == 1, "the repair ends with {}: {}", repair.code, repair.said);
+    let check = floe(&["check", path])?;
+    ensure!(check.code == 0, "the check ends with {}: {}", check.code, check.said);
+    let undone = floe(&["undo", undo, path])?;
+    let named = undone.said.contains(&format!("block {}", device.bad_block));
+    ensure!(undone.code == 4 && named, "undoing ends with {}: {}", undone.code, undone.said);
+    Ok("by permission: repaired, and undo says that the block is not what it was".to_owned())
+}
+
+/// A disk with a bad block.
+struct Dust {
+    path: String,
+    name: String,
+    bad_block: u64,
+}
+
+impl Dust {
+    fn new(at: usize, bad_block: u64) -> Result<Self> {
+        let (below, name) = (disk(at), format!("dust{at}"));
+        let size_bytes = fs::File::open(&below)
+            .and_then(|mut file| std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)))
+            .with_context(|| below.display().to_string())?;
+        let sectors = size_bytes / SECTOR_BYTES;
+        let table = format!("0 {sectors} dust {} 0 {BLOCK_BYTES}", below.display());
+        dmsetup(&["create", &name, "--table", &table])?;
+        let device = Self { path: format!("/dev/mapper/{name}"), name, bad_block };
+        device.message(&format!("addbadblock {bad_block}"))?;
+        device.message("enable")?;
+        Ok(device)
+    }
+
+    fn message(&self, text: &str) -> Result<()> {
+        let mut args = vec!["message", &self.name, "0"];
+        args.extend(text.split(' '));
+        dmsetup(&args)
+    }
+
+    fn ensure_unreadable(&self) -> Result<()> {
+        let read = self.read();
+        let code = read.as_ref().err().and_then(std::io::Error::raw_os_error);
+        ensure!(code.is_some(), "block {} can be read", self.bad_block);
+        Ok(())
+    }
+
+    fn read(&self) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        let file = fs::File::open(&self.path)?;
+        file.read_exact_at(&mut bytes, self.bad_block * BLOCK_BYTES)?;
+        Ok(bytes)
+    }
+
+    /// What the bad block holds, which only this program may know: it is bad again afterwards if it was.
+    fn raw_block(&self) -> Result<Vec<u8>> {
+        self.message("disable")?;
+        let bytes = self.read().with_context(|| format!("block {}", self.bad_block));
+        // Nothing may find it in the page cache.
+        let flushed = fs::OpenOptions::new().read(true).open(&self.path)?;
+        rustix::fs::fadvise(&flushed, 0, None, rustix::fs::Advice::DontNeed)?;
+        drop(flushed);
+        self.message("enable")?;
+        bytes
+    }
+}
+
+/// How a run of Floe ended.
+struct Ran {
+    code: i32,
+    said: String,
+}
+
+fn floe(args: &[&str]) -> Result<Ran> {
+    let output = Command::new("/bin/floe").args(args).output().context("starting floe")?;
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let code = output.status.code().with_context(|| format!("floe {args:?}: {}", output.status))?;
+    Ok(Ran { code, said: said.concat() })
+}
+
+fn dmsetup(args: &[&str]) -> Result<()> {
+    // No udev is there to make nodes.
+    let output = Command::new(Path::new("/sbin/dmsetup"))
+        .args(["--noudevsync", "--noudevrules"])
+        .args(args)
+        .env("DM_DISABLE_UDEV", "1")
+        .output()
+        .context("starting dmsetup")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "dmsetup {args:?}: {said}");
+    Ok(())
+}
