@@ -406,7 +406,7 @@ fn units(runs: &[DirRun], first: usize) -> Vec<Range<usize>> {
 
 /// Judges what no block of a directory shows alone: holes and indexes.
 pub fn finish(cx: &DirCx<'_>, all: &mut DirEvidence, pool: &Pool) {
-    dir_holes::check(cx, &mut all.found);
+    dir_holes::check(cx, pool, &mut all.found);
     htree_trees::check(cx, all, pool);
 }
 

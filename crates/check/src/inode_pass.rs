@@ -559,7 +559,7 @@ mod laws {
             (1u32..99, 0u32..9),
             note,
             |all: InodeEvidence| same(all, |mut all: InodeEvidence| {
-                all.dirs.sort();
+                all.dirs.sort(&Pool::new(1));
                 all.policies.sort();
                 all.attributes.block_uses.sort_unstable();
                 all.facts.0.sort_by_key(|(index, _)| *index);

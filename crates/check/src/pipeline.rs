@@ -379,7 +379,7 @@ fn scan(
     budget.after_inodes(&inodes)?;
     checks::inodes::check_totals(volume, &inodes.totals, &mut found);
     let mut facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
-    inodes.dirs.sort();
+    inodes.dirs.sort(&pool.watched(None));
     inodes.policies.sort();
     clock.end_inodes(volume, &inodes.dirs, session.as_deref());
 

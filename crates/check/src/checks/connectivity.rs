@@ -3,16 +3,21 @@
 //! Emits: 0x020006, 0x030001, 0x030003, 0x030005, 0x03001D; as remarks 0x030004, 0x030017,
 //! 0x030018, 0x03001B.
 //! Does not verify: files (`checks/link_counts.rs`).
+//!
+//! All workers take part: parents are entered, and `..` compared, in any order. A directory whose parent has a
+//! lower rank need not be followed: only those whose parent has a higher one can be part of a loop.
 
 use floe_exec::{Accumulator, Pool};
 use floe_format::ext::inode::FileType;
 use floe_format::features::Compat;
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
+use floe_sync::atomic::{AtomicU32, Ordering};
 
 use super::entry_scan;
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::inode_reader::InodeReader;
 use crate::evidence::ledger::Ledger;
+use crate::evidence::pieces::{Places, pieces, places};
 use crate::problem::{Findings, Name, Problem, Sink};
 
 /// No directory.
@@ -46,49 +51,62 @@ impl DirTree {
 /// Puts the tree together and judges it.
 pub fn check(cx: &DirCx<'_>, evidence: &mut DirEvidence, pool: &Pool) -> (DirTree, Findings) {
     let mut found = Findings::default();
-    let mut tree = gather(cx, evidence);
-    let contested = settle_first(&mut tree, std::mem::take(&mut evidence.named));
+    let count = cx.index.len();
+    let (parents, contested) = settle_first(count, std::mem::take(&mut evidence.named), pool);
+    let dotdots = gather_dotdots(count, std::mem::take(&mut evidence.dotdots), pool);
+    let mut tree = DirTree { parents, dotdots, children: Vec::new() };
     settle_contested(cx, &mut tree, &contested, &evidence.met, pool, &mut found);
     let root = cx.index.get(InodeNr::ROOT);
     if root.is_none() && !cx.facts_of(InodeNr::ROOT, 0).is_used() {
         found.push(Problem::RootInodeMissing { inode: InodeNr::ROOT });
     }
-    let cut = walk_up(cx, &tree, root, &mut found);
-    check_dotdots(cx, &mut tree, root, &cut, &mut found);
+    let uphill = uphill(&tree, root, pool);
+    let cut = walk_up(cx, &tree, root, &uphill, &mut found);
+    tree.children = check_dotdots(cx, &tree, root, &cut, pool, &mut found);
     if root.is_some() {
         check_lost_found(cx, evidence, &mut found);
     }
     (tree, found)
 }
 
-/// The tree without parents.
-fn gather(cx: &DirCx<'_>, evidence: &mut DirEvidence) -> DirTree {
-    let count = cx.index.len();
-    let mut dotdots = vec![InodeNr(0); count];
-    for (rank, inode) in std::mem::take(&mut evidence.dotdots) {
-        // Two blocks may both claim to be the first one, on a damaged map: the lower inode wins.
-        if let Some(slot) = dotdots.get_mut(rank as usize)
-            && (slot.0 == 0 || inode < *slot)
-        {
-            *slot = inode;
-        }
-    }
-    DirTree { parents: vec![NONE; count], dotdots, children: vec![0; count] }
+fn cells(count: usize, value: u32) -> Vec<AtomicU32> {
+    std::iter::repeat_with(|| AtomicU32::new(value)).take(count).collect()
 }
 
-/// Enters each directory's parent; returns those that more than one entry names.
-fn settle_first(tree: &mut DirTree, named: Vec<(u32, u32)>) -> Vec<u32> {
-    let mut contested = Vec::new();
-    for (child, parent) in named {
-        match tree.parents.get_mut(child as usize) {
-            Some(slot) if *slot == NONE => *slot = parent,
-            Some(_) => contested.push(child),
-            None => {}
+fn out_of(cells: Vec<AtomicU32>) -> impl Iterator<Item = u32> {
+    cells.into_iter().map(AtomicU32::into_inner)
+}
+
+/// The inode that `..` of each directory names; 0 if it has no usable one.
+fn gather_dotdots(count: usize, named: Vec<(u32, InodeNr)>, pool: &Pool) -> Vec<InodeNr> {
+    let dotdots = cells(count, u32::MAX);
+    pool.watched(None).run(&pieces(named.len()), |(): &mut (), piece| {
+        for &(rank, inode) in &named[piece.clone()] {
+            // Two blocks may both claim to be the first one, on a damaged map: the lower inode wins.
+            if let Some(slot) = dotdots.get(rank as usize)
+                && inode.0 != 0
+            {
+                // Relaxed, here and below: the workers have ended before anybody reads.
+                slot.fetch_min(inode.0, Ordering::Relaxed);
+            }
         }
-    }
-    contested.sort_unstable();
-    contested.dedup();
-    contested
+    });
+    out_of(dotdots).map(|inode| InodeNr(if inode == u32::MAX { 0 } else { inode })).collect()
+}
+
+/// The parent of each directory, and the directories that more than one entry names.
+fn settle_first(count: usize, named: Vec<(u32, u32)>, pool: &Pool) -> (Vec<u32>, Vec<usize>) {
+    let parents = cells(count, NONE);
+    let contested = pool.watched(None).run(&pieces(named.len()), |all: &mut Places, piece| {
+        for &(child, parent) in &named[piece.clone()] {
+            let Some(slot) = parents.get(child as usize) else { continue };
+            // The lowest one, until it is decided: the same, whoever comes first.
+            if slot.fetch_min(parent, Ordering::Relaxed) != NONE {
+                all.0.push(child as usize);
+            }
+        }
+    });
+    (out_of(parents).collect(), contested.in_order())
 }
 
 /// An entry that names a contested directory. Ordered as e2fsck finds them: with dir_index first
@@ -118,7 +136,7 @@ impl Accumulator for ContestedNames {
 fn settle_contested(
     cx: &DirCx<'_>,
     tree: &mut DirTree,
-    contested: &[u32],
+    contested: &[usize],
     met: &Ledger,
     pool: &Pool,
     found: &mut impl Sink,
@@ -130,10 +148,12 @@ fn settle_contested(
     let ContestedNames(mut names) = entry_scan::run(
         cx,
         pool,
-        entry_scan::naming(cx, met, contested.iter().map(|rank| cx.index.inode(*rank))),
+        entry_scan::naming(cx, met, contested.iter().map(|rank| cx.index.inode(*rank as u32))),
         |all: &mut ContestedNames, block, entry| {
             let child = cx.index.get(entry.inode);
-            if let Some(child) = child.filter(|child| contested.binary_search(child).is_ok()) {
+            if let Some(child) =
+                child.filter(|child| contested.binary_search(&(*child as usize)).is_ok())
+            {
                 all.0.push(Claim {
                     child,
                     not_first_block: first_blocks_first && block.logical != 0,
@@ -173,22 +193,30 @@ enum Step {
     Done,
 }
 
-/// Follows every directory up to the root. Returns those that hang on nothing, as ranks in order:
-/// without a parent, or (one for each loop, the lowest inode) in a loop.
-fn walk_up(cx: &DirCx<'_>, tree: &DirTree, root: Option<u32>, found: &mut impl Sink) -> Vec<u32> {
+/// The directories without a parent and those whose parent has no lower rank, but for the root. Whoever
+/// follows any other one upwards comes to one of these or to the root, and each loop has one of them.
+fn uphill(tree: &DirTree, root: Option<u32>, pool: &Pool) -> Vec<usize> {
+    // Ranks fit 32 bits, and the highest number is no parent.
+    places(tree.parents.len(), pool, |rank| {
+        tree.parents[rank] as usize >= rank && Some(rank as u32) != root
+    })
+}
+
+/// Follows `starts` up to the root. Returns those that hang on nothing, as ranks in order: without a
+/// parent, or (one for each loop, the lowest inode) in a loop.
+fn walk_up(
+    cx: &DirCx<'_>,
+    tree: &DirTree,
+    root: Option<u32>,
+    starts: &[usize],
+    found: &mut impl Sink,
+) -> Vec<u32> {
+    if starts.is_empty() {
+        return Vec::new();
+    }
     let mut steps = vec![Step::Unseen; tree.parents.len()];
     let mut cut = Vec::new();
-    for start in 0..tree.parents.len() {
-        // Ranks fit 32 bits.
-        let rank = start as u32;
-        // Directories are mostly made after those that hold them.
-        if Some(rank) != root
-            && let Some(parent) = tree.parent(rank)
-            && steps[parent as usize] == Step::Done
-        {
-            steps[start] = Step::Done;
-            continue;
-        }
+    for &start in starts {
         let mut at = start;
         while steps[at] == Step::Unseen {
             steps[at] = Step::OnTheWay;
@@ -245,15 +273,18 @@ fn report_loop(cx: &DirCx<'_>, tree: &DirTree, at: u32, cut: &mut Vec<u32>, foun
     found.push(Problem::DirectoryLoop { dir: cx.index.inode(lowest), parent });
 }
 
-/// Compares `..` of each directory with its parent, and counts the links that `..` will be.
+/// Compares `..` of each directory with its parent, and counts the links that `..` will be: for each
+/// directory, how many others.
 fn check_dotdots(
     cx: &DirCx<'_>,
-    tree: &mut DirTree,
+    tree: &DirTree,
     root: Option<u32>,
     cut: &[u32],
-    found: &mut impl Sink,
-) {
-    for rank in 0..tree.parents.len() as u32 {
+    pool: &Pool,
+    found: &mut Findings,
+) -> Vec<u32> {
+    let children = cells(tree.parents.len(), 0);
+    let one = |found: &mut Findings, rank: u32| {
         let stored = tree.dotdots[rank as usize];
         let is_root = Some(rank) == root;
         let parent = if is_root { root } else { tree.parent(rank) };
@@ -261,7 +292,7 @@ fn check_dotdots(
         // What is moved to lost+found takes its `..` along, and the count that goes with it.
         let target = if is_cut { cx.index.get(stored) } else { parent };
         if let (Some(target), false) = (target, is_root) {
-            tree.children[target as usize] += 1;
+            children[target as usize].fetch_add(1, Ordering::Relaxed);
         }
         if let (Some(parent), false) = (parent, is_cut) {
             let expected = cx.index.inode(parent);
@@ -271,7 +302,12 @@ fn check_dotdots(
                 found.push(Problem::DotdotWrongParent { dir, stored, expected });
             }
         }
-    }
+    };
+    found.merge(pool.watched(None).run(&pieces(children.len()), |found: &mut Findings, piece| {
+        // Ranks fit 32 bits.
+        (piece.start as u32..piece.end as u32).for_each(|rank| one(found, rank));
+    }));
+    out_of(children).collect()
 }
 
 /// Looks whether a repair could put files into lost+found.

@@ -2,11 +2,13 @@
 //! Reads: the runs of directory blocks.  Keeps: nothing.  Emits: 0x020015.
 //! Does not verify: the size of the directory, or that it has a block at all (the inode pass).
 
+use floe_exec::Pool;
 use floe_format::features::Incompat;
 use floe_format::{InodeNr, LogicalBlock};
 
 use crate::dir_pass::DirCx;
 use crate::evidence::dirs::DirFlags;
+use crate::evidence::pieces::places;
 use crate::problem::{Problem, Sink};
 
 /// Holes of one directory that are reported one by one; a directory with more is sparse garbage,
@@ -14,7 +16,7 @@ use crate::problem::{Problem, Sink};
 const MOST_HOLES: u32 = 1000;
 
 /// Looks for holes.
-pub fn check(cx: &DirCx<'_>, found: &mut impl Sink) {
+pub fn check(cx: &DirCx<'_>, pool: &Pool, found: &mut impl Sink) {
     // The kernel makes sparse directories then, and e2fsck lets them pass.
     if cx.volume.has_incompat(Incompat::LARGEDIR) && !cx.volume.has_incompat(Incompat::INLINE_DATA)
     {
@@ -22,8 +24,8 @@ pub fn check(cx: &DirCx<'_>, found: &mut impl Sink) {
     }
     let runs = &cx.dirs.runs;
     // A directory whose only run begins at 0 has no hole. That is most of them.
-    let mut parted: Vec<InodeNr> =
-        runs.iter().filter(|run| run.logical > 0).map(|run| run.dir).collect();
+    let parted = places(runs.len(), pool, |at| runs[at].logical > 0);
+    let mut parted: Vec<InodeNr> = parted.into_iter().map(|at| runs[at].dir).collect();
     parted.sort_unstable();
     parted.dedup();
     if parted.is_empty() {

@@ -12,6 +12,7 @@ use super::entry_scan::{self, Scan};
 use super::htree::{HtreeEvidence, Leaf, LeafHashes, Node, Role, Tree, begin};
 use crate::dir_pass::{DirCx, DirEvidence, scan_runs};
 use crate::evidence::dirs::{DirFlags, DirRun};
+use crate::evidence::pieces::places;
 use crate::problem::{Findings, Problem, Sink};
 
 /// Indexes of one unit of work.
@@ -20,7 +21,7 @@ const UNIT: usize = 64;
 /// Judges all indexes.
 pub fn check(cx: &DirCx<'_>, all: &mut DirEvidence, pool: &Pool) {
     let mut kept = std::mem::take(&mut all.htree);
-    let sizes = sizes(cx);
+    let sizes = sizes(cx, pool);
     if sizes.is_empty() {
         return;
     }
@@ -54,13 +55,13 @@ fn of<T>(list: &[T], rank: u32, rank_of: impl Fn(&T) -> u32) -> &[T] {
 }
 
 /// Rank, inode and number of blocks (holes included) of each indexed directory that has blocks.
-fn sizes(cx: &DirCx<'_>) -> Vec<(u32, InodeNr, u32)> {
+fn sizes(cx: &DirCx<'_>, pool: &Pool) -> Vec<(u32, InodeNr, u32)> {
     let end = |run: &DirRun| run.logical.saturating_add(u32::from(run.len_blocks));
-    let mut sizes: Vec<_> = cx
-        .dirs
-        .runs
-        .iter()
-        .filter(|run| run.flags.contains(DirFlags::INDEXED))
+    let runs = &cx.dirs.runs;
+    let indexed = places(runs.len(), pool, |at| runs[at].flags.contains(DirFlags::INDEXED));
+    let mut sizes: Vec<_> = indexed
+        .into_iter()
+        .map(|at| &runs[at])
         .filter_map(|run| Some((cx.index.get(run.dir)?, run.dir, end(run))))
         .collect();
     // The largest end of a directory comes last: keep that one.

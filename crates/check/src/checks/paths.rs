@@ -60,6 +60,9 @@ pub fn find(
     wanted: &BTreeSet<InodeNr>,
     pool: &Pool,
 ) -> BTreeMap<InodeNr, Vec<u8>> {
+    if wanted.is_empty() {
+        return BTreeMap::new();
+    }
     let (dirs, files): (BTreeSet<_>, BTreeSet<_>) =
         wanted.iter().copied().partition(|inode| cx.index.get(*inode).is_some());
     let mut entries = if files.is_empty() {

@@ -31,35 +31,36 @@ pub struct DirIndex {
 impl DirIndex {
     /// The index of the directories in `infos`, which is sorted by inode.
     pub fn new(infos: &[DirInfo]) -> Self {
-        let mut index = Self { chunks: Vec::new(), inodes: Vec::with_capacity(infos.len()) };
-        for info in infos {
-            if index.inodes.last().is_some_and(|last| *last >= info.inode) {
-                continue;
+        let last = infos.last().map_or(0, |info| info.inode.0 / SPAN + 1);
+        let mut chunks = Vec::new();
+        chunks.resize_with(last as usize, || None);
+        let mut inodes: Vec<InodeNr> = Vec::with_capacity(infos.len());
+        for of_chunk in infos.chunk_by(|one, other| one.inode.0 / SPAN == other.inode.0 / SPAN) {
+            // Fewer directories than inodes, whose numbers fit 32 bits.
+            let base = inodes.len() as u32;
+            let mut chunk = Chunk { base, before: [0; WORDS], bits: [0; WORDS] };
+            for info in of_chunk {
+                let at = (info.inode.0 % SPAN) as usize;
+                chunk.bits[at / 64] |= 1 << (at % 64);
             }
-            index.push(info.inode);
-        }
-        for chunk in index.chunks.iter_mut().flatten() {
+            inodes.extend(of_chunk.iter().map(|info| info.inode));
             let mut before = 0;
             for (word, count) in chunk.bits.iter().zip(&mut chunk.before) {
                 *count = before;
                 // At most 2048 in all.
                 before += word.count_ones() as u16;
             }
+            // On a damaged disk an inode may have been found twice.
+            if u32::from(before) as usize != of_chunk.len() {
+                let mut own = inodes.split_off(base as usize);
+                own.dedup();
+                inodes.append(&mut own);
+            }
+            if let Some(slot) = chunks.get_mut((of_chunk[0].inode.0 / SPAN) as usize) {
+                *slot = Some(Box::new(chunk));
+            }
         }
-        index
-    }
-
-    fn push(&mut self, inode: InodeNr) {
-        let (chunk, at) = (inode.0 / SPAN, inode.0 % SPAN);
-        if chunk as usize >= self.chunks.len() {
-            self.chunks.resize_with(chunk as usize + 1, || None);
-        }
-        // Fewer directories than inodes, whose numbers fit 32 bits.
-        let base = self.inodes.len() as u32;
-        let chunk = self.chunks[chunk as usize]
-            .get_or_insert_with(|| Box::new(Chunk { base, before: [0; WORDS], bits: [0; WORDS] }));
-        chunk.bits[at as usize / 64] |= 1 << (at % 64);
-        self.inodes.push(inode);
+        Self { chunks, inodes }
     }
 
     /// Number of directories.

@@ -1,6 +1,6 @@
 //! Directories and where their blocks are: what the inode pass hands to the directory pass.
 
-use floe_exec::{Accumulator, append};
+use floe_exec::{Accumulator, Pool, append};
 use floe_format::{BlockNr, InodeNr};
 
 use bitflags::bitflags;
@@ -66,10 +66,10 @@ impl Dirs {
     /// Puts runs in disk order and directories in order of their inodes.
     ///
     /// What each worker found is in order, or nearly.
-    pub fn sort(&mut self) {
-        sort_stretches(&mut self.runs, |run| (run.block, run.dir, run.logical));
-        sort_stretches(&mut self.infos, |info| *info);
-        sort_stretches(&mut self.inline, |inode| *inode);
+    pub fn sort(&mut self, pool: &Pool) {
+        sort_stretches(&mut self.runs, |run| (run.block, run.dir, run.logical), pool);
+        sort_stretches(&mut self.infos, |info| *info, pool);
+        sort_stretches(&mut self.inline, |inode| *inode, pool);
     }
 
     /// The same, for who reads all blocks anew.
@@ -153,7 +153,7 @@ mod laws {
             all.inline.push(dir);
         },
         |all: Dirs| same(all, |mut all: Dirs| {
-            all.sort();
+            all.sort(&Pool::new(1));
             (all.runs, all.infos, all.inline)
         })
     );

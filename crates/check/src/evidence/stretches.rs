@@ -1,28 +1,35 @@
-//! Sorting what is in order but for a few places: what workers found, one after the other.
+//! Sorting lists that are in order but for a few places: those of several workers, one after the other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+use floe_exec::Pool;
+
+use super::pieces::places;
 
 /// Stretches are worth being told apart from this many elements on.
 const WORTH: usize = 8;
 
 /// As [`slice::sort_by_key`], and with the same result. Of stretches that are in order, such as those of
 /// workers that took parts of a table in turns, as much is moved at once as comes before the rest: a copy of
-/// its bytes.
-pub fn sort_stretches<T: Copy, K: Ord>(all: &mut Vec<T>, key: impl Fn(&T) -> K) {
-    let mut stretches = Vec::new();
-    let mut end = 0;
-    for stretch in all.chunk_by(|one, next| key(one) <= key(next)) {
-        stretches.push(stretch);
-        end += stretch.len();
-        if stretches.len() > end / WORTH + WORTH {
-            all.sort_by_key(key);
-            return;
-        }
-    }
-    if stretches.len() < 2 {
+/// its bytes. All workers of `pool` look for the ends of stretches.
+pub fn sort_stretches<T: Copy + Sync, K: Ord>(
+    all: &mut Vec<T>,
+    key: impl Fn(&T) -> K + Sync,
+    pool: &Pool,
+) {
+    let pairs = all.len().saturating_sub(1);
+    let ends = places(pairs, pool, |at| key(&all[at]) > key(&all[at + 1]));
+    if ends.is_empty() {
         return;
     }
+    if ends.len() > all.len() / WORTH + WORTH {
+        all.sort_by_key(key);
+        return;
+    }
+    let starts = std::iter::once(0).chain(ends.iter().map(|last| last + 1));
+    let ends = ends.iter().map(|last| last + 1).chain(std::iter::once(all.len()));
+    let mut stretches: Vec<_> = starts.zip(ends).map(|(start, end)| &all[start..end]).collect();
     let mut sorted = Vec::with_capacity(all.len());
     // What is left of each stretch, by its first key; those with the same one in the order of the stretches.
     let mut heads: BinaryHeap<_> =
@@ -57,8 +64,7 @@ fn how_many<T>(elements: &[T], comes_first: impl Fn(&T) -> bool) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
+    use floe_sync::atomic::{AtomicUsize, Ordering};
     use proptest::prelude::*;
 
     use super::*;
@@ -76,7 +82,7 @@ mod tests {
                 all.into_iter().enumerate().map(|(at, key)| (key, at)).collect();
             let mut expected = all.clone();
             expected.sort_by_key(|element| element.0);
-            sort_stretches(&mut all, |element| element.0);
+            sort_stretches(&mut all, |element| element.0, &Pool::new(2));
             prop_assert_eq!(all, expected);
         }
     }
@@ -87,12 +93,14 @@ mod tests {
         let parts = |me: u32| (0..25).map(move |turn| (turn * 4 + me) * 1000);
         let mut all: Vec<u32> =
             (0..4).flat_map(|me| parts(me).flat_map(|from| from..from + 1000)).collect();
-        let asked = Cell::new(0);
-        sort_stretches(&mut all, |element| {
-            asked.set(asked.get() + 1);
+        let asked = AtomicUsize::new(0);
+        let key = |element: &u32| {
+            asked.fetch_add(1, Ordering::Relaxed);
             *element
-        });
+        };
+        sort_stretches(&mut all, key, &Pool::new(2));
+        let asked = asked.into_inner();
         assert!(all.iter().copied().eq(0..100_000));
-        assert!(asked.get() < 210_000, "{} keys for 100,000 elements", asked.get());
+        assert!(asked < 210_000, "{asked} keys for 100,000 elements");
     }
 }

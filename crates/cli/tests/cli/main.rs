@@ -24,6 +24,7 @@ mod online;
 mod outputs;
 mod packaging;
 mod pages;
+mod pasted;
 mod recipes;
 mod repair;
 mod repair_undo;

@@ -111,6 +111,16 @@ impl FromArgs {
         self.from.is_some()
     }
 
+    /// The file or folder that is read; `None` without one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        let (Origin::Folder(path)
+        | Origin::Archive(path)
+        | Origin::Oci(path, _)
+        | Origin::Image(path)
+        | Origin::Any(path)) = self.from.as_ref()?;
+        Some(path)
+    }
+
     pub(super) fn workers(&self) -> usize {
         self.threads.map_or_else(floe_exec::default_threads, usize::from)
     }
