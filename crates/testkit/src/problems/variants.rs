@@ -94,7 +94,7 @@ impl Recipes {
         let mut rng = Rng::new(hash(recipe.name()).wrapping_add(nr));
         let other = *rng.pick(Profile::ALL).unwrap_or(&recipe.profile());
         let profile = if nr % 3 == 2 { other } else { recipe.profile() };
-        let mut variants = vec![Variant { at: first, view: view(&mut rng, nr % 3 > 0) }];
+        let mut variants = vec![Variant { at: first, view: view(&mut rng, !nr.is_multiple_of(3)) }];
         while variants.len() < parts {
             let of_profile = rng.chance(2);
             let key = rng.next_u64();
