@@ -375,3 +375,27 @@ fn a_fitted_file_system_has_no_room_left() {
         assert!(more * 10 >= blocks * 14, "{profile}: {more} after {blocks}");
     }
 }
+
+/// Many files without data: the tables are nearly all of the file system.
+#[test]
+fn a_tree_of_names_alone_fits() {
+    let mut tree = Tree::new(attributes(0, 0o755));
+    for at in 0..20_000 {
+        let name = format!("name of a file {at}");
+        tree.insert(tree.root(), name.as_bytes(), attributes(at, 0), Body::Fifo).expect("a name");
+    }
+    let mut params = params(Profile::Ext4, &[], None).expect("parameters");
+    params.inodes = floe_disk::mkfs::InodeCount::Ratio(16384);
+    params.blocks_per_group = None;
+    let plan = TreePlan::fitted(&params, &tree, 0).expect("a plan");
+    let (geometry, superblock) = (plan.plan().geometry(), plan.plan().superblock());
+    assert!(superblock.free_blocks_count() * 50 <= geometry.blocks_count);
+    assert!(superblock.free_inodes_count < 200, "{}", superblock.free_inodes_count);
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-fill-").expect("a folder");
+    let image = write(&plan, folder.path(), 2).expect("an image");
+    let judged = oracle::run(image.path(), &["-fn"]).expect("a verdict");
+    assert_eq!(judged.exit, Some(0), "{}", judged.text);
+}

@@ -182,6 +182,8 @@ fn sizes_and_usage_types_are_those_of_mke2fs() {
         (2170, &["-t", "ext4"]),
         (9000, &["-t", "ext4", "-G", "4", "-E", "stride=16,stripe_width=64"]),
         (5000, &["-t", "ext4", "-E", "resize=4000000,root_owner=70000:5"]),
+        (60, &["-t", "ext4", "-N", "200018", "-b", "4096"]),
+        (300, &["-t", "ext4", "-N", "200018", "-b", "4096"]),
         (200 << 10, &["-t", "ext4"]),
         (8, &["-t", "ext4", "-O", "quota,project,orphan_file,mmp,fast_commit"]),
     ];
@@ -190,4 +192,27 @@ fn sizes_and_usage_types_are_those_of_mke2fs() {
         .map(|(mib, args)| (format!("{mib} MiB {args:?}"), mib << 20, args.to_vec()))
         .collect();
     judge(&cases);
+}
+
+/// A device that cannot discard keeps no signature of what it held, and no stale metadata.
+#[test]
+fn old_signatures_are_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    std::fs::write(&path, vec![0xa5; 24 << 20]).expect("an old image");
+    let mut options = Options::of_type(FsType::Ext4);
+    options.set('b', "4096").expect("a block size");
+    let now = Time { secs: NOW, nanos: 0 };
+    let fresh = Fresh { uuid: [1; 16], hash_seed: [2; 16], now };
+    let params = options.params(24 << 20, None, &fresh).expect("parameters");
+    let device = WritableFile::open(&path).expect("the image");
+    write(&Plan::new(&params).expect("a plan"), &device).expect("a file system");
+    let bytes = std::fs::read(&path).expect("the image");
+    assert_eq!(bytes[..1024], [0; 1024]);
+    let tail = &bytes[bytes.len() - (64 << 10)..];
+    assert!(tail.iter().all(|byte| *byte == 0));
+    if !tool::missing() {
+        let judged = oracle::run(&path, &["-fn"]).expect("a verdict");
+        assert_eq!(judged.exit, Some(0), "{}", judged.text);
+    }
 }

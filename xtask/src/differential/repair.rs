@@ -7,11 +7,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use floe_testkit::compare::{Fault, Judgement, ReadBy, Terms, judge};
+use floe_testkit::problems::Recipes;
 use floe_testkit::tool::{self, Outcome};
 use floe_testkit::{Image, Profile, build, damage};
 
 use super::third::Third;
 use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case, profiles};
+
+mod mixture;
 
 /// Seconds after which the program is taken to hang.
 const LIMIT_SECONDS: u32 = 60;
@@ -65,32 +68,43 @@ fn judge_image(
 fn judge_one(
     args: &Args,
     program: &Program,
-    linux: &Third,
+    (recipes, linux): (&Recipes, &Third),
     profile: Profile,
     seed: u64,
-) -> Result<Case> {
+) -> Result<Option<Case>> {
+    if let Some(parts) = args.recipes {
+        return mixture::judge_one(args, program, (recipes, linux), parts, seed);
+    }
     let (image, damage) = damage::damaged_image(profile, seed)?;
     let judgement = judge_image(args, program, profile, &image)?;
     let Judgement { faults, no_measure, ours, done, .. } = judgement;
     if done {
         linux.submit(profile, seed, ours)?;
     }
-    Ok(Case { profile, seed, events: damage.events, faults, no_measure })
+    Ok(Some(Case { profile, seed, events: damage.events, faults, no_measure }))
 }
 
 /// Runs the chore; fails if a repair has a fault.
 pub(super) fn run(args: &Args) -> Result<()> {
     let program = Program::of(args)?;
     let names = names();
+    if let (Some(case), Some(parts)) = (&args.replay, args.recipes) {
+        return mixture::replay(args, case, &program, parts, &names);
+    }
     if let Some(case) = &args.replay {
         return replay(args, case, &program, &names);
     }
     let profiles = profiles(&args.profile)?;
     let begin = Instant::now();
+    let recipes = Recipes::new();
     let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
-    let mut cases = for_all_seeds(args, &profiles, &|profile, seed| {
-        judge_one(args, &program, &linux, profile, seed)
+    let cases = for_all_seeds(args, &profiles, &|profile, seed| {
+        judge_one(args, &program, (&recipes, &linux), profile, seed)
     })?;
+    let (all, mut cases) = (cases.len(), cases.into_iter().flatten().collect::<Vec<Case>>());
+    if all > cases.len() {
+        println!("{} recipes do not find their objects together", all - cases.len());
+    }
     let asked = linux.finish(&mut cases)?;
     if args.linux {
         println!("Linux was asked about {asked} repaired images");
@@ -172,6 +186,12 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
         let linux = Third::find(&[profile])?;
         judgement.faults.extend(linux.opinion(profile, &judgement.ours)?);
     }
+    show(args, &image, judgement, names);
+    Ok(())
+}
+
+/// Prints what came of a case.
+fn show(args: &Args, image: &Image, judgement: Judgement, names: &Names) {
     let codes: Vec<String> = judgement.codes.iter().map(|&code| name_of(names, code)).collect();
     println!("--- e2fsck repaired: {}", codes.join(" "));
     println!("--- the program said:\n{}", judgement.said.trim());
@@ -188,9 +208,11 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
         println!("--- without fault");
     }
     if args.keep {
-        println!("damaged:  {}", image.keep().display());
+        match image.copy() {
+            Ok(copy) => println!("damaged:  {}", copy.keep().display()),
+            Err(error) => println!("damaged: {error:#}"),
+        }
         println!("e2fsck's: {}", judgement.theirs.keep().display());
         println!("ours:     {}", judgement.ours.keep().display());
     }
-    Ok(())
 }

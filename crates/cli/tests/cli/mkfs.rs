@@ -108,7 +108,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         (vec!["-I", "8192", path, "16m"], 8, "inode size"),
         (vec!["-J", "size=12", path, "16m"], 8, "does not fit"),
         (vec!["-m", "60", path, "16m"], 8, "50 percent"),
-        (vec![path, "20k"], 8, "too few"),
+        (vec![path, "8k"], 8, "too few"),
         (vec![path, "much"], 8, "SIZE is not a size"),
     ] {
         let mut all = vec!["mkfs"];

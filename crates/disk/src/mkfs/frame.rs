@@ -28,7 +28,11 @@ pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError
     let mut per_group = blocks_per_group(params)?;
     let ratio = u64::from(params.cluster_size / params.block_size);
     // Whole clusters only.
-    let mut blocks = params.blocks - params.blocks % ratio;
+    let all = params.blocks - params.blocks % ratio;
+    let mut blocks = all;
+    // mke2fs takes the share for root of the size without the last group that it left out, even if
+    // it takes all blocks in the end.
+    let mut share_of = all;
     if !params.incompat(Incompat::BIT64) && blocks >= 1 << 32 {
         return Err(PlanError::TooLarge { blocks });
     }
@@ -50,6 +54,8 @@ pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError
                 return Err(PlanError::TooManyInodes { inodes: wanted });
             }
             per_group -= 8 * ratio as u32;
+            // A last group that was too short may be long enough now.
+            blocks = all;
             continue;
         };
         sb.inodes_per_group = per_group_inodes;
@@ -59,15 +65,22 @@ pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError
         backups(params, groups, &mut sb);
         sb.reserved_gdt_blocks = reserved_descriptors(params, blocks, groups, &sb);
         let Reserved::Percent(percent) = params.reserved_blocks;
-        let reserved = (blocks as f64 * percent / 100.0) as u64;
+        let reserved = (share_of as f64 * percent / 100.0) as u64;
         sb.r_blocks_count_lo = (reserved & 0xffff_ffff) as u32;
         sb.r_blocks_count_hi = (reserved >> 32) as u32;
-        let geometry = Geometry::new(&sb, Strictness::Strict)
-            .map_err(|fault| PlanError::Parameter(fault.field))?;
+        let geometry =
+            Geometry::new(&sb, Strictness::Strict).map_err(|fault| match fault.field {
+                // The tables leave no room in the groups.
+                "s_inodes_per_group" => PlanError::TooManyInodes { inodes: wanted },
+                field => PlanError::Parameter(field),
+            })?;
         match last_group(&geometry) {
             LastGroup::Fits => return Ok((sb, geometry)),
             LastGroup::Alone => return Err(too_small),
-            LastGroup::TooShort { blocks_in_it } => blocks -= blocks_in_it,
+            LastGroup::TooShort { blocks_in_it } => {
+                blocks -= blocks_in_it;
+                share_of = blocks;
+            }
         }
     }
 }

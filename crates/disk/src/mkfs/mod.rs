@@ -16,7 +16,7 @@ mod usage;
 mod write;
 
 pub use fill::{FillError, FillOptions, TreePlan, fill};
-pub use options::{Fresh, OptionError, Options, size};
+pub use options::{Fresh, OptionError, Options, size, uuid};
 pub use params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 pub use plan::Plan;
 pub use usage::FsType;

@@ -137,7 +137,7 @@ impl Options {
             'M' => {
                 self.last_mounted = Some(text(value).ok_or_else(|| wrong("64 bytes at most"))?);
             }
-            'U' => self.uuid = uuid(value).map_err(|()| wrong("not a UUID"))?,
+            'U' => self.uuid = uuid_or_word(value).map_err(|()| wrong("not a UUID"))?,
             'O' => {
                 usage::edit(&mut Features::default(), value).map_err(|why| wrong(&why))?;
                 self.feature_edits.push(value.to_owned());
@@ -208,8 +208,7 @@ impl Options {
             let switch = || value.is_none_or(|value| value != "0");
             match key {
                 "hash_seed" => {
-                    let seed = uuid(given?).ok().flatten();
-                    extended.hash_seed = Some(seed.ok_or("hash_seed: not a UUID")?);
+                    extended.hash_seed = Some(uuid(given?).ok_or("hash_seed: not a UUID")?);
                 }
                 "stride" => {
                     extended.stride = number()?.try_into().map_err(|_| "stride: too large")?
@@ -464,8 +463,13 @@ fn text<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(field)
 }
 
+/// A UUID in its usual form.
+pub fn uuid(text: &str) -> Option<[u8; 16]> {
+    uuid_or_word(text).ok().flatten()
+}
+
 /// A UUID; `None` for those that are to be made up.
-fn uuid(text: &str) -> Result<Option<[u8; 16]>, ()> {
+fn uuid_or_word(text: &str) -> Result<Option<[u8; 16]>, ()> {
     match text {
         "random" | "time" => return Ok(None),
         "clear" | "null" => return Ok(Some([0; 16])),

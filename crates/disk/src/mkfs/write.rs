@@ -14,6 +14,12 @@ use super::plan::Plan;
 /// Bytes written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
+/// Bytes at the beginning that are zeroed before anything is written: Btrfs has its signature
+/// farthest behind, at 64 KiB.
+const HEAD_BYTES: u64 = 128 << 10;
+/// Bytes at the end: there md of version 0.9 has its superblock.
+const TAIL_BYTES: u64 = 128 << 10;
+
 /// Why a file system was not written. Its superblock is not there then.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {what} at byte {offset_bytes}")]
@@ -94,9 +100,13 @@ impl<'a> Output<'a> {
         self.plan.geometry.offset_bytes(block)
     }
 
-    /// Makes an old file system unrecognisable, its backups too as far as ours lie there.
+    /// Makes what lay there before unrecognisable: first a superblock, then the places where boot
+    /// sectors, partition tables, other file systems and members of RAIDs have their signatures.
     pub(super) fn begin(&self) -> Result<(), WriteError> {
-        self.put("over an old superblock", OFFSET_BYTES, &[0; Superblock::SIZE])
+        self.put("over an old superblock", OFFSET_BYTES, &[0; Superblock::SIZE])?;
+        let size = self.plan.bytes();
+        self.zero("over old signatures", 0, HEAD_BYTES.min(size))?;
+        self.zero("over old signatures", size - TAIL_BYTES.min(size), TAIL_BYTES.min(size))
     }
 
     /// Zeroes a range, where it is not a hole already.

@@ -57,7 +57,14 @@ fn by_size(plan: &Plan) -> u64 {
 /// The fewest blocks that hold `demand` clusters besides what the size itself asks for.
 fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
     let mut params = params.clone();
-    params.blocks = demand.max(64);
+    params.blocks = demand;
+    if let InodeCount::Count(count) = params.inodes {
+        let tables = u64::from(count) * u64::from(params.inode_size);
+        params.blocks = demand + tables / u64::from(params.block_size);
+    }
+    params.blocks = params.blocks.max(64);
+    // Tables, backups and a journal take a fraction of what they serve.
+    let most = params.blocks.saturating_mul(8).saturating_add(1 << 22);
     loop {
         match Plan::tables(&params) {
             Ok(plan) => {
@@ -69,7 +76,11 @@ fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
                 // Never less than what is needed: a size only grows by what it lacks.
                 params.blocks += missing * u64::from(plan.geometry.cluster_blocks);
             }
-            Err(PlanError::TooSmall { .. } | PlanError::Full { .. }) => params.blocks += 64,
+            Err(
+                PlanError::TooSmall { .. }
+                | PlanError::Full { .. }
+                | PlanError::TooManyInodes { .. },
+            ) if params.blocks < most => params.blocks += (params.blocks / 256).max(8),
             Err(error) => return Err(error),
         }
     }
