@@ -65,28 +65,21 @@ fn judge_image(
     judge(image, &terms, &|path| program.repair(path))
 }
 
-/// Those that are asked besides e2fsck.
-struct Oracles<'a> {
-    /// Recipes for mixtures of problems.
-    recipes: &'a Recipes,
-    linux: &'a Third,
-}
-
 fn judge_one(
     args: &Args,
     program: &Program,
-    third: &Oracles<'_>,
+    (recipes, linux): (&Recipes, &Third),
     profile: Profile,
     seed: u64,
 ) -> Result<Option<Case>> {
     if let Some(parts) = args.recipes {
-        return mixture::judge_one(args, program, third.recipes, parts, seed);
+        return mixture::judge_one(args, program, (recipes, linux), parts, seed);
     }
     let (image, damage) = damage::damaged_image(profile, seed)?;
     let judgement = judge_image(args, program, profile, &image)?;
     let Judgement { faults, no_measure, ours, done, .. } = judgement;
     if done {
-        third.linux.submit(profile, seed, ours)?;
+        linux.submit(profile, seed, ours)?;
     }
     Ok(Some(Case { profile, seed, events: damage.events, faults, no_measure }))
 }
@@ -105,9 +98,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let recipes = Recipes::new();
     let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
-    let third = Oracles { recipes: &recipes, linux: &linux };
     let cases = for_all_seeds(args, &profiles, &|profile, seed| {
-        judge_one(args, &program, &third, profile, seed)
+        judge_one(args, &program, (&recipes, &linux), profile, seed)
     })?;
     let (all, mut cases) = (cases.len(), cases.into_iter().flatten().collect::<Vec<Case>>());
     if all > cases.len() {

@@ -48,6 +48,7 @@ fn an_output_that_would_destroy_a_file_is_a_wrong_command_line() {
         &["fsck", "-fy", "-z", link, device],
         &["cp", "--force", device, "/x", link],
         &["mkfs", "-F", "-F", "--from", device, link],
+        &["mkfs", "-F", "-F", "--from", "dir:/proc/self/fdinfo", "--metadata", device, link],
         &["cp", "--force", device, &in_image, folder_of_image],
         &["fsck", "-fy", "-z", list, "-l", list, device],
     ] {

@@ -28,8 +28,8 @@ impl Args {
         size_blocks: Option<u64>,
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
-        if let Some(source) = self.from.path() {
-            refuse_same(("DEVICE", &self.device), ("--from", source))?;
+        for read in self.from.read() {
+            refuse_same(("DEVICE", &self.device), read)?;
         }
         let now = self.from.now()?;
         let now = now.unwrap_or(Time { secs: clock::now_seconds(), nanos: 0 });

@@ -13,6 +13,7 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use crate::device::Source;
 use crate::exit::Outcome;
 use crate::failure;
+use crate::files::InputPath;
 
 /// A source, and what is changed of it on the way.
 #[derive(Debug, clap::Args)]
@@ -51,7 +52,7 @@ pub(super) struct FromArgs {
     gid_map: Option<IdMap>,
     /// Owners, modes, times and special files from this mtree(5) specification, before other changes
     #[arg(long, value_name = "FILE", requires = "from")]
-    metadata: Option<PathBuf>,
+    metadata: Option<InputPath>,
     /// Work with this many threads; all processors if not given. The bytes are the same
     #[arg(long, value_name = "N", requires = "from", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -114,14 +115,17 @@ impl FromArgs {
         self.from.is_some()
     }
 
-    /// The file or folder that is read; `None` without one.
-    pub(super) fn path(&self) -> Option<&Path> {
-        let (Origin::Folder(path)
-        | Origin::Archive(path)
-        | Origin::Oci(path, _)
-        | Origin::Image(path)
-        | Origin::Any(path)) = self.from.as_ref()?;
-        Some(path)
+    /// The files and folders that are read, with the options that name them.
+    pub(super) fn read(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let source = self.from.as_ref().map(|origin| match origin {
+            Origin::Folder(path)
+            | Origin::Archive(path)
+            | Origin::Oci(path, _)
+            | Origin::Image(path)
+            | Origin::Any(path) => ("--from", path.as_path()),
+        });
+        let metadata = self.metadata.as_deref().map(|path| ("--metadata", path));
+        source.into_iter().chain(metadata)
     }
 
     pub(super) fn workers(&self) -> usize {
