@@ -10,10 +10,9 @@ use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
 use crate::edit::{Edit, GroupEdit, MapEdit, SuperblockEdit, TreeEdit};
-use crate::file_map::FileMap;
 use crate::fixes;
 use crate::plan::Wanted;
-use crate::stage::Stage;
+use crate::stage::{InodeImage, Stage};
 
 /// What is wanted, with better edits where there are any. `stage` is opened if one must be looked
 /// for on the device.
@@ -95,14 +94,37 @@ fn level_of_wrong_node<'a>(
     if !leads_out && 2 * pointers().filter(to_metadata).count() <= pointers().count() {
         return None;
     }
-    let mut level = None;
-    FileMap::load_without(stage, &image, &mut |entry| {
-        if entry.level > 0 && entry.extent.run.start == block && entry.extent.logical == logical {
-            level = u8::try_from(entry.level).ok();
+    level_of_node(stage, &image, logical, block)
+}
+
+/// The level of the node of a block map that begins at `logical` and lies in `block`; `None` if there is none.
+fn level_of_node<'a>(
+    stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
+    image: &InodeImage,
+    logical: LogicalBlock,
+    block: BlockNr,
+) -> Option<u8> {
+    let block_size = stage.geometry.block_size;
+    let mut roots =
+        indirect::pointers(&image.base.block).enumerate().filter_map(|(index, word)| {
+            let (first, level) = indirect::root_slot(block_size, index)?;
+            let behind = first.0 + indirect::span_blocks(block_size, level);
+            (first..LogicalBlock(behind)).contains(&logical).then_some((first, level, word))
+        });
+    let (mut first, mut level, mut word) = roots.next()?;
+    while level > 0 {
+        let node = BlockNr(u64::from(word));
+        if node == block && first == logical {
+            return u8::try_from(level).ok();
         }
-        false
-    });
-    level
+        let bytes = stage.read_block(node).ok()?;
+        level -= 1;
+        let span = indirect::span_blocks(block_size, level);
+        let at = (logical.0 - first.0) / span;
+        first = LogicalBlock(first.0 + at * span);
+        word = indirect::pointers(&bytes).nth(usize::try_from(at).ok()?)?;
+    }
+    None
 }
 
 /// Whether inode 7 reserves blocks for growing.
