@@ -51,6 +51,10 @@ pub(crate) struct Args {
     /// Let both repair a copy, and look for what Floe leaves damaged or loses and e2fsck does not
     #[arg(long)]
     repair: bool,
+    /// With --repair: so many variants of recipes of the problem table on one image, instead of random
+    /// damage: 1 is each recipe on other objects and profiles, 2 are pairs. Seeds count through recipes
+    #[arg(long, requires = "repair", value_name = "PARTS", value_parser = clap::value_parser!(u8).range(1..=8))]
+    recipes: Option<u8>,
     /// With --repair: the program that repairs, which is given `-fy IMAGE`, instead of `floe fsck`
     #[arg(long, requires = "repair")]
     checker: Option<String>,

@@ -4,6 +4,9 @@ use floe_format::ext::xattr::acl::{AclEntry, AclWho, decode_for_programs, encode
 
 use crate::number;
 
+/// Bytes of a value with nothing but the three entries that a mode has.
+pub(crate) const MODE_ALONE_BYTES: usize = 4 + 3 * 8;
+
 /// The value for `setxattr` of a list as text: entries with commas or newlines between them, each
 /// `TYPE:NAME:rwx`, and with some programs `:NUMBER` behind. `None` if a name is no number and none follows.
 pub(crate) fn from_text(text: &[u8]) -> Option<Vec<u8>> {

@@ -16,6 +16,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
+/// Attribute by which the kernel keeps access lists of files.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// Attribute by which the kernel keeps SELinux labels.
 const SELINUX: &[u8] = b"security.selinux";
 
@@ -76,7 +78,7 @@ impl Extended {
             b"ctime" => self.ctime = time(value, "ctime")?,
             b"SCHILY.devmajor" => self.major = count(value, "SCHILY.devmajor")?,
             b"SCHILY.devminor" => self.minor = count(value, "SCHILY.devminor")?,
-            b"SCHILY.acl.access" => self.list(b"system.posix_acl_access", value)?,
+            b"SCHILY.acl.access" => self.list(ACL_ACCESS, value)?,
             b"SCHILY.acl.default" => self.list(b"system.posix_acl_default", value)?,
             b"RHT.security.selinux" => self.strong.push((SELINUX.to_vec(), value.to_vec())),
             _ => return self.take_rest(key, value),
@@ -103,7 +105,11 @@ impl Extended {
         }
         let value = acl::from_text(text)
             .ok_or_else(|| ArchiveFault::AccessList(String::from_utf8_lossy(text).into_owned()))?;
-        self.strong.push((name.to_vec(), value));
+        // A list that says no more than the mode is none for Linux, either.
+        let is_mode = name == ACL_ACCESS && value.len() == acl::MODE_ALONE_BYTES;
+        if !is_mode {
+            self.strong.push((name.to_vec(), value));
+        }
         Ok(())
     }
 
@@ -201,6 +207,15 @@ mod tests {
         assert_eq!(names[1], (b"user.b=c".to_vec(), b"not seen as key".to_vec()));
         assert_eq!(names[2], (b"user.b=c%".to_vec(), b"b".to_vec()));
         assert!(sum(&[("LIBARCHIVE.xattr.user.a", "?")]).is_err());
+    }
+
+    #[test]
+    fn a_list_that_is_only_the_mode_is_none() {
+        let mode = ("SCHILY.acl.access", "user::rwx,group::r-x,other::---");
+        let default = ("SCHILY.acl.default", "user::rwx,group::r-x,other::---");
+        let attributes = sum(&[mode, default]).unwrap().attributes();
+        assert_eq!(attributes.len(), 1);
+        assert_eq!(attributes[0].0, b"system.posix_acl_default");
     }
 
     #[test]

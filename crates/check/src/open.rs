@@ -274,9 +274,13 @@ fn with_counted_inodes(device: &dyn ReadBlocks, found: &mut Findings) -> Option<
 /// is wrong.
 fn with_counted_descriptors(device: &dyn ReadBlocks, found: &mut Findings) -> Option<Candidate> {
     let (superblock, bytes) = read_superblock(device, OFFSET_BYTES).ok()?;
-    let stored = superblock.desc_size;
+    let (stored, inodes) = (superblock.desc_size, superblock.inodes_per_group);
     let (superblock, geometry) = desc_size::counted(device, &superblock)?;
     found.push(Problem::DescriptorSizeWrong { stored, expected: superblock.desc_size });
+    if superblock.inodes_per_group != inodes {
+        let expected = superblock.inodes_per_group;
+        found.push(Problem::InodesPerGroupWrong { stored: inodes, expected });
+    }
     Some(Candidate { superblock, bytes, geometry, backup: None })
 }
 

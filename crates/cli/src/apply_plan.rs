@@ -37,7 +37,7 @@ impl ApplyPlan<'_> {
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let name = self.source.name();
         if self.dry_run {
-            signals::end_at_once()?;
+            signals::end_at_once("nothing was written")?;
             let device = self.source.open()?;
             let (header, _) = self.staged(&device).with_context(|| name.clone())?;
             writeln!(out, "{name}: the plan can be applied: {}", summary(&header))?;
@@ -64,7 +64,7 @@ impl ApplyPlan<'_> {
             Ok(committed) => {
                 writeln!(out, "{name}: {}", summary(&header))?;
                 if let (Some(path), true) = (self.undo, committed.undo_bytes > 0) {
-                    writeln!(out, "To undo this: floe undo {} {name}", path.display())?;
+                    writeln!(out, "To undo this: {}", self.source.undo_command(path))?;
                 }
                 writeln!(
                     out,

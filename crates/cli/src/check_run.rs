@@ -26,10 +26,15 @@ use crate::monitor::Monitor;
 use crate::online::Snapshot;
 use crate::progress::Watch;
 use crate::sharing::Sharing;
-use crate::{failure, html_page, signals, usage};
+use crate::shell::quoted_path;
+use crate::{failure, foreign, html_page, signals, usage};
 
 /// Directory blocks that are read to find the paths of the inodes in a report.
 const PATH_BLOCKS: u64 = 1 << 20;
+
+/// What becomes of a check that is interrupted.
+const INTERRUPTED: &str = "the check is not complete, and nothing is known of the file system; nothing was \
+                           written. With --checkpoint FILE the same command goes on where it was";
 
 /// How to check and how to say it.
 pub(crate) struct Run<'a> {
@@ -98,7 +103,7 @@ impl Run<'_> {
             None => {
                 match self.checkpoint {
                     Some(file) => signals::end_between_legs(file)?,
-                    None => signals::end_at_once_with(front::cancel_code(self.front))?,
+                    None => signals::end_at_once_with(front::cancel_code(self.front), INTERRUPTED)?,
                 }
                 opened = self.source.open()?;
                 &opened
@@ -133,24 +138,7 @@ impl Run<'_> {
         }
         let outcome = self.outcome(&report);
         self.write_page(&report, &cost, &device)?;
-        if self.json {
-            let mut value = json::report(&report, &cost, &self.source.name(), outcome.code());
-            value["snapshot"] = self.snapshot.map_or(Value::Null, |snapshot| snapshot.about.json());
-            writeln!(out, "{value:#}")?;
-        } else {
-            if let Some(snapshot) = self.snapshot {
-                writeln!(out, "{}", snapshot.about)?;
-            }
-            human::write(out, &report, &cost, human::Style { verbose: self.verbose })?;
-            if report.verdict() == Verdict::Damaged && outcome == Outcome::CLEAN {
-                // Whoever reads both should not have to wonder.
-                let why = match self.fail_on {
-                    Some(_) => "for nothing reaches --fail-on",
-                    None => "as for e2fsck -n",
-                };
-                writeln!(out, "The exit code is 0 all the same, {why}.")?;
-            }
-        }
+        self.tell(out, &report, &cost, outcome, foreign::other_signature(&device))?;
         if let Some(file) = self.checkpoint {
             // Not before the report is with whoever wants it.
             out.flush()?;
@@ -162,6 +150,40 @@ impl Run<'_> {
             front.end(out, &report, &cost)?;
         }
         Ok(outcome)
+    }
+
+    /// Writes the report; `foreign` is what else the device says that it is.
+    fn tell(
+        &self,
+        out: &mut impl Write,
+        report: &Report,
+        cost: &Cost,
+        outcome: Outcome,
+        foreign: Option<&str>,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            let mut value = json::report(report, cost, &self.source.name(), outcome.code());
+            value["snapshot"] = self.snapshot.map_or(Value::Null, |snapshot| snapshot.about.json());
+            value["other_signature"] = foreign.into();
+            writeln!(out, "{value:#}")?;
+            return Ok(());
+        }
+        if let (Some(name), None) = (foreign, self.front) {
+            writeln!(out, "{}", foreign::note(name, &quoted_path(&self.source.device)))?;
+        }
+        if let Some(snapshot) = self.snapshot {
+            writeln!(out, "{}", snapshot.about)?;
+        }
+        human::write(out, report, cost, human::Style { verbose: self.verbose })?;
+        if report.verdict() == Verdict::Damaged && outcome == Outcome::CLEAN {
+            // Whoever reads both should not have to wonder.
+            let why = match self.fail_on {
+                Some(_) => "for nothing reaches --fail-on",
+                None => "as for e2fsck -n",
+            };
+            writeln!(out, "The exit code is 0 all the same, {why}.")?;
+        }
+        Ok(())
     }
 
     /// The exit bits of a report.
@@ -198,7 +220,9 @@ impl Run<'_> {
     ) -> anyhow::Result<()> {
         let Some(path) = self.html else { return Ok(()) };
         let name = self.source.name();
-        let occasion = html::Occasion { device: &name, now_seconds: now_seconds() };
+        let (options, word) = (self.source.place_options(), quoted_path(&self.source.device));
+        let (options, word) = (options.as_str(), word.as_str());
+        let occasion = html::Occasion { device: &name, options, word, now_seconds: now_seconds() };
         let disk = html_page::disk_map(report, device)?;
         html_page::write(path, &html::page(report, cost, &occasion, &disk))
     }

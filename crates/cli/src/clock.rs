@@ -30,6 +30,11 @@ pub(crate) fn now() -> Clock {
     }
 }
 
+/// `SOURCE_DATE_EPOCH`, in seconds since 1970: who sets it wants the same bytes from each run.
+pub(crate) fn source_date_epoch() -> Option<i64> {
+    std::env::var("SOURCE_DATE_EPOCH").ok()?.trim().parse().ok()
+}
+
 /// Now, in seconds since 1970.
 pub(crate) fn now_seconds() -> i64 {
     now().now_seconds

@@ -11,15 +11,16 @@ use floe_blockdev::{
 };
 
 use crate::files::InputPath;
-use crate::not_raw;
+use crate::size::bytes;
+use crate::{not_raw, shell};
 
 /// Where a file system is. Common to all commands that look at one.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Source {
     /// Block device or image file
     pub(crate) device: InputPath,
-    /// The file system begins this many bytes into the device
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    /// The file system begins this many bytes into the device (K, M, G and T are units)
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = bytes)]
     pub(crate) offset: u64,
     /// The file system is in this partition of a disk or image (GPT or MBR)
     #[arg(long, value_name = "N", conflicts_with = "offset")]
@@ -38,17 +39,15 @@ pub(crate) struct Source {
     pub(crate) caching: Caching,
 }
 
-/// A block size: a power of two from 1024 to 65536.
+/// A block size: a power of two from 1024 to 65536, perhaps with a unit (4K).
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
-    let size: u32 = text.parse().map_err(|_| "is not a number".to_owned())?;
-    if (1024..=65536).contains(&size) && size.is_power_of_two() {
-        Ok(size)
-    } else {
-        Err("must be a power of two from 1024 to 65536".to_owned())
-    }
+    let size = u32::try_from(bytes(text)?).ok();
+    let possible = size.filter(|size| (1024..=65536).contains(size) && size.is_power_of_two());
+    possible.ok_or_else(|| "must be a power of two from 1024 to 65536".to_owned())
 }
 
-fn image_format() -> impl TypedValueParser<Value = Format> {
+/// The formats of images, by name.
+pub(crate) fn image_format() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(Format::name)).map(|name| {
         // One of the names above, so the default is never taken.
         Format::ALL.into_iter().find(|format| format.name() == name).unwrap_or(Format::Raw)
@@ -80,6 +79,35 @@ impl Source {
             block_size: None,
             caching: Caching::Shared,
         }
+    }
+
+    /// The options that say where the file system is, as a shell takes them, each with a space behind it.
+    pub(crate) fn place_options(&self) -> String {
+        let mut options = String::new();
+        let mut add = |name: &str, value: Option<String>| {
+            let words = value.map(|value| format!("--{name} {value} "));
+            options.extend(words);
+        };
+        add("format", self.format.map(|format| format.name().to_owned()));
+        add("partition", self.partition.map(|number| number.to_string()));
+        add("offset", Some(self.offset).filter(|&offset| offset != 0).map(|at| at.to_string()));
+        add("superblock", self.superblock.map(|block| block.to_string()));
+        add("block-size", self.block_size.map(|bytes| bytes.to_string()));
+        options
+    }
+
+    /// The command that undoes what `file` saved, as a shell takes it.
+    pub(crate) fn undo_command(&self, file: &Path) -> String {
+        // The file itself says at which byte of the device the file system begins.
+        let format = self.format.map(|format| format!("--format {} ", format.name()));
+        let (file, device) = (shell::quoted_path(file), shell::quoted_path(&self.device));
+        format!("floe undo {}{file} {device}", format.unwrap_or_default())
+    }
+
+    /// The command that makes a repair that was saved as a plan, as a shell takes it.
+    pub(crate) fn apply_command(&self, plan: &Path) -> String {
+        let (options, plan) = (self.place_options(), shell::quoted_path(plan));
+        format!("floe repair --apply-plan {plan} {options}{}", shell::quoted_path(&self.device))
     }
 
     /// The path as the user gave it, safe to print.
@@ -223,7 +251,7 @@ fn instead(found: &Use) -> String {
     match found {
         Use::Mounted { mount_point, .. } => format!(
             "Unmount it, or check a snapshot of it: floe check --online {}; {force}",
-            mount_point.display()
+            shell::quoted_path(mount_point)
         ),
         Use::VirtualMachine => {
             format!(
@@ -241,7 +269,8 @@ mod tests {
     #[test]
     fn block_sizes_are_powers_of_two_in_range() {
         assert_eq!(block_size("4096"), Ok(4096));
-        for text in ["0", "512", "131072", "4097", "-1", "4k"] {
+        assert_eq!(block_size("4k"), Ok(4096));
+        for text in ["0", "512", "131072", "4097", "-1", "128K", "4M"] {
             assert!(block_size(text).is_err(), "{text}");
         }
     }

@@ -19,6 +19,26 @@ pub(crate) struct Outcome {
     pub(crate) cancelled: bool,
 }
 
+/// A run that ended early for a reason that is not an error of the system: the reason, and the exit code.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Ended {
+    outcome: Outcome,
+    text: String,
+}
+
+impl Ended {
+    /// The command line cannot be obeyed.
+    pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+        Self { outcome: Outcome::USAGE, text: text.into() }.into()
+    }
+
+    /// The work cannot be done.
+    pub(crate) fn failed(text: impl Into<String>) -> anyhow::Error {
+        Self { outcome: Outcome::FAILED, text: text.into() }.into()
+    }
+}
+
 impl Outcome {
     /// Nothing to tell.
     pub(crate) const CLEAN: Self = Self {
@@ -36,6 +56,9 @@ impl Outcome {
 
     /// How a run ends that could not be made.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
+        if let Some(Ended { outcome, .. }) = error.downcast_ref() {
+            return *outcome;
+        }
         match error.downcast_ref::<Refused>() {
             // A mishap with a file that is in the way, and no wrong command line.
             None | Some(Refused::InTheWay { .. }) => Self::FAILED,

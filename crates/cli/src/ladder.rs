@@ -139,31 +139,3 @@ fn loss(toll: &Toll) -> String {
         ),
     }
 }
-
-/// A number of bytes, perhaps with K, M, G or T behind it (also as KiB, MiB, and in small letters).
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
-    let unit = text[digits.len()..].to_ascii_uppercase();
-    let unit: u64 = match unit.strip_suffix("IB").unwrap_or(&unit) {
-        "" => 1,
-        "K" => 1 << 10,
-        "M" => 1 << 20,
-        "G" => 1 << 30,
-        "T" => 1 << 40,
-        _ => return Err("is not a number of bytes, such as 4096, 64K or 1M".to_owned()),
-    };
-    let number: u64 = digits.parse().map_err(|_| "is not a number of bytes".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "is too much".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn bytes_have_units() {
-        assert_eq!(super::bytes("12"), Ok(12));
-        assert_eq!(super::bytes("64K"), Ok(65536));
-        assert_eq!(super::bytes("64MiB"), super::bytes("64m"));
-        assert!(super::bytes("1X").is_err() && super::bytes("K").is_err());
-        assert!(super::bytes("99999999999T").is_err());
-    }
-}

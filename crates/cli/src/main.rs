@@ -14,12 +14,14 @@ mod checkpoint;
 mod clock;
 mod commands;
 mod device;
+mod document;
 mod dump;
 mod e2fsck;
 mod estimate;
 mod exit;
 mod failure;
 mod files;
+mod foreign;
 #[cfg(feature = "generate")]
 mod generate;
 mod html_page;
@@ -34,7 +36,9 @@ mod random;
 mod repair_run;
 mod sharing;
 mod sheet;
+mod shell;
 mod signals;
+mod size;
 mod undo_target;
 mod usage;
 mod watched;
@@ -58,9 +62,14 @@ struct Cli {
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let mut out = Patient(io::stdout().lock());
-    let outcome = run(&arguments, &mut out).unwrap_or_else(|error| {
-        eprintln!("floe: {error:#}");
-        Outcome::of_error(&error)
+    let mut device = String::new();
+    let outcome = run(&arguments, &mut device, &mut out).unwrap_or_else(|error| {
+        let outcome = Outcome::of_error(&error);
+        let text = format!("{error:#}");
+        // Whoever wants JSON gets a document, whatever went wrong; if it cannot be written, nobody reads.
+        let _ = document::of_error(&mut out, &arguments, &device, &text, outcome);
+        eprintln!("floe: {text}");
+        outcome
     });
     match out.flush() {
         Ok(()) => ExitCode::from(outcome.code()),
@@ -83,6 +92,7 @@ impl<W: Write> Patient<W> {
 
 impl<W: Write> Write for Patient<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        signals::reporting();
         Self::forgive(self.0.write_all(bytes)).map(|()| bytes.len())
     }
 
@@ -107,7 +117,12 @@ fn mke2fs_type(program: &OsString) -> Option<&'static str> {
     names.into_iter().find(|(known, _)| name == *known).map(|(_, fs_type)| fs_type)
 }
 
-fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> {
+/// Runs a command line; `device` becomes the name of the device, once that is known.
+fn run(
+    arguments: &[OsString],
+    device: &mut String,
+    out: &mut impl Write,
+) -> anyhow::Result<Outcome> {
     // e2fsck's own command line is not clap's: bundled flags, and its own exit codes.
     if let Some(program) = arguments.first().and_then(e2fsck_name) {
         return commands::fsck::run(program, &arguments[1..], out);
@@ -124,13 +139,19 @@ fn run(arguments: &[OsString], out: &mut impl Write) -> anyhow::Result<Outcome> 
     }
     match Cli::parse_files(arguments) {
         Ok((cli, files)) => {
+            *device = files.device();
             let judged = files.judge()?;
             cli.command.run(&judged, out)
         }
         Err(error) => {
             // To standard output or standard error; if neither can be written, nobody reads.
             let _ = error.print();
-            Ok(if error.use_stderr() { Outcome::USAGE } else { Outcome::CLEAN })
+            if !error.use_stderr() {
+                return Ok(Outcome::CLEAN);
+            }
+            let text = error.to_string();
+            document::of_error(out, arguments, "", text.trim_end(), Outcome::USAGE)?;
+            Ok(Outcome::USAGE)
         }
     }
 }

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use floe_blockdev::image::Format;
 
+use crate::shell;
+
 /// Says on standard error that the content is unpacked first, for that takes time and room.
 pub(crate) fn tell_unpacking(name: &str, format: Format) {
     eprintln!(
@@ -17,7 +19,7 @@ pub(crate) fn tell_unpacking(name: &str, format: Format) {
 
 /// Why an image is not repaired, and how it can be.
 pub(crate) fn no_repair(image: &Path, format: Format, partition: Option<u32>) -> String {
-    let name = image.display();
+    let (name, word) = (image.display(), shell::quoted_path(image));
     let mut text = format!(
         "{name}: is a {format} image. It can be checked as it is, but a repair writes to raw images \
          and block devices only. Nothing was looked at or changed. "
@@ -25,7 +27,7 @@ pub(crate) fn no_repair(image: &Path, format: Format, partition: Option<u32>) ->
     // A String takes everything.
     let _ = if format.is_packed() {
         let program = if format == Format::Gzip { "gunzip --keep" } else { "unzstd" };
-        write!(text, "Unpack it and repair what comes out:\n    {program} {name}")
+        write!(text, "Unpack it and repair what comes out:\n    {program} {word}")
     } else {
         let driver = if format == Format::Vhd { "vpc" } else { format.name() };
         let part = partition.map_or_else(String::new, |number| format!("p{number}"));
@@ -33,7 +35,7 @@ pub(crate) fn no_repair(image: &Path, format: Format, partition: Option<u32>) ->
             text,
             "Have it shown as a block device and repair that:\n    \
              modprobe nbd max_part=16\n    \
-             qemu-nbd --format={driver} --connect=/dev/nbd0 {name}\n    \
+             qemu-nbd --format={driver} --connect=/dev/nbd0 {word}\n    \
              floe repair /dev/nbd0{part}\n    \
              qemu-nbd --disconnect /dev/nbd0"
         )

@@ -23,6 +23,10 @@ const EVERY: Duration = Duration::from_millis(100);
 const EVERY_LINE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 /// Runs shorter than this show no bar.
 const SHOWN_AFTER: Duration = Duration::from_millis(500);
+/// Columns of a terminal that does not tell.
+const USUAL_COLUMNS: usize = 80;
+/// Columns of the bar and of the percentage behind it.
+const BAR_COLUMNS: usize = 31;
 /// Positions of the bar.
 const BAR_LENGTH: u64 = 1000;
 
@@ -153,7 +157,7 @@ impl<'t> Watch<'t> {
                 }
                 // From 0 to BAR_LENGTH.
                 bar.set_position((furthest * BAR_LENGTH as f64) as u64);
-                bar.set_message(text(&now, eta, bytes, usage::memory_bytes()));
+                bar.set_message(text(&now, eta, bytes, usage::memory_bytes(), columns()));
             }
             if last {
                 break;
@@ -192,15 +196,42 @@ fn style() -> ProgressStyle {
         .progress_chars("=> ")
 }
 
-/// What stands behind the bar.
-fn text(now: &Snapshot, eta: Option<Eta>, bytes: u64, memory: Option<u64>) -> String {
-    let mut parts = vec![phase_text(now)];
+/// What stands behind the bar, in `columns`: what people wait for first, and the rest as far as it fits.
+fn text(
+    now: &Snapshot,
+    eta: Option<Eta>,
+    bytes: u64,
+    memory: Option<u64>,
+    columns: usize,
+) -> String {
     let rate = bytes as f64 / now.elapsed.as_secs_f64().max(1e-3);
-    // A rate fits by far.
-    parts.push(format!("{} read, {}/s", size(bytes), size(rate as u64)));
-    parts.extend(memory.map(|bytes| format!("{} of memory", size(bytes))));
-    parts.extend(eta.map(|eta| format!("{} left", clock(eta.left))));
-    parts.join(" | ")
+    let parts = [
+        eta.map(|eta| format!("{} left", clock(eta.left))),
+        Some(phase_text(now)),
+        Some(format!("{} read", size(bytes))),
+        // A rate fits by far.
+        Some(format!("{}/s", size(rate as u64))),
+        memory.map(|bytes| format!("{} of memory", size(bytes))),
+    ];
+    let mut text = String::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        let Some(part) = part else { continue };
+        let between = if text.is_empty() { "" } else { " | " };
+        // The first two are cut at the edge rather than left out.
+        if index > 1 && text.len() + between.len() + part.len() > columns {
+            break;
+        }
+        text += between;
+        text += &part;
+    }
+    text
+}
+
+/// Columns of the terminal behind the bar, if it tells how wide it is.
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
+    let columns = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
+    columns.unwrap_or(USUAL_COLUMNS).saturating_sub(BAR_COLUMNS)
 }
 
 /// The phase and how much of it is done, in things that people count.
@@ -295,9 +326,18 @@ mod tests {
         inodes.advance(1);
         let now = progress.snapshot();
         let eta = Estimator::default().look(&now, None);
-        let text = text(&now, eta, 5 << 20, Some(7 << 20));
-        assert!(text.starts_with("1,000 of 4,000 inodes | 5.0 MiB read, "), "{text}");
-        assert!(text.contains(" | 7.0 MiB of memory | 0:") && text.ends_with(" left"), "{text}");
+        let text = |columns| text(&now, eta, 5 << 20, Some(7 << 20), columns);
+        let all = text(200);
+        assert!(all.starts_with("0:"), "{all}");
+        assert!(all.contains(" left | 1,000 of 4,000 inodes | 5.0 MiB read | "), "{all}");
+        assert!(all.ends_with("/s | 7.0 MiB of memory"), "{all}");
+        // Memory goes first, then the rate; the time that is left never does.
+        for columns in 0..all.len() {
+            let short = text(columns);
+            assert!(all.starts_with(&short) && short.contains(" inodes"), "{columns}: {short}");
+            assert!(short.len() <= columns.max(text(0).len()), "{columns}: {short}");
+        }
+        assert!(text(80 - BAR_COLUMNS).ends_with("| 5.0 MiB read"), "{}", text(80 - BAR_COLUMNS));
         let line = line(&now, eta, 0.1, 9);
         assert_eq!((&line["phase"], &line["phase_share"]), (&json!("inodes"), &json!(0.25)));
         assert!(line["left_seconds"].as_f64().unwrap() >= 0.0);

@@ -14,6 +14,7 @@ use floe_exec::Interrupt;
 use floe_format::BlockNr;
 use floe_repair::commit::{CommitError, CommitOptions, Committed, Seen, UndoTarget, commit};
 use floe_repair::failure::Failure;
+use floe_repair::identifiers;
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
 use floe_repair::report::{Account, Ending, html, human, json};
@@ -28,8 +29,9 @@ use crate::ladder::Ladder;
 use crate::progress::Watch;
 use crate::random::random_bytes;
 use crate::sharing::Sharing;
+use crate::shell::quoted_path;
 use crate::watched::{self, Watched};
-use crate::{failure, html_page, signals, undo_target, usage};
+use crate::{failure, foreign, html_page, signals, undo_target, usage};
 
 /// How to repair and how to say it.
 pub(crate) struct RepairRun<'a> {
@@ -85,7 +87,8 @@ impl RepairRun<'_> {
         let started = Instant::now();
         self.html.map_or(Ok(()), html_page::probe)?;
         if self.dry_run || self.plan.is_some() {
-            signals::end_at_once_with(front::cancel_code(self.front))?;
+            let work = "nothing was written, and no plan was saved";
+            signals::end_at_once_with(front::cancel_code(self.front), work)?;
             self.plan.map_or(Ok(()), plan_file::probe)?;
             let device = Counted::new(self.source.open()?);
             let journal = self.external_journal.map(FileDevice::open).transpose()?;
@@ -105,7 +108,8 @@ impl RepairRun<'_> {
                 }
                 None => Ending::DryRun,
             };
-            let account = Account::new(&staged, &device, self.source.name(), ending);
+            let mut account = Account::new(&staged, &device, self.source.name(), ending);
+            account.commands.extend(self.plan.map(|path| self.source.apply_command(path)));
             let disk = self.disk_map(&account, &device)?;
             return self.tell(account, disk.as_ref(), &device, started, out);
         }
@@ -129,13 +133,18 @@ impl RepairRun<'_> {
         let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
         let disk = self.disk_map(&account, &counted)?;
         match self.commit(&repair, &*device, fs_offset_bytes, &seen, &interrupt) {
-            Ok(committed) => account.ending = self.written(committed),
+            Ok(committed) => {
+                let undo = self.undo.filter(|_| committed.undo_bytes > 0);
+                account.commands.extend(undo.map(|path| self.source.undo_command(path)));
+                account.ending = self.written(committed);
+            }
             Err(stopped) => return self.stopped(&stopped, &counted, out),
         }
-        if let Some((device, seen)) = &journal
-            && let Err(error) = self.commit_journal(&repair, device, seen)
-        {
-            return self.stopped(&Stopped::Writing(error), &counted, out);
+        if let Some((device, seen)) = &journal {
+            match self.commit_journal(&repair, device, seen) {
+                Ok(saved) => account.commands.extend(saved),
+                Err(error) => return self.stopped(&Stopped::Writing(error), &counted, out),
+            }
         }
         self.tell(account, disk.as_ref(), &counted, started, out)
     }
@@ -158,14 +167,17 @@ impl RepairRun<'_> {
         Some(path.into())
     }
 
-    /// Writes the journal's device, once what the journal held is in place and durable.
+    /// Writes the journal's device, once what the journal held is in place and durable. Returns the command
+    /// that undoes it, if anything was saved.
     fn commit_journal(
         &self,
         repair: &Repair<'_>,
         device: &WritableFile,
         seen: &Seen,
-    ) -> Result<(), CommitError> {
-        let Some(staged) = &repair.staged_journal else { return Ok(()) };
+    ) -> Result<Option<String>, CommitError> {
+        let (Some(staged), Some(path)) = (&repair.staged_journal, self.external_journal) else {
+            return Ok(None);
+        };
         let undo = self.undo_of_journal();
         let options = CommitOptions {
             seen,
@@ -175,7 +187,9 @@ impl RepairRun<'_> {
             interrupt: None,
             progress: None,
         };
-        commit(staged, device, &options).map(|_| ())
+        let committed = commit(staged, device, &options)?;
+        let undo = undo.filter(|_| committed.undo_bytes > 0);
+        Ok(undo.map(|undo| Source::whole(path).undo_command(&undo)))
     }
 
     /// Plans and stages the repair.
@@ -207,7 +221,10 @@ impl RepairRun<'_> {
             },
             memory_bytes: self.memory_bytes,
             clock_believed: clock::now().believed,
-            random: random_bytes()?,
+            random: match clock::source_date_epoch() {
+                Some(epoch) => identifiers::derived(device, epoch),
+                None => random_bytes()?,
+            },
             extras: self.extras,
             bad_blocks: self.bad_blocks,
             scratch: scratch.filter(|folder| folder.is_dir()),
@@ -287,6 +304,7 @@ impl RepairRun<'_> {
             peak_memory_bytes: usage::peak_memory_bytes(),
         };
         let outcome = self.outcome(account.repair);
+        let foreign = foreign::other_signature(device);
         if let (Some(path), Some(disk)) = (self.html, disk) {
             html_page::write(path, &html::page(&account, clock::now().now_seconds, disk))?;
         }
@@ -299,10 +317,14 @@ impl RepairRun<'_> {
             if let Some(ladder) = self.ladder {
                 value["policy"] = ladder.json(!outcome.damaged, &account.ending);
             }
+            value["other_signature"] = foreign.into();
             writeln!(out, "{value:#}")?;
         } else if let Some(front) = self.front.filter(|front| front.brief) {
             front.account(out, &account)?;
         } else {
+            if let (Some(name), None) = (foreign, self.front) {
+                writeln!(out, "{}", foreign::note(name, &quoted_path(&self.source.device)))?;
+            }
             if let Some(ladder) = self.ladder {
                 ladder.tell(out)?;
             }
@@ -335,6 +357,15 @@ impl RepairRun<'_> {
             damaged: !repair.is_clean() || !repair.left.is_empty() || repair.halted.is_some(),
             ..Outcome::CLEAN
         }
+    }
+
+    /// How to undo what was written before an error.
+    fn way_back(&self, error: &CommitError) -> String {
+        let undo = self.undo.filter(|_| !error.nothing_written());
+        let command = undo.map(|path| self.source.undo_command(path));
+        command
+            .map(|command| format!(".\n  To undo what was written: {command}"))
+            .unwrap_or_default()
     }
 
     /// Says why there is no account.
@@ -403,7 +434,7 @@ impl RepairRun<'_> {
             }
             Stopped::Writing(error) => {
                 let outcome = Outcome { damaged: true, ..Outcome::FAILED };
-                (format!("{name}: {error}"), Vec::new(), outcome)
+                (format!("{name}: {error}{}", self.way_back(error)), Vec::new(), outcome)
             }
         };
         if self.json {

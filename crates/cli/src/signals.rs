@@ -1,36 +1,67 @@
 //! Ctrl-C, SIGTERM and a closed terminal: where nothing is half done they end the program, with the
 //! exit code of a run that the user ended; where something is, it is finished first.
 
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+
 use anyhow::Context;
 use floe_exec::Interrupt;
 use floe_exec::interrupt::Answer;
-use floe_sync::atomic::AtomicBool;
+use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Arc, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag::register_conditional_shutdown;
 use signal_hook::iterator::Signals;
 
 use crate::checkpoint::CheckpointFile;
+use crate::document;
 use crate::exit::Outcome;
+
+/// A report is being written to standard output.
+static REPORTING: AtomicBool = AtomicBool::new(false);
+
+/// Standard output gets the beginning of what a run has to say.
+pub(crate) fn reporting() {
+    REPORTING.store(true, Ordering::Relaxed);
+}
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// The exit code of a run that the user ended.
 pub(crate) const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
 
-/// For what only reads: a signal ends the program at once. No thread is started.
-pub(crate) fn end_at_once() -> anyhow::Result<()> {
-    end_at_once_with(CANCELLED)
+/// For what only reads: a signal ends the program at once, with a word about what becomes of `work`.
+pub(crate) fn end_at_once(work: &'static str) -> anyhow::Result<()> {
+    end_at_once_with(CANCELLED, work)
 }
 
 /// The same, with another exit code.
-pub(crate) fn end_at_once_with(code: u8) -> anyhow::Result<()> {
-    let always = Arc::new(AtomicBool::new(true));
-    for signal in wanted() {
-        register_conditional_shutdown(signal, i32::from(code), Arc::clone(&always))
-            .context("cannot arrange for signals")?;
-    }
+pub(crate) fn end_at_once_with(code: u8, work: &'static str) -> anyhow::Result<()> {
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Ends with the program.
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            end(code, &format!("interrupted; {work}"));
+        }
+    });
     Ok(())
+}
+
+/// Ends the program with a word, and a document for who wants one.
+fn end(code: u8, text: &str) -> ! {
+    // Who has the beginning of a report cannot use another document.
+    if !REPORTING.load(Ordering::Relaxed)
+        && let Some(document) = document::of_signal(text, code)
+        // Not by way of `io::stdout`, which the main thread has locked.
+        && let Ok(out) = rustix::io::dup(std::io::stdout())
+    {
+        // Nobody may be there to read it.
+        let _ = writeln!(File::from(out), "{document}");
+    }
+    // A bar may stand on the line.
+    let before = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+    eprint!("{before}");
+    eprintln!("floe: {text}");
+    std::process::exit(i32::from(code))
 }
 
 /// For what writes: a signal ends the program at once unless somebody holds the interrupt that is
@@ -48,10 +79,7 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
     thread::spawn(move || {
         for _ in signals.forever() {
             match asked.ask() {
-                Answer::EndNow => {
-                    eprintln!("floe: interrupted; nothing was written");
-                    std::process::exit(i32::from(code));
-                }
+                Answer::EndNow => end(code, "interrupted; nothing was written"),
                 Answer::Later => {
                     eprintln!("floe: the device is being written; this is finished first");
                 }
@@ -76,10 +104,9 @@ pub(crate) fn end_between_legs(file: &CheckpointFile) -> anyhow::Result<()> {
                     eprintln!("floe: stopping, once {path} has what was found; again: at once");
                 }
                 _ => {
-                    eprintln!(
-                        "floe: interrupted; to go on from {path}, give the same command again"
-                    );
-                    cancelled();
+                    let text =
+                        format!("interrupted; to go on from {path}, give the same command again");
+                    end(CANCELLED, &text);
                 }
             }
             before = true;

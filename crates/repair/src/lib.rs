@@ -27,6 +27,7 @@ pub mod extras;
 pub mod failure;
 pub mod file_map;
 pub mod fixes;
+pub mod identifiers;
 mod informed;
 pub mod ladder;
 pub mod plan;

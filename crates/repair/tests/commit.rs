@@ -361,7 +361,7 @@ fn write_errors_say_how_far_it_got_and_can_be_undone() {
         let target = Some(UndoTarget { path: &path, fs_offset_bytes: 0 });
         let error = commit(&staged, &device, &options(&seen, target)).unwrap_err();
         let text = error.to_string();
-        assert!(!error.nothing_written() && text.contains("floe undo"), "{text}");
+        assert!(!error.nothing_written() && text.contains("brings everything back"), "{text}");
         match (&error, &fault) {
             (CommitError::Write { offset_bytes, .. }, Fault::Unwritable)
             | (CommitError::Verify { offset_bytes, .. }, Fault::LosesWrites) => {

@@ -9,7 +9,9 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::InodeBase;
 use floe_repair::policy::Yes;
 use floe_repair::{Repair, RepairOptions, repair};
-use floe_testkit::{Image, Volume, build, oracle, tool};
+use floe_testkit::problems::Recipes;
+use floe_testkit::volume::View;
+use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
 /// A repair that leaves nothing, neither for Floe nor for e2fsck.
 fn repaired<'i>(image: &'i Image, what: &str) -> Repair<'i> {
@@ -74,4 +76,122 @@ fn all_users_of_an_attribute_block_let_go_of_it_in_one_round() {
         });
         assert_eq!(rounds, [rounds[0]; 3], "byte {at}");
     }
+}
+
+/// Paths of recipes, and the folder whose members stand for them.
+const KINDS: &[(&str, &[&str])] = &[
+    (
+        "files",
+        &["/file", "/dir/file", "/dir/sub/deep/file", "/blocks", "/tiny", "/medium", "/many/f001"],
+    ),
+    ("empty", &["/empty"]),
+    ("dirs", &["/dir", "/dir/sub"]),
+    ("links", &["/fast-link"]),
+    ("fifos", &["/fifo", "/socket"]),
+    ("devices", &["/char", "/block"]),
+];
+
+/// A file system with so many objects of each kind.
+fn multitude(profile: Profile, count: usize) -> Image {
+    let image = Image::empty(16 << 20).unwrap();
+    let mut format = profile.mke2fs_args().to_vec();
+    format.extend(["-N", "8192"]);
+    build::mke2fs(image.path(), &format).unwrap();
+    let folder = tool::scratch("floe-rounds-").unwrap();
+    let content = folder.path().join("content");
+    std::fs::write(&content, [b'f'; 1500]).unwrap();
+    let mut script = String::new();
+    for (kind, _) in KINDS {
+        writeln!(script, "mkdir {kind}\ncd {kind}").unwrap();
+        (0..count / 40).for_each(|_| script.push_str("expand_dir .\n"));
+        for nr in 0..count {
+            match *kind {
+                "files" => writeln!(script, "write {} m{nr:04}", content.display()),
+                "empty" => writeln!(script, "write /dev/null m{nr:04}"),
+                "dirs" => writeln!(script, "mkdir m{nr:04}"),
+                "links" => writeln!(script, "symlink m{nr:04} file"),
+                "fifos" => writeln!(script, "mknod m{nr:04} p"),
+                _ => writeln!(script, "mknod m{nr:04} c 5 1"),
+            }
+            .unwrap();
+        }
+        script.push_str("cd /\n");
+    }
+    build::debugfs(&image, &script).unwrap();
+    assert!(matches!(oracle::run(image.path(), &["-fyD"]).unwrap().exit, Some(0 | 1)));
+    image
+}
+
+/// The image of a recipe on these objects of each kind; `None` if it is not made on all of them.
+fn on_objects(
+    recipes: &Recipes,
+    name: &str,
+    base: &Image,
+    objects: std::ops::Range<usize>,
+) -> Option<Image> {
+    let image = base.copy().unwrap();
+    let mut volume = Volume::open(&image).unwrap();
+    for nr in objects {
+        let stands = |kind: &str, named: &&str| ((*named).to_owned(), format!("/{kind}/m{nr:04}"));
+        let paths =
+            KINDS.iter().flat_map(|(kind, all)| all.iter().map(|named| stands(kind, named)));
+        volume.view = View { paths: paths.collect(), groups: 0 };
+        if !recipes.apply(name, &volume) {
+            return None;
+        }
+    }
+    drop(volume);
+    Some(image)
+}
+
+/// Rounds of a repair that leaves nothing; what is left otherwise.
+fn rounds_of(image: &Image) -> Result<u32, String> {
+    let check =
+        CheckOptions { threads: 2, now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
+    let options = RepairOptions { check, random: [7; 16], ..RepairOptions::default() };
+    let repaired = repair(image, &options, &mut Yes).map_err(|error| error.to_string())?;
+    let clean = repaired.is_clean() && repaired.left.is_empty();
+    if clean { Ok(repaired.rounds) } else { Err(format!("{:?}", repaired.left)) }
+}
+
+/// Recipes whose damage of many is another one than that of one.
+const OTHERWISE: &[(&str, &str)] = &[
+    ("six levels", "the trees share their nodes"),
+    ("sharing: half the disk", "there is room for a few copies, and owners go until the rest fits"),
+    ("journal with a name", "there is one journal to be moved"),
+];
+
+/// `FLOE_ROUNDS=1000` looks at that many objects for each recipe; it takes a while.
+#[test]
+fn recipes_on_many_objects_take_no_more_rounds() {
+    if tool::missing() {
+        return;
+    }
+    let many = std::env::var("FLOE_ROUNDS").map_or(12, |text| text.parse().unwrap());
+    let recipes = Recipes::new();
+    let (mut wrong, mut multiplied) = (Vec::new(), 0);
+    for profile in [Profile::Ext4K1, Profile::Ext3] {
+        let base = multitude(profile, many);
+        for name in recipes.names_on(profile) {
+            if OTHERWISE.iter().any(|(other, _)| name.ends_with(other)) {
+                continue;
+            }
+            let on = |objects| on_objects(&recipes, &name, &base, objects);
+            let (Some(one), Some(other)) = (on(0..1), on(1..2)) else { continue };
+            // It is about something else than these objects.
+            if one.to_vec().unwrap() == other.to_vec().unwrap() {
+                continue;
+            }
+            let Some(all) = on(0..many) else { continue };
+            // What no repair mends is the same for one.
+            let Ok(one) = rounds_of(&one) else { continue };
+            multiplied += 1;
+            match rounds_of(&all) {
+                Ok(all) if all <= one + 1 => {}
+                all => wrong.push(format!("{profile}, {name}: {one} rounds, {many} times {all:?}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(multiplied > 30, "{multiplied} recipes were multiplied");
 }

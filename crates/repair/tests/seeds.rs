@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 use floe_testkit::compare::{ReadBy, Terms, judge};
+use floe_testkit::problems::Recipes;
 use floe_testkit::{Profile, build, damage, tool};
 
 mod judged;
@@ -81,4 +82,34 @@ fn what_was_lost_once_is_not_lost_again() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Variants and pairs of recipes (`cargo xtask differential --repair --recipes`) that are judged each time:
+/// every so many of each list.
+const STEP: usize = 16;
+
+#[test]
+fn variants_and_pairs_of_recipes_are_mended() {
+    if tool::missing() {
+        return;
+    }
+    let recipes = Recipes::new();
+    let names = Profile::ALL.iter().flat_map(|&profile| recipes.names_on(profile));
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (at, name) in names.enumerate().filter(|(at, _)| at % STEP == 0) {
+        // Other objects of one recipe, then two recipes as they are.
+        let (nr, parts) = if at % (2 * STEP) == 0 { (1, 1) } else { (0, 2) };
+        let mixture = recipes.of(&name, nr, parts).unwrap();
+        let Some(image) = recipes.build(&mixture).unwrap() else { continue };
+        count += 1;
+        let original = build::base(mixture.profile).unwrap();
+        let terms = Terms { read_by: ReadBy::Testkit, original: Some(&original) };
+        let faults = judge(&image, &terms, &judged::program).unwrap().faults;
+        if let Some(first) = faults.first() {
+            let parts = recipes.describe(&mixture).join("; ");
+            wrong.push(format!("{}, {parts}: {first}", mixture.profile));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count >= 10, "{count} images");
 }

@@ -126,18 +126,29 @@ impl Recipe {
         if self.populated { build::base(self.profile) } else { build::empty(self.profile) }
     }
 
+    /// Whether it leaves the populated image at its size.
+    pub fn is_whole(&self) -> bool {
+        self.populated && self.size_bytes.is_none()
+    }
+
+    /// Makes its edits on an image, on the objects that [`Volume::view`] says.
+    ///
+    /// # Errors
+    /// An edit does not find its object.
+    pub fn apply(&self, volume: &Volume<'_>) -> Result<()> {
+        for (at, Edit(change)) in self.edits.iter().enumerate() {
+            change(volume).with_context(|| format!("edit {} of {}", at + 1, self.name))?;
+        }
+        Ok(())
+    }
+
     /// Makes the image.
     ///
     /// # Errors
     /// The base image cannot be built, or an edit does not find its object.
     pub fn build(&self) -> Result<Image> {
         let mut image = self.base()?;
-        {
-            let volume = Volume::open(&image)?;
-            for (at, Edit(change)) in self.edits.iter().enumerate() {
-                change(&volume).with_context(|| format!("edit {} of {}", at + 1, self.name))?;
-            }
-        }
+        self.apply(&Volume::open(&image)?)?;
         if let Some(size_bytes) = self.size_bytes {
             image.set_size(size_bytes)?;
         }

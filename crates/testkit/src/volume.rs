@@ -4,6 +4,7 @@
 mod checksums;
 mod files;
 mod survey;
+mod view;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use floe_format::ext::group_desc::GroupDesc;
@@ -15,6 +16,7 @@ use crate::Image;
 
 pub use files::{Entry, FileMap, Node, NodeKind};
 pub use survey::{Place, survey};
+pub use view::View;
 
 /// An image with what is needed to find things in it.
 ///
@@ -28,6 +30,8 @@ pub struct Volume<'a> {
     pub superblock: Superblock,
     /// Where things are.
     pub geometry: Geometry,
+    /// What the paths and groups of recipes stand for.
+    pub view: View,
 }
 
 impl<'a> Volume<'a> {
@@ -41,7 +45,7 @@ impl<'a> Volume<'a> {
         let superblock = Superblock::decode(&bytes);
         let geometry = Geometry::new(&superblock, Strictness::Relaxed)
             .map_err(|fault| anyhow!("{} is {}", fault.field, fault.value))?;
-        Ok(Self { image, superblock, geometry })
+        Ok(Self { image, superblock, geometry, view: View::default() })
     }
 
     /// Bytes of a block, as a `usize`.

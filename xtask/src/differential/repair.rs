@@ -7,10 +7,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use floe_testkit::compare::{Fault, Judgement, ReadBy, Terms, judge};
+use floe_testkit::problems::Recipes;
 use floe_testkit::tool::{self, Outcome};
 use floe_testkit::{Image, Profile, build, damage};
 
 use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case, profiles};
+
+mod mixture;
 
 /// Seconds after which the program is taken to hang.
 const LIMIT_SECONDS: u32 = 60;
@@ -61,24 +64,42 @@ fn judge_image(
     judge(image, &terms, &|path| program.repair(path))
 }
 
-fn judge_one(args: &Args, program: &Program, profile: Profile, seed: u64) -> Result<Case> {
+fn judge_one(
+    args: &Args,
+    program: &Program,
+    recipes: &Recipes,
+    profile: Profile,
+    seed: u64,
+) -> Result<Option<Case>> {
+    if let Some(parts) = args.recipes {
+        return mixture::judge_one(args, program, recipes, parts, seed);
+    }
     let (image, damage) = damage::damaged_image(profile, seed)?;
     let judgement = judge_image(args, program, profile, &image)?;
     let Judgement { faults, no_measure, .. } = judgement;
-    Ok(Case { profile, seed, events: damage.events, faults, no_measure })
+    Ok(Some(Case { profile, seed, events: damage.events, faults, no_measure }))
 }
 
 /// Runs the chore; fails if a repair has a fault.
 pub(super) fn run(args: &Args) -> Result<()> {
     let program = Program::of(args)?;
     let names = names();
+    if let (Some(case), Some(parts)) = (&args.replay, args.recipes) {
+        return mixture::replay(args, case, &program, parts, &names);
+    }
     if let Some(case) = &args.replay {
         return replay(args, case, &program, &names);
     }
     let profiles = profiles(&args.profile)?;
     let begin = Instant::now();
-    let cases =
-        for_all_seeds(args, &profiles, &|profile, seed| judge_one(args, &program, profile, seed))?;
+    let recipes = Recipes::new();
+    let cases = for_all_seeds(args, &profiles, &|profile, seed| {
+        judge_one(args, &program, &recipes, profile, seed)
+    })?;
+    let (all, cases) = (cases.len(), cases.into_iter().flatten().collect::<Vec<Case>>());
+    if all > cases.len() {
+        println!("{} recipes do not find their objects together", all - cases.len());
+    }
     let no_measure = cases.iter().filter(|case| case.no_measure.is_some()).count();
     let faulty = cases.iter().filter(|case| !case.faults.is_empty()).count();
     print_groups(&cases, args.examples, &names);
@@ -151,6 +172,12 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     let (image, damage) = damage::damaged_image(profile, seed)?;
     println!("{profile}: {damage}");
     let judgement = judge_image(args, program, profile, &image)?;
+    show(args, &image, judgement, names);
+    Ok(())
+}
+
+/// Prints what came of a case.
+fn show(args: &Args, image: &Image, judgement: Judgement, names: &Names) {
     let codes: Vec<String> = judgement.codes.iter().map(|&code| name_of(names, code)).collect();
     println!("--- e2fsck repaired: {}", codes.join(" "));
     println!("--- the program said:\n{}", judgement.said.trim());
@@ -167,9 +194,11 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
         println!("--- without fault");
     }
     if args.keep {
-        println!("damaged:  {}", image.keep().display());
+        match image.copy() {
+            Ok(copy) => println!("damaged:  {}", copy.keep().display()),
+            Err(error) => println!("damaged: {error:#}"),
+        }
         println!("e2fsck's: {}", judgement.theirs.keep().display());
         println!("ours:     {}", judgement.ours.keep().display());
     }
-    Ok(())
 }

@@ -5,6 +5,7 @@ use floe_blockdev::ReadBlocks;
 use floe_format::ext::superblock::Superblock;
 use floe_format::geometry::{Geometry, GeometryFault, Strictness};
 
+use super::inodes_per_group;
 use crate::descriptors;
 use crate::layout_map::LayoutMap;
 use crate::problem::{Findings, Problem};
@@ -24,7 +25,11 @@ pub(super) fn counted(
     }
     SIZES.into_iter().find_map(|desc_size| {
         let mended = Superblock { desc_size, ..superblock.clone() };
-        let geometry = Geometry::new(&mended, Strictness::Strict).ok()?;
+        // The inodes of a group may be wrong as well.
+        let (mended, geometry) = match Geometry::new(&mended, Strictness::Strict) {
+            Ok(geometry) => (mended, geometry),
+            Err(_) => inodes_per_group::counted(device, &mended)?,
+        };
         super::has_room(device, &geometry).ok()?;
         makes_sense(device, &mended, &geometry).then_some((mended, geometry))
     })

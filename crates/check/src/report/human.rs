@@ -7,6 +7,7 @@ use floe_format::ext::inode::FileType;
 use floe_format::{GroupNr, InodeNr};
 
 use super::place::Place;
+use super::rank::Rank;
 use super::{Cost, JournalState, PipelineUse, Report, Verdict};
 use crate::problem::{Evidence, Problem, ROWS, Severity, Weight};
 
@@ -26,13 +27,6 @@ pub struct Style {
     /// Every finding and change, with codes, what a repair does and the evidence, and the time of each
     /// phase.
     pub verbose: bool,
-}
-
-/// Whether there is damage in a place: such places are shown first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    Damaged,
-    RemarksOnly,
 }
 
 /// Writes the whole report.
@@ -107,19 +101,15 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
 }
 
 fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<()> {
-    let mut places: BTreeMap<(Rank, Place), Vec<&Problem>> = BTreeMap::new();
-    let mut ranks: BTreeMap<Place, Rank> = BTreeMap::new();
+    let mut by_place: BTreeMap<Place, Vec<&Problem>> = BTreeMap::new();
     for problem in &report.found {
-        let rank = ranks.entry(Place::of(problem)).or_insert(Rank::RemarksOnly);
-        if problem.row().weight > Weight::Remark {
-            *rank = Rank::Damaged;
-        }
+        by_place.entry(Place::of(problem)).or_default().push(problem);
     }
-    for problem in &report.found {
-        let place = Place::of(problem);
-        let rank = ranks.get(&place).copied().unwrap_or(Rank::RemarksOnly);
-        places.entry((rank, place)).or_default().push(problem);
-    }
+    // What may be lost first: bitmaps of thousands of groups must not hide the one file that is.
+    let places: BTreeMap<(Rank, Place), Vec<&Problem>> = by_place
+        .into_iter()
+        .map(|(place, problems)| ((Rank::of_all(problems.iter().copied()), place), problems))
+        .collect();
     let mut left = if style.verbose { usize::MAX } else { SHOWN_IN_ALL };
     let mut alike: BTreeMap<(Rank, Vec<u32>), Alike> = BTreeMap::new();
     for ((rank, place), mut problems) in places {
@@ -135,8 +125,8 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
                 continue;
             }
         }
-        // Stable: within the same weight the order of the codes stays.
-        problems.sort_by_key(|problem| std::cmp::Reverse(problem.row().weight));
+        // Stable: within the same rank the order of the codes stays.
+        problems.sort_by_key(|problem| Rank::of(problem));
         writeln!(out, "\n{}", place.title(&|inode| report.path(inode)))?;
         for same in problems.chunk_by(|one, other| one.row().code == other.row().code) {
             let most = if style.verbose { usize::MAX } else { SHOWN_PER_KIND };
@@ -436,7 +426,7 @@ mod tests {
         let inode = text.find("\nInode 13: /home/bob\n  DATA AT RISK: entry").unwrap();
         let group = text.find("\nGroup 1\n  damage: ").unwrap();
         let superblock = text.find("\nSuperblock\n  remark: ").unwrap();
-        assert!(group < inode && inode < superblock, "remarks come last: {text}");
+        assert!(inode < group && group < superblock, "remarks come last: {text}");
         assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
         assert!(text.contains("\"lost\\xff\\n\""), "names are escaped: {text}");
         assert!(text.contains("judged as it will be after recovery"), "{text}");

@@ -20,6 +20,7 @@ pub mod html;
 pub mod human;
 pub mod json;
 pub mod place;
+pub mod rank;
 
 use place::Place;
 

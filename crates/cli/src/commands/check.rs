@@ -13,11 +13,11 @@ use crate::checkpoint::CheckpointArgs;
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
 use crate::files::{InputPath, Judged, OutputPath, Refused};
-use crate::ladder::bytes;
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
 use crate::progress::{Watch, When};
 use crate::sharing::SharingArgs;
+use crate::size::bytes;
 
 /// Check a file system and report what is wrong.
 ///

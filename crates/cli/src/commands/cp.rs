@@ -1,13 +1,15 @@
 //! `floe cp`: files out of an image.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::bail;
 use floe_ext4::files::{Files, Follow};
 
 use crate::exit::Outcome;
+use crate::files::Judged;
 use crate::image_files::copy::{Copier, Keep};
 use crate::image_files::{Complaints, ImageArgs, place};
 
@@ -38,7 +40,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn run(self, _: &mut impl Write) -> anyhow::Result<Outcome> {
+    pub(crate) fn run(self, judged: &Judged, _: &mut impl Write) -> anyhow::Result<Outcome> {
         let Some((target, paths)) = self.paths.split_last() else {
             bail!("a path and a target are needed");
         };
@@ -46,6 +48,11 @@ impl Args {
         let into = target.is_dir();
         if !into && paths.len() > 1 {
             bail!("{} is not a directory, and there are several paths", target.display());
+        }
+        for path in paths {
+            let name = place::last_name(place::bytes(path)).filter(|_| into);
+            let made = name.map(|name| target.join(OsStr::from_bytes(name)));
+            judged.refuse_output("TARGET", made.as_deref().unwrap_or(target))?;
         }
         self.image.view(|files, complaints| {
             for path in paths {

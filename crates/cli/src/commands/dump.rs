@@ -9,7 +9,7 @@ use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::device::Source;
 use crate::dump::{blocks, inodes, special};
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 use crate::failure;
 use crate::sheet::{self, Sheet};
 
@@ -92,8 +92,7 @@ impl Args {
                 Ok(Outcome::CLEAN)
             }
             Err(error) => {
-                eprintln!("floe: {}", failure::of_reader(&error, &device, &self.source.name()));
-                Ok(Outcome::FAILED)
+                Err(Ended::failed(failure::of_reader(&error, &device, &self.source.name())))
             }
         }
     }

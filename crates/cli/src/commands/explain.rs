@@ -5,7 +5,7 @@ use std::io::Write;
 use floe_check::problem::{ROWS, Row, Weight};
 
 use super::problems;
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 
 /// Say what a condition means and what a repair does about it.
 #[derive(Debug, clap::Args)]
@@ -20,14 +20,14 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let Some(row) = find(&self.condition) else {
-            eprintln!("floe: there is no condition {:?}", self.condition);
             let near = near(&self.condition);
-            if near.is_empty() {
-                eprintln!("`floe problems` lists all.");
+            let advice = if near.is_empty() {
+                "`floe problems` lists all.".to_owned()
             } else {
-                eprintln!("Perhaps one of these: {}", near.join(", "));
-            }
-            return Ok(Outcome::USAGE);
+                format!("Perhaps one of these: {}", near.join(", "))
+            };
+            let text = format!("there is no condition {:?}\n{advice}", self.condition);
+            return Err(Ended::usage(text));
         };
         if self.json {
             writeln!(out, "{:#}", problems::value(row))?;

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 
 use anyhow::Context;
 use floe_archive::{Entry, Kind, Part, Time, Writer};
@@ -14,6 +13,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
 use crate::exit::Outcome;
+use crate::files::OutputPath;
 use crate::image_files::{Complaints, ImageArgs, place};
 
 /// Bytes copied at once.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     path: OsString,
     /// Write to FILE, which must not exist yet
     #[arg(long, short, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Option<OutputPath>,
 }
 
 impl Args {

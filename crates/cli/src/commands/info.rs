@@ -13,7 +13,7 @@ use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use crate::device::Source;
 use crate::estimate::{DEVICES, estimate};
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 use crate::failure;
 use crate::sheet::{self, Sheet};
 
@@ -40,8 +40,8 @@ impl Args {
         ) {
             Ok(reader) => reader,
             Err(error) => {
-                eprintln!("floe: {}", failure::of_reader(&error, &device, &self.source.name()));
-                return Ok(Outcome::FAILED);
+                let name = self.source.name();
+                return Err(Ended::failed(failure::of_reader(&error, &device, &name)));
             }
         };
         let threads = self.threads.map_or_else(floe_exec::default_threads, usize::from);

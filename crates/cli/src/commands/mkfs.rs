@@ -6,7 +6,6 @@ mod report;
 mod target;
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::Context;
 use floe_blockdev::{ReadBlocks, Window};
@@ -15,6 +14,7 @@ use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_wi
 
 use crate::clock;
 use crate::exit::Outcome;
+use crate::files::InputPath;
 use crate::random::random_bytes;
 
 use from::FromArgs;
@@ -33,7 +33,7 @@ use target::Target;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Block device, or image file: made if there is none and SIZE is given
-    device: PathBuf,
+    device: InputPath,
     /// Size: KiB, or blocks if -b is given; with a suffix k, m, g or t, bytes times that
     size: Option<String>,
     /// ext2, ext3 or ext4 (default: ext4)

@@ -75,7 +75,7 @@ impl Command {
             Self::Dump(Later(args)) => args.run(out),
             Self::Ls(Later(args)) => args.run(out),
             Self::Cat(Later(args)) => args.run(out),
-            Self::Cp(Later(args)) => args.run(out),
+            Self::Cp(Later(args)) => args.run(files, out),
             Self::Export(Later(args)) => args.run(out),
             Self::Problems(Later(args)) => args.run(out),
             Self::Explain(Later(args)) => args.run(out),

@@ -9,12 +9,13 @@ use floe_repair::policy::{Preen, Yes};
 use crate::apply_plan::ApplyPlan;
 use crate::ask::Ask;
 use crate::device::{InUse, Source};
-use crate::exit::Outcome;
+use crate::exit::{Ended, Outcome};
 use crate::files::{InputPath, OutputPath};
-use crate::ladder::{Ladder, Named, bytes};
+use crate::ladder::{Ladder, Named};
 use crate::progress::{Watch, When};
 use crate::repair_run::RepairRun;
 use crate::sharing::SharingArgs;
+use crate::size::bytes;
 
 /// Repair a file system: plan, stage and verify, then write.
 ///
@@ -127,19 +128,17 @@ impl Args {
         }
         let decided = self.yes || self.preen || self.dry_run || !self.policy.is_empty();
         if !decided && !io::stdin().is_terminal() {
-            eprintln!(
-                "floe: there is no terminal to ask at. Say what to do: --yes repairs everything \
-                 that can be repaired, --preen only what is safe without a person, --dry-run \
-                 shows what --yes would do. Nothing was looked at or changed."
-            );
-            return Ok(Outcome::USAGE);
+            return Err(Ended::usage(
+                "there is no terminal to ask at. Say what to do: --yes repairs everything that can be \
+                 repaired, --preen only what is safe without a person, --dry-run shows what --yes would \
+                 do. Nothing was looked at or changed.",
+            ));
         }
         if decided && matches!(self.shared_blocks, Some(Shared::Ask)) {
-            eprintln!(
-                "floe: --shared-blocks ask is for a dialogue; with --yes, --preen or --dry-run, say \
-                 clone or drop-culprit. Nothing was looked at or changed."
-            );
-            return Ok(Outcome::USAGE);
+            return Err(Ended::usage(
+                "--shared-blocks ask is for a dialogue; with --yes, --preen or --dry-run, say clone or \
+                 drop-culprit. Nothing was looked at or changed.",
+            ));
         }
         let only_look = self.dry_run || self.plan.is_some();
         self.source.mind_users(if only_look { InUse::Refuse } else { InUse::RefuseRepair })?;

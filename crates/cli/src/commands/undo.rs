@@ -3,15 +3,18 @@
 use std::io::Write;
 
 use anyhow::{Context, bail};
+use floe_blockdev::image::Format;
 use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use, uses_of};
 use floe_check::report::human::{plural, size};
 use floe_format::ext::superblock::Superblock;
 use floe_repair::undo::{Standing, standing, undo};
 
-use crate::device::Source;
+use crate::device::{Source, image_format};
 use crate::exit::Outcome;
 use crate::files::InputPath;
+use crate::shell::quoted_path;
 use crate::signals;
+use crate::size::bytes;
 
 /// Most blocks without old content that are named unless all are asked for.
 const SHOWN_BLOCKS: usize = 20;
@@ -21,8 +24,9 @@ const SHOWN_BLOCKS: usize = 20;
 /// Undo files of e2fsck -z, tune2fs -z and other tools of e2fsprogs are understood too. A repair
 /// that was cut off can be undone as well as a complete one, and undoing can be repeated.
 ///
-/// Exit codes: 0 the device holds what it held before, 4 it does but for blocks that the repair wrote
-/// over although it could not read them, 8 that was not possible, 16 wrong command line, 32 interrupted
+/// Exit codes: 0 the device holds what it held before, 4 it does but for blocks that the repair wrote over
+/// although it could not read them, or the file system was used since (--force), so that it is to be
+/// checked, 8 that was not possible, 16 wrong command line, 32 interrupted
 /// before anything was written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,8 +36,11 @@ pub(crate) struct Args {
     device: InputPath,
     /// The file system begins this many bytes into the device; if not given, where the undo file
     /// says
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     offset: Option<u64>,
+    /// The device or file is in this format; found out by its first bytes if not given
+    #[arg(long, value_name = "FORMAT", value_parser = image_format())]
+    format: Option<Format>,
     /// Show what would be brought back, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -50,7 +57,7 @@ impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let file = UndoFile::open(&self.file)?;
         let offset = self.offset.or(file.fs_offset_bytes()).unwrap_or(0);
-        let source = Source { offset, ..Source::whole(&self.device) };
+        let source = Source { offset, format: self.format, ..Source::whole(&self.device) };
         let name = source.name();
         if self.dry_run {
             let device = source.open()?;
@@ -59,7 +66,8 @@ impl Args {
         self.refuse_users(&name)?;
         let interrupt = signals::end_between_writes()?;
         let (device, _) = source.open_for_writing(false)?;
-        match self.judge(&file, &*device, &name)? {
+        let standing = self.judge(&file, &*device, &name)?;
+        match standing {
             Standing::Untouched => {
                 let shown = self.file.display();
                 writeln!(out, "{name}: holds all bytes of {shown} already; nothing was written")?;
@@ -72,14 +80,23 @@ impl Args {
         };
         let restored = undo(&file, &*device).with_context(|| name.clone())?;
         drop(hold);
-        writeln!(
-            out,
-            "{name}: brought back {} in {} stretches, and read them again: it holds what it held \
-             before{}",
-            size(restored.bytes),
-            restored.stretches,
-            if file.not_saved().is_empty() { "" } else { ", but for the blocks below" },
-        )?;
+        let (bytes, stretches) = (size(restored.bytes), restored.stretches);
+        let done =
+            format!("{name}: brought back {bytes} in {stretches} stretches, and read them again");
+        if standing == Standing::Foreign {
+            // What else was written since is in no undo file.
+            let check =
+                format!("floe check {}{}", source.place_options(), quoted_path(&self.device));
+            writeln!(
+                out,
+                "{done}. All else is as it was found, and the two need not fit together: whoever used \
+                 the file system since wrote to other places as well. Check it: {check}"
+            )?;
+            self.tell_not_saved(&file, &name, out)?;
+            return Ok(Outcome { damaged: true, ..Outcome::CLEAN });
+        }
+        let but = if file.not_saved().is_empty() { "" } else { ", but for the blocks below" };
+        writeln!(out, "{done}: it holds what it held before{but}")?;
         self.tell_not_saved(&file, &name, out)
     }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::table::{EXTENDED, flag_of};
 use crate::device::block_size;
 use crate::files::{Files, InputPath, OutputPath};
-use crate::ladder::bytes;
+use crate::size::bytes;
 
 /// What e2fsck's command line asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -50,6 +50,7 @@ const NOTHING: &str = "Nothing was looked at or changed";
 /// Outputs that may be written, as far as is known of inputs.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
+    inputs: Vec<Place>,
     outputs: Vec<Place>,
 }
 
@@ -89,8 +90,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 impl Judged {
     pub(super) fn new(files: &Files) -> Result<Self, Refused> {
-        let mut judged = Self::default();
         let inputs: Vec<Place> = files.inputs.iter().map(Place::of_input).collect();
+        let mut judged = Self { inputs: inputs.clone(), outputs: Vec::new() };
         for output in &files.outputs {
             let place = Place::of_output(output);
             let (option, path) = (output.option.clone(), output.path.clone());
@@ -147,6 +148,25 @@ impl Judged {
         }
     }
 
+    /// Judges an output whose place depends on more than an option, such as a copy in a folder. What else is
+    /// there is the caller's to keep or to replace.
+    ///
+    /// # Errors
+    /// [`Refused`] if it is an input or a block device.
+    pub(crate) fn refuse_output(&self, what: &str, path: &Path) -> Result<(), Refused> {
+        let named = Named { option: what.to_owned(), path: path.to_owned() };
+        let place = Place { files: vec![Identity::of(path)], named };
+        if let Some(input) = self.inputs.iter().find(|input| input.meets(&place)) {
+            return Err(is_input(&place, &input.named));
+        }
+        match fs::metadata(path) {
+            Ok(found) if found.file_type().is_block_device() => {
+                Err(Refused::IsDevice { output: what.to_owned(), path: path.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Judges an input that became known only now, such as a snapshot.
     ///
     /// # Errors
@@ -159,6 +179,17 @@ impl Judged {
             None => Ok(()),
         }
     }
+}
+
+/// Compares a device that is written as a whole with a source that is read.
+///
+/// # Errors
+/// [`Refused`] if they are the same.
+pub(crate) fn refuse_same(written: (&str, &Path), read: (&str, &Path)) -> Result<(), Refused> {
+    let named =
+        |(option, path): (&str, &Path)| Named { option: option.to_owned(), path: path.to_owned() };
+    let (written, read) = (Place::of_input(&named(written)), Place::of_input(&named(read)));
+    if written.meets(&read) { Err(is_input(&written, &read.named)) } else { Ok(()) }
 }
 
 fn is_input(output: &Place, input: &Named) -> Refused {

@@ -21,7 +21,7 @@ mod ours;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use judge::{Judged, Refused};
+pub(crate) use judge::{Judged, Refused, refuse_same};
 pub(crate) use named::Files;
 
 /// Whether an option names a file.

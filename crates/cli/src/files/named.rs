@@ -73,6 +73,12 @@ impl Files {
         }
     }
 
+    /// The device or image that the command is about, as the user named it; empty if there is none.
+    pub(crate) fn device(&self) -> String {
+        let device = self.inputs.iter().find(|named| named.option == "DEVICE");
+        device.map(|named| named.path.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
     /// Adds something that is read.
     pub(crate) fn input(&mut self, option: &str, path: &Path) {
         self.inputs.push(Named { option: option.to_owned(), path: path.to_owned() });

@@ -24,6 +24,18 @@ const TEXTS: &[(&str, &str)] = &[
     ("dump htree", "inode"),
     ("dump xattrs", "inode"),
     ("dump block", "structure"),
+    // Paths in the image; the last of cp's is judged by itself.
+    ("ls", "paths"),
+    ("cat", "paths"),
+    ("cp", "paths"),
+    ("export", "path"),
+    // The source of a new file system is compared with the device by mkfs itself.
+    ("mkfs", "from"),
+    ("mkfs", "owner"),
+    ("mkfs", "uid_map"),
+    ("mkfs", "gid_map"),
+    ("mkfs", "epoch"),
+    ("mkfs", "last_mounted"),
     // e2fsck's command line has a parser, and a test, of its own.
     ("fsck", "arguments"),
 ];
@@ -61,6 +73,10 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
         if words == "generate" {
             return;
         }
+        if TEXTS.contains(&(words, name)) {
+            texts.push((words.to_owned(), name.to_owned()));
+            return;
+        }
         assert!(!is_of::<PathBuf>(option), "{words} {name}: InputPath or OutputPath?");
         let value = option.get_value_names().unwrap_or_default();
         let value: Vec<&str> = value.iter().map(|value| value.as_str()).collect();
@@ -68,12 +84,13 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
             !value.iter().any(|value| ["FILE", "PATH", "FOLDER", "DEVICE"].contains(value)),
             "{words} {name} {value:?}: InputPath or OutputPath?"
         );
-        if is_of::<String>(option) || is_of::<OsString>(option) {
-            assert!(TEXTS.contains(&(words, name)), "{words} {name}: does its text name a file?");
-            texts.push((words.to_owned(), name.to_owned()));
-            return;
-        }
-        let number = is_of::<u16>(option)
+        // Numbers and words of mke2fs's.
+        let text = is_of::<String>(option) && words != "mkfs" || is_of::<OsString>(option);
+        assert!(!text, "{words} {name}: does its text name a file?");
+        let number = is_of::<String>(option)
+            || is_of::<u8>(option)
+            || is_of::<u16>(option)
+            || is_of::<usize>(option)
             || is_of::<u32>(option)
             || is_of::<u64>(option)
             || is_of::<Duration>(option);

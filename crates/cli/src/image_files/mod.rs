@@ -7,7 +7,6 @@ pub(crate) mod place;
 
 use std::cell::Cell;
 use std::fmt::Display;
-use std::path::PathBuf;
 
 use floe_blockdev::{FileDevice, ReadBlocks};
 use floe_check::{CheckOptions, JournalUse, view};
@@ -16,6 +15,7 @@ use floe_format::BlockNr;
 
 use crate::device::{InUse, Source};
 use crate::exit::Outcome;
+use crate::files::InputPath;
 use crate::{failure, signals};
 
 /// The image whose files are read, and what counts as its content.
@@ -25,7 +25,7 @@ pub(crate) struct ImageArgs {
     source: Source,
     /// The journal is on this device or in this file
     #[arg(long, value_name = "PATH")]
-    external_journal: Option<PathBuf>,
+    external_journal: Option<InputPath>,
     /// Read the disk as it is, without the changes that are still in the journal
     #[arg(long)]
     ignore_journal: bool,
@@ -88,7 +88,7 @@ impl ImageArgs {
         look: impl FnOnce(&Files<'_>, &Complaints) -> anyhow::Result<()>,
     ) -> anyhow::Result<Outcome> {
         self.source.mind_users(InUse::WarnReader)?;
-        signals::end_at_once()?;
+        signals::end_at_once("what was copied so far stays; the image is as it was")?;
         let device = self.source.open()?;
         let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
         let options = CheckOptions {

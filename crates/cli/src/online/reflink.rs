@@ -24,7 +24,7 @@ pub(super) fn of_loop(
     backing: &Backing,
     limit: Duration,
 ) -> anyhow::Result<Snapshot> {
-    signals::end_at_once()?;
+    signals::end_at_once("the check is not complete; nothing was written")?;
     let clone = Clone::new(&backing.file)?;
     // Once before anybody has to wait: it shows whether it can be done, and writes out what is dirty.
     clone.make()?;
@@ -45,7 +45,7 @@ pub(super) fn of_loop(
 /// A snapshot of an image file that a virtual machine is running on. The machine is not stopped: the
 /// clone is what the disk would be after a power failure, and its journal is replayed in memory.
 pub(super) fn of_image(source: &Source, path: &Path) -> anyhow::Result<Snapshot> {
-    signals::end_at_once()?;
+    signals::end_at_once("the check is not complete; nothing was written")?;
     let clone = Clone::new(path)?;
     clone.make()?;
     let about = About {

@@ -55,8 +55,12 @@ impl Teardown {
 
 /// Undoes what there is to undo, and ends the program.
 fn end(action: Option<Action>) -> ! {
-    if let Some(Err(error)) = action.map(|action| action()) {
-        eprintln!("floe: {error:#}");
+    match action.map(|action| action()) {
+        Some(Err(error)) => eprintln!("floe: interrupted; the check is not complete. {error:#}"),
+        Some(Ok(())) => {
+            eprintln!("floe: interrupted; the check is not complete, and its snapshot was dropped");
+        }
+        None => eprintln!("floe: interrupted; the check is not complete"),
     }
     signals::cancelled()
 }

@@ -163,3 +163,68 @@ fn wrong_command_lines_are_16() {
         assert!(!ran.err.is_empty(), "{line:?}");
     }
 }
+
+/// Programs read one document, whatever went wrong.
+#[test]
+fn every_error_is_a_document_where_json_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (empty, zeroes) = (at("empty"), at("zeroes"));
+    fs::write(&empty, b"").unwrap();
+    fs::write(&zeroes, vec![0; 1 << 20]).unwrap();
+    let mut lines: Vec<(Vec<&str>, i32)> = vec![
+        (vec!["check", "--threads", "0", "x"], 16),
+        (vec!["check", "--no-such-option"], 16),
+        (vec!["check", "--html", &zeroes, &zeroes], 16),
+        (vec!["check", "--partition", "7", &zeroes], 8),
+        (vec!["check", "--html", "/nowhere/page", &zeroes], 8),
+        (vec!["check", "--online", &zeroes], 8),
+        (vec!["repair", &zeroes], 16),
+        (vec!["repair", "--yes", "--shared-blocks", "ask", &zeroes], 16),
+        (vec!["repair", "--yes", "--undo", "/nowhere/undo", &zeroes], 8),
+        (vec!["dump", "group", "0"], 16),
+        (vec!["explain", "no-such-condition"], 16),
+    ];
+    for device in ["/nowhere/at/all", "/", "/dev/null", &empty, &zeroes] {
+        lines.push((vec!["check", device], 8));
+        lines.push((vec!["repair", "--yes", device], 8));
+        lines.push((vec!["repair", "--dry-run", device], 8));
+        lines.push((vec!["info", device], 8));
+        lines.push((vec!["dump", device, "superblock"], 8));
+    }
+    for (line, code) in lines {
+        let line = [&line[..1], &["--json"], &line[1..]].concat();
+        let ran = floe(&line);
+        assert_eq!(ran.code, code, "{line:?}: {}{}", ran.out, ran.err);
+        let value: serde_json::Value = serde_json::from_str(&ran.out)
+            .unwrap_or_else(|error| panic!("{line:?}: {error}: {}{}", ran.out, ran.err));
+        assert_eq!(value["exit_code"], code, "{line:?}");
+        assert!(!value["error"].as_str().unwrap().is_empty(), "{line:?}");
+        assert!(!ran.err.is_empty(), "{line:?}");
+    }
+}
+
+/// After mkfs on the wrong device, a repair brings the file system back, and `mount` sees two.
+#[test]
+fn the_signature_that_another_mkfs_left_is_told() {
+    let Some(image) = image("ext4-1k") else { return };
+    for repaired in [false, true] {
+        let before = floe_on(&["check"], image.path());
+        assert!(!before.out.contains("begins like"), "{}", before.out);
+        image.write(0, b"XFSB").unwrap();
+        if repaired {
+            image.write(1024, &[0; 1024]).unwrap();
+            let line = ["repair", "--yes", "-b", "2049", "-B", "1024"];
+            let ran = floe_on(&line, image.path());
+            assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+            assert!(ran.out.contains("begins like an XFS file system"), "{}", ran.out);
+        }
+        let ran = floe_on(&["check"], image.path());
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+        assert!(ran.out.contains("begins like an XFS file system"), "{}", ran.out);
+        assert!(ran.out.lines().last().unwrap().starts_with("CLEAN"), "{}", ran.out);
+        let ran = floe_on(&["check", "--json"], image.path());
+        assert!(ran.out.contains(r#""other_signature": "an XFS file system""#), "{}", ran.out);
+        image.write(0, &[0; 4]).unwrap();
+    }
+}

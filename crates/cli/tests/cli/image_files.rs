@@ -14,7 +14,7 @@ use floe_testkit::{Image, Profile, build, damage, kernel, tool};
 use super::{disk_with_partition, floe, floe_on, image};
 
 /// What floe writes to standard output, byte for byte.
-fn bytes(arguments: &[&OsStr]) -> Vec<u8> {
+pub(super) fn bytes(arguments: &[&OsStr]) -> Vec<u8> {
     let output = Command::new(env!("CARGO_BIN_EXE_floe")).args(arguments).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {error}");
@@ -22,10 +22,10 @@ fn bytes(arguments: &[&OsStr]) -> Vec<u8> {
 }
 
 /// A node, the first path of its inode, and seconds and nanoseconds of its last change.
-type Compared = (Node, Vec<u8>, (i64, i64));
+pub(super) type Compared = (Node, Vec<u8>, (i64, i64));
 
 /// Nodes by path, with hard links told by the first path of their inode, and times.
-fn comparable(tree: &Tree, folder: &Path) -> BTreeMap<Vec<u8>, Compared> {
+pub(super) fn comparable(tree: &Tree, folder: &Path) -> BTreeMap<Vec<u8>, Compared> {
     let mut first: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     for (path, node) in tree {
         first.entry(node.inode.0).or_insert_with(|| path.clone());
@@ -157,7 +157,7 @@ fn an_export_replaces_nothing_and_takes_parts() {
     let list = String::from_utf8(list.stdout).unwrap();
     assert!(list.starts_with("./\n./file\n./sub/\n./sub/deep/\n"), "{list}");
     let ran = export("/");
-    assert!(ran.code == 8 && ran.err.contains("a.tar: cannot be created"), "{}", ran.err);
+    assert!(ran.code == 8 && ran.err.contains("in the way"), "{}", ran.err);
     fs::remove_file(&to).unwrap();
     let ran = export("/nothing");
     assert!(!to.exists());

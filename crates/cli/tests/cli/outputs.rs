@@ -32,6 +32,8 @@ fn an_output_that_would_destroy_a_file_is_a_wrong_command_line() {
     fs::write(&list, "").unwrap();
     let (new, dangling, list) = (at("new"), at("dangling"), text(&list));
     let (new, dangling) = (text(&new), text(&dangling));
+    let folder_of_image = text(image.path().parent().unwrap());
+    let in_image = format!("/y/{}", image.path().file_name().unwrap().to_str().unwrap());
     for line in [
         &["check", "--html", device, device][..],
         &["check", "--html", link, device],
@@ -44,6 +46,9 @@ fn an_output_that_would_destroy_a_file_is_a_wrong_command_line() {
         &["repair", "--yes", "--undo", link, device],
         &["repair", "--plan", device, device],
         &["fsck", "-fy", "-z", link, device],
+        &["cp", "--force", device, "/x", link],
+        &["mkfs", "-F", "-F", "--from", device, link],
+        &["cp", "--force", device, &in_image, folder_of_image],
         &["fsck", "-fy", "-z", list, "-l", list, device],
     ] {
         let ran = floe(line);

@@ -50,9 +50,56 @@ fn a_signal_ends_a_check_with_its_own_exit_code() {
         let before = fs::read(image.path()).unwrap();
         assert!(child.try_wait().unwrap().is_none(), "the report is too short for this test");
         send(signal, &child);
-        assert_eq!(child.wait().unwrap().code(), Some(32), "{signal}");
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(32), "{signal}");
+        // What became of the work; and no second document behind the beginning of the report.
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(said.contains("interrupted; the check is not complete"), "{said}");
+        assert!(said.contains("nothing was written"), "{said}");
+        assert!(!String::from_utf8_lossy(&ended.stdout).contains("interrupted; "));
         assert!(fs::read(image.path()).unwrap() == before);
     }
+}
+
+/// Before there is anything to report, who asked for JSON gets a document.
+#[test]
+fn an_interrupted_check_leaves_a_document() {
+    if is_ignored(15) {
+        eprintln!("skipped: SIGTERM is ignored here");
+        return;
+    }
+    let Some(image) = image("ext2-1k") else { return };
+    let folder = floe_testkit::tool::scratch("floe-signals-").unwrap();
+    let (page, device) = (folder.path().join("page"), image.path());
+    let made = Command::new("mkfifo").arg(&page).status();
+    assert!(made.is_ok_and(|made| made.success()));
+    // Pages are written before the report, and a pipe without a reader is waited for.
+    let child = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["check", "--json", "--html"])
+        .arg(&page)
+        .arg(device)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Until it has arranged for signals and waits.
+    let waits = format!("/proc/{}/wchan", child.id());
+    for _ in 0..500 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let waiting = fs::read_to_string(&waits).unwrap_or_default();
+        if waiting.contains("fifo")
+            || waiting.contains("pipe")
+            || waiting.contains("wait_for_partner")
+        {
+            break;
+        }
+    }
+    send("-TERM", &child);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(32));
+    let value: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((&value["verdict"], &value["exit_code"]), (&"incomplete".into(), &32.into()));
+    assert!(value["error"].as_str().unwrap().contains("interrupted"), "{value:#}");
 }
 
 #[test]

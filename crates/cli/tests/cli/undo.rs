@@ -74,10 +74,17 @@ fn undo_refuses_a_file_system_that_was_used_since_unless_forced() {
         assert!(ran.err.contains("used since") && ran.err.contains("--force"), "{}", ran.err);
     }
     assert!(changed.now() == used);
+    // Whoever mounted it wrote elsewhere, too.
+    let at = changed.now().len() as u64 / 2;
+    changed.image.write(at, b"written since").unwrap();
     let ran = changed.undo(&["--force"]);
-    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(ran.code, 4, "{}", ran.err);
     assert!(ran.err.contains("warning"), "{}", ran.err);
-    assert!(changed.now() == changed.before);
+    assert!(!ran.out.contains("holds what it held before"), "{}", ran.out);
+    assert!(ran.out.contains("Check it: floe check "), "{}", ran.out);
+    assert!(changed.now() != changed.before);
+    let start = at as usize;
+    assert!(changed.now()[..start] == changed.before[..start]);
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub fn directory(root: &Path) -> Result<Loaded<BoxedContents>, SourceError> {
     let mut room = Room::new();
     let xattrs = room.xattrs(root, &mut tree)?;
     tree.set_attributes(tree.root(), attributes(&metadata, xattrs));
-    let mut loader = Loader { tree, room, files: Vec::new(), links: HashMap::new() };
+    let mut loader = Loader { tree, room, files: Files::default(), links: HashMap::new() };
     let mut folders = vec![(root.to_owned(), loader.tree.root())];
     while let Some((folder, node)) = folders.pop() {
         loader.folder(&folder, node, &mut folders)?;
@@ -49,8 +49,8 @@ pub fn directory(root: &Path) -> Result<Loaded<BoxedContents>, SourceError> {
 struct Loader {
     tree: Tree,
     room: Room,
-    /// Paths by content.
-    files: Vec<Box<Path>>,
+    /// By content.
+    files: Files,
     /// Files with several names, by device and inode.
     links: HashMap<(u64, u64), NodeId>,
 }
@@ -62,6 +62,7 @@ impl Loader {
         parent: NodeId,
         folders: &mut Vec<(PathBuf, NodeId)>,
     ) -> Result<(), SourceError> {
+        self.files.folders.push(folder.into());
         let entries = fs::read_dir(folder).map_err(|source| read_error(folder, source))?;
         for entry in entries {
             let entry = entry.map_err(|source| read_error(folder, source))?;
@@ -115,8 +116,7 @@ impl Loader {
     }
 
     fn file(&mut self, path: &Path, metadata: &Metadata) -> Result<Body, SourceError> {
-        let content = ContentId(self.files.len() as u64);
-        self.files.push(path.into());
+        let content = self.files.add(path.file_name().unwrap_or_default());
         let size = metadata.len();
         // Only files with holes take fewer blocks than they have bytes (or very small ones, whose
         // holes nobody would miss).
@@ -227,15 +227,49 @@ fn read_error(path: &Path, source: io::Error) -> SourceError {
     SourceError::Read { path: path.to_owned(), source }
 }
 
+/// Where files are, with few bytes for each: there may be millions.
+#[derive(Default)]
+struct Files {
+    folders: Vec<Box<Path>>,
+    /// All names, one behind the other.
+    names: Vec<u8>,
+    places: Vec<Place>,
+}
+
+struct Place {
+    /// First byte of the name.
+    start: u64,
+    folder: u32,
+    len: u8,
+}
+
+impl Files {
+    /// Adds a file of the folder that was added last.
+    fn add(&mut self, name: &OsStr) -> ContentId {
+        let start = self.names.len() as u64;
+        self.names.extend(name.as_bytes());
+        // A tree has less than 2^32 folders, and a name at most 255 bytes.
+        let folder = self.folders.len().saturating_sub(1) as u32;
+        self.places.push(Place { start, folder, len: name.len().min(255) as u8 });
+        ContentId(self.places.len() as u64 - 1)
+    }
+
+    fn path(&self, content: ContentId) -> Option<PathBuf> {
+        let place = self.places.get(usize::try_from(content.0).ok()?)?;
+        let start = usize::try_from(place.start).ok()?;
+        let name = self.names.get(start..start + usize::from(place.len))?;
+        Some(self.folders.get(place.folder as usize)?.join(OsStr::from_bytes(name)))
+    }
+}
+
 struct DirContents {
-    files: Vec<Box<Path>>,
+    files: Files,
 }
 
 impl Contents for DirContents {
     fn read_at(&self, content: ContentId, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let index = usize::try_from(content.0).unwrap_or(usize::MAX);
-        let path = self.files.get(index).ok_or(io::ErrorKind::NotFound)?;
-        open(path)
+        let path = self.files.path(content).ok_or(io::ErrorKind::NotFound)?;
+        open(&path)
             .and_then(|file| file.read_exact_at(into, offset))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }

@@ -37,7 +37,22 @@ pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd
             }
         }
     }
-    Ok(Loaded { tree: loader.tree, contents: ImageContents { files } })
+    let mut tree = loader.tree;
+    drop_lost_and_found(&mut tree);
+    Ok(Loaded { tree, contents: ImageContents { files } })
+}
+
+/// Leaves out the directory that every new file system gets anew, if it is as mke2fs makes it: it is no part of
+/// what the files came from.
+fn drop_lost_and_found(tree: &mut Tree) {
+    const NAME: &[u8] = b"lost+found";
+    let Some(found) = tree.look_up(tree.root(), NAME).map(|node| tree.node(node)) else { return };
+    let attributes = found.attributes();
+    let plain = attributes.mode == 0o700 && (attributes.uid, attributes.gid) == (0, 0);
+    if found.is_directory() && found.child_count() == 0 && plain && attributes.xattrs.is_empty() {
+        // It is there.
+        let _ = tree.remove(tree.root(), NAME);
+    }
 }
 
 struct Loader<'f, 'd> {

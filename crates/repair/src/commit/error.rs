@@ -108,7 +108,7 @@ impl fmt::Display for WayBack {
         match &self.0 {
             Some(path) => write!(
                 f,
-                "The repair is half done. `floe undo {} DEVICE` brings everything back as it was; \
+                "The repair is half done. The undo file {} brings everything back as it was; \
                  repairing again goes on from here",
                 path.display()
             ),

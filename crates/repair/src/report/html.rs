@@ -1,16 +1,14 @@
 //! The account as one page; its parts are those of the page of a check.
 
-use std::collections::BTreeMap;
-
 use floe_check::Problem;
 use floe_check::report::html::{
     DiskMap, Headline, Html, Occasion, Tone, badge, by_kind, document, map, phases, tiles,
 };
-use floe_check::report::human::{grouped, size};
+use floe_check::report::human::grouped;
 use floe_check::report::place::Place;
 
 use super::human::{heading, looks, lost_line, verdict_line};
-use super::{Account, Change, Ending, Verdict};
+use super::{Account, Change, Ending, Verdict, by_place, ranked_left};
 use crate::describe::Tense;
 
 /// Places that are shown before the rest is only counted.
@@ -27,7 +25,7 @@ pub fn page(account: &Account<'_>, now_seconds: i64, disk: &DiskMap) -> String {
     let sentence = line.split_once(": ").map_or(line.as_str(), |(_, sentence)| sentence);
     let sentence = capital(sentence);
     let headline = Headline { tone: tone(account), verdict: word(account), sentence: &sentence };
-    let occasion = Occasion { device: &account.device, now_seconds };
+    let occasion = Occasion { device: &account.device, options: "", word: "", now_seconds };
     let before = account.before();
     document(before, &occasion, &headline, |html| {
         tiles(html, before, &account.cost);
@@ -128,7 +126,7 @@ fn losses(html: &mut Html, account: &Account<'_>) {
 }
 
 fn left(html: &mut Html, account: &Account<'_>) {
-    let left = &account.repair.left;
+    let left = ranked_left(account);
     if left.is_empty() || account.repair.halted.is_some() {
         return;
     }
@@ -151,10 +149,7 @@ fn changes(html: &mut Html, account: &Account<'_>) {
         return;
     }
     let tense = account.ending.tense();
-    let mut places: BTreeMap<Place, Vec<&Change<'_>>> = BTreeMap::new();
-    for change in &all {
-        places.entry(change.deed.place()).or_default().push(change);
-    }
+    let places = by_place(&all);
     let title = match tense {
         Tense::Done => "What was done",
         Tense::Would => "What would be done",
@@ -200,25 +195,18 @@ fn written(html: &mut Html, account: &Account<'_>) {
     if repair.halted.is_some() {
         return;
     }
-    let device = &account.device;
-    let (looks, bytes) = (looks(repair), size(account.changed_bytes));
+    let looks = looks(repair);
     card(html, "How it was made", |html| {
-        let would = account.ending.tense() == Tense::Would;
-        let were = if would { "would be written" } else { "were written" };
-        let text = format!("Staged in memory and examined {looks}; {bytes} {were}.",);
+        let written = super::human::written(account, account.ending.tense());
+        let text = format!("Staged in memory and examined {looks}; {written}.");
         html.leaf("p", &[], &text);
-        let command = match &account.ending {
-            Ending::Written { undo: Some((file, _)), .. } => {
-                Some(("To undo it: ", format!("floe undo {file} {device}")))
-            }
-            Ending::Planned { file } => {
-                Some(("To make it: ", format!("floe repair --apply-plan {file} {device}")))
-            }
-            _ => None,
+        let why = match &account.ending {
+            Ending::Planned { .. } => "To make it: ",
+            _ => "To undo it: ",
         };
-        if let Some((why, command)) = command {
+        for command in &account.commands {
             html.element("p", &[], |html| {
-                html.text(why).leaf("code", &[], &command);
+                html.text(why).leaf("code", &[], command);
             });
         }
     });

@@ -10,7 +10,7 @@ use floe_check::report::human::{cost, grouped, identity, plural, size, tag};
 use floe_check::report::place::Place;
 use floe_format::InodeNr;
 
-use super::{Account, Change, Ending, Fate, Lost, Verdict};
+use super::{Account, Change, Ending, Fate, Lost, Verdict, by_place, ranked_left};
 use crate::describe::Tense;
 use crate::session::Repair;
 
@@ -71,9 +71,6 @@ fn journal(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
     }
 }
 
-/// Changes in one place.
-type Here<'a, 'r> = Vec<&'a Change<'r>>;
-
 fn changes(
     out: &mut impl Write,
     account: &Account<'_>,
@@ -81,12 +78,8 @@ fn changes(
     style: Style,
 ) -> io::Result<()> {
     let all = account.changes();
-    let mut places: BTreeMap<Place, Here<'_, '_>> = BTreeMap::new();
-    for change in &all {
-        places.entry(change.deed.place()).or_default().push(change);
-    }
     let mut alike: BTreeMap<Vec<u32>, (Place, usize)> = BTreeMap::new();
-    for (place, here) in places {
+    for (place, here) in by_place(&all) {
         if !style.verbose && !matches!(place, Place::Filesystem(_)) {
             let kinds = here.iter().flat_map(|change| change.causes.iter());
             let mut kinds: Vec<u32> = kinds.map(|problem| problem.row().code).collect();
@@ -218,7 +211,7 @@ pub(super) fn lost_line(lost: &Lost) -> String {
 }
 
 fn left(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
-    let left = &account.repair.left;
+    let left = ranked_left(account);
     if left.is_empty() {
         return Ok(());
     }
@@ -266,25 +259,46 @@ pub(super) fn looks(repair: &Repair<'_>) -> String {
     text
 }
 
+/// How much is written, and what if there is no change that tells.
+pub(super) fn written(account: &Account<'_>, tense: Tense) -> String {
+    if account.changed_bytes == 0 {
+        return format!("nothing {} written", tense.was());
+    }
+    let (bytes, were) = (size(account.changed_bytes), tense.were());
+    let replayed = matches!(account.repair.journal, JournalState::Replayed { .. });
+    match (account.repair.deeds.is_empty(), replayed) {
+        (false, _) => format!("{bytes} {were} written"),
+        (true, false) => {
+            let was = tense.was();
+            format!("the superblock's record of this check {was} written ({bytes})")
+        }
+        (true, true) => {
+            format!("what the journal held and the record of this check {were} written ({bytes})")
+        }
+    }
+}
+
 fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Result<()> {
     let repair = account.repair;
     if account.verdict() != Verdict::Halted {
+        let saved = match &account.ending {
+            Ending::Written { undo: Some((_, bytes)), .. } => {
+                format!(", the old content saved ({})", size(*bytes))
+            }
+            _ => String::new(),
+        };
         let deeds = repair.deeds.len() as u64;
-        writeln!(
-            out,
-            "{} change{}, staged and examined {}; {} {} written",
-            grouped(deeds),
-            plural(deeds),
-            looks(repair),
-            size(account.changed_bytes),
-            tense.were(),
-        )?;
+        let changes = match deeds {
+            0 => "Nothing to change,".to_owned(),
+            _ => format!("{} change{}, staged and", grouped(deeds), plural(deeds)),
+        };
+        let (looks, written) = (looks(repair), written(account, tense));
+        writeln!(out, "{changes} examined {looks}; {written}{saved}")?;
     }
     match &account.ending {
-        Ending::Written { undo, not_saved } => {
-            if let Some((file, bytes)) = undo {
-                let device = &account.device;
-                writeln!(out, "To undo this: floe undo {file} {device} ({} saved)", size(*bytes))?;
+        Ending::Written { undo: _, not_saved } => {
+            for command in &account.commands {
+                writeln!(out, "To undo this: {command}")?;
             }
             if let Some(first) = not_saved.first() {
                 writeln!(
@@ -295,9 +309,10 @@ fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
                 )?;
             }
         }
-        Ending::Planned { file } => {
-            let device = &account.device;
-            writeln!(out, "To make this repair: floe repair --apply-plan {file} {device}")?;
+        Ending::Planned { file: _ } => {
+            for command in &account.commands {
+                writeln!(out, "To make this repair: {command}")?;
+            }
         }
         Ending::DryRun => {}
     }

@@ -40,7 +40,7 @@ pub fn account(account: &Account<'_>, exit_code: u8) -> Value {
         "rounds": repair.rounds,
         "rounds_in_part": repair.rescans.len(),
         "changed_bytes": account.changed_bytes,
-        "ending": ending(&account.ending),
+        "ending": ending(account),
         "cost": with_memory(cost(&account.cost), &repair.after),
     })
 }
@@ -93,15 +93,19 @@ fn lost(lost: &Lost) -> Value {
     })
 }
 
-fn ending(ending: &Ending) -> Value {
-    match ending {
+fn ending(account: &Account<'_>) -> Value {
+    let commands = &account.commands;
+    match &account.ending {
         Ending::DryRun => json!({ "kind": "dry-run" }),
-        Ending::Planned { file } => json!({ "kind": "planned", "plan": file }),
+        Ending::Planned { file } => {
+            json!({ "kind": "planned", "plan": file, "commands": commands })
+        }
         Ending::Written { undo, not_saved } => json!({
             "kind": "written",
             "undo_file": undo.as_ref().map(|(file, _)| file),
             "undo_bytes": undo.as_ref().map_or(0, |(_, bytes)| *bytes),
             "not_saved": not_saved,
+            "commands": commands,
         }),
     }
 }

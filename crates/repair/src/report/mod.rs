@@ -8,6 +8,7 @@ use floe_blockdev::ReadBlocks;
 use floe_check::problem::{Evidence, Object, Weight};
 use floe_check::reader::{Reader, paths};
 use floe_check::report::place::Place;
+use floe_check::report::rank::Rank;
 use floe_check::report::{Cost, display_path};
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
@@ -87,6 +88,9 @@ pub struct Account<'r> {
     pub device: String,
     /// What became of it.
     pub ending: Ending,
+    /// Commands that undo what was written, or make what was planned, as a shell takes them; made by
+    /// whoever knows the options of a program.
+    pub commands: Vec<String>,
     /// Bytes that differ from the device as it was.
     pub changed_bytes: u64,
     /// Paths of inodes before the repair, as bytes.
@@ -267,6 +271,7 @@ impl<'r> Account<'r> {
             former_paths: former_paths(repair, device),
             deed_paths: deed_paths(repair),
             ending,
+            commands: Vec::new(),
             cost: Cost::default(),
         }
     }
@@ -375,6 +380,32 @@ pub struct Change<'r> {
     pub deed: &'r Deed,
     /// The findings, in order.
     pub causes: Vec<&'r Problem>,
+}
+
+/// Changes by the place that they are about: where something is lost first, the worst before the rest, and
+/// bitmaps and counts last.
+fn by_place<'a, 'r>(all: &'a [Change<'r>]) -> Vec<(Place, Vec<&'a Change<'r>>)> {
+    let mut places: BTreeMap<Place, Vec<&Change<'_>>> = BTreeMap::new();
+    for change in all {
+        places.entry(change.deed.place()).or_default().push(change);
+    }
+    let fate = |change: &&Change<'_>| change.deed.fate();
+    let standing = |here: &[&Change<'_>]| {
+        let worst = here.iter().filter_map(fate).min();
+        let causes = here.iter().flat_map(|change| change.causes.iter().copied());
+        (worst.is_none(), worst, Rank::of_all(causes))
+    };
+    let mut places: Vec<_> = places.into_iter().collect();
+    // Stable: of the same standing, in order of places.
+    places.sort_by_key(|(_, here)| standing(here));
+    places
+}
+
+/// The findings that are left, in the order in which people are told of them.
+fn ranked_left<'r>(account: &Account<'r>) -> Vec<&'r (Problem, Reason)> {
+    let mut left: Vec<_> = account.repair.left.iter().collect();
+    left.sort_by_key(|(problem, _)| Rank::of(problem));
+    left
 }
 
 /// Something that a user would miss.

@@ -63,6 +63,7 @@ pub(crate) fn bitmap(
     change: impl Fn(&mut [u8]) + Send + Sync + 'static,
 ) -> Edit {
     Edit::new(move |volume| {
+        let group = volume.view.group(group, volume.geometry.group_count);
         let desc = volume.desc(GroupNr(group))?;
         let block = match which {
             Bitmap::Blocks => desc.block_bitmap,

@@ -21,10 +21,12 @@ mod quotas;
 mod shared_blocks;
 mod superblocks;
 mod unreadable;
+mod variants;
 
 use floe_format::BlockNr;
 
 pub use edits::write_context;
+pub use variants::{Mixture, Recipes, Variant};
 
 use crate::image::Image;
 use crate::recipe::Recipe;

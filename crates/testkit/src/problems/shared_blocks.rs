@@ -42,7 +42,7 @@ fn moved(path: &'static str, to: fn(&Volume<'_>) -> Result<BlockNr>) -> Edit {
 /// Changes a descriptor and all its copies, so that no backup knows better.
 fn descriptors(group: u32, change: fn(&mut GroupDesc, &GroupDesc)) -> Edit {
     Edit::new(move |volume| {
-        let group = GroupNr(group);
+        let group = GroupNr(volume.view.group(group, volume.geometry.group_count));
         let mut desc = volume.desc(group)?;
         change(&mut desc, &volume.desc(GroupNr(0))?);
         volume.put_desc(group, &desc)?;

@@ -40,7 +40,7 @@ fn superblock_at(place: Place, change: impl Fn(&mut Superblock) + Send + Sync + 
 /// Changes the primary descriptor of a group.
 pub fn descriptor(group: u32, change: impl Fn(&mut GroupDesc) + Send + Sync + 'static) -> Edit {
     Edit::new(move |volume| {
-        let group = GroupNr(group);
+        let group = GroupNr(volume.view.group(group, volume.geometry.group_count));
         let mut desc = volume.desc(group)?;
         let checksum = desc.checksum;
         change(&mut desc);
@@ -340,7 +340,8 @@ impl EntryEdit {
 impl From<EntryEdit> for Edit {
     fn from(edit: EntryEdit) -> Self {
         Self::new(move |volume| {
-            let (folder, name) = edit.path.rsplit_once('/').context("an absolute path")?;
+            let (folder, name) =
+                volume.view.path(&edit.path).rsplit_once('/').context("an absolute path")?;
             let directory = volume.lookup(if folder.is_empty() { "/" } else { folder })?;
             let found = volume.entry(directory, name)?;
             let mut bytes = vec![0; found.rec_len as usize];

@@ -243,6 +243,7 @@ impl Volume<'_> {
     /// # Errors
     /// A part of the path does not exist.
     pub fn lookup(&self, path: &str) -> Result<InodeNr> {
+        let path = self.view.path(path);
         if let Some(number) = path.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')) {
             return Ok(InodeNr(number.parse().with_context(|| format!("inode {number}"))?));
         }

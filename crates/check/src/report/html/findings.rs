@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::Report;
 use super::super::place::Place;
+use super::super::rank::Rank;
 use super::markup::Html;
 use super::{counted, grouped};
 use crate::problem::{Problem, Row, Severity, Weight};
@@ -36,8 +37,7 @@ pub fn by_kind(html: &mut Html, report: &Report) {
     }
     let mut kinds: Vec<_> = kinds.into_values().collect();
     kinds.sort_by_key(|(first, count)| {
-        let row = first.row();
-        (std::cmp::Reverse((row.weight, row.severity)), std::cmp::Reverse(*count), row.code)
+        (Rank::of(first), std::cmp::Reverse(*count), first.row().code)
     });
     html.element("section", &[("class", "card")], |html| {
         html.leaf("h2", &[], "What was found");
@@ -86,11 +86,8 @@ pub fn by_place(html: &mut Html, report: &Report) {
         places.entry(Place::of(problem)).or_default().push(problem);
     }
     let mut places: Vec<_> = places.into_iter().collect();
-    let worst = |problems: &[&Problem]| {
-        problems.iter().map(|problem| (problem.row().weight, problem.row().severity)).max()
-    };
-    // Stable: of the same weight, in order of places.
-    places.sort_by_key(|(_, problems)| std::cmp::Reverse(worst(problems)));
+    // Stable: of the same rank, in order of places.
+    places.sort_by_key(|(_, problems)| Rank::of_all(problems.iter().copied()));
     html.element("section", &[("class", "card")], |html| {
         html.leaf("h2", &[], "Where it was found");
         html.element("ul", &[("class", "places")], |html| {
@@ -110,7 +107,7 @@ pub fn by_place(html: &mut Html, report: &Report) {
 
 fn one_place(html: &mut Html, report: &Report, place: Place, problems: &[&Problem]) {
     let mut problems = problems.to_vec();
-    problems.sort_by_key(|problem| std::cmp::Reverse(problem.row().weight));
+    problems.sort_by_key(|problem| Rank::of(problem));
     html.element("li", &[], |html| {
         html.leaf("h3", &[], &place.title(&|inode| report.path(inode)));
         html.element("ul", &[], |html| {

@@ -69,6 +69,10 @@ pub struct Headline<'a> {
 pub struct Occasion<'a> {
     /// The device, as the user named it.
     pub device: &'a str,
+    /// The same as a shell takes it, for commands that are advised.
+    pub word: &'a str,
+    /// Options that say where on the device the file system is, each with a space behind it.
+    pub options: &'a str,
     /// Seconds since 1970.
     pub now_seconds: i64,
 }
@@ -292,7 +296,9 @@ pub fn tile(html: &mut Html, name: &str, value: &str, detail: &str, share: Optio
 }
 
 fn advice(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
-    let device = occasion.device;
+    let Occasion { word, options, .. } = occasion;
+    let device = format!("{options}{word}");
+    let copy = format!("{options}copy.img");
     let steps: Vec<(&str, String)> = match tone(report) {
         Tone::Good => return,
         Tone::Warning => vec![
@@ -305,13 +311,13 @@ fn advice(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
         Tone::Bad => vec![
             (
                 "Copy the device first, and work on the copy:",
-                format!("ddrescue {device} copy.img copy.map"),
+                format!("ddrescue {word} copy.img copy.map"),
             ),
             (
                 "See what a repair would do; nothing is written:",
-                "floe repair --dry-run copy.img".to_owned(),
+                format!("floe repair --dry-run {copy}"),
             ),
-            ("Repair, with a way back:", "floe repair --yes --undo undo.file copy.img".to_owned()),
+            ("Repair, with a way back:", format!("floe repair --yes --undo undo.file {copy}")),
         ],
     };
     html.element("section", &[("class", "card advice")], |html| {

@@ -11,6 +11,7 @@ use super::target::Target;
 use super::{Args, report, version_4};
 use crate::clock;
 use crate::exit::Outcome;
+use crate::files::refuse_same;
 use crate::random::random_bytes;
 
 /// An image that is made to size has the parameters of at least this size: blocks of 4 KiB, unless others are
@@ -27,6 +28,9 @@ impl Args {
         size_blocks: Option<u64>,
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
+        if let Some(source) = self.from.path() {
+            refuse_same(("DEVICE", &self.device), ("--from", source))?;
+        }
         let now = self.from.now()?;
         let now = now.unwrap_or(Time { secs: clock::now_seconds(), nanos: 0 });
         let fresh =

@@ -49,6 +49,9 @@ pub(super) struct FromArgs {
     /// Groups that become others; one in no range is an error
     #[arg(long, value_name = "FROM:TO:COUNT,...", requires = "from")]
     gid_map: Option<IdMap>,
+    /// Owners, modes, times and special files from this mtree(5) specification, before other changes
+    #[arg(long, value_name = "FILE", requires = "from")]
+    metadata: Option<PathBuf>,
     /// Work with this many threads; all processors if not given. The bytes are the same
     #[arg(long, value_name = "N", requires = "from", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -111,6 +114,16 @@ impl FromArgs {
         self.from.is_some()
     }
 
+    /// The file or folder that is read; `None` without one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        let (Origin::Folder(path)
+        | Origin::Archive(path)
+        | Origin::Oci(path, _)
+        | Origin::Image(path)
+        | Origin::Any(path)) = self.from.as_ref()?;
+        Some(path)
+    }
+
     pub(super) fn workers(&self) -> usize {
         self.threads.map_or_else(floe_exec::default_threads, usize::from)
     }
@@ -162,6 +175,10 @@ impl FromArgs {
         contents: &dyn Contents,
         use_it: &mut Use<'_>,
     ) -> anyhow::Result<Outcome> {
+        if let Some(file) = &self.metadata {
+            let text = std::fs::read(file).with_context(|| file.display().to_string())?;
+            source::apply_mtree(&mut tree, &text).with_context(|| file.display().to_string())?;
+        }
         let changes = Changes {
             owner: self.owner,
             users: self.uid_map.clone().unwrap_or_default(),

@@ -1,0 +1,283 @@
+//! `floe mkfs --from`: trees are equal, and bytes do not depend on the kind of source.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use floe_testkit::tree::{self, Tree};
+use floe_testkit::{Profile, build, kernel, oracle, tool};
+
+use super::image_files::{Compared, bytes, comparable};
+use super::{floe, ran};
+
+const SEED: &str = "f10e0000-0001-4002-8003-000000000004";
+
+fn clean(image: &Path) {
+    if tool::missing() {
+        return;
+    }
+    let judged = oracle::run(image, &["-fn"]).unwrap();
+    assert_eq!(judged.exit, Some(0), "{}", judged.text);
+}
+
+/// Makes an image of a source, with the options given.
+fn make(image: &Path, source: &str, options: &[&str]) {
+    let mut all = vec!["mkfs", "-q", "--from", source, "--seed", SEED, "--epoch", "1700000000"];
+    all.extend(options);
+    all.push(image.to_str().unwrap());
+    let ran = floe(&all);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{source}");
+    clean(image);
+}
+
+/// Runs a program that tests can do without.
+fn try_run(folder: &Path, program: &str, arguments: &[&str]) -> bool {
+    let output = Command::new(program).args(arguments).current_dir(folder).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// Files of all kinds; special ones and attributes as far as the system lets us.
+fn source(folder: &Path) {
+    fs::create_dir_all(folder.join("dir/sub")).unwrap();
+    fs::create_dir(folder.join("many")).unwrap();
+    for at in 0..700 {
+        fs::write(folder.join(format!("many/{}-{at}", "name".repeat(at % 20))), at.to_string())
+            .unwrap();
+    }
+    fs::write(folder.join("plain"), vec![7; 1_000_003]).unwrap();
+    fs::write(folder.join("empty"), b"").unwrap();
+    fs::write(folder.join("dir/odd \n\\\u{e9}"), b"odd").unwrap();
+    fs::hard_link(folder.join("plain"), folder.join("dir/sub/second")).unwrap();
+    symlink("plain", folder.join("link")).unwrap();
+    symlink("t".repeat(150), folder.join("long-link")).unwrap();
+    let sparse = File::create(folder.join("sparse")).unwrap();
+    sparse.set_len(9 << 30).unwrap();
+    for at in [0, 5 << 30, (9 << 30) - 4096] {
+        sparse.write_all_at(&[at as u8 | 1; 4096], at).unwrap();
+    }
+    for program in [
+        &["mkfifo", "fifo"][..],
+        &["mknod", "char", "c", "5", "1"],
+        &["mknod", "block", "b", "259", "70000"],
+        &["chown", "3000000:70000", "empty"],
+        &["setfattr", "-n", "user.key", "-v", "value", "dir"],
+        &[
+            "setfattr",
+            "-n",
+            "security.capability",
+            "-v",
+            "0x0100000200200000000000000000000000000000",
+            "plain",
+        ],
+        &["setfacl", "-m", "u:54321:r", "many/-0"],
+        &["setfacl", "-d", "-m", "g:54322:rx", "dir/sub"],
+        &["chmod", "4711", "plain"],
+    ] {
+        if !try_run(folder, program[0], &program[1..]) {
+            eprintln!("not possible here: {program:?}");
+        }
+    }
+    for file in ["plain", "dir", "many/-0"] {
+        let time = ["-d", "2001-02-03T04:05:06.123456789Z", file];
+        assert!(try_run(folder, "touch", &time));
+    }
+    // Behind everything that changes it.
+    assert!(try_run(folder, "touch", &["-d", "2002-03-04T05:06:07Z", "."]));
+}
+
+/// All that can be compared of a mounted image, or of a folder.
+fn tree_of(folder: &Path) -> std::collections::BTreeMap<Vec<u8>, Compared> {
+    let tree: Tree = tree::mounted(folder).unwrap();
+    let mut all = comparable(&tree, folder);
+    all.remove(&b"/lost+found"[..]);
+    all
+}
+
+#[test]
+fn the_kernel_sees_the_tree_that_was_given() {
+    if let Err(reason) = tool::available().and_then(|()| kernel::mount_available()) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    // A file system of the disk: those in memory keep fewer attributes.
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let folder = scratch.path().join("source");
+    fs::create_dir(&folder).unwrap();
+    source(&folder);
+    let image = scratch.path().join("image");
+    let from = format!("dir:{}", folder.display());
+    for options in
+        [&["--fit"][..], &["-F", "-b", "1024", "-O", "inline_data", "-I", "512", "--fit=+20%"]]
+    {
+        let mut all = vec!["mkfs", "-q", "--from", &from];
+        all.extend(options);
+        all.push(image.to_str().unwrap());
+        let ran = floe(&all);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        clean(&image);
+        let mount = kernel::Mounted::new(&image, "ro").unwrap();
+        let (ours, theirs) = (tree_of(mount.path()), tree_of(&folder));
+        for (path, theirs) in &theirs {
+            assert_eq!(&ours[path], theirs, "{options:?}: {}", path.escape_ascii());
+        }
+        assert_eq!(ours.len(), theirs.len());
+        mount.unmount().unwrap();
+    }
+}
+
+#[test]
+fn every_kind_of_source_gives_the_same_bytes() {
+    let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+    let folder = scratch.path().join("source");
+    fs::create_dir(&folder).unwrap();
+    source(&folder);
+    let at = |name: &str| scratch.path().join(name);
+    let first = at("dir.img");
+    make(&first, &format!("dir:{}", folder.display()), &["--threads", "1"]);
+    let same = |name: &str, source: &str, options: &[&str]| {
+        let image = at(name);
+        make(&image, source, options);
+        // Compared without reading 9 GiB of holes twice: images are as small as they can be.
+        assert!(fs::read(&image).unwrap() == fs::read(&first).unwrap(), "{name}");
+        fs::remove_file(image).unwrap();
+    };
+    same("threads", folder.to_str().unwrap(), &["--threads", "7"]);
+    same("image", &format!("image:{}", first.display()), &[]);
+    let tar = [
+        "--format=pax",
+        "--sparse",
+        "--xattrs",
+        "--xattrs-include=*",
+        "--acls",
+        "-cf",
+        "../a.tar",
+        ".",
+    ];
+    if !try_run(&folder, "tar", &tar) {
+        eprintln!("skipped: no tar");
+        return;
+    }
+    let archive = at("a.tar");
+    same("tar", &format!("tar:{}", archive.display()), &[]);
+    // Likewise through a pipe.
+    let image = at("pipe.img");
+    let output = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["mkfs", "-q", "-d", "-", "--seed", SEED, "--epoch", "1700000000"])
+        .arg(&image)
+        .stdin(Stdio::from(File::open(&archive).unwrap()))
+        .output()
+        .unwrap();
+    assert_eq!(ran(&output).code, 0, "{}", ran(&output).err);
+    assert!(fs::read(&image).unwrap() == fs::read(&first).unwrap());
+    // And an image that is written out and read again, but for the directory that mkfs made.
+    let exported = bytes(&[OsStr::new("export"), first.as_os_str()]);
+    fs::write(&archive, exported).unwrap();
+    let list = |image: &Path| floe(&["ls", "-lR", image.to_str().unwrap()]).out;
+    make(&image, archive.to_str().unwrap(), &["-F", "--fit"]);
+    assert_eq!(list(&image), list(&first));
+}
+
+#[test]
+fn owners_and_times_are_changed() {
+    let scratch = tool::scratch("floe-from-").unwrap();
+    let folder = scratch.path().join("source");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("file"), b"x").unwrap();
+    assert!(try_run(&folder, "touch", &["-d", "2040-01-01T00:00:00Z", "file"]));
+    let image = scratch.path().join("image");
+    let ls = || floe(&["ls", "-l", image.to_str().unwrap(), "/file"]).out;
+    make(&image, folder.to_str().unwrap(), &["--owner", "12:34"]);
+    assert!(ls().contains("    12    34          1 2023-11-14 22:13:20 /file"), "{}", ls());
+    let maps = ["-F", "--owner", "5:6", "--uid-map", "0:100000:65536", "--gid-map", "6:0:1"];
+    make(&image, folder.to_str().unwrap(), &maps);
+    assert!(ls().contains(" 100005     0 "), "{}", ls());
+    let mut all =
+        vec!["mkfs", "-F", "--from", folder.to_str().unwrap(), "--owner=5:6", "--uid-map=0:9:5"];
+    all.push(image.to_str().unwrap());
+    let before = fs::read(&image).unwrap();
+    let refused = floe(&all);
+    assert!(
+        refused.code == 8 && refused.err.contains("/: user 5 is in no range"),
+        "{}",
+        refused.err
+    );
+    assert!(fs::read(&image).unwrap() == before, "a refused run wrote");
+}
+
+#[test]
+fn a_specification_gives_what_the_source_cannot() {
+    let scratch = tool::scratch("floe-mtree-").unwrap();
+    let folder = scratch.path().join("source");
+    fs::create_dir_all(folder.join("dev")).unwrap();
+    let spec = scratch.path().join("spec");
+    let line =
+        "./dev/console type=char device=native,5,1 uid=7 gid=8 mode=0620 time=1000000000.5\n";
+    fs::write(&spec, format!("#mtree\n. type=dir uid=1\n{line}")).unwrap();
+    let image = scratch.path().join("image");
+    make(&image, folder.to_str().unwrap(), &["--metadata", spec.to_str().unwrap()]);
+    let listed = floe(&["ls", "-l", image.to_str().unwrap(), "/dev"]).out;
+    assert!(
+        listed.starts_with("crw--w----   1     7     8       5, 1 2001-09-09 01:46:40 console"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn images_of_every_kind_are_copied() {
+    if let Err(reason) = tool::available().and_then(|()| kernel::mount_available()) {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let scratch = tool::scratch("floe-copied-").unwrap();
+    for name in ["ext2-rev0", "ext4-1k", "inline-ea-inode", "no-extents", "bigalloc", "quota"] {
+        let source = build::base(Profile::by_name(name).unwrap()).unwrap();
+        let image = scratch.path().join(name);
+        let features = if name.contains("ea-inode") { "ea_inode" } else { "none_of_these" };
+        let mut all = vec!["mkfs", "-q", "--from", source.path().to_str().unwrap()];
+        if features == "ea_inode" {
+            all.extend(["-O", features]);
+        }
+        all.push(image.to_str().unwrap());
+        let ran = floe(&all);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{name}");
+        clean(&image);
+        let theirs = kernel::Mounted::new(source.path(), "ro,noload").unwrap();
+        let ours = kernel::Mounted::new(&image, "ro").unwrap();
+        let (mounted, expected) = (tree_of(ours.path()), tree_of(theirs.path()));
+        for (path, expected) in &expected {
+            assert_eq!(&mounted[path], expected, "{name}: {}", path.escape_ascii());
+        }
+        assert_eq!(mounted.len(), expected.len(), "{name}");
+        ours.unmount().unwrap();
+        theirs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_used_is_named_and_nothing_is_written() {
+    let scratch = tool::scratch("floe-refused-").unwrap();
+    let at = |name: &str| scratch.path().join(name);
+    fs::write(at("noise"), [0x5a; 5000]).unwrap();
+    let image = at("image");
+    for (source, fault) in [
+        (format!("tar:{}", at("noise").display()), "there is no tar header"),
+        (format!("dir:{}", at("noise").display()), "not a directory"),
+        (format!("image:{}", at("noise").display()), "no usable ext2, ext3 or ext4 superblock"),
+        (format!("oci:{}", at("nothing").display()), "No such file"),
+        (at("nothing").to_str().unwrap().to_owned(), "no such file or device"),
+    ] {
+        let ran = floe(&["mkfs", "--from", &source, image.to_str().unwrap()]);
+        assert_eq!(ran.code, 8, "{source}: {}", ran.err);
+        assert!(ran.err.to_lowercase().contains(&fault.to_lowercase()), "{source}: {}", ran.err);
+        assert!(!image.exists());
+    }
+    let planned = scratch.path().to_str().unwrap();
+    let dry = floe(&["mkfs", "-n", "--from", planned, image.to_str().unwrap()]);
+    assert!(dry.code == 0 && dry.out.contains("Files: 2\n"), "{}{}", dry.out, dry.err);
+    assert!(!image.exists());
+    let small = floe(&["mkfs", "--from", "/usr/bin", image.to_str().unwrap(), "1m"]);
+    assert_eq!(small.code, 8, "{}", small.out);
+    assert!(!image.exists());
+}

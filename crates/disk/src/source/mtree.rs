@@ -1,0 +1,274 @@
+//! Owners, modes, times and special files from an mtree(5) specification, as NetBSD's and FreeBSD's builds and
+//! `bsdtar --format=mtree` write it.
+
+use std::collections::BTreeMap;
+
+use crate::mkfs::tree::{Attributes, Body, NodeId, Time, Tree, TreeError};
+
+use super::path::names;
+use super::shown;
+
+/// What is wrong with a specification. Lines count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {fault}")]
+pub struct MtreeError {
+    /// The line, or the first of lines that are joined.
+    pub line: usize,
+    /// What is wrong.
+    pub fault: String,
+}
+
+/// Words of a line: `key=value`, or a key alone.
+type Words = BTreeMap<String, String>;
+
+/// Sets what a specification says of the files of a tree. Files that it does not name stay as they are;
+/// directories, links and special files that are not there are made; a regular file that is not there is an
+/// error, unless its line says `optional`.
+///
+/// # Errors
+/// [`MtreeError`]. Part of the tree may have been changed.
+pub fn apply_mtree(tree: &mut Tree, text: &[u8]) -> Result<(), MtreeError> {
+    let mut defaults = Words::new();
+    let mut trail = vec![tree.root()];
+    for (line, words) in lines(text) {
+        let fault = |fault: String| MtreeError { line, fault };
+        let Some((first, rest)) = words.split_first() else { continue };
+        match &first[..] {
+            b"/set" => defaults.extend(rest.iter().map(|word| pair(word))),
+            b"/unset" => rest.iter().for_each(|word| {
+                defaults.remove(&pair(word).0);
+            }),
+            b".." => {
+                if trail.len() > 1 {
+                    trail.pop();
+                }
+            }
+            path => {
+                let path = unescape(path);
+                let mut words = defaults.clone();
+                words.extend(rest.iter().map(|word| pair(word)));
+                let is_whole = path.contains(&b'/');
+                let here = if is_whole { None } else { trail.last().copied() };
+                let here = here.unwrap_or(tree.root());
+                let node = apply(tree, here, &path, &words).map_err(fault)?;
+                if let Some(node) = node.filter(|&node| !is_whole && tree.node(node).is_directory())
+                {
+                    trail = if path == b"." { vec![node] } else { [&trail[..], &[node]].concat() };
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lines as words, without comments; a backslash at the end joins the next line.
+fn lines(text: &[u8]) -> Vec<(usize, Vec<Vec<u8>>)> {
+    let mut all = Vec::new();
+    let mut joined: Option<(usize, Vec<u8>)> = None;
+    for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+        let (first, mut whole) = joined.take().unwrap_or((number, Vec::new()));
+        if let Some(part) = line.strip_suffix(b"\\") {
+            whole.extend(part);
+            whole.push(b' ');
+            joined = Some((first, whole));
+            continue;
+        }
+        whole.extend(line);
+        let words = whole.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let words: Vec<Vec<u8>> = words.map(<[u8]>::to_vec).collect();
+        if !words.first().is_none_or(|word| word.starts_with(b"#")) {
+            all.push((first, words));
+        }
+    }
+    all
+}
+
+fn pair(word: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(word);
+    let (key, value) = text.split_once('=').unwrap_or((&text, ""));
+    (key.to_owned(), value.to_owned())
+}
+
+/// A name with `\040` and the like (vis(3)) as bytes.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        let digits = text.get(at + 1..at + 4).filter(|_| byte == b'\\');
+        let octal =
+            digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match octal {
+            Some(octal) => {
+                bytes.push(octal);
+                at += 4;
+            }
+            None if byte == b'\\' && text.get(at + 1) == Some(&b'\\') => {
+                bytes.push(byte);
+                at += 2;
+            }
+            None => {
+                bytes.push(byte);
+                at += 1;
+            }
+        }
+    }
+    bytes
+}
+
+/// Applies one line; `None` for an optional file that is not there.
+fn apply(
+    tree: &mut Tree,
+    here: NodeId,
+    path: &[u8],
+    words: &Words,
+) -> Result<Option<NodeId>, String> {
+    let named = |why: &str| format!("{}: {why}", shown(path));
+    let all = names(path).map_err(|error| error.to_string())?;
+    let Some((name, parents)) = all.split_last() else {
+        change(tree, here, words).map_err(|why| named(&why))?;
+        return Ok(Some(here));
+    };
+    let mut parent = here;
+    for name in parents {
+        let found = tree.look_up(parent, name);
+        parent = found.ok_or_else(|| named("its directory is not there"))?;
+    }
+    let node = match tree.look_up(parent, name) {
+        Some(node) => {
+            let wanted = words.get("type").map_or("", String::as_str);
+            let fits = wanted.is_empty() || kind_of(tree.node(node).body()) == wanted;
+            if !fits {
+                return Err(named(&format!("is no {wanted}")));
+            }
+            node
+        }
+        None => match new_body(words).map_err(|why| named(&why))? {
+            Some(body) => {
+                let made = tree.insert(parent, name, Attributes::default(), body);
+                made.map_err(|error: TreeError| named(&error.to_string()))?
+            }
+            None if words.contains_key("optional") => return Ok(None),
+            None => return Err(named("is not there")),
+        },
+    };
+    change(tree, node, words).map_err(|why| named(&why))?;
+    Ok(Some(node))
+}
+
+fn kind_of(body: &Body) -> &'static str {
+    match body {
+        Body::Directory => "dir",
+        Body::File { .. } => "file",
+        Body::Symlink(_) => "link",
+        Body::CharDevice { .. } => "char",
+        Body::BlockDevice { .. } => "block",
+        Body::Fifo => "fifo",
+        Body::Socket => "socket",
+    }
+}
+
+/// The body of a file that is not there; `None` if the source should have had it.
+fn new_body(words: &Words) -> Result<Option<Body>, String> {
+    let device = || -> Result<(u32, u32), String> {
+        let text = words.get("device").ok_or("a device needs `device=`")?;
+        let numbers: Vec<&str> = text.split(',').collect();
+        let [.., major, minor] = &numbers[..] else { return Err(format!("device={text}")) };
+        let number = |text: &str| text.parse().map_err(|_| format!("device={text} is no number"));
+        Ok((number(major)?, number(minor)?))
+    };
+    Ok(Some(match words.get("type").map_or("", String::as_str) {
+        "dir" => Body::Directory,
+        "link" => {
+            let target = words.get("link").map(|target| unescape(target.as_bytes()));
+            let target = target.filter(|target| !target.is_empty() && !target.contains(&0));
+            Body::Symlink(target.ok_or("a link needs `link=`")?.into())
+        }
+        "char" => device().map(|(major, minor)| Body::CharDevice { major, minor })?,
+        "block" => device().map(|(major, minor)| Body::BlockDevice { major, minor })?,
+        "fifo" => Body::Fifo,
+        "socket" => Body::Socket,
+        _ => return Ok(None),
+    }))
+}
+
+/// Sets owner, mode and times.
+fn change(tree: &mut Tree, node: NodeId, words: &Words) -> Result<(), String> {
+    let mut attributes = tree.node(node).attributes();
+    let number = |key: &str, radix: u32| {
+        let value = words.get(key);
+        let parsed = value.map(|value| {
+            u32::from_str_radix(value, radix).map_err(|_| format!("{key}={value} is no number"))
+        });
+        parsed.transpose()
+    };
+    if let Some(mode) = number("mode", 8)? {
+        // The bits below are those of a mode.
+        attributes.mode = (mode & 0o7777) as u16;
+    }
+    attributes.uid = number("uid", 10)?.unwrap_or(attributes.uid);
+    attributes.gid = number("gid", 10)?.unwrap_or(attributes.gid);
+    if let Some(text) = words.get("time") {
+        let time = time(text).ok_or_else(|| format!("time={text} is no time"))?;
+        attributes = attributes.at(time);
+    }
+    tree.set_attributes(node, attributes);
+    Ok(())
+}
+
+/// Seconds, a point, and a number of nanoseconds.
+fn time(text: &str) -> Option<Time> {
+    let (secs, nanos) = text.split_once('.').unwrap_or((text, "0"));
+    let nanos = nanos.parse().ok().filter(|&nanos| nanos < 1_000_000_000)?;
+    Some(Time { secs: secs.parse().ok()?, nanos })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Tree {
+        let mut tree = Tree::new(Attributes::root());
+        let bin = tree.insert(tree.root(), b"bin", Attributes::directory(0o700), Body::Directory);
+        tree.insert(bin.unwrap(), b"a b", Attributes::file(0o600), Body::empty_file()).unwrap();
+        tree
+    }
+
+    #[test]
+    fn both_forms_of_a_specification_are_applied() {
+        let nested = b"#mtree\n/set type=file uid=0 gid=0 mode=0755\n\
+            . type=dir mode=0711 time=5.7\nbin type=dir uid=3 \\\n  gid=4\na\\040b mode=4755 uid=9\n\
+            tty type=char device=native,5,1 mode=620\n..\nlink type=link link=bin/a\\040b\n..\n";
+        let whole = b"#mtree\n. type=dir mode=0711 time=5.7\n./bin type=dir uid=3 gid=4 mode=755\n\
+            ./bin/a\\040b type=file mode=4755 uid=9 sha256=ff\n\
+            ./bin/tty type=char device=native,5,1 mode=620\n\
+            ./link type=link link=bin/a\\040b mode=755\n./gone type=file optional\n";
+        for text in [&nested[..], whole] {
+            let mut tree = tree();
+            apply_mtree(&mut tree, text).unwrap();
+            let at = |path: &[u8]| tree.node(tree.look_up_path(path).unwrap());
+            let root = at(b"/").attributes();
+            assert_eq!((root.mode, root.mtime), (0o711, Time { secs: 5, nanos: 7 }));
+            assert_eq!((at(b"bin").attributes().uid, at(b"bin").attributes().gid), (3, 4));
+            let file = at(b"bin/a b").attributes();
+            assert_eq!((file.mode, file.uid), (0o4755, 9));
+            assert_eq!(at(b"bin/tty").body(), &Body::CharDevice { major: 5, minor: 1 });
+            assert_eq!(at(b"link").body(), &Body::Symlink(b"bin/a b"[..].into()));
+        }
+    }
+
+    #[test]
+    fn faults_are_named_with_their_lines() {
+        for (text, fault) in [
+            ("\n./bin type=file", "line 2: ./bin: is no file"),
+            ("./new type=file", "line 1: ./new: is not there"),
+            ("./bin type=dir mode=u=rwx", "line 1: ./bin: mode=u=rwx is no number"),
+            ("./bin time=x", "line 1: ./bin: time=x is no time"),
+            ("./no/way type=dir", "line 1: ./no/way: its directory is not there"),
+            ("./c type=char", "line 1: ./c: a device needs `device=`"),
+        ] {
+            assert_eq!(apply_mtree(&mut tree(), text.as_bytes()).unwrap_err().to_string(), fault);
+        }
+        let escape = apply_mtree(&mut tree(), b"../x type=dir").unwrap_err();
+        assert!(escape.fault.contains("leave the root"), "{escape}");
+    }
+}

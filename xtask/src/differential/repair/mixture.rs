@@ -1,0 +1,81 @@
+//! `cargo xtask differential --repair --recipes N`: variants of the recipes of the problem table, N on one
+//! image. Of several, nothing may be lost that the repairs of each of them alone keep.
+
+use anyhow::{Context, Result};
+use floe_testkit::compare::{Fault, losses};
+use floe_testkit::problems::{Mixture, Recipes};
+use floe_testkit::tree::{self, Tree};
+use floe_testkit::{Image, build};
+
+use super::super::{Args, Names};
+use super::{Case, Program, judge_image, show};
+
+/// Judges the mixture of a seed; `None` if it cannot be made.
+pub(super) fn judge_one(
+    args: &Args,
+    program: &Program,
+    recipes: &Recipes,
+    parts: u8,
+    seed: u64,
+) -> Result<Option<Case>> {
+    let mixture = recipes.sample(seed, parts.into());
+    let Some(image) = recipes.build(&mixture)? else { return Ok(None) };
+    let judgement = judge_image(args, program, mixture.profile, &image)?;
+    let mut faults = judgement.faults;
+    let is_lost = |fault: &Fault| matches!(fault, Fault::Lost(_));
+    if parts > 1 && !faults.iter().any(is_lost) {
+        faults.extend(lost_together(program, recipes, &mixture, &judgement.ours)?);
+    }
+    let events = recipes.describe(&mixture);
+    let no_measure = judgement.no_measure;
+    Ok(Some(Case { profile: mixture.profile, seed, events, faults, no_measure }))
+}
+
+/// What the repair of all lost, and the repair of each alone keeps as it was before the damage.
+fn lost_together(
+    program: &Program,
+    recipes: &Recipes,
+    mixture: &Mixture,
+    ours: &Image,
+) -> Result<Vec<Fault>> {
+    let original = tree::stored(&build::base(mixture.profile)?)?;
+    let mut kept: Tree = original.clone();
+    for part in &mixture.parts {
+        let alone = Mixture { profile: mixture.profile, parts: vec![part.clone()] };
+        let Some(image) = recipes.build(&alone)? else { return Ok(Vec::new()) };
+        program.repair(image.path())?;
+        let after = tree::stored(&image).unwrap_or_default();
+        kept.retain(|path, node| {
+            after.get(path).is_some_and(|own| own.identity() == node.identity())
+        });
+    }
+    let ours = tree::stored(ours).unwrap_or_default();
+    let lost = losses(&kept, &ours, &original).into_iter();
+    Ok(lost.filter(|loss| !loss.kind.is_of_metadata()).map(Fault::Lost).collect())
+}
+
+/// Repeats a case and shows all of it.
+pub(super) fn replay(
+    args: &Args,
+    case: &str,
+    program: &Program,
+    parts: u8,
+    names: &Names,
+) -> Result<()> {
+    let seed = case.rsplit(':').next().unwrap_or(case).parse().context("PROFILE:SEED or SEED")?;
+    let recipes = Recipes::new();
+    let mixture = recipes.sample(seed, parts.into());
+    println!("{}: {}", mixture.profile, recipes.describe(&mixture).join("; "));
+    let Some(image) = recipes.build(&mixture)? else {
+        println!("the recipes do not find their objects together");
+        return Ok(());
+    };
+    let judgement = judge_image(args, program, mixture.profile, &image)?;
+    if parts > 1 {
+        for fault in lost_together(program, &recipes, &mixture, &judgement.ours)? {
+            println!("--- that each alone keeps: {fault}");
+        }
+    }
+    show(args, &image, judgement, names);
+    Ok(())
+}
