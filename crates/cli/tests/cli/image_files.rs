@@ -157,7 +157,7 @@ fn an_export_replaces_nothing_and_takes_parts() {
     let list = String::from_utf8(list.stdout).unwrap();
     assert!(list.starts_with("./\n./file\n./sub/\n./sub/deep/\n"), "{list}");
     let ran = export("/");
-    assert!(ran.code == 8 && ran.err.contains("in the way"), "{}", ran.err);
+    assert!(ran.code == 8 && ran.err.contains("is in the way"), "{}: {}", ran.code, ran.err);
     fs::remove_file(&to).unwrap();
     let ran = export("/nothing");
     assert!(!to.exists());
