@@ -2,6 +2,7 @@
 //! `--repair` what they make of them.
 
 mod repair;
+mod third;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,10 @@ pub(crate) struct Args {
     /// With --repair: compare files as the kernel's mount shows them (needs root)
     #[arg(long, requires = "repair")]
     kernel: bool,
+    /// With --repair: let Linux in a guest mount and read everything that was repaired; what it refuses
+    /// is a fault
+    #[arg(long, requires = "repair")]
+    linux: bool,
 }
 
 /// Runs the chore; fails if a verdict differs.

@@ -217,6 +217,17 @@ impl Running {
         }
     }
 
+    /// What was said since the last call: lines of the kernel, and what the program inside complains of.
+    pub(crate) fn heard(&mut self) -> (Vec<String>, Vec<String>) {
+        let lines = std::mem::take(&mut self.said);
+        let complaint = |line: &str| {
+            let told = line.split_once(MARK)?.1.trim();
+            told.strip_prefix("complaint ").map(str::to_owned)
+        };
+        let complaints = lines.iter().filter_map(|line| complaint(line)).collect();
+        (lines.into_iter().filter(|line| !line.contains(MARK)).collect(), complaints)
+    }
+
     /// Waits for a line with `text`, whoever says it.
     ///
     /// # Errors

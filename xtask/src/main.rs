@@ -11,6 +11,8 @@ mod fuzz;
 mod guest;
 mod kernel_load;
 mod link_memory;
+mod linux_fields;
+mod linux_judge;
 mod measure;
 mod memory;
 mod online_lvm;
@@ -52,6 +54,11 @@ enum Chore {
     /// What `kernel-load` runs inside its guest
     #[command(hide = true)]
     GuestLoad(kernel_load::GuestArgs),
+    /// Set fields of system inodes, files and the superblock to odd values, and ask Floe, e2fsck and Linux
+    LinuxFields(linux_fields::Args),
+    /// What the judge that is Linux runs inside its guest
+    #[command(hide = true)]
+    GuestJudge(linux_judge::GuestArgs),
     /// Check file systems in use on LVM volumes, thin and thick, in a guest (needs qemu and lvm2)
     OnlineLvm(online_lvm::Args),
     /// What `online-lvm` runs inside its guest
@@ -111,6 +118,8 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Eta(args) => eta::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),
+        Chore::LinuxFields(args) => linux_fields::run(&args),
+        Chore::GuestJudge(args) => linux_judge::inside(&args),
         Chore::OnlineLvm(args) => online_lvm::run(&args),
         Chore::GuestLvm(args) => online_lvm::inside(&args),
         Chore::FaultyDevice(args) => faulty_device::run(&args),

@@ -183,6 +183,10 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
             let features = Features { ro_compat, ..Features::default() };
             switched_off(&features.names().join(", "), tense)
         }
+        SuperblockEdit::NoJournalDevice => {
+            format!("the number of the journal device {was} removed from the superblock")
+        }
+        SuperblockEdit::MadeByLinux => format!("the maker of the file system {was} set to Linux"),
         SuperblockEdit::ForgetQuotaInode(kind) => {
             format!("the number of the {kind} quota inode {was} removed from the superblock")
         }

@@ -233,6 +233,8 @@ pub enum SuperblockEdit {
     SetIncompat(u32),
     SetRoCompat(u32),
     ClearRoCompat(u32),
+    NoJournalDevice,
+    MadeByLinux,
     ForgetQuotaInode(&'static str),
     MoveQuotaInode(&'static str),
 }

@@ -180,6 +180,8 @@ pub fn plan(problem: &Problem) -> Plan {
             one(Edit::OrphanFile(OrphanFileEdit::Clean))
         }
 
+        P::JournalDeviceBesideInode { .. } => superblock(SuperblockEdit::NoJournalDevice),
+        P::HurdWithLinuxFeatures { .. } => superblock(SuperblockEdit::MadeByLinux),
         P::OrphanFileInodeWrong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Forget)),
         P::OrphanFileLost { inode } => one(Edit::OrphanFile(OrphanFileEdit::Adopt(inode))),
         P::OrphanFileTooLong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Recreate)),

@@ -89,6 +89,8 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::NoReservedDescriptors
         | E::SetIncompat(_)
         | E::SetRoCompat(_)
+        | E::NoJournalDevice
+        | E::MadeByLinux
         | E::MoveQuotaInode(_) => true,
         E::PrimaryFromBackup
         | E::FirstMetaBg(_)

@@ -71,6 +71,8 @@ pub enum Fault {
         /// Whether it changed anything besides times and counts of the superblock.
         changed: bool,
     },
+    /// Linux refuses to mount the result, or to read something in it; in its words.
+    Refused(String),
     /// Permissions, owner, attributes or hard links differ from e2fsck's.
     Metadata(Loss),
 }
@@ -90,6 +92,13 @@ impl Fault {
             Self::NotFixpoint { exit, changed } => {
                 format!("a second run: exit status {exit:?}, changed: {changed}")
             }
+            Self::Refused(said) => {
+                let mark = said.find("EXT4-fs").unwrap_or(0);
+                let words = said[mark..]
+                    .split_whitespace()
+                    .filter(|word| word.chars().all(|c| !c.is_ascii_digit()));
+                format!("Linux: {}", words.take(12).collect::<Vec<_>>().join(" "))
+            }
             Self::Metadata(loss) => format!("metadata: {}", loss.cause()),
         }
     }
@@ -99,6 +108,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost(loss) | Self::Metadata(loss) => loss.fmt(f),
+            Self::Refused(said) => write!(f, "Linux: {said}"),
             other => f.write_str(&other.cause(&|code| format!("{code:#08x}"))),
         }
     }
@@ -119,6 +129,8 @@ pub struct Judgement {
     pub theirs: Image,
     /// What the program made of the image.
     pub ours: Image,
+    /// Whether the program says that it repaired everything.
+    pub done: bool,
     /// What the program said in its first run.
     pub said: String,
     /// Codes of what e2fsck repaired.
@@ -144,6 +156,7 @@ pub fn judge(
         hinted,
         theirs,
         ours,
+        done: matches!(first.exit, Some(0..=3)),
         said: first.text.clone(),
         codes,
     };

@@ -79,9 +79,17 @@ impl Contents {
     /// # Errors
     /// What the system said.
     pub fn write_over(&self, image: &Image) -> Result<()> {
+        self.write_at(image, 0)
+    }
+
+    /// The same at byte `start` of an image that has room for it.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn write_at(&self, image: &Image, start: u64) -> Result<()> {
         for (offset, piece) in self.pieces.iter() {
             let wanted = PIECE_BYTES.min((self.size_bytes - offset) as usize);
-            image.write(*offset, &piece[..wanted])?;
+            image.write(start + offset, &piece[..wanted])?;
         }
         Ok(())
     }

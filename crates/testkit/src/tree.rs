@@ -45,6 +45,16 @@ pub struct Node {
 }
 
 impl Node {
+    /// Why the content or the attributes cannot be read; `None` if they can.
+    pub fn unreadable(&self) -> Option<String> {
+        if self.content.starts_with(UNREADABLE) {
+            return Some(self.content.clone());
+        }
+        // No attribute has an empty name.
+        let why = self.xattrs.get(&Vec::new())?;
+        Some(format!("attributes: {}", String::from_utf8_lossy(why)))
+    }
+
     /// What makes two objects the same to a user, wherever they are.
     pub fn identity(&self) -> (Option<FileType>, u64, &str) {
         (self.kind, self.size_bytes, &self.content)

@@ -11,6 +11,7 @@ use floe_testkit::problems::Recipes;
 use floe_testkit::tool::{self, Outcome};
 use floe_testkit::{Image, Profile, build, damage};
 
+use super::third::Third;
 use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case, profiles};
 
 mod mixture;
@@ -43,11 +44,11 @@ impl Program {
 }
 
 /// A damaged image whose repair has a fault, or for which e2fsck is no measure.
-struct Case {
-    profile: Profile,
-    seed: u64,
+pub(super) struct Case {
+    pub(super) profile: Profile,
+    pub(super) seed: u64,
     events: Vec<String>,
-    faults: Vec<Fault>,
+    pub(super) faults: Vec<Fault>,
     no_measure: Option<String>,
 }
 
@@ -67,16 +68,19 @@ fn judge_image(
 fn judge_one(
     args: &Args,
     program: &Program,
-    recipes: &Recipes,
+    (recipes, linux): (&Recipes, &Third),
     profile: Profile,
     seed: u64,
 ) -> Result<Option<Case>> {
     if let Some(parts) = args.recipes {
-        return mixture::judge_one(args, program, recipes, parts, seed);
+        return mixture::judge_one(args, program, (recipes, linux), parts, seed);
     }
     let (image, damage) = damage::damaged_image(profile, seed)?;
     let judgement = judge_image(args, program, profile, &image)?;
-    let Judgement { faults, no_measure, .. } = judgement;
+    let Judgement { faults, no_measure, ours, done, .. } = judgement;
+    if done {
+        linux.submit(profile, seed, ours)?;
+    }
     Ok(Some(Case { profile, seed, events: damage.events, faults, no_measure }))
 }
 
@@ -93,12 +97,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let profiles = profiles(&args.profile)?;
     let begin = Instant::now();
     let recipes = Recipes::new();
+    let linux = if args.linux { Third::find(&profiles)? } else { Third::none() };
     let cases = for_all_seeds(args, &profiles, &|profile, seed| {
-        judge_one(args, &program, &recipes, profile, seed)
+        judge_one(args, &program, (&recipes, &linux), profile, seed)
     })?;
-    let (all, cases) = (cases.len(), cases.into_iter().flatten().collect::<Vec<Case>>());
+    let (all, mut cases) = (cases.len(), cases.into_iter().flatten().collect::<Vec<Case>>());
     if all > cases.len() {
         println!("{} recipes do not find their objects together", all - cases.len());
+    }
+    let asked = linux.finish(&mut cases)?;
+    if args.linux {
+        println!("Linux was asked about {asked} repaired images");
     }
     let no_measure = cases.iter().filter(|case| case.no_measure.is_some()).count();
     let faulty = cases.iter().filter(|case| !case.faults.is_empty()).count();
@@ -163,7 +172,8 @@ fn rank(fault: &Fault) -> u8 {
         Fault::Lost(_) => 2,
         Fault::Unclean { .. } => 3,
         Fault::NotFixpoint { .. } => 4,
-        Fault::Metadata(_) => 5,
+        Fault::Refused(_) => 5,
+        Fault::Metadata(_) => 6,
     }
 }
 
@@ -171,7 +181,11 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     let (profile, seed) = parse_case(case)?;
     let (image, damage) = damage::damaged_image(profile, seed)?;
     println!("{profile}: {damage}");
-    let judgement = judge_image(args, program, profile, &image)?;
+    let mut judgement = judge_image(args, program, profile, &image)?;
+    if args.linux && judgement.done {
+        let linux = Third::find(&[profile])?;
+        judgement.faults.extend(linux.opinion(profile, &judgement.ours)?);
+    }
     show(args, &image, judgement, names);
     Ok(())
 }

@@ -38,8 +38,15 @@ fn check_features(volume: &Volume<'_>, found: &mut Findings) {
     if superblock.uuid == [0; 16] && !features.metadata_csum() {
         found.push(Problem::UuidMissing);
     }
-    if superblock.creator_os == OS_HURD && volume.has_incompat(Incompat::FILETYPE) {
-        found.push(Problem::HurdFiletypeFeature);
+    if superblock.creator_os == OS_HURD {
+        check_hurd(volume, found);
+    }
+    if volume.has_compat(Compat::HAS_JOURNAL)
+        && superblock.journal_inum != 0
+        && superblock.journal_dev != 0
+    {
+        let (inode, device) = (InodeNr(superblock.journal_inum), superblock.journal_dev);
+        found.push(Problem::JournalDeviceBesideInode { inode, device });
     }
     if features.metadata_csum() && volume.has_ro_compat(RoCompat::GDT_CSUM) {
         found.push(Problem::GdtCsumAndMetadataCsumBothSet);
@@ -60,6 +67,22 @@ fn check_features(volume: &Volume<'_>, found: &mut Findings) {
     if superblock.flags & FLAG_TEST_FS != 0 {
         found.push(Problem::TestFsFlagSet);
     }
+}
+
+/// What a file system of the Hurd cannot have.
+fn check_hurd(volume: &Volume<'_>, found: &mut Findings) {
+    let feature = if volume.has_incompat(Incompat::BIT64) {
+        "64bit"
+    } else if volume.has_incompat(Incompat::EA_INODE) {
+        "ea_inode"
+    } else {
+        // Without them it may be true.
+        if volume.has_incompat(Incompat::FILETYPE) {
+            found.push(Problem::HurdFiletypeFeature);
+        }
+        return;
+    };
+    found.push(Problem::HurdWithLinuxFeatures { feature });
 }
 
 fn check_extra_isize(volume: &Volume<'_>, found: &mut Findings) {

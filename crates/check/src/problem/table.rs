@@ -245,10 +245,10 @@ problems! {
     0x000036 "group-uninit-without-checksum-feature" GroupUninitWithoutChecksumFeature {
         group: GroupNr, flags: u16, unused_inodes: u32,
     }
-        Metadata Damage preen Group
+        Metadata Remark preen Group
         "{group} claims uninitialised parts (flags {flags:#x}, {unused_inodes} inodes unused), \
              but the file system has no descriptor checksums"
-        means "These shortcuts are only valid with checksums."
+        means "These shortcuts are only valid with checksums; without them nobody looks at them."
         repair "Clear them and scan the whole group.";
     0x000038 "group-itable-unused-too-large" GroupItableUnusedTooLarge {
         group: GroupNr, stored: u32, limit: u32,
@@ -1998,6 +1998,17 @@ problems! {
         means "Linux refuses to read the file (\"Structure needs cleaning\"), although all that its \
              tree leads to is sound."
         repair "Build the tree anew, which makes it shallower.";
+    0x07010D "journal-device-beside-inode" JournalDeviceBesideInode { inode: InodeNr, device: u32 }
+        Metadata Damage preen Journal
+        "the superblock names the journal's {inode}, and a journal device ({device:#x}) besides"
+        means "Linux refuses to mount a file system with two journals; the inode is the one in use."
+        repair "Remove the number of the device.";
+    0x07010E "hurd-with-linux-features" HurdWithLinuxFeatures { feature: &'static str }
+        Metadata Damage ask Superblock
+        "the superblock says that the Hurd made the file system, which has no {feature}"
+        means "The field is damaged: with this feature Linux made the file system, and now refuses to \
+             mount it."
+        repair "Store that Linux made it.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

@@ -1,6 +1,6 @@
 //! Edits of the superblock.
 
-use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, Superblock};
+use floe_format::ext::superblock::{FLAG_SIGNED_HASH, FLAG_TEST_FS, MAGIC, OS_LINUX, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::geometry::Strictness;
 use floe_format::{Geometry, GroupNr, InodeNr};
@@ -92,6 +92,8 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         SuperblockEdit::SetIncompat(bits) => stage.superblock_mut().feature_incompat |= bits,
         SuperblockEdit::SetRoCompat(bits) => stage.superblock_mut().feature_ro_compat |= bits,
         SuperblockEdit::ClearRoCompat(bits) => stage.superblock_mut().feature_ro_compat &= !bits,
+        SuperblockEdit::NoJournalDevice => stage.superblock_mut().journal_dev = 0,
+        SuperblockEdit::MadeByLinux => stage.superblock_mut().creator_os = OS_LINUX,
         SuperblockEdit::ForgetQuotaInode(kind) => *quota_field(stage, kind) = 0,
         SuperblockEdit::MoveQuotaInode(kind) => return move_quota_inode(stage, kind),
     }

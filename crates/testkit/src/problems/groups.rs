@@ -64,8 +64,7 @@ fn counts() -> Vec<Case> {
             NoCsum,
             descriptor(1, |desc| desc.flags |= 1),
             &["group-uninit-without-checksum-feature"],
-        )
-        .forgotten(),
+        ),
         case(
             "unused inodes",
             Ext4K1,

@@ -17,7 +17,7 @@ const LINUX_KNOWS: &str = "Linux refuses it, and e2fsck does not look";
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    [special_inodes(), orphan_files(), files()].into_iter().flatten().collect()
+    [superblocks(), special_inodes(), orphan_files(), files()].into_iter().flatten().collect()
 }
 
 fn stricter(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
@@ -41,6 +41,20 @@ fn own_attributes(path: &str) -> InodeEdit {
         raw[160..164].copy_from_slice(&0xea02_0000_u32.to_le_bytes());
         raw[164..].fill(0xff);
     })
+}
+
+fn superblocks() -> Vec<Case> {
+    use Profile::*;
+    let hurd = || superblock(|sb| sb.creator_os = 1);
+    vec![
+        stricter(
+            "two journals",
+            Ext4K1,
+            superblock(|sb| sb.journal_dev = 0x801),
+            &["journal-device-beside-inode"],
+        ),
+        stricter("made by the Hurd", Ext4K1, hurd(), &["hurd-with-linux-features"]),
+    ]
 }
 
 fn special_inodes() -> Vec<Case> {

@@ -7,6 +7,7 @@ use floe_testkit::problems::{Mixture, Recipes};
 use floe_testkit::tree::{self, Tree};
 use floe_testkit::{Image, build};
 
+use super::super::third::Third;
 use super::super::{Args, Names};
 use super::{Case, Program, judge_image, show};
 
@@ -14,7 +15,7 @@ use super::{Case, Program, judge_image, show};
 pub(super) fn judge_one(
     args: &Args,
     program: &Program,
-    recipes: &Recipes,
+    (recipes, linux): (&Recipes, &Third),
     parts: u8,
     seed: u64,
 ) -> Result<Option<Case>> {
@@ -28,6 +29,9 @@ pub(super) fn judge_one(
     }
     let events = recipes.describe(&mixture);
     let no_measure = judgement.no_measure;
+    if judgement.done {
+        linux.submit(mixture.profile, seed, judgement.ours)?;
+    }
     Ok(Some(Case { profile: mixture.profile, seed, events, faults, no_measure }))
 }
 
