@@ -19,7 +19,7 @@ use floe_check::Problem;
 use floe_ext4::map::walk::has_map;
 use floe_format::ext::dirent::{DirCursor, DirTail};
 use floe_format::ext::extent::ExtentNode;
-use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::ext::inode_flips::{Flips, Syndromes, owner_by_checksum};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
@@ -73,6 +73,15 @@ pub(crate) fn weighed<'a>(
     let evidence = Evidence { asked, ..Evidence::of(stage, &amid_garbage) };
     let verdicts: BTreeMap<InodeNr, Verdict> =
         doubted.iter().map(|&inode| (inode, evidence.weigh(inode))).collect();
+    // Keeping an inode gives it its checksum. If that is right, it is the map that is garbage, and stays so.
+    let verdicts: BTreeMap<InodeNr, Verdict> = verdicts
+        .into_iter()
+        .filter(|(inode, verdict)| {
+            *verdict != Verdict::Proved
+                || !amid_garbage.contains(inode)
+                || has_wrong_checksum(stage, *inode)
+        })
+        .collect();
     // Directories that are kept may name others of those: they are looked at once more.
     let names_may_follow = amid_garbage
         .iter()
@@ -104,6 +113,14 @@ pub(crate) fn weighed<'a>(
         }
     }
     kept
+}
+
+/// Whether an inode has a checksum that is not right.
+fn has_wrong_checksum(stage: &Stage<'_>, number: InodeNr) -> bool {
+    stage.checksummed()
+        && stage.read_inode(number).is_ok_and(|image| {
+            Inode::decode(&image.raw).is_some_and(|inode| !inode.checksum_ok(stage.seed, number))
+        })
 }
 
 /// The inode that an edit clears for the company that it keeps.

@@ -5,7 +5,7 @@
 use std::cell::OnceCell;
 
 use floe_format::ext::extent::ExtentNode;
-use floe_format::ext::inode::{Inode, InodeFlags};
+use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::{BlockNr, InodeNr};
 
 use crate::inode_pass::InodeCx;
@@ -92,9 +92,14 @@ fn is_garbage(volume: &Volume<'_>, number: InodeNr, raw: &[u8]) -> bool {
 }
 
 /// Whether the extent root of an inode, or more than half of its block pointers, are garbage. The pointers of a
-/// deleted inode say nothing: what was an extent root may lie there.
+/// deleted inode say nothing: what was an extent root may lie there. Devices, pipes and sockets have no map,
+/// whatever their flags say.
 #[inline]
 fn maps_garbage(volume: &Volume<'_>, inode: &Inode<'_>) -> bool {
+    use FileType::{BlockDevice, CharDevice, Fifo, Socket};
+    if matches!(inode.file_type(), Some(CharDevice | BlockDevice | Fifo | Socket)) {
+        return false;
+    }
     if inode.flags().contains(InodeFlags::EXTENTS) {
         return !ExtentNode::new(&inode.base.block).is_some_and(|root| root.header_ok());
     }
