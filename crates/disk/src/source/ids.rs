@@ -80,7 +80,7 @@ impl Changes {
     /// Changes every file.
     ///
     /// # Errors
-    /// [`Unmapped`]: a user or group is in no range.
+    /// If a user or group is in no range.
     pub fn apply(&self, tree: &mut Tree) -> Result<(), Unmapped> {
         for node in tree.ordered() {
             let mut attributes = tree.node(node).attributes();

@@ -19,7 +19,7 @@ use crate::files::InputPath;
 #[derive(Debug, clap::Args)]
 pub(super) struct FromArgs {
     /// Fill the file system from SOURCE: dir:FOLDER, tar:FILE (plain, gzip or zstd; - is standard
-    /// input), oci:LAYOUT[:NAME], image:FILE (another ext4 file system), or a path, which is looked at
+    /// input), oci:LAYOUT or oci:LAYOUT:NAME, image:FILE (another ext4 file system), or a path, which is looked at
     #[arg(long, short = 'd', value_name = "SOURCE", value_parser = origin)]
     from: Option<Origin>,
     /// Make the image as small as the source lets it be, and N percent larger. The default where
