@@ -56,7 +56,7 @@ impl Args {
         }
         self.image.view(|files, complaints| {
             for path in paths {
-                self.copy(files, complaints, place::bytes(path), target, into)?;
+                self.copy(files, complaints, judged, place::bytes(path), (target, into))?;
             }
             Ok(())
         })
@@ -66,9 +66,9 @@ impl Args {
         &self,
         files: &Files<'_>,
         complaints: &Complaints,
+        judged: &Judged,
         path: &[u8],
-        target: &Path,
-        into: bool,
+        (target, into): (&Path, bool),
     ) -> anyhow::Result<()> {
         let recursive = self.recursive || self.archive;
         let follow = if recursive { Follow::NotLast } else { Follow::Last };
@@ -84,7 +84,8 @@ impl Args {
             return Ok(());
         }
         let keep = if self.preserve || self.archive { Keep::All } else { Keep::Mode };
-        let copier = Copier::new(files, complaints, path, keep, self.force, recursive);
+        let replace = self.force.then_some(judged);
+        let copier = Copier::new(files, complaints, path, keep, replace, recursive);
         let name = if into { place::last_name(path) } else { None };
         match (into, name) {
             (true, Some(name)) => copier.run(node, target, name),

@@ -167,6 +167,11 @@ impl Judged {
         }
     }
 
+    /// Whether the file with this device and inode is read: it must not be replaced.
+    pub(crate) fn reads(&self, dev: u64, ino: u64) -> bool {
+        self.inputs.iter().any(|input| input.files.contains(&Identity::Exists { dev, ino }))
+    }
+
     /// Judges an input that became known only now, such as a snapshot.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use floe_ext4::files::{Content, Files, Node, SegmentKind, Step};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use super::metadata::apply;
 use super::{Complaints, place};
+use crate::files::Judged;
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
@@ -40,7 +41,8 @@ pub(crate) struct Copier<'a, 'f, 'd> {
     /// The new name of the root of the copy; empty if the target stands for it.
     name: Vec<u8>,
     keep: Keep,
-    force: bool,
+    /// Files that are there are replaced, but for those that the command reads.
+    replace: Option<&'a Judged>,
     specials: bool,
     /// Directories from the target down to where we are.
     trail: Vec<OwnedFd>,
@@ -56,7 +58,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         complaints: &'a Complaints,
         base: &[u8],
         keep: Keep,
-        force: bool,
+        replace: Option<&'a Judged>,
         specials: bool,
     ) -> Self {
         Self {
@@ -65,7 +67,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
             base: base.to_vec(),
             name: Vec::new(),
             keep,
-            force,
+            replace,
             specials,
             trail: Vec::new(),
             links: HashMap::new(),
@@ -187,7 +189,13 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
     }
 
     fn make_room(&self, name: &[u8]) -> anyhow::Result<()> {
-        if self.force {
+        if let Some(judged) = self.replace {
+            // What an image names may lie anywhere below the target, and so may the image itself.
+            if let Ok(there) = sys::statat(self.here()?, name, AtFlags::SYMLINK_NOFOLLOW)
+                && judged.reads(there.st_dev, there.st_ino)
+            {
+                bail!("is in the way: it is the image that is being read, and is kept");
+            }
             match sys::unlinkat(self.here()?, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(std::io::Error::from(error).into()),
@@ -206,7 +214,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         };
         match sys::mkdirat(here, name, Mode::from_raw_mode(mode)) {
             Ok(()) => {}
-            Err(Errno::EXIST) if self.force => {}
+            Err(Errno::EXIST) if self.replace.is_some() => {}
             Err(error) => return Err(std::io::Error::from(error).into()),
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;

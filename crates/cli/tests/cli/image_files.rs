@@ -326,6 +326,21 @@ fn no_image_writes_outside_the_target() {
 }
 
 #[test]
+fn an_image_that_lies_where_a_copy_goes_is_kept() {
+    let Some(image) = image("ext4") else { return };
+    let folder = tool::scratch("floe-replace-").unwrap();
+    let deep = folder.path().join("dir/sub/deep");
+    fs::create_dir_all(&deep).unwrap();
+    let inside = deep.join("file");
+    fs::copy(image.path(), &inside).unwrap();
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let ran = floe(&["cp", "-r", "-f", &path(&inside), "/dir", &path(folder.path())]);
+    assert_ne!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("the image that is being read"), "{}", ran.err);
+    assert_eq!(fs::read(&inside).unwrap(), fs::read(image.path()).unwrap());
+}
+
+#[test]
 fn nothing_is_replaced_without_being_told() {
     let Some(image) = image("ext4") else { return };
     let folder = tool::scratch("floe-replace-").unwrap();
