@@ -120,7 +120,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.seeds_only {
         return Ok(());
     }
-    fuzz(root, args, &[corpus, regressions])
+    // A target that never failed has no folder of failures.
+    let corpora = [corpus, regressions].into_iter().filter(|folder| folder.is_dir());
+    fuzz(root, args, &corpora.collect::<Vec<_>>())
 }
 
 /// One structure of each kind from images of several profiles.
