@@ -179,7 +179,10 @@ impl Judged {
     pub(crate) fn admit(&self, what: &str, path: &Path) -> Result<(), Refused> {
         let named = Named { option: what.to_owned(), path: path.to_owned() };
         let input = Place::of_input(&named);
-        match self.outputs.iter().find(|output| output.meets(&input)) {
+        // The name of an output may have been free when it was judged, and lead to the input now.
+        let meets =
+            |output: &&Place| output.meets(&input) || Place::of_output(&output.named).meets(&input);
+        match self.outputs.iter().find(meets) {
             Some(output) => Err(is_input(output, &input.named)),
             None => Ok(()),
         }
