@@ -6,7 +6,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::pax::Record;
 use crate::sparse::{Map, listed};
-use crate::{ArchiveFault, Time, acl, number};
+use crate::{ArchiveFault, Timestamp, acl, number};
 
 /// Base64 with or without its padding: libarchive leaves it out.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -29,9 +29,9 @@ pub(crate) struct Extended {
     pub(crate) size: Option<u64>,
     pub(crate) uid: Option<u64>,
     pub(crate) gid: Option<u64>,
-    pub(crate) mtime: Option<Time>,
-    pub(crate) atime: Option<Time>,
-    pub(crate) ctime: Option<Time>,
+    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) atime: Option<Timestamp>,
+    pub(crate) ctime: Option<Timestamp>,
     pub(crate) major: Option<u64>,
     pub(crate) minor: Option<u64>,
     /// Attributes of libarchive, then those of star and GNU, which count where both are.
@@ -153,7 +153,7 @@ fn count(value: &[u8], field: &'static str) -> Result<Option<u64>, ArchiveFault>
     number::decimal(value).map(Some).ok_or(ArchiveFault::Number(field))
 }
 
-fn time(value: &[u8], field: &'static str) -> Result<Option<Time>, ArchiveFault> {
+fn time(value: &[u8], field: &'static str) -> Result<Option<Timestamp>, ArchiveFault> {
     if value.is_empty() {
         return Ok(None);
     }

@@ -33,6 +33,7 @@ mod writer;
 
 use std::io;
 
+pub use floe_format::ext::inode::Timestamp;
 pub use reader::Reader;
 pub use writer::Writer;
 
@@ -65,15 +66,6 @@ impl Archive for [u8] {
         into.copy_from_slice(part);
         Ok(())
     }
-}
-
-/// A point in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time {
-    /// Seconds since 1970; negative before.
-    pub seconds: i64,
-    /// Nanoseconds behind that second, below 1,000,000,000.
-    pub nanoseconds: u32,
 }
 
 /// What an entry is.
@@ -122,11 +114,11 @@ pub struct Entry {
     /// Group.
     pub gid: u32,
     /// Last change of the data.
-    pub mtime: Time,
+    pub mtime: Timestamp,
     /// Last access, where the archive has it. Not written.
-    pub atime: Option<Time>,
+    pub atime: Option<Timestamp>,
     /// Last change of the inode, where the archive has it. Not written.
-    pub ctime: Option<Time>,
+    pub ctime: Option<Timestamp>,
     /// Bytes of a regular file, holes included; 0 for all others.
     pub size: u64,
     /// The bytes that are stored, ascending and not overlapping; the rest are zeroes.
@@ -147,7 +139,7 @@ impl Entry {
             mode: 0,
             uid: 0,
             gid: 0,
-            mtime: Time::default(),
+            mtime: Timestamp::default(),
             atime: None,
             ctime: None,
             size: 0,

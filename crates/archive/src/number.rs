@@ -1,6 +1,6 @@
 //! Numbers and times as headers store them.
 
-use crate::Time;
+use crate::Timestamp;
 
 /// Digits of nanoseconds.
 const NANO_DIGITS: usize = 9;
@@ -47,7 +47,7 @@ pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
 }
 
 /// Seconds with a sign and a fraction, as PAX has times. Digits behind nanoseconds are cut off.
-pub(crate) fn time(text: &[u8]) -> Option<Time> {
+pub(crate) fn time(text: &[u8]) -> Option<Timestamp> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),
         None => (false, text),
@@ -61,14 +61,14 @@ pub(crate) fn time(text: &[u8]) -> Option<Time> {
         nanoseconds = nanoseconds * 10 + u32::from(if digit < 10 { digit } else { return None });
     }
     Some(match (negative, nanoseconds) {
-        (false, _) => Time { seconds, nanoseconds },
-        (true, 0) => Time { seconds: -seconds, nanoseconds: 0 },
-        (true, _) => Time { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
+        (false, _) => Timestamp { seconds, nanoseconds },
+        (true, 0) => Timestamp { seconds: -seconds, nanoseconds: 0 },
+        (true, _) => Timestamp { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
     })
 }
 
 /// The text of a time, as short as it can be.
-pub(crate) fn time_text(time: Time) -> String {
+pub(crate) fn time_text(time: Timestamp) -> String {
     let (seconds, nanoseconds) = (time.seconds, time.nanoseconds.min(999_999_999));
     if nanoseconds == 0 {
         return seconds.to_string();
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn times_have_fractions_and_signs() {
-        let at = |seconds, nanoseconds| Some(Time { seconds, nanoseconds });
+        let at = |seconds, nanoseconds| Some(Timestamp { seconds, nanoseconds });
         assert_eq!(time(b"12.5"), at(12, 500_000_000));
         assert_eq!(time(b"-0.25"), at(-1, 750_000_000));
         assert_eq!(time(b"-3"), at(-3, 0));
@@ -114,7 +114,7 @@ mod tests {
     proptest! {
         #[test]
         fn times_survive(seconds in -1i64 << 40..1 << 40, nanoseconds in 0u32..1_000_000_000) {
-            let before = Time { seconds, nanoseconds };
+            let before = Timestamp { seconds, nanoseconds };
             prop_assert_eq!(time(time_text(before).as_bytes()), Some(before));
         }
     }

@@ -5,7 +5,8 @@ use crate::header::{Block, Header, SIZE};
 use crate::pax::{self, Record};
 use crate::sparse::{self, Map, read};
 use crate::{
-    Archive, ArchiveError, ArchiveFault, BLOCK_BYTES, Entry, Kind, MOST_HEADER_BYTES, Part, Time,
+    Archive, ArchiveError, ArchiveFault, BLOCK_BYTES, Entry, Kind, MOST_HEADER_BYTES, Part,
+    Timestamp,
 };
 
 /// Bytes of global headers that are kept, at most: they are gone through for each file.
@@ -138,7 +139,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         entry.mode = (mode & 0o7777) as u16;
         entry.uid = number(header.uid(), extended.uid, "uid")?;
         entry.gid = number(header.gid(), extended.gid, "gid")?;
-        let stored = header.mtime().map(|seconds| Time { seconds, nanoseconds: 0 });
+        let stored = header.mtime().map(|seconds| Timestamp { seconds, nanoseconds: 0 });
         entry.mtime = extended.mtime.or(stored).ok_or(ArchiveFault::Number("mtime"))?;
         (entry.atime, entry.ctime) = (extended.atime, extended.ctime);
         if matches!(kind, Kind::CharDevice | Kind::BlockDevice) {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use floe_archive::{Archive, ArchiveFault, Entry, Kind, Part, Reader, Time, Writer};
+use floe_archive::{Archive, ArchiveFault, Entry, Kind, Part, Reader, Timestamp, Writer};
 
 /// Runs a program in a folder; `None` if it is not there or fails.
 fn run(folder: &Path, program: &str, arguments: &[&str]) -> Option<Vec<u8>> {
@@ -159,7 +159,7 @@ fn attributes_of_gnu_tar_are_read() {
 
 /// Entries that need every kind of extended header.
 fn odd_entries() -> Vec<(Entry, Vec<u8>)> {
-    let time = |seconds, nanoseconds| Time { seconds, nanoseconds };
+    let time = |seconds, nanoseconds| Timestamp { seconds, nanoseconds };
     let file = |path: &[u8], size| Entry { mode: 0o640, size, ..Entry::new(path, Kind::File) };
     let long = [b"l/".repeat(90), b"name".to_vec()].concat();
     let list = [&[2, 0, 0, 0][..], &[1, 0, 6, 0, 255, 255, 255, 255]].concat();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use floe_blockdev::WritableFile;
-use floe_disk::mkfs::tree::Time;
+use floe_disk::mkfs::tree::Timestamp;
 use floe_disk::mkfs::{FillOptions, Fresh, FsType, Options, TreePlan, WriteOptions, fill};
 use floe_disk::source::{Loaded, directory};
 
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     lap("scanned");
 
     // A pure function of parameters and tree: nothing is written yet.
-    let fresh = Fresh { uuid: [1; 16], hash_seed: [2; 16], now: Time::default() };
+    let fresh = Fresh { uuid: [1; 16], hash_seed: [2; 16], now: Timestamp::default() };
     let params = Options::of_type(FsType::Ext4).params(1 << 30, None, &fresh)?;
     let plan = TreePlan::fitted(&params, &tree, 0)?;
     lap("planned");

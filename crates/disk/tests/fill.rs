@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use floe_blockdev::WritableFile;
 use floe_disk::mkfs::tree::{
-    Attributes, Body, ContentId, Contents, Extent, NodeId, Time, Tree, Xattr,
+    Attributes, Body, ContentId, Contents, Extent, NodeId, Timestamp, Tree, Xattr,
 };
 use floe_disk::mkfs::{FillOptions, Fresh, FsType, Options, Params, PlanError, TreePlan, fill};
 use floe_testkit::profile::Profile;
@@ -42,7 +42,7 @@ fn params(profile: Profile, edits: &[(char, &str)], blocks: Option<u64>) -> Resu
     for (letter, value) in edits {
         options.set(*letter, value)?;
     }
-    let now = Time { secs: 1_700_000_000, nanos: 0 };
+    let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
     let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now };
     let mut params = options.params(profile.size_mib() << 20, None, &fresh)?;
     params.blocks = blocks.unwrap_or(params.blocks);
@@ -50,9 +50,9 @@ fn params(profile: Profile, edits: &[(char, &str)], blocks: Option<u64>) -> Resu
 }
 
 fn attributes(seed: u32, mode: u16) -> Attributes {
-    let time = |add: u32| Time {
-        secs: i64::from(1_600_000_000 + seed * 7 + add),
-        nanos: seed * 1000 + add,
+    let time = |add: u32| Timestamp {
+        seconds: i64::from(1_600_000_000 + seed * 7 + add),
+        nanoseconds: seed * 1000 + add,
     };
     Attributes {
         mode,
@@ -227,7 +227,7 @@ fn compare_mounted(folder: &Path, tree: &Tree) -> Result<()> {
         let text = path.display().to_string();
         let found = path.symlink_metadata().with_context(|| text.clone())?;
         let own = wanted.attributes();
-        let times = |seconds: i64, nanos: i64| Time { secs: seconds, nanos: nanos as u32 };
+        let times = |seconds: i64, nanos: i64| Timestamp { seconds, nanoseconds: nanos as u32 };
         ensure!(found.mode() as u16 == wanted.mode(), "{text}: {:o}", found.mode());
         ensure!(times(found.mtime(), found.mtime_nsec()) == own.mtime, "{text}: mtime");
         ensure!(times(found.ctime(), found.ctime_nsec()) == own.ctime, "{text}: ctime");

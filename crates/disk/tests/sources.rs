@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use floe_archive::{Entry, Kind, Time, Writer};
+use floe_archive::{Entry, Kind, Timestamp, Writer};
 use floe_disk::mkfs::tree::{Body, Contents, Data, NodeId, Tree};
 use floe_disk::source::{self, BoxedContents, Loaded, SourceError, Spooled};
 use sha2::{Digest, Sha256};
@@ -308,12 +308,12 @@ fn packed_archives_are_unpacked() {
 
 #[test]
 fn times_have_nanoseconds() {
-    let mtime = Time { seconds: -5, nanoseconds: 7 };
+    let mtime = Timestamp { seconds: -5, nanoseconds: 7 };
     let bytes = archive(|archive| {
         archive.append(&Entry { mtime, ..Entry::new(b"p", Kind::Fifo) }).unwrap();
     });
     let tree = load(&bytes).unwrap().tree;
     let attributes = tree.node(tree.look_up_path(b"p").unwrap()).attributes();
-    assert_eq!((attributes.mtime.secs, attributes.mtime.nanos), (-5, 7));
+    assert_eq!((attributes.mtime.seconds, attributes.mtime.nanoseconds), (-5, 7));
     assert_eq!(attributes.mtime, attributes.ctime);
 }

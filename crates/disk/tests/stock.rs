@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use floe_blockdev::WritableFile;
-use floe_disk::mkfs::tree::Time;
+use floe_disk::mkfs::tree::Timestamp;
 use floe_disk::mkfs::{Fresh, FsType, Options, Plan, write};
 use floe_testkit::profile::Profile;
 use floe_testkit::{oracle, tool};
@@ -63,7 +63,7 @@ fn floe(path: &Path, bytes: u64, args: &[&str]) -> Result<()> {
     }
     options.set('U', UUID)?;
     options.set('E', &format!("hash_seed={HASH_SEED}"))?;
-    let now = Time { secs: NOW, nanos: 0 };
+    let now = Timestamp { seconds: NOW, nanoseconds: 0 };
     let fresh = Fresh { uuid: [0; 16], hash_seed: [0; 16], now };
     let plan = Plan::new(&options.params(bytes, None, &fresh)?)?;
     let device = WritableFile::create(path, bytes)?;
@@ -202,7 +202,7 @@ fn old_signatures_are_gone() {
     std::fs::write(&path, vec![0xa5; 24 << 20]).expect("an old image");
     let mut options = Options::of_type(FsType::Ext4);
     options.set('b', "4096").expect("a block size");
-    let now = Time { secs: NOW, nanos: 0 };
+    let now = Timestamp { seconds: NOW, nanoseconds: 0 };
     let fresh = Fresh { uuid: [1; 16], hash_seed: [2; 16], now };
     let params = options.params(24 << 20, None, &fresh).expect("parameters");
     let device = WritableFile::open(&path).expect("the image");

@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
 
 use anyhow::Context;
-use floe_archive::{Entry, Kind, Part, Time, Writer};
+use floe_archive::{Entry, Kind, Part, Writer};
 use floe_ext4::files::{Content, FileFault, Files, Follow, Node, SegmentKind, Step};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
@@ -140,12 +140,11 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
                 return None;
             }
         };
-        let mtime = node.mtime();
         let mut entry = Entry {
             mode: node.permissions(),
             uid: node.uid(),
             gid: node.gid(),
-            mtime: Time { seconds: mtime.seconds, nanoseconds: mtime.nanoseconds },
+            mtime: node.mtime(),
             device: node.device_number().unwrap_or((0, 0)),
             ..Entry::new(&name, kind)
         };

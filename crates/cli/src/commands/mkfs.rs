@@ -9,7 +9,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use floe_blockdev::{ReadBlocks, Window};
-use floe_disk::mkfs::tree::Time;
+use floe_disk::mkfs::tree::Timestamp;
 use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_with};
 
 use crate::clock;
@@ -144,7 +144,7 @@ impl Args {
         let fresh = Fresh {
             uuid: version_4(random_bytes()?),
             hash_seed: version_4(random_bytes()?),
-            now: Time { secs: clock::now_seconds(), nanos: 0 },
+            now: Timestamp { seconds: clock::now_seconds(), nanoseconds: 0 },
         };
         let mut params = options.params(target.usable_bytes, size_blocks, &fresh)?;
         if params.blocks > target.usable_bytes / u64::from(params.block_size.max(1)) {

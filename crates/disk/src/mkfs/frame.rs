@@ -87,7 +87,7 @@ pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError
 
 /// What does not depend on sizes.
 fn identity(params: &Params, sb: &mut Superblock) {
-    let now = params.now.secs.max(0) as u64;
+    let now = params.now.seconds.max(0) as u64;
     let (low, high) = ((now & 0xffff_ffff) as u32, (now >> 32) as u8);
     sb.magic = MAGIC;
     sb.state = STATE_VALID;

@@ -4,7 +4,7 @@ use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
-use super::tree::Time;
+use super::tree::Timestamp;
 use super::usage::{self, FsType};
 
 /// An option that cannot be understood.
@@ -27,7 +27,7 @@ pub struct Fresh {
     /// Seed of directory hashes.
     pub hash_seed: [u8; 16],
     /// The time now.
-    pub now: Time,
+    pub now: Timestamp,
 }
 
 /// The options of mke2fs as they were given, not yet weighed against each other.

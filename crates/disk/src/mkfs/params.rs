@@ -1,10 +1,9 @@
 //! What a new file system shall be: everything that its layout follows from, and nothing else.
 
-use floe_format::ext::inode::FileType;
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
-use super::tree::Time;
+use super::tree::Timestamp;
 
 /// How many inodes a new file system gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +60,7 @@ pub struct Params {
     /// `s_def_hash_version`: 0 legacy, 1 half-MD4, 2 tea.
     pub hash_version: u8,
     /// The time that all of it is made at.
-    pub now: Time,
+    pub now: Timestamp,
     /// On errors: 1 go on, 2 remount read-only, 3 panic.
     pub errors: u16,
     /// Creator, as numbered in the superblock.
@@ -121,7 +120,7 @@ impl Default for Params {
             uuid: [0; 16],
             hash_seed: [0; 16],
             hash_version: 1,
-            now: Time::default(),
+            now: Timestamp::default(),
             errors: 1,
             creator_os: 0,
             journal: JournalParams::default(),
@@ -282,18 +281,4 @@ pub enum PlanError {
     /// A structure refused: a bug of ours.
     #[error("internal error: {0}")]
     Internal(&'static str),
-}
-
-/// The bits of a mode that say a type.
-pub(super) fn mode_of(file_type: FileType, permissions: u16) -> u16 {
-    let kind = match file_type {
-        FileType::Regular => 0o10,
-        FileType::Directory => 0o04,
-        FileType::CharDevice => 0o02,
-        FileType::BlockDevice => 0o06,
-        FileType::Fifo => 0o01,
-        FileType::Socket => 0o14,
-        FileType::Symlink => 0o12,
-    };
-    kind << 12 | (permissions & 0o7777)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use floe_ext4::dir::DirFormat;
 use floe_ext4::make::quota_file::Usage;
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::ext::inode::{FileType, InodeBase, write_checksum};
+use floe_format::ext::inode::{FileType, OwnedInode};
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
@@ -13,7 +13,7 @@ use super::frame::frame;
 use super::inode::{InodeForm, NewInode};
 use super::params::{Params, PlanError};
 use super::space::Space;
-use super::tree::Time;
+use super::tree::Timestamp;
 use super::{system, tables};
 
 /// A piece of the image that is known while planning.
@@ -126,8 +126,8 @@ impl Plan {
     }
 
     /// The time of the file system's own files.
-    pub(super) fn time(&self) -> Time {
-        Time { secs: self.params.now.secs, nanos: 0 }
+    pub(super) fn time(&self) -> Timestamp {
+        Timestamp { seconds: self.params.now.seconds, nanoseconds: 0 }
     }
 
     /// Takes blocks at or behind a goal.
@@ -213,15 +213,10 @@ impl Plan {
 
     /// The inode of bad blocks, of which there are none.
     fn bad_blocks(&self, raw: &mut [u8]) {
-        let mut base = InodeBase::decode(&[0; 128]);
-        let now = (self.params.now.secs & 0xffff_ffff) as u32;
-        (base.atime, base.ctime, base.mtime) = (now, now, now);
-        if let Some(first) = raw.first_chunk_mut() {
-            base.encode_into(first);
-        }
-        if let Some(seed) = self.form.seed {
-            let _ = write_checksum(raw, seed, InodeNr::BAD_BLOCKS);
-        }
+        let Some(mut inode) = OwnedInode::of(InodeNr::BAD_BLOCKS, raw.to_vec()) else { return };
+        let now = (self.params.now.seconds & 0xffff_ffff) as u32;
+        (inode.base.atime, inode.base.ctime, inode.base.mtime) = (now, now, now);
+        raw.copy_from_slice(inode.seal(self.form.seed));
     }
 
     /// Bytes of the file system.

@@ -17,7 +17,7 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 use super::frame::set_quota_inode;
 use super::inode::NewInode;
 use super::map;
-use super::params::{PlanError, mode_of};
+use super::params::PlanError;
 use super::plan::Plan;
 
 /// Inode of lost+found: the first that is not reserved.
@@ -49,7 +49,7 @@ fn make_directory(
 ) -> Result<NewInode, PlanError> {
     let block_size = u64::from(plan.geometry.block_size);
     let data = plan.allocate(BlockNr(0), content.len() as u64 / block_size)?;
-    let mut new = NewInode::new(mode_of(FileType::Directory, 0o700), plan.time());
+    let mut new = NewInode::new(FileType::Directory.mode(0o700), plan.time());
     new.size = content.len() as u64;
     new.links = 2;
     map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
@@ -66,7 +66,7 @@ pub(super) fn root(plan: &mut Plan) -> Result<(), PlanError> {
     insert(&mut content, dir.form(&format), &entry).ok_or(PlanError::Internal("root block"))?;
     seal(&mut content, dir.inode_seed(&format));
     let mut root = make_directory(plan, InodeNr::ROOT, content)?;
-    root.mode = mode_of(FileType::Directory, plan.params.root_mode);
+    root.mode = FileType::Directory.mode(plan.params.root_mode);
     (root.uid, root.gid) = plan.params.root_owner;
     root.links = 3;
     plan.add_inode(InodeNr::ROOT, root);
@@ -93,7 +93,7 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
     let geometry = plan.geometry.clone();
     let per_block = geometry.block_size / 4;
     let reserved = geometry.reserved_gdt_run(GroupNr(0));
-    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     let apb = u64::from(per_block);
     new.size = (12 + apb + apb * apb) * u64::from(geometry.block_size);
     // It gets its block even if nothing is reserved.
@@ -141,7 +141,7 @@ pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
     let Some(size) = journal_size(plan)? else { return Ok(()) };
     let extents = plan.params.incompat(Incompat::EXTENTS);
     let count = u64::from(size.blocks);
-    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     new.size = count * u64::from(plan.geometry.block_size);
     let full = PlanError::Journal { blocks: count };
     let goal = plan.params.journal.location.map_or_else(|| middle(plan), BlockNr);
@@ -246,7 +246,7 @@ pub(super) fn mmp_block(plan: &mut Plan) -> Result<(), PlanError> {
     let mut bytes = [0; Mmp::SIZE];
     let mut new = Mmp::decode(&bytes);
     (new.magic, new.seq) = (mmp::MAGIC, mmp::SEQ_CLEAN);
-    new.time = plan.params.now.secs.max(0) as u64;
+    new.time = plan.params.now.seconds.max(0) as u64;
     new.check_interval = plan.params.mmp_interval.max(5);
     new.encode_into(&mut bytes);
     if plan.params.ro_compat(RoCompat::METADATA_CSUM) {
@@ -305,7 +305,7 @@ pub(super) fn quota_file(
         QuotaKind::Group => InodeNr::GROUP_QUOTA,
         QuotaKind::Project => plan.next_inode()?,
     };
-    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     new.size = content.len() as u64;
     new.flags = InodeFlags::IMMUTABLE;
     let got = plan.allocate(BlockNr(0), new.size.div_ceil(block_size))?;
@@ -365,7 +365,7 @@ pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
     let blocks = orphan_blocks(plan);
     let inode = plan.next_inode()?;
     let data = plan.allocate(BlockNr(0), blocks)?;
-    let mut new = NewInode::new(mode_of(FileType::Regular, 0o600), plan.time());
+    let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     new.size = blocks * block_size;
     map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
     let seed = plan.form.seed.map(|seed| seed.of_inode(inode, 0));

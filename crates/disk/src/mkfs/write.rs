@@ -4,9 +4,8 @@ use std::io;
 
 use floe_blockdev::WriteBlocks;
 use floe_format::ext::bitmap;
-use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
+use floe_format::ext::group_desc::{DescChecksum, FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
-use floe_format::features::{Incompat, RoCompat};
 use floe_format::{BlockNr, BlockRun, GroupNr};
 
 use super::plan::Plan;
@@ -228,24 +227,11 @@ impl<'a> Output<'a> {
     fn descriptors(&self) -> Result<Vec<u8>, WriteError> {
         let geometry = &self.plan.geometry;
         let size = geometry.desc_size as usize;
+        let checksum = DescChecksum::of(&self.plan.superblock);
         let mut table = vec![0; geometry.desc_blocks as usize * geometry.block_size as usize];
         for (group, raw) in (0..geometry.group_count).map(GroupNr).zip(table.chunks_exact_mut(size))
         {
-            let desc = self.group(group)?;
-            let (low, high) = raw.split_at_mut(32);
-            if let Some(low) = low.first_chunk_mut() {
-                desc.encode_into(low, high.first_chunk_mut());
-            }
-            let checksum = if geometry.features.metadata_csum() {
-                GroupDesc::crc32c(self.plan.superblock.seed(), group, raw)
-            } else if geometry.features.ro_compat.contains(RoCompat::GDT_CSUM) {
-                let counted =
-                    if geometry.features.incompat.contains(Incompat::BIT64) { size } else { 32 };
-                GroupDesc::crc16(&self.plan.superblock.uuid, group, &raw[..counted])
-            } else {
-                continue;
-            };
-            raw[0x1e..0x20].copy_from_slice(&checksum.to_le_bytes());
+            self.group(group)?.seal(raw, group, checksum);
         }
         Ok(table)
     }

@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 
 use floe_archive::{Entry, Kind};
 
-use crate::mkfs::tree::{
-    Attributes, Body, ContentId, Extent, NodeId, Time, Tree, TreeError, Xattr,
-};
+use crate::mkfs::tree::{Attributes, Body, ContentId, Extent, NodeId, Tree, TreeError, Xattr};
 
 use super::path::names;
+use super::path_walk::PathWalk;
 use super::{SourceError, shown};
 
 /// Begins the names of whiteouts in layers.
@@ -18,8 +17,6 @@ const WHITEOUT: &[u8] = b".wh.";
 const WHITEOUT_OWN: &[u8] = b".wh..wh.";
 /// Says that a directory shows nothing of the layers below.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Symbolic links on the way to a directory, at most, as in Linux.
-const MOST_LINKS: u32 = 40;
 
 /// Applies the entries of one archive.
 pub(super) struct Applier<'t> {
@@ -108,46 +105,30 @@ impl<'t> Applier<'t> {
     /// the tree, whose root is also the parent of the root.
     fn directory(&mut self, parents: &[&[u8]], path: &[u8]) -> Result<NodeId, SourceError> {
         let refused = |why| SourceError::Path { path: shown(path), why };
-        let mut rest: Vec<Vec<u8>> = parents.iter().rev().map(|name| name.to_vec()).collect();
-        let mut trail = vec![self.tree.root()];
-        let mut links = 0;
-        while let Some(name) = rest.pop() {
-            if name == b".." {
-                if trail.len() > 1 {
-                    trail.pop();
-                }
-                continue;
-            }
-            let here = trail.last().copied().unwrap_or(self.tree.root());
-            let Some(found) = self.tree.look_up(here, &name) else {
+        let mut walk = PathWalk::new(self.tree.root(), parents);
+        while let Some(name) = walk.next_name() {
+            let Some(found) = self.tree.look_up(walk.here(), &name) else {
                 let attributes = Attributes::directory(0o755);
-                let made = self.tree.insert(here, &name, attributes, Body::Directory);
+                let made = self.tree.insert(walk.here(), &name, attributes, Body::Directory);
                 let made = made.map_err(|error| tree_error(path, error))?;
                 self.touch(made);
-                trail.push(made);
+                walk.enter(made);
                 continue;
             };
-            let target = match self.tree.node(found).body() {
+            match self.tree.node(found).body() {
                 Body::Directory => {
                     self.touch(found);
-                    trail.push(found);
-                    continue;
+                    walk.enter(found);
                 }
-                Body::Symlink(target) => target.clone(),
+                Body::Symlink(target) => {
+                    if !walk.follow(target) {
+                        return Err(refused("goes through too many symbolic links"));
+                    }
+                }
                 _ => return Err(refused("goes through something that is no directory")),
-            };
-            links += 1;
-            if links > MOST_LINKS {
-                return Err(refused("goes through too many symbolic links"));
             }
-            if target.starts_with(b"/") {
-                trail.truncate(1);
-            }
-            let parts = target.split(|&byte| byte == b'/');
-            let parts: Vec<&[u8]> = parts.filter(|name| !matches!(*name, b"" | b".")).collect();
-            rest.extend(parts.into_iter().rev().map(<[u8]>::to_vec));
         }
-        Ok(trail.last().copied().unwrap_or(self.tree.root()))
+        Ok(walk.here())
     }
 
     /// Makes a hard link; `false` if its target is not there.
@@ -169,34 +150,19 @@ impl<'t> Applier<'t> {
     /// The node that a path leads to; symbolic links on the way to its directory are followed, as for
     /// the paths of entries.
     fn find(&self, all: &[&[u8]]) -> Option<NodeId> {
-        let mut rest: Vec<Vec<u8>> = all.iter().rev().map(|name| name.to_vec()).collect();
-        let mut trail = vec![self.tree.root()];
-        let mut links = 0;
-        while let Some(name) = rest.pop() {
-            if name == b".." {
-                if trail.len() > 1 {
-                    trail.pop();
-                }
-                continue;
-            }
-            let found = self.tree.look_up(*trail.last()?, &name)?;
+        let mut walk = PathWalk::new(self.tree.root(), all);
+        while let Some(name) = walk.next_name() {
+            let found = self.tree.look_up(walk.here(), &name)?;
             match self.tree.node(found).body() {
-                Body::Symlink(target) if !rest.is_empty() => {
-                    links += 1;
-                    if links > MOST_LINKS {
+                Body::Symlink(target) if !walk.is_at_end() => {
+                    if !walk.follow(target) {
                         return None;
                     }
-                    if target.starts_with(b"/") {
-                        trail.truncate(1);
-                    }
-                    let parts = target.split(|&byte| byte == b'/');
-                    let parts: Vec<_> = parts.filter(|name| !matches!(*name, b"" | b".")).collect();
-                    rest.extend(parts.into_iter().rev().map(<[u8]>::to_vec));
                 }
-                _ => trail.push(found),
+                _ => walk.enter(found),
             }
         }
-        trail.pop()
+        Some(walk.here())
     }
 
     /// Takes away what has a name, whatever it is.
@@ -267,8 +233,6 @@ impl<'t> Applier<'t> {
         let attributes = &entry.attributes;
         let xattrs = attributes.iter().map(|(name, value)| Xattr::new(&name[..], &value[..]));
         let xattrs = self.tree.keep_xattrs(xattrs.collect());
-        let time = |time: floe_archive::Time| Time { secs: time.seconds, nanos: time.nanoseconds };
-        let mtime = time(entry.mtime);
         // Times of access and of inode changes depend on when an archive was made, not on its files.
         Attributes {
             mode: entry.mode,
@@ -277,7 +241,7 @@ impl<'t> Applier<'t> {
             xattrs,
             ..Attributes::default()
         }
-        .at(mtime)
+        .at(entry.mtime)
     }
 }
 

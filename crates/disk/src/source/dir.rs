@@ -15,7 +15,7 @@ use rustix::fs::{OFlags, SeekFrom, lgetxattr, llistxattr, major, minor, seek};
 use rustix::io::Errno;
 
 use crate::mkfs::tree::{
-    Attributes, Body, ContentId, Contents, Extent, NodeId, Time, Tree, Xattr, XattrsId,
+    Attributes, Body, ContentId, Contents, Extent, NodeId, Timestamp, Tree, Xattr, XattrsId,
 };
 
 use super::{BoxedContents, Loaded, SourceError, shown};
@@ -175,7 +175,7 @@ fn attributes(metadata: &Metadata, xattrs: XattrsId) -> Attributes {
         xattrs,
         ..Attributes::default()
     };
-    attributes.at(Time { secs: metadata.mtime(), nanos })
+    attributes.at(Timestamp { seconds: metadata.mtime(), nanoseconds: nanos })
 }
 
 /// Room for names and for a value, used again for every file.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::mkfs::tree::{Time, Tree};
+use crate::mkfs::tree::{Timestamp, Tree};
 
 /// Ranges of users or groups that become others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Changes {
     /// Groups that become others.
     pub groups: IdMap,
     /// Times behind this one become this one, as `SOURCE_DATE_EPOCH` asks for.
-    pub latest: Option<Time>,
+    pub latest: Option<Timestamp>,
 }
 
 /// An owner that no range has.
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn owners_and_times_change() {
-        let time = |secs| Time { secs, nanos: 5 };
+        let time = |secs| Timestamp { seconds: secs, nanoseconds: 5 };
         let mut tree = Tree::new(Attributes::root());
         let old = Attributes { uid: 7, gid: 8, ..Attributes::file(0o600) }.at(time(100));
         let file = tree.insert(tree.root(), b"file", old, Body::empty_file()).unwrap();

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 
-use floe_ext4::files::{Files, Node, SegmentKind, Step, Timestamp, Visit};
+use floe_ext4::files::{Files, Node, SegmentKind, Step, Visit};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
-use crate::mkfs::tree::{Attributes, Body, ContentId, Contents, Extent, NodeId, Time, Tree, Xattr};
+use crate::mkfs::tree::{Attributes, Body, ContentId, Contents, Extent, NodeId, Tree, Xattr};
 
 use super::{Loaded, SourceError, shown};
 
@@ -97,14 +97,13 @@ impl Loader<'_, '_> {
         }
         let xattrs = attributes.into_iter().map(|one| Xattr::new(one.name, one.value));
         let xattrs = self.tree.keep_xattrs(xattrs.collect());
-        let time = |time: Timestamp| Time { secs: time.seconds, nanos: time.nanoseconds };
         Ok(Attributes {
             mode: node.permissions(),
             uid: node.uid(),
             gid: node.gid(),
-            mtime: time(node.mtime()),
-            atime: time(node.atime()),
-            ctime: time(node.ctime()),
+            mtime: node.mtime(),
+            atime: node.atime(),
+            ctime: node.ctime(),
             xattrs,
         })
     }

@@ -10,6 +10,7 @@ mod image;
 mod mtree;
 mod oci;
 mod path;
+mod path_walk;
 mod spool;
 mod tar;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::mkfs::tree::{Attributes, Body, NodeId, Time, Tree, TreeError};
+use crate::mkfs::tree::{Attributes, Body, NodeId, Timestamp, Tree, TreeError};
 
 use super::path::names;
 use super::shown;
@@ -216,10 +216,10 @@ fn change(tree: &mut Tree, node: NodeId, words: &Words) -> Result<(), String> {
 }
 
 /// Seconds, a point, and a number of nanoseconds.
-fn time(text: &str) -> Option<Time> {
+fn time(text: &str) -> Option<Timestamp> {
     let (secs, nanos) = text.split_once('.').unwrap_or((text, "0"));
     let nanos = nanos.parse().ok().filter(|&nanos| nanos < 1_000_000_000)?;
-    Some(Time { secs: secs.parse().ok()?, nanos })
+    Some(Timestamp { seconds: secs.parse().ok()?, nanoseconds: nanos })
 }
 
 #[cfg(test)]
@@ -247,7 +247,7 @@ mod tests {
             apply_mtree(&mut tree, text).unwrap();
             let at = |path: &[u8]| tree.node(tree.look_up_path(path).unwrap());
             let root = at(b"/").attributes();
-            assert_eq!((root.mode, root.mtime), (0o711, Time { secs: 5, nanos: 7 }));
+            assert_eq!((root.mode, root.mtime), (0o711, Timestamp { seconds: 5, nanoseconds: 7 }));
             assert_eq!((at(b"bin").attributes().uid, at(b"bin").attributes().gid), (3, 4));
             let file = at(b"bin/a b").attributes();
             assert_eq!((file.mode, file.uid), (0o4755, 9));

@@ -24,8 +24,9 @@ mod walk;
 pub use attributes::Attribute;
 pub use content::{Content, Segment, SegmentKind};
 pub use directory::{DirectoryEntry, Listing};
+pub use floe_format::ext::inode::Timestamp;
 pub use map::FileMap;
-pub use node::{Node, Timestamp};
+pub use node::Node;
 pub use path::Follow;
 pub use walk::{Step, Visit, Walk};
 

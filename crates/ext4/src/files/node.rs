@@ -1,18 +1,11 @@
 //! One inode, and its fields as programs see them.
 
 use floe_format::InodeNr;
-use floe_format::ext::inode::{FileType, Inode, InodeFlags, decode_nanoseconds, decode_seconds};
+use floe_format::ext::inode::{
+    FileType, Inode, InodeFlags, Timestamp, decode_nanoseconds, decode_seconds,
+};
 
 use super::{FileFault, Files};
-
-/// A point in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp {
-    /// Seconds since 1970; negative before.
-    pub seconds: i64,
-    /// Nanoseconds behind that second, below 1,000,000,000.
-    pub nanoseconds: u32,
-}
 
 /// An inode that was read.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ mod owned;
 
 use bitflags::bitflags;
 
-pub use owned::{BLOCK_BYTES, OwnedInode, TimeField, Timestamp};
+pub use owned::{BLOCK_BYTES, OwnedInode, TimeField, Timestamp, device_block};
 
 use crate::InodeNr;
 use crate::crc::{Seed, crc32c};
@@ -100,6 +100,20 @@ impl FileType {
             0o12 => Self::Symlink,
             _ => return None,
         })
+    }
+
+    /// `i_mode` of this type with these permissions, of which the lower twelve bits count.
+    pub const fn mode(self, permissions: u16) -> u16 {
+        let kind = match self {
+            Self::Regular => 0o10,
+            Self::Directory => 0o04,
+            Self::CharDevice => 0o02,
+            Self::BlockDevice => 0o06,
+            Self::Fifo => 0o01,
+            Self::Socket => 0o14,
+            Self::Symlink => 0o12,
+        };
+        kind << 12 | permissions & 0o7777
     }
 
     /// The type of a directory entry's `file_type` byte; `None` for 0 ("unknown") and above 7.

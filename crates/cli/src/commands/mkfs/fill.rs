@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use floe_blockdev::Window;
-use floe_disk::mkfs::tree::{Contents, Time, Tree};
+use floe_disk::mkfs::tree::{Contents, Timestamp, Tree};
 use floe_disk::mkfs::{FillOptions, Fresh, Options, TreePlan, WriteOptions, fill};
 
 use super::target::Target;
@@ -32,7 +32,7 @@ impl Args {
             refuse_same(("DEVICE", &self.device), read)?;
         }
         let now = self.from.now()?;
-        let now = now.unwrap_or(Time { secs: clock::now_seconds(), nanos: 0 });
+        let now = now.unwrap_or(Timestamp { seconds: clock::now_seconds(), nanoseconds: 0 });
         let fresh =
             Fresh { uuid: version_4(random_bytes()?), hash_seed: version_4(random_bytes()?), now };
         let job = Job { args: self, options, size_blocks, fresh };

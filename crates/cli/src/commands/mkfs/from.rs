@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use floe_blockdev::{FileDevice, ReadBlocks};
 use floe_check::{CheckOptions, view};
-use floe_disk::mkfs::tree::{Contents, Time, Tree};
+use floe_disk::mkfs::tree::{Contents, Timestamp, Tree};
 use floe_disk::source::{self, BoxedContents, Changes, IdMap, Loaded, Spooled};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 
@@ -133,7 +133,7 @@ impl FromArgs {
     }
 
     /// The time of the run, where it is given.
-    pub(super) fn now(&self) -> anyhow::Result<Option<Time>> {
+    pub(super) fn now(&self) -> anyhow::Result<Option<Timestamp>> {
         let secs = match (self.epoch, std::env::var("SOURCE_DATE_EPOCH")) {
             (Some(secs), _) => secs,
             (None, Ok(text)) => {
@@ -141,7 +141,7 @@ impl FromArgs {
             }
             (None, Err(_)) => return Ok(None),
         };
-        Ok(Some(Time { secs, nanos: 0 }))
+        Ok(Some(Timestamp { seconds: secs, nanoseconds: 0 }))
     }
 
     /// Reads the source, without the contents of its files, and hands it to `use_it`.

@@ -1,12 +1,11 @@
 //! Extended attributes: which lie in the inode, and which in a block.
 
 use floe_format::BlockNr;
-use floe_format::ext::xattr::acl::{self, AclEntry, AclWho};
+use floe_format::ext::xattr::acl;
 use floe_format::ext::xattr::{
     IBODY_HEADER_SIZE, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, NewValue, NewXattr, XattrHeader,
     needed_bytes, split_name, write_block, write_inode,
 };
-use floe_format::layout::{le16_at, le32_at};
 
 use super::TreePlan;
 use crate::mkfs::inode::EXTRA_SIZE;
@@ -75,9 +74,9 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
             return faulty("ext4 cannot store an attribute of this name");
         };
         let value = match name_index {
-            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => match disk_acl(&xattr.value) {
-                Some(value) => value.into(),
-                None => return faulty("its access control list is damaged"),
+            INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => match acl::decode_for_programs(&xattr.value) {
+                Ok(entries) => acl::encode(&entries).into(),
+                Err(_) => return faulty("its access control list is damaged"),
             },
             _ => xattr.value.clone(),
         };
@@ -107,29 +106,6 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
         return faulty("its extended attributes need more than one block");
     }
     form
-}
-
-/// An ACL of the system call (version 2, entries of eight bytes) as the disk stores it.
-fn disk_acl(value: &[u8]) -> Option<Vec<u8>> {
-    if le32_at(value, 0)? != 2 || !(value.len() - 4).is_multiple_of(8) {
-        return None;
-    }
-    let mut entries = Vec::new();
-    for at in (4..value.len()).step_by(8) {
-        let (tag, permissions) = (le16_at(value, at)?, le16_at(value, at + 2)?);
-        let id = le32_at(value, at + 4)?;
-        let who = match tag {
-            0x01 => AclWho::Owner,
-            0x02 => AclWho::User(id),
-            0x04 => AclWho::OwningGroup,
-            0x08 => AclWho::Group(id),
-            0x10 => AclWho::Mask,
-            0x20 => AclWho::Other,
-            _ => return None,
-        };
-        entries.push(AclEntry { who, permissions });
-    }
-    Some(acl::encode(&entries))
 }
 
 impl TreePlan<'_> {

@@ -2,7 +2,7 @@
 
 use floe_ext4::map::block_map::{self, MappedRun};
 use floe_ext4::map::extent_tree::{self, NodeForm};
-use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::inode::{FileType, InodeFlags, device_block};
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
@@ -48,7 +48,7 @@ impl TreePlan<'_> {
             }
             Body::Symlink(_) => self.set_map(at, &mut inode),
             Body::CharDevice { major, minor } | Body::BlockDevice { major, minor } => {
-                set_device(&mut inode.block, *major, *minor);
+                inode.block = device_block(*major, *minor);
             }
             Body::Fifo | Body::Socket => {}
         }
@@ -101,16 +101,5 @@ impl TreePlan<'_> {
 
     pub(super) fn file_type(&self, at: usize) -> FileType {
         self.tree.node(self.order[at]).file_type()
-    }
-}
-
-/// Numbers of a device as Linux stores them: the old form in the first word if they fit, else the
-/// new one in the second.
-fn set_device(block: &mut [u8; 60], major: u32, minor: u32) {
-    if major < 256 && minor < 256 {
-        block[..4].copy_from_slice(&(major << 8 | minor).to_le_bytes());
-    } else {
-        let new = (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12;
-        block[4..8].copy_from_slice(&new.to_le_bytes());
     }
 }

@@ -36,7 +36,8 @@ mod walk;
 mod xattrs;
 
 pub use contents::{ContentId, Contents, NoContents};
-pub use node::{Attributes, Body, Data, Extent, Node, NodeId, Time};
+pub use floe_format::ext::inode::Timestamp;
+pub use node::{Attributes, Body, Data, Extent, Node, NodeId};
 pub use walk::{Child, Name};
 pub use xattrs::{Xattr, XattrsId};
 

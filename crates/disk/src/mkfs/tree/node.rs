@@ -1,6 +1,6 @@
 //! What a tree knows of one file.
 
-use floe_format::ext::inode::FileType;
+use floe_format::ext::inode::{FileType, Timestamp};
 
 use super::contents::ContentId;
 use super::names::LinkId;
@@ -17,16 +17,6 @@ impl NodeId {
     }
 }
 
-/// A time stamp.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time {
-    /// Seconds since 1970, negative before. The disk holds -2^31 to 2^34 - 2^31 - 1; the writer
-    /// takes the nearest of them.
-    pub secs: i64,
-    /// Nanoseconds, below 1,000,000,000.
-    pub nanos: u32,
-}
-
 /// Owner, permissions, times and extended attributes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
@@ -37,11 +27,11 @@ pub struct Attributes {
     /// Group.
     pub gid: u32,
     /// Last change of the data.
-    pub mtime: Time,
+    pub mtime: Timestamp,
     /// Last access.
-    pub atime: Time,
+    pub atime: Timestamp,
     /// Last change of the inode.
-    pub ctime: Time,
+    pub ctime: Timestamp,
     /// Extended attributes ([`Tree::keep_xattrs`](super::Tree::keep_xattrs)).
     pub xattrs: XattrsId,
 }
@@ -64,7 +54,7 @@ impl Attributes {
 
     /// The same with all three times set.
     #[must_use]
-    pub fn at(self, time: Time) -> Self {
+    pub fn at(self, time: Timestamp) -> Self {
         Self { mtime: time, atime: time, ctime: time, ..self }
     }
 }
@@ -208,8 +198,8 @@ impl Node {
 
     pub(super) fn set_attributes(&mut self, attributes: Attributes) {
         let times = [attributes.mtime, attributes.atime, attributes.ctime];
-        self.seconds = times.map(|time| time.secs);
-        self.nanos = times.map(|time| time.nanos.min(999_999_999));
+        self.seconds = times.map(|time| time.seconds);
+        self.nanos = times.map(|time| time.nanoseconds.min(999_999_999));
         self.mode = attributes.mode & 0o7777;
         (self.uid, self.gid) = (attributes.uid, attributes.gid);
         self.xattrs = attributes.xattrs;
@@ -217,7 +207,7 @@ impl Node {
 
     /// Owner, permissions, times and extended attributes.
     pub fn attributes(&self) -> Attributes {
-        let time = |at: usize| Time { secs: self.seconds[at], nanos: self.nanos[at] };
+        let time = |at: usize| Timestamp { seconds: self.seconds[at], nanoseconds: self.nanos[at] };
         Attributes {
             mode: self.mode,
             uid: self.uid,
@@ -231,16 +221,7 @@ impl Node {
 
     /// Type and permissions, as `i_mode` stores them.
     pub fn mode(&self) -> u16 {
-        let kind = match self.file_type() {
-            FileType::Regular => 0o10,
-            FileType::Directory => 0o04,
-            FileType::CharDevice => 0o02,
-            FileType::BlockDevice => 0o06,
-            FileType::Fifo => 0o01,
-            FileType::Socket => 0o14,
-            FileType::Symlink => 0o12,
-        };
-        kind << 12 | self.mode
+        self.file_type().mode(self.mode)
     }
 
     /// The type of the file.

@@ -101,7 +101,7 @@ fn attributes_and_bodies_are_replaced() {
     assert_eq!(tree.node(link).size(), 6);
     assert_eq!(tree.set_body(link, Body::Fifo), Err(TreeError::OtherType));
     let xattrs = tree.keep_xattrs(vec![Xattr::new(&b"user.a"[..], &b"1"[..])]);
-    let time = Time { secs: -5, nanos: 7 };
+    let time = Timestamp { seconds: -5, nanoseconds: 7 };
     let attributes = Attributes { uid: 70_000, xattrs, ..Attributes::file(0o17_4755) }.at(time);
     tree.set_attributes(link, attributes);
     assert_eq!(tree.node(link).attributes(), Attributes { mode: 0o4755, ..attributes });

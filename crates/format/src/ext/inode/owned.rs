@@ -12,9 +12,9 @@ const MOST_BLOCKS: u64 = (1 << 48) - 1;
 /// Bytes of the fields every inode has.
 const BASE_BYTES: usize = InodeBase::SIZE;
 
-/// A time as an inode keeps it: seconds since 1970 from -2^31 up to 15,032,385,535 (in the year 2446) where the inode has
-/// room for the extra word of that field, else up to 2^31 - 1; times outside are kept as the nearest of these.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A point in time. An inode keeps seconds from -2^31 up to 15,032,385,535 (in the year 2446) where it has room for the extra
+/// word of that field, else up to 2^31 - 1; it keeps times outside as the nearest of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Seconds since 1970, negative before.
     pub seconds: i64,
@@ -162,16 +162,9 @@ impl OwnedInode {
         true
     }
 
-    /// Stores a device number in `i_block`, as Linux does: in 16 bits where both numbers are below 256, else in 32
-    /// (20 for the minor number, 12 for the major).
+    /// Stores a device number in `i_block`: see [`device_block`].
     pub fn set_device(&mut self, major: u32, minor: u32) {
-        self.base.block = [0; BLOCK_BYTES];
-        let (word, value) = if major < 256 && minor < 256 {
-            (0, major << 8 | minor)
-        } else {
-            (1, minor & 0xff | major << 8 | (minor & !0xff) << 12)
-        };
-        self.set_block_word(word, value);
+        self.base.block = device_block(major, minor);
     }
 
     /// The device number in `i_block`: major and minor.
@@ -252,6 +245,19 @@ impl OwnedInode {
         }
         &self.raw
     }
+}
+
+/// `i_block` of a device, as Linux stores its number: in the first word, of 16 bits, where both parts are below 256, else in
+/// the second, of 32 bits (20 for the minor number, 12 for the major; higher bits are lost).
+pub fn device_block(major: u32, minor: u32) -> [u8; BLOCK_BYTES] {
+    let mut block = [0; BLOCK_BYTES];
+    let (at, value) = if major < 256 && minor < 256 {
+        (0, major << 8 | minor)
+    } else {
+        (4, minor & 0xff | (major & 0xfff) << 8 | (minor & !0xff) << 12)
+    };
+    block[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    block
 }
 
 /// The two words of a time; without room for the second, `wide` is false and it is 0.
