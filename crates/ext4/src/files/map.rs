@@ -1,13 +1,11 @@
 //! Where the blocks of a file are: extent trees and block maps, as far as they can be followed.
 
-use std::collections::HashSet;
-
-use floe_format::ext::extent::{Extent, ExtentNode, MAX_DEPTH};
-use floe_format::ext::indirect;
+use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::inode::InodeFlags;
-use floe_format::{BlockNr, BlockRun, LogicalBlock};
+use floe_format::{BlockNr, LogicalBlock};
 
 use super::{FileFault, Files, Node};
+use crate::map::walk::{Depths, Entry, Fault, Go, Visitor, push_joined, walk};
 
 /// The mapping of a file.
 #[derive(Debug, Default)]
@@ -44,46 +42,34 @@ impl FileMap {
 impl Files<'_> {
     /// Follows the mapping of an inode whose `i_block` maps blocks, of either kind.
     pub fn map(&self, node: &Node) -> FileMap {
-        let mut walk = MapWalk {
-            files: self,
-            seed: self.seed_of(node),
-            seen: HashSet::new(),
-            map: FileMap::default(),
-        };
-        let inode = node.inode();
-        if inode.flags().contains(InodeFlags::EXTENTS) {
-            let depth = ExtentNode::new(&inode.base.block).map_or(0, |root| root.header().depth);
-            walk.extents(&inode.base.block, LogicalBlock(0), depth);
-        } else {
-            for index in 0..15 {
-                let slot = indirect::root_slot(self.geometry.block_size, index);
-                let (Some(word), Some((logical, level))) = (inode.block_word(index), slot) else {
-                    continue;
-                };
-                walk.pointer(word, logical, level);
-            }
-        }
-        walk.map.settle();
-        walk.map
+        let (inode, map) = (node.inode(), FileMap::default());
+        let flags = inode.flags();
+        let seed = flags.contains(InodeFlags::EXTENTS).then(|| self.seed_of(node));
+        let mut follower = Follower { files: self, seed, towards: None, map };
+        let block_size = self.geometry.block_size;
+        walk(&inode.base.block, flags, block_size, Depths::OfRoot, &mut follower);
+        follower.map.settle();
+        follower.map
     }
 }
 
-struct MapWalk<'f, 'd> {
+/// Notes the blocks of a map, and what is wrong with it.
+struct Follower<'f, 'd> {
     files: &'f Files<'d>,
-    seed: u32,
-    seen: HashSet<BlockNr>,
+    /// Checksums of extent nodes start from it; `None` for a block map.
+    seed: Option<u32>,
+    /// The last entry that leads to a node.
+    towards: Option<Entry>,
     map: FileMap,
 }
 
-impl MapWalk<'_, '_> {
-    /// Reads a mapping block, once.
-    fn read(&mut self, block: BlockNr, logical: LogicalBlock) -> Option<Vec<u8>> {
-        if !self.seen.insert(block) {
-            self.map.faults.push(FileFault::MapDamaged { logical });
-            return None;
-        }
+impl Visitor for Follower<'_, '_> {
+    fn read(&mut self, block: BlockNr) -> Option<Vec<u8>> {
         match self.files.block(block) {
-            Ok(bytes) => Some(bytes),
+            Ok(bytes) => {
+                self.judge_node(block, &bytes);
+                Some(bytes)
+            }
             Err(source) => {
                 self.map.faults.push(FileFault::MapUnreadable { block, source });
                 None
@@ -91,68 +77,58 @@ impl MapWalk<'_, '_> {
         }
     }
 
+    fn entry(&mut self, entry: &Entry) -> Go {
+        if entry.level == 0 {
+            self.push(entry.extent);
+        } else {
+            self.towards = Some(*entry);
+        }
+        Go::On
+    }
+
+    fn fault(&mut self, fault: Fault) -> Go {
+        match fault {
+            Fault::BadNode { logical, .. } => self.damaged_at(logical),
+            Fault::NamedTwice(_) => self.damaged_at(self.towards_logical()),
+            // The reason was noted when it was read.
+            Fault::Unreadable(_) => {}
+        }
+        Go::Past
+    }
+}
+
+impl Follower<'_, '_> {
+    fn towards_logical(&self) -> LogicalBlock {
+        self.towards.map_or(LogicalBlock(0), |entry| entry.extent.logical)
+    }
+
+    fn damaged_at(&mut self, logical: LogicalBlock) {
+        self.map.faults.push(FileFault::MapDamaged { logical });
+    }
+
+    /// Looks at an extent node, which is followed all the same: the depth of a node below the root follows from the
+    /// root.
+    fn judge_node(&mut self, block: BlockNr, bytes: &[u8]) {
+        let (Some(seed), Some(node)) = (self.seed, ExtentNode::new(bytes)) else { return };
+        if self.files.checksums() && node.stored_checksum() != Some(node.compute_checksum(seed)) {
+            self.map.faults.push(FileFault::MapChecksum { block });
+        }
+        let depth = self.towards.map_or(0, |entry| entry.level.saturating_sub(1));
+        // A bad header is a fault of the walk.
+        if node.header_ok() && node.header().depth != depth {
+            self.damaged_at(self.towards_logical());
+        }
+    }
+
     fn push(&mut self, extent: Extent) {
         let geometry = &self.files.geometry;
-        let run = extent.run;
+        let Extent { logical, run, .. } = extent;
         if run.len_blocks == 0 {
-            return self.map.faults.push(FileFault::MapDamaged { logical: extent.logical });
-        }
-        if !geometry.contains(run.start) || run.end().0 > geometry.blocks_count {
-            let fault = FileFault::MapOutside { logical: extent.logical, run };
-            return self.map.faults.push(fault);
-        }
-        if let Some(last) = self.map.extents.last_mut()
-            && last.unwritten == extent.unwritten
-            && last.logical.0 + last.run.len_blocks == extent.logical.0
-            && last.run.end() == run.start
-        {
-            last.run.len_blocks += run.len_blocks;
-            return;
-        }
-        self.map.extents.push(extent);
-    }
-
-    /// The depth of a node below the root follows from the root: it falls with each level.
-    fn extents(&mut self, bytes: &[u8], logical: LogicalBlock, depth: u16) {
-        let node = ExtentNode::new(bytes).filter(|node| node.header_ok() && depth <= MAX_DEPTH);
-        let Some(node) = node else {
-            return self.map.faults.push(FileFault::MapDamaged { logical });
-        };
-        if node.header().depth != depth {
-            self.map.faults.push(FileFault::MapDamaged { logical });
-        }
-        for at in 0..node.header().entries {
-            if depth == 0 {
-                self.push(node.extent(at));
-                continue;
-            }
-            let index = node.index(at);
-            let Some(below) = self.read(index.node, index.logical) else { continue };
-            if self.files.checksums()
-                && ExtentNode::new(&below).is_some_and(|below| {
-                    below.stored_checksum() != Some(below.compute_checksum(self.seed))
-                })
-            {
-                self.map.faults.push(FileFault::MapChecksum { block: index.node });
-            }
-            self.extents(&below, index.logical, depth - 1);
-        }
-    }
-
-    /// The level is at most 3 and falls with each call.
-    fn pointer(&mut self, word: u32, logical: LogicalBlock, level: u32) {
-        let block = BlockNr(u64::from(word));
-        if word == 0 {
-            return;
-        }
-        if level == 0 {
-            let run = BlockRun::new(block, 1);
-            return self.push(Extent { logical, run, unwritten: false });
-        }
-        let Some(bytes) = self.read(block, logical) else { return };
-        let span = indirect::span_blocks(self.files.geometry.block_size, level - 1);
-        for (index, word) in (0u64..).zip(indirect::pointers(&bytes)) {
-            self.pointer(word, LogicalBlock(logical.0 + index * span), level - 1);
+            self.damaged_at(logical);
+        } else if !geometry.contains(run.start) || run.end().0 > geometry.blocks_count {
+            self.map.faults.push(FileFault::MapOutside { logical, run });
+        } else {
+            push_joined(&mut self.map.extents, extent);
         }
     }
 }

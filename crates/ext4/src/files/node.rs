@@ -2,7 +2,7 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{
-    FileType, Inode, InodeFlags, Timestamp, decode_nanoseconds, decode_seconds,
+    FileType, Inode, InodeFlags, Timestamp, decode_nanoseconds, decode_seconds, device_number,
 };
 
 use super::{FileFault, Files};
@@ -142,11 +142,6 @@ impl Node {
         if !matches!(self.file_type(), Some(FileType::CharDevice | FileType::BlockDevice)) {
             return None;
         }
-        let inode = self.inode();
-        // The old form has 8 bits for each and lies in the first word, the new one in the second.
-        Some(match (inode.block_word(0).unwrap_or(0), inode.block_word(1).unwrap_or(0)) {
-            (0, new) => (new >> 8 & 0xfff, (new & 0xff) | (new >> 12 & 0xf_ff00)),
-            (old, _) => (old >> 8 & 0xff, old & 0xff),
-        })
+        Some(device_number(&self.inode().base.block))
     }
 }

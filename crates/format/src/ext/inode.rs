@@ -4,7 +4,7 @@ mod owned;
 
 use bitflags::bitflags;
 
-pub use owned::{BLOCK_BYTES, OwnedInode, TimeField, Timestamp, device_block};
+pub use owned::{BLOCK_BYTES, OwnedInode, TimeField, Timestamp, device_block, device_number};
 
 use crate::InodeNr;
 use crate::crc::{Seed, crc32c};

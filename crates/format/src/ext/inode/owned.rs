@@ -169,10 +169,7 @@ impl OwnedInode {
 
     /// The device number in `i_block`: major and minor.
     pub fn device(&self) -> (u32, u32) {
-        match (self.block_word(0).unwrap_or(0), self.block_word(1).unwrap_or(0)) {
-            (0, new) => (new >> 8 & 0xfff, new & 0xff | new >> 12 & 0xfff_ff00),
-            (old, _) => (old >> 8 & 0xff, old & 0xff),
-        }
+        device_number(&self.base.block)
     }
 
     /// Whether a field that ends `end` bytes behind byte 128 is there.
@@ -258,6 +255,14 @@ pub fn device_block(major: u32, minor: u32) -> [u8; BLOCK_BYTES] {
     };
     block[at..at + 4].copy_from_slice(&value.to_le_bytes());
     block
+}
+
+/// Major and minor number of a device from its `i_block`: [`device_block`] backwards.
+pub fn device_number(block: &[u8; BLOCK_BYTES]) -> (u32, u32) {
+    match (le32_at(block, 0).unwrap_or(0), le32_at(block, 4).unwrap_or(0)) {
+        (0, new) => (new >> 8 & 0xfff, new & 0xff | new >> 12 & 0xf_ff00),
+        (old, _) => (old >> 8 & 0xff, old & 0xff),
+    }
 }
 
 /// The two words of a time; without room for the second, `wide` is false and it is 0.
