@@ -77,9 +77,14 @@ impl<'t> Watch<'t> {
     }
 
     pub(crate) fn new(when: When) -> Self {
+        Self::over(work::progress(), when)
+    }
+
+    /// Shows how far a run with other phases than a check's is.
+    pub(crate) fn over(progress: Progress, when: When) -> Self {
         let shown = when == When::Auto && std::io::stderr().is_terminal();
         Self {
-            progress: work::progress(),
+            progress,
             bar: shown.then(|| ProgressBar::with_draw_target(Some(BAR_LENGTH), hidden())),
             json: when == When::Json,
             tell: None,
@@ -208,9 +213,10 @@ fn text(
     let parts = [
         eta.map(|eta| format!("{} left", clock(eta.left))),
         Some(phase_text(now)),
-        Some(format!("{} read", size(bytes))),
+        // Nothing is counted where a file system is made.
+        (bytes > 0).then(|| format!("{} read", size(bytes))),
         // A rate fits by far.
-        Some(format!("{}/s", size(rate as u64))),
+        (bytes > 0).then(|| format!("{}/s", size(rate as u64))),
         memory.map(|bytes| format!("{} of memory", size(bytes))),
     ];
     let mut text = String::new();

@@ -224,6 +224,17 @@ impl Plan {
         self.geometry.blocks_count * u64::from(self.geometry.block_size)
     }
 
+    /// All blocks in use, in runs and in order.
+    pub(super) fn used_runs(&self) -> impl Iterator<Item = BlockRun> {
+        let ratio = u64::from(self.geometry.cluster_blocks);
+        let (first, end) = (self.geometry.first_data_block.0, self.geometry.blocks_count);
+        self.space.runs_in(0..self.geometry.clusters_count()).map(move |run| {
+            let start = first + run.start * ratio;
+            let len_blocks = ((run.end - run.start) * ratio).min(end - start);
+            BlockRun::new(BlockNr(start), len_blocks)
+        })
+    }
+
     /// Where a group has its bitmaps and its table; counts and checksums are not in it yet.
     ///
     /// # Panics

@@ -26,7 +26,7 @@ use super::tree::{NodeId, Tree};
 
 use attributes::SetForm;
 
-pub use write::{FillError, FillOptions, fill};
+pub use write::{FillError, FillOptions, fill, fill_progress};
 
 /// Name of the directory that e2fsck puts files without a name into.
 const LOST_FOUND_NAME: &[u8] = b"lost+found";
