@@ -206,8 +206,8 @@ fn group(edit: GroupEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
         GroupEdit::Distrust => format!(
-            "the checksum of the descriptor {was} recomputed, and its uninit flags and unused inode \
-             count {were} cleared"
+            "the checksum of the descriptor {was} recomputed, and its uninit flags and unused \
+             inode count {were} cleared"
         ),
         GroupEdit::ClearUninit => format!("the uninit flags of the bitmaps {were} cleared"),
         GroupEdit::ItableUnusedZero => format!("the count of unused inodes {was} set to 0"),
@@ -274,7 +274,8 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         InodeEdit::ZeroBase => format!("the first 128 bytes of the inode {were} set to zero"),
         InodeEdit::Checksum => format!("the checksum of the inode {was} recomputed"),
         InodeEdit::Keep => format!(
-            "the inode {was} kept because names and blocks confirm it, and its checksum {was} recomputed"
+            "the inode {was} kept because names and blocks confirm it, and its checksum {was} \
+             recomputed"
         ),
         InodeEdit::FlipBack(flips) => flipped_back(flips, tense),
         InodeEdit::DtimeZero => format!("the deletion time {was} set to 0"),
@@ -310,7 +311,8 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
         }
         InodeEdit::ValueHere { .. } => {
             format!(
-                "the value inode number {was} removed from the attribute, whose value is stored in place"
+                "the value inode number {was} removed from the attribute, whose value is stored \
+                 in place"
             )
         }
         InodeEdit::DropOwnAttributes => {
@@ -338,8 +340,8 @@ fn map(edit: MapEdit, tense: Tense) -> String {
             format!("the pointer to {block} at {logical} {was} removed, which leaves a hole")
         }
         MapEdit::ZeroPointer { logical, block, .. } => format!(
-            "the pointer to the indirect block {block} from {logical} on {was} removed, which leaves \
-             a hole"
+            "the pointer to the indirect block {block} from {logical} on {was} removed, which \
+             leaves a hole"
         ),
         MapEdit::Checksum { node } => {
             format!("the checksum of the extent node {node} {was} recomputed")
@@ -361,7 +363,7 @@ fn map(edit: MapEdit, tense: Tense) -> String {
 }
 
 fn directory(edit: DirectoryEdit, tense: Tense) -> String {
-    let (was, were) = (tense.was(), tense.were());
+    let was = tense.was();
     match edit {
         DirectoryEdit::Salvage => {
             format!("the block {was} salvaged, with every readable name")

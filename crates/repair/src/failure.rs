@@ -37,7 +37,7 @@ pub enum Failure {
     NotKept,
     /// A block cannot be read, so it is neither overwritten nor given up.
     #[error(
-        "{0}, and it is not overwritten because a copy of the device may still recover it: copy the \
+        "{0}, and it is not overwritten because a copy of the device may recover it: copy the \
          device first (ddrescue) and repair the copy, or give the block up with `floe repair \
          --overwrite-unreadable`"
     )]

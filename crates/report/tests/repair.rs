@@ -171,7 +171,7 @@ fn what_is_refused_is_left_and_the_rest_repaired() {
     assert!(staged.left.iter().all(|(problem, _)| problem.row().id == "inode-link-count-wrong"));
     let text = written(&account, false);
     assert!(text.contains("its repair was refused"), "{text}");
-    assert!(text.contains("the directory would be entered in lost+found"), "{text}");
+    assert!(text.contains("the directory would be connected to lost+found"), "{text}");
     assert!(text.lines().last().unwrap().starts_with("DAMAGE LEFT: "), "{text}");
 }
 

@@ -59,7 +59,7 @@ fn preen_says_which_directory_is_written_anew() {
     let Some(image) = image("no-csum") else { return };
     let ran = floe_on(&["fsck", "-fpD"], image.path());
     let anew: Vec<&str> =
-        ran.out.lines().filter(|line| line.contains("the directory was written anew")).collect();
+        ran.out.lines().filter(|line| line.contains("the directory was rebuilt")).collect();
     assert!(!anew.is_empty(), "{}{}", ran.out, ran.err);
     for line in anew {
         assert!(line.contains(": /"), "{line}");
