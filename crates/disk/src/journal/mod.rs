@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! Rules are those of `docs/journal.md`: in short, *new data and log blocks, flush, commit block, flush*; a block goes home
+//! `docs/journal.md` has the rules. In short: *new data and log blocks, flush, commit block, flush*; a block goes home
 //! from a durable image only; the tail of the log moves behind a flush of what went home; blocks that a transaction freed
 //! may be used again when [`Journal::durable`] has reached it; the first failed write or flush ends the journal.
 //!
@@ -127,6 +127,7 @@ impl<D: WriteBlocks> Journal<D> {
     /// # Errors
     /// As [`Journal::commit`].
     pub fn sync(&self) -> Result<(), JournalError> {
+        self.lock().judge()?;
         let data_writes = self.data_writes.load(Ordering::SeqCst);
         self.reach(|state| Goal { transaction: state.last(), data_writes })
     }

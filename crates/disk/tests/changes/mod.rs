@@ -84,7 +84,11 @@ impl Changes {
     }
 
     /// Makes an empty directory.
-    pub(crate) fn mkdir<D: WriteBlocks>(&mut self, journal: &Journal<D>, name: &str) -> TransactionId {
+    pub(crate) fn mkdir<D: WriteBlocks>(
+        &mut self,
+        journal: &Journal<D>,
+        name: &str,
+    ) -> TransactionId {
         let mut tx = journal.begin(CREDITS).unwrap();
         let block = self.fs.space.block(&mut tx, BlockNr(0)).unwrap();
         let size = self.fs.geometry().block_size as usize;
@@ -143,8 +147,7 @@ impl Changes {
         self.fs.put_inode(&mut tx, &mut root).unwrap();
         let mut read = |node| tx.block(node).ok();
         let (words, flags) = (inode.base.block, inode.flags());
-        let map =
-            BlockMap::follow(&words, flags, self.fs.geometry(), Depths::Agree, 1, &mut read);
+        let map = BlockMap::follow(&words, flags, self.fs.geometry(), Depths::Agree, 1, &mut read);
         let run = BlockRun::new(map.unwrap().block(0).unwrap(), 1);
         self.fs.space.release(&mut tx, run).unwrap();
         self.fs.space.withhold([run]);
