@@ -6,10 +6,10 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use floe_check::report::human::{grouped, size};
 use floe_check::work;
 use floe_exec::eta::{Estimator, Eta, Spent};
 use floe_exec::{PhaseState, Progress, Snapshot};
+use floe_report::human::{grouped, size};
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::thread;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

@@ -98,6 +98,14 @@ fn the_blocks_of_the_map_are_all_that_a_device_needs() {
     let offset = ["mkfs", "-E", "offset=1048576", "--bmap", map.to_str().unwrap()];
     let ran = floe(&[&offset[..], &[image.to_str().unwrap(), "8m"]].concat());
     assert_eq!(ran.code, 16, "{}", ran.err);
+    // A map in the place of its own source.
+    let archive = scratch.path().join("archive");
+    fs::write(&archive, b"").unwrap();
+    let (from, image) = (format!("tar:{}", archive.display()), scratch.path().join("other"));
+    let command = ["mkfs", "--bmap", archive.to_str().unwrap(), "--from", &from];
+    let ran = floe(&[&command[..], &[image.to_str().unwrap()]].concat());
+    assert_eq!(ran.code, 16, "{}", ran.err);
+    assert!(!image.exists());
 }
 
 /// The same by bmaptool itself, which compares every checksum.

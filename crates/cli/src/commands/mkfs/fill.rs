@@ -31,6 +31,9 @@ impl Args {
     ) -> anyhow::Result<Outcome> {
         for read in self.from.read() {
             refuse_same(("DEVICE", &self.device), read)?;
+            if let Some(map) = &self.bmap {
+                refuse_same(("--bmap", map), read)?;
+            }
         }
         let now = self.from.now()?;
         let now = now.unwrap_or(Timestamp { seconds: clock::now_seconds(), nanoseconds: 0 });
