@@ -91,7 +91,7 @@ fn the_report_names_what_is_lost_and_where_things_are() {
         "      -> the link count would be set to 1",
         "These names would be removed or changed",
         "\"gone\" in / (inode 2)",
-        "These would be put into lost+found",
+        "These would be connected to lost+found",
         "formerly in /: inode",
         "WOULD BE REPAIRED: ",
     ] {
