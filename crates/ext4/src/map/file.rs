@@ -8,6 +8,7 @@ use floe_format::{BlockNr, BlockRun};
 
 use super::edit::TreeEditor;
 use super::extent_tree::NodeForm;
+use super::mapping::ROOT_BYTES;
 use super::pointers::PointerEditor;
 use super::seek::MapLook;
 use crate::alloc::{Allocate, Space, Tally};
@@ -30,7 +31,7 @@ pub fn insert<S: Space>(
     inode: &mut OwnedInode,
     extent: Extent,
 ) -> Result<(), Refusal> {
-    let mut change = |editor: &mut Editor<'_>, root: &mut [u8; 60]| match editor {
+    let mut change = |editor: &mut Editor<'_>, root: &mut [u8; ROOT_BYTES]| match editor {
         Editor::Tree(tree) => tree.insert(root, extent),
         Editor::Pointers(pointers) => pointers.insert(root, extent),
     };
@@ -49,7 +50,7 @@ pub fn remove<S: Space>(
     range: Range<u64>,
 ) -> Result<Vec<BlockRun>, Refusal> {
     let mut freed = Vec::new();
-    let mut change = |editor: &mut Editor<'_>, root: &mut [u8; 60]| {
+    let mut change = |editor: &mut Editor<'_>, root: &mut [u8; ROOT_BYTES]| {
         freed = match editor {
             Editor::Tree(tree) => tree.remove(root, range.clone())?,
             Editor::Pointers(pointers) => pointers.remove(root, range.clone())?,
@@ -62,6 +63,9 @@ pub fn remove<S: Space>(
     Ok(freed)
 }
 
+/// What to do with the map whose root is `i_block`.
+type Edit<'c> = dyn FnMut(&mut Editor<'_>, &mut [u8; ROOT_BYTES]) -> Result<(), Refusal> + 'c;
+
 enum Editor<'e> {
     Tree(TreeEditor<'e>),
     Pointers(PointerEditor<'e>),
@@ -72,7 +76,7 @@ fn edit<S: Space>(
     fs: &mut FileSystem<S>,
     inode: &mut OwnedInode,
     goal: BlockNr,
-    change: &mut dyn FnMut(&mut Editor<'_>, &mut [u8; 60]) -> Result<(), Refusal>,
+    change: &mut Edit<'_>,
 ) -> Result<(), Refusal> {
     let (block_size, bits) = (fs.geometry().block_size, fs.geometry().cluster_bits);
     let inode_seed = fs.seed().map(|seed| inode.seed(seed));

@@ -124,9 +124,12 @@ impl MapLook<'_> {
     }
 
     fn last_pointers(&self, tx: &mut dyn Tx) -> Result<Option<Extent>, Refusal> {
-        for (index, word) in indirect::pointers(self.root).enumerate().collect::<Vec<_>>().iter().rev()
+        for (index, word) in
+            indirect::pointers(self.root).enumerate().collect::<Vec<_>>().iter().rev()
         {
-            let Some((base, level)) = indirect::root_slot(self.block_size, *index) else { continue };
+            let Some((base, level)) = indirect::root_slot(self.block_size, *index) else {
+                continue;
+            };
             if *word == 0 {
                 continue;
             }

@@ -128,9 +128,10 @@ impl<S: Space> DirEditor<'_, S> {
         let names = self.names_in(&bytes);
         let (logical, leaf) = self.grow()?;
         let second = self.halve(leaf, &names)?;
+        let parent = self.find_in(root, b"..")?.map_or(self.dir.parent, |found| found.inode);
         let head = RootHead {
             dir: self.dir.inode,
-            parent: self.dir.parent,
+            parent,
             file_type: self.format.dir_type(),
             hash_version: stored_version(&self.format, &self.dir),
             indirect_levels: 0,

@@ -8,9 +8,7 @@ use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{InodeFlags, OwnedInode};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
-use super::{
-    DirFormat, Directory, Entry, empty_block, insert, remove, seal, set_inode, set_type,
-};
+use super::{DirFormat, Directory, Entry, empty_block, insert, remove, seal, set_inode, set_type};
 use crate::alloc::{FromBitmaps, Space};
 use crate::fs::FileSystem;
 use crate::map::file;
@@ -50,7 +48,7 @@ pub struct Found {
 }
 
 impl<'d, S: Space> DirEditor<'d, S> {
-    /// Looks at a directory whose `..` names `parent`, which is needed only if it may get an index.
+    /// Looks at a directory. `parent` counts only where it has no `..` and gets an index.
     ///
     /// # Errors
     /// [`Refusal::TooMuch`] for an inline directory.
@@ -121,10 +119,11 @@ impl<'d, S: Space> DirEditor<'d, S> {
         let form = self.dir.form(&self.format);
         let folds = self.dir.folds();
         let same = |other: &[u8]| other == name || folds && casefold::same_name(other, name);
-        let mut entries = DirCursor::new(&bytes)
-            .ending_at(form.end(bytes.len()))
-            .hashed(form.hashed)
-            .map_while(Result::ok);
+        // In the root of an index `..` spans the whole block.
+        let dots = matches!(name, b"." | b"..");
+        let end = if dots { bytes.len() } else { form.end(bytes.len()) };
+        let cursor = DirCursor::new(&bytes).ending_at(end).hashed(form.hashed);
+        let mut entries = cursor.map_while(Result::ok);
         let entry = entries.find(|entry| entry.in_use() && same(entry.name));
         Ok(entry.map(|entry| {
             let (offset, inode) = (entry.offset, entry.inode);
