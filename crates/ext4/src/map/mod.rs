@@ -1,5 +1,5 @@
 //! Maps of files: which blocks of the disk hold which blocks of a file. [`walk`] follows them, of either kind, [`seek`] looks
-//! one place up; [`edit`] changes extent trees in place, [`pointers`] block maps, [`file`] whichever a file has.
+//! one place up; [`edit`] changes extent trees in place, [`pointers`] block maps, [`mod@file`] whichever a file has.
 
 pub mod block_map;
 pub mod edit;
