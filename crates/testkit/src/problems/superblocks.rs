@@ -2,8 +2,10 @@
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, backup, bytes, inode, superblock};
+use floe_format::InodeNr;
 
 use super::Case;
+use super::edits::change_superblock;
 
 /// 2024-01-01, the clock of the tools, as `s_mtime` has it.
 const NOW: u32 = 1_704_067_200;
@@ -211,10 +213,23 @@ fn sizes() -> Vec<Case> {
         )
         .forgotten(),
         case(
-            "quota elsewhere",
+            "quota in a file",
             Quota,
             superblock(|sb| sb.usr_quota_inum = 14),
-            &["quota-inode-not-reserved"],
+            &["quota-inode-wrong"],
+        ),
+        case("quota elsewhere", Quota, visible_quota_file(), &["quota-inode-not-reserved"]),
+        case(
+            "project quota in a file",
+            Quota,
+            superblock(|sb| sb.prj_quota_inum = 14),
+            &["quota-inode-wrong", "quota-file-lost"],
+        ),
+        case(
+            "a file for quotas, but no quotas",
+            Ext4K1,
+            superblock(|sb| sb.prj_quota_inum = 14),
+            &["quota-inode-wrong"],
         ),
         case(
             "quota in root",
@@ -235,6 +250,18 @@ fn sizes() -> Vec<Case> {
             &["free-inode-total-wrong"],
         ),
     ]
+}
+
+/// The quota file of users is the file `/empty`, and not the reserved inode.
+fn visible_quota_file() -> Edit {
+    Edit::new(|volume| {
+        let inode = volume.lookup("/empty")?;
+        let file = volume.inode_bytes(InodeNr::USER_QUOTA)?;
+        volume.put_inode(inode, &file)?;
+        volume.fix_inode(inode)?;
+        volume.put_inode(InodeNr::USER_QUOTA, &vec![0; file.len()])?;
+        change_superblock(volume, |sb| sb.usr_quota_inum = inode.0)
+    })
 }
 
 /// A primary superblock with a right checksum by which files would be lost, and a backup that knows
