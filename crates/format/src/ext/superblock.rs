@@ -299,8 +299,8 @@ impl Superblock {
         crate::layout::put_le::<u32, 0x3fc, 1024>(bytes, &checksum);
     }
 
-    /// Encodes into `bytes`, with the checksum where the file system has one; what no field names
-    /// stays.
+    /// Encodes into `bytes`, with the checksum if the file system has one. Bytes that no field
+    /// covers stay as they are.
     pub fn encode_with_checksum(&self, bytes: &mut [u8; 1024]) {
         self.encode_into(bytes);
         if self.features().metadata_csum() {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use floe_check::problem::{Evidence, Problem, ROWS, Severity, Weight};
+use floe_check::report::{Cost, JournalState, PipelineUse, Report, Verdict};
 use floe_format::ext::inode::FileType;
 use floe_format::{GroupNr, InodeNr};
 
 use super::place::Place;
 use super::rank::Rank;
-use super::{Cost, JournalState, PipelineUse, Report, Verdict};
-use crate::problem::{Evidence, Problem, ROWS, Severity, Weight};
 
 /// Findings of one kind that are shown in one object before the rest is only counted.
 const SHOWN_PER_KIND: usize = 10;
@@ -172,7 +172,7 @@ fn kind(
     style: Style,
 ) -> io::Result<()> {
     for problem in &same[..shown] {
-        let message = report.message(place, problem);
+        let message = place.message_of(report, problem);
         writeln!(out, "  {}: {message}", tag(problem))?;
         if style.verbose {
             evidence(out, problem)?;
@@ -412,7 +412,7 @@ pub fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::sample;
+    use crate::sample::sample;
 
     fn written(report: &Report, verbose: bool) -> String {
         let mut out = Vec::new();
@@ -448,7 +448,7 @@ mod tests {
         let text = written(&report, false);
         assert!(text.contains("shares blocks with inode 13 [inode 13 is /home/bob]\n"), "{text}");
         assert!(text.contains("(its '..' says inode 22)\n"), "an unknown path is left out: {text}");
-        let asked = crate::report::inodes_of(&report.found);
+        let asked = floe_check::report::inodes_of(&report.found);
         assert_eq!(asked, [13, 20, 21, 22].map(InodeNr).into());
     }
 

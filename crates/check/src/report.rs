@@ -1,6 +1,6 @@
-//! What a check found, as one value; `human` and `json` write it down.
+//! The result of a check as one value; the crate `floe-report` writes it down.
 //!
-//! Nothing here depends on the number of threads, except times, which both writers keep apart.
+//! Nothing here depends on the number of threads, except times, which its writers keep apart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,15 +14,6 @@ use crate::inode_pass::Totals;
 use crate::memory::Plan;
 use crate::overlap::EarlyCounts;
 use crate::problem::{Findings, Problem, Severity, Weight};
-
-pub mod calendar;
-pub mod html;
-pub mod human;
-pub mod json;
-pub mod place;
-pub mod rank;
-
-use place::Place;
 
 /// The result of a check that could look at everything it had to.
 #[derive(Clone, Debug)]
@@ -192,17 +183,6 @@ impl Report {
         problem.inode().and_then(|inode| self.path(inode))
     }
 
-    /// What a finding says under the title of its place, with the paths of other inodes in it.
-    pub fn message(&self, place: Place, problem: &Problem) -> String {
-        let mut message = place.message(problem);
-        for other in problem.others() {
-            if let Some(path) = self.path(other) {
-                message.push_str(&format!(" [{other} is {path}]"));
-            }
-        }
-        message
-    }
-
     /// The path of an inode, if it is known, with bytes that are no text escaped.
     pub fn path(&self, inode: InodeNr) -> Option<String> {
         self.paths.get(&inode).map(|path| display_path(path))
@@ -250,76 +230,8 @@ pub fn display_path(path: &[u8]) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use floe_format::GroupNr;
-    use floe_format::geometry::Strictness;
-
-    use crate::problem::Name;
-
-    fn superblock() -> Superblock {
-        let mut superblock = Superblock::decode(&[0; 1024]);
-        superblock.inodes_count = 16384;
-        superblock.blocks_count_lo = 65536;
-        superblock.log_block_size = 2;
-        superblock.log_cluster_size = 2;
-        superblock.blocks_per_group = 32768;
-        superblock.clusters_per_group = 32768;
-        superblock.inodes_per_group = 8192;
-        superblock.rev_level = 1;
-        superblock.first_ino = 11;
-        superblock.inode_size = 256;
-        superblock.feature_compat = 4;
-        superblock.volume_name[..4].copy_from_slice(b"demo");
-        superblock
-    }
-
-    /// A report with a finding of each weight and of several objects.
-    pub(crate) fn sample() -> Report {
-        let link_count = Problem::InodeLinkCountWrong { inode: InodeNr(12), stored: 3, counted: 2 };
-        let found = vec![
-            link_count.clone(),
-            Problem::DirentInodeUnused {
-                dir: InodeNr(13),
-                logical: floe_format::LogicalBlock(0),
-                offset_bytes: 24,
-                inode_named: InodeNr(99),
-                name: Name::new(b"lost\xff\n"),
-            },
-            Problem::GroupFreeBlockCountWrong { group: GroupNr(1), stored: 5, counted: 6 },
-            Problem::UuidMissing,
-            link_count,
-        ];
-        let superblock = superblock();
-        Report {
-            found: in_order(Findings(found)),
-            geometry: Geometry::new(&superblock, Strictness::Strict).unwrap(),
-            superblock,
-            used_backup: None,
-            totals: Totals { inodes_used: 20, ..Totals::default() },
-            clusters_used: 1000,
-            journal: JournalState::Replayed { transactions: 2, blocks: 17 },
-            paths: BTreeMap::from([(InodeNr(13), b"/home/bob".to_vec())]),
-            phases: Vec::new(),
-            pipeline: None,
-            rescanned_groups: None,
-            plan: None,
-        }
-    }
-
-    #[test]
-    fn the_verdict_is_the_worst_weight() {
-        let mut report = sample();
-        assert_eq!(report.found.len(), 4, "repetitions are dropped");
-        assert_eq!(report.verdict(), Verdict::Damaged);
-        assert_eq!(report.damage_count(), 3);
-        assert_eq!(report.worst_damage(), Some(Severity::DataRisk));
-        report.found.retain(|problem| problem.row().weight == Weight::Remark);
-        assert_eq!(report.verdict(), Verdict::Clean);
-        assert_eq!(report.worst_damage(), None);
-        report.found.push(Problem::SuperblockUnusable);
-        assert_eq!(report.verdict(), Verdict::Incomplete);
-    }
 
     #[test]
     fn paths_are_safe_to_print() {

@@ -18,10 +18,11 @@ pub use phases::phases;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use floe_check::problem::{Severity, Weight};
+use floe_check::report::{Cost, JournalState, Report, Verdict};
+
 use super::calendar;
 use super::human::{grouped, plural, size};
-use super::{Cost, JournalState, Report, Verdict};
-use crate::problem::{Severity, Weight};
 
 /// How a verdict looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

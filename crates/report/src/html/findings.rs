@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::super::Report;
-use super::super::place::Place;
-use super::super::rank::Rank;
+use floe_check::Report;
+use floe_check::problem::{Problem, Row, Severity, Weight};
+
 use super::markup::Html;
 use super::{counted, grouped};
-use crate::problem::{Problem, Row, Severity, Weight};
+use crate::place::Place;
+use crate::rank::Rank;
 
 /// Places that are shown before the rest is only counted.
 const SHOWN_PLACES: usize = 200;
@@ -115,7 +116,7 @@ fn one_place(html: &mut Html, report: &Report, place: Place, problems: &[&Proble
                 for problem in same.iter().take(SHOWN_PER_KIND) {
                     html.element("li", &[], |html| {
                         badge(html, problem.row());
-                        html.leaf("span", &[], &report.message(place, problem));
+                        html.leaf("span", &[], &place.message_of(report, problem));
                     });
                 }
                 if let Some(more) = same.len().checked_sub(SHOWN_PER_KIND).filter(|more| *more > 0)

@@ -1,6 +1,6 @@
 //! In which order people are told of findings.
 
-use crate::problem::{Object, Problem, Row, Severity, Weight};
+use floe_check::problem::{Object, Problem, Row, Severity, Weight};
 
 /// How much a finding matters to those whose files these are; what comes first is told first. What a repair
 /// computes anew from everything else, and so mends without a loss, comes behind all other damage, however
@@ -52,11 +52,12 @@ mod tests {
     use floe_format::{BlockNr, GroupNr, InodeNr};
 
     use super::*;
-    use crate::problem::ROWS;
-    use crate::report::html::{Html, by_kind, by_place};
-    use crate::report::place::Place;
-    use crate::report::tests::sample;
-    use crate::report::{Cost, human};
+    use crate::html::{Html, by_kind, by_place};
+    use crate::human;
+    use crate::place::Place;
+    use crate::sample::sample;
+    use floe_check::problem::ROWS;
+    use floe_check::report::Cost;
 
     /// A file that is lost is told before the bitmaps of thousands of groups, on each of the two pages.
     #[test]

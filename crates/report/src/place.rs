@@ -1,8 +1,8 @@
 //! What findings are grouped by in reports for people.
 
+use floe_check::Report;
+use floe_check::problem::{Object, Problem};
 use floe_format::{GroupNr, InodeNr};
-
-use crate::problem::{Object, Problem};
 
 /// What findings are grouped by, in the order in which it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +30,17 @@ impl Place {
         let message = problem.to_string();
         let short = self.prefix().and_then(|prefix| message.strip_prefix(&prefix));
         short.map_or_else(|| message.clone(), str::to_owned)
+    }
+
+    /// The message of a finding under the title of its place, with the paths of other inodes in it.
+    pub fn message_of(self, report: &Report, problem: &Problem) -> String {
+        let mut message = self.message(problem);
+        for other in problem.others() {
+            if let Some(path) = report.path(other) {
+                message.push_str(&format!(" [{other} is {path}]"));
+            }
+        }
+        message
     }
 
     /// The place that a finding is about.

@@ -1,15 +1,15 @@
 //! The account as one page; its parts are those of the page of a check.
 
 use floe_check::Problem;
-use floe_check::report::html::{
-    DiskMap, Headline, Html, Occasion, Tone, badge, by_kind, document, map, phases, tiles,
-};
-use floe_check::report::human::grouped;
-use floe_check::report::place::Place;
+use floe_repair::describe::Tense;
 
 use super::human::{heading, looks, lost_line, verdict_line};
 use super::{Account, Change, Ending, Verdict, by_place, ranked_left};
-use crate::describe::Tense;
+use crate::html::{
+    DiskMap, Headline, Html, Occasion, Tone, badge, by_kind, document, map, phases, tiles,
+};
+use crate::human::grouped;
+use crate::place::Place;
 
 /// Places that are shown before the rest is only counted.
 const SHOWN_PLACES: usize = 200;

@@ -1,22 +1,22 @@
-//! What a repair did, or would do, as one value; `human` and `json` write it down.
+//! Accounts of repairs: all that a repair did, or would do, as one value, and how it is written down.
 //!
 //! Nothing here depends on the number of threads, except what is in [`Cost`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::ReadBlocks;
-use floe_check::problem::{Evidence, Object, Weight};
+use floe_check::problem::{Object, Weight};
 use floe_check::reader::{Reader, paths};
-use floe_check::report::place::Place;
-use floe_check::report::rank::Rank;
 use floe_check::report::{Cost, display_path};
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
+use floe_repair::describe::Tense;
+use floe_repair::edit::Edit;
+use floe_repair::plan::{Plan, plan};
+use floe_repair::{Deed, Fate, Reason, Repair};
 
-use crate::describe::Tense;
-use crate::edit::{Edit, Loss, TreeEdit};
-use crate::plan::{Plan, plan};
-use crate::session::{Deed, Reason, Repair};
+use crate::place::Place;
+use crate::rank::Rank;
 
 pub mod html;
 pub mod human;
@@ -99,160 +99,6 @@ pub struct Account<'r> {
     deed_paths: BTreeMap<InodeNr, &'r [u8]>,
     /// What it cost.
     pub cost: Cost,
-}
-
-/// What happened to something that a user would miss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
-    /// A file or directory is gone.
-    Deleted,
-    /// A part of a file is gone.
-    Cut,
-    /// A file shared blocks with others: each has its own now, and one of them foreign data.
-    Cloned,
-    /// Extended attributes are gone.
-    Attributes,
-    /// A name is gone or changed.
-    Name,
-    /// It is in lost+found.
-    Moved,
-}
-
-impl Fate {
-    /// All fates, the worst first.
-    pub const ALL: [Self; 6] =
-        [Self::Deleted, Self::Cut, Self::Cloned, Self::Attributes, Self::Name, Self::Moved];
-
-    /// The name in reports for programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Deleted => "deleted",
-            Self::Cut => "cut",
-            Self::Cloned => "cloned",
-            Self::Attributes => "attributes",
-            Self::Name => "name",
-            Self::Moved => "moved",
-        }
-    }
-}
-
-impl Deed {
-    /// What a user would miss, if anything.
-    pub fn fate(&self) -> Option<Fate> {
-        // An empty file without a name is nobody's.
-        if matches!(self.problem, Some(Problem::UnattachedEmptyInode { .. })) {
-            return None;
-        }
-        match (self.loss, &self.edit) {
-            (Loss::None, _) => None,
-            (Loss::Moved, _) => Some(Fate::Moved),
-            (Loss::Name, _) => Some(Fate::Name),
-            (Loss::Attributes, _) => Some(Fate::Attributes),
-            (Loss::Data, Edit::CloneShared { .. }) => Some(Fate::Cloned),
-            (Loss::Data, _) => Some(Fate::Cut),
-            (Loss::File, _) => Some(Fate::Deleted),
-        }
-    }
-
-    /// What was done, as a sentence without its full stop.
-    pub fn describe(&self, tense: Tense) -> String {
-        match self.edit {
-            // The last owner of shared blocks has nothing to copy.
-            Edit::CloneShared { .. } if self.notes.is_empty() => match tense {
-                Tense::Done => "it keeps its blocks: whoever claimed them too got copies",
-                Tense::Would => "it keeps its blocks: whoever claims them too would get copies",
-            }
-            .to_owned(),
-            _ => self.edit.describe(tense),
-        }
-    }
-
-    /// The inode that it changed, or that its finding is about.
-    pub fn inode(&self) -> Option<InodeNr> {
-        let of_problem = || self.problem.as_ref().and_then(Problem::inode);
-        self.edit.inode().or_else(of_problem).filter(|inode| inode.0 != 0)
-    }
-
-    /// Where a report tells of it.
-    pub fn place(&self) -> Place {
-        match (&self.problem, &self.edit) {
-            (Some(problem), _) => Place::of(problem),
-            (None, Edit::Group { group, .. } | Edit::GroupMaps { group }) => Place::Group(*group),
-            (None, Edit::Journal(_)) => Place::Filesystem(Object::Journal),
-            (None, edit) => {
-                edit.inode().map_or(Place::Filesystem(Object::Superblock), Place::Inode)
-            }
-        }
-    }
-
-    /// The name of the directory entry that it is about, safe to print.
-    fn entry_name(&self) -> Option<String> {
-        let Edit::Entry { .. } = self.edit else { return None };
-        let evidence = self.problem.as_ref()?.evidence();
-        evidence.into_iter().find_map(|(field, value)| match value {
-            Evidence::Text(text) if field == "name" => Some(text),
-            _ => None,
-        })
-    }
-
-    /// The directory that `..` of a directory without a name leads to.
-    fn parent(&self) -> Option<InodeNr> {
-        match self.problem {
-            Some(
-                Problem::DirectoryUnconnected { parent, .. }
-                | Problem::DirectoryLoop { parent, .. },
-            ) => Some(parent),
-            _ => None,
-        }
-    }
-}
-
-impl Edit {
-    /// The inode that it changes, if it changes one.
-    pub const fn inode(&self) -> Option<InodeNr> {
-        match self {
-            Self::Inode { inode, .. }
-            | Self::Map { inode, .. }
-            | Self::CloneShared { inode }
-            | Self::RebuildExtents { inode }
-            | Self::Attach { inode }
-            | Self::Release { inode }
-            | Self::LinkCount { inode, .. }
-            | Self::Directory { dir: inode, .. }
-            | Self::Entry { dir: inode, .. }
-            | Self::RebuildDirectory { dir: inode }
-            | Self::Tree(
-                TreeEdit::Unlink { dir: inode, .. }
-                | TreeEdit::Reconnect(inode)
-                | TreeEdit::Parent { dir: inode, .. },
-            ) => Some(*inode),
-            _ => None,
-        }
-    }
-}
-
-impl Reason {
-    /// Why a finding is left, for a person.
-    pub fn describe(&self) -> String {
-        match self {
-            Self::Refused => "its repair was refused".to_owned(),
-            Self::Impossible(why) => format!("it cannot be repaired: {why}"),
-            Self::Failed(why) => format!("its repair failed: {why}"),
-            Self::CameBack => {
-                "its repair was made, and did not help: please report this".to_owned()
-            }
-        }
-    }
-
-    /// The name in reports for programs.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Impossible(_) => "impossible",
-            Self::Failed(_) => "failed",
-            Self::CameBack => "came-back",
-        }
-    }
 }
 
 impl<'r> Account<'r> {
@@ -387,7 +233,7 @@ pub struct Change<'r> {
 fn by_place<'a, 'r>(all: &'a [Change<'r>]) -> Vec<(Place, Vec<&'a Change<'r>>)> {
     let mut places: BTreeMap<Place, Vec<&Change<'_>>> = BTreeMap::new();
     for change in all {
-        places.entry(change.deed.place()).or_default().push(change);
+        places.entry(place(change.deed)).or_default().push(change);
     }
     let fate = |change: &&Change<'_>| change.deed.fate();
     let standing = |here: &[&Change<'_>]| {
@@ -406,6 +252,16 @@ fn ranked_left<'r>(account: &Account<'r>) -> Vec<&'r (Problem, Reason)> {
     let mut left: Vec<_> = account.repair.left.iter().collect();
     left.sort_by_key(|(problem, _)| Rank::of(problem));
     left
+}
+
+/// The place under which a report tells of a deed.
+fn place(deed: &Deed) -> Place {
+    match (&deed.problem, &deed.edit) {
+        (Some(problem), _) => Place::of(problem),
+        (None, Edit::Group { group, .. } | Edit::GroupMaps { group }) => Place::Group(*group),
+        (None, Edit::Journal(_)) => Place::Filesystem(Object::Journal),
+        (None, edit) => edit.inode().map_or(Place::Filesystem(Object::Superblock), Place::Inode),
+    }
 }
 
 /// Something that a user would miss.

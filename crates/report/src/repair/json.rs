@@ -1,11 +1,11 @@
 //! The account for programs. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
 
-use floe_check::report::json::{cost, counts, filesystem, finding, journal, memory};
 use floe_check::{Problem, Report};
+use floe_repair::describe::Tense;
 use serde_json::{Value, json};
 
 use super::{Account, Change, Ending, Lost};
-use crate::describe::Tense;
+use crate::json::{cost, counts, filesystem, finding, journal, memory};
 
 /// Number of the schema. Raised when a member is removed or changes its meaning; new members may
 /// come without.

@@ -1,11 +1,10 @@
 //! The report for programs. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
 
+use floe_check::memory::Plan;
+use floe_check::problem::{Evidence, Problem, Weight};
+use floe_check::report::{Cost, JournalState, PhaseTime, PipelineUse, Report};
 use floe_format::ext::inode::FileType;
 use serde_json::{Map, Value, json};
-
-use super::{Cost, JournalState, PhaseTime, PipelineUse, Report};
-use crate::memory::Plan;
-use crate::problem::{Evidence, Problem, Weight};
 
 /// Number of the schema. Raised when a member is removed or changes its meaning; new members may
 /// come without.
@@ -215,7 +214,7 @@ fn evidence(problem: &Problem) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::sample;
+    use crate::sample::sample;
 
     #[test]
     fn a_finding_has_code_place_evidence_and_repair() {

@@ -4,11 +4,10 @@
 //! from the findings. Of file systems with more groups than [`MOST_BITMAPS`] only some bitmaps are
 //! read for the free pieces, evenly spread.
 
+use floe_check::problem::{Evidence, Problem, Severity, Weight};
+use floe_check::reader::Reader;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
-
-use crate::problem::{Evidence, Problem, Severity, Weight};
-use crate::reader::Reader;
 
 /// Cells of a row.
 pub(crate) const COLUMNS: u64 = 64;
@@ -244,7 +243,7 @@ fn bitmap_of(reader: &Reader<'_>, desc: &GroupDesc) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::sample;
+    use crate::sample::sample;
 
     #[test]
     fn cells_cover_the_file_system_once() {

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::report::Cost;
+use floe_repair::Fate;
 use floe_repair::policy::{Decision, Policy, Preen, Yes};
-use floe_repair::report::human::{Style, write};
-use floe_repair::report::{Account, Ending, Fate, Verdict, json};
 use floe_repair::{RepairError, RepairOptions, SharedBlocks, repair};
+use floe_report::repair::human::{Style, write};
+use floe_report::repair::{Account, Ending, Verdict, json};
 use floe_testkit::{Image, Profile, build, tool};
 
 fn image(profile: &str) -> Option<Image> {

@@ -1,5 +1,5 @@
 //! Stages a repair in memory and shows it, without a way to write:
-//! `cargo run -p floe-repair --example preview -- disk.img`
+//! `cargo run -p floe-report --example preview -- disk.img`
 //!
 //! The device is opened for reading alone. To carry the repair out, give [`floe_repair::commit`] what
 //! is staged and a device that can be written.
@@ -11,9 +11,9 @@ use std::path::Path;
 use floe_blockdev::FileDevice;
 use floe_check::CheckOptions;
 use floe_repair::policy::Yes;
-use floe_repair::report::human::{Style, write};
-use floe_repair::report::{Account, Ending};
 use floe_repair::{RepairOptions, repair};
+use floe_report::repair::human::{Style, write};
+use floe_report::repair::{Account, Ending};
 
 pub(crate) fn show(
     path: &Path,

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use super::super::human::{grouped, size};
-use super::super::{Cost, Report};
+use floe_check::Report;
+use floe_check::report::Cost;
+
 use super::counted;
 use super::markup::Html;
+use crate::human::{grouped, size};
 
 /// Phases below this share of the whole are shown together.
 const LEAST_SHARE: f64 = 0.005;

@@ -5,14 +5,14 @@ use std::io::{self, Write};
 
 use floe_check::Problem;
 use floe_check::report::JournalState;
-pub use floe_check::report::human::Style;
-use floe_check::report::human::{cost, grouped, identity, plural, size, tag};
-use floe_check::report::place::Place;
 use floe_format::InodeNr;
+use floe_repair::describe::Tense;
+use floe_repair::{Fate, Repair};
 
-use super::{Account, Change, Ending, Fate, Lost, Verdict, by_place, ranked_left};
-use crate::describe::Tense;
-use crate::session::Repair;
+use super::{Account, Change, Ending, Lost, Verdict, by_place, ranked_left};
+pub use crate::human::Style;
+use crate::human::{cost, grouped, identity, plural, size, tag};
+use crate::place::Place;
 
 /// Changes of one kind that are shown in one place before the rest is only counted.
 const SHOWN_PER_KIND: usize = 10;
@@ -238,8 +238,8 @@ fn halted(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Resu
     writeln!(out, "\nThis needs a person:")?;
     writeln!(out, "  {}", with_path(account, problem))?;
     let row = problem.row();
-    floe_check::report::human::wrapped(out, row.meaning)?;
-    floe_check::report::human::wrapped(out, &format!("Repair: {}", row.repair))?;
+    crate::human::wrapped(out, row.meaning)?;
+    crate::human::wrapped(out, &format!("Repair: {}", row.repair))?;
     if style.verbose {
         writeln!(out, "\nAll findings")?;
         for problem in &account.before().found {
