@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         features(),
         inode_counts(),
         sizes(),
+        quota_numbers(),
         worse_than_a_backup(),
         times_and_states(),
         backups(),
@@ -213,6 +214,24 @@ fn sizes() -> Vec<Case> {
         )
         .forgotten(),
         case(
+            "free blocks",
+            Ext4K1,
+            superblock(|sb| sb.free_blocks_count_lo += 1),
+            &["free-block-total-wrong"],
+        ),
+        case(
+            "free inodes",
+            Ext4K1,
+            superblock(|sb| sb.free_inodes_count += 1),
+            &["free-inode-total-wrong"],
+        ),
+    ]
+}
+
+fn quota_numbers() -> Vec<Case> {
+    use Profile::*;
+    vec![
+        case(
             "quota in a file",
             Quota,
             superblock(|sb| sb.usr_quota_inum = 14),
@@ -236,18 +255,6 @@ fn sizes() -> Vec<Case> {
             Quota,
             superblock(|sb| sb.usr_quota_inum = 2),
             &["quota-inode-number-invalid"],
-        ),
-        case(
-            "free blocks",
-            Ext4K1,
-            superblock(|sb| sb.free_blocks_count_lo += 1),
-            &["free-block-total-wrong"],
-        ),
-        case(
-            "free inodes",
-            Ext4K1,
-            superblock(|sb| sb.free_inodes_count += 1),
-            &["free-inode-total-wrong"],
         ),
     ]
 }
