@@ -127,6 +127,7 @@ fn bad_blocks(count: usize, replace: bool, tense: Tense) -> String {
     }
 }
 
+#[allow(clippy::too_many_lines)] // one arm an edit
 fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {

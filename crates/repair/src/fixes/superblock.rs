@@ -23,6 +23,7 @@ fn set_revision_1(sb: &mut Superblock) {
     }
 }
 
+#[allow(clippy::too_many_lines)] // one arm an edit
 pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), Failure> {
     let now = stage.now_seconds;
     match *edit {
