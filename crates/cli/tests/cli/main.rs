@@ -21,6 +21,7 @@ mod memory;
 mod mkfs;
 mod mkfs_from;
 mod monitoring;
+mod mount;
 mod online;
 mod outputs;
 mod packaging;
