@@ -6,6 +6,7 @@
 //! first disk, with an initramfs of its own.
 
 mod archive;
+pub(crate) mod inside;
 mod kernel;
 
 use std::io::{BufRead, BufReader};

@@ -1,7 +1,7 @@
 //! `cargo xtask kernel-load`: file systems that Linux filled and whose power failed, judged by Floe and
 //! e2fsck. Linux runs in a guest (`guest`), because it was seen to deadlock under such a load.
 
-pub(crate) mod inside;
+mod inside;
 mod judge;
 
 use std::collections::BTreeMap;

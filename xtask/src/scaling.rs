@@ -113,12 +113,7 @@ fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
         .arg(format!("--callgrind-out-file={}", out.display()));
     check_under(valgrind, floe, image, threads)?;
     let mut counted = Counted::default();
-    for thread in 1..=threads {
-        let path = folder.path().join(format!("counts-{thread:02}"));
-        if !path.exists() {
-            // Fewer units than threads.
-            continue;
-        }
+    for (thread, path) in by_number(folder.path())? {
         let text = annotated(&path, "--inclusive=yes")?;
         let all = inclusive(&text, "PROGRAM TOTALS").context("callgrind_annotate says no total")?;
         counted.all += all;
@@ -131,6 +126,21 @@ fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
         }
     }
     Ok(counted)
+}
+
+/// Files of counts in a folder, one for each thread, by the thread's number. There are more than workers: a check has
+/// a thread for signals besides, and fewer workers than it may have where units of work are few.
+fn by_number(folder: &Path) -> Result<BTreeMap<u32, PathBuf>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(number) = name.strip_prefix("counts-").and_then(|end| end.parse().ok()) {
+            files.insert(number, path);
+        }
+    }
+    ensure!(!files.is_empty(), "callgrind wrote no counts");
+    Ok(files)
 }
 
 /// What `callgrind_annotate` says of the counts at `path`.
@@ -221,6 +231,19 @@ mod tests {
         assert_eq!(inclusive(table, WORKER), Some(216_403_550.0));
         assert_eq!(inclusive(table, MERGE), Some(614_612.0));
         assert_eq!(inclusive(table, "nothing"), None);
+    }
+
+    #[test]
+    fn counts_of_all_threads_are_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(by_number(folder.path()).is_err(), "no counts");
+        // Two workers and the thread for signals, which comes before the second worker.
+        for name in ["counts", "counts-01", "counts-02", "counts-03", "other-04"] {
+            std::fs::write(folder.path().join(name), "").expect("a file");
+        }
+        let found = by_number(folder.path()).expect("counts");
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(found[&3].ends_with("counts-03"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! cannot be seen in them.
 //!
 //! [`check`] is the way in: a device, options, and a [`Report`] with every [`Problem`] that was found.
-//! [`report::human`], [`report::json`] and [`report::html`] write it down. [`Reader`] reads a file
+//! The crate `floe-report` writes it down. [`Reader`] reads a file
 //! system without judging it, and [`view()`] its files as they are after recovery. `examples/verdict.rs` prints what is wrong with an image.
 //!
 //! ```

@@ -19,7 +19,7 @@ use crate::checks::bitmaps::GROUPS_PER_UNIT;
 use crate::dir_pass::{READ_BYTES, RUNS_PER_UNIT, gap_bytes_if};
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
-use crate::read_ahead::is_at_hand;
+use crate::read_ahead::is_cached;
 use crate::volume::Volume;
 
 /// The phases of a check, in order, as in [`crate::report::PhaseTime`]; `write` is that of a repair.
@@ -228,7 +228,7 @@ fn tables_at_hand(volume: &Volume<'_>) -> bool {
         (count / 2..count).find_map(table),
         (0..count).rev().find_map(table),
     ];
-    tables.into_iter().flatten().all(|table| is_at_hand(volume, table))
+    tables.into_iter().flatten().all(|table| is_cached(volume, table))
 }
 
 /// What is read of `wanted` blocks of directories that lie anywhere among `used` blocks: how many

@@ -7,11 +7,9 @@
 use std::cell::Cell;
 use std::hash::Hasher;
 use std::io::{self, Read, Write};
-use std::time::Duration;
 
 use floe_blockdev::ReadBlocks;
 use floe_check::checkpoint::{Keeper, MAGIC, Notice, Refusal};
-use floe_check::report::{Cost, json};
 use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, check};
 use floe_exec::Interrupt;
 use floe_sync::Mutex;
@@ -117,17 +115,12 @@ impl Subject<'_> {
             ..CheckOptions::default()
         };
         let report = check(self.device, &options)?;
-        let cost = Cost {
-            elapsed: Duration::ZERO,
-            threads: 0,
-            reads: 0,
-            bytes_read: 0,
-            peak_memory_bytes: None,
-        };
-        let mut value = json::report(&report, &cost, "", 0);
-        value["cost"] = serde_json::Value::Null;
         Ok(format!(
-            "{value:#}\n{:#?}\n{:?}\n{:?}\n{:?}\n{:?}",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:#?}\n{:?}\n{:?}\n{:?}\n{:?}",
+            report.verdict(),
+            report.superblock,
+            report.used_backup,
+            report.journal,
             report.found,
             report.totals,
             report.clusters_used,

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use floe_blockdev::{Overlay, ReadBlocks};
-use floe_check::report::human::{grouped, plural, size};
 use floe_check::{CheckOptions, JournalUse};
 use floe_repair::RepairOptions;
 use floe_repair::commit::{CommitError, CommitOptions, Seen, UndoTarget, commit};
 use floe_repair::plan_file::{self, PlanHeader};
+use floe_report::human::{grouped, plural, size};
 
 use crate::clock::now_seconds;
 use crate::device::Source;

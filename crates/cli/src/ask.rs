@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 
 use floe_check::problem::{Evidence, Row, Severity};
-use floe_check::report::human::{grouped, plural, tag, wrapped};
 use floe_check::{Problem, Report};
 use floe_repair::describe::Tense;
 use floe_repair::edit::Loss;
 use floe_repair::plan::{Plan, plan};
 use floe_repair::policy::{Decision, Policy, Sharing};
 use floe_repair::{Owner, SharedGroup};
+use floe_report::human::{grouped, plural, tag, wrapped};
 
 /// Paths that are shown of a group before it is gone through.
 const SHOWN: usize = 5;

@@ -11,10 +11,11 @@ use floe_check::evidence::choice::LinkChoice;
 use floe_check::memory::{Plan, Way};
 use floe_check::problem::{Row, Severity, Weight};
 use floe_check::reader::{Reader, paths};
-use floe_check::report::human::size;
-use floe_check::report::{Cost, Report, Verdict, html, human, inodes_of, json};
+use floe_check::report::{Cost, Report, Verdict, inodes_of};
 use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
+use floe_report::human::size;
+use floe_report::{html, human, json};
 use serde_json::Value;
 
 use crate::checkpoint::CheckpointFile;

@@ -40,8 +40,8 @@ pub(crate) fn of_error(
 /// The document, in the schema of the command's own reports where it has one.
 fn value(command: &str, device: &str, error: &str, exit_code: u8) -> Value {
     match command {
-        "check" => floe_check::report::json::failure(device, error, &[], exit_code),
-        "repair" => floe_repair::report::json::failure(device, error, &[], exit_code),
+        "check" => floe_report::json::failure(device, error, &[], exit_code),
+        "repair" => floe_report::repair::json::failure(device, error, &[], exit_code),
         _ => json!({
             "schema": "floe-error",
             "version": VERSION,

@@ -6,9 +6,9 @@ use std::path::Path;
 use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
 use floe_check::checkpoint::Refusal;
 use floe_check::reader::{Reader, ReaderError};
-use floe_check::report::human;
 use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
+use floe_report::human;
 
 /// Bytes that are searched for backup superblocks at unusual places.
 const SCANNED_BYTES: u64 = 512 << 20;

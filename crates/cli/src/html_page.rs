@@ -6,7 +6,7 @@ use anyhow::Context;
 use floe_blockdev::{NewFile, ReadBlocks};
 use floe_check::Report;
 use floe_check::reader::Reader;
-use floe_check::report::html::DiskMap;
+use floe_report::html::DiskMap;
 
 /// A page begins with this.
 pub(crate) const HEAD: &[u8] = b"<!DOCTYPE html>";

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 
 use floe_blockdev::ReadBlocks;
-use floe_check::report::human::{grouped, plural, size};
 use floe_repair::ladder::{Allowance, Attempt, Stage, Toll, climb};
 use floe_repair::policy::Policy;
-use floe_repair::report::Ending;
 use floe_repair::{Repair, RepairError};
+use floe_report::human::{grouped, plural, size};
+use floe_report::repair::Ending;
 use serde_json::{Value, json};
 
 /// Stages, and what they may cost.

@@ -6,10 +6,10 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use floe_check::report::human::{grouped, size};
 use floe_check::work;
 use floe_exec::eta::{Estimator, Eta, Spent};
 use floe_exec::{PhaseState, Progress, Snapshot};
+use floe_report::human::{grouped, size};
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::thread;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -77,9 +77,14 @@ impl<'t> Watch<'t> {
     }
 
     pub(crate) fn new(when: When) -> Self {
+        Self::over(work::progress(), when)
+    }
+
+    /// Shows how far a run with other phases than a check's is.
+    pub(crate) fn over(progress: Progress, when: When) -> Self {
         let shown = when == When::Auto && std::io::stderr().is_terminal();
         Self {
-            progress: work::progress(),
+            progress,
             bar: shown.then(|| ProgressBar::with_draw_target(Some(BAR_LENGTH), hidden())),
             json: when == When::Json,
             tell: None,
@@ -208,9 +213,10 @@ fn text(
     let parts = [
         eta.map(|eta| format!("{} left", clock(eta.left))),
         Some(phase_text(now)),
-        Some(format!("{} read", size(bytes))),
+        // Nothing is counted where a file system is made.
+        (bytes > 0).then(|| format!("{} read", size(bytes))),
         // A rate fits by far.
-        Some(format!("{}/s", size(rate as u64))),
+        (bytes > 0).then(|| format!("{}/s", size(rate as u64))),
         memory.map(|bytes| format!("{} of memory", size(bytes))),
     ];
     let mut text = String::new();

@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, WritableFile, WriteBlocks};
 use floe_check::memory::Plan;
 use floe_check::report::Cost;
-use floe_check::report::html::DiskMap;
 use floe_check::{CheckError, CheckOptions, JournalUse, Problem};
 use floe_exec::Interrupt;
 use floe_format::BlockNr;
@@ -17,8 +16,9 @@ use floe_repair::failure::Failure;
 use floe_repair::identifiers;
 use floe_repair::plan_file;
 use floe_repair::policy::Policy;
-use floe_repair::report::{Account, Ending, html, human, json};
 use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedBlocks};
+use floe_report::html::DiskMap;
+use floe_report::repair::{Account, Ending, html, human, json};
 
 use crate::check_run;
 use crate::clock;

@@ -36,7 +36,7 @@ fn main() -> Result<()> {
 
     let device = WritableFile::create(&image, plan.plan().bytes())?;
     let write = WriteOptions { reads_as_zeroes: true };
-    fill(&plan, &*contents, &device, FillOptions { threads, write })?;
+    fill(&plan, &*contents, &device, FillOptions { threads, write, progress: None })?;
     lap("written");
     println!("{} files", tree.len());
     Ok(())

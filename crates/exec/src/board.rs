@@ -28,8 +28,6 @@ pub(crate) enum Next {
     Batch { stage: usize, elements: u64 },
     /// What it found for that stage and has not been able to hand on: the queue is full.
     Spill { stage: usize },
-    /// See how busy the machine is, and tell [`Board::set_cores`].
-    LookAtCores,
     /// Nothing: all is done, or the run was stopped.
     End,
 }
@@ -49,8 +47,6 @@ pub struct Counts {
     pub migrations: u64,
     /// Fewest and most workers that were allowed to work at a time.
     pub budgets: (usize, usize),
-    /// Workers that were allowed to work at the end.
-    pub budget: usize,
     /// The stages, in the order of the pipeline.
     pub stages: Vec<StageCounts>,
 }
@@ -83,22 +79,18 @@ struct State {
     asleep: usize,
     /// Workers that may be busy.
     budget: usize,
-    /// When to look at the cores next; never if `None`.
-    look_at: Option<Duration>,
-    look_every: Duration,
     stopped: bool,
     counts: Counts,
 }
 
 impl Board {
     /// `weights`: of an element of each stage, before any was measured. `budget`: how many of `workers`
-    /// may be busy until the first look. `look_every`: time between looks at the cores; `None` for none.
+    /// may be busy until [`Board::set_budget`] says otherwise.
     pub(crate) fn new(
         queues: Vec<Box<dyn AnyQueue>>,
         weights: Vec<Option<Duration>>,
         policy: Policy,
         (workers, budget): (usize, usize),
-        look_every: Option<Duration>,
     ) -> Self {
         let state = State {
             loads: weights
@@ -111,27 +103,22 @@ impl Board {
             last: vec![None; workers],
             asleep: 0,
             budget,
-            look_at: look_every.map(|_| Duration::ZERO),
-            look_every: look_every.unwrap_or_default(),
             stopped: false,
             counts: Counts { budgets: (budget, budget), ..Counts::default() },
         };
         Self { state: Mutex::new(state), wake: Condvar::new() }
     }
 
-    /// A visit to the board by worker `me` at the time `now`: reports `done`, hands on what is in
-    /// `found`, and waits for what to do next. A batch is put in the list of its stage in `batches`.
+    /// A visit to the board by worker `me`: reports `done`, hands on what is in `found`, and waits for
+    /// what to do next. A batch is put in the list of its stage in `batches`.
     pub(crate) fn visit(
         &self,
         me: usize,
-        now: Duration,
         done: Option<Done>,
         found: &mut Lists,
         batches: &mut Lists,
     ) -> Next {
         let mut state = self.lock();
-        // Once a batch at most, so that looking never keeps from working.
-        let may_look = done.is_some();
         if let Some(done) = done {
             state.loads[done.stage].meter.add(done.elements, done.time);
         }
@@ -148,10 +135,6 @@ impl Board {
             if state.stopped || state.all_done() {
                 self.wake.notify_all();
                 return Next::End;
-            }
-            if may_look && me == 0 && state.look_at.is_some_and(|at| at <= now) {
-                state.look_at = Some(now.saturating_add(state.look_every));
-                return Next::LookAtCores;
             }
             // Not any worker while there are few cores, but the first ones: those past the minimum give way to
             // other programs, and what they had taken would wait with them.
@@ -193,7 +176,7 @@ impl Board {
         let stages = names.zip(&state.loads).zip(&state.queues).map(|((name, load), queue)| {
             StageCounts { name, meter: load.meter, most_entries: queue.most_seen() }
         });
-        (Counts { stages: stages.collect(), budget: state.budget, ..state.counts }, state.stopped)
+        (Counts { stages: stages.collect(), ..state.counts }, state.stopped)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

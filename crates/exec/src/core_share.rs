@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::cores::{CoreSample, CoreSource, next_budget};
+use crate::cores::{CoreSource, next_budget};
 use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use floe_sync::{Condvar, Mutex, PoisonError};
 
@@ -56,16 +56,6 @@ impl<'c> CoreShare<'c> {
         }
     }
 
-    /// Who tells how busy the cores are.
-    pub fn source(&self) -> &'c dyn CoreSource {
-        self.source
-    }
-
-    /// Time between two looks.
-    pub const fn look_every(&self) -> Duration {
-        self.look_every
-    }
-
     /// Lets worker `me`, on whose thread it is called, give way to all other programs if it is past the
     /// minimum. Where the system refuses, the worker keeps the usual class.
     pub(crate) fn settle(&self, me: usize) {
@@ -76,11 +66,6 @@ impl<'c> CoreShare<'c> {
         }
         #[cfg(feature = "shuttle")]
         let _ = me;
-    }
-
-    /// The next budget, if the cores were used like this.
-    pub(crate) fn next(&self, budget: usize, seen: CoreSample) -> usize {
-        next_budget(budget, self.most, seen).max(self.minimum)
     }
 
     /// Workers that may be busy.
@@ -97,25 +82,20 @@ impl<'c> CoreShare<'c> {
         self.wake.notify_all();
     }
 
-    /// Looks at the cores now, and says how many workers may be busy.
-    pub(crate) fn look_now(&self) -> usize {
-        if let Some(seen) = self.source.sample() {
-            self.set(self.next(self.budget(), seen));
-        }
-        self.budget()
-    }
-
-    /// Looks at the cores, if it is time.
-    fn look(&self) {
+    /// Looks at the cores and adjusts the budget, if it is time; `false` if it is not.
+    pub(crate) fn look(&self) -> bool {
         let now = Instant::now();
         {
             let mut look_at = self.look_at.lock().unwrap_or_else(PoisonError::into_inner);
             if now < *look_at {
-                return;
+                return false;
             }
             *look_at = now + self.look_every;
         }
-        self.look_now();
+        if let Some(seen) = self.source.sample() {
+            self.set(next_budget(self.budget(), self.most, seen));
+        }
+        true
     }
 }
 
@@ -172,6 +152,7 @@ impl Drop for OpenAtEnd<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cores::CoreSample;
     use crate::{Accumulator, Pool};
     use floe_sync::thread;
 

@@ -193,10 +193,9 @@ impl<'a, A: Accumulator> Pipeline<'a, A> {
         self.stages.reverse();
         let queues = self.stages.iter_mut().map(|stage| stage.queue()).collect();
         let workers = schedule.workers.max(1);
-        let look_every = schedule.cores.map(CoreShare::look_every);
         let budget = schedule.cores.map_or(workers, |cores| cores.budget().min(workers));
         let priors = self.stages.iter().map(|stage| stage.weight()).collect();
-        let board = Board::new(queues, priors, schedule.policy, (workers, budget), look_every);
+        let board = Board::new(queues, priors, schedule.policy, (workers, budget));
         let begin = Instant::now();
         let run = Run { stages: &self.stages, board: &board, schedule, begin };
         let mut first = Worker::new(&run, 0);
@@ -324,14 +323,14 @@ impl<A: Accumulator> Run<'_, '_, A> {
                 break false;
             }
             let Worker { me, found, batches, done, .. } = worker;
-            match self.board.visit(*me, now, done.take(), found, batches) {
-                Next::End => break true,
-                Next::LookAtCores => {
-                    if let Some(cores) = self.schedule.cores {
-                        self.board.set_budget(cores.look_now());
-                    }
-                    more();
+            if let (0, Some(cores)) = (*me, self.schedule.cores) {
+                if cores.look() {
+                    self.board.set_budget(cores.budget());
                 }
+                more();
+            }
+            match self.board.visit(*me, done.take(), found, batches) {
+                Next::End => break true,
                 Next::Batch { stage, elements } => {
                     self.handle(worker, stage, elements);
                 }

@@ -9,11 +9,12 @@ use floe_check::reader::Reader;
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
 
+use crate::deed::Deed;
 use crate::edit::{Edit, InodeEdit, JournalEdit, Loss, OrphanEdit};
 use crate::plan::{Plan, plan};
 use crate::policy::{Decision, Policy, Preen, Yes};
 use crate::safety::is_safe;
-use crate::session::{Deed, Repair, RepairError};
+use crate::session::{Repair, RepairError};
 
 /// How far a repair may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,7 @@
 //!
 //! [`repair()`] stages, asking a [`policy::Policy`] what may be done; it reads the device and never
 //! writes to it. The [`Repair`] that it gives knows every change, what each costs, and what is left;
-//! [`report`] tells of it, and [`commit::commit`] writes it. [`undo::undo`] takes it back.
-//! `examples/preview.rs` shows what a repair would do.
+//! the crate `floe-report` tells of it, and [`commit::commit`] writes it. [`undo::undo`] takes it back.
 //!
 //! ```
 //! use floe_blockdev::MemDevice;
@@ -21,6 +20,7 @@
 mod alloc;
 pub mod commit;
 mod culprit;
+pub mod deed;
 pub mod describe;
 pub mod edit;
 pub mod extras;
@@ -34,13 +34,13 @@ pub mod plan;
 pub mod plan_file;
 pub mod policy;
 mod proof;
-pub mod report;
 pub mod safety;
 pub mod session;
 pub mod stage;
 pub mod undo;
 
 pub use culprit::{Owner, SharedBlocks, SharedGroup};
+pub use deed::{Deed, Fate, Reason};
 pub use edit::Edit;
 pub use extras::Extras;
-pub use session::{BadBlocks, Deed, Reason, Repair, RepairError, RepairOptions, repair};
+pub use session::{BadBlocks, Repair, RepairError, RepairOptions, repair};

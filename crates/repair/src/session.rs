@@ -19,7 +19,8 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use crate::culprit::{Doubts, SharedBlocks};
-use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Loss, Phase, SuperblockEdit, TreeEdit};
+use crate::deed::{Deed, Reason};
+use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
@@ -106,38 +107,6 @@ impl Default for RepairOptions<'_> {
             rescan_percent: 25,
         }
     }
-}
-
-/// One change that was staged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deed {
-    /// The first finding that asked for it; `None` for what follows from other deeds.
-    pub problem: Option<Problem>,
-    /// The change.
-    pub edit: Edit,
-    /// What it costs.
-    pub loss: Loss,
-    /// Path of the inode it is about, as bytes, if it was known.
-    pub path: Option<Vec<u8>>,
-    /// What else there is to say.
-    pub notes: Vec<String>,
-    /// The round it was made in, from 1 on.
-    pub round: u32,
-    /// No damage asked for it: it is part of [`RepairOptions::extras`], or follows from one.
-    pub extra: bool,
-}
-
-/// Why a finding is still there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The policy refused.
-    Refused,
-    /// No repair is possible.
-    Impossible(&'static str),
-    /// The repair failed.
-    Failed(String),
-    /// The repair was made, and did not help.
-    CameBack,
 }
 
 /// A staged repair.

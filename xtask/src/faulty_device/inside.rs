@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::guest::disk;
-use crate::kernel_load::inside::{prepare, say, switch_off};
+use crate::guest::inside::{self, say};
 
 const BLOCK_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
@@ -30,19 +30,10 @@ pub(crate) struct Args {
 
 /// Runs everything; comes back only if there is nothing to switch off, which is no guest.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if std::process::id() != 1 {
-        bail!("this is the first process of a guest; see cargo xtask faulty-device --help");
-    }
-    match all(args) {
-        Ok(()) => say("done"),
-        // In one line, for the program outside.
-        Err(error) => say(&format!("failed {}", format!("{error:#}").replace('\n', " | "))),
-    }
-    switch_off()
+    inside::run("faulty-device", || all(args))
 }
 
 fn all(args: &Args) -> Result<()> {
-    prepare()?;
     for (at, &block) in args.block.iter().enumerate() {
         let device = Dust::new(at, block)?;
         let told = left(&device).with_context(|| format!("disk {at}, block {block}"))?;
@@ -50,6 +41,7 @@ fn all(args: &Args) -> Result<()> {
     }
     let device = Dust::new(args.block.len(), args.given_up)?;
     say(&format!("given up {}", given_up(&device)?));
+    say("done");
     Ok(())
 }
 

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use floe_testkit::tree;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::guest::disk;
-use crate::kernel_load::inside::{prepare, say, switch_off};
+use crate::guest::inside::{self, one_line, say};
 
 const LOOP: &str = "/dev/loop0";
 const FOLDER: &str = "/mnt";
@@ -27,24 +27,17 @@ pub(crate) struct Args {
 
 /// Judges all images; comes back only if there is nothing to switch off, which is no guest.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if std::process::id() != 1 {
-        bail!("this is the first process of a guest; see cargo xtask linux-fields --help");
-    }
-    if let Err(error) = judge_all(args) {
-        say(&format!("failed {}", format!("{error:#}").replace('\n', " ")));
-    }
-    switch_off()
+    inside::run("linux-fields", || judge_all(args))
 }
 
 fn judge_all(args: &Args) -> Result<()> {
-    prepare()?;
     say("ready");
     for image in &args.images {
         let (start, len) = image.split_once(':').context("START:BYTES")?;
         attach(start, len)?;
         for (word, flags) in [("ro", MountFlags::RDONLY), ("rw", MountFlags::empty())] {
             if let Err(error) = judge(flags) {
-                say(&format!("complaint {word}: {}", format!("{error:#}").replace('\n', " ")));
+                say(&format!("complaint {word}: {}", one_line(&error)));
             }
         }
         losetup(&["-d", LOOP])?;

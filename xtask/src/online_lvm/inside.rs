@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::guest::disk;
-use crate::kernel_load::inside::{prepare, say, switch_off};
+use crate::guest::inside::{self, say};
 
 /// The volumes that are tried.
 const VOLUMES: [&str; 2] = ["thick", "thin"];
@@ -35,19 +35,10 @@ pub(crate) struct Args {
 
 /// Runs everything; comes back only if there is nothing to switch off, which is no guest.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if std::process::id() != 1 {
-        bail!("this is the first process of a guest; see cargo xtask online-lvm --help");
-    }
-    match all(args) {
-        Ok(()) => say("done"),
-        // In one line, for the program outside.
-        Err(error) => say(&format!("failed {}", format!("{error:#}").replace('\n', " | "))),
-    }
-    switch_off()
+    inside::run("online-lvm", || all(args))
 }
 
 fn all(args: &Args) -> Result<()> {
-    prepare()?;
     let disk = disk(0).display().to_string();
     lvm(&["pvcreate", "--yes", &disk])?;
     lvm(&["vgcreate", "vg", &disk])?;
@@ -64,6 +55,7 @@ fn all(args: &Args) -> Result<()> {
         }
         damaged(volume, &device)?;
     }
+    say("done");
     Ok(())
 }
 

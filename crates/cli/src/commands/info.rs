@@ -3,13 +3,13 @@
 use std::io::Write;
 
 use floe_check::reader::Reader;
-use floe_check::report::calendar::date;
-use floe_check::report::human::{grouped, size};
 use floe_format::ext::inode::Inode;
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock, seconds};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
+use floe_report::calendar::date;
+use floe_report::human::{grouped, size};
 
 use crate::device::Source;
 use crate::estimate::{DEVICES, estimate};

@@ -1,5 +1,6 @@
 //! `floe mkfs`: makes an ext2, ext3 or ext4 file system.
 
+mod block_map;
 mod fill;
 mod from;
 mod report;
@@ -14,7 +15,8 @@ use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_wi
 
 use crate::clock;
 use crate::exit::Outcome;
-use crate::files::InputPath;
+use crate::files::{InputPath, OutputPath};
+use crate::progress::When;
 use crate::random::random_bytes;
 
 use from::FromArgs;
@@ -116,6 +118,12 @@ pub(crate) struct Args {
     direct: bool,
     #[command(flatten)]
     from: FromArgs,
+    /// Write a block map to FILE: the blocks that a device needs, for bmaptool
+    #[arg(long, value_name = "FILE")]
+    bmap: Option<OutputPath>,
+    /// When to show progress
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    progress: When,
     /// Called by a name of mke2fs, which stands for this type: a device that holds something is refused on a terminal only.
     #[arg(long, hide = true, value_name = "TYPE")]
     as_mke2fs: Option<String>,
@@ -130,6 +138,11 @@ impl Args {
                 return Ok(Outcome::USAGE);
             }
         };
+        if self.bmap.is_some() && options.offset_bytes() > 0 {
+            // Its blocks are those of the whole image, of which others may have the beginning.
+            eprintln!("floe mkfs: --bmap is for an image without -E offset=");
+            return Ok(Outcome::USAGE);
+        }
         let size_blocks = match &self.size {
             Some(text) => Some(wanted(text, options.block_size()).context("SIZE is not a size")?),
             None => None,
@@ -161,6 +174,7 @@ impl Args {
             }
             return Ok(Outcome::CLEAN);
         }
+        let block_map = self.open_block_map()?;
         let device = target.open()?;
         let zeroed = options.discard() && !self.keep && target.discard(plan.bytes())?;
         if !zeroed && options.lazy_tables().is_none() && target.is_block_device && kernel_zeroes() {
@@ -171,7 +185,7 @@ impl Args {
         debug_assert!(window.size_bytes() >= plan.bytes());
         write_with(&plan, &window, WriteOptions { reads_as_zeroes: zeroed })
             .with_context(|| self.device.display().to_string())?;
-        Ok(Outcome::CLEAN)
+        self.write_block_map(&plan, &device, block_map)
     }
 
     fn options(&self) -> anyhow::Result<Options> {

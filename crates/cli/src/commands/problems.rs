@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use floe_check::problem::{ROWS, Row};
-use floe_check::report::json;
+use floe_report::json;
 use serde_json::{Value, json};
 
 use crate::exit::Outcome;

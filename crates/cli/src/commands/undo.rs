@@ -5,9 +5,9 @@ use std::io::Write;
 use anyhow::{Context, bail};
 use floe_blockdev::image::Format;
 use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use, uses_of};
-use floe_check::report::human::{plural, size};
 use floe_format::ext::superblock::Superblock;
 use floe_repair::undo::{Standing, standing, undo};
+use floe_report::human::{plural, size};
 
 use crate::device::{Source, image_format};
 use crate::exit::Outcome;

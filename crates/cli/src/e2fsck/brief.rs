@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use floe_check::Problem;
 use floe_check::report::JournalState;
-use floe_check::report::human::grouped;
-use floe_repair::report::Account;
+use floe_report::human::grouped;
+use floe_report::repair::Account;
 
 use super::conf::Conf;
 

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use floe_blockdev::FileDevice;
-use floe_check::report::human::size;
 use floe_check::{CheckOptions, Volume};
 use floe_format::GroupNr;
 use floe_format::ext::bitmap;
+use floe_report::human::size;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use floe_check::Report;
 use floe_check::report::Cost;
-use floe_check::report::human::size;
 use floe_format::ext::superblock::STATE_VALID;
-use floe_repair::report::Account;
 use floe_repair::{Deed, Repair};
+use floe_report::human::size;
+use floe_report::repair::Account;
 use floe_sync::{Mutex, PoisonError};
 
 use super::conf::Conf;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use floe_check::report::calendar::date;
+use floe_report::calendar::date;
 use floe_sync::Arc;
 use floe_sync::atomic::{AtomicBool, Ordering};
 

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use floe_check::Report;
-use floe_check::report::human::{grouped, plural};
 use floe_format::Geometry;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::Superblock;
+use floe_report::human::{grouped, plural};
 
 /// Inodes and blocks that are free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,13 +5,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Pages, figures, undo files, plans and checkpoints.
-const HEADS: [&[u8]; 5] = [
+/// Pages, figures, undo files, plans, checkpoints and block maps.
+const HEADS: [&[u8]; 6] = [
     crate::html_page::HEAD,
     crate::monitor::prometheus::HEAD,
     &floe_format::ext::undo::MAGIC,
     &floe_repair::plan_file::MAGIC,
     floe_check::checkpoint::MAGIC,
+    floe_disk::mkfs::BLOCK_MAP_HEAD,
 ];
 
 /// Whether the file at `path` is empty, or begins as one of Floe's outputs does.

@@ -120,6 +120,10 @@ fn line(
             line.extend([format!("--{long}"), shared.to_owned()]);
         }
     }
+    // Options that tell how a source is read want one.
+    if command.get_arguments().any(|option| option.get_long() == Some("from")) {
+        line.extend(["--from", "dir:/"].map(str::to_owned));
+    }
     for position in command.get_positionals() {
         let is_shared = two.iter().any(|option| option.get_id() == position.get_id());
         let other = format!("{folder}/{}", position.get_id());

@@ -1,8 +1,8 @@
 //! The long lines of `floe ls -l`.
 
-use floe_check::report::calendar::date;
 use floe_ext4::files::{Node, Timestamp};
 use floe_format::ext::inode::FileType;
+use floe_report::calendar::date;
 
 /// Mode, links, owner, group, size (or numbers of a device) and time of an inode, in columns.
 pub(crate) fn line(node: &Node) -> String {

@@ -9,7 +9,7 @@ use super::{disk_with_partition, image};
 #[path = "../../../format/examples/features.rs"]
 #[allow(dead_code)]
 mod features;
-#[path = "../../../repair/examples/preview.rs"]
+#[path = "../../../report/examples/preview.rs"]
 #[allow(dead_code)]
 mod preview;
 #[path = "../../../blockdev/examples/try_and_undo.rs"]

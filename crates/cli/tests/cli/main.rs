@@ -19,6 +19,7 @@ mod killed;
 mod limits;
 mod memory;
 mod mkfs;
+mod mkfs_block_map;
 mod mkfs_from;
 mod monitoring;
 mod mount;

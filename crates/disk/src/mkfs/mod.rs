@@ -1,6 +1,7 @@
 //! Makes file systems: [`Params`] say what one shall be, [`Plan`] computes its whole layout and
 //! writes nothing, [`write()`] writes it. [`tree`] is the tree of files that one is filled from.
 
+mod block_map;
 mod fill;
 mod frame;
 mod inode;
@@ -15,7 +16,8 @@ pub mod tree;
 mod usage;
 mod write;
 
-pub use fill::{FillError, FillOptions, TreePlan, fill};
+pub use block_map::{BLOCK_MAP_HEAD, block_map};
+pub use fill::{FillError, FillOptions, TreePlan, fill, fill_progress};
 pub use options::{Fresh, OptionError, Options, size, uuid};
 pub use params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 pub use plan::Plan;

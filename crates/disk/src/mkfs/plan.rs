@@ -74,7 +74,8 @@ impl Plan {
 
     /// Superblock, descriptors, bitmaps and tables alone.
     pub(super) fn tables(params: &Params) -> Result<Self, PlanError> {
-        let (superblock, geometry) = frame(params)?;
+        let mut params = params.clone();
+        let (superblock, geometry) = frame(&mut params)?;
         let mut space = Space::of_blocks(&geometry);
         tables::take_backups(&geometry, &mut space);
         let descs = tables::place(&geometry, params.flex_groups, params.lazy_tables, &mut space)?;
@@ -84,7 +85,7 @@ impl Plan {
         let dir_format = DirFormat::of(&superblock, &geometry);
         let form = InodeForm::new(&geometry, superblock.seed());
         Ok(Self {
-            params: params.clone(),
+            params,
             superblock,
             geometry,
             dir_format,
@@ -222,6 +223,17 @@ impl Plan {
     /// Bytes of the file system.
     pub fn bytes(&self) -> u64 {
         self.geometry.blocks_count * u64::from(self.geometry.block_size)
+    }
+
+    /// All blocks in use, in runs and in order.
+    pub(super) fn used_runs(&self) -> impl Iterator<Item = BlockRun> {
+        let ratio = u64::from(self.geometry.cluster_blocks);
+        let (first, end) = (self.geometry.first_data_block.0, self.geometry.blocks_count);
+        self.space.runs_in(0..self.geometry.clusters_count()).map(move |run| {
+            let start = first + run.start * ratio;
+            let len_blocks = ((run.end - run.start) * ratio).min(end - start);
+            BlockRun::new(BlockNr(start), len_blocks)
+        })
     }
 
     /// Where a group has its bitmaps and its table; counts and checksums are not in it yet.

@@ -5,13 +5,14 @@ use std::io::Write;
 use anyhow::Context;
 use floe_blockdev::Window;
 use floe_disk::mkfs::tree::{Contents, Timestamp, Tree};
-use floe_disk::mkfs::{FillOptions, Fresh, Options, TreePlan, WriteOptions, fill};
+use floe_disk::mkfs::{FillOptions, Fresh, Options, TreePlan, WriteOptions, fill, fill_progress};
 
 use super::target::Target;
 use super::{Args, report, version_4};
 use crate::clock;
 use crate::exit::Outcome;
 use crate::files::refuse_same;
+use crate::progress::{Watch, When};
 use crate::random::random_bytes;
 
 /// An image that is made to size has the parameters of at least this size: blocks of 4 KiB, unless others are
@@ -30,6 +31,9 @@ impl Args {
     ) -> anyhow::Result<Outcome> {
         for read in self.from.read() {
             refuse_same(("DEVICE", &self.device), read)?;
+            if let Some(map) = &self.bmap {
+                refuse_same(("--bmap", map), read)?;
+            }
         }
         let now = self.from.now()?;
         let now = now.unwrap_or(Timestamp { seconds: clock::now_seconds(), nanoseconds: 0 });
@@ -91,16 +95,21 @@ impl Job<'_> {
             }
             return Ok(Outcome::CLEAN);
         }
+        let block_map = args.open_block_map()?;
         let device = target.open()?;
         let bytes = plan.plan().bytes();
         let zeroed = options.discard() && !args.keep && target.discard(bytes)?;
         let window = Window::new(&device, offset, Some(bytes))?;
+        let watch =
+            Watch::over(fill_progress(), if args.quiet { When::Never } else { args.progress });
         let options = FillOptions {
             threads: args.from.workers(),
             write: WriteOptions { reads_as_zeroes: zeroed },
+            progress: watch.progress(),
         };
-        fill(&plan, contents, &window, options)
+        watch
+            .during(&|| 0, || fill(&plan, contents, &window, options))
             .with_context(|| args.device.display().to_string())?;
-        Ok(Outcome::CLEAN)
+        args.write_block_map(plan.plan(), &device, block_map)
     }
 }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use floe_blockdev::WriteBlocks;
-use floe_exec::{Accumulator, Pool};
+use floe_exec::{Accumulator, Pool, Progress, Shape, Work};
 use floe_ext4::map::block_map::MappedRun;
 use floe_format::{BlockNr, BlockRun, GroupNr, LogicalBlock};
 
@@ -19,13 +20,27 @@ const BUFFER_BYTES: usize = 4 << 20;
 const UNIT_FILES: usize = 512;
 const UNIT_BYTES: u64 = 4 << 20;
 
+/// The phases of [`fill`]: bytes of files and directories, and inode tables by groups.
+const WRITE: &str = "write";
+const TABLES: &str = "inode tables";
+/// Time of a byte of data and of an inode, for one thread: only their proportion counts.
+const BYTE_NS: f64 = 0.5;
+const INODE_NS: f64 = 1000.0;
+
 /// How a tree is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FillOptions {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FillOptions<'p> {
     /// Workers; 0 counts as 1.
     pub threads: usize,
     /// How the file system is written.
     pub write: WriteOptions,
+    /// Is told how far the run is: made by [`fill_progress`].
+    pub progress: Option<&'p Progress>,
+}
+
+/// Counts how far [`fill`] is: bytes in the phase `write`, groups in the phase `inode tables`.
+pub fn fill_progress() -> Progress {
+    Progress::new(&[WRITE, TABLES])
 }
 
 /// Why a file system was not filled. Its superblock is not there then.
@@ -52,26 +67,37 @@ pub fn fill(
     plan: &TreePlan<'_>,
     contents: &dyn Contents,
     device: &dyn WriteBlocks,
-    options: FillOptions,
+    options: FillOptions<'_>,
 ) -> Result<(), FillError> {
     let out = Output::new(plan.plan(), device, options.write);
     let pool = Pool::new(options.threads.max(1));
+    let units = plan.units();
+    if let Some(progress) = options.progress {
+        plan.expect(progress);
+        progress.begin(WRITE);
+    }
     out.begin()?;
     out.pieces()?;
-    let writer = Writer { plan, contents, out: &out };
-    let units = plan.units();
+    let writer = Writer { plan, contents, out: &out, progress: options.progress };
     let failed: FirstFailure = pool.run(&units, |failed: &mut FirstFailure, unit| {
         failed.note(unit.first(), writer.unit(unit));
     });
     failed.result()?;
     let groups: Vec<GroupNr> = (0..plan.plan.geometry().group_count).map(GroupNr).collect();
-    let fill = |group, first, bytes: &mut [u8]| plan.fill_table(group, first, bytes);
+    let fill = |group, first, bytes: &mut [u8]| plan.fill_table(group, first, bytes, contents);
+    if let Some(progress) = options.progress {
+        progress.begin(TABLES);
+    }
+    let pool = pool.watched(options.progress);
     let failed: FirstFailure = pool.run(&groups, |failed: &mut FirstFailure, group| {
-        let done = out.table(*group, &fill).map_err(FillError::from);
-        failed.note((0, group.0 as usize), done);
+        failed.note((0, group.0 as usize), out.table(*group, fill));
     });
     failed.result()?;
-    Ok(out.finish()?)
+    out.finish()?;
+    if let Some(progress) = options.progress {
+        progress.end();
+    }
+    Ok(())
 }
 
 /// A piece of the work.
@@ -122,6 +148,24 @@ impl Accumulator for FirstFailure {
 }
 
 impl TreePlan<'_> {
+    /// Says how much there is to do.
+    fn expect(&self, progress: &Progress) {
+        let blocks: u64 = self.places.iter().map(|place| u64::from(place.blocks)).sum();
+        let bytes = blocks * u64::from(self.plan.geometry().block_size);
+        let model = |nanoseconds: f64| Work {
+            // A file system has fewer than 2^64 of either.
+            busy: Duration::from_nanos(nanoseconds as u64),
+            ..Work::default()
+        };
+        if let Some(phase) = progress.named(WRITE) {
+            phase.plan(model(bytes as f64 * BYTE_NS), 0, Shape::default());
+            phase.expect(bytes);
+        }
+        if let Some(phase) = progress.named(TABLES) {
+            phase.plan(model(self.order.len() as f64 * INODE_NS), 0, Shape::default());
+        }
+    }
+
     /// The work of writing the tree.
     fn units(&self) -> Vec<Unit> {
         let count = self.order.len();
@@ -174,15 +218,30 @@ impl TreePlan<'_> {
     }
 
     /// Writes the inodes of the tree that lie in a part of a table.
-    fn fill_table(&self, group: GroupNr, first: u32, bytes: &mut [u8]) {
+    fn fill_table(
+        &self,
+        group: GroupNr,
+        first: u32,
+        bytes: &mut [u8],
+        contents: &dyn Contents,
+    ) -> Result<(), FillError> {
         let geometry = self.plan.geometry();
         let size = geometry.inode_size as usize;
         for (index, raw) in (first..).zip(bytes.chunks_exact_mut(size)) {
             let number = geometry.inode_at(group, index);
             if let Some(at) = self.place_of(number) {
-                self.inode(at).encode(&self.plan.form, number, raw);
+                let mut inode = self.inode(at);
+                let filled = self.set_inline(at, contents, &mut inode);
+                filled.map_err(|source| self.unreadable(at, source))?;
+                inode.encode(&self.plan.form, number, raw);
             }
         }
+        Ok(())
+    }
+
+    fn unreadable(&self, at: usize, source: io::Error) -> FillError {
+        let path = String::from_utf8_lossy(&self.tree.path(self.order[at])).into_owned();
+        FillError::Read { path, source }
     }
 }
 
@@ -191,6 +250,7 @@ struct Writer<'a> {
     plan: &'a TreePlan<'a>,
     contents: &'a dyn Contents,
     out: &'a Output<'a>,
+    progress: Option<&'a Progress>,
 }
 
 /// Adjacent blocks that are written at once.
@@ -243,7 +303,23 @@ impl Writer<'_> {
             }
             Unit::Part(at, run) => self.data(*at, *run, &mut buffer)?,
         }
-        Ok(buffer.flush()?)
+        buffer.flush()?;
+        if let Some(phase) = self.progress.and_then(|progress| progress.named(WRITE)) {
+            phase.advance(self.bytes_of(unit));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the blocks that a unit writes, without those of attributes.
+    fn bytes_of(&self, unit: &Unit) -> u64 {
+        let of_names = |at: &usize| among_names(self.plan.file_type(*at));
+        let blocks = |at: usize| u64::from(self.plan.places[at].blocks);
+        let blocks: u64 = match unit {
+            Unit::Names(range) => range.clone().filter(of_names).map(blocks).sum(),
+            Unit::Files(range) => range.clone().filter(|at| !of_names(at)).map(blocks).sum(),
+            Unit::Part(_, part) => part.run.len_blocks,
+        };
+        blocks * u64::from(self.plan.plan.geometry().block_size)
     }
 
     /// Blocks of a directory, a symbolic link, or attributes.
@@ -284,12 +360,8 @@ impl Writer<'_> {
         let node = self.plan.order[at];
         let len = (part.run.len_blocks * block_size) as usize;
         let room = buffer.room(geometry.offset_bytes(part.run.start), len)?;
-        read(self.plan.tree.node(node), self.contents, part.logical.0 * block_size, room).map_err(
-            |source| {
-                let path = String::from_utf8_lossy(&self.plan.tree.path(node)).into_owned();
-                FillError::Read { path, source }
-            },
-        )
+        read(self.plan.tree.node(node), self.contents, part.logical.0 * block_size, room)
+            .map_err(|source| self.plan.unreadable(at, source))
     }
 }
 

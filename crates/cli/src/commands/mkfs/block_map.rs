@@ -1,0 +1,37 @@
+//! `floe mkfs --bmap`: the block map beside an image.
+
+use std::io::Write;
+
+use anyhow::Context;
+use floe_blockdev::{NewFile, ReadBlocks};
+use floe_disk::mkfs::{BLOCK_MAP_HEAD, Plan, block_map};
+
+use super::Args;
+use crate::exit::Outcome;
+
+/// Permissions of a block map, before the umask.
+const MODE: u32 = 0o666;
+
+impl Args {
+    /// Opens the file for the block map, before anything is written.
+    pub(super) fn open_block_map(&self) -> anyhow::Result<Option<NewFile>> {
+        let Some(path) = &self.bmap else { return Ok(None) };
+        let made = NewFile::replacing(path, MODE, BLOCK_MAP_HEAD);
+        made.map(Some).with_context(|| path.display().to_string())
+    }
+
+    /// Writes the block map of an image that is complete.
+    pub(super) fn write_block_map(
+        &self,
+        plan: &Plan,
+        image: &dyn ReadBlocks,
+        file: Option<NewFile>,
+    ) -> anyhow::Result<Outcome> {
+        let (Some(file), Some(path)) = (file, &self.bmap) else { return Ok(Outcome::CLEAN) };
+        let text = block_map(plan, image, self.from.workers())
+            .with_context(|| format!("cannot read back {}", self.device.display()))?;
+        let written = file.file().write_all(text.as_bytes()).and_then(|()| file.finish());
+        written.with_context(|| path.display().to_string())?;
+        Ok(Outcome::CLEAN)
+    }
+}

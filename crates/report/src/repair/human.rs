@@ -1,0 +1,356 @@
+//! The account for people: changes by object, then what was lost, what is left, and the verdict.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use floe_check::Problem;
+use floe_check::report::JournalState;
+use floe_format::InodeNr;
+use floe_repair::describe::Tense;
+use floe_repair::{Fate, Repair};
+
+use super::{Account, Change, Ending, Lost, Verdict, by_place, ranked_left};
+pub use crate::human::Style;
+use crate::human::{cost, grouped, identity, plural, size, tag};
+use crate::place::Place;
+
+/// Changes of one kind that are shown in one place before the rest is only counted.
+const SHOWN_PER_KIND: usize = 10;
+/// Findings shown for one change before the rest is only counted.
+const SHOWN_CAUSES: usize = 5;
+/// Places with the same kinds of changes that are shown before the rest is only counted.
+const SHOWN_ALIKE: usize = 10;
+/// Things of one fate that are listed before the rest is only counted.
+const SHOWN_LOSSES: usize = 50;
+/// Findings that are left and listed before the rest is only counted.
+const SHOWN_LEFT: usize = 50;
+
+/// At most so many of a list: all of them where all is asked for.
+const fn most(style: Style, short: usize) -> usize {
+    if style.verbose { usize::MAX } else { short }
+}
+
+/// Writes the whole account.
+///
+/// # Errors
+/// What `out` said.
+pub fn write(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
+    identity(out, account.before())?;
+    let tense = account.ending.tense();
+    journal(out, account, tense)?;
+    if account.verdict() == Verdict::Halted {
+        halted(out, account, style)?;
+    } else {
+        changes(out, account, tense, style)?;
+        losses(out, account, tense, style)?;
+        left(out, account, style)?;
+    }
+    writeln!(out)?;
+    summary(out, account, tense)?;
+    writeln!(out, "{}", verdict_line(account))
+}
+
+fn journal(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Result<()> {
+    match account.repair.journal {
+        // Nothing that was staged is used after a halt.
+        _ if account.verdict() == Verdict::Halted => Ok(()),
+        JournalState::None | JournalState::Clean | JournalState::Ignored => Ok(()),
+        JournalState::Replayed { transactions, blocks } => writeln!(
+            out,
+            "The journal {} replayed: {} transaction{}, {} block{}.",
+            tense.was(),
+            grouped(transactions),
+            plural(transactions),
+            grouped(blocks),
+            plural(blocks),
+        ),
+        JournalState::Unusable => writeln!(
+            out,
+            "Warning: the journal cannot be replayed: repaired as the file system lies on the disk."
+        ),
+    }
+}
+
+fn changes(
+    out: &mut impl Write,
+    account: &Account<'_>,
+    tense: Tense,
+    style: Style,
+) -> io::Result<()> {
+    let all = account.changes();
+    let mut alike: BTreeMap<Vec<u32>, (Place, usize)> = BTreeMap::new();
+    for (place, here) in by_place(&all) {
+        if !style.verbose && !matches!(place, Place::Filesystem(_)) {
+            let kinds = here.iter().flat_map(|change| change.causes.iter());
+            let mut kinds: Vec<u32> = kinds.map(|problem| problem.row().code).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            let (_, count) = alike.entry(kinds).or_insert((place, 0));
+            *count += 1;
+            if *count > SHOWN_ALIKE {
+                continue;
+            }
+        }
+        writeln!(out, "\n{}", place.title(&|inode| account.path(inode)))?;
+        let mut shown: BTreeMap<&'static str, usize> = BTreeMap::new();
+        for change in here {
+            let kind = change.causes.first().map_or("", |problem| problem.row().id);
+            let count = shown.entry(kind).or_default();
+            *count += 1;
+            if *count <= most(style, SHOWN_PER_KIND) {
+                one_change(out, place, change, tense, style)?;
+            }
+        }
+        for (kind, count) in shown.iter().filter(|(_, count)| **count > most(style, SHOWN_PER_KIND))
+        {
+            let more = grouped((count - SHOWN_PER_KIND) as u64);
+            writeln!(out, "  ... and {more} more changes like these ({kind})")?;
+        }
+    }
+    for (first, count) in alike.into_values().filter(|(_, count)| *count > SHOWN_ALIKE) {
+        let more = grouped((count - SHOWN_ALIKE) as u64);
+        let (what, first) = match first {
+            Place::Group(group) => ("groups", group.to_string()),
+            Place::Inode(inode) => ("inodes", inode.to_string()),
+            Place::Filesystem(_) => continue,
+        };
+        writeln!(out, "\n... and {more} more {what} like {first}; --verbose shows all")?;
+    }
+    let gone = account.gone_with_the_rest();
+    if style.verbose && !gone.is_empty() {
+        writeln!(out, "\nGone with the changes above")?;
+        for problem in gone {
+            writeln!(out, "  {}: {problem}", tag(problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn one_change(
+    out: &mut impl Write,
+    place: Place,
+    change: &Change<'_>,
+    tense: Tense,
+    style: Style,
+) -> io::Result<()> {
+    let shown = change.causes.len().min(most(style, SHOWN_CAUSES));
+    for problem in &change.causes[..shown] {
+        writeln!(out, "  {}: {}", tag(problem), place.message(problem))?;
+        if style.verbose {
+            let row = problem.row();
+            writeln!(out, "      {:#08x} {}", row.code, row.id)?;
+        }
+    }
+    if shown < change.causes.len() {
+        let more = (change.causes.len() - shown) as u64;
+        writeln!(out, "  ... and {} more finding{}", grouped(more), plural(more))?;
+    }
+    write!(out, "      -> {}", change.deed.describe(tense))?;
+    if style.verbose {
+        let (phase, round) = (change.deed.edit.phase().name(), change.deed.round);
+        write!(out, " (round {round}, {phase})")?;
+    }
+    writeln!(out)?;
+    for note in &change.deed.notes {
+        writeln!(out, "         {}{note}", if tense == Tense::Would { "then " } else { "" })?;
+    }
+    Ok(())
+}
+
+pub(super) fn heading(fate: Fate, tense: Tense) -> String {
+    let were = tense.were();
+    match fate {
+        Fate::Deleted => format!("These {were} deleted"),
+        Fate::Cut => format!("These {were} cut: a part of the content is gone"),
+        Fate::Cloned => {
+            "These shared blocks: each gets its own, and some hold data of another. Compare them \
+             with a backup"
+                .to_owned()
+        }
+        Fate::Attributes => format!("These {were} stripped of extended attributes"),
+        Fate::Name => format!("These names {were} removed or changed"),
+        Fate::Moved => format!("These {were} put into lost+found"),
+    }
+}
+
+fn losses(
+    out: &mut impl Write,
+    account: &Account<'_>,
+    tense: Tense,
+    style: Style,
+) -> io::Result<()> {
+    let lost = account.losses();
+    for same in lost.chunk_by(|one, other| one.fate == other.fate) {
+        let shown = same.len().min(most(style, SHOWN_LOSSES));
+        let count = grouped(same.len() as u64);
+        writeln!(out, "\n{} ({count})", heading(same[0].fate, tense))?;
+        for lost in &same[..shown] {
+            writeln!(out, "  {}", lost_line(lost))?;
+        }
+        if shown < same.len() {
+            writeln!(out, "  ... and {} more", grouped((same.len() - shown) as u64))?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn lost_line(lost: &Lost) -> String {
+    let inode = lost.inode.map(|InodeNr(number)| format!("inode {number}")).unwrap_or_default();
+    let what = match (&lost.path, &lost.parent, &lost.entry) {
+        (Some(path), _, Some(entry)) => format!("\"{entry}\" in {path} ({inode})"),
+        (None, _, Some(entry)) => format!("\"{entry}\" in {inode}"),
+        (Some(path), _, None) => format!("{path} ({inode})"),
+        (None, Some(parent), None) => format!("{inode}, formerly in {parent}"),
+        (None, None, None) if inode.is_empty() => "the file system".to_owned(),
+        (None, None, None) => format!("{inode}, whose path is unknown"),
+    };
+    match lost.now.as_slice() {
+        [] => what,
+        now => format!("{what}: {}", now.join("; ")),
+    }
+}
+
+fn left(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
+    let left = ranked_left(account);
+    if left.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nLeft as it is")?;
+    let shown = left.len().min(most(style, SHOWN_LEFT));
+    for (problem, reason) in &left[..shown] {
+        writeln!(out, "  {}", with_path(account, problem))?;
+        writeln!(out, "      {}", reason.describe())?;
+    }
+    if shown < left.len() {
+        writeln!(out, "  ... and {} more findings", grouped((left.len() - shown) as u64))?;
+    }
+    Ok(())
+}
+
+fn with_path(account: &Account<'_>, problem: &Problem) -> String {
+    let path = problem.inode().and_then(|inode| account.path(inode));
+    let path = path.map(|path| format!(" [{path}]")).unwrap_or_default();
+    format!("{}: {problem}{path}", tag(problem))
+}
+
+fn halted(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
+    let Some(problem) = &account.repair.halted else { return Ok(()) };
+    writeln!(out, "\nThis needs a person:")?;
+    writeln!(out, "  {}", with_path(account, problem))?;
+    let row = problem.row();
+    crate::human::wrapped(out, row.meaning)?;
+    crate::human::wrapped(out, &format!("Repair: {}", row.repair))?;
+    if style.verbose {
+        writeln!(out, "\nAll findings")?;
+        for problem in &account.before().found {
+            writeln!(out, "  {}", with_path(account, problem))?;
+        }
+    }
+    Ok(())
+}
+
+/// How often the file system was examined.
+pub(super) fn looks(repair: &Repair<'_>) -> String {
+    let (looks, in_part) = (u64::from(repair.rounds), repair.rescans.len() as u64);
+    let mut text = format!("{looks} time{}", plural(looks));
+    if in_part > 0 {
+        text.push_str(&format!(", {in_part} of them in part"));
+    }
+    text
+}
+
+/// How much is written, and what if there is no change that tells.
+pub(super) fn written(account: &Account<'_>, tense: Tense) -> String {
+    if account.changed_bytes == 0 {
+        return format!("nothing {} written", tense.was());
+    }
+    let (bytes, were) = (size(account.changed_bytes), tense.were());
+    let replayed = matches!(account.repair.journal, JournalState::Replayed { .. });
+    match (account.repair.deeds.is_empty(), replayed) {
+        (false, _) => format!("{bytes} {were} written"),
+        (true, false) => {
+            let was = tense.was();
+            format!("the superblock's record of this check {was} written ({bytes})")
+        }
+        (true, true) => {
+            format!("what the journal held and the record of this check {were} written ({bytes})")
+        }
+    }
+}
+
+fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Result<()> {
+    let repair = account.repair;
+    if account.verdict() != Verdict::Halted {
+        let saved = match &account.ending {
+            Ending::Written { undo: Some((_, bytes)), .. } => {
+                format!(", the old content saved ({})", size(*bytes))
+            }
+            _ => String::new(),
+        };
+        let deeds = repair.deeds.len() as u64;
+        let changes = match deeds {
+            0 => "Nothing to change,".to_owned(),
+            _ => format!("{} change{}, staged and", grouped(deeds), plural(deeds)),
+        };
+        let (looks, written) = (looks(repair), written(account, tense));
+        writeln!(out, "{changes} examined {looks}; {written}{saved}")?;
+    }
+    match &account.ending {
+        Ending::Written { undo: _, not_saved } => {
+            for command in &account.commands {
+                writeln!(out, "To undo this: {command}")?;
+            }
+            if let Some(first) = not_saved.first() {
+                writeln!(
+                    out,
+                    "Warning: {} blocks could not be read before they were written, the first at \
+                     byte {first}: they cannot be brought back.",
+                    not_saved.len()
+                )?;
+            }
+        }
+        Ending::Planned { file: _ } => {
+            for command in &account.commands {
+                writeln!(out, "To make this repair: {command}")?;
+            }
+        }
+        Ending::DryRun => {}
+    }
+    cost(out, &account.cost)
+}
+
+/// The last line: the verdict.
+pub fn verdict_line(account: &Account<'_>) -> String {
+    let repair = account.repair;
+    let found = account.before().damage_count() as u64;
+    let left = repair.left.len() as u64;
+    let (findings, would) = (
+        format!("{} finding{}", grouped(found), plural(found)),
+        account.ending.tense() == Tense::Would,
+    );
+    let unchanged = if would { " Nothing was changed." } else { "" };
+    match account.verdict() {
+        Verdict::Clean => format!("CLEAN: nothing needs repair.{unchanged}"),
+        // Only the journal, or indexes and the like.
+        Verdict::Repaired if found == 0 => {
+            let verb = if would { "would be" } else { "was" };
+            format!("CLEAN: no damage was found; what is above {verb} done.{unchanged}")
+        }
+        Verdict::Repaired if would => {
+            format!("WOULD BE REPAIRED: {findings}; then the file system is clean.{unchanged}")
+        }
+        Verdict::Repaired => format!("REPAIRED: {findings}; the file system is clean."),
+        Verdict::Left => {
+            let left = format!("{} finding{}", grouped(left), plural(left));
+            let would_be = if would { "would be " } else { "" };
+            format!("DAMAGE LEFT: {left} of {} {would_be}left.{unchanged}", grouped(found))
+        }
+        Verdict::Halted if would => {
+            format!("HALTED: {findings}, of which not all may be repaired unattended.{unchanged}")
+        }
+        Verdict::Halted => format!(
+            "HALTED: {findings}, of which not all may be repaired unattended. Nothing was \
+             repaired; the superblock says now that there are errors."
+        ),
+    }
+}

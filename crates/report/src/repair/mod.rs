@@ -1,0 +1,330 @@
+//! Accounts of repairs: all that a repair did, or would do, as one value, and how it is written down.
+//!
+//! Nothing here depends on the number of threads, except what is in [`Cost`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use floe_blockdev::ReadBlocks;
+use floe_check::problem::{Object, Weight};
+use floe_check::reader::{Reader, paths};
+use floe_check::report::{Cost, display_path};
+use floe_check::{Problem, Report};
+use floe_format::InodeNr;
+use floe_repair::describe::Tense;
+use floe_repair::edit::Edit;
+use floe_repair::plan::{Plan, plan};
+use floe_repair::{Deed, Fate, Reason, Repair};
+
+use crate::place::Place;
+use crate::rank::Rank;
+
+pub mod html;
+pub mod human;
+pub mod json;
+
+/// Directory blocks that are read to find former paths.
+const PATH_BLOCKS: u64 = 1 << 20;
+
+/// What became of the staged blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// They were shown, and forgotten.
+    DryRun,
+    /// They were saved, to be written later.
+    Planned {
+        /// The file, as the user named it.
+        file: String,
+    },
+    /// They were written.
+    Written {
+        /// The undo file, as the user named it, and its bytes; `None` without one, or if nothing
+        /// differed.
+        undo: Option<(String, u64)>,
+        /// Bytes of the device whose old content could not be read, and so not be saved.
+        not_saved: Vec<u64>,
+    },
+}
+
+impl Ending {
+    /// How to speak of the changes.
+    pub const fn tense(&self) -> Tense {
+        match self {
+            Self::DryRun | Self::Planned { .. } => Tense::Would,
+            Self::Written { .. } => Tense::Done,
+        }
+    }
+}
+
+/// How a repair ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There was nothing to repair.
+    Clean,
+    /// All was repaired.
+    Repaired,
+    /// Some damage is left.
+    Left,
+    /// It halted at a finding that needs a person: nothing was repaired.
+    Halted,
+}
+
+impl Verdict {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Repaired => "repaired",
+            Self::Left => "damaged",
+            Self::Halted => "halted",
+        }
+    }
+}
+
+/// A repair and all that is told of it.
+pub struct Account<'r> {
+    /// The repair.
+    pub repair: &'r Repair<'r>,
+    /// The device, as the user named it.
+    pub device: String,
+    /// What became of it.
+    pub ending: Ending,
+    /// Commands that undo what was written, or make what was planned, as a shell takes them; made by
+    /// whoever knows the options of a program.
+    pub commands: Vec<String>,
+    /// Bytes that differ from the device as it was.
+    pub changed_bytes: u64,
+    /// Paths of inodes before the repair, as bytes.
+    pub former_paths: BTreeMap<InodeNr, Vec<u8>>,
+    /// Paths that deeds know, of the first one of each inode that does.
+    deed_paths: BTreeMap<InodeNr, &'r [u8]>,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+impl<'r> Account<'r> {
+    /// The account of a repair. `device` is the device as it was: paths are looked up in it, and
+    /// what differs is counted against it, so this is to be made before anything is written.
+    pub fn new(
+        repair: &'r Repair<'r>,
+        device: &dyn ReadBlocks,
+        name: String,
+        ending: Ending,
+    ) -> Self {
+        Self {
+            repair,
+            device: name,
+            changed_bytes: changed_bytes(repair, device),
+            former_paths: former_paths(repair, device),
+            deed_paths: deed_paths(repair),
+            ending,
+            commands: Vec::new(),
+            cost: Cost::default(),
+        }
+    }
+
+    /// How it ended.
+    pub fn verdict(&self) -> Verdict {
+        if self.repair.halted.is_some() {
+            Verdict::Halted
+        } else if !self.repair.is_clean() || !self.repair.left.is_empty() {
+            Verdict::Left
+        } else if self.repair.repaired() {
+            Verdict::Repaired
+        } else {
+            Verdict::Clean
+        }
+    }
+
+    /// The path that an inode had, or else has now, safe to print.
+    pub fn path(&self, inode: InodeNr) -> Option<String> {
+        let Repair { before, after, .. } = self.repair;
+        let path = self
+            .former_paths
+            .get(&inode)
+            .or_else(|| before.paths.get(&inode))
+            .map(Vec::as_slice)
+            .or_else(|| self.deed_paths.get(&inode).copied())
+            .or_else(|| after.paths.get(&inode).map(Vec::as_slice))?;
+        Some(display_path(path))
+    }
+
+    /// Changes with the findings that asked for them, in the order in which they were made.
+    pub fn changes(&self) -> Vec<Change<'r>> {
+        let mut asked: BTreeMap<&Edit, Vec<&Problem>> =
+            self.repair.deeds.iter().map(|deed| (&deed.edit, Vec::new())).collect();
+        for problem in &self.repair.before.found {
+            let Plan::Edits(edits) = plan(problem) else { continue };
+            for edit in &edits {
+                if let Some(causes) = asked.get_mut(edit) {
+                    causes.push(problem);
+                }
+            }
+        }
+        let of = |deed: &'r Deed| {
+            // An edit that was made twice has the first look's findings once. What a later look found
+            // of the same kind (another count) is of a file system that was half mended: it would
+            // only contradict them.
+            let mut causes = asked.remove(&deed.edit).unwrap_or_default();
+            let code = |problem: &Problem| problem.row().code;
+            let is_new =
+                |problem: &&Problem| causes.iter().all(|cause| code(cause) != code(problem));
+            let own = deed.problem.iter().find(is_new);
+            causes.extend(own);
+            Change { deed, causes }
+        };
+        self.repair.deeds.iter().map(of).collect()
+    }
+
+    /// Damage of the first look that no change names and that is gone all the same.
+    pub fn gone_with_the_rest(&self) -> Vec<&'r Problem> {
+        let changes = self.changes();
+        let named: BTreeSet<&Problem> =
+            changes.iter().flat_map(|change| change.causes.iter().copied()).collect();
+        let left: BTreeSet<&Problem> =
+            self.repair.left.iter().map(|(problem, _)| problem).collect();
+        let gone = |problem: &&Problem| {
+            problem.row().weight > Weight::Remark
+                && !named.contains(problem)
+                && !left.contains(problem)
+        };
+        self.repair.before.found.iter().filter(gone).collect()
+    }
+
+    /// What users would miss: each thing once, the worst first, then by inode.
+    pub fn losses(&self) -> Vec<Lost> {
+        let deeds = self.repair.deeds.iter();
+        let mut lost: Vec<Lost> = deeds.filter_map(|deed| self.lost(deed)).collect();
+        lost.sort();
+        lost.dedup();
+        lost
+    }
+
+    fn lost(&self, deed: &Deed) -> Option<Lost> {
+        let fate = deed.fate()?;
+        let inode = deed.inode();
+        let path = inode.and_then(|inode| self.path(inode));
+        let entry = deed.entry_name();
+        // Whoever has no path was somewhere, and its `..` may still say where.
+        let parent = match (&path, fate) {
+            (None, Fate::Moved) => deed.parent(),
+            _ => None,
+        };
+        let parent = parent.and_then(|parent| self.path(parent));
+        let now = if fate == Fate::Moved { deed.notes.clone() } else { Vec::new() };
+        Some(Lost { fate, inode, path, entry, parent, now })
+    }
+
+    /// The file system as it was examined first.
+    pub const fn before(&self) -> &'r Report {
+        &self.repair.before
+    }
+}
+
+/// A change and the findings that asked for it.
+pub struct Change<'r> {
+    /// The change.
+    pub deed: &'r Deed,
+    /// The findings, in order.
+    pub causes: Vec<&'r Problem>,
+}
+
+/// Changes by the place that they are about: where something is lost first, the worst before the rest, and
+/// bitmaps and counts last.
+fn by_place<'a, 'r>(all: &'a [Change<'r>]) -> Vec<(Place, Vec<&'a Change<'r>>)> {
+    let mut places: BTreeMap<Place, Vec<&Change<'_>>> = BTreeMap::new();
+    for change in all {
+        places.entry(place(change.deed)).or_default().push(change);
+    }
+    let fate = |change: &&Change<'_>| change.deed.fate();
+    let standing = |here: &[&Change<'_>]| {
+        let worst = here.iter().filter_map(fate).min();
+        let causes = here.iter().flat_map(|change| change.causes.iter().copied());
+        (worst.is_none(), worst, Rank::of_all(causes))
+    };
+    let mut places: Vec<_> = places.into_iter().collect();
+    // Stable: of the same standing, in order of places.
+    places.sort_by_key(|(_, here)| standing(here));
+    places
+}
+
+/// The findings that are left, in the order in which people are told of them.
+fn ranked_left<'r>(account: &Account<'r>) -> Vec<&'r (Problem, Reason)> {
+    let mut left: Vec<_> = account.repair.left.iter().collect();
+    left.sort_by_key(|(problem, _)| Rank::of(problem));
+    left
+}
+
+/// The place under which a report tells of a deed.
+fn place(deed: &Deed) -> Place {
+    match (&deed.problem, &deed.edit) {
+        (Some(problem), _) => Place::of(problem),
+        (None, Edit::Group { group, .. } | Edit::GroupMaps { group }) => Place::Group(*group),
+        (None, Edit::Journal(_)) => Place::Filesystem(Object::Journal),
+        (None, edit) => edit.inode().map_or(Place::Filesystem(Object::Superblock), Place::Inode),
+    }
+}
+
+/// Something that a user would miss.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lost {
+    /// What happened.
+    pub fate: Fate,
+    /// The inode; of the directory, for a name.
+    pub inode: Option<InodeNr>,
+    /// The path it had, safe to print.
+    pub path: Option<String>,
+    /// The name that went or changed, safe to print.
+    pub entry: Option<String>,
+    /// The path of the directory it was in, if it has no path of its own.
+    pub parent: Option<String>,
+    /// Where it is now, in words.
+    pub now: Vec<String>,
+}
+
+/// Paths before the repair of all inodes that changes are about, and of the directories that those
+/// without a name were in.
+fn former_paths(repair: &Repair<'_>, device: &dyn ReadBlocks) -> BTreeMap<InodeNr, Vec<u8>> {
+    let known = |inode: &InodeNr| repair.before.paths.contains_key(inode);
+    let wanted: BTreeSet<InodeNr> = repair
+        .deeds
+        .iter()
+        .flat_map(|deed| deed.inode().into_iter().chain(deed.parent()))
+        .filter(|inode| inode.0 != 0 && !known(inode))
+        .collect();
+    if wanted.is_empty() {
+        return BTreeMap::new();
+    }
+    let block_size = repair.before.geometry.block_size;
+    // Without a superblock that the reader can use there are no paths; the account stands.
+    Reader::open(device, repair.before.used_backup, Some(block_size))
+        .map(|reader| paths(&reader, &wanted, PATH_BLOCKS))
+        .unwrap_or_default()
+}
+
+/// Paths that deeds know.
+fn deed_paths<'r>(repair: &'r Repair<'_>) -> BTreeMap<InodeNr, &'r [u8]> {
+    let mut paths = BTreeMap::new();
+    for deed in &repair.deeds {
+        if let (Some(inode), Some(path)) = (deed.inode(), &deed.path) {
+            paths.entry(inode).or_insert(path.as_slice());
+        }
+    }
+    paths
+}
+
+/// Bytes of staged pages that differ from the device. Pages that cannot be read differ.
+fn changed_bytes(repair: &Repair<'_>, device: &dyn ReadBlocks) -> u64 {
+    let (mut staged, mut old) = (Vec::new(), Vec::new());
+    let page_bytes = repair.staged.page_bytes();
+    let mut changed = 0;
+    for offset in repair.staged.staged_offsets() {
+        // At most a page, whose size came from 32 bits.
+        let len = page_bytes.min(device.size_bytes().saturating_sub(offset)) as usize;
+        staged.resize(len, 0);
+        old.resize(len, 0);
+        let read = repair.staged.read_at(offset, &mut staged);
+        let same = read.is_ok() && device.read_at(offset, &mut old).is_ok() && staged == old;
+        changed += if same { 0 } else { len as u64 };
+    }
+    changed
+}
