@@ -231,12 +231,16 @@ pub enum SuperblockEdit {
     DropFiletype,
     /// Switches multiple mount protection off, because its block is lost.
     DropMmp,
+    /// The number that a backup superblock has.
+    MmpBlock(BlockNr),
     SetIncompat(u32),
     SetRoCompat(u32),
     ClearRoCompat(u32),
     NoJournalDevice,
     MadeByLinux,
-    ForgetQuotaInode(&'static str),
+    /// The number gets the value with which the file system was looked at.
+    MendQuotaInode(&'static str),
+    ProjectQuotaInode(InodeNr),
     MoveQuotaInode(&'static str),
 }
 
