@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: what the layout of the repository promises, checked.
+//! `cargo xtask tidy`: verifies the rules of the repository's layout.
 //!
 //! Each rule is a function from a tree of texts to faults, so that a test can show that it fails on
 //! a bad tree (the canaries at the end of `rules.rs`).
@@ -13,14 +13,14 @@ use anyhow::{Context, Result, bail};
 use rules::RULES;
 use tree::Tree;
 
-/// Runs the chore on the repository that xtask was built in; fails if there is a fault.
+/// Runs the command on the repository in which xtask was built; fails if there is a fault.
 pub(crate) fn run() -> Result<()> {
     let faults = faults()?;
     for fault in &faults {
         println!("{fault}");
     }
     if !faults.is_empty() {
-        bail!("{} faults; a rule's reasons stand in xtask/src/tidy/rules.rs", faults.len());
+        bail!("{} faults; xtask/src/tidy/rules.rs gives the reasons for each rule", faults.len());
     }
     println!("tidy: {} rules hold", RULES.len());
     Ok(())

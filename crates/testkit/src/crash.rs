@@ -1,4 +1,4 @@
-//! The states in which power failure can leave a device that was being written.
+//! The states in which a power failure can leave a device during writes.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use floe_blockdev::{Crash, Event, MemDevice, Trace};
 
 use crate::rng::Rng;
 
-/// How many crashes of each kind are tried.
+/// Number of crashes of each kind to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Between two flushes: random choices of writes that never arrived, whatever their order.
+    /// Between two flushes: random subsets of writes that never arrived.
     pub random_per_epoch: usize,
-    /// Seed of those choices.
+    /// Seed of those subsets.
     pub seed: u64,
 }
 
@@ -22,9 +22,9 @@ impl Default for Effort {
     }
 }
 
-/// Crashes after every single event of a trace, with the last write whole and torn inside a
-/// sector and between sectors; and, for each epoch between flushes, with random writes of it lost,
-/// and with all but one lost.
+/// Crashes after every event of a trace, with the last write complete, torn inside a sector and
+/// torn between sectors; and for each epoch between flushes, with random writes lost, and with all
+/// but one lost.
 pub fn crashes(trace: &Trace, effort: Effort) -> Vec<Crash> {
     let mut rng = Rng::new(effort.seed);
     let mut all = vec![Crash::default()];
@@ -38,7 +38,7 @@ pub fn crashes(trace: &Trace, effort: Effort) -> Vec<Crash> {
             }
             continue;
         }
-        // Just before the flush: everything since the last one may be lost.
+        // Just before the flush: all writes since the previous one may be lost.
         let epoch: Vec<usize> = (trace.durable_until(index)..index).collect();
         if epoch.len() < 2 {
             all.push(Crash { lost: epoch.into_iter().collect(), ..Crash::after(index) });
@@ -55,11 +55,11 @@ pub fn crashes(trace: &Trace, effort: Effort) -> Vec<Crash> {
     all
 }
 
-/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is what the
-/// device held when the trace began.
+/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is the content of
+/// the device at the start of the trace.
 ///
 /// # Errors
-/// The first error of `judge`, with the crash that led to it.
+/// The first error of `judge`, with the crash that caused it.
 pub fn each_state(
     trace: &Trace,
     before: &[u8],
@@ -108,7 +108,7 @@ mod tests {
                 }
             }
         }
-        // The last write lost, torn and whole; the first three are durable by then.
+        // The last write lost, torn and complete; the first three are durable by then.
         let last: Vec<_> = states.iter().filter(|state| state.3 > 0).collect();
         assert!(last.iter().all(|state| (state.0, state.1, state.2) == (1, 2, 3)), "{states:?}");
         assert!(last.len() >= 2 && states.contains(&(1, 2, 3, 1024)), "{states:?}");
