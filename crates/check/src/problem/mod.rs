@@ -9,7 +9,7 @@ use std::fmt;
 
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
-use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 
 mod table;
 
@@ -202,6 +202,16 @@ impl floe_exec::Accumulator for Findings {
             std::mem::swap(&mut self.0, &mut other.0);
         }
         self.0.append(&mut other.0);
+    }
+}
+
+impl Saved for Name {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self(bytes) = self;
+        crate::saved::put_text(to, bytes);
+    }
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        from.text_bytes().map(|bytes| Self(bytes.into()))
     }
 }
 
@@ -429,7 +439,7 @@ mod tests {
 #[cfg(test)]
 mod saved {
     use super::*;
-    use crate::evidence::saved::tests::{BOUNDS, again, bytes_of, of_bytes};
+    use crate::saved::tests::{BOUNDS, again, bytes_of, of_bytes};
 
     /// As many small numbers as the longest row has fields, each a text of one byte where it is one.
     struct Fields(u32);
