@@ -293,7 +293,7 @@ macro_rules! problems {
                     $(Self::$variant $({ $($field),* })? => {
                         let all: &[(&'static str, &dyn std::any::Any)] =
                             &[$($((stringify!($field), $field),)*)?];
-                        super::of_type(all)
+                        $crate::problem::of_type(all)
                     })*
                 }
             }
