@@ -9,6 +9,7 @@ mod eta;
 mod faulty_device;
 mod fuzz;
 mod guest;
+mod image_bench;
 mod kernel_load;
 mod link_memory;
 mod linux_fields;
@@ -71,6 +72,8 @@ enum Chore {
     GuestFaulty(faulty_device::GuestArgs),
     /// Install the Debian packages in a whole Debian and boot it with damage (needs root, debootstrap, a kernel)
     Boot(boot::Args),
+    /// Measure image builders: floe mkfs --from, mke2fs -d, genext2fs, tar onto a mount
+    ImageBench(image_bench::Args),
     /// Write the base images of the tests to a folder, damaged if wanted
     Images(bench::ImageArgs),
     /// Photograph the pages of reports for docs/images (needs chromium)
@@ -115,6 +118,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Differential(args) => differential::run(&args),
         Chore::Tuned(args) => tuned::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::ImageBench(args) => image_bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),

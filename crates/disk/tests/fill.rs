@@ -275,7 +275,9 @@ fn linux_sees_the_tree() {
         eprintln!("skipped: {reason}");
         return;
     }
-    for profile in [Profile::Ext4, Profile::Ext4K1, Profile::Ext3, Profile::Bigalloc] {
+    let profiles =
+        [Profile::Ext4, Profile::Ext4K1, Profile::Ext3, Profile::Bigalloc, Profile::InlineData];
+    for profile in profiles {
         let folder = tool::scratch("floe-fill-").expect("a folder");
         let tree = everything(profile, true).expect("a tree");
         let params = params(profile, &[], None).expect("parameters");
@@ -290,6 +292,89 @@ fn linux_sees_the_tree() {
         seen.unwrap_or_else(|error| panic!("{profile}: {error:#}"));
         let judged = oracle::run(image.path(), &["-fn"]).expect("a verdict");
         assert_eq!(judged.exit, Some(0), "{profile}: {}", judged.text);
+    }
+}
+
+/// Files of all sizes about the limit, directories of all numbers of names, with and without attributes
+/// that take the same room.
+fn small_things() -> Result<Tree> {
+    let mut tree = Tree::new(attributes(1, 0o755));
+    let root = tree.root();
+    let mut set = |bytes: usize| {
+        tree.keep_xattrs(match bytes {
+            0 => Vec::new(),
+            bytes => vec![Xattr::new(*b"user.a", vec![1; bytes])],
+        })
+    };
+    // None, some, and so much that there is no room for a value, or not even for its entry.
+    let sets = [set(0), set(8), set(60), set(64), set(400)];
+    for (kind, xattrs) in sets.into_iter().enumerate() {
+        for size in 0..=140u32 {
+            let own = Attributes { xattrs, ..attributes(size, 0o644) };
+            let body = Body::file(u64::from(size), ContentId(u64::from(size)), 3);
+            tree.insert(root, format!("file {kind} {size}").as_bytes(), own, body)?;
+        }
+        for names in 0..=10 {
+            let own = Attributes { xattrs, ..attributes(names, 0o755) };
+            let name = format!("dir {kind} {names}");
+            let dir = tree.insert(root, name.as_bytes(), own, Body::Directory)?;
+            for at in 0..names {
+                let name =
+                    "n".repeat(1 + (at as usize * 5 + names as usize) % 11) + &at.to_string();
+                let body = if at % 4 == 1 { Body::Directory } else { Body::empty_file() };
+                tree.insert(dir, name.as_bytes(), attributes(at, 0o700), body)?;
+            }
+        }
+    }
+    Ok(tree)
+}
+
+#[test]
+fn small_files_and_directories_lie_in_their_inodes() {
+    if tool::missing() {
+        return;
+    }
+    for inode_size in ["256", "512"] {
+        let tree = small_things().expect("a tree");
+        let with = |features| {
+            let edits = [('I', inode_size), ('O', features), ('N', "3000")];
+            params(Profile::Ext4, &edits, Some(32_000)).expect("parameters")
+        };
+        let used = |params: &Params| {
+            let plan = TreePlan::new(params, &tree).expect("a plan");
+            let superblock = plan.plan().superblock().clone();
+            superblock.blocks_count() - superblock.free_blocks_count()
+        };
+        let saved = used(&with("^inline_data")) - used(&with("inline_data"));
+        // Of 256 bytes an inode has 96 for attributes: 68 are left for a value behind its 60. All
+        // files of up to 128 bytes without attributes, and so on.
+        assert!(saved > if inode_size == "256" { 400 } else { 700 }, "{inode_size}: {saved}");
+        let folder = tool::scratch("floe-fill-").expect("a folder");
+        let image = made(&with("inline_data"), &tree, folder.path()).expect("an image");
+        compare_stored(&image, &tree).expect("the tree");
+        if let Err(reason) = kernel::mount_available() {
+            eprintln!("not mounted: {reason}");
+            continue;
+        }
+        let mount = kernel::Mounted::new(image.path(), "").expect("Linux mounts it");
+        let seen = compare_mounted(mount.path(), &tree);
+        // Everything grows out of its inode.
+        for node in tree.ordered() {
+            use std::os::unix::ffi::OsStrExt;
+            let path = tree.path(node);
+            let path = mount.path().join(std::ffi::OsStr::from_bytes(&path[1..]));
+            let grown = match tree.node(node).is_directory() {
+                true => {
+                    (0..9).try_for_each(|at| std::fs::write(path.join(format!("more {at}")), ""))
+                }
+                false => std::fs::write(path, [6; 700]),
+            };
+            grown.expect("Linux writes it");
+        }
+        mount.unmount().expect("nobody uses it");
+        seen.unwrap_or_else(|error| panic!("{inode_size}: {error:#}"));
+        let judged = oracle::run(image.path(), &["-fn"]).expect("a verdict");
+        assert_eq!(judged.exit, Some(0), "{}", judged.text);
     }
 }
 

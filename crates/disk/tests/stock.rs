@@ -185,6 +185,10 @@ fn sizes_and_usage_types_are_those_of_mke2fs() {
         (60, &["-t", "ext4", "-N", "200018", "-b", "4096"]),
         (300, &["-t", "ext4", "-N", "200018", "-b", "4096"]),
         (200 << 10, &["-t", "ext4"]),
+        // Descriptors that would take more than three quarters of a group.
+        (61, &["-t", "ext4", "-b", "1024", "-g", "256"]),
+        (700, &["-t", "ext4", "-b", "1024", "-g", "256", "-O", "^resize_inode"]),
+        (900, &["-t", "ext4", "-b", "1024", "-g", "256", "-O", "^resize_inode"]),
         (8, &["-t", "ext4", "-O", "quota,project,orphan_file,mmp,fast_commit"]),
     ];
     let cases: Vec<_> = cases

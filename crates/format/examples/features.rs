@@ -1,6 +1,6 @@
-//! What a superblock says: `cargo run -p floe-format --example features -- disk.img`
+//! Prints what a superblock says: `cargo run -p floe-format --example features -- disk.img`
 //!
-//! The crate does no I/O, so reading the 1024 bytes is the caller's part.
+//! The crate does no I/O, so the caller reads the 1024 bytes.
 
 use std::error::Error;
 use std::fs::File;
@@ -11,13 +11,13 @@ use floe_format::Geometry;
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 
-/// Decodes the primary superblock of an image and writes down what it is.
+/// Decodes the primary superblock of an image and prints its label, size and features.
 pub(crate) fn show(path: &Path, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let mut bytes = [0; 1024];
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(OFFSET_BYTES))?;
     file.read_exact(&mut bytes)?;
-    // Any bytes can be decoded; what they are worth is asked afterwards.
+    // Any bytes can be decoded. The magic and `Geometry::new` tell whether they are a superblock.
     let superblock = Superblock::decode(&bytes);
     if superblock.magic != MAGIC {
         return Err(format!("{}: no superblock of ext2, ext3 or ext4", path.display()).into());

@@ -2,12 +2,13 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A crc32c that goes on from `crc`, as the kernel's `ext4_chksum` and `jbd2_chksum`: no inversion
+/// Continues a crc32c from `crc`, as the kernel's `ext4_chksum` and `jbd2_chksum` do: no inversion
 /// before or after. The usual start is `u32::MAX`.
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(crc));
     digest.update(bytes);
-    // The crate inverts at the end, as the usual definition does: undo it. The sum has 32 bits.
+    // The crate inverts the result, as the usual definition requires: undo that. The result fits in
+    // 32 bits.
     !(digest.finalize() as u32)
 }
 
@@ -67,7 +68,7 @@ pub fn crc16(crc: u16, bytes: &[u8]) -> u16 {
 /// The polynomial of crc32c, reflected.
 const CRC32C_POLY: u32 = 0x82f6_3b78;
 
-/// Goes on over `len` zero bytes.
+/// Continues a crc32c over `len` zero bytes.
 pub(crate) const fn over_zeroes(mut crc: u32, len: usize) -> u32 {
     let mut bits = 8 * len;
     while bits > 0 {
@@ -77,7 +78,7 @@ pub(crate) const fn over_zeroes(mut crc: u32, len: usize) -> u32 {
     crc
 }
 
-/// What a crc32c was before it went over `len` zero bytes: [`over_zeroes`] backwards.
+/// The crc32c from before `len` zero bytes were added: the inverse of [`over_zeroes`].
 pub(crate) const fn backwards_over_zeroes(mut crc: u32, len: usize) -> u32 {
     let mut bits = 8 * len;
     while bits > 0 {
@@ -88,8 +89,8 @@ pub(crate) const fn backwards_over_zeroes(mut crc: u32, len: usize) -> u32 {
     crc
 }
 
-/// What a byte that `len` zero bytes follow leaves in the crc32c, for every value of the byte. A
-/// checksum is linear: what a value leaves is what its bits leave.
+/// The crc32c, from a start of 0, of one byte and `len` zero bytes behind it, for each of the 256
+/// values. A CRC is linear, so the entry of a value is the XOR of the entries of its bits.
 const fn byte_effects(len: usize) -> [u32; 256] {
     let mut effects = [0; 256];
     let mut value = 1usize;
@@ -105,8 +106,8 @@ const fn byte_effects(len: usize) -> [u32; 256] {
     effects
 }
 
-/// The effect of two bytes in the middle of what a crc32c is over, where they have to count as zero
-/// although they are not: to take them out costs less than to feed the checksum in pieces.
+/// The contribution of two bytes in the middle of a crc32c's input that must count as zero although
+/// they are not (a stored checksum). Taking them out costs less than feeding the input in pieces.
 #[derive(Debug)]
 pub(crate) struct ZeroedBytes {
     first: [u32; 256],
@@ -114,12 +115,12 @@ pub(crate) struct ZeroedBytes {
 }
 
 impl ZeroedBytes {
-    /// Two bytes, the first of which is the first of the last `from_end` bytes (at least 2).
+    /// For two bytes that start `from_end` bytes (at least 2) before the end of the input.
     pub(crate) const fn new(from_end: usize) -> Self {
         Self { first: byte_effects(from_end - 1), second: byte_effects(from_end - 2) }
     }
 
-    /// By what the checksum over both as they are differs from that over zeroes.
+    /// The XOR between the checksum over the two bytes as they are and the checksum over zeroes.
     #[inline]
     pub(crate) fn effect(&self, bytes: u16) -> u32 {
         let [first, second] = bytes.to_le_bytes();
@@ -127,12 +128,12 @@ impl ZeroedBytes {
     }
 }
 
-/// A crc32c over a word of eight bytes and then a fixed number of bytes, without what a checksum of
-/// any length from any start costs beside the bytes.
+/// A crc32c over a word of eight bytes and then a fixed number of bytes, without the set-up cost of
+/// a checksum of any length from any start.
 pub(crate) struct WordThenBytes {
-    /// The effect of each byte of the word.
+    /// The contribution of each byte of the word, by its value.
     word: [[u32; 256]; 8],
-    /// By what a start of all ones differs from a start of zero.
+    /// The XOR between the result from a start of all ones and the result from a start of zero.
     ones: u32,
     len: usize,
 }
@@ -149,14 +150,14 @@ impl WordThenBytes {
         Self { word, ones: over_zeroes(u32::MAX, len), len }
     }
 
-    /// What the word leaves, as if the bytes were zero.
+    /// The contribution of the word, as if the bytes behind it were zero.
     #[inline]
     fn of_word(&self, crc: u32, word: u64) -> u32 {
         let word = (word ^ u64::from(crc)).to_le_bytes();
         word.iter().zip(&self.word).fold(0, |sum, (&byte, table)| sum ^ table[usize::from(byte)])
     }
 
-    /// [`crc32c`] over both, of which `bytes` has the length that this was made for.
+    /// [`crc32c`] over both. The length of `bytes` must be the one given to [`WordThenBytes::new`].
     #[inline]
     pub(crate) fn crc(&self, crc: u32, word: u64, bytes: &[u8]) -> u32 {
         debug_assert_eq!(bytes.len(), self.len);
@@ -165,7 +166,7 @@ impl WordThenBytes {
     }
 }
 
-/// A word of eight bytes alone.
+/// For a word of eight bytes with nothing behind it.
 static WORD: WordThenBytes = WordThenBytes::new(0);
 
 /// [`crc32c`] over eight bytes.
@@ -180,14 +181,15 @@ fn crc32c_word(crc: u32, word: u64) -> u32 {
 pub struct Seed(pub u32);
 
 impl Seed {
-    /// Goes on over the number and generation of an inode: the start of the checksums of the inode
+    /// Continues over the number and generation of an inode: the seed of the checksums of the inode
     /// itself, its extent nodes and its directory blocks.
     #[inline]
     pub fn of_inode(self, inode: crate::InodeNr, generation: u32) -> u32 {
         crc32c_word(self.0, Self::word_of(inode, generation))
     }
 
-    /// The number and the generation of an inode as the word that goes before its bytes.
+    /// The number and the generation of an inode as one word, which its checksum covers before its
+    /// bytes.
     #[inline]
     pub(crate) fn word_of(inode: crate::InodeNr, generation: u32) -> u64 {
         u64::from(inode.0) | u64::from(generation) << 32

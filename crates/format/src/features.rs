@@ -36,7 +36,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// `s_feature_incompat`: who does not know it must not mount.
+    /// `s_feature_incompat`: an implementation that does not know a bit must not mount.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Incompat: u32 {
         /// Compressed files; never supported by ext4.
@@ -61,7 +61,7 @@ bitflags! {
         const EA_INODE = 0x0400;
         /// Data in directory entries; never merged.
         const DIRDATA = 0x1000;
-        /// `s_checksum_seed` replaces the UUID.
+        /// `s_checksum_seed` replaces the UUID as the seed of checksums.
         const CSUM_SEED = 0x2000;
         /// Directories over 2 GiB or with three index levels.
         const LARGEDIR = 0x4000;
@@ -75,7 +75,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// `s_feature_ro_compat`: who does not know it may only read.
+    /// `s_feature_ro_compat`: an implementation that does not know a bit may mount read-only.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct RoCompat: u32 {
         /// Backups only in groups 0, 1 and powers of 3, 5 and 7.

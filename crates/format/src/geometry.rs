@@ -1,4 +1,4 @@
-//! Where things are: sizes and counts derived from a superblock that was found sane.
+//! Sizes, counts and places derived from a superblock whose fields were checked.
 
 use crate::ext::inode::InodeFlags;
 use crate::ext::superblock::Superblock;
@@ -7,7 +7,7 @@ use crate::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 /// Sizes, counts and places that follow from the superblock alone.
 ///
-/// Every divisor is non-zero and every count fits its type: that is what [`Geometry::new`] proves.
+/// Every divisor is non-zero and every count fits its type, because [`Geometry::new`] checked them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Feature words.
@@ -50,7 +50,7 @@ pub struct Geometry {
     pub backup_groups: [u32; 2],
 }
 
-/// Why no geometry follows from a superblock: the field that is out of its range.
+/// Why no geometry can be derived from a superblock: the field that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeometryFault {
     /// Name of the field, with its `s_`.
@@ -62,10 +62,10 @@ pub struct GeometryFault {
 /// How strictly [`Geometry::new`] judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// Every test.
+    /// Apply every test.
     Strict,
-    /// Let pass what can be repaired in place: the inode count, `s_first_meta_bg`, the descriptor
-    /// size (problems `inode-count-mismatch`, `first-meta-bg-too-big`).
+    /// Accept values that can be repaired in place: the inode count, `s_first_meta_bg`, the
+    /// descriptor size (problems `inode-count-mismatch`, `first-meta-bg-too-big`).
     Relaxed,
 }
 
@@ -151,20 +151,22 @@ impl Geometry {
         BlockRun::new(start, end.saturating_sub(start.0))
     }
 
-    /// Whether `i_blocks` of an inode with these flags counts blocks, not sectors of 512 bytes (`huge_file`).
+    /// Whether `i_blocks` of an inode with these flags counts blocks instead of sectors of 512
+    /// bytes (`huge_file`).
     #[inline]
     pub fn counts_in_blocks(&self, flags: InodeFlags) -> bool {
         self.features.ro_compat.contains(RoCompat::HUGE_FILE)
             && flags.contains(InodeFlags::HUGE_FILE)
     }
 
-    /// Units of `i_blocks` in a block, of an inode with these flags.
+    /// Units of `i_blocks` per block, for an inode with these flags.
     #[inline]
     pub fn count_units(&self, flags: InodeFlags) -> u64 {
         u64::from(if self.counts_in_blocks(flags) { 1 } else { self.block_size / 512 })
     }
 
-    /// Group and index in the group's table of an inode; `None` for 0 and past the last inode.
+    /// The group of an inode and its index in the group's table; `None` for 0 and past the last
+    /// inode.
     #[inline]
     pub fn place_of(&self, inode: InodeNr) -> Option<(GroupNr, u32)> {
         if inode.0 > self.inodes_count {
@@ -204,8 +206,8 @@ impl Geometry {
         blocks.div_ceil(u64::from(self.cluster_blocks)) as u32
     }
 
-    /// Byte of the device at which a block starts. Wild numbers give at most 2^63 - 1, which no device
-    /// reaches and from which there is still room to count on.
+    /// Byte of the device at which a block starts. Wild block numbers saturate at 2^63 - 1, past
+    /// the end of any device but low enough that adding a length does not overflow.
     #[inline]
     pub fn offset_bytes(&self, block: BlockNr) -> u64 {
         block.0.saturating_mul(u64::from(self.block_size)).min(i64::MAX as u64)
@@ -244,7 +246,7 @@ impl Geometry {
         BlockRun::new(behind, u64::from(holds))
     }
 
-    /// With 1 KiB blocks and bigalloc the first data block is 0 and the superblock is in block 1.
+    /// With 1 KiB blocks and bigalloc the first data block is 0, but the superblock is in block 1.
     fn superblock_gap(&self, group: GroupNr) -> u32 {
         u32::from(group.0 == 0 && self.block_size == 1024 && self.first_data_block.0 == 0)
     }
@@ -267,7 +269,8 @@ impl Geometry {
         group.0 / (self.block_size / self.desc_size)
     }
 
-    /// Where descriptor block `index` of the primary table lies; with meta_bg in its first group.
+    /// Block of the primary descriptor table's block `index`; with meta_bg it lies in the meta
+    /// group's first group.
     pub fn primary_desc_block(&self, index: u32) -> BlockNr {
         let gap = u64::from(self.superblock_gap(GroupNr(0)));
         if index < self.first_meta_bg {
@@ -340,8 +343,8 @@ fn inode_size(sb: &Superblock, block_size: u32) -> Result<u32, GeometryFault> {
     Ok(size)
 }
 
-/// The first inode that is not reserved, of `inodes_count` that the groups have: the superblock's own count
-/// may be wrong.
+/// The first inode that is not reserved. `inodes_count` is the number of inodes in all groups; the
+/// superblock's own count may be wrong.
 fn first_inode(sb: &Superblock, inodes_count: u32) -> Result<u32, GeometryFault> {
     if sb.rev_level == 0 {
         return Ok(11);
@@ -358,14 +361,14 @@ fn groups(
     cluster_bits: u32,
     inode_size: u32,
 ) -> Result<(), GeometryFault> {
-    // What a bitmap of one block holds; libext2fs stops 8 short of 16 bits (of clusters).
+    // The bits of a bitmap of one block; libext2fs limits clusters to 2^16 - 8.
     let bits = u64::from(block_size) * 8;
     let most_clusters = bits.min(65536 - 8);
     let (blocks, clusters) = (u64::from(sb.blocks_per_group), u64::from(sb.clusters_per_group));
     if blocks < 8 || blocks > most_clusters << cluster_bits {
         return Err(fault("s_blocks_per_group", blocks));
     }
-    // Without bigalloc too: clusters are blocks then.
+    // Applies without bigalloc, too, where clusters are blocks.
     if clusters < 8 || clusters > most_clusters || blocks != clusters << cluster_bits {
         return Err(fault("s_clusters_per_group", clusters));
     }

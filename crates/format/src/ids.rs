@@ -1,4 +1,4 @@
-//! Places in a file system. A bare integer never stands for one.
+//! Places in a file system. A bare integer never stands for a place.
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ place!(
     LogicalBlock(u64), "logical block"
 );
 
-/// A run of adjacent blocks. Nothing says that it lies inside the file system.
+/// A run of adjacent blocks. It need not lie inside the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockRun {
     /// First block.

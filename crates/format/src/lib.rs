@@ -1,4 +1,4 @@
-//! What the bytes of an ext2, ext3 or ext4 file system mean.
+//! Decodes and encodes the on-disk structures of ext2, ext3 and ext4.
 //!
 //! This crate does no I/O and starts no threads. Decoding is total: every structure is decoded from
 //! an array whose size is part of the type, offsets are checked while compiling, and no value is
@@ -15,7 +15,7 @@
 //! ```
 //! use floe_format::ext::superblock::{MAGIC, Superblock};
 //!
-//! // Any bytes are a superblock; whether it can be used is another question.
+//! // Any bytes decode to a superblock; the magic tells whether they are one.
 //! let nothing = Superblock::decode(&[0; 1024]);
 //! assert_ne!(nothing.magic, MAGIC);
 //!

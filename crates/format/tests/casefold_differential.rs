@@ -26,7 +26,8 @@ fn usable(c: char) -> bool {
     !c.is_ascii_whitespace() && !c.is_ascii_control() && c != '"'
 }
 
-/// The names whose hash differs from debugfs', escaped. A name that is invalid has no hash there.
+/// The names whose hash differs from debugfs's, escaped. Debugfs prints no hash for an invalid
+/// name.
 fn differences(names: &[Vec<u8>]) -> Option<Vec<String>> {
     let (mke2fs, debugfs) = (support::tool("mke2fs")?, support::tool("debugfs")?);
     let image = tempfile::NamedTempFile::new().unwrap();
@@ -47,8 +48,8 @@ fn differences(names: &[Vec<u8>]) -> Option<Vec<String>> {
     Some(differing.map(|name| name.escape_ascii().to_string()).collect())
 }
 
-/// Whether a character is among those compared. Of the long stretches in which all characters are
-/// alike (ideographs, syllables, private use, unassigned) a part does; all were compared once.
+/// Whether a character is compared. In long ranges of similar characters (ideographs, syllables,
+/// private use, unassigned) only a sample is; all of them were compared once.
 fn sampled(c: char) -> bool {
     let alike =
         matches!(u32::from(c), 0x3400..=0x9fff | 0xac00..=0xd7a3 | 0xe000..=0xf8ff | 0x20000..);
@@ -57,7 +58,7 @@ fn sampled(c: char) -> bool {
 
 #[test]
 fn characters_fold_as_in_debugfs() {
-    // The capital tells apart a name that is folded to itself and one that is invalid.
+    // The capital letter tells a name that folds to itself from one that is invalid.
     let names: Vec<_> = ('\0'..=char::MAX)
         .filter(|&c| usable(c) && sampled(c))
         .map(|c| format!("A{c}").into_bytes())

@@ -1,5 +1,5 @@
-//! No bytes can make a decoder panic, loop or lose information: random ones, and those on which a
-//! fuzzer once succeeded (`fuzz/regressions/decode`).
+//! No bytes can make a decoder panic, loop or lose information: random bytes, and those with which
+//! a fuzzer once found a fault (`fuzz/regressions/decode`).
 
 use std::path::Path;
 

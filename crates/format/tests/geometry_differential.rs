@@ -52,7 +52,7 @@ const PROFILES: &[(&str, &str, &str)] = &[
     ("rev 0", "-b 1024 -r 0", "16M"),
 ];
 
-/// What is known of a group's places; empty runs where it has none.
+/// The metadata places of a group; empty runs for metadata that it does not have.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Places {
     blocks: Option<RangeInclusive<u64>>,
@@ -133,7 +133,8 @@ fn derived(image: &File, geo: &Geometry, group: GroupNr) -> Places {
     }
 }
 
-/// Every backup superblock is where the geometry says, and nowhere near is one that it omits.
+/// Every backup superblock is where the geometry says, and groups without one have none at that
+/// place.
 fn check_superblocks(name: &str, image: &File, geo: &Geometry) {
     for group in (0..geo.group_count).map(GroupNr) {
         let place = geo.superblock_of(group);

@@ -1,5 +1,5 @@
-//! Every checksum of images that mke2fs and debugfs filled fits, and none does after one bit of
-//! what it covers was changed.
+//! Every checksum of images that mke2fs and debugfs filled fits, and none fits after one bit of the
+//! bytes it covers was changed.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops where its tools fail")]
 
@@ -64,7 +64,7 @@ fn fill(debugfs: &Path, image: &Path, folder: &Path) {
             &format!("write {} a-file-with-a-rather-long-name-{at:05}-{at:05}\n", "/dev/null");
     }
     script += "cd /\n";
-    // Files that take turns are fragmented, which makes their extent trees deep.
+    // Appending to several files in turn fragments them, which makes their extent trees deep.
     for at in 0..8 {
         script += &format!("write {} big{at}\n", source.display());
         script += &format!("punch big{at} {} {}\n", at + 1, at + 1);
@@ -78,7 +78,7 @@ fn fill(debugfs: &Path, image: &Path, folder: &Path) {
     support::debugfs(debugfs, image, script.as_bytes());
 }
 
-/// An image and what is needed to find its structures.
+/// An image and the values needed to find its structures.
 struct Image {
     bytes: Vec<u8>,
     sb: Superblock,
@@ -102,7 +102,7 @@ impl Image {
         self.bytes[at..at + self.geo.block_size as usize].to_vec()
     }
 
-    /// The checksum fits, and no longer after the bit at `damage` (a byte of `bytes`) changed.
+    /// The checksum fits, and no longer fits after the bit at `damage` (a byte of `bytes`) changed.
     fn fits(
         &mut self,
         what: &'static str,
@@ -296,7 +296,8 @@ fn checksums_of_filled_images_fit() {
         let path = folder.path().join("image");
         support::mke2fs(&mke2fs, &path, args, size);
         fill(&debugfs, &path, folder.path());
-        // Makes indexes and settles what debugfs leaves open; 1 says that it changed something.
+        // Makes e2fsck build indexes and write the fields that debugfs leaves unset; exit code 1
+        // means that it changed the image.
         let status = Command::new(&e2fsck).arg("-fyD").arg(&path).output().unwrap().status;
         assert!(status.code() <= Some(1), "{name}: e2fsck {status}");
         let mut image = Image::open(&path);

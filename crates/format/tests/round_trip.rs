@@ -22,8 +22,7 @@ macro_rules! round_trips {
             fn $name(bytes in proptest::collection::vec(any::<u8>(), <$structure>::SIZE)) {
                 let bytes: [u8; <$structure>::SIZE] = bytes.try_into().unwrap();
                 let decoded = <$structure>::decode(&bytes);
-                // No field lies over another and none is forgotten: nothing of the old bytes
-                // shows through.
+                // Fields do not overlap, and all are encoded: no old bytes remain.
                 for old in [0x00, 0xff] {
                     let mut encoded = [old; <$structure>::SIZE];
                     decoded.encode_into(&mut encoded);

@@ -4,11 +4,12 @@
 //! With the feature, locks and atomics panic outside a run of shuttle. Tests that need it are therefore kept in modules
 //! called `interleavings`, which `cargo xtask ci` selects by that name.
 
-// Shuttle's locks are poisoned with this one too.
+// Shuttle's locks return this error type, too.
 pub use std::sync::PoisonError;
-// Asks the system, not a scheduler: the same in both worlds.
+// Asks the operating system, not a scheduler, so it is the same with and without shuttle.
 pub use std::thread::available_parallelism;
-// Written once, then only read: shuttle has no such cells and needs none to explore the rest.
+// Shuttle has no such cells. They are written once and then only read, so an exploration of the
+// other locks does not need them.
 pub use std::sync::{LazyLock, OnceLock};
 
 #[cfg(not(feature = "shuttle"))]
@@ -29,13 +30,13 @@ pub use shuttle::thread;
 #[cfg(feature = "shuttle")]
 pub use shuttle;
 
-/// Atomics of `std` in both worlds, for statics: these outlive the runs of an exploration, which would find them changed
-/// by the run before.
+/// Atomics of `std` with and without shuttle, for statics. A static outlives one run of an
+/// exploration, so the next run would find a shuttle atomic changed by the run before.
 pub mod process {
     pub use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 }
 
-/// That tests of other crates explore at all: the faults here are found, and code without them passes.
+/// Shows that the exploration works: it finds these faults, and passes code without them.
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings {
     use super::atomic::{AtomicU64, Ordering};
@@ -58,7 +59,8 @@ mod interleavings {
         shuttle::check_dfs(lose_an_update, None);
     }
 
-    /// A waiter that looks once, before the lock is taken, sleeps through a wake-up that came in between.
+    /// A waiter that tests the condition once, before it takes the lock, misses a wake-up sent in
+    /// between.
     #[test]
     #[should_panic(expected = "deadlock")]
     fn a_lost_wake_up_is_found() {

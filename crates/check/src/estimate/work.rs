@@ -20,7 +20,7 @@ use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
 use crate::scan::directory_blocks::{READ_BYTES, RUNS_PER_UNIT, gap_bytes_if};
 use crate::scan::map_reads::{self, MapReads};
-use crate::scan::read_ahead::is_at_hand;
+use crate::scan::read_ahead::is_cached;
 use crate::volume::Volume;
 
 /// The phases of a check, in order, as in [`crate::report::PhaseTime`]; `write` is that of a repair.
@@ -209,7 +209,7 @@ fn tables_at_hand(volume: &Volume<'_>) -> bool {
         (count / 2..count).find_map(table),
         (0..count).rev().find_map(table),
     ];
-    tables.into_iter().flatten().all(|table| is_at_hand(volume, table))
+    tables.into_iter().flatten().all(|table| is_cached(volume, table))
 }
 
 /// What is read of `wanted` blocks of directories that lie anywhere among `used` blocks: how many

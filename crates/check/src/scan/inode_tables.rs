@@ -173,7 +173,7 @@ pub fn for_each_piece(
 ) {
     let mut later = ahead.distance.map(|distance| Later { volume, part, distance });
     if let Some(later) = &later {
-        later.each_run(|at, bytes| volume.device.will_read_on(at, bytes));
+        later.each_run(|at, bytes| volume.device.will_need_in_sequence(at, bytes));
     }
     let mut all = pieces(volume, part).peekable();
     while let Some(piece) = all.next() {
@@ -194,7 +194,7 @@ pub fn for_each_piece(
         if told {
             if let Some(later) = later.take() {
                 later.each_run(|at, bytes| {
-                    if !volume.device.is_at_hand(at) {
+                    if !volume.device.is_cached(at) {
                         volume.device.will_need(at, bytes);
                     }
                 });

@@ -63,12 +63,12 @@ fn first_level(raw: &[u8], blocks: &mut Vec<BlockNr>) {
 /// says where one is.
 pub fn are_at_hand<T>(volume: &Volume<'_>, of: &[T], place: impl Fn(&T) -> BlockNr) -> bool {
     let three = [0, of.len() / 2, of.len().saturating_sub(1)];
-    three.into_iter().filter_map(|at| of.get(at)).all(|one| is_at_hand(volume, place(one)))
+    three.into_iter().filter_map(|at| of.get(at)).all(|one| is_cached(volume, place(one)))
 }
 
 /// Whether a block is in memory.
-pub fn is_at_hand(volume: &Volume<'_>, block: BlockNr) -> bool {
-    volume.device.is_at_hand(volume.geometry.offset_bytes(block))
+pub fn is_cached(volume: &Volume<'_>, block: BlockNr) -> bool {
+    volume.device.is_cached(volume.geometry.offset_bytes(block))
 }
 
 /// In the order of the disk; those outside the file system are left out. `false`: there was nothing to tell.

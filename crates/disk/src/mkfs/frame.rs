@@ -18,8 +18,15 @@ const LEAST_LAST_GROUP: u64 = 50;
 const FIRST_INODE: u32 = 11;
 
 /// Computes superblock and geometry. Places and counts in the superblock are still zero.
-pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError> {
+///
+/// As mke2fs does, it changes features that a large file system cannot have: from 2^32 blocks on there
+/// is no `resize_inode`, whose map has 32-bit block numbers, and descriptors that would take more than
+/// three quarters of a group are spread (`meta_bg`).
+pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanError> {
     params.check()?;
+    if params.blocks >= 1 << 32 {
+        params.features.compat.remove(Compat::RESIZE_INODE);
+    }
     let mut sb = Superblock::decode(&[0; 1024]);
     identity(params, &mut sb);
     let first_data_block =
@@ -64,6 +71,10 @@ pub(super) fn frame(params: &Params) -> Result<(Superblock, Geometry), PlanError
             .ok_or(PlanError::TooManyInodes { inodes: wanted })?;
         backups(params, groups, &mut sb);
         sb.reserved_gdt_blocks = reserved_descriptors(params, blocks, groups, &sb);
+        if spread_descriptors(params, groups, &mut sb) {
+            (blocks, share_of) = (all, all);
+            continue;
+        }
         let Reserved::Percent(percent) = params.reserved_blocks;
         let reserved = (share_of as f64 * percent / 100.0) as u64;
         sb.r_blocks_count_lo = (reserved & 0xffff_ffff) as u32;
@@ -200,6 +211,27 @@ fn backups(params: &Params, groups: u32, sb: &mut Superblock) {
     ];
 }
 
+/// Switches `meta_bg` on if descriptors, with those reserved, take more than three quarters of a group.
+fn spread_descriptors(params: &mut Params, groups: u32, sb: &mut Superblock) -> bool {
+    let now = groups.div_ceil(descriptors_per_block(params));
+    let descriptors = u64::from(now) + u64::from(sb.reserved_gdt_blocks);
+    if params.old_revision
+        || params.incompat(Incompat::META_BG)
+        || descriptors <= u64::from(sb.blocks_per_group) * 3 / 4
+    {
+        return false;
+    }
+    params.features.compat.remove(Compat::RESIZE_INODE);
+    params.features.incompat |= Incompat::META_BG;
+    sb.feature_compat = params.features.compat.bits();
+    sb.feature_incompat = params.features.incompat.bits();
+    true
+}
+
+fn descriptors_per_block(params: &Params) -> u32 {
+    params.block_size / if params.incompat(Incompat::BIT64) { 64 } else { 32 }
+}
+
 /// Reserved descriptor blocks: for 1024 times as many blocks, or as many as asked for.
 fn reserved_descriptors(params: &Params, blocks: u64, groups: u32, sb: &Superblock) -> u16 {
     if !params.compat(Compat::RESIZE_INODE) {
@@ -211,7 +243,7 @@ fn reserved_descriptors(params: &Params, blocks: u64, groups: u32, sb: &Superblo
         None if blocks < all / 1024 => blocks * 1024,
         None => all,
     };
-    let per_block = params.block_size / if params.incompat(Incompat::BIT64) { 64 } else { 32 };
+    let per_block = descriptors_per_block(params);
     let later = (most - u64::from(sb.first_data_block)).div_ceil(u64::from(sb.blocks_per_group));
     let now = u64::from(groups.div_ceil(per_block));
     let more = later.div_ceil(u64::from(per_block)).saturating_sub(now);

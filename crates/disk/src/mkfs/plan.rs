@@ -74,7 +74,8 @@ impl Plan {
 
     /// Superblock, descriptors, bitmaps and tables alone.
     pub(super) fn tables(params: &Params) -> Result<Self, PlanError> {
-        let (superblock, geometry) = frame(params)?;
+        let mut params = params.clone();
+        let (superblock, geometry) = frame(&mut params)?;
         let mut space = Space::of_blocks(&geometry);
         tables::take_backups(&geometry, &mut space);
         let descs = tables::place(&geometry, params.flex_groups, params.lazy_tables, &mut space)?;
@@ -84,7 +85,7 @@ impl Plan {
         let dir_format = DirFormat::of(&superblock, &geometry);
         let form = InodeForm::new(&geometry, superblock.seed());
         Ok(Self {
-            params: params.clone(),
+            params,
             superblock,
             geometry,
             dir_format,

@@ -61,7 +61,7 @@ pub fn write_with(
     let out = Output::new(plan, device, options);
     out.begin()?;
     out.pieces()?;
-    out.tables(&|_, _, _| ())?;
+    out.tables()?;
     out.finish()
 }
 
@@ -139,24 +139,22 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Inode tables. `fill` adds inodes to a part of a table: group, index of the first inode,
-    /// bytes of whole inodes.
-    pub(super) fn tables(
-        &self,
-        fill: &(dyn Fn(GroupNr, u32, &mut [u8]) + Sync),
-    ) -> Result<(), WriteError> {
+    /// Inode tables of an empty file system.
+    pub(super) fn tables(&self) -> Result<(), WriteError> {
         let geometry = &self.plan.geometry;
         for group in (0..geometry.group_count).map(GroupNr) {
-            self.table(group, fill)?;
+            self.table(group, |_, _, _| Ok::<_, WriteError>(()))?;
         }
         Ok(())
     }
 
-    pub(super) fn table(
+    /// The inode table of a group. `fill` adds inodes to a part of it: group, index of the first
+    /// inode, bytes of whole inodes.
+    pub(super) fn table<E: From<WriteError>>(
         &self,
         group: GroupNr,
-        fill: &(dyn Fn(GroupNr, u32, &mut [u8]) + Sync),
-    ) -> Result<(), WriteError> {
+        fill: impl Fn(GroupNr, u32, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let (plan, geometry) = (self.plan, &self.plan.geometry);
         let block_size = u64::from(geometry.block_size);
         let start = self.offset(plan.descs[group.0 as usize].inode_table);
@@ -169,14 +167,14 @@ impl<'a> Output<'a> {
             let mut bytes = vec![0; now as usize];
             let first = (done / plan.form.size as u64) as u32;
             plan.system_inodes(group, first, &mut bytes);
-            fill(group, first, &mut bytes);
+            fill(group, first, &mut bytes)?;
             self.put("an inode table", start + done, &bytes)?;
             done += now;
         }
         if plan.params.lazy_tables && geometry.features.group_desc_csum() {
             return Ok(());
         }
-        self.zero("an inode table", start + used, len - used)
+        Ok(self.zero("an inode table", start + used, len - used)?)
     }
 
     /// Bitmaps, descriptors and backups; a flush; the superblock; a flush.

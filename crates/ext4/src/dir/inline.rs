@@ -47,6 +47,17 @@ pub fn fresh(parent: InodeNr) -> [u8; IN_BLOCK_SIZE] {
     in_block
 }
 
+/// The second part of an inline directory without names: `len_bytes` zeroes and one unused entry. Too short for
+/// an entry, it is zeroes.
+pub fn fresh_second(len_bytes: usize) -> Vec<u8> {
+    let mut value = vec![0; len_bytes];
+    let part = second_part(&mut value);
+    let len = part.len();
+    // It is no shorter than an entry, or empty.
+    let _ = write_empty(part, 0, len);
+    value
+}
+
 /// Puts an entry into the first part that has room for it; returns which (0 or 1) and its byte
 /// there. `None`: the directory must get a block, see [`to_blocks`].
 pub fn insert(

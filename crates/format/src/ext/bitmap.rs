@@ -26,13 +26,13 @@ fn bits_in(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX).saturating_mul(8)
 }
 
-/// Whether a bit is set; bits past the end are not.
+/// Whether a bit is set. Bits past the end count as clear.
 #[inline]
 pub fn test(bytes: &[u8], bit: u32) -> bool {
     bytes.get(bit as usize / 8).is_some_and(|byte| byte >> (bit % 8) & 1 != 0)
 }
 
-/// Sets or clears all bits of a range; bits past the end are left out.
+/// Sets or clears all bits of a range. Bits past the end are ignored.
 pub fn fill(bytes: &mut [u8], bits: Range<u32>, value: bool) {
     let end = bits.end.min(bits_in(bytes));
     let mut at = bits.start;
@@ -95,7 +95,7 @@ pub fn first_set(bytes: &[u8], bits: Range<u32>) -> Option<u32> {
     (at < end).then_some(at)
 }
 
-/// The first clear bit of a range; bits past the end of `bytes` count for neither.
+/// The first clear bit of a range. Bits past the end of `bytes` are neither clear nor set.
 #[inline]
 pub fn first_clear(bytes: &[u8], bits: Range<u32>) -> Option<u32> {
     let end = bits.end.min(bits_in(bytes));
@@ -142,8 +142,8 @@ impl Iterator for Runs<'_> {
 impl std::iter::FusedIterator for Runs<'_> {}
 
 /// The first padding bit that is not set: a bit of the block from bit `used_bits` on (problems
-/// `block-bitmap-padding-clear`, `inode-bitmap-padding-clear`). `used_bits` is the clusters of the
-/// group (the last one may have fewer) or the inodes of a group.
+/// `block-bitmap-padding-clear`, `inode-bitmap-padding-clear`). `used_bits` is the number of
+/// clusters in the group (the last group may have fewer) or of inodes in a group.
 pub fn first_clear_padding(block: &[u8], used_bits: u32) -> Option<u32> {
     first_clear(block, used_bits..bits_in(block))
 }
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by the slow and obvious way.
+    /// The same, bit by bit.
     fn slow_runs(bytes: &[u8], bits: Range<u32>) -> Vec<Range<u32>> {
         let mut found: Vec<Range<u32>> = Vec::new();
         for bit in bits.filter(|&bit| test(bytes, bit)) {

@@ -3,10 +3,10 @@
 //!
 //! The tables are those of the crates `caseless`, `unicode-normalization` and `regex-syntax`, which
 //! know newer versions of Unicode. Decompositions and foldings of a character never change once it
-//! is assigned, so only one difference matters: a character that 12.1 does not have stands for
-//! itself here and moves no marks, as in Linux' tables, whatever later versions made of it. (A test
-//! compares every character with debugfs.) A name that is not UTF-8 is invalid; Linux compares and
-//! hashes it as plain bytes.
+//! is assigned, so only one difference matters: as in Linux's tables, a character that 12.1 does
+//! not assign maps to itself and reorders no marks, even if later versions gave it a folding. (A
+//! test compares every character with debugfs.) A name that is not UTF-8 is invalid; Linux compares
+//! and hashes it as plain bytes.
 
 use floe_sync::LazyLock;
 
@@ -14,7 +14,7 @@ use caseless::Caseless;
 use regex_syntax::hir::{Class, HirKind};
 use unicode_normalization::char::{canonical_combining_class, decompose_canonical};
 
-/// `s_encoding`: UTF-8 of Unicode 12.1, the only one there is.
+/// `s_encoding`: UTF-8 of Unicode 12.1, the only encoding that ext4 defines.
 pub const ENCODING_UTF8_12_1: u16 = 1;
 
 /// The byte of a name at which its first invalid character starts (problem
@@ -26,8 +26,8 @@ pub struct InvalidAt(pub usize);
 struct Ranges(Vec<(char, char)>);
 
 impl Ranges {
-    /// The characters that a class of regular expressions names. The patterns below are fixed and
-    /// a test covers both, so the empty answer to a pattern that is no class never shows.
+    /// The characters of a regular-expression class. The patterns below are constants and a test
+    /// covers both, so the empty result for an invalid pattern never occurs.
     fn of(pattern: &str) -> Self {
         let ranges = match regex_syntax::parse(pattern).map(regex_syntax::hir::Hir::into_kind) {
             Ok(HirKind::Class(Class::Unicode(class))) => {
@@ -46,18 +46,18 @@ impl Ranges {
 
 /// Characters that Unicode 12.1 has, private and non-characters included.
 static ASSIGNED: LazyLock<Ranges> = LazyLock::new(|| Ranges::of(r"\p{age=12.1}"));
-/// Characters that comparing leaves out, such as joiners and variation selectors, whether 12.1 has
-/// them or not. (U+180F was made one of them later.)
+/// Characters that comparison ignores, such as joiners and variation selectors, assigned in 12.1 or
+/// not. (U+180F was added to them later.)
 static IGNORABLE: LazyLock<Ranges> =
     LazyLock::new(|| Ranges::of(r"[\p{Default_Ignorable_Code_Point}--\x{180F}]"));
 
-/// The part of a name that counts: like Linux, up to its first NUL.
+/// The part of a name that is compared: like Linux, up to its first NUL.
 fn counted(name: &[u8]) -> &[u8] {
     name.split(|&byte| byte == 0).next().unwrap_or(name)
 }
 
-/// Whether a name is valid UTF-8 (strict encoding); what stands behind a NUL is not judged. A
-/// character that Unicode 12.1 does not have is valid.
+/// Whether a name is valid UTF-8 (strict encoding). Bytes behind a NUL are not judged, and a
+/// character that Unicode 12.1 does not assign is valid.
 pub fn validate(name: &[u8]) -> Result<(), InvalidAt> {
     match std::str::from_utf8(counted(name)) {
         Ok(_) => Ok(()),
@@ -66,8 +66,8 @@ pub fn validate(name: &[u8]) -> Result<(), InvalidAt> {
 }
 
 /// The folded form of a name, for hashing and comparing; an error if it cannot be folded, in which
-/// case Linux hashes and compares the plain bytes. This is laxer than [`validate`]: continuation
-/// bytes that continue nothing are copied, as Linux does.
+/// case Linux hashes and compares the plain bytes. This is laxer than [`validate`]: stray
+/// continuation bytes are copied, as Linux does.
 pub fn fold(name: &[u8]) -> Result<Vec<u8>, InvalidAt> {
     if counted(name).is_ascii() {
         return Ok(counted(name).to_ascii_lowercase());
@@ -77,7 +77,7 @@ pub fn fold(name: &[u8]) -> Result<Vec<u8>, InvalidAt> {
     for chunk in counted(name).utf8_chunks() {
         chunk.valid().chars().for_each(|c| folded.add(c));
         at += chunk.valid().len();
-        // Linux copies a continuation byte that continues nothing.
+        // Linux copies a stray continuation byte.
         if chunk.invalid().iter().any(|&byte| byte & 0xc0 != 0x80) {
             return Err(InvalidAt(at));
         }
@@ -88,8 +88,8 @@ pub fn fold(name: &[u8]) -> Result<Vec<u8>, InvalidAt> {
     Ok(folded.text)
 }
 
-/// Whether two names are one in a casefolded directory: their folded forms are equal, or their
-/// bytes where one is not valid.
+/// Whether two names are the same in a casefolded directory: their folded forms are equal, or, if
+/// one of them is not valid, their bytes are.
 pub fn same_name(one: &[u8], other: &[u8]) -> bool {
     if one == other {
         return true;
@@ -97,19 +97,19 @@ pub fn same_name(one: &[u8], other: &[u8]) -> bool {
     matches!((fold(one), fold(other)), (Ok(one), Ok(other)) if one == other)
 }
 
-/// The folded text so far, and behind it the marks that are still to be put into canonical order.
+/// The folded text so far, and behind it the marks that are not yet in canonical order.
 #[derive(Default)]
 struct Folded {
     text: Vec<u8>,
     marks: Vec<Mark>,
 }
 
-/// What stands between two base characters.
+/// An item between two base characters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// A combining mark and its class.
     Combining(u8, char),
-    /// A continuation byte that continues nothing.
+    /// A continuation byte without a lead byte.
     Stray(u8),
 }
 
@@ -118,7 +118,7 @@ impl Folded {
     /// and so on for each part.
     fn add(&mut self, c: char) {
         if !c.is_ascii() && IGNORABLE.contains(c) {
-            // Nothing is left of it, but marks do not move across it.
+            // The character folds to nothing, but marks do not move across it.
             self.sort_marks();
             return;
         }
@@ -144,13 +144,13 @@ impl Folded {
         }
     }
 
-    /// Adds a character as it is; the marks before it stay before it.
+    /// Adds a character as it is; marks do not move across it.
     fn add_base(&mut self, c: char) {
         self.sort_marks();
         self.push(c);
     }
 
-    /// Adds a continuation byte that continues nothing.
+    /// Adds a continuation byte without a lead byte.
     fn add_stray(&mut self, byte: u8) {
         if self.marks.is_empty() {
             self.text.push(byte);
@@ -159,9 +159,9 @@ impl Folded {
         }
     }
 
-    /// Puts the marks behind the last base character into canonical order, as Linux does: once over
-    /// all of them to learn their classes, then once for each class. Every time it comes by a stray
-    /// byte it copies it.
+    /// Puts the marks behind the last base character into canonical order, as Linux does: one scan
+    /// to learn their classes, then one scan for each class. Each scan copies the stray bytes that
+    /// it passes.
     fn sort_marks(&mut self) {
         let marks = std::mem::take(&mut self.marks);
         let class_of = |mark: &Mark| match *mark {

@@ -60,15 +60,15 @@ pub enum Context {
     Unknown(u8),
 }
 
-/// What makes two contexts the same policy: all but the nonce (problem
-/// `encrypted-dir-policy-mismatch`).
+/// An encryption policy: all of a context but the nonce. A directory and the files in it must have
+/// the same one (problem `encrypted-dir-policy-mismatch`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
     /// Version 1: the 12 bytes before the nonce.
     V1([u8; 12]),
     /// Version 2: the 24 bytes before the nonce.
     V2([u8; 24]),
-    /// Unknown; two of them cannot be told apart.
+    /// Unknown version: two such policies always compare as equal.
     Unknown,
 }
 

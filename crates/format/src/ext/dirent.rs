@@ -35,7 +35,7 @@ layout! {
 }
 
 layout! {
-    /// The checksum tail: the last 12 bytes of a block, dressed as an unused entry.
+    /// The checksum tail: the last 12 bytes of a block, in the form of an unused entry.
     pub struct DirTail[12] little {
         /// Where an entry has its inode: 0.
         0x00 reserved_zero1: u32,
@@ -63,8 +63,8 @@ impl Default for DirTail {
 }
 
 impl DirTail {
-    /// The tail in the last 12 bytes of a block, or `None` if these are something else. How the
-    /// entries before it are chained does not matter here; see [`tail_state`].
+    /// The tail in the last 12 bytes of a block, or `None` if they are not one. The chain of the
+    /// entries before it is not followed; see [`tail_state`].
     #[inline]
     pub fn of(block: &[u8]) -> Option<Self> {
         let tail = Self::decode(block.last_chunk()?);
@@ -103,26 +103,26 @@ impl DirTail {
     }
 }
 
-/// What following the entries of a block says about its checksum tail.
+/// Where the chain of entries in a block ends, relative to its checksum tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailState {
-    /// The entries lead exactly to a tail.
+    /// The chain ends exactly at a tail.
     Present,
-    /// The entries lead past the place of the tail, or to something else there (problem
+    /// The chain leads past the place of the tail, or no tail is there (problem
     /// `dir-block-checksum-tail-missing`).
     Missing,
-    /// The chain of entries breaks before the place of the tail: the block is damaged, which says
-    /// nothing about the tail (problem `dirent-structure-corrupt`).
+    /// The chain breaks before the place of the tail. The block is damaged, and it is unknown whether
+    /// it has a tail (problem `dirent-structure-corrupt`).
     ChainBroken,
 }
 
-/// Follows the entries of a block to the place of its tail. Like e2fsck, this takes any length of
+/// Follows the entries of a block to the place of its tail. Like e2fsck, accepts any `rec_len` of
 /// at least 8 that is a multiple of 4.
 pub fn tail_state(block: &[u8]) -> TailState {
     let Some(top) = block.len().checked_sub(TAIL_SIZE) else { return TailState::Missing };
     let mut at = 0;
     while at < top {
-        // Below the tail's place, so 12 bytes are there; a block has at most 64 KiB.
+        // `at` is before the tail's place, so 12 bytes are there; a block has at most 64 KiB.
         let rec_len = usize::from(u16::from_le_bytes([block[at + 4], block[at + 5]]));
         if rec_len < HEADER_SIZE || !rec_len.is_multiple_of(4) {
             return TailState::ChainBroken;
@@ -187,7 +187,7 @@ pub struct DirEntry<'a> {
 }
 
 impl DirEntry<'_> {
-    /// Whether it names anything.
+    /// Whether the entry is in use.
     #[inline]
     pub fn in_use(&self) -> bool {
         self.inode.0 != 0
@@ -209,18 +209,19 @@ impl DirEntry<'_> {
     }
 }
 
-/// Where and why a block cannot be followed any further (problem `dirent-structure-corrupt`).
+/// The point at which the entries of a block cannot be followed any further, and why (problem
+/// `dirent-structure-corrupt`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirFault {
     /// Byte of the block at which the broken entry starts.
     pub offset: u32,
     /// Its length, decoded; 0 if not even a header fits.
     pub rec_len: u32,
-    /// What is wrong with it.
+    /// Its fault.
     pub kind: DirFaultKind,
 }
 
-/// What is wrong with a broken entry; the first of these that holds.
+/// The fault of a broken entry: the first of these that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirFaultKind {
     /// Less than 8 bytes are left for its header.
@@ -323,7 +324,8 @@ impl<'a> DirCursor<'a> {
 impl<'a> Iterator for DirCursor<'a> {
     type Item = Result<DirEntry<'a>, DirFault>;
 
-    // One call for each entry of a file system, and what it comes back with goes by memory.
+    // Called once for each entry of a file system. Without inlining, the result is returned through
+    // memory.
     #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.end {
@@ -463,7 +465,7 @@ mod tests {
         assert_eq!(encode_rec_len(10, 1024), None);
     }
 
-    /// Sets the length of the second entry and says what the cursor thinks of it.
+    /// Sets the length of the second entry and returns the fault that the cursor reports.
     fn verdict(rec_len: u16, name_len: u8, hashed: bool) -> Option<DirFaultKind> {
         let mut block = block_of(&[b".", b"abcde", b"rest"], 1024);
         block[12 + 4..12 + 6].copy_from_slice(&rec_len.to_le_bytes());

@@ -10,18 +10,17 @@ use siphasher::sip::SipHasher24;
 
 use crate::ext::htree::HashVersion;
 
-/// A hash that no entry has (`EXT4_HTREE_EOF_32BIT << 1`); names that would get it get
-/// [`LAST_HASH`].
+/// A hash that no entry has (`EXT4_HTREE_EOF_32BIT << 1`); names that hash to it get [`LAST_HASH`].
 const EOF_HASH: u32 = 0xffff_fffe;
 /// The largest hash of a name.
 pub const LAST_HASH: u32 = 0xffff_fffc;
 
-/// Where names lie in a directory index.
+/// The position of a name in a directory index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DirHash {
     /// The hash; its low bit is 0.
     pub hash: u32,
-    /// Decides between names of the same hash; 0 for the legacy hash.
+    /// Orders names of the same hash; 0 for the legacy hash.
     pub minor_hash: u32,
 }
 
@@ -35,8 +34,8 @@ impl DirHash {
     }
 }
 
-/// Hashes a name of any length. `seed` is `s_hash_seed`; if it is all zero the usual start values
-/// of MD4 take its place. `None` for SipHash, which needs a key: see [`siphash`].
+/// Hashes a name of any length. `seed` is `s_hash_seed`; if it is all zero, the initial values of
+/// MD4 replace it. `None` for SipHash, which needs a key: see [`siphash`].
 #[inline]
 pub fn dirhash(version: HashVersion, name: &[u8], seed: &[u32; 4]) -> Option<DirHash> {
     match version {
@@ -84,8 +83,9 @@ fn start(seed: &[u32; 4]) -> [u32; 4] {
     if *seed == [0; 4] { [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476] } else { *seed }
 }
 
-/// Packs up to `4 * WORDS` bytes of a name, high byte first, into words. What is left of the last
-/// word and the words behind it are filled from `rest_len`, the bytes of the name from here on.
+/// Packs up to `4 * WORDS` bytes of a name, high byte first, into words. The rest of the last word
+/// and the words behind it are padded with `rest_len`, the number of bytes of the name from here
+/// on.
 #[inline]
 fn pack<const WORDS: usize>(
     chunk: &[u8],
@@ -127,7 +127,7 @@ fn half_md4_round(state: &mut [u32; 4], words: &[u32; 8]) {
             };
             let sum =
                 a.wrapping_add(mixed).wrapping_add(words[word]).wrapping_add(CONSTANTS[round]);
-            // The four registers change places instead of their roles.
+            // Rotates the values through the registers instead of the roles of the registers.
             (a, d, c, b) = (d, c, b, sum.rotate_left(SHIFTS[round][step % 4]));
         }
     }

@@ -41,14 +41,14 @@ pub struct FcDentry<'a> {
 /// A tag with its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FcTag<'a> {
-    /// The inode's logical blocks of this extent lie where it says.
+    /// Maps these logical blocks of the inode to the extent's physical blocks.
     AddRange {
         /// The inode.
         inode: InodeNr,
         /// The extent.
         extent: Extent,
     },
-    /// These logical blocks of the inode are gone.
+    /// Unmaps these logical blocks of the inode.
     DelRange {
         /// The inode.
         inode: InodeNr,
@@ -57,20 +57,20 @@ pub enum FcTag<'a> {
         /// Number of blocks.
         len_blocks: u32,
     },
-    /// A new name of a new inode.
+    /// Adds a name for a new inode.
     Creat(FcDentry<'a>),
-    /// A new name of an inode.
+    /// Adds a name for an existing inode.
     Link(FcDentry<'a>),
-    /// A name that is gone.
+    /// Removes a name.
     Unlink(FcDentry<'a>),
-    /// What an inode looks like; its block map does not count.
+    /// The new content of an inode; the block map in it is not valid.
     Inode {
         /// The inode.
         inode: InodeNr,
         /// At least 128 bytes, at most the inode size.
         raw: &'a [u8],
     },
-    /// Nothing.
+    /// Padding, without meaning.
     Pad,
     /// The end of a fast commit.
     Tail {
@@ -81,7 +81,7 @@ pub enum FcTag<'a> {
     },
     /// The start of the first fast commit.
     Head {
-        /// Features one must know to replay.
+        /// Features that a replayer must know.
         features: u32,
         /// Transaction the fast commit belongs to.
         tid: u32,
@@ -93,19 +93,19 @@ pub enum FcTag<'a> {
 pub struct FcRecord<'a> {
     /// The tag.
     pub tag: FcTag<'a>,
-    /// The bytes that count for the checksum: tag, length and value; of a tail, up to its checksum.
+    /// The bytes that the checksum covers: tag, length and value; of a tail, up to its checksum.
     pub checked: &'a [u8],
 }
 
 impl FcRecord<'_> {
-    /// The running checksum behind this record. It starts at 0, and again behind each tail.
+    /// The running checksum after this record. It starts at 0, and again after each tail.
     pub fn checksum(&self, crc: u32) -> u32 {
         crc32c(crc, self.checked)
     }
 }
 
-/// The tags of one block. Ends early, with [`FcRecords::is_broken`] set, at a tag that is unknown or
-/// does not fit.
+/// The tags of one block. Stops early, with [`FcRecords::is_broken`] set, at a tag that is unknown
+/// or does not fit.
 #[derive(Clone, Debug)]
 pub struct FcRecords<'a> {
     rest: &'a [u8],
@@ -120,7 +120,7 @@ impl<'a> FcRecords<'a> {
         Self { rest: block, inode_size: inode_size as usize, broken: false }
     }
 
-    /// Whether it ended at a tag that is unknown or does not fit.
+    /// Whether iteration stopped at a tag that is unknown or does not fit.
     pub fn is_broken(&self) -> bool {
         self.broken
     }

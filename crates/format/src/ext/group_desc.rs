@@ -109,7 +109,7 @@ pub enum DescChecksum {
 }
 
 impl DescChecksum {
-    /// As the features of a superblock say.
+    /// The protection that the features of a superblock require.
     pub fn of(superblock: &Superblock) -> Self {
         let features = superblock.features();
         if features.metadata_csum() {
@@ -132,21 +132,21 @@ impl DescChecksum {
 }
 
 impl GroupDesc {
-    /// Decodes a whole descriptor of 32 bytes or more; of fewer bytes, zeroes.
+    /// Decodes a whole descriptor of 32 bytes or more; fewer bytes decode to zeroes.
     pub fn of(raw: &[u8]) -> Self {
         let lo = raw.first_chunk().unwrap_or(&[0; 32]);
         let hi = raw.get(32..).and_then(|rest| rest.first_chunk());
         Self::decode(lo, hi)
     }
 
-    /// Writes every field over a whole descriptor of `s_desc_size` bytes, then its checksum, which the descriptor keeps
-    /// as well; where there is none, the field that it had. Bytes that no field covers stay; with fewer than 32,
-    /// nothing is written.
+    /// Writes every field over a whole descriptor of `s_desc_size` bytes, then the checksum, which
+    /// is also stored in `self`. Without descriptor checksums the checksum field keeps its value.
+    /// Bytes that no field covers stay; with fewer than 32 bytes, nothing is written.
     pub fn seal(&mut self, raw: &mut [u8], group: GroupNr, checksum: DescChecksum) {
         if let Some((lo, hi)) = raw.split_first_chunk_mut::<32>() {
             self.encode_into(lo, hi.first_chunk_mut());
         }
-        // The checksum is of the other fields as encoded.
+        // The checksum covers the other fields as encoded.
         if let Some(sum) = checksum.compute(group, raw)
             && let Some(field) = raw.get_mut(0x1e..0x20)
         {

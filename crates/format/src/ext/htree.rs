@@ -19,7 +19,7 @@ pub const ROOT_INFO_OFFSET: usize = 24;
 pub const ROOT_INFO_LENGTH: u8 = 8;
 /// Byte of an interior node at which limit and count lie.
 pub const NODE_COUNT_OFFSET: usize = 8;
-/// The bits of an index entry's block word that count.
+/// The bits of an index entry's block word that hold the block number.
 pub const BLOCK_MASK: u32 = 0x0fff_ffff;
 /// `unused_flags` bit 0: an incompatible index (problem `htree-incompat-flag`).
 pub const FLAG_INCOMPAT: u8 = 0x01;
@@ -144,7 +144,7 @@ pub struct DxEntry {
     pub block: LogicalBlock,
 }
 
-/// What an index block is.
+/// The kind of an index block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DxKind {
     /// The root, in block 0.
@@ -175,9 +175,9 @@ impl<'a> DxBlock<'a> {
         Self::at(bytes, NODE_COUNT_OFFSET)
     }
 
-    /// Looks at a block as what its directory entries say (as `get_dx_countlimit`): a node if one
-    /// unused entry without a name spans it; a root if `.` has 12 bytes, the next entry spans the
-    /// rest, and the root information has its zero and its length of 8. `None`: a leaf.
+    /// Tells an index block by its directory entries (as `get_dx_countlimit`): a node if one unused
+    /// entry without a name spans it; a root if `.` has 12 bytes, the next entry spans the rest,
+    /// and the root information has its zero and its length of 8. `None`: a leaf.
     pub fn detect(bytes: &'a [u8]) -> Option<(DxKind, Self)> {
         let first = DirEntryHeader::decode(bytes.first_chunk()?);
         let rec_len = decode_rec_len(first.rec_len, bytes.len()) as usize;
@@ -289,12 +289,12 @@ pub fn write_checksum(inode_seed: u32, bytes: &mut [u8]) -> Option<()> {
 /// Byte of the root at which limit and count lie.
 pub const ROOT_COUNT_OFFSET: usize = ROOT_INFO_OFFSET + ROOT_INFO_LENGTH as usize;
 
-/// What the root of an index says besides its entries.
+/// The fields of an index root besides its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootHead {
-    /// What `.` names.
+    /// The inode that `.` names.
     pub dir: InodeNr,
-    /// What `..` names.
+    /// The inode that `..` names.
     pub parent: InodeNr,
     /// The type byte of both.
     pub file_type: u8,
@@ -305,8 +305,8 @@ pub struct RootHead {
 }
 
 /// Fills a block as the root of an index; with `metadata_csum` the limit leaves room for the
-/// checksum, which [`write_checksum`] sets. `None` if the entries do not fit; what the block holds
-/// then is open.
+/// checksum, which [`write_checksum`] sets. `None` if the entries do not fit; the content of the
+/// block is then unspecified.
 pub fn write_root(
     bytes: &mut [u8],
     head: &RootHead,
@@ -338,7 +338,7 @@ pub fn write_node(bytes: &mut [u8], entries: &[DxEntry], metadata_csum: bool) ->
     write_entries(bytes, NODE_COUNT_OFFSET, entries, metadata_csum)
 }
 
-/// Writes limit, count and entries. The place of the first hash is taken by the former two.
+/// Writes limit, count and entries. Limit and count occupy the place of the first entry's hash.
 fn write_entries(
     bytes: &mut [u8],
     count_offset: usize,

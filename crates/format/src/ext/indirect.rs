@@ -20,8 +20,8 @@ pub fn span_blocks(block_size: u32, level: u32) -> u64 {
     pointers_per_block(block_size).saturating_pow(level)
 }
 
-/// The first logical block below the `i_block` word `index` (0 to 14), and the level of what the
-/// word points to (0 is a data block).
+/// The first logical block that the `i_block` word `index` (0 to 14) maps, and the level of the
+/// block it points to (0 is a data block).
 pub fn root_slot(block_size: u32, index: usize) -> Option<(LogicalBlock, u32)> {
     let first_of =
         |level: u32| DIRECT + (1..level).map(|below| span_blocks(block_size, below)).sum::<u64>();
@@ -39,34 +39,34 @@ pub fn pointers(block: &[u8]) -> impl ExactSizeIterator<Item = u32> + '_ {
     block.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// Pointers that follow each other in an indirect block, to blocks that do, too.
+/// A run in an indirect block: consecutive pointers to consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerRun {
     /// Index of the first pointer.
     pub slot: u32,
-    /// Where it points; not 0.
+    /// The first block; not 0.
     pub first: u32,
     /// How many there are, at least 1.
     pub len: u32,
 }
 
-/// Bytes that are asked for at once whether all are 0.
+/// Bytes tested for zero at once.
 const MANY_BYTES: usize = 256;
 
-/// Without a branch for each word; by large words, because loops over bytes stay that in a program that is
-/// linked to be small.
+/// Has no branch per word, and reads words of 128 bits, because the compiler leaves a loop over
+/// bytes as it is when it optimises for size.
 fn is_zero(bytes: &[u8; MANY_BYTES]) -> bool {
     bytes.as_chunks::<16>().0.iter().fold(0, |all, word| all | u128::from_ne_bytes(*word)) == 0
 }
 
-/// The pointers of an indirect block that are not 0, in order, as runs as long as can be.
+/// The non-zero pointers of an indirect block, in order, as maximal runs.
 pub fn pointer_runs(block: &[u8]) -> impl Iterator<Item = PointerRun> + '_ {
     let word = |at: usize| block.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let mut at = 0;
     std::iter::from_fn(move || {
         let mut first = word(at)?;
         while first == 0 {
-            // Behind the end of a file all are 0.
+            // The pointers behind the end of a file are all 0.
             let many = block.get(at..).and_then(<[u8]>::first_chunk).is_some_and(is_zero);
             at += if many { MANY_BYTES } else { 4 };
             first = word(at)?;
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Runs list what the pointers say, and none could be longer.
+        /// The runs list exactly the pointers, and none could be longer.
         #[test]
         fn runs_are_the_pointers(
             runs in proptest::collection::vec((0usize..140, any::<u32>(), 0u32..40), 0..20),

@@ -184,7 +184,7 @@ layout! {
 }
 
 layout! {
-    /// The extra fields behind the first 128 bytes. Which of them count says `extra_isize`.
+    /// The extra fields behind the first 128 bytes. `extra_isize` says how many of them are in use.
     pub struct InodeExtra[32] little {
         /// Bytes of extra fields, this one included.
         0x00 extra_isize: u16,
@@ -215,7 +215,7 @@ layout! {
 pub struct Inode<'a> {
     /// The first 128 bytes.
     pub base: InodeBase,
-    /// Bytes 128 to 160, zero where the inode is 128 bytes long. Not yet cut by `extra_isize`.
+    /// Bytes 128 to 160, zero where the inode is 128 bytes long. Not yet cut to `extra_isize`.
     pub extra: InodeExtra,
     /// All bytes of the inode.
     pub raw: &'a [u8],
@@ -298,7 +298,8 @@ impl<'a> Inode<'a> {
         }
     }
 
-    /// The usual size in one call: short pieces cost a checksum routine more than copying does.
+    /// Inodes of the usual size in one call: copying 256 bytes costs less than feeding the checksum
+    /// routine in short pieces.
     fn checksum_of_256(&self, raw: &[u8; 256], seed: Seed, inode: InodeNr) -> u32 {
         let mut bytes = [0; 8 + 256];
         bytes[..4].copy_from_slice(&inode.0.to_le_bytes());

@@ -1,27 +1,28 @@
-//! An inode of 256 bytes, the usual size, read in place: for the path that most inodes of a check take.
+//! An inode of 256 bytes, the usual size, read in place: for the checker's path for plain inodes,
+//! which most inodes take.
 
 use crate::InodeNr;
 use crate::crc::{Seed, WordThenBytes, ZeroedBytes, crc32c};
 use crate::layout::le;
 
-/// The bytes of an inode of 256 bytes. Fields are read where they lie, at the offsets of
+/// The bytes of an inode of 256 bytes. Fields are read in place, at the offsets of
 /// [`super::inode::InodeBase`] and [`super::inode::InodeExtra`].
 #[derive(Clone, Copy, Debug)]
 pub struct Inode256<'a> {
     raw: &'a [u8; 256],
 }
 
-/// The checksum of an inode's number, generation and bytes.
+/// Computes the checksum over an inode's number, generation and bytes.
 static CHECKSUM: WordThenBytes = WordThenBytes::new(256);
-/// What the bytes of the checksum, which count as zero, have to be taken out of it for.
+/// Take the two halves of the stored checksum out of it, because they count as zero.
 static CHECKSUM_BYTES: [ZeroedBytes; 2] =
     [ZeroedBytes::new(256 - 0x7c), ZeroedBytes::new(256 - 0x82)];
 
-/// The most inodes that are proved by one checksum: 4 KiB of a table.
+/// The most inodes that one checksum proves together: 4 KiB of a table.
 pub const MOST_TOGETHER: usize = 16;
 
 impl<'a> Inode256<'a> {
-    /// Looks at `raw` as an inode.
+    /// Reads `raw` as an inode.
     #[inline]
     pub const fn new(raw: &'a [u8; 256]) -> Self {
         Self { raw }
@@ -86,8 +87,8 @@ impl<'a> Inode256<'a> {
         le::<u16, 0x80, 256>(self.raw)
     }
 
-    /// The extra words of `i_ctime`, `i_mtime`, `i_atime` and `i_crtime`. With less than 24 bytes of
-    /// extra fields some of them are something else.
+    /// The extra words of `i_ctime`, `i_mtime`, `i_atime` and `i_crtime`. With less than 24 bytes
+    /// of extra fields, some of them hold attributes instead.
     #[inline]
     pub fn extra_times(&self) -> [u32; 4] {
         [
@@ -108,13 +109,14 @@ impl<'a> Inode256<'a> {
         ]
     }
 
-    /// `i_projid`. With less than 32 bytes of extra fields it is something else.
+    /// `i_projid`. With less than 32 bytes of extra fields, these bytes hold attributes instead.
     #[inline]
     pub fn projid(&self) -> u32 {
         le::<u32, 0x9c, 256>(self.raw)
     }
 
-    /// What lies behind the extra fields, where attributes may be; empty if they pass the end.
+    /// The bytes behind the extra fields, where attributes may be; empty if `i_extra_isize` passes
+    /// the end.
     #[inline]
     pub fn xattr_area(&self) -> &'a [u8] {
         self.raw.get(128 + usize::from(self.extra_isize())..).unwrap_or(&[])
@@ -126,9 +128,9 @@ impl<'a> Inode256<'a> {
         self.xattr_area().first_chunk() == Some(&super::xattr::MAGIC.to_le_bytes())
     }
 
-    /// Which of at most 64 inodes in a row, the first of them `first`, have a checksum that fits, the
-    /// first one's the lowest bit. Those without links count as not fitting. A checksum is one long chain
-    /// of steps; with nothing between them, the processor works at several inodes at a time.
+    /// A bit mask of those of at most 64 consecutive inodes, starting with `first`, whose checksum
+    /// fits; the lowest bit is `first`. Inodes without links count as not fitting. A CRC is one
+    /// long dependency chain, so a tight loop lets the processor work on several inodes at a time.
     pub fn checksums_ok(raws: &[u8], seed: Seed, first: InodeNr) -> u64 {
         let mut fits = 0;
         for (at, raw) in (0..64).zip(raws.as_chunks().0) {
@@ -139,9 +141,10 @@ impl<'a> Inode256<'a> {
         fits
     }
 
-    /// As [`Self::checksums_ok`], by one checksum over those with links that lie side by side, [`MOST_TOGETHER`] at
-    /// most. If exactly one of these is wrong, that is always found; if several are, it is missed with probability
-    /// 2^-32 (`docs/fingerprint.md`). The bytes are worked on where they are, and are as before in the end.
+    /// Like [`Self::checksums_ok`], but computes one checksum over each run of adjacent inodes with
+    /// links, at most [`MOST_TOGETHER`] of them. A single wrong inode in a run is always found;
+    /// several are missed with probability 2^-32 (`docs/fingerprint.md`). The function changes the
+    /// bytes in place and restores them before it returns.
     pub fn checksums_ok_together(raws: &mut [u8], seed: Seed, first: InodeNr) -> u64 {
         let has_links = |raw: &[u8; 256]| Inode256::new(raw).links_count() != 0;
         let (raws, _) = raws.as_chunks_mut();
@@ -164,13 +167,14 @@ impl<'a> Inode256<'a> {
         fits
     }
 
-    /// Both halves of the checksum that it holds: there must be 4 bytes of extra fields.
+    /// The stored checksum, both halves; the inode must have at least 4 bytes of extra fields.
     #[inline]
     fn stored_checksum(&self) -> u32 {
         u32::from(le::<u16, 0x7c, 256>(self.raw)) | u32::from(le::<u16, 0x82, 256>(self.raw)) << 16
     }
 
-    /// Whether the checksum fits, both halves of it: there must be 4 bytes of extra fields.
+    /// Whether the checksum fits, both halves of it; the inode must have at least 4 bytes of extra
+    /// fields.
     #[inline]
     pub fn checksum_ok(&self, seed: Seed, inode: InodeNr) -> bool {
         let (low, high) = (le::<u16, 0x7c, 256>(self.raw), le::<u16, 0x82, 256>(self.raw));
@@ -181,7 +185,8 @@ impl<'a> Inode256<'a> {
     }
 }
 
-/// Whether the checksums of inodes side by side fit, [`MOST_TOGETHER`] at most, by one checksum over all of them.
+/// Whether the checksums of adjacent inodes, at most [`MOST_TOGETHER`], all fit, by one checksum
+/// over all of them.
 fn all_checksums_ok(run: &mut [[u8; 256]], seed: Seed, first: InodeNr) -> bool {
     let Some(last) = run.len().checked_sub(1) else { return true };
     let mut stored = [0; MOST_TOGETHER];
@@ -195,11 +200,11 @@ fn all_checksums_ok(run: &mut [[u8; 256]], seed: Seed, first: InodeNr) -> bool {
     end == stored[last]
 }
 
-/// Makes one checksum over a run go through those of its inodes, or, the second time, takes that back. A checksum is
-/// linear: what is added to a byte is added to the checksum up to there. So the word with which the checksum
-/// of an inode begins is added to the last bytes of the one before, and what that one's checksum should
-/// be by then, which takes it out, to the first bytes of the inode. `exchange` is called with each inode, and says
-/// what that is.
+/// Turns one checksum over a run into the checksums of its inodes, or, the second time, restores
+/// the bytes. A CRC is linear: a value XORed into a byte is XORed into the CRC state at that byte.
+/// So the function XORs the word that starts an inode's checksum into the last bytes of the inode
+/// before, and the expected checksum of that inode, which cancels its CRC state, into the first
+/// bytes of this one. `exchange` is called with each inode and returns its expected checksum.
 #[inline]
 fn toggle_joints(
     run: &mut [[u8; 256]],
@@ -223,7 +228,7 @@ fn toggle_joints(
     }
 }
 
-/// Sets both halves of the checksum that an inode holds.
+/// Stores both halves of an inode's checksum.
 #[inline]
 fn write_stored_checksum(raw: &mut [u8; 256], value: u32) {
     let [low @ .., high_0, high_1] = value.to_le_bytes();
@@ -238,7 +243,8 @@ mod tests {
     use super::*;
     use crate::ext::inode::{Inode, write_checksum};
 
-    /// What an error in the first of a run leaves of the checksum of all, if so many follow: `x^(8 * 256 * after)`.
+    /// The contribution of an error in the first inode of a run to the checksum of the run, if
+    /// `after` inodes follow: `x^(8 * 256 * after)`.
     fn carried(error: u32, after: usize) -> u32 {
         crc32c(error, &vec![0; 256 * after])
     }
@@ -293,7 +299,7 @@ mod tests {
                     write_checksum(raw, seed, InodeNr(first + at)).unwrap();
                 }
             }
-            // One without links.
+            // An inode without links.
             bytes[256 * 3 + 0x1a..256 * 3 + 0x1c].fill(0);
             let fits = Inode256::checksums_ok(&bytes, seed, InodeNr(first));
             for (raw, at) in bytes.chunks(256).zip(0..) {

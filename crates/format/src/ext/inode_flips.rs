@@ -1,20 +1,21 @@
 //! Flipped bits of an inode, found by running its checksum backwards.
 //!
-//! CRC32C is linear: a flipped bit changes the checksum by a value, its syndrome, that depends only on where the
-//! bit is. The difference between the stored and the computed checksum is the sum of the syndromes of all flipped
-//! bits, so that one bit, or two, can be told by it. Up to 5243 bits, CRC32C has Hamming distance 6 (Koopman,
-//! "32-Bit Cyclic Redundancy Codes for Internet Applications", DSN 2002), so that an inode of 256 bytes with one or
-//! two flipped bits cannot be taken for another one with one or two. Other bytes, which nobody ever wrote, look like
-//! one flipped bit with probability 2^-21, and like two with probability 2^-11: two bits need other evidence.
+//! CRC32C is linear: a flipped bit changes the checksum by a value, its syndrome, that depends only
+//! on the bit's position. The XOR of the stored and the computed checksum is the XOR of the
+//! syndromes of all flipped bits, so it identifies one flipped bit, or two. Up to 5243 bits, CRC32C
+//! has Hamming distance 6 (Koopman, "32-Bit Cyclic Redundancy Codes for Internet Applications", DSN
+//! 2002), so an inode of 256 bytes with one or two flipped bits cannot be mistaken for another one
+//! with one or two. Bytes that were never an inode look like one flipped bit with probability
+//! 2^-21, and like two with probability 2^-11: a repair of two bits needs other evidence.
 
 use super::inode::Inode;
 use crate::InodeNr;
 use crate::crc::{Seed, backwards_over_zeroes, crc32c, over_zeroes};
 
-/// Where the halves of `i_checksum` lie: they count as zero in the checksum.
+/// Offset of the low half of `i_checksum`. Both halves count as zero in the checksum.
 const CHECKSUM_LOW: usize = 0x7c;
 const CHECKSUM_HIGH: usize = 0x82;
-/// Where `i_generation` lies, which the checksum covers twice: before the inode, and in it.
+/// Offset of `i_generation`, which the checksum covers twice: before the inode, and in it.
 const GENERATION: usize = 0x64;
 /// Bytes before the inode in its checksum: number and generation.
 const BEFORE: usize = 8;
@@ -32,12 +33,12 @@ impl Flips {
         [Some(self.first), self.second].into_iter().flatten().map(usize::from)
     }
 
-    /// Whether it is one bit alone, which needs no other evidence.
+    /// Whether it is a single bit, which needs no other evidence.
     pub const fn is_single(self) -> bool {
         self.second.is_none()
     }
 
-    /// Flips the bits; those past the end of `raw` are left out.
+    /// Flips the bits; those past the end of `raw` are ignored.
     pub fn apply(self, raw: &mut [u8]) {
         for bit in self.bits() {
             if let Some(byte) = raw.get_mut(bit / 8) {
@@ -55,8 +56,8 @@ pub struct Syndromes {
 }
 
 impl Syndromes {
-    /// For inodes of `inode_bytes` bytes. `None` below 132 bytes, whose checksum has 16 bits, which prove nothing,
-    /// and above 8 KiB, whose bits have no number.
+    /// For inodes of `inode_bytes` bytes. `None` below 132 bytes, because a checksum of 16 bits
+    /// proves nothing, and above 8 KiB, because bit numbers have 16 bits.
     pub fn of_size(inode_bytes: usize) -> Option<Self> {
         if !(CHECKSUM_HIGH + 2..=8192).contains(&inode_bytes) {
             return None;
@@ -68,8 +69,8 @@ impl Syndromes {
         Some(Self { inode_bytes, of_bits })
     }
 
-    /// Which one or two bits of an inode must be flipped to make its checksum right. `None` if its checksum is
-    /// right or has 16 bits only, if no two bits do, or if several pairs do.
+    /// The one or two bits that must be flipped to make an inode's checksum right. `None` if the
+    /// checksum is right or has only 16 bits, if no two bits explain it, or if several pairs do.
     pub fn find(&self, raw: &[u8], seed: Seed, inode: InodeNr) -> Option<Flips> {
         let difference = difference(raw, seed, inode)?;
         if raw.len() != self.inode_bytes || difference == 0 {
@@ -90,7 +91,7 @@ impl Syndromes {
         self.of_bits.get(at).map(|(_, bit)| *bit)
     }
 
-    /// The only pair with this sum.
+    /// The pair of bits with this syndrome, if there is exactly one.
     fn pair_of(&self, sum: u32) -> Option<Flips> {
         let mut pairs = self.of_bits.iter().filter_map(|&(syndrome, bit)| {
             let other = self.bit_of(sum ^ syndrome)?;
@@ -101,17 +102,18 @@ impl Syndromes {
     }
 }
 
-/// The inode whose checksum the bytes hold, if it is that of an inode with these bytes at all: any other bytes
-/// than an inode's give a number that is no inode's with probability `1 - inodes / 2^32`. `None` if the checksum
-/// has 16 bits only.
+/// The inode number that the stored checksum belongs to, on the assumption that these bytes are an
+/// inode. For other bytes the result is not a valid inode number with probability `1 - inodes /
+/// 2^32`. `None` if the checksum has only 16 bits.
 pub fn owner_by_checksum(raw: &[u8], seed: Seed, inode: InodeNr) -> Option<InodeNr> {
     let extra = Inode::decode(raw)?;
     let difference = difference(raw, seed, inode).filter(|_| extra.has_extra(4))?;
-    // The number is the first word: what remains of a difference there is found by taking back all steps after it.
+    // The number is the first word of the input, so undoing all steps after it turns the difference
+    // of the checksums into the difference of the numbers.
     Some(InodeNr(inode.0 ^ backwards_over_zeroes(difference, BEFORE + raw.len())))
 }
 
-/// What a flipped bit changes in the difference between the stored and the computed checksum.
+/// The change that one flipped bit makes to the XOR of stored and computed checksum.
 fn syndrome(inode_bytes: usize, bit: usize) -> u32 {
     let (at, value) = (bit / 8, 1u32 << (bit % 8));
     match at {
@@ -125,8 +127,8 @@ fn syndrome(inode_bytes: usize, bit: usize) -> u32 {
     }
 }
 
-/// Stored against computed checksum, both with 32 bits whatever `i_extra_isize` says. `None` for inodes without
-/// room for the upper half.
+/// The XOR of stored and computed checksum, both with 32 bits whatever `i_extra_isize` says. `None`
+/// for inodes without room for the upper half.
 fn difference(raw: &[u8], seed: Seed, inode: InodeNr) -> Option<u32> {
     let generation = raw.get(GENERATION..)?.first_chunk()?;
     let [low_0, low_1] = *raw.get(CHECKSUM_LOW..)?.first_chunk()?;
@@ -180,7 +182,8 @@ mod tests {
         for pair in syndromes.of_bits.windows(2) {
             assert_ne!(pair[0].0, pair[1].0);
         }
-        // Bits of the generation count twice: the code's distance alone does not say it of them.
+        // The checksum covers the bits of the generation twice, so the code's distance alone does
+        // not prove this for them.
         for bit in GENERATION * 8..(GENERATION + 4) * 8 {
             let one = syndrome(256, bit);
             for (other, _) in syndromes.of_bits.iter().filter(|(other, _)| *other != one) {

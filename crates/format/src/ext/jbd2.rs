@@ -11,7 +11,7 @@ use crate::layout::{Field, be};
 
 /// `h_magic`.
 pub const MAGIC: u32 = 0xc03b_3998;
-/// `h_blocktype`: a descriptor block: tags that say where the following data blocks belong.
+/// `h_blocktype`: a descriptor block: its tags give the home blocks of the data blocks that follow.
 pub const DESCRIPTOR_BLOCK: u32 = 1;
 /// `h_blocktype`: a commit block, the end of a transaction.
 pub const COMMIT_BLOCK: u32 = 2;
@@ -81,7 +81,7 @@ bitflags! {
 }
 
 layout! {
-    /// What every journal block but data begins with.
+    /// The header of every journal block except data blocks.
     pub struct BlockHeader[12] big {
         /// 0xC03B3998.
         0x00 magic: u32,
@@ -172,7 +172,7 @@ layout! {
     }
 }
 
-/// Which blocks of a journal carry which checksums.
+/// The checksums that the blocks of a journal carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
     /// None.
@@ -185,7 +185,7 @@ pub enum Checksums {
     V3,
 }
 
-/// How the blocks of one journal are written.
+/// The format of the blocks of one journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalFormat {
     /// Checksum version.
@@ -207,7 +207,7 @@ impl JournalSuperblock {
         JournalIncompat::from_bits_retain(if self.is_v2() { self.feature_incompat } else { 0 })
     }
 
-    /// Whether the fields behind `errno` count.
+    /// Whether the fields behind `errno` are valid.
     pub fn is_v2(&self) -> bool {
         self.blocktype == SUPERBLOCK_V2
     }
@@ -221,7 +221,7 @@ impl JournalSuperblock {
         }
     }
 
-    /// How the other blocks are written. Should both checksum features be set, version 3 wins.
+    /// The format of the other blocks. If both checksum features are set, version 3 wins.
     pub fn format(&self) -> JournalFormat {
         let incompat = self.incompat();
         let checksums = if incompat.contains(JournalIncompat::CSUM_V3) {
@@ -252,7 +252,7 @@ impl JournalSuperblock {
     }
 }
 
-/// A tag of a descriptor block: where one data block belongs.
+/// A tag of a descriptor block: the home of one data block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// Block of the file system.
@@ -281,7 +281,7 @@ impl JournalFormat {
         }
     }
 
-    /// Bytes of a block that are not its tail.
+    /// Bytes of a block before its tail.
     fn body_len(&self, block_len: usize) -> usize {
         block_len.saturating_sub(if self.has_block_tails() { BLOCK_TAIL_SIZE } else { 0 })
     }
@@ -292,8 +292,8 @@ impl JournalFormat {
         Tags { rest: body.get(BlockHeader::SIZE..).unwrap_or(&[]), format: *self, done: false }
     }
 
-    /// The block numbers of a revoke block; `None` if `r_count` passes its end (the kernel gives
-    /// up then).
+    /// The block numbers of a revoke block; `None` if `r_count` passes its end (the kernel aborts
+    /// recovery then).
     pub fn revoked<'a>(&self, block: &'a [u8]) -> Option<impl Iterator<Item = u64> + use<'a>> {
         let count = usize::try_from(be32_at(block, BlockHeader::SIZE)?).ok()?;
         if count > self.body_len(block.len()) {

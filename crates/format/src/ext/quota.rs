@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 /// Bytes of the header of a leaf.
 pub const LEAF_HEADER_SIZE: usize = 16;
 
-/// What is counted.
+/// The kind of identifier that a quota file accounts by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaKind {
     /// Per user.

@@ -70,7 +70,7 @@ layout! {
         0x038 magic: u16,
         /// `STATE_*` bits.
         0x03a state: u16,
-        /// What to do on errors: 1 go on, 2 remount read-only, 3 panic.
+        /// Reaction to errors: 1 continue, 2 remount read-only, 3 panic.
         0x03c errors: u16,
         /// Minor revision.
         0x03e minor_rev_level: u16,
@@ -299,8 +299,8 @@ impl Superblock {
         crate::layout::put_le::<u32, 0x3fc, 1024>(bytes, &checksum);
     }
 
-    /// Encodes into `bytes`, with the checksum where the file system has one; what no field names
-    /// stays.
+    /// Encodes into `bytes`, with the checksum if the file system has one. Bytes that no field
+    /// covers stay as they are.
     pub fn encode_with_checksum(&self, bytes: &mut [u8; 1024]) {
         self.encode_into(bytes);
         if self.features().metadata_csum() {

@@ -1,14 +1,14 @@
-//! The undo file of e2fsprogs (magic `E2UNDO02`): what `e2fsck -z` and its kin write, `e2undo`
-//! reads.
+//! The undo file of e2fsprogs (magic `E2UNDO02`), which `e2fsck -z` and other programs of e2fsprogs
+//! write and `e2undo` reads.
 //!
-//! The file is cut into blocks of [`UndoHeader::block_size`] bytes. Block 0 begins with the header.
+//! The file consists of blocks of [`UndoHeader::block_size`] bytes. Block 0 begins with the header.
 //! The header names the block of the superblock copy (whose magic is stored inverted, so that the
-//! file is not taken for a file system) and the first key block. A key block holds a
+//! file is not mistaken for a file system) and the first key block. A key block holds a
 //! [`UndoKeyHeader`] and keys up to its end; the old bytes of its keys follow it, each key's from
 //! the start of a block on, and after them the next key block.
 //!
-//! Blocks whose old bytes could not be read, and so are not in the file, are in a list that only Floe
-//! writes and reads. It lies behind everything else, where `e2undo` does not look.
+//! Floe adds a list of the blocks whose old bytes could not be read and so are not in the file.
+//! Only Floe writes and reads it. It lies behind everything else, where `e2undo` does not look.
 //!
 //! Learnt from undo files that e2fsprogs 1.47 wrote and from what its `e2undo` says of them.
 
@@ -21,7 +21,7 @@ pub const MAGIC: [u8; 8] = *b"E2UNDO02";
 pub const KEY_MAGIC: u32 = 0xcade_cade;
 /// `unsaved_magic`: the list of blocks without old bytes counts.
 pub const UNSAVED_MAGIC: u32 = 0x464c_4f45;
-/// `state`: all that belongs into the file is in it.
+/// `state`: the file is complete.
 pub const STATE_FINISHED: u32 = 0x1;
 /// `f_compat`: `fs_offset` counts.
 pub const COMPAT_FS_OFFSET: u32 = 0x1;
@@ -29,7 +29,7 @@ pub const COMPAT_FS_OFFSET: u32 = 0x1;
 pub const MIN_BLOCK_SIZE: u32 = 1024;
 /// Most bytes of a block.
 pub const MAX_BLOCK_SIZE: u32 = 1 << 20;
-/// Most blocks of old bytes that one key stands for.
+/// Most blocks of old bytes that one key covers.
 pub const MAX_KEY_BLOCKS: u32 = 512;
 
 layout! {
@@ -61,8 +61,8 @@ layout! {
         0x03c pad32: u32,
         /// Byte of the device at which the file system begins.
         0x040 fs_offset: u64,
-        /// `UNSAVED_MAGIC` if the fields behind say which blocks were not saved. Ours: other programs
-        /// leave zeroes here, and mind nothing else.
+        /// `UNSAVED_MAGIC` if the list of blocks that were not saved is present. A field of Floe's
+        /// own: other programs write zeroes here and ignore it.
         0x048 unsaved_magic: u32,
         /// crc32c of the list of these blocks.
         0x04c unsaved_crc: u32,
@@ -90,7 +90,7 @@ layout! {
 }
 
 layout! {
-    /// A stretch of the device, and its old bytes.
+    /// A contiguous piece of the device, and its old bytes.
     pub struct UndoKey[16] little {
         /// Where it begins, in units of `UndoHeader::fs_block_size`.
         0x00 fs_block: u64,
@@ -128,7 +128,7 @@ pub fn key_block_crc(block: &[u8]) -> u32 {
     crc32c(crc32c(u32::MAX, &start), rest)
 }
 
-/// A superblock with its magic inverted: what is stored of a real one, and the other way round.
+/// Inverts the magic of a superblock: real to stored, and stored to real.
 pub fn veil(superblock: &mut [u8; 1024]) {
     let mut sb = superblock::Superblock::decode(superblock);
     sb.magic = !sb.magic;

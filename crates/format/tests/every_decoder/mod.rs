@@ -1,8 +1,8 @@
 //! Feeds any bytes to every decoder of the crate. Shared by the property test `decoders_total` and
 //! by the fuzz target `decode` (`fuzz/`), so that both try the same things.
 //!
-//! What must hold: nothing panics or overflows, iterators end within the bytes they were given, and
-//! what was decoded encodes to the same bytes.
+//! The laws: nothing panics or overflows, iterators end within the bytes they were given, and a
+//! decoded structure encodes to the same bytes.
 
 use std::sync::LazyLock;
 
@@ -34,7 +34,7 @@ use floe_format::ext::xattr::{acl, value_inode};
 use floe_format::geometry::{Geometry, Strictness};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-/// Decodes `bytes` as everything there is. Panics where a promise of the crate is broken.
+/// Decodes `bytes` as every structure. Panics if a law of the crate is broken.
 pub(crate) fn decode_everything(bytes: &[u8]) {
     fixed_structures(bytes);
     superblock(bytes);
@@ -83,7 +83,7 @@ fn superblock(bytes: &[u8]) {
     }
 }
 
-/// Everything a geometry answers, at its edges.
+/// Calls every function of a geometry with edge values.
 fn places(geometry: &Geometry) {
     let last_group = geometry.group_count.saturating_sub(1);
     for group in [0, 1, 2, 3, last_group / 2, last_group].map(GroupNr) {
@@ -127,7 +127,8 @@ fn descriptor(bytes: &[u8]) {
     let _ = GroupDesc::crc16(&[7; 16], GroupNr(7), whole);
 }
 
-/// Bits that were flipped, if any make the checksum right, do so; an inode that tells whose it is is right there.
+/// If flipping bits makes the checksum right, the checksum is right afterwards; an inode number
+/// found by checksum makes it right, too.
 fn flips(owner: Option<InodeNr>, raw: &[u8; 256]) {
     static SYNDROMES: LazyLock<Option<Syndromes>> = LazyLock::new(|| Syndromes::of_size(256));
     let right =
@@ -207,12 +208,13 @@ fn directories(bytes: &[u8]) {
     }
     let mut copy = bytes.to_vec();
     if htree::write_checksum(11, &mut copy).is_some() {
-        // What was written is found again, unless the tail overlaps what told the block's kind.
+        // A checksum just written is valid, unless the tail overlaps the fields that identified the
+        // block.
         let _ = DxBlock::detect(&copy).map(|(_, block)| block.checksum_ok(11));
     }
 }
 
-/// Goes through a cursor; its entries lie inside the block and one behind the other.
+/// Iterates a cursor: entries lie inside the block, one behind the other.
 fn entries(cursor: DirCursor<'_>, block: &[u8]) {
     let mut end = 0;
     for entry in cursor {
@@ -309,10 +311,11 @@ fn small_things(bytes: &[u8]) {
         let _ = dirhash::dirhash(version, name, &[1, 2, 3, 4]);
     }
     let _ = dirhash::siphash(name, &[3; 16]);
-    // A name with stray bytes may fold to one whose bytes fit together anew: no law holds for it.
+    // A name with stray bytes may fold to one whose bytes combine into other characters: no law
+    // holds for it.
     let folded = casefold::fold(name);
     if casefold::validate(name).is_ok() {
-        let folded = folded.expect("what is valid can be folded");
+        let folded = folded.expect("a valid name can be folded");
         assert!(casefold::same_name(name, &folded), "{name:x?} is not what it folds to");
     }
     let _ = (crc16(7, bytes), crc32_be(7, bytes), undo::key_block_crc(bytes));

@@ -19,7 +19,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Makes an image of `size` (as mke2fs spells it) with `args`. Panics where mke2fs refuses.
+/// Makes an image of `size` (in mke2fs's notation) with `args`. Panics if mke2fs fails.
 pub(crate) fn mke2fs(mke2fs: &Path, image: &Path, args: &str, size: &str) {
     let output = Command::new(mke2fs)
         .env("MKE2FS_CONFIG", "/dev/null")

@@ -7,7 +7,7 @@ use floe_format::ext::xattr::{
     needed_bytes, split_name, write_block, write_inode,
 };
 
-use super::TreePlan;
+use super::{TreePlan, inline};
 use crate::mkfs::inode::EXTRA_SIZE;
 use crate::mkfs::params::PlanError;
 use crate::mkfs::plan::Plan;
@@ -36,6 +36,12 @@ impl Stored {
 pub(super) struct SetForm {
     /// What lies behind the inode's extra fields; empty: nothing.
     pub(super) in_inode: Vec<u8>,
+    /// The attributes in it.
+    beside_data: Vec<Stored>,
+    /// Bytes behind the inode's extra fields.
+    spare: usize,
+    /// Bytes of `system.data` that the inode has room for; `None`: not even for an empty one.
+    pub(super) room_behind: Option<usize>,
     /// What lies in a block.
     in_block: Vec<Stored>,
     /// What is wrong with it.
@@ -46,6 +52,17 @@ impl SetForm {
     /// Whether an inode with this set needs a block.
     pub(super) fn needs_block(&self) -> bool {
         !self.in_block.is_empty()
+    }
+
+    /// What lies behind the inode's extra fields if its content lies in the inode, and `data` of it in
+    /// an attribute, which must be no longer than [`SetForm::room_behind`].
+    pub(super) fn with_data(&self, data: &[u8]) -> Vec<u8> {
+        let mut list: Vec<_> = self.beside_data.iter().map(Stored::new_xattr).collect();
+        list.push(inline::attribute(data));
+        let mut area = vec![0; self.spare];
+        // It was seen to fit.
+        let _ = write_inode(&mut area, &list);
+        area
     }
 
     /// Why no inode can have this set.
@@ -92,14 +109,18 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
         with.push(one.new_xattr());
         if needed_bytes(&with) <= room { in_inode.push(one) } else { in_block.push(one) }
     }
-    let mut form = SetForm { in_block, ..SetForm::default() };
+    let mut form = SetForm { in_block, spare, ..SetForm::default() };
+    let mut list: Vec<_> = in_inode.iter().map(Stored::new_xattr).collect();
     if !in_inode.is_empty() {
         form.in_inode = vec![0; spare];
-        let list: Vec<_> = in_inode.iter().map(Stored::new_xattr).collect();
         if write_inode(&mut form.in_inode, &list).is_err() {
             return faulty("its attributes do not fit into the inode");
         }
     }
+    list.push(inline::attribute(&[]));
+    // Values are padded to 4 bytes.
+    form.room_behind = room.checked_sub(needed_bytes(&list)).map(|bytes| bytes & !3);
+    form.beside_data = in_inode;
     let list: Vec<_> = form.in_block.iter().map(Stored::new_xattr).collect();
     let block = plan.geometry.block_size as usize - XattrHeader::SIZE;
     if !list.is_empty() && needed_bytes(&list) > block {

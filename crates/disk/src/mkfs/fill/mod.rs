@@ -7,6 +7,7 @@
 mod attributes;
 mod data;
 mod fit;
+mod inline;
 mod inodes;
 mod names;
 mod place;
@@ -40,7 +41,7 @@ struct Place {
     start: u64,
     /// Blocks of data, without map and attributes.
     blocks: u32,
-    /// [`INDEXED`], [`MAPPED`], and the number of subdirectories above bit 8.
+    /// [`INDEXED`], [`MAPPED`], [`INLINE`], and the number of subdirectories above bit 8.
     flags: u32,
 }
 
@@ -48,6 +49,8 @@ struct Place {
 const INDEXED: u32 = 1;
 /// Its blocks do not lie together, or its map needs blocks.
 const MAPPED: u32 = 2;
+/// Its content lies in the inode.
+const INLINE: u32 = 4;
 /// Where the number of subdirectories begins.
 const SUBDIRECTORIES: u32 = 8;
 

@@ -20,7 +20,7 @@ impl<'t> TreePlan<'t> {
     }
 
     /// The directory of the node at a place in the order, as its blocks know it.
-    fn directory(&self, at: usize) -> Directory {
+    pub(super) fn directory(&self, at: usize) -> Directory {
         let inode = self.number_at(at);
         let parent = self.tree.parent(self.order[at]);
         let parent = parent.map_or(inode, |parent| InodeNr(self.numbers[parent.index()]));
@@ -28,7 +28,7 @@ impl<'t> TreePlan<'t> {
     }
 
     /// The entries of a directory, without `.` and `..`.
-    fn entries(&self, node: NodeId) -> Vec<Entry<'t>> {
+    pub(super) fn entries(&self, node: NodeId) -> Vec<Entry<'t>> {
         let tree: &'t _ = self.tree;
         let children = tree.children(node).into_iter();
         let mut entries: Vec<Entry<'t>> = children
@@ -53,7 +53,7 @@ impl<'t> TreePlan<'t> {
         rebuild(&self.plan.dir_format, &dir, size_blocks, lost_found, entries)
     }
 
-    /// Blocks of the directory at a place in the order, and whether it has an index.
+    /// Blocks of the directory at a place in the order (0: it lies in its inode), and whether it has an index.
     pub(super) fn directory_blocks(&mut self, at: usize) -> Result<(u32, bool), PlanError> {
         let node = self.order[at];
         let (mut needed, mut subdirectories) = (0, 0u32);
@@ -66,6 +66,9 @@ impl<'t> TreePlan<'t> {
             subdirectories += 1;
         }
         self.places[at].flags |= subdirectories.min(MOST_COUNTED) << SUBDIRECTORIES;
+        if self.try_inline_directory(at, needed) {
+            return Ok((0, false));
+        }
         let form = self.directory(at).form(&self.plan.dir_format);
         // The two dots take 12 bytes each.
         if !self.is_lost_found(at) && needed + 24 <= form.end(self.plan.dir_format.block_size) {

@@ -112,7 +112,7 @@ impl TreePlan<'_> {
     pub(super) fn place_data(&mut self) -> Result<(), PlanError> {
         let mut cursor = BlockNr(0);
         for at in 0..self.order.len() {
-            if !self.is_type(at, FileType::Regular) {
+            if !self.is_type(at, FileType::Regular) || self.try_inline_file(at) {
                 continue;
             }
             let ratio = u64::from(self.plan.geometry.cluster_blocks);

@@ -84,14 +84,13 @@ pub fn fill(
     });
     failed.result()?;
     let groups: Vec<GroupNr> = (0..plan.plan.geometry().group_count).map(GroupNr).collect();
-    let fill = |group, first, bytes: &mut [u8]| plan.fill_table(group, first, bytes);
+    let fill = |group, first, bytes: &mut [u8]| plan.fill_table(group, first, bytes, contents);
     if let Some(progress) = options.progress {
         progress.begin(TABLES);
     }
     let pool = pool.watched(options.progress);
     let failed: FirstFailure = pool.run(&groups, |failed: &mut FirstFailure, group| {
-        let done = out.table(*group, &fill).map_err(FillError::from);
-        failed.note((0, group.0 as usize), done);
+        failed.note((0, group.0 as usize), out.table(*group, fill));
     });
     failed.result()?;
     out.finish()?;
@@ -219,15 +218,30 @@ impl TreePlan<'_> {
     }
 
     /// Writes the inodes of the tree that lie in a part of a table.
-    fn fill_table(&self, group: GroupNr, first: u32, bytes: &mut [u8]) {
+    fn fill_table(
+        &self,
+        group: GroupNr,
+        first: u32,
+        bytes: &mut [u8],
+        contents: &dyn Contents,
+    ) -> Result<(), FillError> {
         let geometry = self.plan.geometry();
         let size = geometry.inode_size as usize;
         for (index, raw) in (first..).zip(bytes.chunks_exact_mut(size)) {
             let number = geometry.inode_at(group, index);
             if let Some(at) = self.place_of(number) {
-                self.inode(at).encode(&self.plan.form, number, raw);
+                let mut inode = self.inode(at);
+                let filled = self.set_inline(at, contents, &mut inode);
+                filled.map_err(|source| self.unreadable(at, source))?;
+                inode.encode(&self.plan.form, number, raw);
             }
         }
+        Ok(())
+    }
+
+    fn unreadable(&self, at: usize, source: io::Error) -> FillError {
+        let path = String::from_utf8_lossy(&self.tree.path(self.order[at])).into_owned();
+        FillError::Read { path, source }
     }
 }
 
@@ -346,12 +360,8 @@ impl Writer<'_> {
         let node = self.plan.order[at];
         let len = (part.run.len_blocks * block_size) as usize;
         let room = buffer.room(geometry.offset_bytes(part.run.start), len)?;
-        read(self.plan.tree.node(node), self.contents, part.logical.0 * block_size, room).map_err(
-            |source| {
-                let path = String::from_utf8_lossy(&self.plan.tree.path(node)).into_owned();
-                FillError::Read { path, source }
-            },
-        )
+        read(self.plan.tree.node(node), self.contents, part.logical.0 * block_size, room)
+            .map_err(|source| self.plan.unreadable(at, source))
     }
 }
 

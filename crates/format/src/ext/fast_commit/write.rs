@@ -11,7 +11,7 @@ const TAIL_VALUE: usize = 8;
 /// A tag does not fit a block, or its value cannot be stored: an inode shorter than 128 bytes, a name that is empty or
 /// longer than 255 bytes, an extent with numbers beyond those of ext4. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this cannot be said in a fast commit")]
+#[error("a tag or its value does not fit into a fast commit")]
 pub struct DoesNotFit;
 
 /// Writes the blocks of the fast-commit area from its start on: tags, padded so that none crosses a block, each fast
@@ -20,7 +20,7 @@ pub struct DoesNotFit;
 pub struct FcWriter {
     bytes: Vec<u8>,
     block_size: usize,
-    /// Of all tags since the last tail.
+    /// Running checksum of all tags since the last tail.
     crc: u32,
 }
 
@@ -33,7 +33,7 @@ impl FcWriter {
     /// Adds a tag. The first of an area has to be [`FcTag::Head`]; tails are written by [`FcWriter::end`] alone.
     ///
     /// # Errors
-    /// [`DoesNotFit`], for padding and tails, too.
+    /// [`DoesNotFit`], also for padding and tails.
     pub fn push(&mut self, tag: &FcTag<'_>) -> Result<(), DoesNotFit> {
         let (kind, value) = encode(tag).filter(|_| is_sound(tag)).ok_or(DoesNotFit)?;
         if value.len() + 2 * TAG_SIZE > self.block_size {
@@ -68,8 +68,8 @@ impl FcWriter {
         self.block_size - self.bytes.len() % self.block_size
     }
 
-    /// Pads the block if `bytes` and the padding behind them do not fit it any more: there is always room for a tag of
-    /// padding at the end.
+    /// Pads the block if `bytes` and the padding behind them no longer fit in it. Every block keeps
+    /// room for a padding tag at its end.
     fn make_room(&mut self, bytes: usize) {
         let room = self.room();
         if bytes + TAG_SIZE > room {
@@ -87,7 +87,7 @@ impl FcWriter {
     }
 }
 
-/// Whether a reader would take the tag.
+/// Whether a reader would accept the tag.
 fn is_sound(tag: &FcTag<'_>) -> bool {
     match tag {
         FcTag::Creat(dentry) | FcTag::Link(dentry) | FcTag::Unlink(dentry) => {
@@ -177,7 +177,8 @@ mod tests {
     }
 
     proptest! {
-        /// Tags come back in order, no block has anything broken, and the checksum of each tail is the running one.
+        /// Tags come back in order, no block is broken, and the checksum of each tail is the
+        /// running one.
         #[test]
         fn what_is_written_is_read(made in made()) {
             let mut writer = FcWriter::new(1024);

@@ -12,8 +12,9 @@ const MOST_BLOCKS: u64 = (1 << 48) - 1;
 /// Bytes of the fields every inode has.
 const BASE_BYTES: usize = InodeBase::SIZE;
 
-/// A point in time. An inode keeps seconds from -2^31 up to 15,032,385,535 (in the year 2446) where it has room for the extra
-/// word of that field, else up to 2^31 - 1; it keeps times outside as the nearest of these.
+/// A point in time. An inode stores seconds from -2^31 up to 15,032,385,535 (in the year 2446) if
+/// it has room for the extra word of that field, else up to 2^31 - 1; times outside become the
+/// nearest of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Seconds since 1970, negative before.
@@ -35,30 +36,32 @@ pub enum TimeField {
     Creation,
 }
 
-/// An inode taken apart: its fields, which may be changed, and its bytes, over which [`OwnedInode::seal`] writes
-/// them. Bytes that no field covers (attributes in the inode, fields newer than Floe) stay as they are.
+/// A decoded inode: its fields, which may be changed, and its bytes, over which
+/// [`OwnedInode::seal`] writes them. Bytes that no field covers (attributes in the inode, fields
+/// newer than Floe) stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedInode {
     /// Its number, which is part of its checksum.
     pub number: InodeNr,
     /// The first 128 bytes.
     pub base: InodeBase,
-    /// The fields behind, zero where the inode is too short. Those past `extra_isize` are not written.
+    /// The extra fields, zero where the inode is too short. Those past `extra_isize` are not written.
     pub extra: InodeExtra,
     /// All bytes, `s_inode_size` of them; those of `base` and `extra` are replaced when it is sealed.
     pub raw: Vec<u8>,
 }
 
 impl OwnedInode {
-    /// Takes the bytes of an inode apart; `None` below 128 bytes.
+    /// Decodes an inode; `None` below 128 bytes.
     pub fn of(number: InodeNr, raw: Vec<u8>) -> Option<Self> {
         let inode = Inode::decode(&raw)?;
         let (base, extra) = (inode.base.clone(), inode.extra.clone());
         Some(Self { number, base, extra, raw })
     }
 
-    /// A zeroed inode of `size` bytes (`s_inode_size`). `extra_isize` counts only above 128 bytes: it is cut to the
-    /// room there is and to a multiple of 4, and is at least 4. `None` below 128 bytes.
+    /// A zeroed inode of `size` bytes (`s_inode_size`). `extra_isize` counts only above 128 bytes:
+    /// it is rounded down to a multiple of 4, limited to the bytes there are, and is at least 4.
+    /// `None` below 128 bytes.
     pub fn new(number: InodeNr, size: usize, extra_isize: u16) -> Option<Self> {
         let mut inode = Self::of(number, vec![0; size])?;
         let room = size - BASE_BYTES;
@@ -150,8 +153,8 @@ impl OwnedInode {
         words.get_mut(index).map(|word| *word = value.to_le_bytes()).is_some()
     }
 
-    /// Stores the target of a symbolic link in `i_block` (a fast symlink) and sets the size; `false`, and nothing
-    /// changed, from 60 bytes on: such a target needs a block.
+    /// Stores the target of a symbolic link in `i_block` (a fast symlink) and sets the size.
+    /// `false`, and nothing changed, for 60 bytes or more: such a target needs a block.
     pub fn set_fast_symlink(&mut self, target: &[u8]) -> bool {
         if target.len() >= BLOCK_BYTES {
             return false;
@@ -177,8 +180,8 @@ impl OwnedInode {
         self.raw.len() >= BASE_BYTES + end as usize && self.extra.extra_isize >= end
     }
 
-    /// Sets a time, as far as the inode has room for it: see [`Timestamp`]. Without the extra word the nanoseconds are
-    /// lost; an inode without `i_crtime` keeps no time of creation.
+    /// Sets a time, as far as the inode can store it: see [`Timestamp`]. Without the extra word the
+    /// nanoseconds are lost; an inode without `i_crtime` stores no time of creation.
     pub fn set_time(&mut self, field: TimeField, time: Timestamp) {
         let (seconds, extra, end) = match field {
             TimeField::Change => (&mut self.base.ctime, &mut self.extra.ctime_extra, 0x08),
@@ -217,13 +220,14 @@ impl OwnedInode {
         self.raw.get_mut(at..).unwrap_or_default()
     }
 
-    /// The start of checksums of what belongs to the inode: extent nodes, directory blocks.
+    /// The seed of the checksums of the inode's extent nodes and directory blocks.
     pub fn seed(&self, seed: Seed) -> u32 {
         seed.of_inode(self.number, self.base.generation)
     }
 
-    /// Writes the fields over the bytes, then the checksum if there is a `seed` (metadata_csum), and returns all
-    /// bytes, `s_inode_size` of them. The fields keep the checksum they had.
+    /// Writes the fields over the bytes, then the checksum if there is a `seed` (metadata_csum),
+    /// and returns all bytes, `s_inode_size` of them. The checksum fields of `base` and `extra`
+    /// keep their old values.
     pub fn seal(&mut self, seed: Option<Seed>) -> &[u8] {
         if let Some(base) = self.raw.first_chunk_mut::<BASE_BYTES>() {
             self.base.encode_into(base);
@@ -237,15 +241,16 @@ impl OwnedInode {
             bytes[len..].copy_from_slice(&old[len..]);
         }
         if let Some(seed) = seed {
-            // Only bytes below 128 have no room for it, and there are more.
+            // Fails only below 128 bytes, and the inode has at least that.
             let _ = write_checksum(&mut self.raw, seed, self.number);
         }
         &self.raw
     }
 }
 
-/// `i_block` of a device, as Linux stores its number: in the first word, of 16 bits, where both parts are below 256, else in
-/// the second, of 32 bits (20 for the minor number, 12 for the major; higher bits are lost).
+/// `i_block` of a device, as Linux stores its number: in the first word, as 16 bits, if both parts
+/// are below 256; else in the second, as 32 bits (20 for the minor number, 12 for the major; higher
+/// bits are lost).
 pub fn device_block(major: u32, minor: u32) -> [u8; BLOCK_BYTES] {
     let mut block = [0; BLOCK_BYTES];
     let (at, value) = if major < 256 && minor < 256 {
@@ -257,7 +262,7 @@ pub fn device_block(major: u32, minor: u32) -> [u8; BLOCK_BYTES] {
     block
 }
 
-/// Major and minor number of a device from its `i_block`: [`device_block`] backwards.
+/// Major and minor number of a device from its `i_block`: the inverse of [`device_block`].
 pub fn device_number(block: &[u8; BLOCK_BYTES]) -> (u32, u32) {
     match (le32_at(block, 0).unwrap_or(0), le32_at(block, 4).unwrap_or(0)) {
         (0, new) => (new >> 8 & 0xfff, new & 0xff | new >> 12 & 0xf_ff00),
@@ -265,12 +270,13 @@ pub fn device_number(block: &[u8; BLOCK_BYTES]) -> (u32, u32) {
     }
 }
 
-/// The two words of a time; without room for the second, `wide` is false and it is 0.
+/// The two words of a time. `wide` is false if the inode has no room for the second, which is then
+/// 0.
 fn encode_time(time: Timestamp, wide: bool) -> (u32, u32) {
     const LEAST: i64 = i32::MIN as i64;
     let most = if wide { i64::from(i32::MAX) + (3 << 32) } else { i64::from(i32::MAX) };
     let seconds = time.seconds.clamp(LEAST, most);
-    // The low word is signed; what it lacks of the whole is 0 to 3 times 2^32.
+    // The low word is signed. The epoch bits add 0 to 3 times 2^32.
     let low = (seconds & 0xffff_ffff) as u32;
     let epoch = ((seconds - i64::from(low.cast_signed())) >> 32) as u32 & 3;
     (low, if wide { time.nanoseconds.min(999_999_999) << 2 | epoch } else { 0 })
@@ -286,7 +292,8 @@ mod tests {
     const NUMBER: InodeNr = InodeNr(12);
 
     proptest! {
-        /// Whatever the bytes, they come back; with a checksum only that differs, and it fits.
+        /// Any bytes come back unchanged, except that sealing with a checksum makes the checksum
+        /// fit.
         #[test]
         fn an_unchanged_inode_stays(raw in proptest::collection::vec(any::<u8>(), 1024), extra in 0u16..40) {
             for size in [128, 160, 256, 1024] {

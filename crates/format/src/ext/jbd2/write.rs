@@ -26,9 +26,9 @@ impl JournalFormat {
         if self.bit64 { 8 } else { 4 }
     }
 
-    /// Makes a data block ready for the journal: a first word that is the journal's magic becomes zero (it is
-    /// "escaped"). Returns its tag, with the checksum of the block as it lies in the journal; which other flags a tag
-    /// has, [`JournalFormat::write_descriptor`] decides.
+    /// Prepares a data block for the journal: a first word that equals the journal's magic becomes
+    /// zero (the block is "escaped"). Returns its tag, with the checksum of the block as it lies in
+    /// the journal. [`JournalFormat::write_descriptor`] sets the other flags of the tag.
     pub fn prepare_data(&self, block: u64, sequence: u32, data: &mut [u8]) -> Tag {
         let escaped = data.first_chunk_mut().is_some_and(|word: &mut [u8; 4]| {
             let is_magic = *word == MAGIC.to_be_bytes();
@@ -42,9 +42,10 @@ impl JournalFormat {
         Tag { block, flags, checksum }
     }
 
-    /// Writes a descriptor block with its checksum. The first tag is followed by `uuid`, that of the journal. At most
-    /// [`JournalFormat::tags_per_block`] tags fit; returns how many were written, and the rest goes to the next
-    /// descriptor, behind the data blocks of this one. The high half of a block number is dropped without 64bit.
+    /// Writes a descriptor block with its checksum. The first tag is followed by `uuid`, that of
+    /// the journal. At most [`JournalFormat::tags_per_block`] tags fit. Returns how many were
+    /// written; the caller puts the rest into the next descriptor block, behind the data blocks of
+    /// this one. Without 64bit the high half of a block number is dropped.
     pub fn write_descriptor(
         &self,
         block: &mut [u8],
@@ -109,8 +110,9 @@ impl JournalFormat {
         written
     }
 
-    /// Writes a commit block, with its checksum in versions 2 and 3. Version 1 keeps a crc32 of the whole transaction
-    /// there; without one, as here, readers take the transaction as it is.
+    /// Writes a commit block, with its checksum in versions 2 and 3. In version 1 a crc32 of the
+    /// whole transaction would belong there; this function stores none, and readers then accept the
+    /// transaction unverified.
     pub fn write_commit(&self, block: &mut [u8], sequence: u32, seconds: u64, nanoseconds: u32) {
         block.fill(0);
         let commit = CommitBlock {

@@ -1,12 +1,12 @@
-//! POSIX ACLs as ext4 stores them: version 1, with the four entries that need no identifier cut
-//! short (`ext4_acl_entry_short`).
+//! POSIX ACLs as ext4 stores them: version 1, in which the four kinds of entries without an
+//! identifier use a short form (`ext4_acl_entry_short`).
 
 use crate::layout::{le16_at, le32_at};
 
 /// `a_version`.
 pub const VERSION: u32 = 1;
 
-/// Whom an ACL entry is about.
+/// The subject of an ACL entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AclWho {
     /// The owner.
@@ -26,13 +26,13 @@ pub enum AclWho {
 /// An entry of an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The subject.
     pub who: AclWho,
     /// Read 4, write 2, execute 1; other bits are unjudged.
     pub permissions: u16,
 }
 
-/// Why a value is no ACL.
+/// Why a value is not an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclFault {
     /// It is shorter than 4 bytes or its version is not 1.
@@ -78,7 +78,7 @@ pub fn decode(value: &[u8]) -> Result<Vec<AclEntry>, AclFault> {
     Ok(entries)
 }
 
-/// The value of an ACL, entries in the order given.
+/// Encodes an ACL, with the entries in the order given.
 pub fn encode(entries: &[AclEntry]) -> Vec<u8> {
     let mut value = VERSION.to_le_bytes().to_vec();
     for entry in entries {
@@ -97,13 +97,13 @@ pub fn encode(entries: &[AclEntry]) -> Vec<u8> {
     value
 }
 
-/// `a_version` of the form that programs use.
+/// `a_version` of the form that system calls use.
 const VERSION_FOR_PROGRAMS: u32 = 2;
-/// The identifier of entries that need none, in that form.
+/// The identifier of entries that have none, in that form.
 const NO_ID: u32 = u32::MAX;
 
-/// The value of an ACL as `getxattr` and `setxattr` have it: version 2, eight bytes an entry
-/// (`struct posix_acl_xattr_entry`).
+/// An ACL in the form that `getxattr` and `setxattr` use: version 2, eight bytes an entry (`struct
+/// posix_acl_xattr_entry`).
 pub fn encode_for_programs(entries: &[AclEntry]) -> Vec<u8> {
     let mut value = VERSION_FOR_PROGRAMS.to_le_bytes().to_vec();
     for entry in entries {

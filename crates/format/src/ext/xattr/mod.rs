@@ -67,7 +67,7 @@ layout! {
     pub struct RawXattrEntry[16] little {
         /// Bytes of the name.
         0x00 name_len: u8,
-        /// What stands before the name: `INDEX_*`.
+        /// The prefix of the name: `INDEX_*`.
         0x01 name_index: u8,
         /// Where the value lies: in a block from its start, in an inode from the first entry.
         0x02 value_offs: u16,
@@ -86,8 +86,8 @@ pub const fn padded(len: usize) -> usize {
     len.saturating_add(3) & !3
 }
 
-/// What stands before the name of an attribute, or the whole name where `e_name` is empty; `None`
-/// for an unknown index.
+/// The prefix that a name index stands for, or the whole name where `e_name` is empty; `None` for
+/// an unknown index.
 pub const fn prefix(name_index: u8) -> Option<&'static str> {
     Some(match name_index {
         0 => "",
@@ -105,8 +105,8 @@ pub const fn prefix(name_index: u8) -> Option<&'static str> {
     })
 }
 
-/// The name of an attribute for people: prefix and name, bytes that are not UTF-8 replaced; an
-/// unknown prefix is its number.
+/// The name of an attribute for people: prefix and name, with bytes that are not UTF-8 replaced. An
+/// unknown prefix is printed as its number.
 pub fn full_name(name_index: u8, name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
     match prefix(name_index) {
@@ -118,13 +118,13 @@ pub fn full_name(name_index: u8, name: &[u8]) -> String {
 /// Attributes of one inode or one block.
 #[derive(Clone, Copy, Debug)]
 pub struct XattrArea<'a> {
-    /// What value offsets count from.
+    /// The bytes that value offsets are relative to.
     bytes: &'a [u8],
     /// Where the first entry starts.
     first: usize,
 }
 
-/// An entry that lies inside its area with its name. Where its value lies is unjudged; see
+/// An entry that lies inside its area with its name. The place of its value is not judged; see
 /// [`XattrArea::value`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XattrEntry<'a> {
@@ -132,11 +132,11 @@ pub struct XattrEntry<'a> {
     pub index: u32,
     /// Byte of the area at which it starts.
     pub offset: usize,
-    /// What stands before the name: `INDEX_*`.
+    /// The prefix of the name: `INDEX_*`.
     pub name_index: u8,
-    /// The name without what stands before it.
+    /// The name without its prefix.
     pub name: &'a [u8],
-    /// Where the value lies, if it lies here.
+    /// Offset of the value, if it lies in the same area.
     pub value_offs: u16,
     /// Inode that holds the value, if one does.
     pub value_inode: Option<InodeNr>,
@@ -154,11 +154,11 @@ pub struct XattrFault {
     pub index: u32,
     /// Byte of the area at which it starts.
     pub offset: usize,
-    /// What is wrong with it.
+    /// Its fault.
     pub kind: XattrFaultKind,
 }
 
-/// What is wrong with an entry.
+/// The fault of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrFaultKind {
     /// The entry, its name or the end marker leaves the area (problems `xattr-ibody-overlap`,
@@ -189,7 +189,7 @@ impl<'a> XattrArea<'a> {
     }
 
     /// The entries in order, until the end marker, or one fault and then nothing. An area that is
-    /// filled to its end without a marker ends there; [`XattrArea::check`] calls that a fault.
+    /// full to its end without a marker ends there; [`XattrArea::check`] calls that a fault.
     #[inline]
     pub fn entries(&self) -> XattrEntries<'a> {
         XattrEntries { bytes: self.bytes, at: self.first, index: 0 }
@@ -201,8 +201,8 @@ impl<'a> XattrArea<'a> {
         self.entries().map_while(Result::ok).find(same)
     }
 
-    /// The value of an entry that lies here: empty where its size is 0. `None` if it leaves the
-    /// area or lies in an inode.
+    /// The value of an entry, if it lies in the area: empty if its size is 0. `None` if it leaves
+    /// the area or lies in an inode.
     #[inline]
     pub fn value(&self, entry: &XattrEntry<'_>) -> Option<&'a [u8]> {
         if entry.value_inode.is_some() {
@@ -215,8 +215,8 @@ impl<'a> XattrArea<'a> {
         self.bytes.get(start..start.checked_add(entry.value_size as usize)?)
     }
 
-    /// The bytes that an entry's hash covers: its value up to the next multiple of 4, with whatever
-    /// lies there behind the value.
+    /// The bytes that an entry's hash covers: its value up to the next multiple of 4, including the
+    /// bytes of padding.
     pub fn hashed_value(&self, entry: &XattrEntry<'_>) -> Option<&'a [u8]> {
         let value = self.value(entry)?;
         let start = usize::from(entry.value_offs);
@@ -224,10 +224,11 @@ impl<'a> XattrArea<'a> {
         Some(self.bytes.get(start..end).filter(|_| !value.is_empty()).unwrap_or(value))
     }
 
-    /// Whether an entry that names an inode has its value here after all, so that only the number of the
-    /// inode is wrong: without it all of the area is in order, and the hash is that of the bytes here.
-    /// In an inode it may be absent, too, which it never is of a value elsewhere; then the place of
-    /// the value tells, which is 0 of all those.
+    /// Whether the value of an entry that names a value inode lies in this area after all, so that
+    /// only `e_value_inum` is wrong: with that field 0 the whole area is valid and the hash fits
+    /// the bytes here. In an inode body the hash may be absent, which it never is for a value in an
+    /// inode of its own; then a non-zero `e_value_offs` is the evidence, because it is 0 for all
+    /// values in inodes.
     pub fn has_value_here(&self, entry: &XattrEntry<'_>) -> bool {
         let mut bytes = self.bytes.to_vec();
         let number = entry.offset.saturating_add(VALUE_INUM_AT);
@@ -251,9 +252,9 @@ impl<'a> XattrArea<'a> {
         is_hash(Chars::Unsigned) || is_hash(Chars::Signed)
     }
 
-    /// Judges where entries and values lie: every entry, the end marker and every value inside the
-    /// area, and nothing over anything else. Returns the number of entries, or the first fault.
-    /// Hashes, names and inodes of values are not judged.
+    /// Checks the layout: every entry, the end marker and every value must lie inside the area and
+    /// overlap nothing else. Returns the number of entries, or the first fault. Hashes, names and
+    /// value inodes are not judged.
     pub fn check(&self) -> Result<u32, XattrFault> {
         let mut values: Vec<(usize, usize, u32, usize)> = Vec::new();
         let mut entries = self.entries();
@@ -273,7 +274,7 @@ impl<'a> XattrArea<'a> {
             values.push((start, stop, entry.index, entry.offset));
         }
         let count = entries.index;
-        // The end marker takes four bytes that nothing else may use.
+        // Nothing else may use the four bytes of the end marker.
         let marker = XattrFault { index: count, offset: end, kind: XattrFaultKind::EntryPastEnd };
         let end = end.saturating_add(4);
         if end > self.bytes.len() {

@@ -44,7 +44,7 @@ fn no_magic_means_no_attributes() {
     assert!(XattrArea::of_block(&[0; 31]).is_none());
 }
 
-/// The verdict on an area after one byte of it was changed.
+/// The result of checking an area after one byte of it was changed.
 fn after(change: impl Fn(&mut [u8])) -> Result<u32, XattrFault> {
     let mut area = area_of(&[(1, b"abcd", b"12345678"), (1, b"efgh", b"1234")], 96);
     change(&mut area);
@@ -107,7 +107,8 @@ proptest! {
     }
 }
 
-/// Whether the second of two attributes has its value beside its name, once the area was changed.
+/// Whether the second of two attributes counts as having its value in the area, after a change of
+/// it.
 fn second_is_here(change: impl Fn(&mut [u8])) -> bool {
     let mut area = area_of(&[(1, b"abcd", b"12345678"), (1, b"efgh", b"1234")], 96);
     area[24 + VALUE_INUM_AT] = 77;
@@ -120,14 +121,15 @@ fn second_is_here(change: impl Fn(&mut [u8])) -> bool {
 #[test]
 fn a_value_tells_that_it_is_not_in_an_inode() {
     assert!(second_is_here(|_| ()));
-    assert!(!second_is_here(|area| area[24 + VALUE_INUM_AT] = 0), "nobody says so");
+    assert!(!second_is_here(|area| area[24 + VALUE_INUM_AT] = 0), "no value inode is named");
     assert!(!second_is_here(|area| area[24 + VALUE_SIZE_AT] = 200), "no room");
     assert!(!second_is_here(|area| area[24 + 12] ^= 1), "another hash");
     let place = |area: &mut [u8], value_offs: u16| {
         area[24 + 2..24 + 4].copy_from_slice(&value_offs.to_le_bytes());
     };
     assert!(!second_is_here(|area| place(area, 4)), "over the entries");
-    // Linux writes no hash in an inode, but one for values in inodes of their own, at place 0.
+    // Linux writes no hash for a value in an inode body, but one for values in inodes of their own,
+    // whose offset is 0.
     let no_hash = |area: &mut [u8]| area[24 + 12..24 + 16].fill(0);
     assert!(second_is_here(no_hash));
     assert!(!second_is_here(|area| {
@@ -141,7 +143,7 @@ fn a_block_has_hashes() {
     let area = area_of(&[(1, b"abcd", b"12345678")], 96);
     let mut block = vec![0; 128];
     block[XattrHeader::SIZE..].copy_from_slice(&area[..96]);
-    // Entries begin where the magic of an inode is, and places count from the start of the block.
+    // Copies the entry to where an inode has its magic; in a block, offsets count from its start.
     block.copy_within(XattrHeader::SIZE + 4..XattrHeader::SIZE + 24, XattrHeader::SIZE);
     let value_offs = 128 - 8u16;
     block[XattrHeader::SIZE + 2..XattrHeader::SIZE + 4].copy_from_slice(&value_offs.to_le_bytes());

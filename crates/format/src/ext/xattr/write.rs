@@ -14,9 +14,9 @@ const MARKER_SIZE: usize = 4;
 /// An attribute to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewXattr<'a> {
-    /// What stands before the name: `INDEX_*`.
+    /// The prefix of the name: `INDEX_*`.
     pub name_index: u8,
-    /// The name without what stands before it: at most 255 bytes.
+    /// The name without its prefix: at most 255 bytes.
     pub name: &'a [u8],
     /// Its value.
     pub value: NewValue<'a>,
@@ -47,7 +47,8 @@ impl NewXattr<'_> {
         }
     }
 
-    /// By which the kernel looks entries of a block up: prefix, length of the name, name.
+    /// The order in which the kernel sorts the entries of a block: prefix, length of the name,
+    /// name.
     fn key(&self) -> (u8, usize, &[u8]) {
         (self.name_index, self.name.len(), self.name)
     }
@@ -65,14 +66,15 @@ impl NewXattr<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed_bytes} bytes of attributes do not fit {room_bytes}")]
 pub struct NoRoom {
-    /// Bytes that they take: see [`needed_bytes`].
+    /// Bytes that the attributes take: see [`needed_bytes`].
     pub needed_bytes: usize,
-    /// Bytes that there are.
+    /// Bytes available.
     pub room_bytes: usize,
 }
 
-/// Prefix and rest of an attribute's full name, such as `user.comment`; `None` for a prefix that ext4 does not have, or
-/// where nothing stands behind it although something must. The names of access control lists have no rest.
+/// Splits an attribute's full name, such as `user.comment`, into prefix and rest. `None` for a
+/// prefix that ext4 does not know, or if the rest is empty although it must not be. The names of
+/// access control lists have no rest.
 pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     const WHOLE: [u8; 3] = [INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_RICHACL];
     let prefix = |index: u8| super::prefix(index).unwrap_or_default().as_bytes();
@@ -85,8 +87,8 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
-/// Bytes that attributes take in an inode or a block, without what stands before the first entry (4 bytes in an inode,
-/// 32 in a block).
+/// Bytes that attributes take in an inode or a block, without the header before the first entry (4
+/// bytes in an inode, 32 in a block).
 pub fn needed_bytes(xattrs: &[NewXattr<'_>]) -> usize {
     xattrs.iter().fold(MARKER_SIZE, |sum, xattr| {
         sum.saturating_add(ENTRY_SIZE + padded(xattr.name.len()))
@@ -94,8 +96,9 @@ pub fn needed_bytes(xattrs: &[NewXattr<'_>]) -> usize {
     })
 }
 
-/// Writes the attributes of an inode over `area` ([`crate::ext::inode::OwnedInode::attributes_mut`]), in the order
-/// given; without any, zeroes.
+/// Writes the attributes of an inode over `area`
+/// ([`crate::ext::inode::OwnedInode::attributes_mut`]), in the order given. Without attributes the
+/// area is zeroed.
 ///
 /// # Errors
 /// [`NoRoom`]; nothing was written.
@@ -109,7 +112,7 @@ pub fn write_inode(area: &mut [u8], xattrs: &[NewXattr<'_>]) -> Result<(), NoRoo
     if let Some((magic, bytes)) = area.split_first_chunk_mut::<IBODY_HEADER_SIZE>() {
         *magic = MAGIC.to_le_bytes();
         put(bytes, 0, xattrs, |xattr| match xattr.value {
-            // As Linux writes them: only values in inodes of their own are hashed.
+            // Linux hashes only values in inodes of their own.
             NewValue::Here(_) => 0,
             NewValue::Inode { .. } => xattr.hash(),
         });
@@ -117,8 +120,8 @@ pub fn write_inode(area: &mut [u8], xattrs: &[NewXattr<'_>]) -> Result<(), NoRoo
     Ok(())
 }
 
-/// Writes a block of attributes for one inode, sorted as the kernel looks them up; with a `seed` (metadata_csum) with
-/// its checksum, for which it has to be known where the block lies.
+/// Writes a block of attributes for one inode, in the kernel's sort order. With a `seed`
+/// (metadata_csum) it writes the checksum, which covers the block's number.
 ///
 /// # Errors
 /// [`NoRoom`]; nothing was written.
@@ -151,7 +154,7 @@ pub fn write_block(
     Ok(())
 }
 
-/// Whether everything fits: room, and the fields of an entry.
+/// Whether everything fits: the bytes available, and the ranges of an entry's fields.
 fn judge_room(xattrs: &[NewXattr<'_>], room_bytes: usize) -> Result<(), NoRoom> {
     let needed = needed_bytes(xattrs);
     // Offsets of values are 16 bits; the largest block has 65,536 bytes.
@@ -160,12 +163,13 @@ fn judge_room(xattrs: &[NewXattr<'_>], room_bytes: usize) -> Result<(), NoRoom> 
     if fits && names { Ok(()) } else { Err(NoRoom { needed_bytes: needed, room_bytes }) }
 }
 
-/// Writes entries from byte `at` on and their values at the end, downwards. All of them fit.
+/// Writes entries from byte `at` on and their values downwards from the end. The caller has checked
+/// that they fit.
 fn put(bytes: &mut [u8], at: usize, xattrs: &[NewXattr<'_>], hash: impl Fn(&NewXattr<'_>) -> u32) {
     let (mut at, mut end) = (at, bytes.len());
     for xattr in xattrs {
         let value = xattr.value_here();
-        // All of it fits 16 and 32 bits: an area has at most 65,536 bytes.
+        // All values fit 16 and 32 bits: an area has at most 65,536 bytes.
         let mut raw = RawXattrEntry {
             name_len: xattr.name.len() as u8,
             name_index: xattr.name_index,
@@ -222,7 +226,7 @@ mod tests {
             .collect()
     }
 
-    /// Everything written comes back, in its place.
+    /// Every attribute comes back, each in its place.
     fn judge(area: XattrArea<'_>, expected: &[NewXattr<'_>], hashed: bool) {
         assert_eq!(area.check(), Ok(expected.len() as u32));
         let entries: Vec<XattrEntry<'_>> = area.entries().map(Result::unwrap).collect();

@@ -1,4 +1,5 @@
-//! Reads that leave the page cache as it was: what others have in it stays, what was read goes.
+//! Reads that preserve the page cache: pages that others use stay, pages that these reads bring in
+//! are dropped.
 
 use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::File;
@@ -8,25 +9,25 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// `RWF_DONTCACHE` (Linux 6.14): pages that this read brings in are dropped behind it, those that were
-/// there stay.
+/// `RWF_DONTCACHE` (Linux 6.14): the kernel drops the pages that this read brings in, and keeps
+/// those that were cached before.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-/// Bytes that may gather in the cache before they are dropped, where the system does not know
+/// Bytes that may accumulate in the page cache before they are dropped, if the kernel does not know
 /// [`DONTCACHE`].
 const GATHERED_BYTES: u64 = 64 << 20;
 
-/// How one file is read so that the cache stays as it was.
+/// The state of one file whose reads preserve the page cache.
 #[derive(Debug, Default)]
-pub(crate) struct CacheGuest {
-    /// The system does not know [`DONTCACHE`], or not for this file.
+pub(crate) struct PreserveCache {
+    /// The kernel does not know [`DONTCACHE`], or not for this file.
     refused: AtomicBool,
-    /// Bytes read since pages were dropped last.
+    /// Bytes read since pages were last dropped.
     gathered: AtomicU64,
 }
 
-impl CacheGuest {
-    /// As [`FileExt::read_exact_at`].
+impl PreserveCache {
+    /// Like [`FileExt::read_exact_at`].
     pub(crate) fn read_exact_at(
         &self,
         file: &File,
@@ -56,7 +57,7 @@ impl CacheGuest {
         Ok(())
     }
 
-    /// Drops the file's pages, whoever brought them in, if enough were read.
+    /// Drops the file's pages, including those of other programs, if enough were read.
     fn drop_if_many(&self, file: &File, read_bytes: u64) {
         let before = self.gathered.fetch_add(read_bytes, Ordering::Relaxed);
         if before < GATHERED_BYTES && before + read_bytes >= GATHERED_BYTES {
@@ -65,10 +66,10 @@ impl CacheGuest {
         }
     }
 
-    /// Drops what may still be there.
+    /// Drops the file's remaining pages.
     pub(crate) fn forget(&self, file: &File) {
         if self.refused.load(Ordering::Relaxed) {
-            // A hint; whoever does not take it keeps pages for a while.
+            // A hint: if the kernel ignores it, pages stay cached for a while.
             let _ = fadvise(file, 0, None, Advice::DontNeed);
         }
     }
@@ -79,14 +80,14 @@ mod tests {
     use super::*;
     use crate::{Caching, FileDevice, ReadBlocks};
 
-    /// Pages of a file that are in the cache, if util-linux can tell.
+    /// The number of a file's pages that are cached, if util-linux's `fincore` can tell.
     fn cached_pages(path: &std::path::Path) -> Option<u64> {
         let program = std::process::Command::new("fincore");
         let output = { program }.args(["--noheadings", "--output", "PAGES"]).arg(path).output();
         String::from_utf8(output.ok()?.stdout).ok()?.trim().parse().ok()
     }
 
-    /// A file of 256 pages that are on the disk and, but for the first `kept`, not in the cache.
+    /// A file of 256 pages that are on the disk. Only the first `kept` of them are cached.
     fn file(dir: &tempfile::TempDir, kept: usize) -> std::path::PathBuf {
         let path = dir.path().join("file");
         std::fs::write(&path, vec![7; 256 * 4096]).unwrap();
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_was_read_goes_and_what_was_there_stays() {
-        // Where files are kept on a disk: in memory (tmpfs) the cache is the file.
+        // On a disk-backed file system: on tmpfs the page cache is the file.
         let dir = tempfile::tempdir_in("/var/tmp").or_else(|_| tempfile::tempdir()).unwrap();
         let path = file(&dir, 16);
         if cached_pages(&path) != Some(16) {
@@ -108,16 +109,16 @@ mod tests {
             return;
         }
         for refused in [false, true] {
-            let device = FileDevice::open(&path).unwrap().with_caching(Caching::Guest).unwrap();
-            device.guest().unwrap().refused.store(refused, Ordering::Relaxed);
+            let device = FileDevice::open(&path).unwrap().with_caching(Caching::Preserve).unwrap();
+            device.preserving().unwrap().refused.store(refused, Ordering::Relaxed);
             let mut bytes = vec![0; 64 << 10];
             for at in (0..256u64 * 4096).step_by(bytes.len()) {
                 device.read_at(at, &mut bytes).unwrap();
                 assert!(bytes.iter().all(|&byte| byte == 7));
             }
-            let refused = device.guest().unwrap().refused.load(Ordering::Relaxed);
+            let refused = device.preserving().unwrap().refused.load(Ordering::Relaxed);
             drop(device);
-            // A system that does not know how to leave others' pages drops them, too.
+            // A kernel without `RWF_DONTCACHE` drops the pages of others, too.
             let left = cached_pages(&path).unwrap();
             assert!(if refused { left == 0 } else { (16..24).contains(&left) }, "{left} pages");
         }
@@ -128,11 +129,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = File::open(file(&dir, 0)).unwrap();
         for refused in [false, true] {
-            let guest = CacheGuest { refused: refused.into(), gathered: 0.into() };
-            let past = guest.read_exact_at(&file, &mut [0; 8192], 255 * 4096);
+            let cache = PreserveCache { refused: refused.into(), gathered: 0.into() };
+            let past = cache.read_exact_at(&file, &mut [0; 8192], 255 * 4096);
             assert_eq!(past.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-            guest.read_exact_at(&file, &mut [0; 4096], 255 * 4096).unwrap();
-            guest.read_exact_at(&file, &mut [], 1 << 40).unwrap();
+            cache.read_exact_at(&file, &mut [0; 4096], 255 * 4096).unwrap();
+            cache.read_exact_at(&file, &mut [], 1 << 40).unwrap();
         }
     }
 }
