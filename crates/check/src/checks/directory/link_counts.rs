@@ -16,7 +16,7 @@ use crate::checks::directory::connectivity::DirTree;
 use crate::evidence::inode_facts::{Facts, FactsChunk};
 use crate::problem::{Findings, Problem, Sink};
 use crate::scan::inode_reader::InodeReader;
-use crate::volume::open::orphan_inode;
+use crate::volume::open::{orphan_inode, quota_inode};
 
 /// Most links that are counted (`EXT4_LINK_MAX`); a directory with more has a count of 1.
 pub const LINK_MAX: u32 = 65_000;
@@ -223,6 +223,13 @@ impl Judge<'_> {
             .is_some_and(|decoded| orphan_inode::is_one(volume, inode, &decoded));
         if orphan_file {
             found.push(Problem::OrphanFileLost { inode });
+            return;
+        }
+        let quota_file = reader
+            .read(volume, inode)
+            .is_some_and(|decoded| quota_inode::is_lost_project_file(volume, &decoded));
+        if quota_file {
+            found.push(Problem::QuotaFileLost { inode });
             return;
         }
         let is_empty = reader.read(volume, inode).is_some_and(|decoded| {

@@ -19,6 +19,7 @@ use crate::volume::layout_map::LayoutMap;
 mod desc_size;
 mod inodes_per_group;
 pub mod orphan_inode;
+pub mod quota_inode;
 
 /// The newest `s_rev_level` that e2fsck and Linux know.
 const NEWEST_REVISION: u32 = 1;
@@ -146,6 +147,7 @@ pub fn open(
     judge_device_size(device, &mut opened);
     judge_desc_size(&mut opened);
     orphan_inode::judge(device, &mut opened);
+    quota_inode::judge(device, &mut opened);
     Ok(opened)
 }
 
