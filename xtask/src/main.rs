@@ -38,8 +38,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Verify the rules of the repository's layout
-    Tidy,
+    /// Verify the rules of the repository layout
+    Tidy(tidy::Args),
     /// Run everything that continuous integration runs
     Ci,
     /// Compare Floe with e2fsck on randomly damaged images
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
 
 fn run(chore: Chore) -> Result<()> {
     match chore {
-        Chore::Tidy => tidy::run(),
+        Chore::Tidy(args) => tidy::run(&args),
         Chore::Ci => ci::run(),
         Chore::Differential(args) => differential::run(&args),
         Chore::Tuned(args) => tuned::run(&args),

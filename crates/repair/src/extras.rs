@@ -1,7 +1,7 @@
 //! Optional work besides repairs: the options of e2fsck's `-D` and `-E`, and indexes for large
 //! directories. Done only on a file system without damage.
 
-use floe_check::evidence::inode_reader::InodeReader;
+use floe_check::scan::inode_reader::InodeReader;
 use floe_check::{Examination, Problem};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};

@@ -57,7 +57,8 @@ impl Tree {
 /// Numbered lines of code, without comments and test modules.
 pub(super) fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     // By convention, tests come last in a file.
-    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let begins = ["#[cfg(test)]\nmod ", "#[cfg(test)]\npub(crate) mod "];
+    let end = begins.iter().filter_map(|begin| text.find(begin)).min().unwrap_or(text.len());
     all_code(&text[..end])
 }
 
