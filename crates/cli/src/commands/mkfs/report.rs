@@ -1,4 +1,4 @@
-//! What `floe mkfs` says of a plan.
+//! The report of `floe mkfs` on a plan.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -7,7 +7,7 @@ use floe_disk::mkfs::Plan;
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockRun, GroupNr};
 
-/// The layout in a few lines; with `verbose`, a line for each group.
+/// Prints a summary of the layout; with `verbose`, also a line per group.
 pub(super) fn tell(
     device: &Path,
     plan: &Plan,
