@@ -70,7 +70,7 @@ pub(super) const SCENES: &[Scene] = &[
         end: End::Done,
         heard: &[
             "root: inode 2 says that it has 77 names",
-            "root: this is the root file system, and it is mounted",
+            "root: this is the mounted root file system",
             "fsck failed with exit status 3.",
             "Requesting reboot.target",
             "data: inode 2 says that it has 77 names",

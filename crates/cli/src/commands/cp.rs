@@ -81,7 +81,7 @@ impl Args {
             }
         };
         if node.is_directory() && !recursive {
-            complaints.failure(path, "is a directory; -r copies it");
+            complaints.failure(path, "is a directory; use -r to copy it");
             return Ok(());
         }
         let keep = if self.preserve || self.archive { Keep::All } else { Keep::Mode };
