@@ -4,11 +4,12 @@
 //!
 //! - **Bytes** = superblock and descriptors
 //!   + inode tables: the used part of each group's table (all of it without descriptor checksums),
-//! in whole blocks
+//!     in whole blocks
 //!   + bitmaps: two blocks per group, except uninitialised ones
 //!   + directories: [`DIR_BLOCKS_PER_DIR`] blocks each
-//!   + maps and attributes: one block for every [`INODES_PER_EXTRA_BLOCK`] inodes in use.
-//! Fragmented files need more, which the descriptors cannot tell.
+//!   + maps and attributes: one block for every [`INODES_PER_EXTRA_BLOCK`] inodes in use. Fragmented
+//!     files need more, which the descriptors cannot tell.
+//! - **Reads** = one for every [`BYTES_PER_READ`] of inode tables and bitmaps, plus one for every
 //!   two directory, map or attribute blocks, which lie scattered.
 //! - **Time** on a device = bytes / throughput + reads * latency, or the processor time (inodes in
 //!   use / [`INODES_PER_CORE_SECOND`] / threads), whichever is longer, because they overlap.
