@@ -6,37 +6,37 @@ use std::io;
 
 use crate::{ReadBlocks, WriteBlocks};
 
-/// One thing that happened to a device.
+/// An event of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Bytes were written.
     Write {
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset_bytes: u64,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
     /// All writes before are durable from here on.
     Flush,
 }
 
-/// What happened, in order.
+/// The events of a device, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Oldest first.
     pub events: Vec<Event>,
 }
 
-/// One way in which power can fail while a trace is being written.
+/// A power failure while a trace is being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crash {
     /// Events that had been issued.
     pub issued: usize,
-    /// Those of them, by index, that never reached the disk. Only writes behind the last issued
-    /// flush can be lost; others named here are written all the same.
+    /// Indexes of the events that never reached the disk. Only writes behind the last issued flush
+    /// can be lost; other indexes are ignored.
     pub lost: BTreeSet<usize>,
-    /// If so, only this many bytes of the last issued event arrived, should it be a write that is
-    /// not yet durable.
+    /// If set and the last issued event is a write that is not yet durable, only this many bytes of
+    /// it arrived.
     pub torn_bytes: Option<usize>,
 }
 
@@ -57,10 +57,10 @@ impl Trace {
             .map_or(0, |flush| flush + 1)
     }
 
-    /// Brings `base` (a copy of the device before the trace) to the state after `crash`.
+    /// Brings `base` (a copy of the device before the trace) to its state after `crash`.
     ///
     /// # Errors
-    /// What `base` said.
+    /// The error of `base`.
     pub fn replay<D: WriteBlocks + ?Sized>(&self, crash: &Crash, base: &D) -> io::Result<()> {
         let issued = crash.issued.min(self.events.len());
         let durable_until = self.durable_until(issued);
@@ -78,7 +78,7 @@ impl Trace {
     }
 }
 
-/// A device that remembers each write and flush. Keeps all written bytes in memory: for tests.
+/// A device that records each write and flush. Keeps all written bytes in memory: for tests.
 ///
 /// The order of concurrent writes in the trace is the order in which they were done.
 #[derive(Debug)]
@@ -93,18 +93,18 @@ impl<D> Recorder<D> {
         Self { inner, trace: Mutex::default() }
     }
 
-    /// A copy of what happened so far.
+    /// A copy of the trace so far.
     pub fn trace(&self) -> Trace {
         self.locked().clone()
     }
 
-    /// The device below, and what happened to it.
+    /// The device below, and the trace.
     pub fn into_parts(self) -> (D, Trace) {
         (self.inner, self.trace.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn locked(&self) -> MutexGuard<'_, Trace> {
-        // Events are pushed whole: a panic elsewhere leaves no half of one.
+        // Events are pushed whole: a panic leaves no half of one.
         self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

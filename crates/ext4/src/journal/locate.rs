@@ -11,6 +11,7 @@ use floe_format::features::{Compat, Features, Incompat};
 use floe_format::{Geometry, InodeNr};
 
 use super::event::{InodeFault, JournalEvent, JournalPlace, SuperblockFault};
+use super::log::Ring;
 use crate::inode_table::read_inode;
 use crate::map::runs::BlockMap;
 
@@ -31,6 +32,25 @@ pub struct Journal {
     pub block_size: u32,
     /// Where its blocks lie; `None`: a block's number is its place on the external device.
     pub(crate) map: Option<BlockMap>,
+}
+
+impl Journal {
+    /// Byte of the device that holds the journal at which one of its blocks starts; `None` behind its end.
+    pub fn offset_bytes(&self, log_block: u32) -> Option<u64> {
+        if log_block >= self.blocks {
+            return None;
+        }
+        let block = match &self.map {
+            Some(map) => map.block(u64::from(log_block))?.0,
+            None => u64::from(log_block),
+        };
+        block.checked_mul(u64::from(self.block_size))
+    }
+
+    /// The blocks that transactions lie in; `None` if `s_first` lies behind their end.
+    pub fn ring(&self) -> Option<Ring> {
+        Ring::new(self.superblock.first, self.blocks.saturating_sub(self.fast_commit_blocks))
+    }
 }
 
 /// Finds and judges the journal of a file system, as e2fsck does before its first pass.

@@ -20,14 +20,7 @@ pub(crate) struct Log<'a> {
 impl Log<'_> {
     /// Byte of the device at which a block of the journal starts.
     pub(crate) fn offset_bytes(&self, log_block: u32) -> Option<u64> {
-        if log_block >= self.journal.blocks {
-            return None;
-        }
-        let block = match &self.journal.map {
-            Some(map) => map.block(u64::from(log_block))?.0,
-            None => u64::from(log_block),
-        };
-        block.checked_mul(u64::from(self.journal.block_size))
+        self.journal.offset_bytes(log_block)
     }
 
     /// Reads one block of the journal; `into` has just one block.
@@ -40,9 +33,10 @@ impl Log<'_> {
     }
 }
 
-/// The part of a journal that wraps around.
+/// The part of a journal that wraps around, in blocks of the journal: its superblock and the fast-commit area are
+/// not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ring {
+pub struct Ring {
     first: u32,
     end: u32,
 }
@@ -53,16 +47,24 @@ impl Ring {
         (first < end).then_some(Self { first, end })
     }
 
-    pub(crate) fn len_blocks(self) -> u32 {
+    /// Blocks of the ring, at least 1.
+    pub fn len_blocks(self) -> u32 {
         self.end - self.first
     }
 
-    pub(crate) fn contains(self, block: u32) -> bool {
+    /// Its first block.
+    pub fn first(self) -> u32 {
+        self.first
+    }
+
+    /// Whether a block of the journal lies in the ring.
+    pub fn contains(self, block: u32) -> bool {
         (self.first..self.end).contains(&block)
     }
 
     /// The block `by` behind `block`, around the end. `block` is in the ring.
-    pub(crate) fn advance(self, block: u32, by: u32) -> u32 {
+    #[must_use]
+    pub fn advance(self, block: u32, by: u32) -> u32 {
         let len = u64::from(self.len_blocks());
         let offset = u64::from(block.saturating_sub(self.first)) + u64::from(by);
         // Less than len, which came from u32s.
@@ -71,7 +73,7 @@ impl Ring {
 }
 
 /// Whether transaction `a` comes after `b`; numbers wrap around.
-pub(crate) fn is_after(a: u32, b: u32) -> bool {
+pub fn is_after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }
 

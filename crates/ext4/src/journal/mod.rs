@@ -18,11 +18,14 @@ mod locate;
 mod log;
 mod orphans;
 mod recover;
+mod seen;
 
 pub use event::{
     InodeFault, JournalEvent, JournalPlace, OrphanFault, RecoveryFault, SuperblockFault,
 };
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
+pub use log::{Ring, is_after};
 pub use orphans::find_orphans;
 pub use recover::{Replay, replay, replay_onto};
+pub use seen::{Seen, seen};

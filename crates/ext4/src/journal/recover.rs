@@ -177,9 +177,8 @@ impl<D: ReadBlocks> Recovery<'_, D> {
     fn run(&mut self) -> fast_commit::FastCommits {
         let superblock = &self.log.journal.superblock;
         self.report.end = superblock.sequence;
-        let end = self.log.journal.blocks.saturating_sub(self.log.journal.fast_commit_blocks);
-        let ring = Ring::new(superblock.first, end);
-        let Some(ring) = ring.filter(|ring| ring.contains(superblock.start)) else {
+        let Some(ring) = self.log.journal.ring().filter(|ring| ring.contains(superblock.start))
+        else {
             self.fail(RecoveryFault::LogBounds);
             return fast_commit::FastCommits::default();
         };

@@ -1,0 +1,174 @@
+//! The log on the device: where its blocks lie, how long a transaction is in it, and its superblock.
+
+use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_ext4::journal::{self, Ring};
+use floe_format::ext::jbd2::{
+    CHECKSUM_CRC32C, Checksums, JournalCompat, JournalFormat, JournalIncompat, JournalSuperblock,
+};
+use floe_format::features::{Features, Incompat};
+
+use super::error::JournalError;
+
+/// Bytes that are gathered for one write.
+const MOST_GATHERED: usize = 1 << 20;
+
+/// A log that can be written.
+#[derive(Debug)]
+pub(super) struct Log {
+    place: journal::Journal,
+    pub(super) ring: Ring,
+    pub(super) format: JournalFormat,
+    pub(super) uuid: [u8; 16],
+}
+
+impl Log {
+    /// The log of a journal that is empty, with the features that Linux gives it when it mounts: revokes, block numbers and
+    /// checksums as the file system has them, no asynchronous commits. They change here, because they may change on an
+    /// empty log only; [`Log::write_superblock`] writes them.
+    pub(super) fn of(
+        mut place: journal::Journal,
+        features: &Features,
+    ) -> Result<Self, JournalError> {
+        let superblock = &mut place.superblock;
+        if !superblock.is_v2() {
+            return Err(JournalError::Unsupported("its superblock is of version 1"));
+        }
+        let mut incompat = superblock.incompat() | JournalIncompat::REVOKE;
+        incompat.remove(JournalIncompat::ASYNC_COMMIT);
+        if features.incompat.contains(Incompat::BIT64) {
+            incompat |= JournalIncompat::BIT64;
+        }
+        let keeps = incompat.intersects(JournalIncompat::CSUM_V2 | JournalIncompat::CSUM_V3);
+        if features.metadata_csum() && !keeps {
+            superblock.feature_compat &= !JournalCompat::CHECKSUM.bits();
+            incompat |= JournalIncompat::CSUM_V3;
+            superblock.checksum_type = CHECKSUM_CRC32C;
+        }
+        superblock.feature_incompat = incompat.bits();
+        let (format, uuid) = (superblock.format(), superblock.uuid);
+        let ring = place.ring().filter(|ring| ring.len_blocks() >= 16);
+        let ring = ring.ok_or(JournalError::Unsupported("its log has no room"))?;
+        Ok(Self { place, ring, format, uuid })
+    }
+
+    /// Whether the superblock on the device has other features than it is written with.
+    pub(super) fn differs_from(&self, stored: &JournalSuperblock) -> bool {
+        let ours = &self.place.superblock;
+        (ours.feature_compat, ours.feature_incompat)
+            != (stored.feature_compat, stored.feature_incompat)
+    }
+
+    /// Blocks of the log that a transaction takes: revoke blocks, descriptors, copies, the commit block.
+    pub(super) fn cost(&self, blocks: u64, revokes: u64) -> u64 {
+        let len = self.block_len();
+        let tags = self.format.tags_per_block(len).max(1) as u64;
+        let numbers = self.format.revokes_per_block(len).max(1) as u64;
+        revokes.div_ceil(numbers) + blocks.div_ceil(tags) + blocks + 1
+    }
+
+    /// The most blocks that one transaction may take: a quarter of the log, so that the transactions before it can go
+    /// home while it is written.
+    pub(super) fn limit(&self) -> u32 {
+        self.ring.len_blocks() / 4
+    }
+
+    pub(super) fn block_len(&self) -> usize {
+        self.place.block_size as usize
+    }
+
+    /// Where the next transaction of an empty log begins: where the last one ended, if the superblock says so.
+    pub(super) fn first_head(&self) -> u32 {
+        let head = self.place.superblock.head;
+        if self.ring.contains(head) { head } else { self.ring.first() }
+    }
+
+    fn offset(&self, block: u32) -> Result<u64, JournalError> {
+        // The ring lies inside the journal, whose map was followed to its end.
+        self.place
+            .offset_bytes(block)
+            .ok_or(JournalError::Unsupported("a block of it has no place"))
+    }
+
+    /// Writes the superblock of the journal: transaction `sequence` is expected at block `start`; an empty log has
+    /// `start` 0 and begins at `head` when it is used again. Only its first 256 bytes differ, so that a torn write leaves
+    /// the old or the new one. Not flushed.
+    pub(super) fn write_superblock<D: WriteBlocks>(
+        &self,
+        device: &D,
+        sequence: u32,
+        start: u32,
+        head: u32,
+    ) -> Result<(), JournalError> {
+        let doing = "writing the superblock of the journal";
+        let mut superblock = self.place.superblock.clone();
+        (superblock.sequence, superblock.start, superblock.errno) = (sequence, start, 0);
+        superblock.head = head;
+        let mut bytes = [0; 1024];
+        superblock.encode_into(&mut bytes);
+        if matches!(self.format.checksums, Checksums::V2 | Checksums::V3) {
+            superblock.checksum = JournalSuperblock::compute_checksum(&bytes);
+            superblock.encode_into(&mut bytes);
+        }
+        device.write_at(self.offset(0)?, &bytes).map_err(JournalError::io(doing))
+    }
+
+    /// A writer of consecutive blocks from block `at` of the log on.
+    pub(super) fn stream<'a, D: WriteBlocks>(&'a self, device: &'a D, at: u32) -> Stream<'a, D> {
+        Stream { log: self, device, at, from: 0, gathered: Vec::new() }
+    }
+}
+
+/// Writes blocks of the log in order, neighbours in one request.
+pub(super) struct Stream<'a, D> {
+    log: &'a Log,
+    device: &'a D,
+    /// The next block.
+    at: u32,
+    /// Byte of the device at which `gathered` belongs.
+    from: u64,
+    gathered: Vec<u8>,
+}
+
+impl<D: WriteBlocks> Stream<'_, D> {
+    /// Appends a block, which `fill` makes from zeroes.
+    pub(super) fn push<R>(&mut self, fill: impl FnOnce(&mut [u8]) -> R) -> Result<R, JournalError> {
+        let (offset, len) = (self.log.offset(self.at)?, self.log.block_len());
+        let apart = offset != self.from + self.gathered.len() as u64;
+        if apart || self.gathered.len() >= MOST_GATHERED {
+            self.write()?;
+            self.from = offset;
+        }
+        let start = self.gathered.len();
+        self.gathered.resize(start + len, 0);
+        let done = fill(&mut self.gathered[start..]);
+        self.at = self.log.ring.advance(self.at, 1);
+        Ok(done)
+    }
+
+    /// Writes what is left. Not flushed.
+    pub(super) fn finish(mut self) -> Result<(), JournalError> {
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), JournalError> {
+        if !self.gathered.is_empty() {
+            let written = self.device.write_at(self.from, &self.gathered);
+            written.map_err(JournalError::io("writing the log"))?;
+            self.gathered.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The place of the journal's superblock, read anew.
+pub(super) fn stored_superblock(
+    device: &dyn ReadBlocks,
+    place: &journal::Journal,
+) -> Result<JournalSuperblock, JournalError> {
+    let mut bytes = [0; 1024];
+    let offset = place.offset_bytes(0);
+    let offset = offset.ok_or(JournalError::Unsupported("it has no superblock"))?;
+    let read = device.read_at(offset, &mut bytes);
+    read.map_err(JournalError::io("reading the superblock of the journal"))?;
+    Ok(JournalSuperblock::decode(&bytes))
+}

@@ -1,0 +1,132 @@
+//! One change of several blocks, whole or not at all.
+
+use std::collections::BTreeMap;
+
+use floe_blockdev::WriteBlocks;
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Incompat;
+use floe_format::{BlockNr, BlockRun};
+use floe_sync::{Arc, MutexGuard};
+
+use super::Journal;
+use super::error::JournalError;
+use super::state::{Images, TransactionId};
+
+/// A handle: changes that only their maker sees, until [`JournalTx::finish`] lets them join the running transaction as one.
+/// Dropped without it, they change nothing.
+#[derive(Debug)]
+pub struct JournalTx<'j, D: WriteBlocks> {
+    journal: &'j Journal<D>,
+    /// Kept to the end: handles read what others wrote, so they follow each other.
+    _handle: MutexGuard<'j, ()>,
+    credits: u32,
+    changed: BTreeMap<BlockNr, Vec<u8>>,
+    freed: Vec<BlockRun>,
+}
+
+impl<'j, D: WriteBlocks> JournalTx<'j, D> {
+    pub(super) const fn new(
+        journal: &'j Journal<D>,
+        handle: MutexGuard<'j, ()>,
+        credits: u32,
+    ) -> Self {
+        Self { journal, _handle: handle, credits, changed: BTreeMap::new(), freed: Vec::new() }
+    }
+
+    /// Blocks that may still be changed.
+    pub fn credits_left(&self) -> u32 {
+        // No more than the credits were taken.
+        self.credits - self.changed.len() as u32
+    }
+
+    /// Lets the changes join the running transaction, whose number comes back: what was freed may be used again when
+    /// that is durable, and [`Journal::commit`] makes it so. A logged superblock gets `needs_recovery`, which replaying it
+    /// must not take away.
+    ///
+    /// # Errors
+    /// [`JournalError::Aborted`]; [`JournalError::TooLong`] if more blocks have to be revoked than fit into one transaction;
+    /// what stopped a commit that had to make room. Nothing is changed then.
+    pub fn finish(mut self) -> Result<TransactionId, JournalError> {
+        self.keep_needs_recovery();
+        let changed = std::mem::take(&mut self.changed);
+        let changed: Images =
+            changed.into_iter().map(|(block, bytes)| (block, Arc::new(bytes))).collect();
+        let freed = &self.freed;
+        let mut state = self.journal.room_for(|state| state.joined_len(&changed, freed))?;
+        state.join(changed, &self.freed);
+        Ok(state.last())
+    }
+
+    fn keep_needs_recovery(&mut self) {
+        let (block, at) = self.journal.superblock_place();
+        let bytes = self.changed.get_mut(&block).and_then(|bytes| bytes.get_mut(at..));
+        let Some(bytes) = bytes.and_then(|bytes| bytes.first_chunk_mut()) else { return };
+        let mut superblock = Superblock::decode(bytes);
+        superblock.feature_incompat |= Incompat::RECOVER.bits();
+        superblock.encode_with_checksum(bytes);
+    }
+
+    fn judge(&self, block: BlockNr) -> Result<(), Refusal> {
+        if self.journal.geometry.contains(block) { Ok(()) } else { Err(Refusal::Outside(block)) }
+    }
+
+    /// The block as finished transactions left it.
+    fn read(&self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        if let Some(image) = self.journal.lock().newest(block) {
+            return Ok(image.to_vec());
+        }
+        // No handle but this one can change it now, so nobody writes it home meanwhile.
+        let mut bytes = vec![0; self.journal.geometry.block_size as usize];
+        let offset = self.journal.geometry.offset_bytes(block);
+        let read = self.journal.device.read_at(offset, &mut bytes);
+        read.map(|()| bytes).map_err(|source| Refusal::Io { block, source })
+    }
+
+    fn take_credit(&self) -> Result<(), Refusal> {
+        match self.credits_left() {
+            0 => Err(Refusal::TooMuch("the change takes more blocks than were reserved for it")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<D: WriteBlocks> Tx for JournalTx<'_, D> {
+    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        self.judge(block)?;
+        match self.changed.get(&block) {
+            Some(bytes) => Ok(bytes.clone()),
+            None => self.read(block),
+        }
+    }
+
+    fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
+        self.judge(block)?;
+        if !self.changed.contains_key(&block) {
+            self.take_credit()?;
+            let bytes = self.read(block)?;
+            self.changed.insert(block, bytes);
+        }
+        Ok(self.changed.entry(block).or_default())
+    }
+
+    fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
+        self.judge(block)?;
+        if !self.changed.contains_key(&block) {
+            self.take_credit()?;
+        }
+        let bytes = self.changed.entry(block).or_default();
+        bytes.clear();
+        bytes.resize(self.journal.geometry.block_size as usize, 0);
+        Ok(bytes)
+    }
+
+    fn revoke(&mut self, run: BlockRun) {
+        let changed: Vec<BlockNr> =
+            self.changed.range(run.start..run.end()).map(|(&block, _)| block).collect();
+        for block in changed {
+            self.changed.remove(&block);
+        }
+        self.freed.push(run);
+    }
+}

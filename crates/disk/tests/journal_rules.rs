@@ -1,0 +1,639 @@
+//! The rules of the journal (docs/journal.md), each with a test that fails without it.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test may
+
+mod changes;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use changes::{CREDITS, Changes};
+use floe_blockdev::{Event, MemDevice, ReadBlocks, Recorder, WriteBlocks};
+use floe_disk::journal::{Journal, JournalError, TransactionId};
+use floe_disk::recovery::recover;
+use floe_ext4::fs::FileSystem;
+use floe_ext4::journal as ext4_journal;
+use floe_ext4::tx::{DirectTx, Refusal, Tx};
+use floe_format::ext::fast_commit::{FcTag, FcWriter};
+use floe_format::ext::jbd2::{self, COMMIT_BLOCK, CommitBlock, JournalSuperblock};
+use floe_format::{BlockNr, BlockRun};
+use floe_testkit::{Image, Profile, build, oracle, tool};
+
+/// A device in memory with an image, which records.
+fn device(profile: Profile) -> Recorder<MemDevice> {
+    Recorder::new(MemDevice::new(build::base(profile).unwrap().to_vec().unwrap()))
+}
+
+fn located(device: &dyn ReadBlocks) -> ext4_journal::Journal {
+    let fs = FileSystem::open(&device).unwrap();
+    let descs = fs.space.groups.descs();
+    ext4_journal::find(device, &fs.superblock, fs.geometry(), descs, None).0.unwrap()
+}
+
+/// A block of the log, or of the rest of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    LogSuperblock,
+    Log,
+    Commit,
+    Other,
+    Flush,
+}
+
+/// Classifies each event behind the first `from` ones; runs of the same kind count once.
+fn kinds(device: &Recorder<MemDevice>, from: usize) -> Vec<Kind> {
+    let place = located(device);
+    let offsets: Vec<u64> = (0..place.blocks).filter_map(|at| place.offset_bytes(at)).collect();
+    let mut kinds: Vec<Kind> = device.trace().events[from..]
+        .iter()
+        .map(|event| match event {
+            Event::Flush => Kind::Flush,
+            Event::Write { offset_bytes, .. } if *offset_bytes == offsets[0] => Kind::LogSuperblock,
+            Event::Write { offset_bytes, bytes } if offsets.contains(offset_bytes) => {
+                match jbd2::header(bytes).map(|header| header.blocktype) {
+                    Some(COMMIT_BLOCK) => Kind::Commit,
+                    _ => Kind::Log,
+                }
+            }
+            Event::Write { .. } => Kind::Other,
+        })
+        .collect();
+    kinds.dedup_by(|next, last| next == last && *next != Kind::Flush);
+    kinds
+}
+
+/// The sequence and time of each commit block in a trace, in order.
+fn commits(device: &Recorder<MemDevice>) -> Vec<(u32, (u64, u32))> {
+    let events = device.trace().events;
+    let blocks = events.iter().filter_map(|event| match event {
+        Event::Write { bytes, .. } => jbd2::header(bytes).map(|header| (header, bytes.clone())),
+        Event::Flush => None,
+    });
+    blocks
+        .filter(|(header, _)| header.blocktype == COMMIT_BLOCK)
+        .map(|(header, bytes)| {
+            let commit = CommitBlock::decode(bytes.first_chunk().unwrap());
+            (header.sequence, (commit.commit_sec, commit.commit_nsec))
+        })
+        .collect()
+}
+
+/// Free blocks of the file system, never handed out: tests write them raw.
+fn free_blocks(device: &dyn ReadBlocks, count: u64) -> Vec<BlockNr> {
+    let volume = FileSystem::open(&device).unwrap();
+    let (mut free, device) = (Vec::new(), NoWrites(device));
+    for group in 0..volume.geometry().group_count {
+        let group = floe_format::GroupNr(group);
+        let mut tx = DirectTx::new(&device, volume.geometry().clone());
+        let bits = volume.space.groups.block_bitmap(&mut tx, group).unwrap();
+        let home = volume.geometry().blocks_of(group);
+        for bit in 0..u32::try_from(home.len_blocks).unwrap() {
+            if !floe_format::ext::bitmap::test(&bits, bit) {
+                free.push(BlockNr(home.start.0 + u64::from(bit)));
+            }
+        }
+    }
+    assert!(free.len() as u64 >= count);
+    free.truncate(usize::try_from(count).unwrap());
+    free
+}
+
+/// A device that must not be written.
+struct NoWrites<'a>(&'a dyn ReadBlocks);
+
+impl ReadBlocks for NoWrites<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset_bytes, into)
+    }
+}
+
+impl WriteBlocks for NoWrites<'_> {
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        panic!("written");
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        panic!("flushed");
+    }
+}
+
+/// Gives an empty journal these features; those of the file system stay. The fast-commit area is what mke2fs left for it.
+fn set_log_features<D: WriteBlocks>(device: &D, compat: u32, incompat: u32) {
+    let place = located(device);
+    let mut superblock = place.superblock.clone();
+    (superblock.feature_compat, superblock.feature_incompat) = (compat, incompat);
+    superblock.checksum_type = if incompat & 0x18 == 0 { 0 } else { 4 };
+    superblock.num_fc_blks = superblock.maxlen - 1024;
+    let mut bytes = [0; 1024];
+    superblock.encode_into(&mut bytes);
+    superblock.checksum = JournalSuperblock::compute_checksum(&bytes);
+    superblock.encode_into(&mut bytes);
+    device.write_at(place.offset_bytes(0).unwrap(), &bytes).unwrap();
+}
+
+/// Fills blocks with a byte, in one transaction.
+fn fill<D: WriteBlocks>(journal: &Journal<D>, blocks: &[BlockNr], byte: u8) -> TransactionId {
+    let mut tx = journal.begin(u32::try_from(blocks.len()).unwrap()).unwrap();
+    for &block in blocks {
+        tx.zeroed(block).unwrap().fill(byte);
+    }
+    tx.finish().unwrap()
+}
+
+/// The first byte of a block.
+fn first_byte(device: &dyn ReadBlocks, block: BlockNr, block_size: u64) -> u8 {
+    let mut byte = [0];
+    device.read_at(block.0 * block_size, &mut byte).unwrap();
+    byte[0]
+}
+
+/// What recovery makes of a device as it is.
+fn recovered(device: &Recorder<MemDevice>) -> MemDevice {
+    let copy = MemDevice::new(device.base_bytes());
+    recover(&copy).unwrap();
+    copy
+}
+
+/// A copy of all bytes.
+trait BaseBytes {
+    fn base_bytes(&self) -> Vec<u8>;
+}
+
+impl BaseBytes for Recorder<MemDevice> {
+    fn base_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(self.size_bytes()).unwrap()];
+        self.read_at(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+#[test]
+fn r2_a_change_takes_no_more_than_it_reserved() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let blocks = free_blocks(&device, 3);
+    let journal = Journal::open(&device).unwrap();
+    let mut tx = journal.begin(2).unwrap();
+    tx.zeroed(blocks[0]).unwrap();
+    tx.block_mut(blocks[1]).unwrap();
+    tx.block_mut(blocks[0]).unwrap();
+    assert_eq!(tx.credits_left(), 0);
+    assert!(matches!(tx.zeroed(blocks[2]), Err(Refusal::TooMuch(_))));
+    assert!(matches!(tx.block_mut(blocks[2]), Err(Refusal::TooMuch(_))));
+    tx.block(blocks[2]).unwrap();
+    tx.revoke(BlockRun::new(blocks[0], 1));
+    tx.zeroed(blocks[2]).unwrap();
+}
+
+#[test]
+fn r3_and_r4_two_barriers_and_an_answer_behind_the_second() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4);
+    let block = free_blocks(&device, 2);
+    let journal = Journal::open(&device).unwrap();
+    for round in 0..3 {
+        let from = device.trace().events.len();
+        let id = fill(&journal, &block[..1], 1);
+        // R8: ordered data, of a handle that was finished before.
+        journal.write_data(block[1].0 * 4096, &[7; 4096]).unwrap();
+        assert_eq!(journal.durable(), TransactionId(id.0 - 1));
+        journal.commit(id).unwrap();
+        assert_eq!(journal.durable(), id);
+        use Kind::{Commit, Flush, Log, LogSuperblock, Other};
+        let first = [Other, LogSuperblock, Log, Flush, Commit, Flush];
+        let later = [Other, Log, Flush, Commit, Flush];
+        let expected: &[Kind] = if round == 0 { &first } else { &later };
+        assert_eq!(kinds(&device, from), expected);
+    }
+    // Durable already: no more flushes. Data alone: one.
+    let from = device.trace().events.len();
+    journal.sync().unwrap();
+    journal.commit(journal.durable()).unwrap();
+    assert_eq!(kinds(&device, from), []);
+    journal.write_data(block[1].0 * 4096, &[8; 4096]).unwrap();
+    journal.sync().unwrap();
+    journal.sync().unwrap();
+    assert_eq!(kinds(&device, from), [Kind::Other, Kind::Flush]);
+}
+
+#[test]
+fn r5_only_durable_images_go_home() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let block = free_blocks(&device, 1);
+    let before = first_byte(&device, block[0], 1024);
+    let journal = Journal::open(&device).unwrap();
+    let id = fill(&journal, &block, 1);
+    journal.checkpoint().unwrap();
+    assert_eq!(first_byte(&device, block[0], 1024), before, "not durable, yet home");
+    journal.commit(id).unwrap();
+    fill(&journal, &block, 2);
+    journal.checkpoint().unwrap();
+    assert_eq!(first_byte(&device, block[0], 1024), 1, "the durable image goes home");
+    assert_eq!(first_byte(&journal, block[0], 1024), 2, "readers see the last change");
+    journal.close().unwrap();
+    assert_eq!(first_byte(&device, block[0], 1024), 2);
+}
+
+#[test]
+fn r6_the_tail_moves_behind_a_flush_and_space_is_free_behind_another() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let block = free_blocks(&device, 4);
+    let journal = Journal::open(&device).unwrap();
+    journal.commit(fill(&journal, &block, 1)).unwrap();
+    let from = device.trace().events.len();
+    journal.checkpoint().unwrap();
+    use Kind::{Flush, LogSuperblock, Other};
+    assert_eq!(kinds(&device, from), [Other, Flush, LogSuperblock, Flush]);
+    // Nothing is due: nothing happens.
+    journal.checkpoint().unwrap();
+    assert_eq!(device.trace().events.len(), from + kinds(&device, from).len());
+}
+
+/// Several rounds of the log, left after each of many transactions: recovery finds the last one acknowledged.
+#[test]
+fn r6_a_log_that_wraps_loses_nothing() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let blocks = free_blocks(&device, 200);
+    let journal = Journal::open(&device).unwrap();
+    let log_blocks = u64::from(located(&device).ring().unwrap().len_blocks());
+    let (mut byte, mut written) = (0u8, 0);
+    while written < 5 * log_blocks {
+        byte = byte.wrapping_add(1);
+        let count = 1 + usize::from(byte) * 7 % 200;
+        // Each block of a transaction before must be overwritten, lest an older byte survive.
+        let id = fill(&journal, &blocks[..count], byte);
+        journal.commit(id).unwrap();
+        written += count as u64 + 2;
+        if byte % 9 == 0 {
+            let copy = recovered(&device);
+            for block in &blocks[..count] {
+                assert_eq!(first_byte(&copy, *block, 1024), byte, "{block}");
+            }
+        }
+    }
+}
+
+/// A directory block is logged, freed, and used for data: no older copy may come back over the data.
+#[test]
+fn r7_a_revoked_block_is_never_replayed_nor_written_home() {
+    if tool::missing() {
+        return;
+    }
+    for by_checkpoint in [false, true] {
+        let device = device(Profile::Ext4K1);
+        let journal = Journal::open(&device).unwrap();
+        let mut changes = Changes::open(&journal);
+        let id = changes.mkdir(&journal, "new-dir");
+        journal.commit(id).unwrap();
+        let (id, run) = changes.remove(&journal, "new-dir");
+        assert!(journal.durable() < id, "its block may not be used yet");
+        journal.commit(id).unwrap();
+        assert!(journal.durable() >= id);
+        journal.write_data(run.start.0 * 1024, &[0xda; 1024]).unwrap();
+        if by_checkpoint {
+            journal.checkpoint().unwrap();
+            assert_eq!(first_byte(&device, run.start, 1024), 0xda, "written home over the data");
+        }
+        let copy = recovered(&device);
+        assert_eq!(first_byte(&copy, run.start, 1024), 0xda, "replayed over the data");
+    }
+}
+
+#[test]
+fn r7_a_revoke_is_dropped_where_the_block_is_written_again() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let block = free_blocks(&device, 1);
+    let journal = Journal::open(&device).unwrap();
+    journal.commit(fill(&journal, &block, 1)).unwrap();
+    // Freed and used again, by one handle or by two.
+    for (byte, handles) in [(2, 1), (3, 2)] {
+        let mut tx = journal.begin(CREDITS).unwrap();
+        tx.revoke(BlockRun::new(block[0], 1));
+        if handles == 2 {
+            tx.finish().unwrap();
+            tx = journal.begin(CREDITS).unwrap();
+        }
+        tx.zeroed(block[0]).unwrap().fill(byte);
+        journal.commit(tx.finish().unwrap()).unwrap();
+        let copy = recovered(&device);
+        assert_eq!(first_byte(&copy, block[0], 1024), byte);
+    }
+    // Revoked and logged again later: the later copy counts.
+    let mut tx = journal.begin(CREDITS).unwrap();
+    tx.revoke(BlockRun::new(block[0], 1));
+    journal.commit(tx.finish().unwrap()).unwrap();
+    journal.commit(fill(&journal, &block, 9)).unwrap();
+    assert_eq!(first_byte(&recovered(&device), block[0], 1024), 9);
+}
+
+/// A clock that stands still, then goes back.
+fn odd_clock() -> (u64, u32) {
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    (2_000_000_000 - TICKS.fetch_add(1, Ordering::SeqCst) / 3, 999_999_999)
+}
+
+#[test]
+fn r9_numbers_and_times_go_on_after_a_recovery() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::FastCommit);
+    set_log_features(&device, 0, 0x20);
+    let block = free_blocks(&device, 1);
+    let journal = Journal::open_with(&device, odd_clock).unwrap();
+    for byte in 0..8 {
+        journal.commit(fill(&journal, &block, byte)).unwrap();
+    }
+    let last = journal.durable();
+    drop(journal);
+    // Left by a crash: the next transaction without its commit block, and a fast commit of a later one.
+    let place = located(&device);
+    let stray = (last.0 + 3) as u32;
+    let head = place.ring().unwrap().first() + 700;
+    let mut bytes = vec![0; 1024];
+    place.superblock.format().write_revoke(&mut bytes, stray - 1, &[]);
+    device.write_at(place.offset_bytes(head).unwrap(), &bytes).unwrap();
+    let mut fast = FcWriter::new(1024);
+    fast.push(&FcTag::Head { features: 0, tid: stray }).unwrap();
+    fast.end(stray);
+    let area = place.offset_bytes(place.blocks - place.fast_commit_blocks + 1).unwrap();
+    device.write_at(area, &fast.into_bytes()).unwrap();
+
+    let journal = Journal::open_with(&device, odd_clock).unwrap();
+    journal.commit(fill(&journal, &block, 9)).unwrap();
+    assert!(journal.durable().0 > u64::from(stray), "the number of a stray transaction came again");
+    let commits = commits(&device);
+    assert_eq!(commits.len(), 9);
+    assert!(commits.is_sorted_by(|a, b| a < b), "{commits:?}");
+    let times: Vec<_> = commits.iter().map(|(_, time)| time).collect();
+    assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
+}
+
+/// A device whose flush or write number `fails_at` fails, once: the next one would succeed.
+struct FailsOnce<'a> {
+    inner: &'a Recorder<MemDevice>,
+    flushes: bool,
+    left: AtomicUsize,
+}
+
+impl FailsOnce<'_> {
+    fn strike(&self, flush: bool) -> io::Result<()> {
+        if flush == self.flushes && self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            return Err(io::Error::other("the device said no"));
+        }
+        Ok(())
+    }
+}
+
+impl ReadBlocks for FailsOnce<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset_bytes, into)
+    }
+}
+
+impl WriteBlocks for FailsOnce<'_> {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        self.strike(false)?;
+        self.inner.write_at(offset_bytes, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.strike(true)?;
+        self.inner.flush()
+    }
+}
+
+#[test]
+fn r10_the_first_failure_ends_the_journal() {
+    if tool::missing() {
+        return;
+    }
+    for (flushes, fails_at) in [(true, 2), (true, 3), (true, 4), (true, 5), (false, 3), (false, 6)]
+    {
+        let recorder = device(Profile::Ext4K1);
+        let block = free_blocks(&recorder, 1);
+        let failing = FailsOnce { inner: &recorder, flushes, left: AtomicUsize::new(fails_at) };
+        let journal = Journal::open(&failing).unwrap();
+        let mut failed = None;
+        for byte in 1..9 {
+            let id = fill(&journal, &block, byte);
+            if let Err(error) = journal.commit(id).and_then(|()| journal.checkpoint()) {
+                failed = Some((error, id, recorder.trace().events.len()));
+                break;
+            }
+        }
+        let (error, id, events) = failed.unwrap_or_else(|| panic!("{flushes}, {fails_at}"));
+        assert!(matches!(error, JournalError::Io { .. }), "{error}");
+        let aborted = |result| matches!(result, Err(JournalError::Aborted { .. }));
+        assert!(aborted(journal.sync()));
+        assert!(journal.durable() >= id || aborted(journal.commit(id)));
+        assert!(aborted(journal.begin(1).map(|_| ())));
+        assert!(aborted(journal.checkpoint()));
+        assert!(aborted(journal.write_data(0, &[1])));
+        assert!(aborted(journal.close().map(|_| ())));
+        assert_eq!(recorder.trace().events.len(), events, "written or flushed after the failure");
+    }
+}
+
+#[test]
+fn r11_no_transaction_is_longer_than_a_quarter_of_the_log() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let limit = located(&device).ring().unwrap().len_blocks() / 4;
+    let blocks = free_blocks(&device, u64::from(limit));
+    let journal = Journal::open(&device).unwrap();
+    let from = device.trace().events.len();
+    let refused = journal.begin(limit).map(|_| ());
+    assert!(matches!(refused, Err(JournalError::TooLong { .. })));
+    assert_eq!(device.trace().events.len(), from, "refused before anything is changed");
+    // Changes that fit one by one are spread over transactions, even if nobody commits.
+    let mut last = TransactionId(0);
+    for blocks in blocks.chunks(60) {
+        last = fill(&journal, blocks, 1);
+    }
+    assert!(last.0 > journal.durable().0, "and the last of them still waits");
+    journal.sync().unwrap();
+    assert!(commits(&device).len() > 1);
+    let copy = recovered(&device);
+    assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == 1));
+}
+
+#[test]
+fn a_dropped_change_changes_nothing() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let block = free_blocks(&device, 2);
+    let journal = Journal::open(&device).unwrap();
+    let id = fill(&journal, &block[..1], 1);
+    let mut tx = journal.begin(2).unwrap();
+    tx.block_mut(block[0]).unwrap().fill(2);
+    tx.zeroed(block[1]).unwrap().fill(2);
+    tx.revoke(BlockRun::new(block[0], 1));
+    drop(tx);
+    assert_eq!(first_byte(&journal, block[0], 1024), 1);
+    journal.sync().unwrap();
+    assert_eq!(journal.durable(), id);
+    assert_eq!(first_byte(&recovered(&device), block[0], 1024), 1);
+    // A change of nothing is durable with what there was before.
+    assert_eq!(journal.begin(1).unwrap().finish().unwrap(), id);
+}
+
+#[test]
+fn a_block_that_begins_like_the_journal_is_escaped() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::Ext4K1).unwrap();
+    let block = free_blocks(&image, 1);
+    let journal = Journal::open(&image).unwrap();
+    let mut tx = journal.begin(1).unwrap();
+    tx.zeroed(block[0]).unwrap()[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
+    tx.block_mut(block[0]).unwrap()[4] = 5;
+    journal.commit(tx.finish().unwrap()).unwrap();
+    drop(journal);
+    let by_e2fsck = image.copy().unwrap();
+    assert_eq!(oracle::run(by_e2fsck.path(), &["-fy"]).unwrap().exit, Some(0));
+    recover(&image).unwrap();
+    for image in [image, by_e2fsck] {
+        let mut bytes = [0; 5];
+        image.read(block[0].0 * 1024, &mut bytes).unwrap();
+        assert_eq!(bytes, [0xc0, 0x3b, 0x39, 0x98, 5]);
+    }
+}
+
+#[test]
+fn a_logged_superblock_still_needs_recovery() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4);
+    let mut fs = FileSystem::open(&device).unwrap();
+    let journal = Journal::open(&device).unwrap();
+    let mut tx = journal.begin(1).unwrap();
+    // Read before the journal was opened, so that it does not say so.
+    fs.finish(&mut tx).unwrap();
+    journal.commit(tx.finish().unwrap()).unwrap();
+    let flagged = |device: &dyn ReadBlocks| {
+        let fs = FileSystem::open(&device).unwrap();
+        fs.geometry().features.incompat.contains(floe_format::features::Incompat::RECOVER)
+    };
+    assert!(flagged(&journal));
+    journal.checkpoint().unwrap();
+    assert!(flagged(&device), "written home without it");
+    let device = journal.close().unwrap();
+    assert!(!flagged(device));
+}
+
+/// Many threads that each wait for their own change: flushes are shared.
+#[test]
+fn one_flush_serves_all_who_wait() {
+    if tool::missing() {
+        return;
+    }
+    struct Slow(Recorder<MemDevice>);
+    impl ReadBlocks for Slow {
+        fn size_bytes(&self) -> u64 {
+            self.0.size_bytes()
+        }
+        fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+            self.0.read_at(offset_bytes, into)
+        }
+    }
+    impl WriteBlocks for Slow {
+        fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+            self.0.write_at(offset_bytes, from)
+        }
+        fn flush(&self) -> io::Result<()> {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            self.0.flush()
+        }
+    }
+    let (threads, rounds) = (8, 20);
+    let device = Slow(device(Profile::Ext4K1));
+    let blocks = free_blocks(&device, threads);
+    let journal = Journal::open(&device).unwrap();
+    let from = device.0.trace().events.len();
+    std::thread::scope(|scope| {
+        for block in &blocks {
+            let journal = &journal;
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let id = fill(journal, &[*block], round);
+                    journal.commit(id).unwrap();
+                    assert!(journal.durable() >= id);
+                }
+            });
+        }
+    });
+    let events = device.0.trace().events;
+    let flushes = events[from..].iter().filter(|event| **event == Event::Flush).count();
+    let acknowledged = blocks.len() * usize::from(rounds);
+    assert!(flushes * 2 < acknowledged, "{flushes} flushes for {acknowledged} commits");
+    let copy = recovered(&device.0);
+    assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == rounds - 1));
+}
+
+/// Each checksum version that a journal may have: recovered by e2fsck and by Floe.
+#[test]
+fn every_checksum_version_is_written_as_e2fsck_reads_it() {
+    if tool::missing() {
+        return;
+    }
+    // compat, incompat.
+    for (compat, incompat) in [(0, 0), (1, 0), (0, 0x8), (0, 0x10), (0, 0x12), (0, 0xa), (0, 0x4)] {
+        let image = build::base(Profile::NoCsum).unwrap();
+        set_log_features(&image, compat, incompat);
+        let block = free_blocks(&image, 300);
+        let journal = Journal::open(&image).unwrap();
+        for (byte, blocks) in (1..).zip(block.chunks(100)) {
+            journal.commit(fill(&journal, blocks, byte)).unwrap();
+        }
+        let mut tx = journal.begin(1).unwrap();
+        tx.revoke(BlockRun::new(block[7], 1));
+        journal.commit(tx.finish().unwrap()).unwrap();
+        drop(journal);
+        image.write(block[7].0 * 1024, &[0xee; 1024]).unwrap();
+
+        let by_e2fsck = image.copy().unwrap();
+        let verdict = oracle::run(by_e2fsck.path(), &["-fy"]).unwrap();
+        assert!(verdict.clean(), "{compat:#x} {incompat:#x}: {}", verdict.text);
+        assert_eq!(recover(&image).unwrap().transactions, 4, "{compat:#x} {incompat:#x}");
+        check_filled(&image, &block);
+        check_filled(&by_e2fsck, &block);
+    }
+}
+
+fn check_filled(image: &Image, blocks: &[BlockNr]) {
+    for (at, block) in blocks.iter().enumerate() {
+        let expected = if at == 7 { 0xee } else { (at / 100) as u8 + 1 };
+        assert_eq!(first_byte(image, *block, 1024), expected, "{block}");
+    }
+}

@@ -1,0 +1,66 @@
+//! What a log still holds of transactions that are over.
+
+use std::io;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::Geometry;
+use floe_format::ext::fast_commit::{FcRecords, FcTag};
+use floe_format::ext::jbd2::{self, COMMIT_BLOCK, CommitBlock};
+
+use super::locate::Journal;
+use super::log::is_after;
+
+/// The newest numbers that lie in a journal, whether they are replayed or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The last transaction of which any block lies there, fast commits included.
+    pub sequence: u32,
+    /// The latest commit, in seconds since 1970 and nanoseconds.
+    pub commit_time: (u64, u32),
+}
+
+/// Looks at the first bytes of all blocks of a journal for numbers at or behind `from`.
+///
+/// A writer goes on behind the last of them: a block left over from a transaction that never ended, or a fast commit, would
+/// otherwise be taken for a part of a new transaction of the same number. Numbers that are further from `from` than the
+/// journal has blocks cannot be its own and are passed over: the blocks held something else before the journal was made.
+///
+/// # Errors
+/// A block cannot be read.
+pub fn seen(
+    device: &dyn ReadBlocks,
+    geo: &Geometry,
+    journal: &Journal,
+    from: u32,
+) -> io::Result<Seen> {
+    let mut seen = Seen { sequence: from, commit_time: (0, 0) };
+    let plausible = |number: u32| number.wrapping_sub(from) <= journal.blocks;
+    let log_end = journal.blocks.saturating_sub(journal.fast_commit_blocks);
+    let mut block = vec![0; journal.block_size as usize];
+    for at in journal.superblock.first..journal.blocks {
+        let offset = journal.offset_bytes(at).ok_or(io::ErrorKind::UnexpectedEof)?;
+        device.read_at(offset, &mut block)?;
+        if at >= log_end {
+            for record in FcRecords::new(&block, geo.inode_size) {
+                let (FcTag::Head { tid, .. } | FcTag::Tail { tid, .. }) = record.tag else {
+                    continue;
+                };
+                if plausible(tid) && is_after(tid, seen.sequence) {
+                    seen.sequence = tid;
+                }
+            }
+            continue;
+        }
+        let Some(header) = jbd2::header(&block) else { continue };
+        if plausible(header.sequence) && is_after(header.sequence, seen.sequence) {
+            seen.sequence = header.sequence;
+        }
+        if header.blocktype == COMMIT_BLOCK
+            && let Some(bytes) = block.first_chunk()
+        {
+            let commit = CommitBlock::decode(bytes);
+            seen.commit_time = seen.commit_time.max((commit.commit_sec, commit.commit_nsec));
+        }
+    }
+    Ok(seen)
+}
