@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+mod content;
+mod known;
 mod model;
 mod refusals;
 
