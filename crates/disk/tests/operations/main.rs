@@ -4,6 +4,7 @@
 
 mod content;
 mod known;
+mod lists;
 mod model;
 mod refusals;
 
