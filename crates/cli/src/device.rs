@@ -65,7 +65,9 @@ pub(crate) enum InUse {
     Refuse,
     /// Refuse to repair.
     RefuseRepair,
-    /// Continue with a warning.
+    /// Refuse to mount for writing.
+    RefuseMount,
+    /// Go on with a warning.
     Warn,
     /// Read files with a warning.
     WarnReader,
@@ -226,8 +228,8 @@ impl Source {
     pub(crate) fn mind_users(&self, in_use: InUse) -> anyhow::Result<bool> {
         let uses = uses_of(&self.device)?;
         let matters = |found: &&Use| match in_use {
-            // Even a reader would see it change.
-            InUse::RefuseRepair => !matches!(found, Use::Loop { .. }),
+            // Whoever only reads would see it change.
+            InUse::RefuseRepair | InUse::RefuseMount => !matches!(found, Use::Loop { .. }),
             InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
         };
         let Some(found) = uses.iter().find(matters) else { return Ok(false) };
@@ -240,6 +242,10 @@ impl Source {
             InUse::RefuseRepair => bail!(
                 "{name} is {found}. Repairing a file system in use destroys data. Unmount it first. \
                  Nothing was looked at or changed"
+            ),
+            InUse::RefuseMount => bail!(
+                "{name} is {found}. Two users that write to one file system destroy it. Mount it read-only (-o \
+                 ro), or end the other use"
             ),
             InUse::Warn => {
                 eprintln!(

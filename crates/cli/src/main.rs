@@ -47,8 +47,8 @@ use commands::{Command, mount};
 use exit::Outcome;
 use files::Files;
 
-/// Checks, repairs and creates ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs` and
-/// `fsck -y` or `-p` ever write to a device.
+/// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
+/// `mount` and `fsck -y` or `-p` ever write to a device.
 ///
 /// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 operational error, 16
 /// usage error, 32 cancelled.

@@ -31,7 +31,11 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self) -> Result<Outcome> {
         let directory = Path::new(&self.directory);
-        let status = status(directory)?;
+        let status = match status(directory) {
+            // The server is dead, and its mount still there.
+            Err(error) if is_dead(&error) => String::new(),
+            other => other?,
+        };
         let number = status.lines().find_map(|line| line.strip_prefix("process: "));
         let process = number.and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
         // Before the unmount, because afterwards the process id may be reused.
@@ -46,7 +50,13 @@ impl Args {
     }
 }
 
-/// The status that the server of a mount reports.
+/// Whether a mount has no server any more.
+fn is_dead(error: &anyhow::Error) -> bool {
+    let source = error.downcast_ref::<std::io::Error>();
+    source.and_then(Errno::from_io_error) == Some(Errno::NOTCONN)
+}
+
+/// What the server of a mount says about itself.
 pub(super) fn status(directory: &Path) -> Result<String> {
     let name = std::str::from_utf8(STATUS)?;
     let mut value = vec![0; STATUS_BYTES];
