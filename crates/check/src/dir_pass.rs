@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use floe_blockdev::{Batch, JoinLimits, PartBytes, ReadPlan};
-use floe_exec::{Accumulator, Pool, Turn, append};
+use floe_exec::{Accumulator, Pool, WorkItem, append};
 use floe_format::ext::dirent::DirEntry;
 use floe_format::ext::htree::HashVersion;
 use floe_format::ext::inode::FileType;
@@ -335,7 +335,7 @@ pub struct ReadRoom {
     plan: ReadPlan<usize>,
     /// Of the runs that will be read next.
     plan_ahead: ReadPlan<usize>,
-    /// The first block of the runs that the device was told of before their turn.
+    /// The first block of the runs that the device was told of before their item.
     told: Option<BlockNr>,
     bytes: Vec<u8>,
 }
@@ -382,8 +382,8 @@ pub fn run(
             let units = units(runs, begun.done);
             let done =
                 |count| units.get(count).map_or(runs.len(), |unit: &Range<usize>| unit.start);
-            let work = |evidence: &mut DirEvidence, turn: &mut Turn<'_, '_, Range<usize>>| {
-                scan_unit(cx, runs, turn, &|_| true, evidence, &each);
+            let work = |evidence: &mut DirEvidence, item: &mut WorkItem<'_, '_, Range<usize>>| {
+                scan_unit(cx, runs, item, &|_| true, evidence, &each);
             };
             let place = |unit: &Range<usize>| {
                 let run = &runs[unit.start];
@@ -449,8 +449,8 @@ fn scan_runs_if<A: BlockScan>(
         let runs = runs.get(unit.clone()).unwrap_or(&[]);
         runs.iter().map(|run| u64::from(run.len_blocks)).sum()
     };
-    pool.run_dealt(&units(runs, 0), blocks, |all: &mut A, turn| {
-        scan_unit(cx, runs, turn, &wanted, all, &each);
+    pool.run_dealt(&units(runs, 0), blocks, |all: &mut A, item| {
+        scan_unit(cx, runs, item, &wanted, all, &each);
     })
 }
 
@@ -458,13 +458,13 @@ fn scan_runs_if<A: BlockScan>(
 fn scan_unit<A: BlockScan>(
     cx: &DirCx<'_>,
     runs: &[DirRun],
-    turn: &mut Turn<'_, '_, Range<usize>>,
+    item: &mut WorkItem<'_, '_, Range<usize>>,
     wanted: &impl Fn(&DirRun) -> bool,
     all: &mut A,
     each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
 ) {
-    let slice = runs.get(turn.unit().clone()).unwrap_or(&[]);
-    let next = || runs.get(turn.next_unit()?.clone());
+    let slice = runs.get(item.unit().clone()).unwrap_or(&[]);
+    let next = || runs.get(item.next_unit()?.clone());
     read_runs(cx.volume, slice, next, wanted, all, |all, index, at, bytes| {
         let Some(run) = slice.get(index) else { return };
         match bytes {
