@@ -1,4 +1,4 @@
-//! Empty file systems of every profile, beside those of mke2fs.
+//! Compares empty file systems of every profile with those of mke2fs.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use floe_disk::mkfs::{Fresh, FsType, Options, Plan, write};
 use floe_testkit::profile::Profile;
 use floe_testkit::{oracle, tool};
 
-/// What Debian's mke2fs.conf says, so that the answer does not depend on the machine's.
+/// The content of Debian's mke2fs.conf, so that the result does not depend on the machine's.
 const CONF: &str = "[defaults]
 base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
 default_mntopts = acl,user_xattr
@@ -51,7 +51,7 @@ const UUID: &str = "f10e0000-0001-4002-8003-000000000004";
 const HASH_SEED: &str = "f10e0000-0005-4006-8007-000000000008";
 const NOW: i64 = 1_700_000_000;
 
-/// Makes a file system as mke2fs would with these options.
+/// Makes a file system like mke2fs with these options.
 fn floe(path: &Path, bytes: u64, args: &[&str]) -> Result<()> {
     let mut options = Options::of_type(FsType::Ext2);
     for pair in args.chunks(2) {
@@ -75,7 +75,7 @@ fn mke2fs(folder: &Path, path: &Path, bytes: u64, args: &[&str]) -> Result<()> {
     let conf = folder.join("mke2fs.conf");
     std::fs::write(&conf, CONF)?;
     std::fs::File::create(path)?.set_len(bytes)?;
-    // mke2fs listens to one -E only.
+    // mke2fs uses only the last -E.
     let mut extended = format!("hash_seed={HASH_SEED},lazy_itable_init=0");
     let mut command = tool::command("mke2fs");
     command.env("MKE2FS_CONFIG", &conf).env("E2FSPROGS_FAKE_TIME", NOW.to_string());
@@ -98,8 +98,8 @@ fn dumpe2fs(path: &Path) -> Result<Vec<String>> {
     command.arg(path);
     let text = tool::run(&command, 120)?.expect("dumpe2fs", &[0])?;
     let differs = |line: &&str| {
-        // How much was written in all, which no superblock of ours says; sums of blocks that
-        // contain it; when and by whom the block of multiple-mount protection was written.
+        // Lines that must differ: the lifetime writes, which Floe does not record; checksums of
+        // blocks that contain them; and when and by which host the MMP block was written.
         !line.starts_with("Lifetime writes")
             && !line.starts_with("Checksum:  ")
             && !line.trim_start().starts_with("mmp_update")
@@ -109,7 +109,7 @@ fn dumpe2fs(path: &Path) -> Result<Vec<String>> {
     Ok(text.text.lines().filter(differs).map(str::to_owned).collect())
 }
 
-/// Compares one file system of both; gives what differs.
+/// Makes one file system with each program; returns the differences.
 fn compare(bytes: u64, args: &[&str]) -> Result<Vec<String>> {
     let folder = tool::scratch("floe-mkfs-")?;
     let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
@@ -198,7 +198,7 @@ fn sizes_and_usage_types_are_those_of_mke2fs() {
     judge(&cases);
 }
 
-/// A device that cannot discard keeps no signature of what it held, and no stale metadata.
+/// A device that cannot discard keeps no signature of its earlier content, and no stale metadata.
 #[test]
 fn old_signatures_are_gone() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! Names come and go in a directory in place: linear, or with its index, whose leaves and nodes are split as they fill.
+//! Inserts and removes names of a directory in place: in linear directories, and in indexed ones,
+//! whose leaves and nodes are split when they are full.
 
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::dirhash::DirHash;
@@ -24,12 +25,13 @@ use crate::tx::{Refusal, Tx};
 
 const DAMAGED: Refusal = Refusal::Damaged("the directory");
 
-/// Changes the names of one directory. It may not be inline, nor grow where it is mapped without extents. Link counts are
-/// the caller's; so is the inode of the directory, whose size, blocks and flags change ([`FileSystem::put_inode`]).
+/// Changes the names of one directory. The directory must not be inline, and cannot grow if it is
+/// mapped without extents. The caller updates link counts, and writes the directory's inode, whose
+/// size, blocks and flags may change ([`FileSystem::put_inode`]).
 pub struct DirEditor<'d> {
     /// Where blocks are read and changed.
     pub tx: &'d mut dyn Tx,
-    /// The file system, whose free blocks a growing directory takes.
+    /// The file system, which provides blocks when the directory grows.
     pub fs: &'d mut FileSystem,
     /// The inode of the directory.
     pub inode: &'d mut OwnedInode,
@@ -38,29 +40,29 @@ pub struct DirEditor<'d> {
     map: BlockMap,
 }
 
-/// Where a name is.
+/// The place of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The block that has it.
+    /// The block that contains it.
     pub block: BlockNr,
-    /// Byte of the block at which its entry starts.
+    /// Offset of its entry in the block.
     pub offset: u32,
-    /// What it names.
+    /// The inode it names.
     pub inode: InodeNr,
-    /// Its type byte; 0 where the file system has none.
+    /// Its type byte; 0 without the filetype feature.
     pub file_type: u8,
 }
 
-/// An index block on the way to a leaf.
+/// An index block on the path to a leaf.
 struct Step {
     block: BlockNr,
     entries: Vec<DxEntry>,
-    /// The entry that was followed.
+    /// Index of the entry that was followed.
     taken: usize,
 }
 
 impl<'d> DirEditor<'d> {
-    /// Looks at a directory whose `..` names `parent`.
+    /// Opens a directory whose `..` names `parent`.
     ///
     /// # Errors
     /// [`Refusal::Damaged`] if its map cannot be followed, [`Refusal::TooMuch`] for an inline directory.
@@ -72,7 +74,7 @@ impl<'d> DirEditor<'d> {
     ) -> Result<Self, Refusal> {
         let flags = inode.flags();
         if flags.contains(InodeFlags::INLINE_DATA) {
-            return Err(Refusal::TooMuch("an inline directory is not changed here"));
+            return Err(Refusal::TooMuch("an inline directory cannot be edited in place"));
         }
         let dir = Directory {
             inode: inode.number,
@@ -88,7 +90,7 @@ impl<'d> DirEditor<'d> {
         Ok(editor)
     }
 
-    /// Follows the map anew.
+    /// Reads the map again.
     fn reread(&mut self) -> Result<(), Refusal> {
         let (geo, blocks) = (self.fs.geometry(), self.blocks());
         let (root, flags) = (&self.inode.base.block, self.inode.flags());
@@ -99,7 +101,7 @@ impl<'d> DirEditor<'d> {
         Ok(())
     }
 
-    /// Blocks by `i_size`.
+    /// Number of blocks by `i_size`.
     fn blocks(&self) -> u64 {
         self.inode.size_bytes() / u64::from(self.fs.geometry().block_size)
     }
@@ -111,7 +113,7 @@ impl<'d> DirEditor<'d> {
     /// Looks a name up.
     ///
     /// # Errors
-    /// [`Refusal::Damaged`], or that a block cannot be read.
+    /// [`Refusal::Damaged`], or an error of reading a block.
     pub fn find(&mut self, name: &[u8]) -> Result<Option<Found>, Refusal> {
         for block in self.map.blocks() {
             let bytes = self.tx.block(block)?;
@@ -128,10 +130,10 @@ impl<'d> DirEditor<'d> {
         Ok(None)
     }
 
-    /// Takes a name away; returns what it named, `None` if it was not there.
+    /// Removes a name. Returns the inode it named; `None` if the name does not exist.
     ///
     /// # Errors
-    /// As [`DirEditor::find`].
+    /// Those of [`DirEditor::find`].
     pub fn remove(&mut self, name: &[u8]) -> Result<Option<InodeNr>, Refusal> {
         let Some(found) = self.find(name)? else { return Ok(None) };
         let bytes = self.tx.block_mut(found.block)?;
@@ -140,12 +142,12 @@ impl<'d> DirEditor<'d> {
         Ok(Some(found.inode))
     }
 
-    /// Adds a name that is not there: whether it is, the caller has asked. A linear directory whose only block is full gets
-    /// an index, where the file system has them.
+    /// Adds a name. The caller must have checked that it does not exist. A linear directory whose
+    /// only block is full gets an index, if the file system has dir_index.
     ///
     /// # Errors
-    /// [`Refusal::Full`] without room for more blocks, [`Refusal::TooMuch`] if the index cannot be deeper,
-    /// [`Refusal::Damaged`], or that a block cannot be read or changed.
+    /// [`Refusal::Full`] if no blocks are free, [`Refusal::TooMuch`] if the index cannot be deeper,
+    /// [`Refusal::Damaged`], or an error of reading or changing a block.
     pub fn insert(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
         if self.inode.flags().contains(InodeFlags::INDEX) {
             return self.insert_indexed(entry);
@@ -165,7 +167,7 @@ impl<'d> DirEditor<'d> {
         if self.insert_in(block, entry)? { Ok(()) } else { Err(DAMAGED) }
     }
 
-    /// Adds an entry to a leaf or linear block if it has room.
+    /// Adds an entry to a leaf or linear block, if it has space. Returns whether it had.
     fn insert_in(&mut self, block: BlockNr, entry: &Entry<'_>) -> Result<bool, Refusal> {
         let mut bytes = self.tx.block(block)?;
         if insert(&mut bytes, self.dir.form(&self.format), entry).is_none() {
@@ -176,10 +178,12 @@ impl<'d> DirEditor<'d> {
         Ok(true)
     }
 
-    /// Gives the directory one more block, zeroed.
+    /// Appends a zeroed block to the directory.
     fn grow(&mut self) -> Result<(LogicalBlock, BlockNr), Refusal> {
         if !self.inode.flags().contains(InodeFlags::EXTENTS) {
-            return Err(Refusal::TooMuch("a directory without extents does not grow here"));
+            return Err(Refusal::TooMuch(
+                "a directory mapped without extents cannot grow in place",
+            ));
         }
         let geo = self.fs.geometry().clone();
         let logical = LogicalBlock(self.blocks());
@@ -201,7 +205,8 @@ impl<'d> DirEditor<'d> {
         Ok((logical, block))
     }
 
-    /// The block for a new logical one: the next of the last cluster, or a new one near the last block.
+    /// The physical block for a new logical block: the next one of the last cluster, or a newly
+    /// allocated one near the last block.
     fn next_block(&mut self, logical: LogicalBlock) -> Result<BlockNr, Refusal> {
         let cluster = u64::from(self.fs.geometry().cluster_blocks);
         let before = logical.0.checked_sub(1).and_then(|before| self.map.block(before));
@@ -211,7 +216,7 @@ impl<'d> DirEditor<'d> {
         }
     }
 
-    /// The names of a leaf or linear block with their hashes, in the order of these.
+    /// The names of a leaf or linear block with their hashes, sorted by hash.
     fn names_in(&self, bytes: &[u8]) -> Vec<(DirHash, Entry<'static>)> {
         let form = self.dir.form(&self.format);
         let cursor = DirCursor::new(bytes).ending_at(form.end(bytes.len())).hashed(form.hashed);
@@ -228,7 +233,7 @@ impl<'d> DirEditor<'d> {
         names
     }
 
-    /// Fills a block with names, which fit it.
+    /// Fills a block with names. The caller ensures that they fit.
     fn fill(&mut self, block: BlockNr, names: &[(DirHash, Entry<'_>)]) -> Result<(), Refusal> {
         let mut bytes = empty_block(&self.format, &self.dir);
         let form = self.dir.form(&self.format);
@@ -240,7 +245,8 @@ impl<'d> DirEditor<'d> {
         Ok(())
     }
 
-    /// Cuts the names of a block in two, puts the second half into a new block, and returns what the index says of it.
+    /// Splits the names of a block in two halves, moves the second half to a new block, and returns
+    /// the index entry of that block.
     fn halve(
         &mut self,
         first: BlockNr,
@@ -265,7 +271,7 @@ impl<'d> DirEditor<'d> {
         Ok(DxEntry { hash: hash | continues, block: logical })
     }
 
-    /// Makes the only block of a linear directory the root of an index with two leaves.
+    /// Converts a linear directory of one block into the root of an index with two leaves.
     fn make_index(&mut self) -> Result<(), Refusal> {
         let root = self.place(LogicalBlock(0))?;
         let bytes = self.tx.block(root)?;
@@ -303,7 +309,8 @@ impl<'d> DirEditor<'d> {
         inode_seed.map_or(Some(()), |seed| write_checksum(seed, bytes)).ok_or(DAMAGED)
     }
 
-    /// What the root says besides its entries; names are hashed from now on as it says.
+    /// The fields of the root besides its entries. From now on, names are hashed with its hash
+    /// version.
     fn head(&mut self, root: &[u8]) -> Result<RootHead, Refusal> {
         let info = DxBlock::root_info(root).ok_or(DAMAGED)?;
         let unsigned = self.fs.superblock.flags & FLAG_UNSIGNED_HASH != 0;
@@ -324,7 +331,7 @@ impl<'d> DirEditor<'d> {
         })
     }
 
-    /// The index blocks on the way to the leaf for a hash, the root first.
+    /// The index blocks on the path to the leaf for a hash, starting with the root.
     fn descend(&mut self, head: &RootHead, hash: u32) -> Result<Vec<Step>, Refusal> {
         let mut steps: Vec<Step> = Vec::new();
         let mut logical = LogicalBlock(0);
@@ -365,7 +372,8 @@ impl<'d> DirEditor<'d> {
         Err(Refusal::TooMuch("a name does not fit a block"))
     }
 
-    /// Adds an entry behind the one that was followed; full blocks of the index are split, and a full root gets a level below.
+    /// Inserts an index entry behind the one that was followed. Full index blocks are split, and a
+    /// full root gets another level below it.
     fn add_to_index(
         &mut self,
         mut head: RootHead,
@@ -383,7 +391,7 @@ impl<'d> DirEditor<'d> {
                     if head.indirect_levels >= most {
                         return Err(Refusal::TooMuch("the index of the directory is full"));
                     }
-                    // One node might not hold them all: two, so that both have room.
+                    // Two new nodes, because a single one would be full.
                     let (left, node) = self.grow()?;
                     let (right, other) = self.grow()?;
                     let half = step.entries.split_off(step.entries.len() / 2);

@@ -1,5 +1,5 @@
-//! Maps of files: which blocks of the disk hold which blocks of a file. [`walk`] follows them, of either kind; [`edit`]
-//! changes extent trees in place.
+//! Maps of files: from logical to physical blocks. [`walk`] follows both kinds; [`edit`] changes
+//! extent trees in place.
 
 pub mod block_map;
 pub mod edit;
