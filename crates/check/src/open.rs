@@ -134,6 +134,7 @@ pub fn open(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Opene
     judge_device_size(device, &mut opened);
     judge_desc_size(&mut opened);
     checks::orphan_inode::judge(device, &mut opened);
+    checks::quota_inode::judge(device, &mut opened);
     Ok(opened)
 }
 

@@ -7,7 +7,7 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
-use crate::alloc::FromBitmaps;
+use crate::alloc::{FromBitmaps, Space};
 use crate::group::Groups;
 use crate::inode_table::{inode_place, read_groups};
 use crate::tx::{Refusal, Tx};
@@ -15,11 +15,11 @@ use crate::tx::{Refusal, Tx};
 /// A file system open for changes. It is not checked: structures that cannot be followed are
 /// refused.
 #[derive(Clone, Debug)]
-pub struct FileSystem {
+pub struct FileSystem<S = FromBitmaps> {
     /// The primary superblock. [`FileSystem::finish`] updates its totals of free blocks and inodes.
     pub superblock: Superblock,
     /// The groups and the allocator.
-    pub space: FromBitmaps,
+    pub space: S,
 }
 
 impl FileSystem {
@@ -55,10 +55,12 @@ impl FileSystem {
         let groups = Groups::new(&superblock, geometry, descs);
         Ok(Self { superblock, space: FromBitmaps::new(groups) })
     }
+}
 
+impl<S: Space> FileSystem<S> {
     /// The geometry.
-    pub const fn geometry(&self) -> &Geometry {
-        self.space.groups.geometry()
+    pub fn geometry(&self) -> &Geometry {
+        self.space.groups().geometry()
     }
 
     /// The seed of metadata checksums; `None` without metadata_csum.
@@ -68,7 +70,7 @@ impl FileSystem {
 
     /// The block of an inode, and its offset in it.
     fn place(&self, number: InodeNr) -> Result<(BlockNr, usize), Refusal> {
-        inode_place(number, self.geometry(), self.space.groups.descs())
+        inode_place(number, self.geometry(), self.space.groups().descs())
             .ok_or(Refusal::Missing("such inode, or its table has no place"))
     }
 
@@ -101,7 +103,7 @@ impl FileSystem {
     /// # Errors
     /// If its block cannot be read or changed.
     pub fn finish(&mut self, tx: &mut dyn Tx) -> Result<(), Refusal> {
-        let groups = &self.space.groups;
+        let groups = self.space.groups();
         let blocks = groups.free_clusters() << groups.geometry().cluster_bits;
         self.superblock.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
         self.superblock.free_blocks_count_hi = (blocks >> 32) as u32;

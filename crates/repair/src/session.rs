@@ -699,6 +699,9 @@ impl<'s> Session<'s> {
                         sb.mmp_block = 0;
                     })?;
                 }
+                Edit::Superblock(SuperblockEdit::MmpBlock(block)) => {
+                    edit_superblock(self.staged, |sb| sb.mmp_block = block.0)?;
+                }
                 _ => return Ok(false),
             }
             let (loss, round) = (edit.loss(), self.rounds);

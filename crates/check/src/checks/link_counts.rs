@@ -12,7 +12,7 @@ use floe_format::ext::inode::{FileType, Inode, InodeFlags};
 use floe_format::features::{Compat, RoCompat};
 
 use super::connectivity::DirTree;
-use super::orphan_inode;
+use super::{orphan_inode, quota_inode};
 use crate::dir_pass::{DirCx, DirEvidence};
 use crate::evidence::inode_facts::{Facts, FactsChunk};
 use crate::evidence::inode_reader::InodeReader;
@@ -223,6 +223,13 @@ impl Judge<'_> {
             .is_some_and(|decoded| orphan_inode::is_one(volume, inode, &decoded));
         if orphan_file {
             found.push(Problem::OrphanFileLost { inode });
+            return;
+        }
+        let quota_file = reader
+            .read(volume, inode)
+            .is_some_and(|decoded| quota_inode::is_lost_project_file(volume, &decoded));
+        if quota_file {
+            found.push(Problem::QuotaFileLost { inode });
             return;
         }
         let is_empty = reader.read(volume, inode).is_some_and(|decoded| {

@@ -34,6 +34,7 @@ pub mod paths;
 pub mod plain_entries;
 pub mod plain_inodes;
 pub mod quota;
+pub mod quota_inode;
 pub mod reserved_inodes;
 pub mod resize_inode;
 pub mod shared_blocks;

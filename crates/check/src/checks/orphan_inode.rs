@@ -23,7 +23,7 @@ const BLOCKS_LOOKED_AT: u64 = 16;
 /// Forgets the number if the inode cannot be the orphan file, and says so.
 pub fn judge(device: &dyn ReadBlocks, opened: &mut Opened) {
     let inode = InodeNr(opened.superblock.orphan_file_inum);
-    if inode.0 == 0 || !opened.geometry.features.compat.contains(Compat::ORPHAN_FILE) {
+    if inode.0 == 0 {
         return;
     }
     if let Some(reason) = why_wrong(device, opened, inode) {
@@ -35,10 +35,12 @@ pub fn judge(device: &dyn ReadBlocks, opened: &mut Opened) {
 /// Why an inode is no orphan file; `None` too where that cannot be seen.
 fn why_wrong(device: &dyn ReadBlocks, opened: &Opened, inode: InodeNr) -> Option<&'static str> {
     let geometry = &opened.geometry;
+    // Without the feature Linux does not look at the number; e2fsck releases what is there.
+    let featured = geometry.features.compat.contains(Compat::ORPHAN_FILE);
     if inode.0 > geometry.inodes_count {
-        return Some("there is no such inode");
+        return featured.then_some("there is no such inode");
     }
-    if geometry.is_reserved(inode) {
+    if featured && geometry.is_reserved(inode) {
         return Some("the inode is reserved for something else");
     }
     let raw = read_inode(inode, device, geometry, &opened.groups)?;
@@ -58,6 +60,7 @@ fn why_wrong(device: &dyn ReadBlocks, opened: &Opened, inode: InodeNr) -> Option
         return None;
     }
     Some(match file.file_type() {
+        _ if !featured => "the file system has none",
         Some(FileType::Regular) => "none of its first blocks has the mark of one",
         _ => "the inode is no regular file",
     })

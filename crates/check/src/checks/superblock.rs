@@ -1,7 +1,7 @@
 //! Check: the fields of the superblock that its geometry does not depend on.
 //! Reads: the superblock.  Keeps: nothing.  Emits: everything about its fields and features.
-//! Does not verify: the geometry (`open`), free totals (`checks/bitmaps.rs`), the journal
-//! (`recovery`).
+//! Does not verify: the geometry (`open`), free totals (`checks/bitmaps.rs`), the journal (`recovery`), the inodes
+//! named (`checks/orphan_inode.rs`, `checks/quota_inode.rs`).
 
 use floe_format::InodeNr;
 use floe_format::ext::superblock::{
@@ -16,15 +16,12 @@ use crate::volume::Volume;
 const CLOCK_SKEW_SECONDS: u64 = 24 * 60 * 60;
 /// Bytes of the extra fields that an inode needs at least: its size and the checksum's high half.
 const MIN_EXTRA_ISIZE: u16 = 4;
-/// Inodes with another fixed role, which no quota file may have.
-const NOT_FOR_QUOTA: [u32; 8] = [1, 2, 5, 6, 7, 8, 9, 10];
 
 /// Checks the superblock in use.
 pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     check_features(volume, found);
     check_extra_isize(volume, found);
     check_times(volume, found);
-    check_quota_inodes(volume, found);
     check_state(volume, found);
 }
 
@@ -118,27 +115,6 @@ fn check_times(volume: &Volume<'_>, found: &mut Findings) {
         found.push(Problem::LastWriteTimeInFuture { stored, now });
     } else if stored > now {
         found.push(Problem::LastWriteTimeSlightlyAhead { stored, now });
-    }
-}
-
-fn check_quota_inodes(volume: &Volume<'_>, found: &mut Findings) {
-    let superblock = &volume.superblock;
-    let fields = [
-        ("user", superblock.usr_quota_inum, Some(InodeNr::USER_QUOTA)),
-        ("group", superblock.grp_quota_inum, Some(InodeNr::GROUP_QUOTA)),
-        ("project", superblock.prj_quota_inum, None),
-    ];
-    for (kind, number, reserved) in fields {
-        let inode = InodeNr(number);
-        if NOT_FOR_QUOTA.contains(&number) || number > volume.geometry.inodes_count {
-            found.push(Problem::QuotaInodeNumberInvalid { kind, inode });
-        } else if let Some(expected) = reserved
-            && number != 0
-            && inode != expected
-            && volume.has_ro_compat(RoCompat::QUOTA)
-        {
-            found.push(Problem::QuotaInodeNotReserved { kind, inode, expected });
-        }
     }
 }
 

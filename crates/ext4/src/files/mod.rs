@@ -223,7 +223,12 @@ impl<'d> Files<'d> {
         &self.superblock
     }
 
-    /// The geometry.
+    /// All descriptors, by group.
+    pub fn groups(&self) -> &[GroupDesc] {
+        &self.groups
+    }
+
+    /// Where structures lie.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }

@@ -1,57 +1,21 @@
-//! Inserts and removes names of a directory in place: in linear directories, and in indexed ones,
-//! whose leaves and nodes are split when they are full.
+//! The index of a directory: looks up names through it, and splits its leaves and nodes when they
+//! are full.
 
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::dirhash::DirHash;
-use floe_format::ext::extent::Extent;
 use floe_format::ext::htree::{
     DxBlock, DxEntry, FLAG_INCOMPAT, HASH_CONTINUES, HashVersion, NODE_COUNT_OFFSET,
     ROOT_COUNT_OFFSET, RootHead, expected_limit, write_checksum, write_node, write_root,
 };
-use floe_format::ext::inode::{InodeFlags, OwnedInode};
+use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::superblock::FLAG_UNSIGNED_HASH;
-use floe_format::features::Incompat;
-use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+use floe_format::{BlockNr, LogicalBlock};
 
-use super::index::hash_of;
-use super::{DirFormat, Directory, Entry, empty_block, insert, remove, seal};
-use crate::alloc::Allocate;
-use crate::fs::FileSystem;
-use crate::map::edit::TreeEditor;
-use crate::map::extent_tree::NodeForm;
-use crate::map::runs::BlockMap;
-use crate::map::walk::Depths;
-use crate::tx::{Refusal, Tx};
-
-const DAMAGED: Refusal = Refusal::Damaged("the directory");
-
-/// Changes the names of one directory. The directory must not be inline, and cannot grow if it is
-/// mapped without extents. The caller updates link counts, and writes the directory's inode, whose
-/// size, blocks and flags may change ([`FileSystem::put_inode`]).
-pub struct DirEditor<'d> {
-    /// Where blocks are read and changed.
-    pub tx: &'d mut dyn Tx,
-    /// The file system, which provides blocks when the directory grows.
-    pub fs: &'d mut FileSystem,
-    /// The inode of the directory.
-    pub inode: &'d mut OwnedInode,
-    dir: Directory,
-    format: DirFormat,
-    map: BlockMap,
-}
-
-/// The place of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The block that contains it.
-    pub block: BlockNr,
-    /// Offset of its entry in the block.
-    pub offset: u32,
-    /// The inode it names.
-    pub inode: InodeNr,
-    /// Its type byte; 0 without the filetype feature.
-    pub file_type: u8,
-}
+use super::super::index::{hash_of, stored_version};
+use super::super::{Entry, empty_block, insert, seal};
+use super::{DAMAGED, DirEditor, Found};
+use crate::alloc::Space;
+use crate::tx::Refusal;
 
 /// An index block on the path to a leaf.
 struct Step {
@@ -61,159 +25,48 @@ struct Step {
     taken: usize,
 }
 
-impl<'d> DirEditor<'d> {
-    /// Opens a directory whose `..` names `parent`.
-    ///
-    /// # Errors
-    /// [`Refusal::Damaged`] if its map cannot be followed, [`Refusal::TooMuch`] for an inline directory.
-    pub fn open(
-        tx: &'d mut dyn Tx,
-        fs: &'d mut FileSystem,
-        inode: &'d mut OwnedInode,
-        parent: InodeNr,
-    ) -> Result<Self, Refusal> {
-        let flags = inode.flags();
-        if flags.contains(InodeFlags::INLINE_DATA) {
-            return Err(Refusal::TooMuch("an inline directory cannot be edited in place"));
-        }
-        let dir = Directory {
-            inode: inode.number,
-            parent,
-            generation: inode.base.generation,
-            encrypted: flags.contains(InodeFlags::ENCRYPT),
-            casefolded: flags.contains(InodeFlags::CASEFOLD),
-        };
-        let format = DirFormat::of(&fs.superblock, fs.geometry());
-        let map = BlockMap::default();
-        let mut editor = Self { tx, fs, inode, dir, format, map };
-        editor.reread()?;
-        Ok(editor)
-    }
-
-    /// Reads the map again.
-    fn reread(&mut self) -> Result<(), Refusal> {
-        let (geo, blocks) = (self.fs.geometry(), self.blocks());
-        let (root, flags) = (&self.inode.base.block, self.inode.flags());
-        let tx = &mut self.tx;
-        let mut read = |node| tx.block(node).ok();
-        let map = BlockMap::follow(root, flags, geo, Depths::Agree, blocks, &mut read);
-        self.map = map.map_err(|_| DAMAGED)?;
-        Ok(())
-    }
-
-    /// Number of blocks by `i_size`.
-    fn blocks(&self) -> u64 {
-        self.inode.size_bytes() / u64::from(self.fs.geometry().block_size)
-    }
-
-    fn place(&self, logical: LogicalBlock) -> Result<BlockNr, Refusal> {
-        self.map.block(logical.0).ok_or(DAMAGED)
-    }
-
-    /// Looks a name up.
-    ///
-    /// # Errors
-    /// [`Refusal::Damaged`], or an error of reading a block.
-    pub fn find(&mut self, name: &[u8]) -> Result<Option<Found>, Refusal> {
-        for block in self.map.blocks() {
-            let bytes = self.tx.block(block)?;
-            let form = self.dir.form(&self.format);
-            let mut entries = DirCursor::new(&bytes)
-                .ending_at(form.end(bytes.len()))
-                .hashed(form.hashed)
-                .map_while(Result::ok);
-            if let Some(entry) = entries.find(|entry| entry.in_use() && entry.name == name) {
-                let (offset, inode) = (entry.offset, entry.inode);
-                return Ok(Some(Found { block, offset, inode, file_type: entry.file_type }));
+impl<S: Space> DirEditor<'_, S> {
+    /// Looks up a name through the index. Names with one hash may continue in the next leaves, if
+    /// the index says so.
+    pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<Found>, Refusal> {
+        let root = self.place(LogicalBlock(0))?;
+        let bytes = self.tx.block(root)?;
+        let head = self.head(&bytes)?;
+        let entry = Entry::new(self.dir.inode, name.to_vec(), 0);
+        let hash = hash_of(&self.format, &self.dir, &entry).hash;
+        let mut steps = self.descend(&head, hash)?;
+        loop {
+            let last = steps.last().ok_or(DAMAGED)?;
+            let leaf = self.place(last.entries[last.taken].block)?;
+            let found = self.find_in(leaf, name)?;
+            if found.is_some() || !self.advance(&mut steps, hash)? {
+                return Ok(found);
             }
         }
-        Ok(None)
     }
 
-    /// Removes a name. Returns the inode it named; `None` if the name does not exist.
-    ///
-    /// # Errors
-    /// Those of [`DirEditor::find`].
-    pub fn remove(&mut self, name: &[u8]) -> Result<Option<InodeNr>, Refusal> {
-        let Some(found) = self.find(name)? else { return Ok(None) };
-        let bytes = self.tx.block_mut(found.block)?;
-        remove(bytes, self.dir.form(&self.format), found.offset).ok_or(DAMAGED)?;
-        seal(bytes, self.dir.inode_seed(&self.format));
-        Ok(Some(found.inode))
-    }
-
-    /// Adds a name. The caller must have checked that it does not exist. A linear directory whose
-    /// only block is full gets an index, if the file system has dir_index.
-    ///
-    /// # Errors
-    /// [`Refusal::Full`] if no blocks are free, [`Refusal::TooMuch`] if the index cannot be deeper,
-    /// [`Refusal::Damaged`], or an error of reading or changing a block.
-    pub fn insert(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
-        if self.inode.flags().contains(InodeFlags::INDEX) {
-            return self.insert_indexed(entry);
-        }
-        for block in self.map.blocks().collect::<Vec<_>>() {
-            if self.insert_in(block, entry)? {
-                return Ok(());
+    /// Advances to the next leaf if it continues this hash; returns whether it does.
+    fn advance(&mut self, steps: &mut Vec<Step>, hash: u32) -> Result<bool, Refusal> {
+        let full = steps.len();
+        while let Some(mut step) = steps.pop() {
+            let Some(next) = step.entries.get(step.taken + 1).copied() else { continue };
+            if next.hash != hash | HASH_CONTINUES {
+                return Ok(false);
             }
+            step.taken += 1;
+            steps.push(step);
+            let mut logical = next.block;
+            while steps.len() < full {
+                let block = self.place(logical)?;
+                let bytes = self.tx.block(block)?;
+                let node = DxBlock::node(&bytes).ok_or(DAMAGED)?;
+                let entries: Vec<DxEntry> = node.entries().collect();
+                logical = entries.first().ok_or(DAMAGED)?.block;
+                steps.push(Step { block, entries, taken: 0 });
+            }
+            return Ok(true);
         }
-        if self.format.dir_index && self.blocks() == 1 {
-            self.make_index()?;
-            return self.insert_indexed(entry);
-        }
-        let (_, block) = self.grow()?;
-        let empty = empty_block(&self.format, &self.dir);
-        self.tx.zeroed(block)?.copy_from_slice(&empty);
-        if self.insert_in(block, entry)? { Ok(()) } else { Err(DAMAGED) }
-    }
-
-    /// Adds an entry to a leaf or linear block, if it has space. Returns whether it had.
-    fn insert_in(&mut self, block: BlockNr, entry: &Entry<'_>) -> Result<bool, Refusal> {
-        let mut bytes = self.tx.block(block)?;
-        if insert(&mut bytes, self.dir.form(&self.format), entry).is_none() {
-            return Ok(false);
-        }
-        seal(&mut bytes, self.dir.inode_seed(&self.format));
-        self.tx.block_mut(block)?.copy_from_slice(&bytes);
-        Ok(true)
-    }
-
-    /// Appends a zeroed block to the directory.
-    fn grow(&mut self) -> Result<(LogicalBlock, BlockNr), Refusal> {
-        if !self.inode.flags().contains(InodeFlags::EXTENTS) {
-            return Err(Refusal::TooMuch(
-                "a directory mapped without extents cannot grow in place",
-            ));
-        }
-        let geo = self.fs.geometry().clone();
-        let logical = LogicalBlock(self.blocks());
-        let block = self.next_block(logical)?;
-        self.tx.zeroed(block)?;
-        let inode_seed = self.fs.seed().map(|seed| self.inode.seed(seed));
-        let form = NodeForm { block_size: geo.block_size, inode_seed };
-        let space = &mut self.fs.space;
-        let mut editor = TreeEditor { tx: &mut *self.tx, space, form, goal: block, steps: 0 };
-        let extent = Extent { logical, run: BlockRun::new(block, 1), unwritten: false };
-        editor.insert(&mut self.inode.base.block, extent)?;
-        self.inode.set_size_bytes((logical.0 + 1) * u64::from(geo.block_size));
-        self.reread()?;
-        let bit64 = geo.features.incompat.contains(Incompat::BIT64);
-        let clusters =
-            self.map.clusters(&geo) + u64::from(self.inode.file_acl(bit64) != BlockNr(0));
-        let units = (clusters << geo.cluster_bits) * geo.count_units(self.inode.flags());
-        self.inode.set_blocks(units);
-        Ok((logical, block))
-    }
-
-    /// The physical block for a new logical block: the next one of the last cluster, or a newly
-    /// allocated one near the last block.
-    fn next_block(&mut self, logical: LogicalBlock) -> Result<BlockNr, Refusal> {
-        let cluster = u64::from(self.fs.geometry().cluster_blocks);
-        let before = logical.0.checked_sub(1).and_then(|before| self.map.block(before));
-        match before {
-            Some(before) if !logical.0.is_multiple_of(cluster) => Ok(BlockNr(before.0 + 1)),
-            _ => self.fs.space.block(self.tx, before.unwrap_or_default()),
-        }
+        Ok(false)
     }
 
     /// The names of a leaf or linear block with their hashes, sorted by hash.
@@ -272,17 +125,18 @@ impl<'d> DirEditor<'d> {
     }
 
     /// Converts a linear directory of one block into the root of an index with two leaves.
-    fn make_index(&mut self) -> Result<(), Refusal> {
+    pub(super) fn make_index(&mut self) -> Result<(), Refusal> {
         let root = self.place(LogicalBlock(0))?;
         let bytes = self.tx.block(root)?;
         let names = self.names_in(&bytes);
         let (logical, leaf) = self.grow()?;
         let second = self.halve(leaf, &names)?;
+        let parent = self.find_in(root, b"..")?.map_or(self.dir.parent, |found| found.inode);
         let head = RootHead {
             dir: self.dir.inode,
-            parent: self.dir.parent,
+            parent,
             file_type: self.format.dir_type(),
-            hash_version: super::index::stored_version(&self.format, &self.dir),
+            hash_version: stored_version(&self.format, &self.dir),
             indirect_levels: 0,
         };
         self.put_root(root, &head, &[DxEntry { hash: 0, block: logical }, second])?;
@@ -351,7 +205,7 @@ impl<'d> DirEditor<'d> {
         Ok(steps)
     }
 
-    fn insert_indexed(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
+    pub(super) fn insert_indexed(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
         // Names of very different lengths may need more than one split.
         for _ in 0..8 {
             let root = self.place(LogicalBlock(0))?;
