@@ -68,7 +68,7 @@ pub(crate) fn finish<D: ReadBlocks>(
 /// The primary superblock after replay, and its geometry; `None` if it cannot be used. `opened` is
 /// the geometry with which the file system was opened: if the superblock's numbers contradict each
 /// other, `opened` has the number of inodes per group that was proved right
-/// (`open/inodes_per_group.rs`).
+/// (`volume/open/inodes_per_group.rs`).
 pub(crate) fn replayed_superblock<D: ReadBlocks>(
     overlay: &Overlay<D>,
     opened: &Geometry,
