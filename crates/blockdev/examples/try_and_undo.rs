@@ -1,7 +1,7 @@
 //! Devices that stack: `cargo run -p floe-blockdev --example try_and_undo -- disk.img 1 undo-file`
 //!
-//! Tries a change of a file system in a partition in memory, saves what it would write over, writes
-//! it, and takes it back. Without errors, the image ends as it began.
+//! Stages a change of a file system in a partition in memory, saves the old bytes to an undo file,
+//! writes the change, and undoes it. Unless an error occurs, the image ends as it began.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use floe_blockdev::{
     WriteBlocks,
 };
 
-/// Where an ext file system has its superblock, and in it its label.
+/// Offset of an ext superblock, and of the label in it.
 const SUPERBLOCK: u64 = 1024;
 const LABEL: usize = 120;
 /// Bytes that are staged, saved and written at once.
@@ -24,12 +24,12 @@ pub(crate) fn show(
     undo: &Path,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
-    // A file that nobody else writes to; in it, a window of one partition.
+    // Opened exclusively, and a window on one partition of it.
     let disk = WritableFile::open_exclusive(path)?;
     let partition = PartitionTable::read(&disk, None)?.open(disk, number)?;
     writeln!(out, "partition {number}: {} bytes", partition.size_bytes())?;
 
-    // Over it, an overlay: what is written stays in memory.
+    // An overlay on top: writes stay in memory.
     let staged = Overlay::new(&partition, PAGE);
     staged.write_at(SUPERBLOCK + LABEL as u64, b"tried\0")?;
     let label = |device: &dyn ReadBlocks| -> io::Result<String> {
@@ -40,7 +40,7 @@ pub(crate) fn show(
     };
     writeln!(out, "on the disk {:?}, staged {:?}", label(&partition)?, label(&staged)?)?;
 
-    // The old bytes first, complete and durable; then the new ones.
+    // The old bytes first, complete and durable; then the new bytes.
     let mut superblock_after = [0; 1024];
     staged.read_at(SUPERBLOCK, &mut superblock_after)?;
     let options = UndoWriterOptions { block_bytes: PAGE, fs_offset_bytes: 0, superblock_after };

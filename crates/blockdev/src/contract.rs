@@ -1,21 +1,21 @@
-//! What every device promises, as tests: [`device_contract!`](crate::device_contract).
+//! The contract of every device, as tests: [`device_contract!`](crate::device_contract).
 //!
-//! These functions panic where a promise is broken; they are for tests alone (feature `contract`
-//! makes them available to the tests of other crates).
+//! These functions panic if a device breaks the contract. They are for tests alone (feature
+//! `contract` makes them available to the tests of other crates).
 
-// A broken promise must fail the test that calls these.
+// A violation must fail the test that calls these.
 #![allow(clippy::unwrap_used)]
 
 use std::io::ErrorKind;
 
 use crate::{ReadBlocks, WriteBlocks};
 
-/// Sizes that meet the edges: nothing, less than a sector, odd, whole blocks, many blocks.
+/// Sizes at the edges: nothing, less than a sector, odd, whole blocks, many blocks.
 const SIZES: [usize; 7] = [0, 1, 511, 4096, 4097, 65_536, 300_001];
 
-/// Makes tests of the promises of [`ReadBlocks`] (and, after `writable`, of [`WriteBlocks`]) for
-/// one kind of device. The second argument makes a device that holds the given bytes
-/// (`Fn(&[u8]) -> impl ReadBlocks`); name what it uses through `super::` or `crate::`. Once a
+/// Makes tests of the contract of [`ReadBlocks`] (and, after `writable`, of [`WriteBlocks`]) for
+/// one kind of device. The second argument makes a device that holds the given bytes (`Fn(&[u8]) ->
+/// impl ReadBlocks`); name the items it uses through `super::` or `crate::`. Use it once per
 /// module.
 ///
 /// ```ignore
@@ -74,7 +74,7 @@ macro_rules! device_contract {
     };
 }
 
-/// `len` bytes that differ from place to place, with stretches of zeroes in between.
+/// `len` bytes that differ from place to place, with ranges of zeroes in between.
 pub fn pattern(len: usize) -> Vec<u8> {
     let stretch = |index: usize| index % 16_384 < 8192;
     (0..len)
@@ -82,14 +82,14 @@ pub fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Size and every byte are those the device was made of, in reads of many lengths.
+/// Size and every byte are those the device was made of, for reads of many lengths.
 pub fn bytes_are_those_given<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     for size in SIZES {
         let bytes = pattern(size);
         let device = make(&bytes);
         assert_eq!(device.size_bytes(), size as u64);
         for len in [1, 7, 512, 4096, 65_536, size] {
-            // Small reads of large devices only cost time.
+            // Small reads of large devices take long and test nothing new.
             if len == 0 || (size > 5000 && len < 512) {
                 continue;
             }
@@ -120,7 +120,8 @@ pub fn reads_past_the_end_fail<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     }
 }
 
-/// What is announced, once or twice, in pieces or past the end, reads as what is not, and ends where that ends.
+/// Prefetch hints, given once or twice, for part of a range or past the end, change neither the
+/// bytes read nor the error at the end.
 pub fn hints_change_nothing<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     for size in SIZES {
         let bytes = pattern(size);
@@ -130,7 +131,7 @@ pub fn hints_change_nothing<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
             [(0, 4096), (1000, 5000), (70_000, size), (size / 2, u64::MAX), (u64::MAX, 1), (0, 0)]
         {
             device.will_need(offset, len);
-            device.will_read_on(offset, len);
+            device.will_need_in_sequence(offset, len);
         }
         let mut read = vec![0xcc; bytes.len()];
         for (chunk, at) in read.chunks_mut(3000).zip((0..).step_by(3000)) {
@@ -145,7 +146,7 @@ pub fn hints_change_nothing<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     }
 }
 
-/// Threads that read at the same time all read what one thread reads.
+/// Threads that read concurrently read the same bytes as a single thread.
 pub fn threads_agree<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     let bytes = pattern(200_000);
     let device = make(&bytes);
@@ -165,7 +166,7 @@ pub fn threads_agree<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     });
 }
 
-/// What is called a hole lies inside the device and reads as zeroes.
+/// A reported hole lies inside the device and reads as zeroes.
 pub fn holes_are_zero<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     for size in SIZES {
         let device = make(&pattern(size));
@@ -184,7 +185,7 @@ pub fn holes_are_zero<D: ReadBlocks>(make: &impl Fn(&[u8]) -> D) {
     }
 }
 
-/// What is written is read back, next to untouched bytes, before and after a flush.
+/// Written bytes are read back, their neighbours are untouched, before and after a flush.
 pub fn writes_are_read<D: WriteBlocks>(make: &impl Fn(&[u8]) -> D) {
     let mut expected = pattern(100_000);
     let device = make(&expected);

@@ -1,29 +1,29 @@
-//! A device that counts what is read through it.
+//! A device that counts the reads made through it.
 
 use floe_sync::atomic::{AtomicU64, Ordering};
 use std::io;
 
-use crate::lanes::Lanes;
+use crate::per_thread::PerThread;
 use crate::{ReadBlocks, WriteBlocks};
 
-/// What went through a [`Counted`] device so far.
+/// Reads made through a [`Counted`] device so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
-    /// Reads that were asked for, failed ones included.
+    /// Reads requested, failed ones included.
     pub reads: u64,
     /// Bytes of the reads that succeeded.
     pub bytes: u64,
 }
 
-/// A device that counts what is read through it, for reports. Costs two additions a read, to figures of
-/// the thread's own.
+/// A device that counts the reads made through it, for reports. Costs two additions a read, to
+/// counters of the calling thread.
 #[derive(Debug)]
 pub struct Counted<D> {
     inner: D,
-    counts: Lanes<Counts>,
+    counts: PerThread<Counts>,
 }
 
-/// What one thread has read.
+/// The reads of one thread.
 #[derive(Debug, Default)]
 struct Counts {
     reads: AtomicU64,
@@ -33,12 +33,12 @@ struct Counts {
 impl<D> Counted<D> {
     /// `inner`, with nothing counted yet.
     pub fn new(inner: D) -> Self {
-        Self { inner, counts: Lanes::default() }
+        Self { inner, counts: PerThread::default() }
     }
 
-    /// What was read so far. While other threads read, the two figures may be some reads apart.
+    /// The counts so far. While other threads read, the two counters may disagree by some reads.
     pub fn counts(&self) -> ReadCounts {
-        // Relaxed: figures for people; nothing is ordered by them.
+        // Relaxed: the counters are for people, and order nothing.
         let sum = |of: fn(&Counts) -> &AtomicU64| {
             self.counts.all().map(|own| of(own).load(Ordering::Relaxed)).sum()
         };
@@ -72,12 +72,12 @@ impl<D: ReadBlocks> ReadBlocks for Counted<D> {
         self.inner.will_need(offset_bytes, len_bytes);
     }
 
-    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
-        self.inner.will_read_on(offset_bytes, len_bytes);
+    fn will_need_in_sequence(&self, offset_bytes: u64, len_bytes: u64) {
+        self.inner.will_need_in_sequence(offset_bytes, len_bytes);
     }
 
-    fn is_at_hand(&self, offset_bytes: u64) -> bool {
-        self.inner.is_at_hand(offset_bytes)
+    fn is_cached(&self, offset_bytes: u64) -> bool {
+        self.inner.is_cached(offset_bytes)
     }
 }
 

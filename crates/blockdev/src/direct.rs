@@ -7,26 +7,26 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
 
-/// `STATX_DIOALIGN`: asks how direct I/O is to be aligned (Linux 6.1).
+/// `STATX_DIOALIGN`: asks for the alignment that direct I/O needs (Linux 6.1).
 const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
-/// Alignment that every device takes whose own is not known: none has larger sectors.
+/// Alignment used if the device's own is not known: no device has larger sectors.
 const USUAL_ALIGN_BYTES: usize = 4096;
-/// Alignment beyond which nothing is believed.
+/// Largest alignment accepted from the kernel.
 const MOST_ALIGN_BYTES: usize = 1 << 16;
-/// Bytes that are read at once, at most, where they have to be copied to where they are wanted.
+/// Bytes of one read, at most, if it goes through the bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
 
 thread_local! {
-    /// Aligned memory is somewhere in it. Each thread keeps its own: to ask the system for some for each
-    /// read, and to give it back, would take longer than to copy what was read.
+    /// Contains an aligned bounce buffer. Each thread keeps its own, because allocating one for
+    /// each read takes longer than copying the bytes.
     static BOUNCE: RefCell<AlignedBytes> = const { RefCell::new(AlignedBytes::NONE) };
 }
 
-/// Memory that the device can fill.
+/// A buffer that contains aligned memory, into which the device can transfer.
 #[derive(Debug, Default)]
 pub(crate) struct AlignedBytes {
     memory: Vec<u8>,
-    /// Bytes before the first that is aligned.
+    /// Bytes before the first aligned one.
     skipped: usize,
 }
 
@@ -41,17 +41,17 @@ impl AlignedBytes {
         &mut self.memory[self.skipped..]
     }
 
-    /// Makes room for `len` bytes.
+    /// Makes room for `len` aligned bytes.
     fn grow(&mut self, len: usize, align: usize) {
         if self.memory.len() < len + align {
             self.memory.resize(len + align, 0);
         }
-        // 0 where an address cannot be aligned, of which there are none: reads fail, then.
+        // `align_offset` may fail in theory; reads then fail, too.
         self.skipped = self.memory.as_ptr().align_offset(align).min(align);
     }
 }
 
-/// How one file wants direct reads aligned.
+/// The alignment that direct reads of one file need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DirectReads {
     /// Addresses, offsets and lengths are multiples of this power of two.
@@ -59,13 +59,13 @@ pub(crate) struct DirectReads {
 }
 
 impl DirectReads {
-    /// Makes `file` one that is read past the page cache.
+    /// Switches `file` to direct I/O.
     ///
     /// # Errors
-    /// `Unsupported` if its file system does not do that (tmpfs of old, many network file systems), or
-    /// what the system said.
+    /// `Unsupported` if its file system does not support it (older tmpfs, many network file
+    /// systems), or the system's error.
     pub(crate) fn of(file: &File) -> io::Result<Self> {
-        // 0 where there is no direct I/O.
+        // The kernel reports 0 if direct I/O is not supported.
         let asked = statx(file, c"", AtFlags::EMPTY_PATH, DIOALIGN).ok();
         let told = asked.filter(|it| it.stx_mask & DIOALIGN.bits() != 0);
         let align_bytes = match told {
@@ -84,24 +84,24 @@ impl DirectReads {
         Ok(Self { align_bytes })
     }
 
-    /// Addresses, offsets and lengths are best multiples of this power of two.
+    /// Addresses, offsets and lengths that are multiples of this power of two need no copy.
     pub(crate) const fn align_bytes(self) -> u64 {
         self.align_bytes as u64
     }
 
-    /// The least length that is read at once and has `len` bytes.
+    /// `len` rounded up to whole units.
     pub(crate) const fn whole_units(self, len: usize) -> usize {
         len.next_multiple_of(self.align_bytes)
     }
 
-    /// Memory for `len` bytes that need not be copied to where they are wanted.
+    /// Memory into which `len` bytes can be read without a copy.
     pub(crate) fn memory(self, len: usize) -> AlignedBytes {
         let mut memory = AlignedBytes::default();
         memory.grow(self.whole_units(len), self.align_bytes);
         memory
     }
 
-    /// As [`FileExt::read_exact_at`], from any offset and into any memory.
+    /// Like [`FileExt::read_exact_at`], from any offset and into any memory.
     pub(crate) fn read_exact_at(
         self,
         file: &File,
@@ -135,7 +135,8 @@ impl DirectReads {
     }
 }
 
-/// Reads into `units`, of which the first `needed` bytes must come: a file need not end where a unit does.
+/// Reads into `units`. At least the first `needed` bytes must arrive: a file need not end at a unit
+/// boundary.
 fn fill(file: &File, units: &mut [u8], at: u64, needed: usize) -> io::Result<()> {
     let mut done = 0;
     while done < needed {
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
     use crate::{Caching, FileDevice};
 
-    /// A device on a file system that does direct I/O, where tests usually run.
+    /// A device on a file system that supports direct I/O, where tests usually run.
     fn opened(bytes: &[u8]) -> FileDevice {
         let mut file = tempfile::NamedTempFile::new_in(".").unwrap();
         file.write_all(bytes).unwrap();
@@ -192,7 +193,7 @@ mod tests {
                 assert!(into == &bytes[begin..end], "{begin}..{end}, {shift} off");
             }
         }
-        // Into memory that is aligned: nothing is copied.
+        // Into aligned memory: no copy is made.
         let skipped = memory.as_ptr().align_offset(direct.align_bytes);
         let into = &mut memory[skipped..skipped + 16 * direct.align_bytes];
         direct.read_exact_at(&file, into, 8 * direct.align_bytes as u64).unwrap();
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_cannot_do_it_says_so() {
-        // Files of the system itself have no device.
+        // Files in /proc have no device.
         let error = DirectReads::of(&File::open("/proc/version").unwrap()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }

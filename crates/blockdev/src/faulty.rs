@@ -1,4 +1,4 @@
-//! Faults on purpose: a device that fails where, and only where, it was told to.
+//! Fault injection: a device that fails where, and only where, it was told to.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,21 +8,20 @@ use rustix::io::Errno;
 
 use crate::{ReadBlocks, WriteBlocks, within};
 
-/// What is wrong with one block.
+/// The fault of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Reading any byte of it fails with `EIO`.
     Unreadable,
     /// Writing any byte of it fails with `EIO`; reading is fine.
     Unwritable,
-    /// Writes to it are said to have happened, and are lost.
+    /// Writes to it report success and are lost.
     LosesWrites,
-    /// These bits are the wrong way round, counted from the least one of byte 0 (modulo the block's
-    /// size).
+    /// These bits are flipped, numbered from the lowest bit of byte 0 (modulo the block's size).
     FlippedBits(Vec<u32>),
     /// It reads as zeroes.
     Zeroed,
-    /// Only so many bytes of its last write arrived; what follows reads as zeroes.
+    /// Only `kept_bytes` bytes of its last write arrived; the rest reads as zeroes.
     Torn {
         /// Bytes that arrived.
         kept_bytes: u32,
@@ -31,7 +30,7 @@ pub enum Fault {
     Garbage(u64),
 }
 
-/// How many faults of each kind [`Faulty::from_seed`] makes.
+/// The number of faults of each kind that [`Faulty::from_seed`] makes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultMix {
     /// Blocks that cannot be read.
@@ -46,7 +45,7 @@ pub struct FaultMix {
     pub garbage: u32,
 }
 
-/// A device with faults. What lies below is never changed by a fault.
+/// A device with faults. Faults never change the device below.
 #[derive(Clone, Debug)]
 pub struct Faulty<D> {
     inner: D,
@@ -56,8 +55,8 @@ pub struct Faulty<D> {
 }
 
 impl<D: ReadBlocks> Faulty<D> {
-    /// `inner` with `faults` in blocks of `block_bytes` (at least 1). Of two faults in one block
-    /// the later one counts; a fault behind the end never strikes.
+    /// `inner` with `faults` in blocks of `block_bytes` (at least 1). If a block has two faults,
+    /// the later one counts; faults past the end have no effect.
     pub fn new(
         inner: D,
         block_bytes: u32,
@@ -68,7 +67,7 @@ impl<D: ReadBlocks> Faulty<D> {
         Self { inner, block_bytes: block_bytes.max(1), faults, size_bytes }
     }
 
-    /// `inner` with the faults that `seed` puts into it: the same ones each time.
+    /// `inner` with faults chosen by `seed`: the same seed always gives the same faults.
     pub fn from_seed(inner: D, block_bytes: u32, seed: u64, mix: FaultMix) -> Self {
         let block_bytes = block_bytes.max(1);
         let blocks = (inner.size_bytes() / u64::from(block_bytes)).max(1);
@@ -80,7 +79,7 @@ impl<D: ReadBlocks> Faulty<D> {
                 faults.push((block, make(&mut random)));
             }
         };
-        // A block's bits may be more than 32 bits count; the bits past that are left alone.
+        // A huge block may have more than 2^32 bits; those beyond are never flipped.
         let bits = block_bytes.saturating_mul(8);
         let below = |random: &mut SplitMix, end: u32| random.below(u64::from(end)) as u32;
         strike(mix.unreadable, &|_| Fault::Unreadable);
@@ -105,7 +104,7 @@ impl<D: ReadBlocks> Faulty<D> {
         self.faults.iter().map(|(&block, fault)| (BlockNr(block), fault))
     }
 
-    /// Bytes of the blocks by which faults are counted.
+    /// Bytes of the blocks that have faults.
     pub const fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
@@ -115,7 +114,7 @@ impl<D: ReadBlocks> Faulty<D> {
         &self.inner
     }
 
-    /// The faults of the blocks that a range touches: none for an empty range.
+    /// The faults in the blocks that a range touches; none for an empty range.
     fn struck(
         &self,
         offset_bytes: u64,
@@ -123,12 +122,12 @@ impl<D: ReadBlocks> Faulty<D> {
     ) -> impl Iterator<Item = (u64, &Fault)> + use<'_, D> {
         let block = u64::from(self.block_bytes);
         let first = offset_bytes / block;
-        // An empty range touches nothing: the end is the beginning.
+        // An empty range touches no block, so its end is its start.
         let end = if len_bytes == 0 {
             first
         } else {
-            // At most the last byte's number divided by a block, plus 1: no overflow but for
-            // blocks of one byte, where saturating loses the one block that cannot exist.
+            // At most the number of the last byte's block plus 1. This overflows only with blocks
+            // of one byte, where saturating loses a block that cannot exist.
             (offset_bytes.saturating_add(len_bytes - 1) / block).saturating_add(1)
         };
         self.faults.range(first..end).map(|(&block, fault)| (block, fault))
@@ -140,8 +139,7 @@ fn eio() -> io::Error {
 }
 
 impl Fault {
-    /// Changes those bytes of the faulty block that are in `bytes`, which hold the block's bytes
-    /// from `from_byte` on.
+    /// Applies the fault to `bytes`, which hold the block's bytes from `from_byte` on.
     fn strike(&self, bytes: &mut [u8], from_byte: u64, block_bytes: u32) -> io::Result<()> {
         match self {
             Self::Unreadable => return Err(eio()),
@@ -165,7 +163,7 @@ impl Fault {
             }
             Self::Garbage(seed) => {
                 for (index, byte) in (from_byte..).zip(bytes) {
-                    // Each byte from its place alone, so that any range reads the same.
+                    // Each byte depends on its offset alone, so that any range reads the same.
                     *byte = SplitMix(seed.wrapping_add(index)).next() as u8;
                 }
             }
@@ -184,7 +182,7 @@ impl<D: ReadBlocks> ReadBlocks for Faulty<D> {
         self.inner.read_at(offset_bytes, into)?;
         let len = into.len() as u64;
         for (block, fault) in self.struck(offset_bytes, len) {
-            // The block is touched by the range, so none of this overflows or leaves `into`.
+            // The range touches the block, so none of this overflows or leaves `into`.
             let block_start = block * u64::from(self.block_bytes);
             let start = block_start.max(offset_bytes);
             let end =
@@ -204,8 +202,8 @@ impl<D: ReadBlocks> ReadBlocks for Faulty<D> {
 }
 
 impl<D: WriteBlocks> WriteBlocks for Faulty<D> {
-    /// Writes below; blocks that lose writes keep what they had. A range with an unwritable block
-    /// fails as a whole, with nothing written.
+    /// Writes to the device below; blocks that lose writes keep their old content. A range with an
+    /// unwritable block fails as a whole, with nothing written.
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
         within(self.size_bytes, offset_bytes, from.len())?;
         let len = from.len() as u64;
@@ -239,7 +237,8 @@ impl<D: WriteBlocks> WriteBlocks for Faulty<D> {
     }
 }
 
-/// Vigna's `SplitMix64`: small, and the same everywhere for ever, which a failing seed needs.
+/// Vigna's `SplitMix64`: small, and stable across versions and machines, so that a failing seed can
+/// be replayed.
 #[derive(Clone, Debug)]
 struct SplitMix(u64);
 
@@ -252,7 +251,7 @@ impl SplitMix {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, which is not 0. The bias of the remainder does not matter for faults.
+    /// A number below `end`, which is not 0. The bias of the remainder does not matter for faults.
     fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
@@ -264,7 +263,7 @@ mod tests {
     use crate::MemDevice;
     use proptest::prelude::*;
 
-    /// Without faults it is as good as what lies below.
+    /// A device without faults behaves like the device below.
     fn faultless(bytes: &[u8]) -> Faulty<MemDevice> {
         Faulty::new(MemDevice::new(bytes.to_vec()), 4096, [])
     }

@@ -11,78 +11,78 @@ use std::path::Path;
 use rustix::fs::{Advice, fcntl_getfl, fcntl_setfl};
 use rustix::io::{ReadWriteFlags, preadv2};
 
-use crate::cache_guest::CacheGuest;
 use crate::direct::DirectReads;
 use crate::holes::HoleMap;
-use crate::lanes::{self, Lanes};
 use crate::open::{OpenError, open_seekable};
+use crate::per_thread::{self, PerThread};
+use crate::preserve_cache::PreserveCache;
 use crate::read_ahead::{self, ReadAhead};
 use crate::{ReadBlocks, within};
 
 /// A regular file or block device, opened for reading only: there is no way from here to a write.
 ///
-/// Reads are `pread`s without any lock, and each thread has opened the file for itself, so threads do not
-/// meet: the system counts the uses of an open file, and keeps what it knows of its reader there. Holes of
-/// a sparse file are found once and remembered ([`ReadBlocks::is_hole`]), on the assumption that nobody
-/// fills them while the device is open.
+/// Each read is a `pread` without a lock, on a descriptor that the calling thread opened for
+/// itself: a shared descriptor would make threads contend for its reference count and readahead
+/// state. Holes of a sparse file are looked up once and cached ([`ReadBlocks::is_hole`]), on the
+/// assumption that nobody fills them while the device is open.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
     size_bytes: u64,
     sector_bytes: Option<u32>,
-    /// `None` for block devices, which have no holes to tell of.
+    /// `None` for block devices, which report no holes.
     holes: Option<HoleMap>,
     way: Way,
-    /// The thread that reads `file` itself.
+    /// The per-thread slot whose thread reads `file` itself.
     home: usize,
-    /// `file`, opened once more by each other thread that reads; nothing where that was not possible.
-    of_threads: Lanes<OnceLock<Option<File>>>,
+    /// `file`, opened again by each other thread that reads; `None` if that failed.
+    of_threads: PerThread<OnceLock<Option<File>>>,
 }
 
-/// What reads of a [`FileDevice`] have to do with the page cache of the system.
+/// How reads of a [`FileDevice`] treat the system's page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
-    /// The usual: what is there is used, what is read stays, and what will be needed is read ahead.
+    /// The usual way: reads use cached pages, leave theirs in the cache, and prefetch through it.
     #[default]
     Shared,
-    /// The cache stays as it is: what is there is used, pages that reads bring in go behind them. Linux
-    /// before 6.14 drops all pages of the file now and then instead, others' too. Nothing is read ahead,
-    /// for it would stay.
-    Guest,
-    /// The cache is gone past (`O_DIRECT`). What will be needed is read ahead into memory of this process, 4 MiB at
-    /// most, by threads that do nothing else.
+    /// The page cache stays as it was: reads use cached pages, and drop the pages that they bring
+    /// in. Before Linux 6.14 they instead drop all pages of the file now and then, including those
+    /// of other programs. Nothing is prefetched, because prefetched pages would stay.
+    Preserve,
+    /// Reads bypass the page cache (`O_DIRECT`). Prefetched bytes go to at most 4 MiB of memory of
+    /// this process; dedicated threads read them.
     Direct,
 }
 
 impl Caching {
-    /// Bytes of memory that reads take in this process beside what they fill, at most.
+    /// Upper limit of the memory that reads need in this process, besides the buffers they fill.
     pub const fn memory_bytes(self) -> u64 {
         match self {
-            Self::Shared | Self::Guest => 0,
+            Self::Shared | Self::Preserve => 0,
             Self::Direct => read_ahead::MEMORY_BYTES,
         }
     }
 }
 
-/// [`Caching`], and what it needs.
+/// [`Caching`] with its state.
 #[derive(Debug)]
 enum Way {
     Shared,
-    Guest(CacheGuest),
+    Preserve(PreserveCache),
     Direct(DirectReads, Ahead),
 }
 
-/// What reads ahead, from the first announcement on; nothing where threads cannot be started.
+/// Prefetches, from the first hint on; `None` if no thread can be started.
 type Ahead = OnceLock<Option<ReadAhead>>;
 
 impl FileDevice {
     /// Opens the regular file or block device at `path` for reading.
     ///
     /// # Errors
-    /// [`OpenError`] says which of the usual reasons it was.
+    /// [`OpenError`] says why.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let (mut file, metadata) = open_seekable(path, OpenOptions::new().read(true))?;
-        // A block device says 0 in its metadata; its end says the size of both kinds.
+        // The metadata of a block device give size 0; seeking to the end works for both kinds.
         let size_bytes =
             file.seek(SeekFrom::End(0)).map_err(|source| OpenError::new(path, source))?;
         let is_block_device = metadata.file_type().is_block_device();
@@ -92,10 +92,10 @@ impl FileDevice {
         Ok(Self::of(file, size_bytes, sector_bytes, holes))
     }
 
-    /// A regular file that is open for reading already, perhaps one without a name.
+    /// A device of a regular file that is already open for reading, perhaps one without a name.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn of_file(mut file: File) -> io::Result<Self> {
         let size_bytes = file.seek(SeekFrom::End(0))?;
         let holes = Some(HoleMap::new(size_bytes));
@@ -103,7 +103,7 @@ impl FileDevice {
     }
 
     fn of(file: File, size_bytes: u64, sector_bytes: Option<u32>, holes: Option<HoleMap>) -> Self {
-        let (way, home, of_threads) = (Way::Shared, lanes::mine(), Lanes::default());
+        let (way, home, of_threads) = (Way::Shared, per_thread::slot(), PerThread::default());
         Self { file, size_bytes, sector_bytes, holes, way, home, of_threads }
     }
 
@@ -112,53 +112,55 @@ impl FileDevice {
         self.holes.is_none()
     }
 
-    /// Bytes of a logical sector, if a block device told. A partition table counts in these.
+    /// Bytes of a logical sector, if this is a block device that reports it. Partition tables count
+    /// in these.
     pub const fn sector_bytes(&self) -> Option<u32> {
         self.sector_bytes
     }
 
-    /// Reads deal with the page cache in this way from now on.
+    /// Sets how reads treat the page cache from now on.
     ///
     /// # Errors
-    /// `Unsupported` if the file system or device cannot be read in this way, or what the system said.
+    /// `Unsupported` if the file system or device does not support it, or the system's error.
     pub fn with_caching(mut self, caching: Caching) -> io::Result<Self> {
         self.way = match caching {
             Caching::Shared => Way::Shared,
-            Caching::Guest => Way::Guest(CacheGuest::default()),
+            Caching::Preserve => Way::Preserve(PreserveCache::default()),
             Caching::Direct => Way::Direct(DirectReads::of(&self.file)?, Ahead::new()),
         };
         Ok(self)
     }
 
     #[cfg(test)]
-    pub(crate) const fn guest(&self) -> Option<&CacheGuest> {
+    pub(crate) const fn preserving(&self) -> Option<&PreserveCache> {
         match &self.way {
-            Way::Guest(guest) => Some(guest),
+            Way::Preserve(cache) => Some(cache),
             Way::Shared | Way::Direct(..) => None,
         }
     }
 
-    /// The open file that the calling thread reads.
+    /// The calling thread's descriptor.
     fn own(&self) -> &File {
-        if lanes::mine() == self.home {
+        if per_thread::slot() == self.home {
             return &self.file;
         }
         let opened = self.of_threads.mine().get_or_init(|| again(&self.file).ok());
         opened.as_ref().unwrap_or(&self.file)
     }
 
-    /// Hint: this range will be read soon. The system may start reading it now, in the background.
+    /// Hint: this range will be read soon. The kernel may start reading it now, in the background.
     pub fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         self.advise(offset_bytes, len_bytes, Advice::WillNeed);
     }
 
-    /// Hint: this range will not be read again, so its cached pages may go. 0 bytes mean "to the
-    /// end". Keeps a check of a huge device from emptying the page cache of everybody else.
+    /// Hint: this range will not be read again, so its cached pages may be dropped. 0 bytes mean
+    /// "to the end". Keeps a check of a huge device from evicting the cached pages of all other
+    /// programs.
     pub fn forget(&self, offset_bytes: u64, len_bytes: u64) {
         self.advise(offset_bytes, len_bytes, Advice::DontNeed);
     }
 
-    /// Has a range read in the background if reads go past the cache.
+    /// Prefetches a range if reads bypass the cache.
     fn read_ahead(&self, offset_bytes: u64, len_bytes: u64) {
         let end = offset_bytes.saturating_add(len_bytes).min(self.size_bytes);
         if let (Way::Direct(way, ahead), Some(len_bytes)) =
@@ -172,7 +174,7 @@ impl FileDevice {
     }
 
     fn advise(&self, offset_bytes: u64, len_bytes: u64, advice: Advice) {
-        // A hint that is not taken changes nothing that anybody could see.
+        // If the kernel ignores the hint, nothing visible changes.
         let _ = rustix::fs::fadvise(&self.file, offset_bytes, NonZeroU64::new(len_bytes), advice);
     }
 }
@@ -187,7 +189,7 @@ impl ReadBlocks for FileDevice {
         let file = self.own();
         match &self.way {
             Way::Shared => file.read_exact_at(into, offset_bytes),
-            Way::Guest(guest) => guest.read_exact_at(file, into, offset_bytes),
+            Way::Preserve(cache) => cache.read_exact_at(file, into, offset_bytes),
             Way::Direct(direct, ahead) => {
                 let ahead = ahead.get().and_then(Option::as_ref);
                 if ahead.is_some_and(|ahead| ahead.take(offset_bytes, into)) {
@@ -199,25 +201,27 @@ impl ReadBlocks for FileDevice {
     }
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        // To ask moves the position of an open file, for which threads would wait for each other.
+        // Each thread asks on its own descriptor, because the question moves the file position, for
+        // which threads would contend.
         self.holes.as_ref().is_some_and(|holes| holes.covers(self.own(), offset_bytes, len_bytes))
     }
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         match &self.way {
             Way::Shared => Self::will_need(self, offset_bytes, len_bytes),
-            // What is read ahead stays in the cache.
-            Way::Guest(_) => {}
+            // Prefetched pages would stay in the cache.
+            Way::Preserve(_) => {}
             Way::Direct(..) => self.read_ahead(offset_bytes, len_bytes),
         }
     }
 
-    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
+    fn will_need_in_sequence(&self, offset_bytes: u64, len_bytes: u64) {
         self.read_ahead(offset_bytes, len_bytes);
     }
 
-    fn is_at_hand(&self, offset_bytes: u64) -> bool {
-        // Linux before 4.14, and file systems that cannot tell, refuse: not known, then.
+    fn is_cached(&self, offset_bytes: u64) -> bool {
+        // Linux before 4.14, and file systems that cannot tell, return an error: then the answer is
+        // "unknown".
         let mut byte = [0];
         let into = &mut [io::IoSliceMut::new(&mut byte)];
         matches!(self.way, Way::Shared)
@@ -225,8 +229,8 @@ impl ReadBlocks for FileDevice {
     }
 }
 
-/// Opens what `file` is once more, to be read in the same way: by its place among the open files, since its
-/// path may name something else by now.
+/// Opens `file` again with the same flags, through `/proc/self/fd`, because its path may name
+/// something else by now.
 fn again(file: &File) -> io::Result<File> {
     let own = OpenOptions::new().read(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     fcntl_setfl(&own, fcntl_getfl(file)?)?;
@@ -235,8 +239,8 @@ fn again(file: &File) -> io::Result<File> {
 
 impl Drop for FileDevice {
     fn drop(&mut self) {
-        if let Way::Guest(guest) = &self.way {
-            guest.forget(&self.file);
+        if let Way::Preserve(cache) = &self.way {
+            cache.forget(&self.file);
         }
     }
 }
@@ -259,7 +263,8 @@ mod tests {
     fn a_sparse_file_of_16_tib_is_cheap() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let tib = 1u64 << 40;
-        // ext4 with 4 KiB blocks ends one block below 16 TiB; other file systems go further.
+        // The largest file on ext4 with 4 KiB blocks ends one block below 16 TiB; other file
+        // systems allow more.
         let size_bytes = 16 * tib - 8192;
         if let Err(error) = file.as_file().set_len(size_bytes) {
             println!("skipped: no 16 TiB sparse file here: {error}");
@@ -270,7 +275,7 @@ mod tests {
         assert_eq!(device.size_bytes(), size_bytes);
         assert!(!device.is_hole(5 * tib, 4096));
         assert!(!device.is_hole(0, size_bytes));
-        assert!(!device.is_hole(size_bytes - 4096, 8192), "past the end is not a hole");
+        assert!(!device.is_hole(size_bytes - 4096, 8192), "a range past the end counted as a hole");
         assert!(!device.is_hole(u64::MAX, u64::MAX));
         if !device.is_hole(0, 4096) {
             println!("skipped: this file system tells of no holes");
@@ -279,7 +284,7 @@ mod tests {
         assert!(device.is_hole(0, 5 * tib));
         assert!(!device.is_hole(0, 5 * tib + 1));
         let started = std::time::Instant::now();
-        // One question a MiB: 16 Mi questions must not be 16 Mi system calls.
+        // One query for each MiB: 16 Mi queries must not become 16 Mi system calls.
         let data_mib = (0..size_bytes >> 20)
             .step_by(16)
             .filter(|mib| !device.is_hole(mib << 20, 1 << 20))
@@ -297,16 +302,16 @@ mod tests {
         let device = FileDevice::open(file.path()).unwrap();
         device.forget(0, 0);
         device.advise(0, 0, Advice::Random);
-        let before = device.is_at_hand(32768);
+        let before = device.is_cached(32768);
         device.read_at(32768, &mut [0; 512]).unwrap();
-        if before || !device.is_at_hand(32768) {
+        if before || !device.is_cached(32768) {
             println!("skipped: this file system keeps all in memory, or cannot tell");
             return;
         }
-        assert!(!device.is_at_hand(0) && !device.is_at_hand(61440));
-        assert!(!device.is_at_hand(65536) && !device.is_at_hand(u64::MAX), "past the end");
-        let direct = device.with_caching(Caching::Guest).unwrap();
-        assert!(!direct.is_at_hand(32768), "nothing is read ahead");
+        assert!(!device.is_cached(0) && !device.is_cached(61440));
+        assert!(!device.is_cached(65536) && !device.is_cached(u64::MAX), "past the end");
+        let direct = device.with_caching(Caching::Preserve).unwrap();
+        assert!(!direct.is_cached(32768), "a range counted as cached without prefetching");
     }
 
     #[test]
@@ -314,7 +319,7 @@ mod tests {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, vec![7; 65536]).unwrap();
-        for caching in [Caching::Shared, Caching::Guest, Caching::Direct] {
+        for caching in [Caching::Shared, Caching::Preserve, Caching::Direct] {
             std::fs::write(&path, vec![7; 65536]).unwrap();
             let Ok(device) = FileDevice::open(&path).unwrap().with_caching(caching) else {
                 println!("skipped: nothing is read past the cache here");
@@ -357,7 +362,7 @@ mod tests {
         assert!(matches!(null, Err(OpenError::IsCharacterDevice { .. })));
         let made = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status();
         if made.is_ok_and(|status| status.success()) {
-            // Would wait for a writer forever if it were opened.
+            // Opening a pipe would wait for a writer forever.
             assert!(matches!(open("pipe"), Err(OpenError::NotSeekable { kind: "pipe", .. })));
         }
         let message = open("nothing").unwrap_err().to_string();

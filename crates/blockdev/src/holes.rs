@@ -1,4 +1,4 @@
-//! Where a sparse file has data and where it has holes, learned on demand.
+//! The data and hole runs of a sparse file, looked up on demand.
 
 use floe_sync::{PoisonError, RwLock};
 use std::collections::BTreeMap;
@@ -7,33 +7,34 @@ use std::fs::File;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Runs remembered at most: about 3 MiB. A file more fragmented than that is asked again.
+/// Cached runs, at most: about 3 MiB. For a more fragmented file, the system is asked again.
 const MOST_RUNS: usize = 1 << 16;
 
-/// A stretch of a file that is all data or all hole.
+/// A run of a file that is all data or all hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     start: u64,
     is_hole: bool,
 }
 
-/// What is known of one file's holes. Threads share it; asking twice costs one system call.
+/// The cached runs of one file. Threads share it; if two ask for the same run, the system is asked
+/// twice.
 #[derive(Debug)]
 pub(crate) struct HoleMap {
     size_bytes: u64,
-    /// By the byte after the run: that end is exact, while the start is only where somebody first
-    /// asked, and grows downwards.
+    /// Keyed by the byte after the run. The end is exact; the start is the lowest offset asked for
+    /// so far, and moves down with later queries.
     runs: RwLock<BTreeMap<u64, Run>>,
 }
 
 impl HoleMap {
-    /// Nothing known yet of a file of `size_bytes`.
+    /// An empty cache for a file of `size_bytes`.
     pub(crate) const fn new(size_bytes: u64) -> Self {
         Self { size_bytes, runs: RwLock::new(BTreeMap::new()) }
     }
 
-    /// Whether `len_bytes` from `offset_bytes` on are all hole. An empty range is none, and
-    /// neither is one that passes the end of the file.
+    /// Whether all `len_bytes` from `offset_bytes` on are holes. `false` for an empty range and for
+    /// one that passes the end of the file.
     pub(crate) fn covers(&self, file: &File, offset_bytes: u64, len_bytes: u64) -> bool {
         let Some(end) = offset_bytes.checked_add(len_bytes) else { return false };
         if len_bytes == 0 || end > self.size_bytes {
@@ -45,7 +46,7 @@ impl HoleMap {
     }
 
     fn known(&self, offset_bytes: u64) -> Option<(u64, Run)> {
-        // A poisoned lock only says that another thread panicked; the map has no half-done state.
+        // A poisoned lock means only that another thread panicked; the map is never half updated.
         let runs = self.runs.read().unwrap_or_else(PoisonError::into_inner);
         let (&end, &run) = runs.range(offset_bytes.checked_add(1)?..).next()?;
         (run.start <= offset_bytes).then_some((end, run))
@@ -58,7 +59,7 @@ impl HoleMap {
             runs.clear();
         }
         let run = runs.entry(end).or_insert(found);
-        // Same end and same kind: one run, asked for at two places.
+        // Same end and same kind: one run, queried at two offsets.
         if run.is_hole == found.is_hole {
             run.start = run.start.min(found.start);
         } else {
@@ -73,9 +74,9 @@ impl HoleMap {
     }
 }
 
-/// The run at `offset_bytes` (inside the file) and where it ends, from the system.
+/// Asks the system for the run at `offset_bytes` (inside the file) and its end.
 ///
-/// Moves the position of the open file, which nothing here reads: all input is positioned.
+/// Moves the position of the open file, which nothing here uses: all reads are positioned.
 pub(crate) fn is_hole_now(file: &File, size_bytes: u64, offset_bytes: u64, len_bytes: u64) -> bool {
     let Some(end) = offset_bytes.checked_add(len_bytes) else { return false };
     if len_bytes == 0 || end > size_bytes {
@@ -92,12 +93,13 @@ fn ask(file: &File, offset_bytes: u64, size_bytes: u64) -> (u64, Run) {
         Ok(next) if next > offset_bytes => hole(next.min(size_bytes)),
         Ok(_) => match seek(file, SeekFrom::Hole(offset_bytes)) {
             Ok(next) if next > offset_bytes => data(next.min(size_bytes)),
-            // "Data, but of no length" is no answer to build on: take the rest as data.
+            // A data run of length zero is unusable: treat the rest of the file as data.
             Ok(_) | Err(_) => data(size_bytes),
         },
         // No data from here to the end.
         Err(Errno::NXIO) => hole(size_bytes),
-        // The file system cannot say: everything is data, which is always right.
+        // The file system does not support the query: treat everything as data, which is always
+        // correct.
         Err(_) => data(size_bytes),
     }
 }
@@ -113,8 +115,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
-        /// Whatever is asked in whatever order, the remembered answer is the system's, and a hole
-        /// reads as zeroes.
+        /// In any order of queries, the cached answer equals the system's, and a hole reads as
+        /// zeroes.
         #[test]
         fn remembered_answers_are_the_systems(
             written in proptest::collection::btree_set(0u64..64, 0..20),

@@ -1,23 +1,23 @@
-//! What a device holds when it is not an ext file system, so that an error can say it.
+//! Names the content of a device that is not an ext file system, for error messages.
 //!
-//! Signatures and their places are facts of the formats, taken from their own documentation and
-//! headers; nothing else of a format is looked at.
+//! Signatures and their offsets are facts of the formats, taken from their own documentation and
+//! headers; no other field of a format is read.
 
 use crate::partition::is_plain_mbr;
 
-/// Bytes from the start of a device that [`identify`] wants to see. Fewer are fine.
+/// Bytes from the start of a device that [`identify`] should be given. Fewer are allowed.
 pub const IDENTIFY_BYTES: usize = 1 << 20;
 
-/// A guess at what bytes are.
+/// A guess at the content of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// What it is, as a noun phrase for "this looks like ...": "an XFS file system".
+    /// The content, as a noun phrase for "this looks like ...": "an XFS file system".
     pub name: &'static str,
-    /// What to do to get at an ext file system that may be inside, if one may.
+    /// How to reach an ext file system that may be inside, if one may be.
     pub advice: Option<&'static str>,
 }
 
-/// Bytes at a place, and what they mean.
+/// An offset, the bytes expected there, and the content they identify.
 type Signature = (usize, &'static [u8], Content);
 
 const fn is(name: &'static str) -> Content {
@@ -30,7 +30,7 @@ const fn holds(name: &'static str, advice: &'static str) -> Content {
 
 const DECOMPRESS: &str = "decompress it first";
 const CONVERT: &str = "convert it to a raw image first (qemu-img convert -O raw)";
-/// Said where the whole file was taken as raw, for `image` reads these.
+/// Advice if the file was opened as raw, because [`crate::image`] can read these formats.
 const SAY_FORMAT: &str = "leave out --format raw, or say what it is (--format qcow2, vhd, vhdx)";
 const SAY_PACKED: &str = "leave out --format raw, or say what it is (--format gzip, zstd)";
 const ASSEMBLE: &str = "assemble the array and check the md device";
@@ -44,7 +44,8 @@ const MBR: Content = holds("a disk with an MBR partition table", PARTITION);
 const SWAP: Content = is("swap space");
 const HIBERNATED: Content = is("swap space with a hibernated system in it");
 
-/// Most telling first: a disk image may carry several (an ISO image often has a partition table).
+/// The most specific first: a disk image may match several (an ISO image often has a partition
+/// table).
 const SIGNATURES: &[Signature] = &[
     (0, b"XFSB", is("an XFS file system")),
     (0x1_0040, b"_BHRfS_M", is("a Btrfs file system")),
@@ -61,7 +62,7 @@ const SIGNATURES: &[Signature] = &[
     (82, b"FAT32   ", is("a FAT file system")),
     (1024, b"\x10\x20\xf5\xf2", is("an F2FS file system")),
     (1024, b"\xe2\xe1\xf5\xe0", is("an EROFS file system")),
-    // Revision 2.0 and the magic, which is too short to be looked for alone.
+    // Revision 2.0 and the magic, which is too short to be matched alone.
     (1024, b"\x02\x00\x00\x00\x00\x00\x34\x34", is("a NILFS2 file system")),
     (1024, b"H+\x00\x04", is("an HFS+ file system")),
     (1024, b"HX\x00\x05", is("an HFS+ file system")),
@@ -72,8 +73,8 @@ const SIGNATURES: &[Signature] = &[
     (0x1_0034, b"ReIsEr3Fs", is("a ReiserFS file system")),
     (0, b"hsqs", is("a squashfs file system")),
     (0, b"\x45\x3d\xcd\x28", is("a cramfs file system")),
-    // struct bch_sb: two checksum words, two versions and padding before the magic; the second
-    // one was shared with bcache in old versions.
+    // struct bch_sb: two checksum words, two versions and padding before the magic. Old versions
+    // used bcache's magic, the second one here.
     (
         4096 + 24,
         b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
@@ -108,17 +109,17 @@ const SIGNATURES: &[Signature] = &[
     (0, b"E2UNDO02", is("an undo file of e2fsprogs")),
 ];
 
-/// Says what `head`, the first bytes of a device (best [`IDENTIFY_BYTES`] of them), looks like.
-/// `None` if nothing known, which includes ext file systems.
+/// Names the format of `head`, the first bytes of a device (best [`IDENTIFY_BYTES`] of them).
+/// `None` if it matches no known format, and for ext file systems.
 ///
-/// What only a device's end would tell is not found: old md arrays, fixed VHD images, and the
-/// backup of a lost GPT.
+/// Formats that only the end of a device identifies are not found: old md arrays, fixed VHD images,
+/// and the backup of a lost GPT.
 pub fn identify(head: &[u8]) -> Option<Content> {
     let at = |offset: usize, bytes: &[u8]| {
         head.get(offset..).is_some_and(|rest| rest.starts_with(bytes))
     };
-    // These first: their signatures are long or in several places, and what they hold may carry
-    // signatures of its own further on.
+    // These first: their signatures are long or in several places, and the data inside them may
+    // carry signatures of its own.
     if (0..4).any(|sector| at(sector * 512, b"LABELONE") && at(sector * 512 + 24, b"LVM2 001")) {
         return Some(LVM);
     }
@@ -141,7 +142,7 @@ pub fn identify(head: &[u8]) -> Option<Content> {
     uniform(head)
 }
 
-/// Swap space is signed at the end of its first page, whatever size pages had.
+/// The signature of swap space is at the end of its first page, for any page size.
 fn swap(at: &impl Fn(usize, &[u8]) -> bool) -> Option<Content> {
     for page_end in [4096, 8192, 16_384, 32_768, 65_536] {
         let place = page_end - 10;
@@ -155,7 +156,8 @@ fn swap(at: &impl Fn(usize, &[u8]) -> bool) -> Option<Content> {
     None
 }
 
-/// A ZFS label keeps its uberblocks, of at least 1 KiB, in its second 128 KiB; any may be unused.
+/// A ZFS label keeps its uberblocks, of at least 1 KiB each, in its second 128 KiB; any of them may
+/// be unused.
 fn is_zfs(head: &[u8]) -> bool {
     const MAGIC: u64 = 0x00ba_b10c;
     let Some(ring) = head.get(128 << 10..256 << 10) else { return false };
@@ -224,8 +226,7 @@ mod tests {
         }
     }
 
-    /// What the system's own programs make of an image of 4 MiB; `None` if there is no such
-    /// program here.
+    /// An image of 4 MiB made by a program of this system; `None` if the program is missing.
     fn made_by(program: &str, args: &[&str], result: &str) -> Option<Vec<u8>> {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("image");

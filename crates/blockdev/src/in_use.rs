@@ -1,10 +1,11 @@
 //! Whether a device or image is in use by the system: mounted, swapped to, attached to a loop
 //! device, part of another device, or claimed by a program.
 //!
-//! What is in use changes while it is read, so a check of it finds damage that is none; and a repair
-//! of it destroys. Found from `/proc/self/mountinfo`, `/proc/swaps` and `/sys`, by device and inode
-//! numbers rather than by names, and QEMU by its locks on the file. Mounts of other mount namespaces
-//! are not listed there: those of block devices are noticed by claiming the device (`O_EXCL`).
+//! The content of a device in use changes while it is read, so a check of it reports damage that is
+//! not there, and a repair destroys data. Uses are found in `/proc/self/mountinfo`, `/proc/swaps`
+//! and `/sys`, by device and inode numbers rather than by names, and QEMU by its locks on the file.
+//! Mounts of other mount namespaces are not listed there: those of block devices are detected by
+//! claiming the device (`O_EXCL`).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -25,26 +26,26 @@ use crate::OpenError;
 pub enum Use {
     /// Its file system is mounted.
     Mounted {
-        /// Where.
+        /// The mount point.
         mount_point: PathBuf,
-        /// As what, such as "ext4".
+        /// The type of file system, such as "ext4".
         file_system: String,
-        /// Whether the file system itself is read-only, so that nothing writes to the device. A
-        /// read-only view of a file system that is writable elsewhere says `false`.
+        /// Whether the file system itself is read-only, so that nothing writes to the device.
+        /// `false` for a read-only mount of a file system that is mounted writable elsewhere.
         read_only: bool,
         /// The block device that is mounted: this one, a partition of it, or a loop device on it.
         device: DeviceNumber,
     },
     /// The system swaps to it.
     Swap {
-        /// As the system calls it.
+        /// The name in `/proc/swaps`.
         name: PathBuf,
     },
-    /// A loop device shows it as a block device. By itself that writes nothing.
+    /// A loop device is attached to it. By itself that writes nothing.
     Loop {
         /// The loop device, such as `/dev/loop0`.
         device: PathBuf,
-        /// Whether nothing can be written through it.
+        /// Whether the loop device is read-only.
         read_only: bool,
     },
     /// It is part of another block device (RAID, LVM, encryption).
@@ -52,18 +53,18 @@ pub enum Use {
         /// That device's name in `/sys/block`, such as "dm-0" or "md127".
         device: String,
     },
-    /// QEMU has opened it for writing: most likely a virtual machine runs on it.
+    /// QEMU has opened it for writing: most likely a running virtual machine uses it.
     VirtualMachine,
-    /// Somebody has claimed the block device: a mount in another container, or a program.
+    /// Another holder has claimed the block device: a mount in another container, or a program.
     Claimed,
 }
 
 /// Number of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceNumber {
-    /// Which driver.
+    /// The driver.
     pub major: u32,
-    /// Which of its devices.
+    /// The device of that driver.
     pub minor: u32,
 }
 
@@ -74,8 +75,8 @@ impl fmt::Display for DeviceNumber {
 }
 
 impl Use {
-    /// Whether its bytes can change under a reader. A loop device counts by what is done with it,
-    /// which is reported as a use of its own.
+    /// Whether its bytes can change under a reader. An attached loop device alone does not write; a
+    /// mount of it is reported as a use of its own.
     pub const fn may_write(&self) -> bool {
         !matches!(self, Self::Mounted { read_only: true, .. } | Self::Loop { .. })
     }
@@ -102,10 +103,10 @@ impl fmt::Display for Use {
     }
 }
 
-/// All ways in which the device or image at `path` is in use; none if it is free, or if the system
-/// does not tell (no `/proc`).
+/// All ways in which the device or image at `path` is in use; none if it is free, or if `/proc` is
+/// not available.
 ///
-/// A block device is opened for reading and closed again to see whether it is claimed. For a whole
+/// Opens a block device for reading and closes it again to see whether it is claimed. For a whole
 /// disk, uses of its partitions count.
 ///
 /// # Errors
@@ -145,18 +146,18 @@ pub fn uses_of(path: &Path) -> Result<Vec<Use>, OpenError> {
     Ok(uses)
 }
 
-/// What is mounted at a mount point: always a [`Use::Mounted`]. `None` if nothing is, or if the
-/// system does not tell (no `/proc`). The path is compared as it is, so resolve links first.
+/// The mount at a mount point: always a [`Use::Mounted`]. `None` if nothing is mounted there, or if
+/// `/proc` is not available. The path is compared literally, so resolve links first.
 pub fn mounted_at(mount_point: &Path) -> Option<Use> {
     let is_there = |found: &Use| match found {
         Use::Mounted { mount_point: point, .. } => point == mount_point,
         _ => false,
     };
-    // The last one hides those before it.
+    // The last mount hides those before it.
     lines_of("/proc/self/mountinfo").iter().filter_map(|line| mount(line)).rfind(is_there)
 }
 
-/// Whether a use is itself the reason why a block device is claimed.
+/// Whether this use explains why a block device is claimed.
 const fn claims(found: &Use) -> bool {
     !matches!(found, Use::Loop { .. } | Use::VirtualMachine)
 }
@@ -170,7 +171,7 @@ fn parse_number(text: &str) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
-/// The system's text files are read as bytes, for they hold names of files.
+/// The lines of a file in `/proc`, as bytes, because file names need not be UTF-8.
 fn lines_of(path: &str) -> Vec<Vec<u8>> {
     let bytes = fs::read(path).unwrap_or_default();
     bytes.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()
@@ -236,18 +237,19 @@ fn swaps(metadata: &fs::Metadata, devices: &BTreeSet<DeviceNumber>) -> Vec<Use> 
     found
 }
 
-/// The byte that QEMU locks in a file while it may write to it. It locks one byte for each thing it
-/// does and lets others do: from 100 on what it does, where 1 is writing (`docs/interop` and
-/// `qemu-img(1)`, "image locking").
+/// The byte that QEMU locks in a file while it may write to it. QEMU locks one byte for each
+/// permission it uses and for each that it denies to others: from 100 on those it uses, where 1 is
+/// writing (`docs/interop` and `qemu-img(1)`, "image locking").
 const QEMU_WRITES: u64 = 101;
 
-/// Whether QEMU says by a lock that it may write to the file.
+/// Whether QEMU holds the lock that lets it write to the file.
 ///
-/// The list of all locks of the system is read only if there is one on QEMU's byte: making that list
-/// stops all lockers and takes Linux 10 to 20 ms, more than the check of a small file system.
+/// The list of all locks of the system is read only if there is a lock on QEMU's byte: producing
+/// that list stops all lockers and takes Linux 10 to 20 ms, more than the check of a small file
+/// system.
 fn is_qemu_writing(path: &Path, metadata: &fs::Metadata) -> bool {
     let kind = metadata.file_type();
-    // Nothing else is opened: a pipe would wait for its writer.
+    // Other kinds are not opened: opening a pipe would wait for its writer.
     (kind.is_file() || kind.is_block_device())
         && is_locked(path, QEMU_WRITES).unwrap_or(true)
         && lines_of("/proc/locks")
@@ -255,11 +257,11 @@ fn is_qemu_writing(path: &Path, metadata: &fs::Metadata) -> bool {
             .any(|line| is_lock_of_qemu_writing(line, number(metadata.dev()), metadata.ino()))
 }
 
-/// Whether somebody has locked a byte of a file. An error if the system does not say.
+/// Whether another process has locked a byte of a file. An error if the system does not say.
 fn is_locked(path: &Path, byte: u64) -> nix::Result<bool> {
     let opened = OpenOptions::new().read(true).open(path);
     let file = opened.map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
-    // "Who keeps me from locking it for writing?", which only needs a file open for reading.
+    // Asks which lock would prevent ours. That needs the file open for reading only.
     let mut lock = lock_of_byte(nix::libc::F_WRLCK, byte);
     fcntl(&file, FcntlArg::F_OFD_GETLK(&mut lock))?;
     Ok(lock.l_type != nix::libc::F_UNLCK as i16)
@@ -271,8 +273,8 @@ const fn lock_of_byte(kind: i32, byte: u64) -> nix::libc::flock {
     nix::libc::flock { l_type, l_whence, l_start: byte.cast_signed(), l_len: 1, l_pid: 0 }
 }
 
-/// Whether a line of `/proc/locks` ("1: OFDLCK ADVISORY READ -1 fe:00:1234 100 101") is the lock with
-/// which QEMU says that it may write to a file.
+/// Whether a line of `/proc/locks` ("1: OFDLCK ADVISORY READ -1 fe:00:1234 100 101") is the lock
+/// that lets QEMU write to a file.
 fn is_lock_of_qemu_writing(line: &[u8], device: DeviceNumber, inode: u64) -> bool {
     const BYTES: std::ops::RangeInclusive<u64> = 100..=299;
     let Ok(line) = std::str::from_utf8(line) else { return false };
@@ -284,18 +286,18 @@ fn is_lock_of_qemu_writing(line: &[u8], device: DeviceNumber, inode: u64) -> boo
         && u32::from_str_radix(minor, 16) == Ok(device.minor)
         && number.parse() == Ok(inode);
     let (Ok(start), Ok(end)) = (start.parse::<u64>(), end.parse::<u64>()) else { return false };
-    // Other programs that lock whole files say "0 EOF".
+    // Locks of whole files, by other programs, end in "0 EOF".
     same && BYTES.contains(&start) && BYTES.contains(&end) && (start..=end).contains(&QEMU_WRITES)
 }
 
-/// Loop devices on an image file; their numbers go to `devices`.
+/// The loop devices attached to an image file; their numbers are added to `devices`.
 fn loops_on(image: &fs::Metadata, uses: &mut Vec<Use>, devices: &mut BTreeSet<DeviceNumber>) {
     let Ok(entries) = fs::read_dir("/sys/block") else { return };
     let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
     names.sort_unstable();
     for name in names {
         let dir = Path::new("/sys/block").join(&name);
-        // Only loop devices have one, and only while attached. The kernel ends it with a newline.
+        // Only attached loop devices have this file. The kernel ends it with a newline.
         let Ok(mut backing) = fs::read(dir.join("loop/backing_file")) else { continue };
         if backing.last() == Some(&b'\n') {
             backing.pop();
@@ -313,7 +315,7 @@ fn loops_on(image: &fs::Metadata, uses: &mut Vec<Use>, devices: &mut BTreeSet<De
     }
 }
 
-/// Partitions of a whole disk.
+/// The partitions of a whole disk.
 fn partitions(device: DeviceNumber) -> Vec<DeviceNumber> {
     let Ok(entries) = fs::read_dir(format!("/sys/dev/block/{device}")) else { return Vec::new() };
     let parts = entries.flatten().map(|entry| entry.path());
@@ -323,7 +325,7 @@ fn partitions(device: DeviceNumber) -> Vec<DeviceNumber> {
         .collect()
 }
 
-/// Devices built on this one.
+/// The devices built on this one.
 fn holders(device: DeviceNumber) -> Vec<Use> {
     let entries = fs::read_dir(format!("/sys/dev/block/{device}/holders"));
     let Ok(entries) = entries else { return Vec::new() };
@@ -333,8 +335,8 @@ fn holders(device: DeviceNumber) -> Vec<Use> {
     names.into_iter().map(|device| Use::PartOf { device }).collect()
 }
 
-/// Whether a block device cannot be claimed because somebody else did. Any other trouble with
-/// opening it is for those who open it to report.
+/// Whether a block device is claimed by another holder. Other errors are left to the caller, which
+/// opens the device itself.
 fn is_claimed(device: &Path) -> bool {
     // Linux: without O_CREAT, O_EXCL claims a block device; the claim ends with the close.
     let flags = OFlags::EXCL.bits().cast_signed();
@@ -397,7 +399,7 @@ mod tests {
             fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)).unwrap();
         };
         lock(nix::libc::F_RDLCK, 100);
-        assert_eq!(uses_of(file.path()).unwrap(), [], "open for reading");
+        assert_eq!(uses_of(file.path()).unwrap(), [], "a reader counts as a use");
         lock(nix::libc::F_RDLCK, QEMU_WRITES);
         assert_eq!(uses_of(file.path()).unwrap(), [Use::VirtualMachine]);
         lock(nix::libc::F_UNLCK, QEMU_WRITES);
@@ -418,7 +420,7 @@ mod tests {
         if output.status.success() { Ok(output) } else { Err(std::io::Error::other(said)) }
     }
 
-    /// Undoes whatever part of a loop mount was done, also when a test fails.
+    /// Undoes a loop mount, even a partial one, also when a test fails.
     struct LoopMount {
         dir: tempfile::TempDir,
         device: String,
@@ -474,7 +476,7 @@ mod tests {
             assert!(uses_of(&image).unwrap().contains(&at), "{at:?}");
             let of_image = uses_of(&image).unwrap();
             assert!(of_image.iter().any(|found| found.to_string().contains(&held.device)));
-            // Without the mount, only the loop device is left, and nobody writes.
+            // Without the mount, only the loop device is left, and nothing writes.
             run("umount", &[mount_point.to_str().unwrap()]).unwrap();
             assert_eq!(mounted_at(&mount_point), None);
             assert_eq!(uses_of(Path::new(&held.device)).unwrap(), []);
@@ -499,8 +501,7 @@ mod tests {
         let second = crate::WritableFile::open_exclusive(Path::new(&held.device));
         assert!(matches!(second, Err(OpenError::Busy { .. })));
         drop(claim);
-        // A program that another test of this process is just starting holds a copy of the claim until
-        // it runs.
+        // A process that another test is forking holds a copy of the claim until it calls exec.
         let free = || uses_of(Path::new(&held.device)).unwrap().is_empty();
         assert!((0..500).any(|_| free() || {
             floe_sync::thread::sleep(std::time::Duration::from_millis(10));

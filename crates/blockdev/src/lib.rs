@@ -1,13 +1,13 @@
-//! How bytes move: small devices that stack.
+//! Block devices that stack.
 //!
-//! Every device answers [`ReadBlocks`]; those that may be written answer [`WriteBlocks`] too. The
+//! Every device implements [`ReadBlocks`]; writable ones implement [`WriteBlocks`], too. The
 //! checker is generic over [`ReadBlocks`] alone, so it cannot write.
 //!
-//! [`FileDevice`] reads a file or block device, [`WritableFile`] writes one, [`MemDevice`] is one in
-//! memory, and [`image`] opens qcow2, VHD, VHDX, gzip and zstd. On them stand a [`Window`] (a
-//! [partition](PartitionTable)), an [`Overlay`] of changes that are not written yet, [`Faulty`] and
-//! [`Recorder`] for tests. [`UndoWriter`] and [`UndoFile`] save and restore what is written over.
-//! `examples/try_and_undo.rs` uses all of that on a disk.
+//! [`FileDevice`] reads a file or block device, [`WritableFile`] writes one, [`MemDevice`] keeps
+//! one in memory, and [`image`] opens qcow2, VHD, VHDX, gzip and zstd. These can be stacked on top:
+//! a [`Window`] (a [partition](PartitionTable)), an [`Overlay`] of staged changes, and for tests
+//! [`Faulty`] and [`Recorder`]. [`UndoWriter`] and [`UndoFile`] save and restore overwritten bytes.
+//! `examples/try_and_undo.rs` uses all of them on a disk.
 //!
 //! ```
 //! use floe_blockdev::{MemDevice, Overlay, ReadBlocks, Window, WriteBlocks};
@@ -30,7 +30,6 @@
 use floe_sync::Arc;
 use std::io;
 
-mod cache_guest;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counted;
@@ -41,16 +40,17 @@ mod holes;
 mod identify;
 pub mod image;
 mod in_use;
-mod lanes;
 mod mem;
 mod new_file;
+mod no_holes;
 mod open;
 mod overlay;
 mod partition;
+mod per_thread;
+mod preserve_cache;
 mod read_ahead;
 mod read_plan;
 mod recorder;
-mod solid;
 mod undo;
 #[cfg(feature = "io-uring")]
 mod uring;
@@ -64,12 +64,12 @@ pub use identify::{Content, IDENTIFY_BYTES, identify};
 pub use in_use::{DeviceNumber, Use, mounted_at, uses_of};
 pub use mem::MemDevice;
 pub use new_file::{NewFile, UNFINISHED};
+pub use no_holes::NoHoles;
 pub use open::OpenError;
 pub use overlay::{Overlay, SpillOptions, UnreadablePage};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, SECTOR_BYTES, Span, Trace};
-pub use solid::Solid;
 pub use undo::{
     RestoreError, Restored, Saved, UndoFile, UndoReadError, UndoWriteError, UndoWriter,
     UndoWriterOptions,
@@ -77,35 +77,34 @@ pub use undo::{
 pub use window::{Window, WindowError};
 pub use writable::WritableFile;
 
-/// A device that can be read at any byte, by many threads at once.
+/// A device with random access for reads, by many threads at once.
 pub trait ReadBlocks: Send + Sync {
     /// Bytes of the device.
     fn size_bytes(&self) -> u64;
 
     /// Fills `into` with the bytes from `offset_bytes` on.
     ///
-    /// # Errors
-    /// `UnexpectedEof` if the range passes the end of the device (nothing useful is in `into`
-    /// then), or what the system said.
+    /// `UnexpectedEof` if the range passes the end of the device (the content of `into` is then
+    /// unspecified), or the system's error.
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Whether a whole range is known to read as zeroes without reading it (a hole of a sparse
-    /// file). `false` is always a right answer.
+    /// Whether a whole range is known to be a hole, and so reads as zeroes. `false` is always a
+    /// correct answer.
     fn is_hole(&self, _offset_bytes: u64, _len_bytes: u64) -> bool {
         false
     }
 
-    /// Hint: this range will be read soon. A device may begin to read it in the background; nothing
-    /// else changes.
+    /// Hint: this range will be read soon. A device may prefetch it in the background; nothing else
+    /// changes.
     fn will_need(&self, _offset_bytes: u64, _len_bytes: u64) {}
 
-    /// As [`ReadBlocks::will_need`], where what is read before leads up to this range. A device that sees
-    /// by itself what is read in order, as the page cache does, need not be told.
-    fn will_read_on(&self, _offset_bytes: u64, _len_bytes: u64) {}
+    /// Like [`ReadBlocks::will_need`], for a range that continues a sequential read. A device whose
+    /// layer below prefetches sequential reads by itself, as the page cache does, may ignore it.
+    fn will_need_in_sequence(&self, _offset_bytes: u64, _len_bytes: u64) {}
 
-    /// Whether the byte at an offset is known to be in memory, so that reading it waits for no device.
-    /// `false` is always a right answer.
-    fn is_at_hand(&self, _offset_bytes: u64) -> bool {
+    /// Whether the byte at an offset is known to be in memory, so that reading it waits for no
+    /// device. `false` is always a correct answer.
+    fn is_cached(&self, _offset_bytes: u64) -> bool {
         false
     }
 }
@@ -115,30 +114,30 @@ pub trait WriteBlocks: ReadBlocks {
     /// Stores `from` at `offset_bytes`.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the range passes the end of the device, or what the system said.
+    /// `UnexpectedEof` if the range passes the end of the device, or the system's error.
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()>;
 
     /// Makes everything written so far durable.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     fn flush(&self) -> io::Result<()>;
 
-    /// Bytes of the device now. Differs from [`ReadBlocks::size_bytes`], which never changes, once
-    /// a file was cut or a volume was resized behind our back.
+    /// Bytes of the device now. Differs from [`ReadBlocks::size_bytes`], which never changes, if
+    /// another process truncated the file or resized the volume.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     fn current_size_bytes(&self) -> io::Result<u64> {
         Ok(self.size_bytes())
     }
 
-    /// Hint: the range is flushed, and the next read of it should ask the medium rather than a
-    /// cache. Nothing changes where this cannot be done.
+    /// Hint: the range is flushed, and the next read of it should reach the medium instead of a
+    /// cache. May be ignored.
     fn forget(&self, _offset_bytes: u64, _len_bytes: u64) {}
 }
 
-/// What points at a device can be read as the device itself.
+/// Pointers to a device are devices.
 macro_rules! read_through {
     ($($pointer:ty),*) => { $(
         impl<D: ReadBlocks + ?Sized> ReadBlocks for $pointer {
@@ -154,11 +153,11 @@ macro_rules! read_through {
             fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
                 (**self).will_need(offset_bytes, len_bytes);
             }
-            fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
-                (**self).will_read_on(offset_bytes, len_bytes);
+            fn will_need_in_sequence(&self, offset_bytes: u64, len_bytes: u64) {
+                (**self).will_need_in_sequence(offset_bytes, len_bytes);
             }
-            fn is_at_hand(&self, offset_bytes: u64) -> bool {
-                (**self).is_at_hand(offset_bytes)
+            fn is_cached(&self, offset_bytes: u64) -> bool {
+                (**self).is_cached(offset_bytes)
             }
         }
     )* };
@@ -166,7 +165,7 @@ macro_rules! read_through {
 
 read_through!(&D, Arc<D>, Box<D>);
 
-/// What points at a device can be written as the device itself.
+/// Pointers to a writable device are writable devices.
 macro_rules! write_through {
     ($($pointer:ty),*) => { $(
         impl<D: WriteBlocks + ?Sized> WriteBlocks for $pointer {

@@ -23,7 +23,7 @@ impl MemDevice {
     }
 
     fn read(&self) -> floe_sync::RwLockReadGuard<'_, Vec<u8>> {
-        // A poisoned lock only says that another thread panicked; bytes have no half-done state.
+        // A poisoned lock means only that another thread panicked; bytes are never half written.
         self.bytes.read().unwrap_or_else(floe_sync::PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Files that appear under their name complete, or not at all.
+//! Files that appear under their name only when they are complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -9,19 +9,20 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
-/// Behind the name of a file until it is complete.
+/// Suffix of a file's name until it is complete.
 pub const UNFINISHED: &str = ".unfinished";
 
-/// Symbolic links that Linux follows at most.
+/// Length of the longest chain of symbolic links that Linux follows.
 const MOST_LINKS: usize = 40;
 
-/// A file being written as `NAME.unfinished`. [`finish`](Self::finish) gives it its name; if it is
-/// dropped before that, it goes away. What a killed process left is removed by the next one.
+/// A file being written as `NAME.unfinished`. [`finish`](Self::finish) renames it to its final
+/// name; dropping it earlier removes it. The remains of a killed process are removed when the file
+/// is created again.
 #[derive(Debug)]
 pub struct NewFile {
-    /// The name that it gets.
+    /// The final name.
     path: PathBuf,
-    /// Its name until then; `None` for a pipe or a character device, which is written as it is.
+    /// The name until then; `None` for a pipe or a character device, which is written directly.
     unfinished: Option<PathBuf>,
     file: File,
     replaces: bool,
@@ -31,13 +32,13 @@ pub struct NewFile {
 impl NewFile {
     /// A file for a name that is free.
     ///
-    /// `mode` is that of a new file, such as 0o600, less the umask. `head` is how each file of this
-    /// kind begins: what else is in the way stays.
+    /// `mode` is that of a new file, such as 0o600, less the umask. `head` is the first bytes of
+    /// every file of this kind: an unfinished file that starts otherwise is not overwritten.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if the name is taken, or something that is not the beginning of
-    /// such a file has the unfinished one; [`io::ErrorKind::ResourceBusy`] if another process is
-    /// writing it; and those of making a file.
+    /// [`io::ErrorKind::AlreadyExists`] if the name is taken, or if the unfinished name belongs to
+    /// a file of another kind; [`io::ErrorKind::ResourceBusy`] if another process is writing it;
+    /// and those of creating a file.
     pub fn create(path: &Path, mode: u32, head: &[u8]) -> io::Result<Self> {
         if fs::symlink_metadata(path).is_ok() {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -45,12 +46,12 @@ impl NewFile {
         Self::unfinished(path.to_owned(), mode, head, false)
     }
 
-    /// A file that takes the place of what is at `path`, if anything is. Symbolic links are followed;
-    /// pipes and character devices are not replaced but written.
+    /// A file that replaces the one at `path`, if there is one. Symbolic links are followed; pipes
+    /// and character devices are written, not replaced.
     ///
     /// # Errors
-    /// As for [`create`](Self::create), but for a name that is taken. A block device or a folder is
-    /// [`io::ErrorKind::InvalidInput`].
+    /// Those of [`create`](Self::create), except for a name that is taken. A block device or a
+    /// folder is [`io::ErrorKind::InvalidInput`].
     pub fn replacing(path: &Path, mode: u32, head: &[u8]) -> io::Result<Self> {
         let path = match fs::metadata(path) {
             Ok(found) if found.is_file() => fs::canonicalize(path)?,
@@ -83,7 +84,8 @@ impl NewFile {
                 Err(error) => return Err(error),
             };
             lock(&file, &name)?;
-            // Another process may have taken it for the remains of a killed one before it was locked.
+            // Before this process locked the file, another may have removed it as the remains of a
+            // killed process.
             if has_name(&file, &name) {
                 return Ok(Self { path, unfinished: Some(name), file, replaces, finished: false });
             }
@@ -95,11 +97,11 @@ impl NewFile {
         &self.file
     }
 
-    /// Makes the file and its name durable.
+    /// Renames the file and makes both durable.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] if a file that was to be new has the name by now; and those of
-    /// writing. The unfinished file is gone then.
+    /// [`io::ErrorKind::AlreadyExists`] if the name of a file that must be new was taken meanwhile;
+    /// and those of writing. The unfinished file is removed then.
     pub fn finish(mut self) -> io::Result<File> {
         if let Some(unfinished) = &self.unfinished {
             self.file.sync_all()?;
@@ -113,10 +115,10 @@ impl NewFile {
         self.file.try_clone()
     }
 
-    /// Writes all of a file that takes the place of what is at `path`.
+    /// Replaces the file at `path` by one with these bytes.
     ///
     /// # Errors
-    /// As for [`replacing`](Self::replacing) and [`finish`](Self::finish).
+    /// Those of [`replacing`](Self::replacing) and [`finish`](Self::finish).
     pub fn replace(path: &Path, mode: u32, head: &[u8], bytes: &[u8]) -> io::Result<()> {
         let mut new = Self::replacing(path, mode, head)?;
         new.file.write_all(bytes)?;
@@ -127,7 +129,8 @@ impl NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if let (Some(unfinished), false) = (&self.unfinished, self.finished) {
-            // We made it, and it is of no use. If it stays, its name says so.
+            // This process made the file. If removing it fails, its name shows that it is
+            // unfinished.
             let _ = fs::remove_file(unfinished);
         }
     }
@@ -137,7 +140,7 @@ fn is_block_device(found: &fs::Metadata) -> bool {
     std::os::unix::fs::FileTypeExt::is_block_device(&found.file_type())
 }
 
-/// Where a file made at `path`, which leads nowhere yet, appears.
+/// The path where a file created at `path` appears if `path` is a dangling symbolic link.
 fn end_of_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -147,7 +150,7 @@ fn end_of_links(path: &Path) -> PathBuf {
     path
 }
 
-/// Removes what a process that was killed left at `name`.
+/// Removes the unfinished file of a killed process.
 fn remove_remains(name: &Path, head: &[u8]) -> io::Result<()> {
     let in_the_way = || {
         let why = format!("{} is in the way", name.display());
@@ -174,11 +177,11 @@ fn remove_remains(name: &Path, head: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Locks an unfinished file for as long as it is open: whoever finds it unlocked knows that its writer is
-/// gone.
+/// Locks an unfinished file while it is open. A process that finds it unlocked knows that its
+/// writer is gone.
 fn lock(file: &File, name: &Path) -> io::Result<()> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        // Some network file systems know no locks.
+        // Some network file systems do not support locks.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
             let why = format!("another process is writing {}", name.display());
@@ -188,7 +191,7 @@ fn lock(file: &File, name: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether `name` leads to this very file.
+/// Whether `name` is this very file (same device and inode).
 fn has_name(file: &File, name: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(name)) {
         (Ok(file), Ok(named)) => (file.dev(), file.ino()) == (named.dev(), named.ino()),
@@ -196,10 +199,10 @@ fn has_name(file: &File, name: &Path) -> bool {
     }
 }
 
-/// Renames, unless something has the new name.
+/// Renames without replacing.
 fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can: then by a second name, which is never given over a first.
+        // For file systems without that: a hard link, which never replaces a name.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             fs::hard_link(from, to)?;
             fs::remove_file(from)
@@ -208,7 +211,7 @@ fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the name of a new file durable.
+/// Makes the name of a new file durable by syncing its folder.
 fn sync_folder_of(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
@@ -241,7 +244,7 @@ mod tests {
         let new = NewFile::create(&path, 0o600, HEAD).unwrap();
         new.file().write_all(b"HEAD and more").unwrap();
         assert_eq!(names(folder.path()), ["new.unfinished"]);
-        // Two processes do not meet.
+        // A second process is refused.
         let met = NewFile::create(&path, 0o600, HEAD).unwrap_err();
         assert_eq!(met.kind(), io::ErrorKind::ResourceBusy, "{met}");
         new.finish().unwrap();

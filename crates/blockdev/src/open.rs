@@ -1,4 +1,4 @@
-//! Opening what a path names, and saying precisely why that was not possible.
+//! Opens the file or device at a path, and says precisely why that failed.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io;
@@ -23,7 +23,7 @@ pub enum OpenError {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// A directory: most likely a mount point in the place of its device.
+    /// A directory: most likely the mount point instead of its device.
     #[error("{}: is a directory; name the device or image file instead", .path.display())]
     IsDirectory {
         /// The path as it was given.
@@ -35,7 +35,7 @@ pub enum OpenError {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// A pipe or a socket, which cannot be read at any place.
+    /// A pipe or a socket, which has no random access.
     #[error("{}: is a {kind}; a block device or an image file is needed", .path.display())]
     NotSeekable {
         /// The path as it was given.
@@ -49,13 +49,13 @@ pub enum OpenError {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// The device or file is in use by someone who does not share it (`EBUSY`, `ETXTBSY`).
+    /// Another user of the device or file does not share it (`EBUSY`, `ETXTBSY`).
     #[error("{}: is in use by another program or by the kernel", .path.display())]
     Busy {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// Another program holds the lock of this image file; only when opened for one alone.
+    /// Another program holds the lock of this image file; only for exclusive opens.
     #[error(
         "{}: is locked: another program is working on it, most likely another `floe`; wait for it \
          to end", .path.display()
@@ -70,26 +70,26 @@ pub enum OpenError {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// It cannot be read past the page cache; only when that was asked for.
+    /// It does not support direct I/O; only if that was requested.
     #[error(
-        "{}: cannot be read past the page cache: what it lies on does no direct I/O", .path.display()
+        "{}: cannot be read past the page cache: its file system does not support direct I/O", .path.display()
     )]
     NoDirectIo {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// Something else; the system's own words are in `source`.
+    /// Anything else; `source` has the system's error.
     #[error("{}: cannot be opened: {source}", .path.display())]
     Other {
         /// The path as it was given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// The class of a system's error on `path`.
+    /// Classifies a system's error on `path`.
     pub(crate) fn new(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.raw_os_error().map(Errno::from_raw_os_error) {
@@ -103,7 +103,7 @@ impl OpenError {
         }
     }
 
-    /// Why reads of what is open cannot deal with the page cache as they were asked to.
+    /// Classifies an error of [`crate::FileDevice::with_caching`].
     pub(crate) fn of_caching(path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::Unsupported {
             Self::NoDirectIo { path: path.to_owned() }
@@ -130,10 +130,10 @@ impl OpenError {
     }
 }
 
-/// Opens a regular file or block device with `how`, and nothing else.
+/// Opens a regular file or block device with `how`, and refuses anything else.
 ///
-/// The kind is asked before opening (opening a pipe waits, opening a tape rewinds it) and again
-/// afterwards (the name may have changed hands in between).
+/// The type is checked before opening (opening a pipe waits, opening a tape rewinds it) and again
+/// afterwards (the name may have been given to another file in between).
 pub(crate) fn open_seekable(path: &Path, how: &OpenOptions) -> Result<(File, Metadata), OpenError> {
     let wrap = |source| OpenError::new(path, source);
     let before = std::fs::metadata(path).map_err(wrap)?;

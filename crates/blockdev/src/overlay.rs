@@ -1,4 +1,4 @@
-//! Edits staged in memory over a device that stays as it is.
+//! Stages edits over a device that is never written.
 
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -14,15 +14,16 @@ use std::path::PathBuf;
 
 use crate::{ReadBlocks, WriteBlocks, past_the_end, within};
 use spill::Spill;
-use unreadable::Minder;
+use unreadable::BadPages;
 pub use unreadable::UnreadablePage;
 
-/// A device whose writes stay in memory, or in a scratch file once there are many of them: the
-/// base below is only read.
+/// A device whose writes stay in memory, or in a scratch file beyond a budget; the base below is
+/// only read.
 ///
-/// Changes are kept by pages of a fixed size, each either as bytes or as the place in the base
-/// that it now reads from (40 bytes a page instead of a page: a large journal costs little).
-/// While nothing is staged, a read costs one atomic load more than a read of the base.
+/// Changes are kept in pages of a fixed size, each either as bytes or as the offset in the base
+/// from which the page now reads (40 bytes instead of a page, so that replaying a large journal
+/// needs little memory). While nothing is staged, a read costs one atomic load more than a read of
+/// the base.
 #[derive(Debug)]
 pub struct Overlay<D> {
     base: D,
@@ -31,21 +32,21 @@ pub struct Overlay<D> {
     /// Pages in the map, so that reads of an empty overlay take no lock.
     staged: AtomicUsize,
     store: RwLock<Store>,
-    /// Remembers what cannot be read: see [`Overlay::protecting`].
-    minder: Option<Minder>,
+    /// The unreadable pages of the base: see [`Overlay::protecting`].
+    bad_pages: Option<BadPages>,
 }
 
-/// Where an [`Overlay`] keeps its pages.
+/// Limits and place of an [`Overlay`]'s pages.
 #[derive(Clone, Debug)]
 pub struct SpillOptions {
-    /// Bytes of pages that are kept in memory; the rest goes to the scratch file.
+    /// Bytes of pages kept in memory; more go to the scratch file.
     pub budget_bytes: u64,
-    /// Where the scratch file is made. It is made when it is needed, and never has a name.
+    /// Folder of the scratch file, which is created on demand and never has a name.
     pub folder: PathBuf,
 }
 
 impl SpillOptions {
-    /// `budget_bytes` in memory, the rest where the system puts temporary files (`TMPDIR`).
+    /// `budget_bytes` in memory, the rest in the system's folder for temporary files (`TMPDIR`).
     pub fn in_temporary_folder(budget_bytes: u64) -> Self {
         Self { budget_bytes, folder: std::env::temp_dir() }
     }
@@ -59,7 +60,7 @@ struct Store {
     held_bytes: u64,
     budget_bytes: u64,
     spill: Spill,
-    /// Pages that were changed, while somebody wants to know: see [`Overlay::watch`].
+    /// Pages changed since [`Overlay::watch`]; `None` while changes are not recorded.
     changed: Option<BTreeSet<u64>>,
 }
 
@@ -69,7 +70,7 @@ enum Page {
     Bytes(Box<[u8]>),
     /// The page lies in this slot of the scratch file.
     Spilled(u64),
-    /// The page reads as what the base holds from this byte on.
+    /// The page reads as the base does from this byte on.
     Copy(u64),
 }
 
@@ -81,14 +82,14 @@ struct Part {
 }
 
 impl Store {
-    /// Notes that a page reads differently from now on, or may.
+    /// Records that a page reads differently from now on, or may.
     fn note(&mut self, page: u64) {
         if let Some(changed) = &mut self.changed {
             changed.insert(page);
         }
     }
 
-    /// Stores a page in place of what is there; on failure that stays.
+    /// Stores a page in place of the current one, which stays if that fails.
     fn put_bytes(&mut self, page: u64, bytes: Box<[u8]>) -> io::Result<()> {
         let old_bytes = match self.pages.get(&page) {
             Some(Page::Bytes(old)) => old.len() as u64,
@@ -120,13 +121,13 @@ impl Store {
 }
 
 impl<D: ReadBlocks> Overlay<D> {
-    /// An overlay that holds nothing yet and keeps everything in memory. `page_bytes` is the unit
-    /// of staging, best the block size of the file system; 0 counts as 1024.
+    /// An empty overlay that keeps everything in memory. `page_bytes` is the unit of staging, best
+    /// the block size of the file system; 0 counts as 1024.
     pub fn new(base: D, page_bytes: u32) -> Self {
         Self::with_spill(base, page_bytes, SpillOptions::in_temporary_folder(u64::MAX))
     }
 
-    /// An overlay that keeps only so much in memory; else like [`Overlay::new`].
+    /// An overlay with a memory budget; otherwise like [`Overlay::new`].
     pub fn with_spill(base: D, page_bytes: u32, options: SpillOptions) -> Self {
         let page_bytes = if page_bytes == 0 { 1024 } else { u64::from(page_bytes) };
         let size_bytes = base.size_bytes();
@@ -138,7 +139,7 @@ impl<D: ReadBlocks> Overlay<D> {
             changed: None,
         };
         let (staged, store) = (AtomicUsize::new(0), RwLock::new(store));
-        Self { base, page_bytes, size_bytes, staged, store, minder: None }
+        Self { base, page_bytes, size_bytes, staged, store, bad_pages: None }
     }
 
     /// The device below, without the edits.
@@ -146,7 +147,7 @@ impl<D: ReadBlocks> Overlay<D> {
         &self.base
     }
 
-    /// Gives the device below back and drops the edits.
+    /// Returns the device below and drops the edits.
     pub fn into_base(self) -> D {
         self.base
     }
@@ -171,9 +172,9 @@ impl<D: ReadBlocks> Overlay<D> {
         self.read_store().pages.keys().map(|page| page * self.page_bytes).collect()
     }
 
-    /// What is staged, as ranges of bytes of the device: ascending, apart from each other, and
-    /// made of whole pages (the last may be shorter, at the end of the device). Read them through
-    /// the overlay itself.
+    /// The staged pages, as ranges of bytes of the device: ascending, not adjacent, and made of
+    /// whole pages (the last may be shorter, at the end of the device). Read them through the
+    /// overlay itself.
     pub fn staged_ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for &page in self.read_store().pages.keys() {
@@ -187,19 +188,19 @@ impl<D: ReadBlocks> Overlay<D> {
         ranges
     }
 
-    /// Bytes of pages that are held in memory, and those that are in the scratch file.
+    /// Bytes of the pages in memory, and of those in the scratch file.
     pub fn held_bytes(&self) -> (u64, u64) {
         let store = self.read_store();
         (store.held_bytes, store.spill.held_bytes())
     }
 
-    /// Makes the whole page that starts at `offset_bytes` read as what the base holds from
-    /// `source_bytes` on. Later changes of the same page go on from there.
+    /// Makes the whole page that starts at `offset_bytes` read as the base does from `source_bytes`
+    /// on. Later writes to the page start from that content.
     ///
     /// # Errors
-    /// `InvalidInput` if `offset_bytes` is not the start of a page, `UnexpectedEof` if either page
-    /// passes the end of the device; that one of them cannot be read, where that
-    /// [matters](Overlay::protecting).
+    /// `InvalidInput` if `offset_bytes` is not the start of a page; `UnexpectedEof` if either page
+    /// passes the end of the device; an [`UnreadablePage`] if one of them cannot be read and the
+    /// overlay is [protecting](Overlay::protecting).
     pub fn stage_copy(&self, offset_bytes: u64, source_bytes: u64) -> io::Result<()> {
         if !offset_bytes.is_multiple_of(self.page_bytes) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the start of a page"));
@@ -209,7 +210,7 @@ impl<D: ReadBlocks> Overlay<D> {
         within(self.size_bytes, offset_bytes, len)?;
         within(self.size_bytes, source_bytes, len)?;
         let mut store = self.write_store();
-        if self.minder.is_some() {
+        if self.bad_pages.is_some() {
             let mut bytes = vec![0; len];
             self.read_base(source_bytes, &mut bytes)?;
             if self.protects() && !store.pages.contains_key(&page) {
@@ -222,12 +223,12 @@ impl<D: ReadBlocks> Overlay<D> {
         Ok(())
     }
 
-    /// Gives bytes of their own to those pages that read from a part of the base for which
-    /// `will_change` says yes. To be called before the base is written.
+    /// Copies the bytes of those pages that read from a part of the base for which `will_change`
+    /// returns true. Call it before writing the base.
     ///
     /// # Errors
-    /// If the base cannot be read or the scratch file not be written; what is staged reads as
-    /// before.
+    /// If the base cannot be read or the scratch file cannot be written; the staged content is
+    /// unchanged.
     pub fn settle(&self, will_change: impl Fn(Range<u64>) -> bool) -> io::Result<()> {
         let mut store = self.write_store();
         let reads_from = |(&page, content): (&u64, &Page)| match content {
@@ -248,13 +249,13 @@ impl<D: ReadBlocks> Overlay<D> {
         Ok(())
     }
 
-    /// From now on pages that are changed are noted, until [`Overlay::take_changed`].
+    /// Starts recording changed pages, until [`Overlay::take_changed`].
     pub fn watch(&self) {
         self.write_store().changed = Some(BTreeSet::new());
     }
 
-    /// Bytes of the device at which each page starts that was changed, or may have been, since
-    /// [`Overlay::watch`]: ascending. `None` if nobody asked to note them. No more are noted.
+    /// Stops recording. Returns the offset of each page that was changed, or may have been, since
+    /// [`Overlay::watch`]: ascending. `None` if nothing was recorded.
     pub fn take_changed(&self) -> Option<Vec<u64>> {
         let changed = self.write_store().changed.take()?;
         Some(changed.into_iter().map(|page| page * self.page_bytes).collect())
@@ -270,14 +271,14 @@ impl<D: ReadBlocks> Overlay<D> {
         self.staged.store(0, Ordering::Release);
     }
 
-    /// Bytes of a page: less at the end of the device.
+    /// Bytes of a page; the last page of the device may be shorter.
     fn page_len(&self, page: u64) -> usize {
         let start = page.saturating_mul(self.page_bytes);
         // At most page_bytes, which came from a u32.
         self.page_bytes.min(self.size_bytes.saturating_sub(start)) as usize
     }
 
-    /// A lock that a panicking thread left behind is taken over: a page is never half changed.
+    /// Ignores poisoning: a page is never half changed.
     fn read_store(&self) -> RwLockReadGuard<'_, Store> {
         self.store.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,7 +287,7 @@ impl<D: ReadBlocks> Overlay<D> {
         self.store.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The parts of a range that is not empty, page by page.
+    /// The parts of a non-empty range, page by page.
     fn parts(&self, offset_bytes: u64, len: usize) -> impl Iterator<Item = Part> + use<D> {
         let page_bytes = self.page_bytes;
         let end = offset_bytes + len as u64;
@@ -302,7 +303,7 @@ impl<D: ReadBlocks> Overlay<D> {
         })
     }
 
-    /// Reads from `within_page` a page on.
+    /// Reads from byte `within_page` of a page on.
     fn read_part(
         &self,
         spill: &Spill,
@@ -343,7 +344,7 @@ impl<D: ReadBlocks> Overlay<D> {
         store.put_bytes(part.page, page)
     }
 
-    /// Whether any page of a range that is not empty is staged.
+    /// Whether any page of a non-empty range is staged.
     fn touches(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let last = offset_bytes.saturating_add(len_bytes - 1) / self.page_bytes;
         self.read_store().pages.range(offset_bytes / self.page_bytes..=last).next().is_some()
@@ -387,12 +388,12 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
         self.base.will_need(offset_bytes, len_bytes);
     }
 
-    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
-        self.base.will_read_on(offset_bytes, len_bytes);
+    fn will_need_in_sequence(&self, offset_bytes: u64, len_bytes: u64) {
+        self.base.will_need_in_sequence(offset_bytes, len_bytes);
     }
 
-    fn is_at_hand(&self, offset_bytes: u64) -> bool {
-        self.base.is_at_hand(offset_bytes)
+    fn is_cached(&self, offset_bytes: u64) -> bool {
+        self.base.is_cached(offset_bytes)
     }
 
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
@@ -403,7 +404,8 @@ impl<D: ReadBlocks> ReadBlocks for Overlay<D> {
 
 impl<D: ReadBlocks> WriteBlocks for Overlay<D> {
     /// Stages bytes. If that fails half-way (the base cannot be read, the scratch file has no
-    /// room), pages before that one are staged, and that one and those behind are as before.
+    /// space), the pages before the failing one are staged; that page and those behind are
+    /// unchanged.
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
         within(self.size_bytes, offset_bytes, from.len())?;
         let mut rest = from;
@@ -422,7 +424,7 @@ impl<D: ReadBlocks> WriteBlocks for Overlay<D> {
         written
     }
 
-    /// Does nothing: the edits live in memory.
+    /// Does nothing: staged edits are not durable.
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
@@ -483,7 +485,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any edits read back as they would from a plain device, and the base never changes.
+        /// Any edits read back as from a plain device, and the base never changes.
         #[test]
         fn edits_read_back(
             steps in proptest::collection::vec(step(), 1..12),
@@ -597,7 +599,7 @@ mod tests {
         overlay.write_at(2040, &[3; 20]).unwrap();
         overlay.write_at(2041, &[3; 2]).unwrap();
         overlay.stage_copy(8 << 10, 0).unwrap();
-        // Bytes of its own for a page do not change it.
+        // Copying a page's bytes does not change its content.
         overlay.settle(|_| true).unwrap();
         assert_eq!(overlay.take_changed(), Some(vec![1024, 2048, 8 << 10]));
         overlay.write_at(0, &[4; 10]).unwrap();
@@ -617,7 +619,11 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         let mut read = [0; 2048];
         overlay.read_at(0, &mut read).unwrap();
-        assert_eq!((read[999], read[1000], read[1024]), (1, 2, 0), "as far as it got");
+        assert_eq!(
+            (read[999], read[1000], read[1024]),
+            (1, 2, 0),
+            "the pages before the failure are staged"
+        );
         overlay.write_at(0, &[3; 1024]).unwrap();
     }
 }

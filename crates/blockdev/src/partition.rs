@@ -1,9 +1,9 @@
 //! Partitions of a disk image: GPT and MBR, with logical partitions.
 //!
-//! Own code rather than a crate: the tables are small, and what reads them must be total on hostile
+//! Own code rather than a crate: the tables are small, and the reader must be total on hostile
 //! bytes, read through [`ReadBlocks`], and know both kinds. Sources: the UEFI specification (GPT),
-//! and the layout of MBR entries as PC firmware and Linux read them. Partitions are numbered as
-//! Linux numbers them.
+//! and the layout of MBR entries as PC firmware and Linux read them. Partitions have the numbers
+//! that Linux gives them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,10 +15,10 @@ use crate::{ReadBlocks, Window};
 const SECTOR_SIZES: [u32; 2] = [512, 4096];
 /// Bytes of a GPT's entries that are read, at most; the usual table has 16 KiB.
 const MOST_TABLE_BYTES: u64 = 4 << 20;
-/// Logical partitions that are followed, at most: more are a loop or nonsense.
+/// Logical partitions that are followed, at most: a longer chain is a loop or garbage.
 const MOST_LOGICAL: u32 = 256;
 
-/// Which kind of table a disk has.
+/// The kind of partition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// GUID partition table.
@@ -27,10 +27,10 @@ pub enum Scheme {
     Mbr,
 }
 
-/// What a partition says it is.
+/// The type that a partition declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionKind {
-    /// The type GUID, in the order of its bytes on the disk.
+    /// The type GUID, in its byte order on the disk.
     Gpt([u8; 16]),
     /// The type byte.
     Mbr(u8),
@@ -45,7 +45,7 @@ pub struct Partition {
     pub start_bytes: u64,
     /// Length in bytes. May pass the end of a truncated image.
     pub len_bytes: u64,
-    /// What it says it is.
+    /// Its declared type.
     pub kind: PartitionKind,
     /// Its name, if it has one (GPT alone).
     pub name: String,
@@ -54,15 +54,15 @@ pub struct Partition {
 /// A disk's partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionTable {
-    /// Which kind of table it is.
+    /// The kind of table.
     pub scheme: Scheme,
     /// Bytes of a sector, in which the table counts.
     pub sector_bytes: u32,
-    /// By number. Unused entries are left out.
+    /// Sorted by number. Unused entries are left out.
     pub partitions: Vec<Partition>,
 }
 
-/// Why there is no such partition.
+/// Why a partition cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionError {
@@ -77,7 +77,7 @@ pub enum PartitionError {
     NoSuchPartition {
         /// The number asked for.
         number: u32,
-        /// What there is.
+        /// The table.
         table: PartitionTable,
     },
     /// The partition only holds other partitions.
@@ -85,10 +85,10 @@ pub enum PartitionError {
     Extended {
         /// The number asked for.
         number: u32,
-        /// What there is.
+        /// The table.
         table: PartitionTable,
     },
-    /// The partition begins behind the end: the image is truncated, or the table wrong.
+    /// The partition begins past the end: the image is truncated, or the table is wrong.
     #[error(
         "partition {number} begins at byte {start_bytes}, but the device has only {size_bytes}"
     )]
@@ -118,7 +118,7 @@ impl fmt::Display for Partition {
         let Self { number, start_bytes, len_bytes, .. } = self;
         write!(f, "{number} ({}", self.kind)?;
         if !self.name.is_empty() {
-            // A name is the disk's, not ours: no control characters to the terminal.
+            // The disk chose the name: let no control characters reach the terminal.
             write!(f, " \"{}\"", self.name.escape_debug())?;
         }
         write!(f, ", {} MiB at byte {start_bytes})", len_bytes >> 20)
@@ -142,8 +142,8 @@ impl fmt::Display for PartitionKind {
     }
 }
 
-/// The first four bytes of a type GUID (little-endian on the disk) are enough to name the usual
-/// ones to a person.
+/// A name for a common partition type. The first four bytes of its GUID (little-endian on the disk)
+/// identify it well enough for a message.
 fn gpt_kind(guid: &[u8; 16]) -> Option<&'static str> {
     Some(match u32::from_le_bytes(*guid.first_chunk()?) {
         0x0fc6_3daf => "Linux",
@@ -165,11 +165,11 @@ const fn is_extended(kind: u8) -> bool {
 }
 
 impl PartitionTable {
-    /// Reads the table of `device`. `sector_bytes` is what the device says, if it says so; without
-    /// it the usual sizes are tried.
+    /// Reads the table of `device`. `sector_bytes` is the device's own sector size, if known;
+    /// without it the usual sizes are tried.
     ///
     /// # Errors
-    /// [`PartitionError::NoTable`], [`PartitionError::DamagedGpt`], or that it cannot be read.
+    /// [`PartitionError::NoTable`], [`PartitionError::DamagedGpt`], or an error of reading.
     pub fn read<D: ReadBlocks + ?Sized>(
         device: &D,
         sector_bytes: Option<u32>,
@@ -181,8 +181,7 @@ impl PartitionTable {
             return Err(PartitionError::NoTable);
         }
         device.read_at(0, &mut first)?;
-        // A GPT beside an MBR that does not guard it was there before: the MBR counts, as for
-        // Linux.
+        // A GPT without a protective MBR is a remnant of earlier use: the MBR counts, as for Linux.
         if !is_plain_mbr(&first) {
             let mut gpt_seen = is_protective(&first);
             for &sector_bytes in &sizes {
@@ -198,7 +197,7 @@ impl PartitionTable {
             let error = if gpt_seen { PartitionError::DamagedGpt } else { PartitionError::NoTable };
             return Err(error);
         }
-        // Counted in the device's own sectors; images of 512-byte disks are the rule.
+        // In the device's own sectors, or 512 bytes, which most images use.
         mbr(device, given.unwrap_or(512), &first)
     }
 
@@ -207,10 +206,11 @@ impl PartitionTable {
         self.partitions.iter().find(|partition| partition.number == number)
     }
 
-    /// Partition `number` of `device` as a device. One that passes the end is cut there.
+    /// Partition `number` of `device` as a device. If it passes the end of the device, it is
+    /// truncated there.
     ///
     /// # Errors
-    /// If there is none, if it is an extended one, or if it begins behind the end.
+    /// If there is no such partition, or it is an extended one, or it begins past the end.
     pub fn open<D: ReadBlocks>(self, device: D, number: u32) -> Result<Window<D>, PartitionError> {
         let Some(found) = self.get(number) else {
             return Err(PartitionError::NoSuchPartition { number, table: self });
@@ -224,7 +224,7 @@ impl PartitionTable {
     }
 }
 
-/// Bytes of `array` at `offset`, as a little-endian number; zeroes where there are none.
+/// Bytes of `array` at `offset`, for a little-endian number; zeroes past its end.
 fn le<const N: usize>(array: &[u8], offset: usize) -> [u8; N] {
     array.get(offset..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -253,7 +253,7 @@ fn gpt<D: ReadBlocks + ?Sized>(device: &D, sector_bytes: u32, sector: u64) -> io
     if !(92..=header.len()).contains(&header_len) {
         return Ok(Gpt::Damaged);
     }
-    // The checksum counts its own field as zero.
+    // The checksum field counts as zero.
     header[16..20].fill(0);
     if crc32fast::hash(&header[..header_len]) != header_crc {
         return Ok(Gpt::Damaged);
@@ -282,11 +282,11 @@ fn gpt<D: ReadBlocks + ?Sized>(device: &D, sector_bytes: u32, sector: u64) -> io
     Ok(Gpt::Good(PartitionTable { scheme: Scheme::Gpt, sector_bytes, partitions }))
 }
 
-/// `None` for an unused entry, and for one that makes no sense.
+/// `None` for an unused or invalid entry.
 fn gpt_entry(number: u32, entry: &[u8], sector_len: u64) -> Option<Partition> {
     let kind: [u8; 16] = le(entry, 0);
     let first = u64::from_le_bytes(le(entry, 32));
-    // Inclusive.
+    // The last LBA is inclusive.
     let last = u64::from_le_bytes(le(entry, 40));
     if kind == [0; 16] || last < first {
         return None;
@@ -302,7 +302,7 @@ fn gpt_entry(number: u32, entry: &[u8], sector_len: u64) -> Option<Partition> {
     })
 }
 
-/// One of the four entries of a sector with an MBR or a link of its chain.
+/// One of the four entries in an MBR, or in an EBR of an extended partition.
 #[derive(Clone, Copy, Debug)]
 struct MbrEntry {
     kind: u8,
@@ -343,14 +343,14 @@ fn mbr_entries(sector: &[u8; 512]) -> Option<[MbrEntry; 4]> {
     sane.then(|| std::array::from_fn(entry))
 }
 
-/// Whether a first sector is a partition table (and not the boot sector of a file system, which is
-/// signed in the same way) that does not only guard a GPT.
+/// Whether a first sector is a partition table (and not the boot sector of a file system, which has
+/// the same signature) that is not a protective MBR.
 pub(crate) fn is_plain_mbr(sector: &[u8; 512]) -> bool {
     let used = |entries: [MbrEntry; 4]| entries.iter().any(MbrEntry::is_used);
     mbr_entries(sector).is_some_and(used) && !is_protective(sector)
 }
 
-/// Whether the MBR only guards a GPT.
+/// Whether the MBR is protective: it only guards a GPT.
 fn is_protective(sector: &[u8; 512]) -> bool {
     mbr_entries(sector).is_some_and(|entries| entries.iter().any(|entry| entry.kind == 0xee))
 }
@@ -374,8 +374,9 @@ fn mbr<D: ReadBlocks + ?Sized>(
     Ok(PartitionTable { scheme: Scheme::Mbr, sector_bytes, partitions })
 }
 
-/// Follows the chain of an extended partition. Its data entries count from their own sector, its
-/// links from the start of the extended partition. Ends quietly where the chain makes no sense.
+/// Follows the chain of EBRs in an extended partition. Their data entries are relative to their own
+/// sector, their links to the start of the extended partition. Stops without an error at an invalid
+/// link.
 fn logical<D: ReadBlocks + ?Sized>(
     device: &D,
     sector_len: u64,

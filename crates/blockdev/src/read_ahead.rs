@@ -1,9 +1,9 @@
-//! Reads ahead where the system does not: what was announced is read in the background and kept until it is asked
-//! for.
+//! Prefetching for reads that bypass the page cache: announced ranges are read in the background
+//! and kept until they are requested.
 //!
-//! A device works at many reads at a time, and a thread that reads past the page cache waits for one. One thread
-//! of its own has many under way with io_uring ([`ring`]); where there is none, or the process must not use it,
-//! several threads wait for a read each ([`helpers`]).
+//! A device serves many reads concurrently, but a thread that reads past the page cache waits for
+//! one. A dedicated thread keeps many reads in flight with io_uring ([`ring`]). If io_uring is
+//! missing or forbidden, several threads each wait for one read ([`helpers`]).
 
 mod helpers;
 #[cfg(all(test, feature = "shuttle"))]
@@ -21,10 +21,10 @@ use std::io;
 use crate::direct::DirectReads;
 use pieces::{Found, Pieces};
 
-/// Memory that all of it takes, at most.
+/// Upper limit of the memory used for prefetching.
 pub(crate) const MEMORY_BYTES: u64 = pieces::MEMORY_BYTES + helpers::MEMORY_BYTES;
 
-/// What was announced of one file, and the threads that read it.
+/// The announced ranges of one file, and the threads that read them.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     shared: Arc<Shared>,
@@ -36,27 +36,28 @@ struct Shared {
     file: File,
     way: DirectReads,
     state: Mutex<State>,
-    /// There is something to read, and room for it; or the end.
+    /// Signals that there is something to read, and memory for it; or that the threads must end.
     to_read: Condvar,
-    /// A piece came that somebody waits for.
+    /// Signals that a piece arrived that a reader waits for.
     came: Condvar,
-    /// Nothing is announced, so nobody need look: a hint, right for who announced something.
+    /// Nothing is announced, so readers can skip the lookup. Only a hint, but exact for the thread
+    /// that announced.
     empty: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     pieces: Pieces,
-    /// Threads that wait for something to read: nobody else is woken.
+    /// Threads that wait for work; only these need to be woken.
     idle: usize,
     ended: bool,
 }
 
 impl ReadAhead {
-    /// For a file that is open for direct reads.
+    /// A prefetcher for a file that is open for direct reads.
     ///
     /// # Errors
-    /// What the system said when a thread was to be started.
+    /// The system's error, if a thread cannot be started.
     pub(crate) fn of(file: File, way: DirectReads) -> io::Result<Self> {
         #[cfg(feature = "io-uring")]
         if let Some(ring) = ring::of(&file) {
@@ -67,7 +68,7 @@ impl ReadAhead {
         Self::idle(file, way).by_threads()
     }
 
-    /// With nobody who reads.
+    /// A prefetcher without threads.
     fn idle(file: File, way: DirectReads) -> Self {
         let shared = Arc::new(Shared {
             file,
@@ -80,7 +81,7 @@ impl ReadAhead {
         Self { shared, threads: Vec::new() }
     }
 
-    /// With threads that each wait for a read.
+    /// Adds threads that each wait for one read.
     fn by_threads(mut self) -> io::Result<Self> {
         for _ in 0..helpers::COUNT {
             self.start(helpers::read_announced)?;
@@ -88,7 +89,7 @@ impl ReadAhead {
         Ok(self)
     }
 
-    /// Starts a thread that reads.
+    /// Starts a reading thread.
     fn start(&mut self, read: impl FnOnce(&Shared) + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let thread = thread::Builder::new().name("floe-read-ahead".to_owned());
@@ -96,16 +97,17 @@ impl ReadAhead {
         Ok(())
     }
 
-    /// This range will be read soon. It lies inside the file.
+    /// Prefetches a range, which must lie inside the file.
     pub(crate) fn announce(&self, offset_bytes: u64, len_bytes: u64) {
-        // Nothing has to be copied to where it is aligned, then.
+        // Starting at an aligned offset avoids copies.
         let before = offset_bytes % self.shared.way.align_bytes();
         let mut state = self.shared.lock();
         state.pieces.announce(offset_bytes - before, len_bytes.saturating_add(before));
         self.shared.end_change(state);
     }
 
-    /// Fills `into` if its range was announced as a whole. `false`: the range has to be read.
+    /// Fills `into` if its whole range was prefetched. `false`: the caller must read the range
+    /// itself.
     pub(crate) fn take(&self, offset_bytes: u64, into: &mut [u8]) -> bool {
         if self.shared.empty.load(Ordering::Relaxed) {
             return false;
@@ -129,7 +131,7 @@ impl Drop for ReadAhead {
         self.shared.lock().ended = true;
         self.shared.to_read.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic was told of when it happened.
+            // A panic was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -140,8 +142,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what others need know of a change, and wakes a thread if there is something for it to read. It wakes the
-    /// next one.
+    /// Publishes a change of the state, and wakes one thread if there is something for it to read.
+    /// That thread wakes the next one.
     fn end_change(&self, state: MutexGuard<'_, State>) {
         self.empty.store(state.pieces.all.is_empty(), Ordering::Relaxed);
         let to_do = state.idle > 0 && state.pieces.has_next();
@@ -151,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// Waits until there is something to read, or the end.
+    /// Waits until there is something to read, or the threads must end.
     fn wait_for_work<'s>(&self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         state.idle += 1;
         let mut state = self.to_read.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +161,7 @@ impl Shared {
         state
     }
 
-    /// Looks for a range in what was announced, and waits for it if it is being read.
+    /// Looks up a range, and waits for it if it is being read.
     fn find(&self, offset_bytes: u64, into: &mut [u8]) -> Found {
         let mut state = self.lock();
         loop {

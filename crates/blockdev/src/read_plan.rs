@@ -1,4 +1,5 @@
-//! Many small reads, sorted and joined into few large ones in disk order (ffsck's disk-order scan).
+//! Sorts many small reads and joins them into few large ones in disk order (ffsck's disk-order
+//! scan).
 
 use std::io;
 
@@ -6,36 +7,37 @@ use floe_format::ids::{BlockNr, BlockRun};
 
 use crate::ReadBlocks;
 
-/// How reads are joined.
+/// Limits for joining reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinLimits {
     /// Blocks of one read, at most; at least 1.
     pub max_blocks: u64,
-    /// Unwanted blocks between two wanted ones that are read along, at most. On a rotating disk
-    /// or over a network a few hundred KiB cost less than a second request; in a page cache, 0.
+    /// Unwanted blocks between two wanted ones that are read along, at most. On a rotating disk or
+    /// over a network, reading a few hundred KiB costs less than a second request; from the page
+    /// cache, use 0.
     pub max_gap_blocks: u64,
     /// The block after the last one of the device. Requests that pass it are refused.
     pub end: BlockNr,
 }
 
-/// A piece of a request that one read serves whole. A request of more than
-/// [`JoinLimits::max_blocks`] has several.
+/// The part of a request that one read serves. A request of more than [`JoinLimits::max_blocks`]
+/// has several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<T> {
     /// The blocks of this piece; never empty.
     pub run: BlockRun,
     /// Blocks of the request before this piece.
     pub offset_blocks: u64,
-    /// What the request was made with.
+    /// The request's tag.
     pub tag: T,
 }
 
 /// Requests in disk order.
 #[derive(Clone, Debug)]
 pub struct ReadPlan<T> {
-    /// By first block; equal ones in the order in which they were requested.
+    /// By first block; equal ones in the order of the requests.
     parts: Vec<Part<T>>,
-    /// Reads, as (blocks, index after the last part).
+    /// Reads, each with the index after its last part.
     reads: Vec<(BlockRun, usize)>,
     refused: Vec<(BlockRun, T)>,
 }
@@ -45,12 +47,12 @@ pub struct ReadPlan<T> {
 pub struct Batch<'a, T> {
     /// The blocks to read.
     pub run: BlockRun,
-    /// What is inside, by first block. Parts may overlap: a damaged file system may point at a
-    /// block twice.
+    /// The parts inside the read, by first block. They may overlap: a damaged file system may point
+    /// at a block twice.
     pub parts: &'a [Part<T>],
 }
 
-/// A plan of nothing.
+/// An empty plan.
 impl<T> Default for ReadPlan<T> {
     fn default() -> Self {
         Self { parts: Vec::new(), reads: Vec::new(), refused: Vec::new() }
@@ -58,15 +60,15 @@ impl<T> Default for ReadPlan<T> {
 }
 
 impl<T: Clone> ReadPlan<T> {
-    /// Sorts and joins `requests`. The result depends on the requests alone. Each request is in
-    /// the plan exactly once, or refused; an empty one has nothing to read and is left out.
+    /// Sorts and joins `requests`. The result depends on the requests alone. Each request is in the
+    /// plan exactly once, or refused; an empty request is dropped.
     pub fn new(requests: impl IntoIterator<Item = (BlockRun, T)>, limits: JoinLimits) -> Self {
         let mut plan = Self::default();
         plan.plan(requests, limits);
         plan
     }
 
-    /// Makes this the plan of other `requests`, in the memory that it has: for who plans often.
+    /// Replaces this plan by one for other `requests`, reusing its memory.
     pub fn plan(&mut self, requests: impl IntoIterator<Item = (BlockRun, T)>, limits: JoinLimits) {
         let Self { parts, reads, refused } = self;
         parts.clear();
@@ -84,13 +86,13 @@ impl<T: Clone> ReadPlan<T> {
                 split(run, &tag, max_blocks, parts);
             }
         }
-        // Stable, so that the order of requests decides between equals, and nothing else.
+        // Stable, so that the order of requests decides between equal ones, and nothing else does.
         parts.sort_by_key(|part| part.run.start);
         self.join(max_blocks, limits.max_gap_blocks);
     }
 }
 
-/// Cuts `run` into pieces of `max_blocks`. Its end is known not to overflow.
+/// Cuts `run` into pieces of `max_blocks`. The caller has checked that its end does not overflow.
 fn split<T: Clone>(run: BlockRun, tag: &T, max_blocks: u64, parts: &mut Vec<Part<T>>) {
     let mut offset_blocks = 0;
     while offset_blocks < run.len_blocks {
@@ -135,8 +137,8 @@ impl<T> ReadPlan<T> {
         &self.refused
     }
 
-    /// Blocks that all batches read together, those twice that two batches read (where the limit
-    /// fell inside overlapping parts).
+    /// Blocks that all batches read together. A block that two batches read (where the limit falls
+    /// inside overlapping parts) counts twice.
     pub fn read_blocks(&self) -> u64 {
         self.reads.iter().fold(0, |sum, (run, _)| sum.saturating_add(run.len_blocks))
     }
@@ -145,19 +147,19 @@ impl<T> ReadPlan<T> {
 /// The bytes of one part.
 #[derive(Debug)]
 pub struct PartBytes<'a, T> {
-    /// The part that was asked for.
+    /// The requested part.
     pub part: &'a Part<T>,
-    /// Its bytes, `part.run.len_blocks` blocks; those of unreadable blocks are zero.
+    /// Its bytes, `part.run.len_blocks` blocks; unreadable blocks are zero.
     pub bytes: &'a [u8],
-    /// Blocks of the part that the device did not give, ascending. Usually none.
+    /// Blocks of the part that could not be read, ascending. Usually none.
     pub unreadable: &'a [BlockNr],
 }
 
 impl<T> Batch<'_, T> {
-    /// Reads the batch and hands each part's bytes to `each`, by first block. `buffer` is only
-    /// room: keep one a worker. If the large read fails, each part is read
-    /// alone, block by block where need be, so that a bad block is the trouble of nobody but its
-    /// owner.
+    /// Reads the batch and passes each part's bytes to `each`, by first block. `buffer` is scratch
+    /// space; each worker should keep one. If the large read fails, each part is read alone, and
+    /// block by block if that fails, too, so that a bad block affects only the requests that
+    /// contain it.
     ///
     /// `block_bytes` is the size of a block; at most `max_blocks` of them are held in memory.
     ///
@@ -175,7 +177,7 @@ impl<T> Batch<'_, T> {
             buffer.resize(len_bytes, 0);
         }
         let bytes = &mut buffer[..len_bytes];
-        // What is asked for singly is in use: asking whether it is a hole costs more than it saves.
+        // Requested blocks are rarely holes, so a hole query would cost more than it saves.
         if device.read_at(offset_bytes, bytes).is_err() {
             return self.read_each_alone(device, block_bytes, bytes, each);
         }
@@ -214,7 +216,7 @@ impl<T> Batch<'_, T> {
         Ok(())
     }
 
-    /// Where a part's bytes are in the batch's, and how many they are.
+    /// Byte offset of a part in the batch, and its length in bytes.
     fn place(&self, part: &Part<T>, block_bytes: u32) -> io::Result<(usize, usize)> {
         let before = BlockRun::new(self.run.start, part.run.start.0 - self.run.start.0);
         Ok((bytes_of(before, block_bytes)?.1, bytes_of(part.run, block_bytes)?.1))
@@ -304,7 +306,8 @@ mod tests {
                 prop_assert!(starts.is_sorted() && starts[0] >= last_start);
                 prop_assert_eq!(starts[0], batch.run.start.0);
                 last_start = starts[starts.len() - 1];
-                // Tight at both ends, and no gap inside above the limit.
+                // The read starts and ends with a requested block, and no gap inside exceeds the
+                // limit.
                 let mut end = batch.run.start.0;
                 for part in batch.parts {
                     prop_assert!(part.run.start.0.saturating_sub(end) <= limits.max_gap_blocks);
@@ -322,7 +325,7 @@ mod tests {
             limits in limits(),
             bad in prop::collection::btree_set(0u64..END, 0..6),
         ) {
-            // Each block's bytes say which block it is.
+            // The bytes of each block encode its number.
             let bytes: Vec<u8> = (0..END).flat_map(|nr| (nr + 1).to_le_bytes()).collect();
             let faults = bad.iter().map(|&nr| (BlockNr(nr), Fault::Unreadable));
             let device = Faulty::new(MemDevice::new(bytes), 8, faults);

@@ -7,14 +7,14 @@ use std::io;
 
 use crate::{ReadBlocks, WriteBlocks};
 
-/// One thing that happened to a device.
+/// An event of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Bytes were written.
     Write {
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset_bytes: u64,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
     /// All writes before are durable from here on.
@@ -31,7 +31,7 @@ pub struct Span {
     pub ended: u64,
 }
 
-/// What happened, in order.
+/// The events of a device, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// In the order in which they ended.
@@ -40,18 +40,18 @@ pub struct Trace {
     pub spans: Vec<Span>,
 }
 
-/// One way in which power can fail while a trace is being written.
+/// A power failure while a trace is being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crash {
     /// Events that had ended.
     pub issued: usize,
-    /// Those of them, by index, that never reached the disk. Only writes that no flush covers can be
-    /// lost; others named here are written all the same.
+    /// Indexes of the events that never reached the disk. Only writes that no flush covers can be lost; other
+    /// indexes are ignored.
     pub lost: BTreeSet<usize>,
-    /// Sectors of 512 bytes that never reached the disk, by the index of their write and their number in it; as `lost`.
+    /// Sectors that never reached the disk, by the index of their write and their number in it; as `lost`.
     pub lost_sectors: BTreeSet<(usize, usize)>,
-    /// If so, only this many bytes of the last issued event arrived, should it be a write that is
-    /// not yet durable.
+    /// If set and the last issued event is a write that is not yet durable, only this many bytes of
+    /// it arrived.
     pub torn_bytes: Option<usize>,
 }
 
@@ -86,10 +86,10 @@ impl Trace {
         writes.map_or(issued, |write| until + write)
     }
 
-    /// Brings `base` (a copy of the device before the trace) to the state after `crash`.
+    /// Brings `base` (a copy of the device before the trace) to its state after `crash`.
     ///
     /// # Errors
-    /// What `base` said.
+    /// The error of `base`.
     pub fn replay<D: WriteBlocks + ?Sized>(&self, crash: &Crash, base: &D) -> io::Result<()> {
         self.replay_from(0, crash, base)
     }
@@ -132,7 +132,7 @@ impl Trace {
     }
 }
 
-/// A device that remembers each write and flush that succeeded, and when it began and ended. Keeps all written bytes in
+/// A device that records each write and flush that succeeded, with its beginning and its end. Keeps all written bytes in
 /// memory: for tests.
 ///
 /// Requests may overlap, as on the device below. Concurrent writes of the same bytes are recorded in either order.
@@ -149,12 +149,12 @@ impl<D> Recorder<D> {
         Self { inner, clock: AtomicU64::new(0), trace: Mutex::default() }
     }
 
-    /// A copy of what happened so far.
+    /// A copy of the trace so far.
     pub fn trace(&self) -> Trace {
         self.locked().clone()
     }
 
-    /// The device below, and what happened to it.
+    /// The device below, and the trace.
     pub fn into_parts(self) -> (D, Trace) {
         (self.inner, self.trace.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -172,7 +172,7 @@ impl<D> Recorder<D> {
     }
 
     fn locked(&self) -> MutexGuard<'_, Trace> {
-        // Events are pushed whole: a panic elsewhere leaves no half of one.
+        // Events are pushed whole: a panic leaves no half of one.
         self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

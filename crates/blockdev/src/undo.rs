@@ -1,8 +1,8 @@
-//! Old bytes, saved before they are overwritten: undo files that `e2undo` reads too.
+//! Saves old bytes before they are overwritten, in undo files that `e2undo` can read, too.
 //!
-//! The format is in [`floe_format::ext::undo`]. What is special here: the file is complete and
-//! durable *before* the device is written for the first time, where e2fsprogs writes both at the
-//! same time and warns that its undo files do not survive a crash.
+//! The format is in [`floe_format::ext::undo`]. Unlike e2fsprogs, which writes the undo file and
+//! the device concurrently and warns that its undo files do not survive a crash, Floe makes the
+//! file complete and durable *before* the first write to the device.
 
 mod reader;
 #[cfg(test)]
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 pub use reader::{Restored, Saved, UndoFile};
 pub use writer::{UndoWriter, UndoWriterOptions};
 
-/// Why an undo file could not be written. The device was not touched, and no undo file is left
-/// behind that was not there before.
+/// Why an undo file could not be written. The device was not touched, and no new undo file is left
+/// behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UndoWriteError {
-    /// Something is at the path: it might be needed to undo something else.
+    /// A file is at the path: it may be needed to undo an earlier change.
     #[error("{}: exists already, and an undo file is never replaced", .path.display())]
     Exists {
         /// The path as it was given.
@@ -34,12 +34,12 @@ pub enum UndoWriteError {
     NoRoom {
         /// The path as it was given.
         path: PathBuf,
-        /// Old bytes that did fit.
+        /// Old bytes that were saved before.
         saved_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The superblock or a stretch of bytes cannot be described in the format.
+    /// The superblock or a range of bytes cannot be described in the format.
     #[error("{}: {what}", .path.display())]
     Unsuitable {
         /// The path as it was given.
@@ -52,7 +52,7 @@ pub enum UndoWriteError {
     Other {
         /// The path as it was given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -79,7 +79,7 @@ pub enum UndoReadError {
     Read {
         /// The path as it was given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It is something else.
@@ -88,7 +88,7 @@ pub enum UndoReadError {
         /// The path as it was given.
         path: PathBuf,
     },
-    /// Whoever wrote it did not get to its end.
+    /// Its writer did not complete it.
     #[error(
         "{}: the undo file was not finished. Floe writes a device only after its undo file is \
          finished, so if Floe wrote this one, the device was not changed; if a tool of e2fsprogs \
@@ -104,43 +104,43 @@ pub enum UndoReadError {
     UnknownFeatures {
         /// The path as it was given.
         path: PathBuf,
-        /// Bits of both words.
+        /// Unknown bits of both feature words.
         bits: u32,
     },
-    /// A checksum or a place in it is wrong.
+    /// A checksum or an offset in it is wrong.
     #[error("{}: the undo file is damaged: {what}", .path.display())]
     Damaged {
         /// The path as it was given.
         path: PathBuf,
-        /// What of it.
+        /// The fault.
         what: String,
     },
 }
 
-/// Why old bytes could not be brought back.
+/// Why old bytes could not be restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// The undo file has bytes for places that the device does not have. Nothing was written.
+    /// The undo file has ranges past the end of the device. Nothing was written.
     #[error(
         "the undo file reaches up to byte {needed_bytes} of the file system, and the device ends \
          at {size_bytes}; nothing was changed"
     )]
     TooSmall {
-        /// End of the last saved stretch.
+        /// End of the last saved range.
         needed_bytes: u64,
         /// Bytes of the device.
         size_bytes: u64,
     },
-    /// The undo file became unreadable.
+    /// The undo file can no longer be read.
     #[error(transparent)]
     Undo(#[from] UndoReadError),
     /// The device cannot be read.
     #[error("cannot read the device at byte {offset_bytes}: {source}")]
     Read {
-        /// Where.
+        /// Offset of the read.
         offset_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The device cannot be written.
@@ -149,17 +149,17 @@ pub enum RestoreError {
          restored; the undo file is still good, try again when the device can be written"
     )]
     Write {
-        /// Where.
+        /// Offset of the write.
         offset_bytes: u64,
         /// Old bytes written so far.
         restored_bytes: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What was restored reads back differently.
+    /// Restored bytes read back differently.
     #[error("the device does not hold what was written to it at byte {offset_bytes}")]
     Verify {
-        /// First byte of the stretch that differs.
+        /// First byte of the range that differs.
         offset_bytes: u64,
     },
 }

@@ -1,8 +1,9 @@
-//! Many reads under way at a time from one thread: io_uring.
+//! Many reads in flight from one thread: io_uring.
 //!
-//! The one place in Floe with `unsafe` code, and there only because the kernel writes into memory of ours after the
-//! call that asked for it has come back, which no type can say. A [`Ring`] owns that memory until the kernel has told
-//! that it is done. A build without the feature `io-uring` has no such code.
+//! The one file of this workspace with `unsafe` code. It needs it because the kernel writes into
+//! our memory after the system call has returned, which the type system cannot express. A [`Ring`]
+//! owns that memory until the kernel reports completion. A build without the feature `io-uring` has
+//! no such code.
 
 #![allow(unsafe_code)] // see above
 
@@ -17,32 +18,32 @@ use crate::direct::AlignedBytes;
 /// A read of a file.
 #[derive(Debug)]
 pub(crate) struct Read {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub(crate) at: u64,
-    /// Bytes that are wanted.
+    /// Bytes wanted.
     pub(crate) len: usize,
-    /// Bytes that are asked for.
+    /// Bytes requested from the kernel.
     pub(crate) ask_bytes: usize,
-    /// Takes what comes: as much at least.
+    /// Receives the bytes; at least as large.
     pub(crate) memory: AlignedBytes,
 }
 
-/// Reads of one file that are under way.
+/// Reads of one file that are in flight.
 pub(crate) struct Ring {
     uring: IoUring,
     file: File,
-    /// Those that the kernel may be at work on. Their index is their name.
+    /// Reads that the kernel may be working on. Their index is their `user_data`.
     under_way: Box<[Option<Read>]>,
-    /// Indexes of no read.
+    /// Free indexes.
     free: Vec<u32>,
 }
 
 impl Ring {
-    /// For up to `depth` reads of `file` at a time.
+    /// A ring for up to `depth` reads of `file` at a time.
     ///
     /// # Errors
-    /// What the system said: that it has no io_uring (Linux before 5.6), or that this process must not use it
-    /// (`kernel.io_uring_disabled`, the filters of most containers).
+    /// The system's error: without io_uring (Linux before 5.6), or if this process must not use it
+    /// (`kernel.io_uring_disabled`, the seccomp filters of most containers).
     pub(crate) fn of(file: File, depth: u32) -> io::Result<Self> {
         let uring = IoUring::new(depth)?;
         let mut probe = Probe::new();
@@ -54,25 +55,25 @@ impl Ring {
         Ok(Self { uring, file, under_way, free: (0..depth).rev().collect() })
     }
 
-    /// How many more reads may be begun.
+    /// Number of further reads that can be started.
     pub(crate) const fn room(&self) -> usize {
         self.free.len()
     }
 
-    /// Whether nothing is under way.
+    /// Whether no read is in flight.
     pub(crate) const fn is_idle(&self) -> bool {
         self.free.len() == self.under_way.len()
     }
 
-    /// Where the reads that are under way begin.
+    /// The offsets of the reads in flight.
     pub(crate) fn offsets(&self) -> impl Iterator<Item = u64> {
         self.under_way.iter().flatten().map(|read| read.at)
     }
 
-    /// Takes a read, of which the kernel is told with the next [`Ring::wait`].
+    /// Queues a read. The next [`Ring::wait`] submits it.
     ///
     /// # Errors
-    /// The read, if there is no room, or if it has less memory than it asks for.
+    /// Returns the read, if there is no room, or if its memory is smaller than the request.
     pub(crate) fn begin(&mut self, read: Read) -> Result<(), Read> {
         let fits = read.memory.bytes().len() >= read.ask_bytes;
         let asked = u32::try_from(read.ask_bytes).ok().filter(|_| fits);
@@ -82,25 +83,27 @@ impl Ring {
         let memory = read.memory.bytes_mut().as_mut_ptr();
         let entry = opcode::Read::new(types::Fd(self.file.as_raw_fd()), memory, asked);
         let entry = entry.offset(read.at).build().user_data(index.into());
-        // SAFETY: what the entry names stays valid until the kernel has told that the read is done. The file is open
-        // as long as `self` is there. The memory has `asked` bytes on the heap, to which nobody else has a pointer;
-        // it belongs to `under_way`, where it is not looked at, until `finished` takes it out on the kernel's word,
-        // and `drop` waits for that word, or gives the memory up for good. The index is that of no other read.
+        // SAFETY: everything that the entry refers to stays valid until the kernel reports
+        // completion of the read. The file stays open as long as `self` exists. The memory has
+        // `asked` bytes on the heap, to which nothing else has a pointer. `under_way` owns it and
+        // does not access it until `finished` takes it out after the completion; `drop` waits for
+        // the completion, or leaks the memory. No other read has the index.
         let pushed = unsafe { self.uring.submission().push(&entry) };
         match pushed {
             Ok(()) => {
                 self.free.pop();
                 Ok(())
             }
-            // As many entries as indexes: there is always one. The kernel does not know of this read.
+            // The queue has as many entries as indexes, so this cannot fail. The kernel does not
+            // know of this read.
             Err(_) => place.take().map_or(Ok(()), Err),
         }
     }
 
-    /// Tells the kernel of what was begun, and waits until a read is done, or a signal came.
+    /// Submits the queued reads, and waits until a read completes or a signal arrives.
     ///
     /// # Errors
-    /// What the system said; reads are under way all the same.
+    /// The system's error; reads are still in flight then.
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self.uring.submit_and_wait(1) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
@@ -108,7 +111,7 @@ impl Ring {
         }
     }
 
-    /// Hands out the reads that are done, each with the number of bytes that came.
+    /// Hands out the completed reads, each with the number of bytes that arrived.
     pub(crate) fn finished(&mut self, mut each: impl FnMut(Read, io::Result<usize>)) {
         for entry in self.uring.completion() {
             let index = entry.user_data() as u32;
@@ -126,7 +129,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         while !self.is_idle() {
             if self.wait().is_err() {
-                // The kernel may write there for as long as the process lives.
+                // The kernel may write to this memory for as long as the process lives.
                 self.under_way.iter_mut().for_each(|read| mem::forget(read.take()));
                 return;
             }
@@ -148,12 +151,13 @@ mod tests {
     use super::*;
     use crate::direct::DirectReads;
 
-    /// What stands at an offset.
+    /// The byte at an offset.
     fn byte_at(at: u64) -> u8 {
         (at % 251) as u8
     }
 
-    /// A file of `len` bytes, and a ring for it; `None` where one of the two is not to be had.
+    /// A file of `len` bytes, and a ring for it; `None` where direct I/O or io_uring is not
+    /// available.
     fn made(len: u64, depth: u32) -> Option<(DirectReads, Ring)> {
         let file = tempfile::tempfile_in(".").unwrap();
         file.write_all_at(&(0..len).map(byte_at).collect::<Vec<_>>(), 0).unwrap();
@@ -176,7 +180,7 @@ mod tests {
         let (mut next, mut done) = (0, 0);
         while done < 256 {
             while next < 256 && ring.room() > 0 {
-                // In no order.
+                // Out of order.
                 let at = next * 97 % 256 * 4096;
                 ring.begin(read(way, at, 4096)).unwrap();
                 next += 1;
@@ -197,11 +201,15 @@ mod tests {
     fn what_does_not_fit_comes_back() {
         let Some((way, mut ring)) = made(1 << 16, 2) else { return };
         let small = Read { ask_bytes: 1 << 16, ..read(way, 0, 4096) };
-        assert_eq!(ring.begin(small).unwrap_err().ask_bytes, 1 << 16, "more than its memory");
+        assert_eq!(
+            ring.begin(small).unwrap_err().ask_bytes,
+            1 << 16,
+            "a request larger than its memory"
+        );
         ring.begin(read(way, 0, 4096)).unwrap();
         ring.begin(read(way, 4096, 4096)).unwrap();
         assert_eq!(ring.begin(read(way, 8192, 4096)).unwrap_err().at, 8192, "no room");
-        // Dropped with reads under way, and one that the kernel was not told of.
+        // Dropped with reads in flight, and one that was not submitted.
         ring.wait().unwrap();
         ring.finished(|_, _| ());
         ring.begin(read(way, 12_288, 4096)).unwrap();

@@ -1,4 +1,4 @@
-//! A part of a device, seen as a device.
+//! A part of a device, presented as a device.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use crate::{ReadBlocks, WriteBlocks, within};
 /// Why a part of a device cannot be a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
-    /// It begins at or behind the end.
+    /// It begins at or past the end.
     #[error("offset {offset_bytes} is not inside the device, which has {size_bytes} bytes")]
     StartsPastEnd {
-        /// First byte asked for.
+        /// Offset requested.
         offset_bytes: u64,
         /// Bytes of the device below.
         size_bytes: u64,
@@ -27,10 +27,11 @@ pub struct Window<D> {
 
 impl<D: ReadBlocks> Window<D> {
     /// At most `len_bytes` of `inner` from `offset_bytes` on; `None` means all that follow. A
-    /// window that would pass the end is cut there, as a truncated image is still worth a look.
+    /// window that would pass the end is truncated there, because a truncated image is still worth
+    /// a check.
     ///
     /// # Errors
-    /// If it begins at or behind the end of `inner`. Offset 0 is always allowed.
+    /// If it begins at or past the end of `inner`. Offset 0 is always allowed.
     pub fn new(inner: D, offset_bytes: u64, len_bytes: Option<u64>) -> Result<Self, WindowError> {
         let size_bytes = inner.size_bytes();
         if offset_bytes >= size_bytes && offset_bytes != 0 {
@@ -53,7 +54,7 @@ impl<D: ReadBlocks> Window<D> {
 }
 
 impl<D> Window<D> {
-    /// Whether a range lies in the window as a whole.
+    /// Whether a whole range lies in the window.
     fn holds(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes)
     }
@@ -66,7 +67,7 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
 
     fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         within(self.len_bytes, offset_bytes, into.len())?;
-        // In range of the window, which is in range of the device: cannot overflow.
+        // The range lies in the window, and the window in the device: no overflow.
         self.inner.read_at(self.offset_bytes + offset_bytes, into)
     }
 
@@ -81,14 +82,14 @@ impl<D: ReadBlocks> ReadBlocks for Window<D> {
         }
     }
 
-    fn will_read_on(&self, offset_bytes: u64, len_bytes: u64) {
+    fn will_need_in_sequence(&self, offset_bytes: u64, len_bytes: u64) {
         if self.holds(offset_bytes, len_bytes) {
-            self.inner.will_read_on(self.offset_bytes + offset_bytes, len_bytes);
+            self.inner.will_need_in_sequence(self.offset_bytes + offset_bytes, len_bytes);
         }
     }
 
-    fn is_at_hand(&self, offset_bytes: u64) -> bool {
-        offset_bytes < self.len_bytes && self.inner.is_at_hand(self.offset_bytes + offset_bytes)
+    fn is_cached(&self, offset_bytes: u64) -> bool {
+        offset_bytes < self.len_bytes && self.inner.is_cached(self.offset_bytes + offset_bytes)
     }
 }
 
@@ -102,7 +103,7 @@ impl<D: WriteBlocks> WriteBlocks for Window<D> {
         self.inner.flush()
     }
 
-    /// Less than the window's size only where the device below now ends inside it.
+    /// Less than the window's size only if the device below now ends inside it.
     fn current_size_bytes(&self) -> io::Result<u64> {
         let inner_bytes = self.inner.current_size_bytes()?;
         Ok(inner_bytes.saturating_sub(self.offset_bytes).min(self.len_bytes))
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
     use crate::MemDevice;
 
-    /// Bytes on both sides, which must never be seen.
+    /// With bytes on both sides, which must never be read.
     fn framed(bytes: &[u8]) -> Window<MemDevice> {
         let mut all = vec![0xee; 777];
         all.extend_from_slice(bytes);

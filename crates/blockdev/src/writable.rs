@@ -1,6 +1,6 @@
 //! A regular file or block device that may be written: for building images, and for repair.
 //!
-//! Kept apart from [`crate::FileDevice`], so that what only reads has no code that could write.
+//! Separate from [`crate::FileDevice`], so that read-only code contains no writes.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -24,23 +24,23 @@ pub struct WritableFile {
 }
 
 impl WritableFile {
-    /// Opens what is at `path`, shared with others: for images.
+    /// Opens the file at `path`, shared with others: for images.
     ///
     /// # Errors
-    /// [`OpenError`] says which of the usual reasons it was.
+    /// [`OpenError`] says why.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
 
-    /// Opens what is at `path` for one program alone, until this is dropped.
+    /// Opens the file or device at `path` exclusively, until this is dropped.
     ///
-    /// A block device is claimed (`O_EXCL`), so that it can neither be mounted nor be claimed by
-    /// another program. An image file is locked (`flock`): that keeps out only those who ask,
-    /// which are other instances of Floe.
+    /// A block device is claimed (`O_EXCL`), so that no program can mount or claim it. An image
+    /// file is locked (`flock`), which excludes only programs that lock it, too, such as other
+    /// instances of Floe.
     ///
     /// # Errors
     /// [`OpenError::Busy`] if a device is mounted or claimed already, [`OpenError::Locked`] if
-    /// another holds the lock of a file, or another of the usual reasons.
+    /// another process holds the lock of a file, or another [`OpenError`].
     pub fn open_exclusive(path: &Path) -> Result<Self, OpenError> {
         // Linux: without O_CREAT, O_EXCL claims a block device. The bits fit, being flags of open.
         let flags = OFlags::EXCL.bits().cast_signed();
@@ -48,7 +48,8 @@ impl WritableFile {
             Self::open_with(path, OpenOptions::new().read(true).write(true).custom_flags(flags))?;
         if device.has_holes {
             match flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
-                // Some network file systems know no locks; nobody else could hold one there.
+                // Some network file systems do not support locks; then no other process can hold
+                // one.
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
                 Err(Errno::WOULDBLOCK) => {
                     return Err(OpenError::Locked { path: path.to_owned() });
@@ -62,7 +63,7 @@ impl WritableFile {
     /// Makes a new sparse image of `size_bytes`, all zeroes.
     ///
     /// # Errors
-    /// If something is at `path` already, or it cannot be made.
+    /// If a file is at `path` already, or none can be created.
     pub fn create(path: &Path, size_bytes: u64) -> Result<Self, OpenError> {
         let wrap = |source| OpenError::new(path, source);
         let file =
@@ -73,7 +74,8 @@ impl WritableFile {
 
     fn open_with(path: &Path, how: &OpenOptions) -> Result<Self, OpenError> {
         let (mut file, metadata) = open_seekable(path, how)?;
-        // A disk with a write lock, or a loop device of a file that is read-only, opens all the same.
+        // A write-protected disk, or a read-only loop device, can be opened for writing all the
+        // same.
         if is_read_only(&metadata) {
             return Err(OpenError::ReadOnly { path: path.to_owned() });
         }
@@ -83,7 +85,7 @@ impl WritableFile {
     }
 }
 
-/// Whether this is a block device that refuses writes, as the kernel has it.
+/// Whether this is a block device that the kernel reports as read-only.
 fn is_read_only(metadata: &Metadata) -> bool {
     let number = metadata.rdev();
     let file = format!("/sys/dev/block/{}:{}/ro", major(number), minor(number));
@@ -101,7 +103,7 @@ impl ReadBlocks for WritableFile {
         self.file.read_exact_at(into, offset_bytes)
     }
 
-    /// Asks the system each time: what is remembered could be filled by the next write.
+    /// Asks the system each time, because a cached hole could be filled by the next write.
     fn is_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         self.has_holes && is_hole_now(&self.file, self.size_bytes, offset_bytes, len_bytes)
     }
@@ -118,12 +120,12 @@ impl WriteBlocks for WritableFile {
     }
 
     fn current_size_bytes(&self) -> io::Result<u64> {
-        // Moves the file's cursor, which nothing here uses.
+        // Moves the file position, which nothing here uses.
         (&self.file).seek(SeekFrom::End(0))
     }
 
     fn forget(&self, offset_bytes: u64, len_bytes: u64) {
-        // A hint that is not taken changes nothing that anybody could see.
+        // If the kernel ignores the hint, nothing visible changes.
         if let Some(len) = NonZeroU64::new(len_bytes) {
             let _ = fadvise(&self.file, offset_bytes, Some(len), Advice::DontNeed);
         }
@@ -170,7 +172,7 @@ mod tests {
         let error = WritableFile::open_exclusive(file.path()).expect_err("two owners");
         assert!(matches!(error, OpenError::Locked { .. }), "{error:?}");
         assert!(error.to_string().contains("another"), "{error}");
-        // Readers, and builders of images, do not ask.
+        // Programs that only read, and image builders, take no lock.
         assert!(WritableFile::open(file.path()).is_ok());
         drop(owner);
         assert!(WritableFile::open_exclusive(file.path()).is_ok());

@@ -1,4 +1,4 @@
-//! Undo files go both ways: `e2undo` reads ours, and we read those of e2fsprogs.
+//! Undo files are compatible both ways: `e2undo` reads ours, and Floe reads those of e2fsprogs.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -11,7 +11,8 @@ use floe_blockdev::{
 };
 use floe_testkit::{Image, Profile, build, tool};
 
-/// An image of a profile and a folder for undo files, or a printed reason to skip the test.
+/// An image of a profile and a folder for undo files, or `None` with a printed reason to skip the
+/// test.
 fn image(profile: &str) -> Option<(Image, tempfile::TempDir)> {
     if tool::missing() {
         return None;
@@ -57,7 +58,7 @@ fn change(path: &Path, offset: u64, block_bytes: u32, undo: &Path) {
     }
     device.read_at(super_page, &mut old).unwrap();
     writer.save(super_page, &old).unwrap();
-    // A list that e2undo knows nothing of.
+    // A list that e2undo ignores.
     writer.not_saved(&[4 * page, 5 * page]).unwrap();
     writer.finish().unwrap();
     assert_eq!(UndoFile::open(undo).unwrap().not_saved(), [4 * page, 5 * page]);
@@ -85,7 +86,7 @@ fn e2undo_restores(profile: &str, block_bytes: u32, offset: u64) {
     fs::write(&copy, &after).unwrap();
     let says = tool::must("e2undo", &[undo.as_path(), &copy], &[0]).unwrap();
     assert!(fs::read(&copy).unwrap() == before, "{profile} {block_bytes}: {}", says.text);
-    // Ours does the same.
+    // Floe restores the same bytes.
     let file = UndoFile::open(&undo).unwrap();
     assert_eq!(file.fs_offset_bytes().unwrap_or(0), offset);
     assert_eq!(&superblock_of(&device(&whole, offset)), file.superblock_after());
@@ -108,7 +109,7 @@ fn e2undo_restores_what_we_saved() {
     }
 }
 
-/// Runs a tool that writes an undo file; both ways back must give the same bytes.
+/// Runs a tool that writes an undo file; e2undo and Floe must restore the same bytes.
 fn we_restore(profile: &str, program: &str, arguments: &[&str], prepare: &[&str]) {
     let Some((image, folder)) = image(profile) else { return };
     let path = image.path();

@@ -57,7 +57,7 @@ impl ReadBlocks for Watched<'_> {
     fn is_hole(&self, start: u64, len: u64) -> bool {
         self.image.is_hole(start, len)
     }
-    fn is_at_hand(&self, _: u64) -> bool {
+    fn is_cached(&self, _: u64) -> bool {
         self.in_memory
     }
     fn will_need(&self, start: u64, len: u64) {

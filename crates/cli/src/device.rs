@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use floe_blockdev::image::{self, Format, ImageError, ImageOptions, Opened};
 use floe_blockdev::{
-    Caching, FileDevice, PartitionTable, ReadBlocks, Solid, Use, Window, WritableFile, WriteBlocks,
-    uses_of,
+    Caching, FileDevice, NoHoles, PartitionTable, ReadBlocks, Use, Window, WritableFile,
+    WriteBlocks, uses_of,
 };
 
 use crate::files::InputPath;
@@ -135,7 +135,7 @@ impl Source {
         open: impl FnOnce(&ImageOptions<'_>) -> Result<Opened, ImageError>,
     ) -> anyhow::Result<Box<dyn ReadBlocks>> {
         let device = self.believing_part(open)?;
-        Ok(if self.read_holes { Box::new(Solid(device)) } else { device })
+        Ok(if self.read_holes { Box::new(NoHoles(device)) } else { device })
     }
 
     fn believing_part(

@@ -1,4 +1,4 @@
-//! Exit codes: the bits of e2fsck(8), which scripts and `fsck` itself go by.
+//! Exit codes: the bits of e2fsck(8), which scripts and `fsck` itself go by; for `floe mount` those of mount(8).
 
 use crate::files::Refused;
 
@@ -17,6 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) usage: bool,
     /// The user ended it.
     pub(crate) cancelled: bool,
+    /// The code of a command with codes of its own, those of mount(8), in place of all others.
+    pub(crate) own: Option<u8>,
 }
 
 /// A run that ended early for a reason that is not an error of the system: the reason, and the exit code.
@@ -28,6 +30,11 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    /// It ends with this outcome.
+    pub(crate) fn with(outcome: Outcome, text: impl Into<String>) -> anyhow::Error {
+        Self { outcome, text: text.into() }.into()
+    }
+
     /// The command line cannot be obeyed.
     pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
         Self { outcome: Outcome::USAGE, text: text.into() }.into()
@@ -48,11 +55,17 @@ impl Outcome {
         failed: false,
         usage: false,
         cancelled: false,
+        own: None,
     };
     /// The work could not be done.
     pub(crate) const FAILED: Self = Self { failed: true, ..Self::CLEAN };
     /// The command line was wrong.
     pub(crate) const USAGE: Self = Self { usage: true, ..Self::CLEAN };
+
+    /// A command with codes of its own ends with this one.
+    pub(crate) const fn own(code: u8) -> Self {
+        Self { own: Some(code), ..Self::CLEAN }
+    }
 
     /// How a run ends that could not be made.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
@@ -68,6 +81,9 @@ impl Outcome {
 
     /// The exit code: 1 repaired, 2 restart, 4 damage left, 8 failed, 16 usage, 32 cancelled.
     pub(crate) const fn code(self) -> u8 {
+        if let Some(code) = self.own {
+            return code;
+        }
         let mut code = 0;
         if self.repaired {
             code |= 1;
@@ -124,6 +140,11 @@ mod tests {
     #[test]
     fn usage_is_bit_16() {
         assert_eq!(Outcome::USAGE.code(), 16);
+    }
+
+    #[test]
+    fn codes_of_a_commands_own_stand_for_themselves() {
+        assert_eq!(Outcome::own(32).code(), 32);
     }
 
     #[test]

@@ -43,7 +43,7 @@ mod undo_target;
 mod usage;
 mod watched;
 
-use commands::Command;
+use commands::{Command, mount};
 use exit::Outcome;
 use files::Files;
 
@@ -130,12 +130,16 @@ fn run(
     if arguments.get(1).is_some_and(|verb| verb == "fsck") {
         return commands::fsck::run("floe fsck", &arguments[2..], out);
     }
-    let as_mkfs: Vec<OsString>;
+    let as_floe: Vec<OsString>;
     let mut arguments = arguments;
     if let Some(fs_type) = arguments.first().and_then(mke2fs_type) {
         let own = ["floe", "mkfs", "--as-mke2fs", fs_type].map(OsString::from);
-        as_mkfs = own.into_iter().chain(arguments[1..].iter().cloned()).collect();
-        arguments = &as_mkfs;
+        as_floe = own.into_iter().chain(arguments[1..].iter().cloned()).collect();
+        arguments = &as_floe;
+    } else if arguments.first().is_some_and(mount::is_helper) {
+        let Some(line) = mount::of_helper(&arguments[1..]) else { return Ok(Outcome::CLEAN) };
+        as_floe = line;
+        arguments = &as_floe;
     }
     match Cli::parse_files(arguments) {
         Ok((cli, files)) => {
@@ -151,7 +155,9 @@ fn run(
             }
             let text = error.to_string();
             document::of_error(out, arguments, "", text.trim_end(), Outcome::USAGE)?;
-            Ok(Outcome::USAGE)
+            // As mount(8).
+            let is_mount = arguments.get(1).is_some_and(|verb| verb == "mount");
+            Ok(if is_mount { Outcome::own(1) } else { Outcome::USAGE })
         }
     }
 }

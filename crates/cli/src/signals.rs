@@ -126,6 +126,18 @@ pub(crate) fn on_signal(then: impl FnOnce() + Send + 'static) -> anyhow::Result<
     Ok(())
 }
 
+/// Every signal runs `then`, with the number of signals before it, on a thread of its own.
+pub(crate) fn on_each_signal(mut then: impl FnMut(usize) + Send + 'static) -> anyhow::Result<()> {
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Ends with the program.
+    thread::spawn(move || {
+        for (before, _) in signals.forever().enumerate() {
+            then(before);
+        }
+    });
+    Ok(())
+}
+
 /// Ends the program as one that the user ended.
 pub(crate) fn cancelled() -> ! {
     std::process::exit(i32::from(CANCELLED))

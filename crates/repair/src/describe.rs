@@ -127,6 +127,7 @@ fn bad_blocks(count: usize, replace: bool, tense: Tense) -> String {
     }
 }
 
+#[allow(clippy::too_many_lines)] // one arm an edit
 fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
@@ -168,6 +169,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::DropGroupChecksums => switched_off("uninit_bg", tense),
         SuperblockEdit::DropFiletype => switched_off("filetype", tense),
         SuperblockEdit::DropMmp => switched_off("mmp", tense),
+        SuperblockEdit::MmpBlock(block) => {
+            format!("the superblock {was} made to name {block} against multiple mounts")
+        }
         SuperblockEdit::SetIncompat(bits) => {
             let incompat = Incompat::from_bits_retain(*bits);
             let features = Features { incompat, ..Features::default() };
@@ -187,8 +191,11 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
             format!("the number of the journal device {was} removed from the superblock")
         }
         SuperblockEdit::MadeByLinux => format!("the maker of the file system {was} set to Linux"),
-        SuperblockEdit::ForgetQuotaInode(kind) => {
-            format!("the number of the {kind} quota inode {was} removed from the superblock")
+        SuperblockEdit::MendQuotaInode(kind) => {
+            format!("the number of the {kind} quota inode {was} corrected in the superblock")
+        }
+        SuperblockEdit::ProjectQuotaInode(inode) => {
+            format!("the superblock {was} made to name {inode} as the project quota file")
         }
         SuperblockEdit::MoveQuotaInode(kind) => {
             format!("the {kind} quota file {was} moved to its reserved inode")

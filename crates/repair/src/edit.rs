@@ -230,12 +230,16 @@ pub enum SuperblockEdit {
     DropFiletype,
     /// Protection against multiple mounts is switched off: its block is lost.
     DropMmp,
+    /// The number that a backup superblock has.
+    MmpBlock(BlockNr),
     SetIncompat(u32),
     SetRoCompat(u32),
     ClearRoCompat(u32),
     NoJournalDevice,
     MadeByLinux,
-    ForgetQuotaInode(&'static str),
+    /// The number gets the value with which the file system was looked at.
+    MendQuotaInode(&'static str),
+    ProjectQuotaInode(InodeNr),
     MoveQuotaInode(&'static str),
 }
 

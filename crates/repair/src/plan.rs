@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use floe_check::Problem;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::features::{Incompat, RoCompat};
-use floe_format::{GroupNr, InodeNr, LogicalBlock};
+use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
@@ -169,9 +169,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::CsumSeedWithoutMetadataCsum => superblock(SuperblockEdit::DropChecksumSeed),
         P::MinExtraIsizeBad { .. } => superblock(SuperblockEdit::MinExtraIsize(EXTRA_ISIZE)),
         P::WantExtraIsizeBad { .. } => superblock(SuperblockEdit::WantExtraIsize(EXTRA_ISIZE)),
-        P::QuotaInodeNumberInvalid { kind, .. } => {
-            superblock(SuperblockEdit::ForgetQuotaInode(kind))
-        }
+        P::QuotaInodeNumberInvalid { kind, .. } => superblock(SuperblockEdit::MendQuotaInode(kind)),
         P::ResizeInodeWithMetaBg => superblock(SuperblockEdit::DropResizeInodeFeature),
         P::OrphanFileHoleInRecovery { .. } | P::OrphanFileSizeUnalignedInRecovery { .. } => {
             one(Edit::OrphanFile(OrphanFileEdit::Recreate))
@@ -184,6 +182,10 @@ pub fn plan(problem: &Problem) -> Plan {
         P::HurdWithLinuxFeatures { .. } => superblock(SuperblockEdit::MadeByLinux),
         P::OrphanFileInodeWrong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Forget)),
         P::OrphanFileLost { inode } => one(Edit::OrphanFile(OrphanFileEdit::Adopt(inode))),
+        P::MmpBlockWrong { expected: BlockNr(0), .. } => superblock(SuperblockEdit::DropMmp),
+        P::MmpBlockWrong { expected, .. } => superblock(SuperblockEdit::MmpBlock(expected)),
+        P::QuotaInodeWrong { kind, .. } => superblock(SuperblockEdit::MendQuotaInode(kind)),
+        P::QuotaFileLost { inode } => superblock(SuperblockEdit::ProjectQuotaInode(inode)),
         P::OrphanFileTooLong { .. } => one(Edit::OrphanFile(OrphanFileEdit::Recreate)),
         P::SpecialInodeExtraSizeBad { inode: of, .. } => inode(of, InodeEdit::ExtraIsize),
         P::SpecialInodeAttributeBlockBad { inode: of, .. } => {

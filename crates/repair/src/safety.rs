@@ -91,6 +91,9 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::SetRoCompat(_)
         | E::NoJournalDevice
         | E::MadeByLinux
+        | E::MmpBlock(_)
+        | E::MendQuotaInode(_)
+        | E::ProjectQuotaInode(_)
         | E::MoveQuotaInode(_) => true,
         E::PrimaryFromBackup
         | E::FirstMetaBg(_)
@@ -102,8 +105,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::DropGroupChecksums
         | E::DropFiletype
         | E::DropMmp
-        | E::ClearRoCompat(_)
-        | E::ForgetQuotaInode(_) => false,
+        | E::ClearRoCompat(_) => false,
     }
 }
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
-use floe_blockdev::{Fault, Faulty, ReadBlocks, Solid};
+use floe_blockdev::{Fault, Faulty, NoHoles, ReadBlocks};
 use floe_check::Problem;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 use floe_repair::policy::Yes;
@@ -218,7 +218,7 @@ fn what_is_called_a_hole_is_read_before_anything_is_dropped() {
     let options = options();
     let believed = floe_check::check(&Liar(&image), &options.check).unwrap();
     assert!(!believed.is_clean(), "the lie matters");
-    assert!(floe_check::check(&Solid(Liar(&image)), &options.check).unwrap().is_clean());
+    assert!(floe_check::check(&NoHoles(Liar(&image)), &options.check).unwrap().is_clean());
     let liar = Liar(&image);
     let repaired = repair(&liar, &options, &mut Yes).unwrap();
     assert!(repaired.before.is_clean() && repaired.deeds.is_empty(), "{:?}", repaired.deeds);

@@ -1,33 +1,33 @@
-//! Tables and unpacked clusters that are kept, because the next read most likely wants them again.
+//! A cache of tables and unpacked clusters, because consecutive reads mostly need the same ones.
 
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
 use std::io;
 
-/// A piece that may outlive its place in the cache.
+/// A cached piece; a reader may hold it after its eviction.
 pub(super) type Piece<T> = Arc<[T]>;
 
-/// The most recently used of many pieces, by number. Threads share it.
+/// The most recently used pieces, by number. Threads share it.
 pub(super) struct Cache<T> {
     most: usize,
     held: Mutex<Held<T>>,
 }
 
 struct Held<T> {
-    /// Counts uses; the piece with the smallest number goes first.
+    /// Counts uses; the piece with the smallest count is evicted first.
     clock: u64,
     pieces: HashMap<u64, (u64, Piece<T>)>,
 }
 
 impl<T> Cache<T> {
-    /// Keeps at most `budget_bytes` in pieces of `piece_bytes` each, but always a few.
+    /// Keeps at most `budget_bytes` in pieces of `piece_bytes` each, but always a few pieces.
     pub(super) fn new(budget_bytes: usize, piece_bytes: usize) -> Self {
         let most = (budget_bytes / piece_bytes.max(1)).max(4);
         Self { most, held: Mutex::new(Held { clock: 0, pieces: HashMap::new() }) }
     }
 
-    /// The piece `number`, read with `load` if it is not here. Two threads that miss it at the same
-    /// time both read it; nobody waits for a read.
+    /// The piece `number`, read with `load` if it is not cached. If two threads miss it at the same
+    /// time, both read it; neither waits for the other's read.
     pub(super) fn get(
         &self,
         number: u64,
@@ -55,7 +55,7 @@ impl<T> Cache<T> {
         Ok(piece)
     }
 
-    /// A panicking thread leaves nothing half done: it only reads and inserts.
+    /// A thread that panics leaves no half-done state: it only reads and inserts.
     fn lock(&self) -> MutexGuard<'_, Held<T>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Images made for tests, of given content, by as little as the formats ask for.
+//! Makes images for tests, of given content, with only the fields that the formats require.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use super::vhdx::header::MAGIC;
 use super::{Qcow2, Vhd, Vhdx};
 use crate::{MemDevice, ReadBlocks};
 
-/// What a qcow2 image is made with.
+/// Options of a qcow2 image.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clusters {
     Plain,
@@ -66,7 +66,7 @@ pub(super) fn qcow2(content: &[u8], clusters: Clusters) -> Vec<u8> {
             let entry_at = table_at + index * 8 * words;
             let is_zero = piece.iter().all(|&byte| byte == 0);
             if is_zero && matches!(clusters, Clusters::Plain) {
-                // In turn: not there, and there as zeroes.
+                // In turn: not allocated, and allocated as zeroes.
                 put(&mut image, entry_at, &((index % 2) as u64).to_be_bytes());
                 continue;
             }
@@ -105,7 +105,7 @@ fn packed(image: &mut Vec<u8>, bits: u32, clusters: Clusters, piece: &[u8]) -> u
     at as u64 | (sectors as u64) << (62 - (bits - 8)) | 1 << 62
 }
 
-/// Stored, or zero, or in the image below.
+/// The subcluster bitmap: stored, zero, or in the backing image.
 fn subclusters(piece: &[u8]) -> u64 {
     piece.chunks(piece.len() / 32).enumerate().fold(0, |bitmap, (index, part)| {
         let is_zero = part.iter().all(|&byte| byte == 0);
@@ -164,13 +164,13 @@ pub(super) fn dynamic_vhd(content: &[u8]) -> Vec<u8> {
 }
 
 const MIB: usize = 1 << 20;
-/// Where the parts of a VHDX image are here.
+/// Offsets of the parts of a VHDX image made here.
 pub(super) const VHDX_LOG: usize = MIB;
 pub(super) const VHDX_TABLE: usize = 3 * MIB;
 const VHDX_METADATA: usize = 2 * MIB;
 const VHDX_ITEMS: usize = VHDX_METADATA + 65536;
 
-/// Counts the checksum of a part of a VHDX image anew.
+/// Recomputes the checksum of a part of a VHDX image.
 pub(super) fn sign_vhdx(image: &mut [u8], at: usize, len: usize) {
     image[at + 4..at + 8].fill(0);
     let sum = !floe_format::crc::crc32c(u32::MAX, &image[at..at + len]);
@@ -190,7 +190,7 @@ fn guid(text: &str) -> Vec<u8> {
     [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15].map(|at| bytes[at]).to_vec()
 }
 
-/// `content` is whole sectors.
+/// `content` must be whole sectors.
 pub(super) fn vhdx(content: &[u8]) -> Vec<u8> {
     let mut image = MAGIC.to_vec();
     image.resize(4 * MIB, 0);
@@ -243,7 +243,7 @@ pub(super) fn vhdx(content: &[u8]) -> Vec<u8> {
     image
 }
 
-/// Puts the sector at `at` into the log of a VHDX image and destroys it where it was.
+/// Moves the sector at `at` into the log of a VHDX image and destroys it in place.
 pub(super) fn into_vhdx_log(image: &mut [u8], at: usize) {
     let id = [7; 16];
     let sequence = 5u64;
@@ -254,7 +254,7 @@ pub(super) fn into_vhdx_log(image: &mut [u8], at: usize) {
     }
     sign_vhdx_headers(image);
     let len = image.len() as u64;
-    // Not at the start of the log, and with another entry in front that is older than the tail.
+    // Not at the start of the log, and behind an older entry that is no longer active.
     let entry = VHDX_LOG + 3 * 4096;
     let log = &mut image[entry..entry + 8192];
     log[..4].copy_from_slice(b"loge");
@@ -289,7 +289,7 @@ pub(super) fn open_vhd(image: Vec<u8>) -> Vhd {
     Vhd::open(in_memory(image)).unwrap()
 }
 
-/// A VHDX disk is whole sectors; the window is what was given.
+/// A VHDX disk is whole sectors; the window restores the length of `content`.
 pub(super) fn open_vhdx(content: &[u8]) -> crate::Window<Vhdx> {
     let mut sectors = content.to_vec();
     sectors.resize(content.len().next_multiple_of(512), 0);

@@ -1,10 +1,9 @@
-//! Disk images in other formats than raw bytes, each as the disk that is in it. All of them are for
-//! reading alone.
+//! Disk images in formats other than raw bytes, each presented as the disk that it contains. All
+//! are read-only.
 //!
-//! [`open`] looks what a file is and stacks what is needed: the file, the format in it, its backing
-//! files, and once more if an unpacked file holds an image. What stands in the headers of an image
-//! is checked once; what stands in its tables is checked when it is used. Whatever is in a file,
-//! there is an answer or an error.
+//! [`open`] detects the format of a file and stacks the devices it needs: the file, the format, its
+//! backing files, and once more if an unpacked file holds an image. The fields of an image's header
+//! are validated once, table entries whenever they are used. Any file gives bytes or an error.
 
 use std::fmt;
 use std::io;
@@ -35,7 +34,7 @@ pub use vhdx::Vhdx;
 /// How a disk is stored in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
-    /// Byte for byte; every block device is this.
+    /// Byte for byte; block devices are always raw.
     Raw,
     /// QEMU's own format, versions 2 and 3.
     Qcow2,
@@ -43,9 +42,9 @@ pub enum Format {
     Vhd,
     /// Hyper-V.
     Vhdx,
-    /// Anything, packed by gzip.
+    /// Any content, packed by gzip.
     Gzip,
-    /// Anything, packed by zstd.
+    /// Any content, packed by zstd.
     Zstd,
 }
 
@@ -54,7 +53,7 @@ impl Format {
     pub const ALL: [Self; 6] =
         [Self::Raw, Self::Qcow2, Self::Vhd, Self::Vhdx, Self::Gzip, Self::Zstd];
 
-    /// The name of the format, for a person and for `--format`.
+    /// The name of the format, in messages and for `--format`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -66,7 +65,7 @@ impl Format {
         }
     }
 
-    /// Whether the content has to be unpacked to be read.
+    /// Whether the content must be unpacked before it can be read.
     pub const fn is_packed(self) -> bool {
         matches!(self, Self::Gzip | Self::Zstd)
     }
@@ -88,24 +87,25 @@ pub enum ImageError {
     /// The file cannot be read.
     #[error("cannot read the image")]
     Read {
-        /// What the system said.
+        /// The system's error.
         #[from]
         source: io::Error,
     },
-    /// The image is one, but not a good one.
+    /// The image is damaged.
     #[error("the {format} image is damaged: {what}")]
     Damaged {
-        /// Which format it seems to be.
+        /// The format that it seems to have.
         format: Format,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
-    /// It uses something that is not known here; reading it all the same could be wrong.
-    #[error("the {format} image has what cannot be read here: {what}")]
+    /// It uses a feature that Floe does not know; reading it without that feature could return
+    /// wrong bytes.
+    #[error("this {format} image cannot be read: {what}")]
     Unsupported {
-        /// Which format it is.
+        /// Its format.
         format: Format,
-        /// What it uses, and what to do instead.
+        /// The feature, and what to do instead.
         what: String,
     },
     /// The backing file, or one below it, cannot be used.
@@ -113,10 +113,10 @@ pub enum ImageError {
     Backing {
         /// The backing file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         source: Box<ImageError>,
     },
-    /// It could be an image in a format or a file system with such bytes in front.
+    /// The file may be an image in a format, or a file system whose first bytes look like one.
     #[error(
         "it begins like a {format} image, but there is an ext superblock in its place, too; say what \
          it is with --format raw or --format {format}"
@@ -125,7 +125,7 @@ pub enum ImageError {
         /// The format.
         format: Format,
     },
-    /// The unpacked content cannot be kept.
+    /// There is no room for the unpacked content.
     #[error(
         "cannot keep the unpacked content in {}; name a folder with more room in TMPDIR",
         .folder.display()
@@ -133,14 +133,15 @@ pub enum ImageError {
     Scratch {
         /// The folder for temporary files.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What the first and last bytes of `file` say it is. Only looks: it may be damaged all the same. Where
-/// the first ones cannot be read, it is a disk, whose file system may have other superblocks; an image in
-/// another format could not be opened without them anyway.
+/// The format of `file`, detected from its first and last bytes; the image may be damaged
+/// nevertheless. If the first bytes cannot be read, the file counts as raw, because a file system
+/// may have backup superblocks, and an image in another format could not be opened without its
+/// header anyway.
 fn detect(file: &dyn ReadBlocks) -> Result<Format, ImageError> {
     let mut head = [0; 2048];
     let there = file.size_bytes().min(head.len() as u64) as usize;
@@ -161,16 +162,16 @@ fn detect(file: &dyn ReadBlocks) -> Result<Format, ImageError> {
     } else {
         return Ok(Format::Raw);
     };
-    // Whoever writes to a disk can write a header of an image to its start. It must not decide what
-    // is judged. (A fixed VHD image does begin with its disk.)
+    // A user who can write to a raw disk can write an image header to its start. That must not
+    // decide what Floe checks. (A fixed VHD image does begin with its disk.)
     if looks_like_ext(head) && fixed_vhd_bytes(file).is_none() {
         return Err(ImageError::Ambiguous { format });
     }
     Ok(format)
 }
 
-/// A superblock where an ext file system has it: the magic, a size of blocks, some blocks and
-/// inodes.
+/// Whether an ext superblock is plausible at its offset: the magic, a valid block size, and
+/// non-zero counts of blocks and inodes.
 fn looks_like_ext(head: &[u8]) -> bool {
     let Some(superblock) = head.get(1024..).and_then(|rest| rest.first_chunk::<64>()) else {
         return false;

@@ -1,4 +1,4 @@
-//! From a path to the disk that is in it.
+//! From a path to the disk in the file there.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,43 +9,45 @@ use std::path::{Path, PathBuf};
 use super::{BackingName, Format, ImageError, Qcow2, Vhd, Vhdx, detect, unpack, vhd};
 use crate::{Caching, FileDevice, OpenError, ReadBlocks};
 
-/// Images that are packed in each other, at most.
+/// Images packed inside each other, at most.
 const MOST_LAYERS: usize = 4;
 
 /// How to open an image.
 pub struct ImageOptions<'a> {
-    /// What the file is; `None`: look.
+    /// The format of the file; `None`: detect it.
     pub format: Option<Format>,
-    /// Where the content of packed files is kept, without a name, as long as the device is open.
+    /// Folder for the content of packed files. It is kept in a file without a name while the device
+    /// is open.
     pub scratch: PathBuf,
-    /// What reads have to do with the page cache.
+    /// How reads treat the page cache.
     pub caching: Caching,
     /// Called before a packed file is unpacked, which may take long.
     pub before_unpacking: &'a dyn Fn(Format),
 }
 
-/// A disk, and what was found on the way to it.
+/// A disk, and the formats found around it.
 pub struct Opened {
     /// The disk.
     pub device: Box<dyn ReadBlocks>,
     /// The formats from the file inwards; just raw for a raw file or block device.
     pub layers: Vec<Format>,
-    /// Bytes of a logical sector, if it is a block device that told.
+    /// Bytes of a logical sector, if it is a block device that reports it.
     pub sector_bytes: Option<u32>,
 }
 
 /// Opens the disk in the file or block device at `path`, for reading.
 ///
 /// # Errors
-/// [`ImageError`] says what is wrong or not known.
+/// [`ImageError`] says why.
 pub fn open(path: &Path, options: &ImageOptions<'_>) -> Result<Opened, ImageError> {
     Chain { options, seen: Vec::new() }.open(path, options.format)
 }
 
-/// Opens the disk in `file`, a copy of the file at `path`: backing files are looked for from there.
+/// Opens the disk in `file`, a copy of the file at `path`; relative backing file names are resolved
+/// from `path`.
 ///
 /// # Errors
-/// [`ImageError`] says what is wrong or not known.
+/// [`ImageError`] says why.
 pub fn open_file(
     file: FileDevice,
     path: &Path,
@@ -54,23 +56,24 @@ pub fn open_file(
     Chain { options, seen: Vec::new() }.disk_in(file, path, options.format)
 }
 
-/// What the file or block device at `path` is.
+/// The format of the file or block device at `path`.
 ///
 /// # Errors
-/// It cannot be read, or it could be two things.
+/// If it cannot be read, or is ambiguous.
 pub fn format_of(path: &Path) -> Result<Format, ImageError> {
     detect(&FileDevice::open(path)?)
 }
 
-/// Bytes of the disk in a fixed VHD image, whose first bytes they are; `None` if it is none.
+/// Bytes of the disk in a fixed VHD image, which starts at the image's first byte; `None` if `file`
+/// is not one.
 pub fn fixed_vhd_bytes(file: &dyn ReadBlocks) -> Option<u64> {
     vhd::fixed_bytes(file)
 }
 
-/// The image and its backing files.
+/// An image and its backing files.
 struct Chain<'a> {
     options: &'a ImageOptions<'a>,
-    /// Device and inode numbers of the files above.
+    /// Device and inode numbers of the images that refer to this one.
     seen: Vec<(u64, u64)>,
 }
 
@@ -113,7 +116,7 @@ impl Chain<'_> {
                     Box::new(unpack::unpack(&device, format, &self.options.scratch)?)
                 }
             };
-            // Only what was unpacked may be an image again: a disk in an image is a disk.
+            // Only unpacked content may be an image again: the disk inside an image is never one.
             if !format.is_packed() || layers.len() >= MOST_LAYERS {
                 return Ok(Opened { device, layers, sector_bytes });
             }
@@ -137,7 +140,7 @@ impl Chain<'_> {
     }
 }
 
-/// Where a backing file is, and its format if that is said.
+/// The path of a backing file, and its format if the image names it.
 fn resolve(image: &Path, name: &BackingName) -> Result<(PathBuf, Option<Format>), ImageError> {
     let unsupported = |what| ImageError::Unsupported { format: Format::Qcow2, what };
     let format = match name.format.as_deref() {
@@ -148,11 +151,11 @@ fn resolve(image: &Path, name: &BackingName) -> Result<(PathBuf, Option<Format>)
         Some(b"vhdx") => Some(Format::Vhdx),
         Some(other) => {
             let other = String::from_utf8_lossy(other).escape_debug().to_string();
-            return Err(unsupported(format!("a backing file in the format \"{other}\"")));
+            return Err(unsupported(format!("its backing file has the format \"{other}\"")));
         }
     };
     let plain = name.name.strip_prefix(b"file:").unwrap_or(&name.name);
-    // As QEMU tells them apart: a colon before any slash ends the name of a protocol.
+    // Like QEMU: a colon before any slash ends the name of a protocol.
     let until_slash = plain.split(|&byte| byte == b'/').next().unwrap_or_default();
     if until_slash.contains(&b':') {
         let shown = String::from_utf8_lossy(&name.name).escape_debug().to_string();

@@ -1,24 +1,24 @@
-//! Where the bytes of a virtual disk lie, stretch by stretch: what the formats with tables share.
+//! Common to the formats with tables: the mapping from a virtual disk to its file.
 
 use std::io;
 use std::ops::Range;
 
 use crate::{ReadBlocks, within};
 
-/// Where a stretch of a virtual disk lies.
+/// Where a range of a virtual disk is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Nowhere: it reads as zeroes.
+    /// Not stored: it reads as zeroes.
     Zeroes,
     /// In the image file, from this byte on.
     Stored(u64),
-    /// Packed, in a cluster that the table describes with this entry.
+    /// Packed, in a cluster that this table entry describes.
     Packed(u64),
-    /// In the image below this one, at the same place.
+    /// In the backing image, at the same offset.
     Below,
 }
 
-/// A virtual disk with a table that says where its bytes lie.
+/// A virtual disk with a table that maps its bytes.
 pub(super) trait Layout: Send + Sync {
     /// Bytes of the virtual disk.
     fn virtual_bytes(&self) -> u64;
@@ -26,26 +26,26 @@ pub(super) trait Layout: Send + Sync {
     /// The image file.
     fn file(&self) -> &dyn ReadBlocks;
 
-    /// Programs may leave the last unit of a file of this many bytes short; what is missing of it
-    /// reads as zeroes.
+    /// Unit in which the file is allocated, in bytes. Programs may truncate the last unit; the
+    /// missing bytes read as zeroes.
     fn unit_bytes(&self) -> u64;
 
-    /// Where the byte at `offset_bytes` (inside the disk) lies, and for how many bytes from there on
-    /// that goes on: at least one, and preferably up to `wanted_bytes`.
+    /// The place of the byte at `offset_bytes` (inside the disk), and the number of bytes from
+    /// there on that are contiguous: at least one, and preferably up to `wanted_bytes`.
     fn place(&self, offset_bytes: u64, wanted_bytes: u64) -> io::Result<(Place, u64)>;
 
-    /// Reads a stretch that is packed. `offset_bytes` is that of the virtual disk.
+    /// Reads from a packed cluster. `offset_bytes` is that of the virtual disk.
     fn read_packed(&self, _entry: u64, _offset_bytes: u64, _into: &mut [u8]) -> io::Result<()> {
         Err(damaged("a packed cluster in a format without any"))
     }
 
-    /// The image below, for [`Place::Below`].
+    /// The backing image, for [`Place::Below`].
     fn below(&self) -> Option<&dyn ReadBlocks> {
         None
     }
 }
 
-/// The error of a table or cluster that cannot be right.
+/// The error of an invalid table or cluster.
 pub(super) fn damaged(what: impl Into<String>) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
@@ -74,7 +74,7 @@ pub(super) fn read(disk: &impl Layout, offset_bytes: u64, into: &mut [u8]) -> io
     Ok(())
 }
 
-/// What lies behind the last unit of the file was cut off with its end.
+/// Reads stored bytes. Bytes missing from the last unit of the file read as zeroes.
 fn read_stored(disk: &impl Layout, from: u64, into: &mut [u8]) -> io::Result<()> {
     let file = disk.file();
     let there = file.size_bytes().saturating_sub(from).min(into.len() as u64);
@@ -82,7 +82,7 @@ fn read_stored(disk: &impl Layout, from: u64, into: &mut [u8]) -> io::Result<()>
     if from.checked_add(into.len() as u64).is_none_or(|end| end > last) {
         return Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            format!("the disk image is truncated: it should go on at byte {}", from.max(last)),
+            format!("the disk image is truncated: it has no data at byte {}", from.max(last)),
         ));
     }
     let (stored, missing) = into.split_at_mut(there as usize);
@@ -90,7 +90,7 @@ fn read_stored(disk: &impl Layout, from: u64, into: &mut [u8]) -> io::Result<()>
     if stored.is_empty() { Ok(()) } else { file.read_at(from, stored) }
 }
 
-/// What lies behind the end of a smaller image below is zero.
+/// Reads from the backing image. Bytes past its end read as zeroes.
 fn read_below(below: Option<&dyn ReadBlocks>, from: u64, into: &mut [u8]) -> io::Result<()> {
     let there = below.map_or(0, |below| below.size_bytes()).saturating_sub(from);
     let (stored, missing) = into.split_at_mut(there.min(into.len() as u64) as usize);
@@ -101,7 +101,8 @@ fn read_below(below: Option<&dyn ReadBlocks>, from: u64, into: &mut [u8]) -> io:
     }
 }
 
-/// [`ReadBlocks::is_hole`] of a virtual disk: every stretch reads as zeroes without being read.
+/// [`ReadBlocks::is_hole`] of a virtual disk: whether the table alone says that the whole range is
+/// zero.
 pub(super) fn is_hole(disk: &impl Layout, offset_bytes: u64, len_bytes: u64) -> bool {
     let Some(end) = offset_bytes.checked_add(len_bytes) else { return false };
     if len_bytes == 0 || end > disk.virtual_bytes() {

@@ -1,4 +1,4 @@
-//! Images are the disks in them; damaged ones are errors; nothing makes a reader panic.
+//! Images read as the disks in them; damaged images give errors; no image makes a reader panic.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -65,7 +65,8 @@ fn what_is_not_in_an_image_is_in_the_one_below() {
     let mut disk = made::open_qcow2(&above, Clusters::Extended);
     disk.set_backing(made::in_memory(below.clone()));
     let read = read_all(&disk).unwrap();
-    // A subcluster is 512 bytes; an odd one of zeroes is in the image below, an even one is zero.
+    // A subcluster is 512 bytes. An odd zero subcluster comes from the backing image, an even one
+    // is marked as zero.
     for (at, &byte) in read.iter().enumerate() {
         let in_above = (40_000 / 512 * 512..50_176).contains(&at);
         let untouched = !(32_768..65_536).contains(&at);
@@ -77,8 +78,8 @@ fn what_is_not_in_an_image_is_in_the_one_below() {
             assert_eq!(byte, 0, "{at}");
         }
     }
-    assert!(!disk.is_hole(0, 8192), "there is data below");
-    assert!(disk.is_hole(150_000, 40_000), "the image below has ended");
+    assert!(!disk.is_hole(0, 8192), "the backing image has data there");
+    assert!(disk.is_hole(150_000, 40_000), "the backing image is shorter");
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn features_that_are_not_known_are_named() {
     assert!(refused(72, &(1u64 << 1).to_be_bytes()).contains("corrupt"));
     assert!(refused(72, &(1u64 << 40).to_be_bytes()).contains("bit 40"));
     assert!(refused(4, &4u32.to_be_bytes()).contains("version 4"));
-    // The image's own name of a bit, with something in it that a terminal would obey.
+    // The image's own name for a bit, with a character that would control a terminal.
     let mut table = 0x6803_f857_u32.to_be_bytes().to_vec();
     table.extend(48u32.to_be_bytes());
     table.extend([0, 40]);
@@ -114,7 +115,7 @@ fn differencing_disks_are_refused_by_name() {
     let mut image = made::dynamic_vhd(&content);
     let end = image.len() - 512;
     image[end + 60..end + 64].copy_from_slice(&4u32.to_be_bytes());
-    // The sum grew by one.
+    // Adding the flag increased the sum by one.
     let sum = u32::from_be_bytes(*image[end + 64..].first_chunk().unwrap());
     image[end + 64..end + 68].copy_from_slice(&(sum - 1).to_be_bytes());
     let error = Vhd::open(made::in_memory(image)).err().expect("refused").to_string();
@@ -142,14 +143,14 @@ fn the_log_of_a_vhdx_image_is_replayed_in_memory() {
     made::into_vhdx_log(&mut image, made::VHDX_TABLE);
     let disk = Vhdx::open(made::in_memory(image.clone())).unwrap();
     assert!(read_all(&disk).unwrap() == content);
-    // Without its log the table is nonsense, so the test above did read it there.
+    // Without its log, the table is garbage, so the test above did use the logged copy.
     let mut unlogged = image.clone();
     for header in [65_536, 131_072] {
         unlogged[header + 48..header + 64].fill(0);
     }
     made::sign_vhdx_headers(&mut unlogged);
     assert!(read_all(&Vhdx::open(made::in_memory(unlogged)).unwrap()).is_err());
-    // A log that was torn is no log.
+    // A torn log entry is not valid.
     image[made::VHDX_LOG + 4 * 4096 + 100] ^= 1;
     let error = Vhdx::open(made::in_memory(image)).err().expect("refused").to_string();
     assert!(error.contains("not closed"), "{error}");
@@ -257,7 +258,7 @@ fn images() -> Vec<(Format, Vec<u8>)> {
     images
 }
 
-/// Opens and reads here and there, whatever comes of it.
+/// Opens an image and reads at some offsets; errors are fine.
 fn use_it(format: Format, image: Vec<u8>) {
     let _ = detect(&MemDevice::new(image.clone()));
     let file = made::in_memory(image);
@@ -283,14 +284,15 @@ fn use_it(format: Format, image: Vec<u8>) {
     }
 }
 
-/// A change of an image: where (of 2^16 parts; small numbers are headers), and what to put there.
+/// A change of an image: an offset (in 2^16ths of the file; small numbers are headers), and the
+/// bytes to put there.
 fn change() -> impl Strategy<Value = (bool, usize, Vec<u8>)> {
     let number = prop_oneof![
         any::<u64>(),
         Just(u64::MAX),
         Just(0),
         (0u32..64).prop_map(|bit| 1 << bit),
-        // Places inside the image, so that tables point at tables.
+        // Offsets inside the image, so that tables point at tables.
         (0u64..64).prop_map(|cluster| cluster << 12 | 1 << 63),
     ];
     let bytes = prop_oneof![
@@ -303,7 +305,7 @@ fn change() -> impl Strategy<Value = (bool, usize, Vec<u8>)> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
-    /// Any changes to any image are answered by bytes or an error, soon.
+    /// Any change of any image gives bytes or an error, within bounded time.
     #[test]
     fn damaged_images_are_answered(
         kind in 0..10usize,
@@ -318,7 +320,7 @@ proptest! {
             images
         });
         let (format, mut image) = images[kind].clone();
-        // Where a VHDX image has anything at all.
+        // The non-empty parts of a VHDX image.
         let vhdx = [65_536, 131_072, 196_608, made::VHDX_LOG + 3 * 4096, 2 << 20, (2 << 20) + 65_536,
             made::VHDX_TABLE];
         for (near, at, bytes) in changes {
@@ -340,7 +342,7 @@ proptest! {
         use_it(format, image);
     }
 
-    /// Bytes that only begin like an image.
+    /// Random bytes behind the start of an image.
     #[test]
     fn any_bytes_are_answered(
         kind in 0..10usize,
@@ -355,7 +357,8 @@ proptest! {
     }
 }
 
-/// Without its first bytes it can be no image that could be opened, and a file system has other superblocks.
+/// A file without its first bytes cannot be an image in a format, but a file system has other
+/// superblocks.
 #[test]
 fn a_disk_whose_first_block_cannot_be_read_is_a_disk() {
     let faults = [(floe_format::BlockNr(0), crate::Fault::Unreadable)];

@@ -1,10 +1,10 @@
 //! gzip and zstd files: unpacked once into a temporary file without a name, with holes for zeroes.
 //!
-//! Neither format can be read from the middle, and a check reads all over a disk, so something has
-//! to be kept. The content is: one pass at the speed of the decoder, and room for the content without
-//! its zeroes in the folder for temporary files. (States of the decoder at many places would need
-//! less room, 32 KiB each, but every scattered read would then unpack a megabyte or so.) The file
-//! goes with the program, however that ends.
+//! Neither format has random access, and a check reads all over a disk, so the content is kept: it
+//! takes one pass at the speed of the decoder, and space for the content without its zeroes in the
+//! folder for temporary files. (Decoder states at many offsets would need less, 32 KiB each, but
+//! each scattered read would then unpack about a megabyte.) The file has no name, so it disappears
+//! with the process.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -19,12 +19,12 @@ use crate::{FileDevice, ReadBlocks};
 
 /// Bytes unpacked at once.
 const PIECE_BYTES: usize = 1 << 20;
-/// Zeroes are left out in units of this: blocks of most file systems.
+/// Zeroes are left out in units of this: the block size of most file systems.
 const HOLE_BYTES: usize = 4096;
-/// Room that is left to others in the folder for temporary files.
+/// Bytes left free for others in the folder for temporary files.
 const SPARED_BYTES: u64 = 64 << 20;
 
-/// The content of `file`, which is packed as `format` says, in a file of its own in `folder`.
+/// Unpacks `file`, in format `format`, into a file without a name in `folder`.
 pub(super) fn unpack(
     file: &dyn ReadBlocks,
     format: Format,
@@ -48,7 +48,7 @@ pub(super) fn unpack(
     FileDevice::of_file(target).map_err(scratch)
 }
 
-/// Whether the decoder complained, rather than the system.
+/// Whether the decoder returned the error, not the system.
 fn is_damage(error: &io::Error) -> bool {
     error.raw_os_error().is_none()
 }
@@ -58,7 +58,7 @@ enum Failure {
     Write(io::Error),
 }
 
-/// Copies to the end, but for zeroes; returns how many bytes there are.
+/// Copies to the end, leaving holes for zeroes; returns the number of bytes of the content.
 fn copy(mut from: impl Read, to: &File) -> Result<u64, Failure> {
     let mut piece = vec![0; PIECE_BYTES];
     let mut size_bytes = 0u64;
@@ -85,7 +85,7 @@ fn copy(mut from: impl Read, to: &File) -> Result<u64, Failure> {
     }
 }
 
-/// Writes what is not zero; returns how many bytes that was.
+/// Writes the pieces that are not zero; returns how many bytes it wrote.
 fn write(to: &File, offset_bytes: u64, piece: &[u8]) -> io::Result<u64> {
     let is_zero = |part: &[u8]| part.iter().all(|&byte| byte == 0);
     let mut written = 0;
@@ -108,13 +108,16 @@ fn write(to: &File, offset_bytes: u64, piece: &[u8]) -> io::Result<u64> {
     Ok(written)
 }
 
-/// Better to stop than to fill the folder that everybody else needs, too.
+/// Fails rather than filling the folder for temporary files, which other programs need.
 fn leave_room(file: &File) -> io::Result<()> {
     let system = rustix::fs::fstatvfs(file)?;
-    // In memory (tmpfs without a limit) there may be no blocks to count.
+    // tmpfs without a limit may report 0 blocks.
     let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
     if system.f_blocks > 0 && free_bytes < 2 * SPARED_BYTES {
-        return Err(io::Error::new(io::ErrorKind::StorageFull, "there is hardly any room left"));
+        return Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            "less than 64 MiB would be left free",
+        ));
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! VHD images, fixed and dynamic, for reading. Source: Microsoft's "Virtual Hard Disk Image Format
 //! Specification" 1.0.
 //!
-//! A footer of 512 bytes ends the file. In front of it a fixed image has the disk as it is; a dynamic
-//! one has blocks, each behind a bitmap of its sectors, and a table that says where each block is.
-//! The bitmaps are not looked at: sectors that were never written are zero in the block, too. A read
-//! follows one link, so nothing can make it go round in circles.
+//! A footer of 512 bytes ends the file. A fixed image has the disk before it; a dynamic image has
+//! blocks, each behind a bitmap of its sectors, and a table with the offset of each block. The
+//! bitmaps are not read: sectors that were never written are zero in the block, too. A read follows
+//! one link, so it cannot loop.
 
 use std::io;
 
@@ -18,12 +18,12 @@ pub(super) const MAGIC: &[u8; 8] = b"conectix";
 const FOOTER_BYTES: usize = 512;
 const HEADER_BYTES: usize = 1024;
 const SECTOR_BYTES: u64 = 512;
-/// An entry of the table whose block is not there.
+/// A table entry whose block is not allocated.
 const UNUSED: u32 = u32::MAX;
-/// Entries of the table, at most: 2 TiB in blocks of 512 KiB, and the format ends at 2040 GiB.
+/// Table entries, at most: 2 TiB in blocks of 512 KiB; the format's limit is 2040 GiB.
 const MOST_BLOCKS: u64 = 4 << 20;
 
-/// Which kind of image it is.
+/// The kind of image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Fixed,
@@ -31,7 +31,7 @@ enum Kind {
     Differencing,
 }
 
-/// What is looked at of a footer.
+/// The fields of a footer that Floe uses.
 #[derive(Clone, Copy, Debug)]
 struct Footer {
     kind: Kind,
@@ -39,7 +39,7 @@ struct Footer {
     disk_bytes: u64,
 }
 
-/// The ones' complement of the sum of all bytes but the checksum's own.
+/// The ones' complement of the sum of all bytes except the checksum field.
 fn checksum(bytes: &[u8], field: usize) -> u32 {
     let own = field..field + 4;
     let others = bytes.iter().enumerate().filter(|(at, _)| !own.contains(at));
@@ -47,7 +47,7 @@ fn checksum(bytes: &[u8], field: usize) -> u32 {
 }
 
 impl Footer {
-    /// `None` if this is no footer, or a damaged one.
+    /// `None` if this is not a valid footer.
     fn decode(bytes: &[u8; FOOTER_BYTES]) -> Option<Self> {
         if !bytes.starts_with(MAGIC) || be::<u32, 64, FOOTER_BYTES>(bytes) != checksum(bytes, 64) {
             return None;
@@ -65,7 +65,7 @@ impl Footer {
         })
     }
 
-    /// The footer, or its copy at the start (which a fixed image does not have).
+    /// The footer, or its copy at the start of the file (which a fixed image does not have).
     fn read(file: &dyn ReadBlocks) -> Option<Self> {
         let at = |offset: u64| {
             let mut bytes = [0; FOOTER_BYTES];
@@ -77,12 +77,12 @@ impl Footer {
     }
 }
 
-/// Whether `file` is a VHD image: a good footer, or what should be its copy at the start.
+/// Whether `file` is a VHD image: it has a valid footer, or starts like the copy of one.
 pub(super) fn is_one(file: &dyn ReadBlocks, head: &[u8]) -> bool {
     head.starts_with(MAGIC) || Footer::read(file).is_some()
 }
 
-/// Bytes of the disk in a fixed image, which begins with the file. `None` for any other.
+/// Bytes of the disk in a fixed image, which starts at byte 0 of the file. `None` for any other.
 pub(super) fn fixed_bytes(file: &dyn ReadBlocks) -> Option<u64> {
     let footer = Footer::read(file).filter(|footer| footer.kind == Kind::Fixed)?;
     Some(footer.disk_bytes.min(file.size_bytes() - FOOTER_BYTES as u64))
@@ -100,7 +100,7 @@ struct Blocks {
     block_bytes: u64,
     /// Bytes of the bitmap in front of a block.
     bitmap_bytes: u64,
-    /// Sectors of the file where blocks begin.
+    /// Sectors of the file at which blocks start.
     table: Vec<u32>,
 }
 
@@ -115,14 +115,14 @@ impl Vhd {
     /// Damage, or a differencing image.
     pub fn open(file: Box<dyn ReadBlocks>) -> Result<Self, ImageError> {
         let footer = Footer::read(&file)
-            .ok_or_else(|| damaged("neither its footer nor the copy at its start is good"))?;
+            .ok_or_else(|| damaged("its footer and the copy at its start are both damaged"))?;
         let disk_bytes = footer.disk_bytes;
         match footer.kind {
             Kind::Fixed => {
                 let there = file.size_bytes() - FOOTER_BYTES as u64;
                 if disk_bytes > there {
                     return Err(damaged(format!(
-                        "the disk has {disk_bytes} bytes, but the file holds {there} of them"
+                        "the disk has {disk_bytes} bytes, but the file holds only {there}"
                     )));
                 }
                 Ok(Self { file, disk_bytes, blocks: None })
@@ -145,11 +145,11 @@ impl Blocks {
     fn read(file: &dyn ReadBlocks, footer: &Footer) -> Result<Self, ImageError> {
         let mut header = [0; HEADER_BYTES];
         file.read_at(footer.header_offset_bytes, &mut header)
-            .map_err(|_| damaged("the header of its table lies behind its end"))?;
+            .map_err(|_| damaged("the header of its table lies past the end of the file"))?;
         if !header.starts_with(b"cxsparse")
             || be::<u32, 36, HEADER_BYTES>(&header) != checksum(&header, 36)
         {
-            return Err(damaged("the header of its table is not good"));
+            return Err(damaged("the header of its table is damaged"));
         }
         let table_offset_bytes = be::<u64, 16, HEADER_BYTES>(&header);
         let entries = u64::from(be::<u32, 28, HEADER_BYTES>(&header));
@@ -160,13 +160,13 @@ impl Blocks {
         let needed = footer.disk_bytes.div_ceil(block_bytes);
         if needed > entries || needed > MOST_BLOCKS {
             return Err(damaged(format!(
-                "a table of {entries} blocks, where the disk needs {needed}"
+                "a table of {entries} blocks, but the disk needs {needed}"
             )));
         }
         let len = needed * 4;
-        // Before memory is taken for it.
+        // Checked before memory for it is allocated.
         if table_offset_bytes.checked_add(len).is_none_or(|end| end > file.size_bytes()) {
-            return Err(damaged("its table passes its end (a truncated file?)"));
+            return Err(damaged("its table passes the end of the file (is it truncated?)"));
         }
         let mut bytes = vec![0; len as usize];
         file.read_at(table_offset_bytes, &mut bytes)?;
@@ -204,7 +204,7 @@ impl Layout for Vhd {
         let place = if *entry == UNUSED {
             Place::Zeroes
         } else {
-            // At most 2^41 and 2^32: no overflow.
+            // At most 2^41 and 2^32, so the sum cannot overflow.
             Place::Stored(u64::from(*entry) * SECTOR_BYTES + blocks.bitmap_bytes + within)
         };
         Ok((place, blocks.block_bytes - within))

@@ -1,15 +1,15 @@
-//! Frames of zstd, one after the other, as one stream. Source: RFC 8878.
+//! Consecutive zstd frames as one stream. Source: RFC 8878.
 //!
-//! The decoder knows one frame at a time. What is here on top: the next frame, frames to be skipped,
-//! checksums that are compared, and a limit to the memory that a frame may ask for.
+//! The decoder library handles one frame. This module adds the step to the next frame, skippable
+//! frames, the comparison of checksums, and a limit on the memory that a frame may demand.
 
 use std::io::{self, Read};
 
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Begins a frame.
+/// The magic of a frame.
 pub(super) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Bytes of a window, at most: what `zstd` itself takes without being told to take more.
+/// Bytes of a window, at most: the default limit of the `zstd` program.
 const MOST_WINDOW_BYTES: u64 = 128 << 20;
 
 /// A stream of frames, unpacked.
@@ -27,21 +27,21 @@ impl<R: Read> Frames<R> {
         Self { source, frame: None }
     }
 
-    /// Goes to the next frame with content; `None` at the end.
+    /// Advances to the next frame with content; `None` at the end.
     fn next_frame(&mut self) -> io::Result<Option<FrameDecoder>> {
         loop {
             let mut magic = [0; 4];
             match fill(&mut self.source, &mut magic)? {
                 0 => return Ok(None),
                 4 => {}
-                _ => return Err(broken("something that is too short for a frame")),
+                _ => return Err(broken("bytes too few for a frame")),
             }
             if magic == MAGIC {
                 return self.start().map(Some);
             }
-            // 16 magics of frames that hold something else.
+            // The 16 magics of skippable frames.
             if u32::from_le_bytes(magic) & !15 != 0x184d_2a50 {
-                return Err(broken("something that is no zstd frame"));
+                return Err(broken("bytes that are not a zstd frame"));
             }
             let mut len = [0; 4];
             self.source.read_exact(&mut len)?;
@@ -90,7 +90,7 @@ impl<R: Read> Frames<R> {
     }
 }
 
-/// Reads as much as there is, which may be less than asked for at the end.
+/// Reads until `into` is full or the source ends; returns the number of bytes read.
 fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < into.len() {
@@ -104,7 +104,7 @@ fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// The checksum is optional.
+/// Compares the checksum, which is optional.
 fn verify(frame: &FrameDecoder) -> io::Result<()> {
     match (frame.get_checksum_from_data(), frame.get_calculated_checksum()) {
         (Some(stored), Some(counted)) if stored != counted => {

@@ -1,11 +1,12 @@
-//! An overlay that is written while others read it, in explored interleavings.
+//! Explores interleavings of an overlay that is written while other threads read it.
 
 use floe_sync::{Arc, shuttle, thread};
 
 use super::*;
 use crate::MemDevice;
 
-/// A reader sees a page as it was or as it is, never a mixture, and keeps seeing the newer one.
+/// A reader sees a page before or after a write, never a mixture, and never an older page after a
+/// newer one.
 fn read_while_writing() {
     let overlay = Arc::new(Overlay::new(MemDevice::new(vec![1; 4096]), 1024));
     let writer = Arc::clone(&overlay);
@@ -31,7 +32,7 @@ fn a_write_is_seen_whole() {
     shuttle::check_pct(read_while_writing, 500, 3);
 }
 
-/// Two threads write parts of one page: neither loses what the other wrote.
+/// Two threads write parts of one page: neither loses the other's write.
 #[test]
 fn no_part_of_a_page_is_lost() {
     shuttle::check_dfs(

@@ -1,18 +1,18 @@
-//! Pages of an overlay that found no place in memory: slots of a file without a name.
+//! The scratch file of an overlay, for pages beyond its memory budget.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// A file of slots, each of the size of a page. It is made when the first page comes, has no name
-/// (so that nothing is left behind however the program ends) and never shrinks.
+/// A file of slots, each as large as a page. It is created for the first page, has no name (so that
+/// nothing remains however the program ends) and never shrinks.
 #[derive(Debug)]
 pub(super) struct Spill {
     slot_bytes: u64,
     folder: PathBuf,
     file: Option<File>,
-    /// Slots behind which nothing was written yet.
+    /// The first slot that was never written.
     end: u64,
     free: Vec<u64>,
 }
@@ -25,7 +25,7 @@ impl Spill {
     /// Stores a page in a slot that nothing else uses.
     ///
     /// # Errors
-    /// If the file cannot be made or there is no room for it; every other slot is as it was.
+    /// If the file cannot be created or has no space; all other slots are unchanged.
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<u64> {
         let file = match &self.file {
             Some(file) => file,
@@ -39,13 +39,13 @@ impl Spill {
         Ok(slot)
     }
 
-    /// Reads from `within` a slot on.
+    /// Reads from byte `within` of a slot on.
     pub(super) fn get(&self, slot: u64, within: u64, into: &mut [u8]) -> io::Result<()> {
         let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
         file.read_exact_at(into, slot * self.slot_bytes + within)
     }
 
-    /// Gives a slot up.
+    /// Frees a slot.
     pub(super) fn release(&mut self, slot: u64) {
         self.free.push(slot);
     }
@@ -61,7 +61,7 @@ impl Spill {
         self.file.as_ref().map_or(0, |file| file.metadata().map_or(0, |metadata| metadata.len()))
     }
 
-    /// Gives up all slots, and the file.
+    /// Frees all slots and closes the file.
     pub(super) fn clear(&mut self) {
         (self.file, self.end) = (None, 0);
         self.free.clear();

@@ -1,4 +1,4 @@
-//! Pages of the base that cannot be read: an overlay can remember them, and refuse to stage over them.
+//! Unreadable pages of the base: an overlay can remember them, and refuse to stage over them.
 
 use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use floe_sync::{PoisonError, RwLock};
@@ -8,41 +8,41 @@ use std::io;
 use super::Overlay;
 use crate::{ReadBlocks, WriteBlocks};
 
-/// Bytes that a disk reads or fails to read at once, as far as can be known from outside.
+/// The unit in which a disk reads or fails to read, as far as can be known from outside.
 const SECTOR_BYTES: usize = 512;
 
-/// The page of a base that an [`Overlay`] could not read. It is inside the [`io::Error`] of whatever
-/// needed it: see [`UnreadablePage::of`].
+/// The page of a base that an [`Overlay`] could not read, wrapped in the [`io::Error`] of the
+/// operation that needed it: see [`UnreadablePage::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("block {page} of the device cannot be read")]
 pub struct UnreadablePage {
-    /// Its number, counted in pages of the overlay: that of the block, where a page is a block.
+    /// Its number, in pages of the overlay; equals the block number if a page is a block.
     pub page: u64,
     /// Byte of the device at which it begins.
     pub offset_bytes: u64,
 }
 
 impl UnreadablePage {
-    /// The page that an error is about; `None` if it is about anything else.
+    /// The unreadable page that caused an error; `None` for any other error.
     pub fn of(error: &io::Error) -> Option<Self> {
         error.get_ref()?.downcast_ref().copied()
     }
 }
 
-/// What an overlay knows of unreadable pages of its base.
+/// The known unreadable pages of the base.
 #[derive(Debug)]
-pub(super) struct Minder {
+pub(super) struct BadPages {
     overwrite: bool,
-    /// So that reads of a sound base take no lock.
+    /// Number of pages, so that reads of an intact base take no lock.
     count: AtomicUsize,
     pages: RwLock<BTreeSet<u64>>,
-    /// Something was taken for zeroes because the base calls it a hole.
+    /// A range was taken for zeroes because the base reports it as a hole.
     believed_hole: AtomicBool,
-    /// Nothing is any more.
+    /// Holes are read instead.
     reads_holes: AtomicBool,
 }
 
-impl Minder {
+impl BadPages {
     fn first_known(&self, first: u64, last: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -59,57 +59,58 @@ impl Minder {
 }
 
 impl<D: ReadBlocks> Overlay<D> {
-    /// The same overlay, which from now on remembers each page of the base that cannot be read: a page
-    /// that failed once fails at once afterwards, as reading a dying disk again may cost what is left of
-    /// it. Unless `overwrite` says so, nothing can be staged over such a page, and over no page without
-    /// reading it once.
+    /// The same overlay, which from now on remembers each page of the base that cannot be read. A
+    /// page that failed once fails immediately afterwards, because reading it again may damage a
+    /// dying disk further. Unless `overwrite` is set, staging over such a page is refused, and
+    /// staging over any page reads it first.
     #[must_use]
     pub fn protecting(mut self, overwrite: bool) -> Self {
         let (count, pages) = (AtomicUsize::new(0), RwLock::new(BTreeSet::new()));
         let (believed_hole, reads_holes) = (AtomicBool::new(false), AtomicBool::new(false));
-        self.minder = Some(Minder { overwrite, count, pages, believed_hole, reads_holes });
+        self.bad_pages = Some(BadPages { overwrite, count, pages, believed_hole, reads_holes });
         self
     }
 
     /// Whether staging over pages that cannot be read is refused.
     pub fn protects(&self) -> bool {
-        self.minder.as_ref().is_some_and(|minder| !minder.overwrite)
+        self.bad_pages.as_ref().is_some_and(|bad_pages| !bad_pages.overwrite)
     }
 
-    /// Pages of the base that could not be read so far, as bytes of the device at which they begin:
-    /// ascending, whether something was staged over them or not. Empty unless they are
-    /// [remembered](Overlay::protecting).
+    /// The offset of each page of the base that could not be read so far: ascending, whether it was
+    /// staged over or not. Empty unless the overlay is [protecting](Overlay::protecting).
     pub fn unreadable_offsets(&self) -> Vec<u64> {
-        let Some(minder) = &self.minder else { return Vec::new() };
-        let pages = minder.pages.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(bad_pages) = &self.bad_pages else { return Vec::new() };
+        let pages = bad_pages.pages.read().unwrap_or_else(PoisonError::into_inner);
         pages.iter().map(|page| page * self.page_bytes).collect()
     }
 
-    /// From now on nothing is taken for zeroes because the base calls it a hole: it is read. Comes back
-    /// with whether anything was so far, which only an overlay [knows](Overlay::protecting) that remembers
-    /// what it could not read, too.
+    /// From now on, reads ranges that the base reports as holes instead of taking them for zeroes.
+    /// Returns whether any hole was taken for zeroes before; `false` for an overlay that is not
+    /// [protecting](Overlay::protecting).
     pub fn read_holes(&self) -> bool {
-        self.minder.as_ref().is_some_and(|minder| {
-            !minder.reads_holes.swap(true, Ordering::Relaxed)
-                && minder.believed_hole.load(Ordering::Relaxed)
+        self.bad_pages.as_ref().is_some_and(|bad_pages| {
+            !bad_pages.reads_holes.swap(true, Ordering::Relaxed)
+                && bad_pages.believed_hole.load(Ordering::Relaxed)
         })
     }
 
     pub(super) fn believes_hole(&self, offset_bytes: u64, len_bytes: u64) -> bool {
-        let Some(minder) = &self.minder else { return self.base.is_hole(offset_bytes, len_bytes) };
-        let is_hole = !minder.reads_holes.load(Ordering::Relaxed)
+        let Some(bad_pages) = &self.bad_pages else {
+            return self.base.is_hole(offset_bytes, len_bytes);
+        };
+        let is_hole = !bad_pages.reads_holes.load(Ordering::Relaxed)
             && self.base.is_hole(offset_bytes, len_bytes);
         if is_hole {
-            minder.believed_hole.store(true, Ordering::Relaxed);
+            bad_pages.believed_hole.store(true, Ordering::Relaxed);
         }
         is_hole
     }
 
-    /// Gives the page with `offset_bytes` bytes of its own if it cannot be read and may be overwritten:
-    /// those of the sectors that can be read, and zeroes. A page that can be read stays as it is.
+    /// If the page at `offset_bytes` cannot be read and may be overwritten, stages its readable
+    /// sectors, with zeroes in place of the others. A page that can be read is unchanged.
     ///
     /// # Errors
-    /// That nothing can be staged.
+    /// If nothing can be staged.
     pub fn stage_readable_sectors(&self, offset_bytes: u64) -> io::Result<()> {
         let page = offset_bytes / self.page_bytes;
         let mut bytes = vec![0; self.page_len(page)];
@@ -127,26 +128,26 @@ impl<D: ReadBlocks> Overlay<D> {
 
     /// Reads from the base.
     pub(super) fn read_base(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        let Some(minder) = self.minder.as_ref().filter(|_| !into.is_empty()) else {
+        let Some(bad_pages) = self.bad_pages.as_ref().filter(|_| !into.is_empty()) else {
             return self.base.read_at(offset_bytes, into);
         };
         let first = offset_bytes / self.page_bytes;
         let last = offset_bytes.saturating_add(into.len() as u64 - 1) / self.page_bytes;
-        if let Some(page) = minder.first_known(first, last) {
+        if let Some(page) = bad_pages.first_known(first, last) {
             return Err(self.unreadable(page));
         }
         match self.base.read_at(offset_bytes, into) {
             Ok(()) => Ok(()),
-            // Past the end there is nothing that could come back.
+            // Past the end there is nothing to protect.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(error),
-            Err(_) => self.look_closer(minder, first, last, offset_bytes, into),
+            Err(_) => self.look_closer(bad_pages, first, last, offset_bytes, into),
         }
     }
 
-    /// Finds the pages for which a read failed; if there are none any more, it is made again.
+    /// Finds the unreadable pages of a failed read. If all can be read now, repeats the read.
     fn look_closer(
         &self,
-        minder: &Minder,
+        bad_pages: &BadPages,
         first: u64,
         last: u64,
         offset_bytes: u64,
@@ -156,10 +157,10 @@ impl<D: ReadBlocks> Overlay<D> {
         for page in first..=last {
             bytes.resize(self.page_len(page), 0);
             if self.base.read_at(page * self.page_bytes, &mut bytes).is_err() {
-                minder.remember(page);
+                bad_pages.remember(page);
             }
         }
-        match minder.first_known(first, last) {
+        match bad_pages.first_known(first, last) {
             Some(page) => Err(self.unreadable(page)),
             None => self.base.read_at(offset_bytes, into),
         }
@@ -202,11 +203,11 @@ mod tests {
         assert_eq!(page_of(overlay.stage_copy(0, 5 << 10)), 5);
         assert!(overlay.is_empty());
         assert_eq!(overlay.unreadable_offsets(), [2 << 10, 5 << 10]);
-        // What was staged before the bad page stays, as with any other failure.
+        // As with any other failure, pages staged before the unreadable one stay.
         assert_eq!(page_of(overlay.write_at(1 << 10, &[9; 3072])), 2);
         assert_eq!(overlay.staged_offsets(), [1 << 10]);
         overlay.stage_readable_sectors(2 << 10).unwrap();
-        assert_eq!(overlay.staged_offsets(), [1 << 10], "it is protected");
+        assert_eq!(overlay.staged_offsets(), [1 << 10], "the unreadable page is not staged");
     }
 
     #[test]
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(page_of(overlay.write_at(2 << 10, &[0; 1024])), 2);
         assert_eq!(overlay.base().counts().reads, reads);
         overlay.read_at(3 << 10, &mut bytes[..1024]).unwrap();
-        // Past the end nothing is unreadable.
+        // A read past the end is not an unreadable page.
         let error = overlay.read_at(8 << 10, &mut bytes[..1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
         assert_eq!(overlay.unreadable_offsets(), [2 << 10]);
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn by_permission_it_is_staged_over_as_a_whole() {
         let overlay = Overlay::new(bad(&[2, 3]), 1024).protecting(true);
-        // The rest of the page would be made up.
+        // The rest of the page would be invented.
         assert_eq!(page_of(overlay.write_at(2100, &[9; 10])), 2);
         overlay.write_at(2 << 10, &[9; 1024]).unwrap();
         let mut bytes = [0; 1024];

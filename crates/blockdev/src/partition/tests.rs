@@ -1,4 +1,4 @@
-//! Tables made by other programs, and tables made to hurt.
+//! Tables made by other programs, and hostile tables.
 
 use super::*;
 use crate::{FileDevice, MemDevice};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::path::Path;
 use std::process::Command;
 
-/// An image of `mib` MiB after `program args image`; `None` if there is no such program here.
+/// An image of `mib` MiB after `program args image`; `None` if the program is missing.
 fn image_by(mib: u64, program: &str, args: &[&str]) -> Option<tempfile::NamedTempFile> {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(mib << 20).unwrap();
@@ -58,7 +58,7 @@ fn a_damaged_gpt_is_read_from_its_backup_or_refused() {
     let good = std::fs::read(image.path()).unwrap();
     let table = PartitionTable::read(&MemDevice::new(good.clone()), None).unwrap();
     let last = good.len() - 512;
-    // The header, or an entry: either way the backup counts.
+    // In the header or in an entry: either way the backup is used.
     for broken in [512 + 40, 1024 + 4, 512 + 16, 512 + 84] {
         let mut bytes = good.clone();
         bytes[broken] ^= 0x10;
@@ -70,7 +70,7 @@ fn a_damaged_gpt_is_read_from_its_backup_or_refused() {
     let mut wiped = good.clone();
     wiped[512..1024].fill(0);
     assert_eq!(PartitionTable::read(&MemDevice::new(wiped), None).unwrap(), table);
-    // Cut off behind the first partition: the table is good, the second partition is gone.
+    // Truncated behind the first partition: the table is valid, the second partition is gone.
     let cut = MemDevice::new(good[..5 << 19].to_vec());
     let table = PartitionTable::read(&cut, None).unwrap();
     assert_eq!(table.clone().open(&cut, 1).unwrap().size_bytes(), 1 << 20);
@@ -110,7 +110,7 @@ fn file_systems_without_a_table_have_none() {
     if let Some(image) = image_by(4, "mke2fs", &["-q", "-F"]) {
         assert!(none(std::fs::read(image.path()).unwrap()));
     }
-    // Signed as a boot sector is, with code where a table would be.
+    // A boot sector: the signature is valid, but code lies in place of a table.
     let mut boot = vec![0x3c; 4096];
     boot[510..512].copy_from_slice(&[0x55, 0xaa]);
     assert!(none(boot));
@@ -136,7 +136,7 @@ fn an_mbr_put_over_a_gpt_counts() {
     bytes[..512].copy_from_slice(&mbr_sector(&[(0x83, 64, 100)]));
     let table = PartitionTable::read(&MemDevice::new(bytes.clone()), None).unwrap();
     assert_eq!((table.scheme, summary(&table)), (Scheme::Mbr, vec![(1, 64, 100)]));
-    // Without any MBR, the GPT is what there is.
+    // Without any MBR, the GPT is used.
     bytes[..512].fill(0);
     let table = PartitionTable::read(&MemDevice::new(bytes), None).unwrap();
     assert_eq!((table.scheme, table.partitions.len()), (Scheme::Gpt, 2));
@@ -146,7 +146,7 @@ fn an_mbr_put_over_a_gpt_counts() {
 fn a_chain_in_a_loop_ends() {
     let mut bytes = vec![0; 64 * 512];
     bytes[..512].copy_from_slice(&mbr_sector(&[(5, 8, 50), (5, 8, 50), (0x0f, u32::MAX, 9)]));
-    // Its link leads back to itself, by way of sector 9.
+    // Its link leads back to itself, through sector 9.
     bytes[8 * 512..9 * 512].copy_from_slice(&mbr_sector(&[(0x83, 1, 1), (5, 1, 1)]));
     bytes[9 * 512..10 * 512].copy_from_slice(&mbr_sector(&[(0x83, 2, 1), (5, 0, 1)]));
     let table = PartitionTable::read(&MemDevice::new(bytes), None).unwrap();
@@ -177,7 +177,7 @@ proptest! {
         }
     }
 
-    /// A header whose checksum is right, with any numbers in it.
+    /// A header with any numbers in it and a valid checksum.
     #[test]
     fn hostile_gpt_headers_do_no_harm(
         fields in prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0xff), any::<u8>()], 92),

@@ -3,12 +3,12 @@
 use super::Shared;
 use super::pieces::{PIECE_BYTES, ToRead};
 
-/// Threads, each of which has one read under way.
+/// Threads, each with one read in flight.
 pub(super) const COUNT: usize = 8;
-/// Memory of all of them: what a piece is copied through where it is not aligned, and stacks.
+/// Memory of all threads: bounce buffers for unaligned pieces, and stacks.
 pub(super) const MEMORY_BYTES: u64 = COUNT as u64 * (PIECE_BYTES + (64 << 10));
 
-/// What one of them does, until the end.
+/// The body of a thread.
 pub(super) fn read_announced(shared: &Shared) {
     let mut state = shared.lock();
     while !state.ended {

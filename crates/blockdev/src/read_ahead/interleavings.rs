@@ -1,4 +1,5 @@
-//! Reads ahead in explored interleavings: nobody waits forever, and bytes that come are those of the file.
+//! Explores interleavings of prefetching: no thread waits forever, and bytes returned are those of
+//! the file.
 
 use std::os::unix::fs::FileExt;
 
@@ -8,7 +9,7 @@ use super::*;
 
 const FILE_BYTES: u64 = 64 << 10;
 
-/// A file whose bytes say where they are; `None` where there is no direct I/O.
+/// A file whose bytes encode their offset; `None` where direct I/O is not supported.
 fn made() -> Option<tempfile::NamedTempFile> {
     let file = tempfile::NamedTempFile::new_in(".").unwrap();
     let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| (at >> 9) as u8).collect();
@@ -21,7 +22,7 @@ fn made() -> Option<tempfile::NamedTempFile> {
     Some(file)
 }
 
-/// Two threads read ahead for two that announce and take; in the end all are told to end.
+/// Two threads prefetch for two that announce and take; then all are told to end.
 fn announce_and_take(path: &std::path::Path) {
     let own = File::open(path).unwrap();
     let way = DirectReads::of(&own).unwrap();
@@ -42,7 +43,7 @@ fn announce_and_take(path: &std::path::Path) {
     let other = Arc::clone(&ahead);
     let taking = thread::spawn(move || take(&other, 8192));
     take(&ahead, 16_384);
-    // Announced and never asked for: dropping must not wait for it.
+    // Announced and never requested: dropping must not wait for it.
     ahead.announce(32_768, 4096);
     taking.join().unwrap();
 }

@@ -1,5 +1,5 @@
-//! What was announced of a file: pieces that nobody has read yet, that are being read, or that are here and wait to
-//! be asked for.
+//! The announced pieces of a file: waiting to be read, being read, or read and waiting to be
+//! requested.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,19 +7,20 @@ use crate::direct::{AlignedBytes, DirectReads};
 
 /// Bytes of a piece, at most.
 pub(super) const PIECE_BYTES: u64 = 128 << 10;
-/// Bytes of a small piece, as most blocks of maps and directories are: they are copied while others wait.
+/// Bytes of a small piece, such as most mapping blocks and directory blocks: these are copied while
+/// the lock is held.
 const SMALL_BYTES: u64 = 4 << 10;
-/// Bytes that are read and not yet asked for, or being read.
+/// Bytes of the pieces that are being read or wait to be requested, at most.
 pub(super) const MOST_HELD_BYTES: u64 = 4 << 20;
-/// Pieces that may be announced at a time; what comes then is read when it is asked for.
+/// Pieces announced at a time, at most; ranges announced beyond are read on request.
 pub(super) const MOST_PIECES: usize = 1 << 13;
-/// A piece that was asked for in part may go when one is asked for that was announced so many later: those of a piece
-/// of an inode table are asked for in no order.
+/// A partly requested piece may be evicted once a piece announced this many numbers later is
+/// requested: the pieces of one inode table chunk are requested in any order.
 pub(super) const ASKED_TOGETHER: u64 = 256;
-/// Memory that is kept to be used again: of so many pieces of [`PIECE_BYTES`], and of so many small ones.
+/// Buffers kept for reuse: the number of [`PIECE_BYTES`] buffers, and of small ones.
 const SPARE: [usize; 2] = [8, 64];
-/// Memory of all pieces, at most. A small one takes twice its size where sectors have 4 KiB, since memory is not
-/// handed out aligned.
+/// Memory of all pieces, at most. With sectors of 4 KiB a small one takes twice its size, because
+/// allocations are not aligned.
 pub(super) const MEMORY_BYTES: u64 = 2 * MOST_HELD_BYTES
     + SPARE[0] as u64 * PIECE_BYTES
     + SPARE[1] as u64 * 2 * SMALL_BYTES
@@ -28,21 +29,21 @@ pub(super) const MEMORY_BYTES: u64 = 2 * MOST_HELD_BYTES
 /// All pieces of a file.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// By the offset of the first byte. They do not overlap.
+    /// Keyed by the offset of the first byte. They do not overlap.
     pub(super) all: BTreeMap<u64, Piece>,
-    /// Offsets of pieces that nobody reads yet, in the order in which they were announced, and of some that
-    /// are gone.
+    /// Offsets of pieces that no thread reads yet, in the order in which they were announced. May
+    /// contain pieces that are already gone.
     queue: VecDeque<u64>,
-    /// Of pieces that are here or being read.
+    /// Bytes of the pieces that are read or being read.
     pub(super) held_bytes: u64,
-    /// The offsets of those that are here, by their numbers.
+    /// The offsets of the pieces that are read, by number.
     pub(super) here: BTreeMap<u64, u64>,
-    /// Likewise of those that were asked for in part. The rest is often never asked for: what lies between wanted
-    /// blocks is announced along with them.
+    /// The offsets of the partly requested ones among them, by number. Their rest is often never
+    /// requested, because the gaps between wanted blocks are announced with them.
     partly: BTreeMap<u64, u64>,
-    /// The highest number of a piece that was asked for.
+    /// The highest number of a requested piece.
     newest_asked: u64,
-    /// Memory to be used again, as [`SPARE`] has it.
+    /// Buffers for reuse: see [`SPARE`].
     spare: [Vec<AlignedBytes>; 2],
     announced: u64,
 }
@@ -50,11 +51,11 @@ pub(super) struct Pieces {
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) len: u64,
-    /// Its number among all that were announced.
+    /// Its sequence number among all announced pieces.
     number: u64,
-    /// Bytes that were asked for.
+    /// Bytes requested so far.
     taken: u64,
-    /// Somebody waits for it.
+    /// A reader waits for it.
     awaited: bool,
     pub(super) bytes: Bytes,
 }
@@ -64,19 +65,19 @@ pub(super) enum Bytes {
     Announced,
     BeingRead,
     Here(AlignedBytes),
-    /// Who asks for them reads them again, and is told why.
+    /// Reading failed. The requester reads the range again and gets the error.
     Failed,
 }
 
-/// What there is of a range that was asked for.
+/// The result of a lookup.
 pub(super) enum Found {
-    /// Nothing: the range has to be read.
+    /// Not available: the caller must read the range.
     Nothing,
-    /// It is being read.
+    /// Being read.
     Soon,
-    /// It was copied.
+    /// Copied into the caller's buffer.
     Copied,
-    /// All of a piece, which is its asker's now.
+    /// A whole piece, handed over to the caller.
     Whole(AlignedBytes),
 }
 
@@ -89,7 +90,7 @@ pub(super) struct ToRead {
 }
 
 impl Pieces {
-    /// Adds the pieces of a range; those that overlap others are left out.
+    /// Adds the pieces of a range, except those that overlap existing ones.
     pub(super) fn announce(&mut self, offset_bytes: u64, len_bytes: u64) {
         let end = offset_bytes.saturating_add(len_bytes);
         let mut at = offset_bytes;
@@ -111,7 +112,7 @@ impl Pieces {
         before.is_some_and(|(at, piece)| at + piece.len > start)
     }
 
-    /// Looks for a range, and fills `into` with it.
+    /// Looks up a range, and fills `into` with it.
     pub(super) fn find(&mut self, offset: u64, into: &mut [u8]) -> Found {
         let covering = self.all.range_mut(..=offset).next_back();
         let Some((&start, piece)) =
@@ -124,7 +125,8 @@ impl Pieces {
                 piece.awaited = true;
                 Found::Soon
             }
-            // Nobody has come to it: its asker does not wait for those before it.
+            // No thread has started on it: reading it directly is faster than waiting for the
+            // pieces before it.
             Bytes::Announced => {
                 let number = piece.number;
                 self.all.remove(&start);
@@ -139,13 +141,14 @@ impl Pieces {
         }
     }
 
-    /// Copies a range of a piece, or hands out a piece that is asked for as a whole.
+    /// Copies a range out of a piece, or hands over a piece that is requested as a whole.
     fn take(&mut self, start: u64, offset: u64, into: &mut [u8]) -> Found {
         let Some(piece) = self.all.get_mut(&start) else { return Found::Nothing };
         let Bytes::Here(bytes) = &piece.bytes else { return Found::Nothing };
         let whole = into.len() as u64 == piece.len;
         self.newest_asked = self.newest_asked.max(piece.number);
-        // While others wait if it is short; the rest of the piece may be asked for by others.
+        // Short pieces are copied while the lock is held; the rest of a piece may be requested
+        // later.
         if !whole || piece.len <= SMALL_BYTES {
             let from = (offset - start) as usize;
             into.copy_from_slice(&bytes.bytes()[from..from + into.len()]);
@@ -165,7 +168,8 @@ impl Pieces {
         }
     }
 
-    /// Where memory for pieces of a size is kept, and for how many, if it is.
+    /// The list of spare buffers for a size, and its limit; `None` if buffers of that size are not
+    /// kept.
     const fn spare_of(&mut self, len: u64) -> Option<(&mut Vec<AlignedBytes>, usize)> {
         match len {
             PIECE_BYTES => Some((&mut self.spare[0], SPARE[0])),
@@ -174,7 +178,7 @@ impl Pieces {
         }
     }
 
-    /// Takes the memory of a piece back.
+    /// Takes back the buffer of a piece.
     pub(super) fn release(&mut self, bytes: AlignedBytes, len: u64) {
         self.held_bytes -= len;
         if let Some((spare, most)) = self.spare_of(len)
@@ -184,8 +188,8 @@ impl Pieces {
         }
     }
 
-    /// A piece was asked for that nobody had begun. If that is because others are kept for which nobody asks,
-    /// the oldest of them goes.
+    /// Called when a requested piece has not been started. If that is because unrequested pieces
+    /// fill the memory, evicts the oldest of them.
     fn make_room(&mut self, before: u64) {
         if self.has_room() {
             return;
@@ -196,7 +200,7 @@ impl Pieces {
         }
     }
 
-    /// A piece that was asked for in part, and of which nobody will ask for more.
+    /// A partly requested piece of which no more will be requested.
     fn done_with(&self) -> Option<u64> {
         let (number, &at) = self.partly.first_key_value()?;
         (number + ASKED_TOGETHER <= self.newest_asked).then_some(at)
@@ -208,7 +212,7 @@ impl Pieces {
         }
     }
 
-    /// Takes a piece that is here out of the others.
+    /// Removes a piece that is read.
     fn remove_here(&mut self, start: u64) -> Option<(AlignedBytes, u64)> {
         let Piece { bytes: Bytes::Here(bytes), len, number, .. } = self.all.remove(&start)? else {
             return None;
@@ -218,7 +222,7 @@ impl Pieces {
         Some((bytes, len))
     }
 
-    /// Whether there may be a piece that could be read now.
+    /// Whether there may be a piece to read now.
     pub(super) fn has_next(&self) -> bool {
         !self.queue.is_empty() && (self.has_room() || self.done_with().is_some())
     }
@@ -227,7 +231,7 @@ impl Pieces {
         self.held_bytes + PIECE_BYTES <= MOST_HELD_BYTES
     }
 
-    /// The next piece to be read, if there is one and room.
+    /// The next piece to read, if there is one and memory for it.
     pub(super) fn begin_next(&mut self, way: DirectReads) -> Option<ToRead> {
         while self.has_next() {
             while !self.has_room() {
@@ -248,7 +252,8 @@ impl Pieces {
         None
     }
 
-    /// A piece was read; `None`: it could not be. Whether somebody waits for it.
+    /// Stores the result of reading a piece; `None` if reading failed. Returns whether a reader
+    /// waits for it.
     pub(super) fn finish(&mut self, at: u64, bytes: Option<AlignedBytes>) -> bool {
         let Some(piece) = self.all.get_mut(&at) else { return false };
         match bytes {

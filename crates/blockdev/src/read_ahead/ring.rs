@@ -1,19 +1,20 @@
-//! One thread that has many reads under way at a time (io_uring): it neither wakes nor sleeps for each of them.
+//! One thread that keeps many reads in flight (io_uring), without a wake-up for each.
 
 use std::fs::File;
 
 use super::{Shared, helpers};
 use crate::uring::{Read, Ring};
 
-/// Reads that are under way, at most: as many as the blocks of maps that two pieces of an inode table name.
+/// Reads in flight, at most: about the number of mapping blocks that two chunks of an inode table
+/// name.
 pub(super) const DEPTH: u32 = 256;
 
-/// `None` where there is no io_uring, or this process must not use it.
+/// `None` if io_uring is missing or forbidden to this process.
 pub(super) fn of(file: &File) -> Option<Ring> {
     Ring::of(file.try_clone().ok()?, DEPTH).ok()
 }
 
-/// What the thread does, until the end.
+/// The body of the thread.
 pub(super) fn read_announced(shared: &Shared, mut ring: Ring) {
     let (mut to_read, mut done) = (Vec::new(), Vec::new());
     let mut state = shared.lock();
@@ -34,10 +35,11 @@ pub(super) fn read_announced(shared: &Shared, mut ring: Ring) {
                 Read { at: piece.at, len: piece.len as usize, ask_bytes, memory: piece.memory };
             done.extend(ring.begin(read).err().map(|read| (read.at, None)));
         }
-        // What is announced meanwhile is begun when the first of these has come.
+        // Pieces announced meanwhile are started when the first of these reads completes.
         let outcome = ring.wait();
         ring.finished(|read, bytes| {
-            // A file need not end where a unit does; who asks for what did not come is told why.
+            // A file need not end at a unit boundary. A reader that requests the missing bytes gets
+            // the error when it reads them itself.
             let whole = bytes.is_ok_and(|bytes| bytes >= read.len);
             done.push((read.at, whole.then_some(read.memory)));
         });
@@ -53,7 +55,7 @@ pub(super) fn read_announced(shared: &Shared, mut ring: Ring) {
             shared.came.notify_all();
         }
         if outcome.is_err() {
-            // The system has no more resources for this: one read at a time, then.
+            // The system has no more resources: fall back to one read at a time.
             drop(state);
             drop(ring);
             return helpers::read_announced(shared);

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use super::pieces::{ASKED_TOGETHER, Bytes, MOST_HELD_BYTES, MOST_PIECES, PIECE_BYTES};
 use super::*;
 
-/// Bytes that say where they are.
+/// Bytes that encode their offset.
 fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
     range.map(|at| ((at % 251) ^ (at >> 12)) as u8).collect()
 }
 
-/// Files of `len` bytes, and what reads them ahead: by threads, and by io_uring if that is to be had; nothing where
-/// there is no direct I/O.
+/// Files of `len` bytes with their prefetchers: by threads, and by io_uring if available. Empty
+/// where direct I/O is not supported.
 fn made(len: u64) -> Vec<(tempfile::NamedTempFile, ReadAhead)> {
     let mut all = Vec::new();
     for by_threads in [true, false] {
@@ -37,7 +37,7 @@ fn made(len: u64) -> Vec<(tempfile::NamedTempFile, ReadAhead)> {
     all
 }
 
-/// Waits until nobody has anything to read.
+/// Waits until no thread has anything to read.
 fn settle(ahead: &ReadAhead) {
     let began = Instant::now();
     loop {
@@ -56,7 +56,7 @@ fn settle(ahead: &ReadAhead) {
     }
 }
 
-/// Whether a range was there, and is right.
+/// Whether a range was prefetched, with the right bytes.
 fn take(ahead: &ReadAhead, start: u64, len: u64) -> bool {
     let mut into = vec![0; len as usize];
     let taken = ahead.take(start, &mut into);
@@ -72,8 +72,8 @@ fn what_was_announced_is_read_without_being_asked_for() {
         settle(&ahead);
         file.as_file().set_len(0).unwrap();
         assert!(!take(&ahead, 0, 4096), "not announced");
-        assert!(!take(&ahead, 4096, PIECE_BYTES + 1), "in two pieces");
-        // A piece as a whole, one bit by bit, and in the end out of order.
+        assert!(!take(&ahead, 4096, PIECE_BYTES + 1), "a range of two pieces");
+        // A whole piece, one in small parts, and one out of order.
         assert!(take(&ahead, 4096, PIECE_BYTES));
         let second = 4096 + PIECE_BYTES;
         assert!((0..PIECE_BYTES / 1024).all(|at| take(&ahead, second + at * 1024, 1024)));
@@ -104,7 +104,7 @@ fn what_nobody_asks_for_makes_room() {
         ahead.announce(0, pieces * PIECE_BYTES);
         settle(&ahead);
         assert_eq!(ahead.shared.lock().pieces.held_bytes, MOST_HELD_BYTES);
-        // The first third is never asked for.
+        // The first third is never requested.
         let rest = pieces / 3..pieces;
         let taken = rest.filter(|at| {
             let taken = take(&ahead, at * PIECE_BYTES, PIECE_BYTES);
@@ -117,7 +117,7 @@ fn what_nobody_asks_for_makes_room() {
     }
 }
 
-/// As blocks of maps, which are announced with what lies between them.
+/// Like mapping blocks, which are announced with the gaps between them.
 #[test]
 fn what_is_asked_for_in_part_makes_room_later() {
     let pieces = 4 * MOST_HELD_BYTES / 8192;
@@ -171,9 +171,9 @@ fn many_threads_read_what_is_there() {
                 let (ahead, barrier) = (&ahead, &barrier);
                 scope.spawn(move || {
                     assert!(take(ahead, worker * PIECE_BYTES, PIECE_BYTES));
-                    // What comes then may take the room of what nobody has asked for yet.
+                    // Pieces announced now may evict those that were never requested.
                     barrier.wait();
-                    // Some numbers, others for each thread.
+                    // A sequence of numbers that differs between threads.
                     let mut some = 0x9e37_79b9 + worker;
                     let mut next = |below: u64| {
                         some = some * 48_271 % 0x7fff_ffff;
@@ -185,7 +185,7 @@ fn many_threads_read_what_is_there() {
                         ahead.announce(start, told);
                         let skipped = next(told);
                         let asked = 1 + next(told - skipped);
-                        // If it is there it is right.
+                        // If it was prefetched, its bytes are right.
                         take(ahead, start + skipped, asked);
                     }
                 });

@@ -1,4 +1,4 @@
-//! Reading an undo file, and bringing old bytes back.
+//! Reads an undo file, and restores the old bytes.
 
 use std::fs::File;
 use std::io;
@@ -17,23 +17,23 @@ use floe_format::ext::undo::{
 use super::{RestoreError, UndoReadError};
 use crate::{ReadBlocks, WriteBlocks};
 
-/// A finished undo file whose checksums are all right.
+/// A finished undo file whose checksums are all valid.
 #[derive(Debug)]
 pub struct UndoFile {
     path: PathBuf,
     file: File,
     header: UndoHeader,
     superblock_after: [u8; 1024],
-    /// By place on the device; they do not overlap.
+    /// By offset on the device; they do not overlap.
     saved: Vec<Saved>,
     /// Ascending.
     not_saved: Vec<u64>,
 }
 
-/// A stretch of the file system whose old bytes are in the undo file.
+/// A range of the file system whose old bytes are in the undo file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// Where it begins, in bytes of the file system.
+    /// Its first byte in the file system.
     pub offset_bytes: u64,
     /// Its length in bytes: 1 to 512 MiB.
     pub len_bytes: u32,
@@ -41,27 +41,27 @@ pub struct Saved {
     at_bytes: u64,
 }
 
-/// What was brought back.
+/// The result of restoring old bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Stretches.
+    /// Number of ranges.
     pub stretches: usize,
-    /// Bytes of the undo file's stretches.
+    /// Bytes of all ranges.
     pub bytes: u64,
 }
 
 impl Saved {
-    /// The stretch, as bytes of the file system.
+    /// The range, in bytes of the file system.
     pub fn range(&self) -> Range<u64> {
         self.offset_bytes..self.offset_bytes + u64::from(self.len_bytes)
     }
 }
 
 impl UndoFile {
-    /// Opens an undo file and looks at every checksum in it.
+    /// Opens an undo file and verifies every checksum in it.
     ///
     /// # Errors
-    /// If it cannot be read, is none, was never finished, needs features that are not known here,
+    /// If the file cannot be read, is not an undo file, was never finished, needs unknown features,
     /// or is damaged.
     pub fn open(path: &Path) -> Result<Self, UndoReadError> {
         let read = |source| UndoReadError::Read { path: path.to_owned(), source };
@@ -114,38 +114,39 @@ impl UndoFile {
         &self.path
     }
 
-    /// Byte of the device at which the file system begins, if the file says.
+    /// Byte of the device at which the file system begins, if the file records it.
     pub fn fs_offset_bytes(&self) -> Option<u64> {
         (self.header.f_compat & COMPAT_FS_OFFSET != 0).then_some(self.header.fs_offset)
     }
 
-    /// Unit of the places in the file, in bytes: a power of two from 1024 to 1 MiB.
+    /// Unit of the offsets in the file, in bytes: a power of two from 1024 to 1 MiB.
     pub fn block_bytes(&self) -> u32 {
         self.header.fs_block_size
     }
 
-    /// The primary superblock as it was to be after the change.
+    /// The primary superblock as the change was to leave it.
     pub fn superblock_after(&self) -> &[u8; 1024] {
         &self.superblock_after
     }
 
-    /// Bytes of the file system at which blocks begin, [`block_bytes`](Self::block_bytes) long, that the
-    /// change writes over and that could not be read before: their old bytes are not here. Ascending.
+    /// Offsets of the blocks of the file system, [`block_bytes`](Self::block_bytes) long, that the
+    /// change overwrites but could not read before, so that their old bytes are not in the file.
+    /// Ascending.
     pub fn not_saved(&self) -> &[u64] {
         &self.not_saved
     }
 
-    /// The stretches, by place.
+    /// The ranges, by offset.
     pub fn saved(&self) -> &[Saved] {
         &self.saved
     }
 
-    /// Bytes of all stretches.
+    /// Bytes of all ranges.
     pub fn saved_bytes(&self) -> u64 {
         self.saved.iter().map(|saved| u64::from(saved.len_bytes)).sum()
     }
 
-    /// Reads the old bytes of one of [`UndoFile::saved`] into `into`, which becomes as long.
+    /// Reads the old bytes of one of [`UndoFile::saved`] into `into`, which is resized to fit.
     ///
     /// # Errors
     /// If the file cannot be read, or its checksum is wrong now.
@@ -156,12 +157,13 @@ impl UndoFile {
             Ok(())
         } else {
             let place = saved.offset_bytes;
-            Err(self.damaged(format!("the checksum of what was at byte {place} is wrong")))
+            Err(self
+                .damaged(format!("the checksum of the bytes saved from offset {place} is wrong")))
         }
     }
 
-    /// Fills `into` with what the file system held from `offset_bytes` on: saved bytes where there
-    /// are some, else what `device` holds now.
+    /// Fills `into` with the old content of the file system from `offset_bytes` on: saved bytes
+    /// where there are some, else the current bytes of `device`.
     ///
     /// # Errors
     /// If either cannot be read.
@@ -188,7 +190,7 @@ impl UndoFile {
         Ok(())
     }
 
-    /// The stretches that `device` does not hold any more as they were saved.
+    /// The ranges whose current bytes on `device` differ from the saved ones.
     ///
     /// # Errors
     /// If the device is too small or cannot be read.
@@ -203,8 +205,8 @@ impl UndoFile {
         Ok(differing)
     }
 
-    /// Whether a stretch of `device` is as it was saved. Compares bytes: the checksum of a
-    /// superblock with its own checksum in it is the same for every superblock.
+    /// Whether a range of `device` equals its saved bytes. Compares bytes, not checksums: the CRC
+    /// of a superblock that contains its own CRC is the same for every superblock.
     fn is_as_saved(&self, device: &dyn ReadBlocks, saved: &Saved) -> Result<bool, RestoreError> {
         let (mut old, offset_bytes) = (Vec::new(), saved.offset_bytes);
         self.old_bytes(saved, &mut old)?;
@@ -215,11 +217,11 @@ impl UndoFile {
         Ok(old == now)
     }
 
-    /// Writes all old bytes back and reads them again to compare. `device` begins where the file
-    /// system does.
+    /// Writes all old bytes back and reads them again to compare. `device` must begin where the
+    /// file system does.
     ///
-    /// The block of the primary superblock comes last, after a flush. It can be done again after a
-    /// crash or an error, with the same result.
+    /// The block of the primary superblock is written last, after a flush. After a crash or an
+    /// error, restoring can be repeated with the same result.
     ///
     /// # Errors
     /// [`RestoreError`] says whether anything was written.
@@ -265,7 +267,7 @@ impl UndoFile {
         Ok(Restored { stretches: self.saved.len(), bytes: restored_bytes })
     }
 
-    /// `Err` unless the device has a place for every stretch.
+    /// `Err` unless every range lies inside the device.
     fn fits(&self, device: &dyn ReadBlocks) -> Result<(), RestoreError> {
         let needed_bytes = self.saved.last().map_or(0, |saved| saved.range().end);
         let size_bytes = device.size_bytes();
@@ -287,7 +289,7 @@ impl UndoFile {
         Ok(())
     }
 
-    /// Reads all key blocks. Ends at the end of the file at the latest, whatever the header says.
+    /// Reads all key blocks. Stops at the end of the file at the latest, whatever the header says.
     fn read_keys(&mut self) -> Result<(), UndoReadError> {
         let block_size = u64::from(self.header.block_size);
         let mut block = vec![0; self.header.block_size as usize];
@@ -301,7 +303,7 @@ impl UndoFile {
                 start.magic == KEY_MAGIC && start.crc == key_block_crc(&block)
             };
             if !start.as_ref().is_some_and(sound) {
-                return Err(self.damaged("a key block is wrong".to_owned()));
+                return Err(self.damaged("a key block is invalid".to_owned()));
             }
             let (keys, _) = block[UndoKeyHeader::SIZE..].as_chunks::<{ UndoKey::SIZE }>();
             let here = left.min(keys.len() as u64);
@@ -309,7 +311,7 @@ impl UndoFile {
             for key in keys.iter().take(here as usize) {
                 let key = UndoKey::decode(key);
                 let offset_bytes = key.fs_block.checked_mul(u64::from(self.header.fs_block_size));
-                // The end must not overflow either.
+                // The end must not overflow, either.
                 let offset_bytes =
                     offset_bytes.filter(|at| at.checked_add(u64::from(key.size)).is_some());
                 let most_bytes = block_size * u64::from(MAX_KEY_BLOCKS);
@@ -328,7 +330,8 @@ impl UndoFile {
         Ok(())
     }
 
-    /// Reads the list of what was not saved. Room for it is made as it comes, whatever the header says.
+    /// Reads the list of unsaved blocks. Memory grows with the bytes read, whatever count the
+    /// header gives.
     fn read_not_saved(&mut self) -> Result<(), UndoReadError> {
         if self.header.unsaved_magic != UNSAVED_MAGIC {
             return Ok(());
@@ -343,17 +346,18 @@ impl UndoFile {
             at += entry.len() as u64;
             let offset_bytes = u64::from_le_bytes(entry).checked_mul(unit);
             self.not_saved.push(offset_bytes.ok_or_else(|| {
-                self.damaged("a place that was not saved is impossible".to_owned())
+                self.damaged("the list of unsaved blocks has an impossible offset".to_owned())
             })?);
         }
         if crc != self.header.unsaved_crc {
-            return Err(self.damaged("the list of what was not saved is wrong".to_owned()));
+            return Err(self.damaged("the list of unsaved blocks is damaged".to_owned()));
         }
         self.not_saved.sort_unstable();
         Ok(())
     }
 
-    /// Puts the stretches in order and refuses two of one place: which bytes are the old ones?
+    /// Sorts the ranges and refuses overlapping ones, because it would be unknown which bytes are
+    /// the old ones.
     fn sort_saved(&mut self) -> Result<(), UndoReadError> {
         self.saved.sort_unstable_by_key(|saved| saved.offset_bytes);
         let overlap = self
@@ -371,13 +375,13 @@ impl UndoFile {
     fn place_of(&self, block: u64) -> Result<u64, UndoReadError> {
         block
             .checked_mul(u64::from(self.header.block_size))
-            .ok_or_else(|| self.damaged("a place in it is impossible".to_owned()))
+            .ok_or_else(|| self.damaged("an offset in it is impossible".to_owned()))
     }
 
     fn read_at(&self, at_bytes: u64, into: &mut [u8]) -> Result<(), UndoReadError> {
         self.file.read_exact_at(into, at_bytes).map_err(|source| {
             if source.kind() == io::ErrorKind::UnexpectedEof {
-                self.damaged("it was cut off".to_owned())
+                self.damaged("it is truncated".to_owned())
             } else {
                 UndoReadError::Read { path: self.path.clone(), source }
             }
@@ -398,7 +402,7 @@ fn split(range: &Range<u64>, middle: &Range<u64>) -> [Range<u64>; 3] {
     ]
 }
 
-/// Where a part of a stretch lies in a buffer of the stretch, which begins at `start_bytes`.
+/// The position of a part in a buffer that holds a range from `start_bytes` on.
 fn slice_of(part: &Range<u64>, start_bytes: u64) -> Range<usize> {
     // Both ends are within the buffer, whose length is a usize.
     (part.start - start_bytes) as usize..(part.end - start_bytes) as usize

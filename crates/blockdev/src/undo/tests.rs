@@ -1,4 +1,4 @@
-//! What is saved comes back, and nothing else does.
+//! Saved bytes are restored, and no others change.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -57,7 +57,7 @@ proptest! {
         }
         let mut old = vec![0; before.len()];
         file.read_old(&device, 0, &mut old).unwrap();
-        prop_assert!(old == before, "what it was can be read");
+        prop_assert!(old == before, "the old content can be read");
         let mut part = [0; 3000];
         file.read_old(&device, 500, &mut part).unwrap();
         prop_assert!(part == before[500..3500]);
@@ -87,18 +87,18 @@ fn an_undo_file_is_never_replaced_and_an_unfinished_one_goes_away() {
     let path = folder.path().join("undo");
     let unfinished = folder.path().join("undo.unfinished");
     let mut writer = UndoWriter::create(&path, &options(4096)).unwrap();
-    // Another process is writing it.
+    // A second writer is refused.
     assert!(UndoWriter::create(&path, &options(4096)).is_err());
     writer.save(4096, &[1; 4096]).unwrap();
     assert!(matches!(UndoFile::open(&unfinished), Err(UndoReadError::Unfinished { .. })));
     let kept = fs::read(&unfinished).unwrap();
     drop(writer);
     assert!(!path.exists() && !unfinished.exists());
-    // What is left behind by a crash is in nobody's way.
+    // The remains of a crash do not prevent a new undo file.
     fs::write(&unfinished, &kept).unwrap();
     UndoWriter::create(&path, &options(4096)).unwrap().finish().unwrap();
     assert!(path.exists() && !unfinished.exists());
-    // Those of other programs say themselves that they are not complete.
+    // Undo files of other programs carry a flag that says whether they are complete.
     fs::write(&path, kept).unwrap();
     assert!(matches!(UndoFile::open(&path), Err(UndoReadError::Unfinished { .. })));
     let error = UndoWriter::create(&path, &options(4096)).unwrap_err();
@@ -128,7 +128,7 @@ fn an_empty_undo_file_restores_nothing() {
     assert!(device.to_vec() == pattern(8192));
 }
 
-/// Any byte of the file that is changed is noticed, or has no meaning.
+/// Every changed byte of the file is detected, or has no meaning.
 #[test]
 fn damage_of_the_undo_file_is_noticed_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -158,8 +158,7 @@ fn damage_of_the_undo_file_is_noticed_before_anything_is_written() {
         }
     }
     assert!(noticed > 1000, "{noticed} noticed, {harmless} without meaning");
-    // The rest of the block behind the header has no meaning, and nothing else: the superblock
-    // copy fills its block.
+    // Only the rest of the header's block is unused: the superblock copy fills its block.
     assert!(harmless < 100, "{noticed} noticed, {harmless} without meaning");
     for len in [0, 1, 511, 512, 1024, 2048, 3072, sound.len() - 1024, sound.len() - 1] {
         fs::write(&damaged, &sound[..len]).unwrap();
@@ -168,9 +167,9 @@ fn damage_of_the_undo_file_is_noticed_before_anything_is_written() {
 }
 
 proptest! {
-    // Each case flushes a file once and tries many changes of it.
+    // Each case syncs a file once and tries many changes of it.
     #![proptest_config(ProptestConfig::with_cases(8))]
-    /// Whatever the fields say, with right checksums: no panic, no endless loop.
+    /// Any field values, with valid checksums: no panic, no endless loop.
     #[test]
     fn a_hostile_undo_file_does_no_harm(
         changes in proptest::collection::vec(
@@ -185,7 +184,7 @@ proptest! {
         for fields in changes {
             let mut bytes = sound.clone();
             for (at, byte) in fields {
-                // The header's own fields, and the first keys.
+                // Fields of the header, and the first keys.
                 let at = if at < 2048 { 8 + at % 64 } else { 2048 + 8 + at % 48 };
                 bytes[at] = byte;
             }
@@ -197,7 +196,7 @@ proptest! {
             if let Ok(file) = UndoFile::open(&path) {
                 let before = device.to_vec();
                 if file.restore(&device).is_err() {
-                    prop_assert!(device.to_vec() == before, "an error, and yet a write");
+                    prop_assert!(device.to_vec() == before, "the device was written despite an error");
                 }
             }
         }
@@ -244,7 +243,7 @@ fn restoring_can_be_interrupted_anywhere_and_done_again() {
     let recorder = Recorder::new(MemDevice::new(changed.clone()));
     file.restore(&recorder).unwrap();
     let (_, trace) = recorder.into_parts();
-    // The block with the superblock comes last and alone.
+    // The block with the superblock is written last and alone.
     let flushes = trace.events.iter().filter(|event| **event == crate::Event::Flush).count();
     assert_eq!((trace.events.len(), flushes), (5, 2), "{trace:?}");
     for issued in 0..=trace.events.len() {
@@ -261,7 +260,7 @@ fn restoring_can_be_interrupted_anywhere_and_done_again() {
 
 #[test]
 fn a_full_disk_is_told_and_leaves_no_file() {
-    // A file system of 64 KiB; only root can make one.
+    // On a file system of 64 KiB, which only root can mount.
     let folder = tempfile::tempdir().unwrap();
     let mount = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=64k", "none"])

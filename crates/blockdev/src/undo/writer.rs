@@ -1,4 +1,4 @@
-//! Writing an undo file.
+//! Writes an undo file.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,25 +14,25 @@ use floe_format::ext::undo::{
 use super::UndoWriteError;
 use crate::NewFile;
 
-/// The block of the superblock copy; the header is before it, the first key block behind it.
+/// The block of the superblock copy; the header lies before it, the first key block behind it.
 const SUPER_BLOCK: u64 = 1;
 
-/// What an undo file says of the change that it undoes.
+/// The description of a change in its undo file.
 #[derive(Clone, Debug)]
 pub struct UndoWriterOptions {
-    /// Unit of the places in the file: a power of two from 1024 to 1 MiB; best the block size of
+    /// Unit of the offsets in the file: a power of two from 1024 to 1 MiB; best the block size of
     /// the file system.
     pub block_bytes: u32,
     /// Byte of the device at which the file system begins.
     pub fs_offset_bytes: u64,
-    /// The primary superblock as it will be after the change. `e2undo` undoes only what looks
-    /// like this.
+    /// The primary superblock as it will be after the change. `e2undo` refuses a file system with
+    /// any other superblock.
     pub superblock_after: [u8; 1024],
 }
 
-/// An undo file being written, as `NAME.unfinished`: whoever finds one under its name can rely on it. If
-/// it is dropped before it is finished, the file goes away; what a killed process left does not stay in
-/// the way of the next one.
+/// An undo file being written, as `NAME.unfinished`, so that a file under its final name is always
+/// complete. Dropping it before it is finished removes the file; the remains of a killed process do
+/// not prevent a new one.
 #[derive(Debug)]
 pub struct UndoWriter {
     path: PathBuf,
@@ -47,10 +47,10 @@ pub struct UndoWriter {
 }
 
 impl UndoWriter {
-    /// Makes the file, readable for its owner alone: it holds what was on the device.
+    /// Creates the file, readable for its owner alone, because it holds content of the device.
     ///
     /// # Errors
-    /// If something is at `path`, or no file can be made there.
+    /// If a file is at `path`, or none can be created there.
     pub fn create(path: &Path, options: &UndoWriterOptions) -> Result<Self, UndoWriteError> {
         let block_size = options.block_bytes;
         if !(MIN_BLOCK_SIZE..=MAX_BLOCK_SIZE).contains(&block_size) || !block_size.is_power_of_two()
@@ -95,10 +95,11 @@ impl UndoWriter {
         Ok(writer)
     }
 
-    /// Sees whether an undo file could be made at `path`, long before there is anything to be saved.
+    /// Tests whether an undo file could be created at `path`, long before there is anything to
+    /// save.
     ///
     /// # Errors
-    /// As for [`create`](Self::create).
+    /// Those of [`create`](Self::create).
     pub fn probe(path: &Path) -> Result<(), UndoWriteError> {
         Self::file(path).map(drop)
     }
@@ -107,11 +108,11 @@ impl UndoWriter {
         NewFile::create(path, 0o600, &MAGIC).map_err(|source| UndoWriteError::new(path, 0, source))
     }
 
-    /// Saves the bytes that the file system holds from `offset_bytes` on, a multiple of the unit.
-    /// A place must be saved only once. Only the last stretch of a device may end inside a unit.
+    /// Saves the bytes of the file system from `offset_bytes` on, a multiple of the unit. Each
+    /// offset must be saved only once. Only the last range of a device may end inside a unit.
     ///
     /// # Errors
-    /// If there is no room, or the file cannot be written.
+    /// If there is no space, or the file cannot be written.
     pub fn save(&mut self, offset_bytes: u64, old: &[u8]) -> Result<(), UndoWriteError> {
         let unit = u64::from(self.header.fs_block_size);
         if !offset_bytes.is_multiple_of(unit) {
@@ -127,11 +128,11 @@ impl UndoWriter {
         Ok(())
     }
 
-    /// Notes that the blocks which begin at `offsets_bytes`, multiples of the unit, will be written over,
-    /// and that their old bytes cannot be saved. To be said once, after all that is saved.
+    /// Records that the blocks at `offsets_bytes`, multiples of the unit, will be overwritten and
+    /// that their old bytes cannot be saved. Call it once, after everything was saved.
     ///
     /// # Errors
-    /// If there is no room, or the file cannot be written.
+    /// If there is no space, or the file cannot be written.
     pub fn not_saved(&mut self, offsets_bytes: &[u64]) -> Result<(), UndoWriteError> {
         if offsets_bytes.is_empty() {
             return Ok(());
@@ -151,13 +152,13 @@ impl UndoWriter {
         })
     }
 
-    /// Completes the file and makes it durable, its name included. Returns its bytes.
+    /// Completes the file and makes it and its name durable. Returns its size in bytes.
     ///
     /// # Errors
-    /// If there is no room, or the file cannot be written or flushed.
+    /// If there is no space, or the file cannot be written or flushed.
     pub fn finish(mut self) -> Result<u64, UndoWriteError> {
         self.attempt(|writer| {
-            // Also without any key: a reader looks at the first key block only for keys.
+            // Also without any key: readers require the first key block.
             writer.write_key_block()?;
             let mut superblock = writer.superblock_after;
             veil(&mut superblock);
@@ -165,7 +166,7 @@ impl UndoWriter {
             writer.file.file().write_all_at(&superblock, at)?;
             writer.header.state = STATE_FINISHED;
             writer.write_header()?;
-            // Full blocks up to the end, for readers that read whole blocks.
+            // Pads the last block, for readers that read whole blocks.
             writer.file.file().set_len(writer.next_block * u64::from(writer.header.block_size))
         })?;
         let bytes = self.next_block * u64::from(self.header.block_size);

@@ -7,7 +7,7 @@
 //! means "in the inode itself".
 
 use super::{Evidence, Name, Object, Row, Severity, Weight, problems};
-use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 problems! {
@@ -365,7 +365,8 @@ problems! {
         "the {kind} quota file is said to be {inode}, which cannot hold one"
         means "The superblock names an inode for quotas that serves another purpose or does not \
              exist."
-        repair "Forget it; this kind of quota is then not tracked.";
+        repair "Name the reserved inode if something is there; else forget it, and this kind of quota \
+             is then not tracked.";
     0x000051 "resize-inode-with-meta-bg" ResizeInodeWithMetaBg
         Metadata Damage ask Superblock
         "resize_inode and meta_bg are both on"
@@ -2009,6 +2010,26 @@ problems! {
         means "The field is damaged: with this feature Linux made the file system, and now refuses to \
              mount it."
         repair "Store that Linux made it.";
+    0x070110 "quota-inode-wrong" QuotaInodeWrong {
+        kind: &'static str, inode: InodeNr, reason: &'static str,
+    }
+        DataRisk Damage ask Quota
+        "the superblock names {inode} as the {kind} quota file, but {reason}"
+        means "Whoever writes usage into that \"quota file\", as e2fsck does, writes over what the inode \
+             really holds and removes its name. Newer Linux refuses to mount the file system for writing."
+        repair "Name the reserved inode, or look for the real quota file; the inode named is left alone.";
+    0x070111 "quota-file-lost" QuotaFileLost { inode: InodeNr }
+        Metadata Damage ask Quota
+        "{inode} is the project quota file, and neither the superblock nor a directory names it"
+        means "The superblock lost the number of the file, or names another one."
+        repair "Name it in the superblock.";
+    0x070112 "mmp-block-wrong" MmpBlockWrong { block: BlockNr, expected: BlockNr }
+        DataRisk Fatal ask Mmp
+        "the superblock names {block} as the block against multiple mounts, which does not look like it"
+        means "Whether another machine uses the file system cannot be found out. Whoever writes a clean \
+             block there, as e2fsck does, writes over what the block really holds."
+        repair "Name the block that a backup superblock knows; if none is known, switch the protection \
+             off. The block named is left alone.";
 
     0x070200 "descriptor-size-wrong" DescriptorSizeWrong { stored: u16, expected: u16 }
         Metadata Damage preen Superblock

@@ -152,7 +152,7 @@ impl Args {
     pub(crate) fn run(mut self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         self.source.read_holes = self.read_holes;
         self.source.caching = match (self.drop_cache, self.direct) {
-            (true, _) => Caching::Guest,
+            (true, _) => Caching::Preserve,
             (_, true) => Caching::Direct,
             _ => Caching::Shared,
         };

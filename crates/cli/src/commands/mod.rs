@@ -19,8 +19,11 @@ pub(crate) mod fsck;
 pub(crate) mod info;
 pub(crate) mod ls;
 pub(crate) mod mkfs;
+pub(crate) mod mount;
 pub(crate) mod problems;
 pub(crate) mod repair;
+pub(crate) mod status;
+pub(crate) mod umount;
 pub(crate) mod undo;
 
 /// What to do.
@@ -49,6 +52,12 @@ pub(crate) enum Command {
     Cp(Later<cp::Args>),
     /// Write files of an image as a tar archive
     Export(Later<export::Args>),
+    /// Mount an image or a device, without the kernel's ext4 and without root
+    Mount(Box<Later<mount::Args>>),
+    /// Unmount, and wait until the server has ended
+    Umount(Later<umount::Args>),
+    /// Show how a mount is served
+    Status(Later<status::Args>),
     /// List every condition that a check can report
     Problems(Later<problems::Args>),
     /// Say what a condition means and what a repair does about it
@@ -77,6 +86,9 @@ impl Command {
             Self::Cat(Later(args)) => args.run(out),
             Self::Cp(Later(args)) => args.run(files, out),
             Self::Export(Later(args)) => args.run(out),
+            Self::Mount(args) => args.0.run(),
+            Self::Umount(Later(args)) => args.run(),
+            Self::Status(Later(args)) => args.run(out),
             Self::Problems(Later(args)) => args.run(out),
             Self::Explain(Later(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),

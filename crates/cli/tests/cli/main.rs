@@ -22,6 +22,7 @@ mod mkfs;
 mod mkfs_block_map;
 mod mkfs_from;
 mod monitoring;
+mod mount;
 mod online;
 mod outputs;
 mod packaging;

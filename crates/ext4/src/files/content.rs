@@ -124,7 +124,13 @@ impl Content<'_, '_> {
     /// The stretches of the file from its first to its last byte, none of them empty; neighbours
     /// may be of the same kind.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
-        let mut at = 0;
+        self.segments_from(0)
+    }
+
+    /// Likewise from any byte on: the first stretch begins with that byte. Nothing from the end of the
+    /// file on.
+    pub fn segments_from(&self, offset_bytes: u64) -> impl Iterator<Item = Segment> + '_ {
+        let mut at = offset_bytes;
         std::iter::from_fn(move || {
             let segment = self.segment_at(at)?;
             at += segment.len_bytes;

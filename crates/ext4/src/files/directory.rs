@@ -31,6 +31,8 @@ pub struct DirectoryEntry {
 pub struct Listing {
     /// Entries in use, without `.` and `..`, in the order of the disk.
     pub entries: Vec<DirectoryEntry>,
+    /// The inode that `..` names; `None` if there is no such entry.
+    pub parent: Option<InodeNr>,
     /// Parts that could not be read.
     pub faults: Vec<FileFault>,
 }
@@ -51,6 +53,9 @@ impl Listing {
                     return;
                 }
             };
+            if entry.in_use() && entry.name == b".." {
+                self.parent = self.parent.or(Some(entry.inode));
+            }
             if !entry.in_use() || entry.is_dot_or_dotdot() {
                 continue;
             }
@@ -93,6 +98,8 @@ impl Files<'_> {
         if flags.contains(InodeFlags::INLINE_DATA) {
             match InlineData::of(&node.inode()) {
                 Some(inline) => {
+                    let parent = crate::dir::inline::parent(&node.inode().base.block);
+                    listing.parent = Some(parent).filter(|parent| parent.0 != 0);
                     listing.take(inline.first_entries(), LogicalBlock(0), kind);
                     listing.take(inline.second_entries(), LogicalBlock(1), kind);
                 }

@@ -223,6 +223,11 @@ impl<'d> Files<'d> {
         &self.superblock
     }
 
+    /// All descriptors, by group.
+    pub fn groups(&self) -> &[GroupDesc] {
+        &self.groups
+    }
+
     /// Where structures lie.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry

@@ -4,6 +4,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{
     FileType, Inode, InodeFlags, Timestamp, decode_nanoseconds, decode_seconds, device_number,
 };
+use floe_format::features::RoCompat;
 
 use super::{FileFault, Files};
 
@@ -99,6 +100,20 @@ impl Node {
     /// Names that the inode says to have.
     pub fn links(&self) -> u16 {
         self.inode().base.links_count
+    }
+
+    /// Sectors of 512 bytes that the inode says to take, of data and mapping.
+    pub fn sectors(&self, files: &Files<'_>) -> u64 {
+        let base = self.inode().base;
+        let geometry = files.geometry();
+        let huge = geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
+        let high = if huge { u64::from(base.blocks_high) << 32 } else { 0 };
+        let unit = if geometry.counts_in_blocks(self.flags()) {
+            u64::from(geometry.block_size) / 512
+        } else {
+            1
+        };
+        (high | u64::from(base.blocks_lo)).saturating_mul(unit)
     }
 
     /// Last change of the data.

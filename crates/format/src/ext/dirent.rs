@@ -217,7 +217,7 @@ pub struct DirFault {
     pub offset: u32,
     /// Its length, decoded; 0 if not even a header fits.
     pub rec_len: u32,
-    /// What is wrong with it.
+    /// Its fault.
     pub kind: DirFaultKind,
 }
 

@@ -144,7 +144,7 @@ pub struct DxEntry {
     pub block: LogicalBlock,
 }
 
-/// What an index block is.
+/// The kind of an index block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DxKind {
     /// The root, in block 0.

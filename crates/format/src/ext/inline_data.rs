@@ -67,7 +67,7 @@ impl<'a> InlineData<'a> {
     }
 }
 
-/// What is wrong with the size of an inline directory (problem `inline-directory-size-bad`).
+/// The fault in the size of an inline directory (problem `inline-directory-size-bad`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InlineDirSize {
     /// Nothing.

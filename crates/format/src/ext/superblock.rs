@@ -70,7 +70,7 @@ layout! {
         0x038 magic: u16,
         /// `STATE_*` bits.
         0x03a state: u16,
-        /// What to do on errors: 1 go on, 2 remount read-only, 3 panic.
+        /// Reaction to errors: 1 continue, 2 remount read-only, 3 panic.
         0x03c errors: u16,
         /// Minor revision.
         0x03e minor_rev_level: u16,

@@ -23,6 +23,7 @@ fn set_revision_1(sb: &mut Superblock) {
     }
 }
 
+#[allow(clippy::too_many_lines)] // one arm an edit
 pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), Failure> {
     let now = stage.now_seconds;
     match *edit {
@@ -89,12 +90,17 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
             sb.feature_incompat &= !Incompat::MMP.bits();
             sb.mmp_block = 0;
         }
+        SuperblockEdit::MmpBlock(block) => stage.superblock_mut().mmp_block = block.0,
         SuperblockEdit::SetIncompat(bits) => stage.superblock_mut().feature_incompat |= bits,
         SuperblockEdit::SetRoCompat(bits) => stage.superblock_mut().feature_ro_compat |= bits,
         SuperblockEdit::ClearRoCompat(bits) => stage.superblock_mut().feature_ro_compat &= !bits,
         SuperblockEdit::NoJournalDevice => stage.superblock_mut().journal_dev = 0,
         SuperblockEdit::MadeByLinux => stage.superblock_mut().creator_os = OS_LINUX,
-        SuperblockEdit::ForgetQuotaInode(kind) => *quota_field(stage, kind) = 0,
+        // The file system was examined with this number.
+        SuperblockEdit::MendQuotaInode(_) => {
+            stage.superblock_mut();
+        }
+        SuperblockEdit::ProjectQuotaInode(inode) => stage.superblock_mut().prj_quota_inum = inode.0,
         SuperblockEdit::MoveQuotaInode(kind) => return move_quota_inode(stage, kind),
     }
     Ok(())

@@ -129,6 +129,7 @@ fn mmps() -> Vec<Case> {
             &["mmp-block-out-of-range"],
         ),
         case("mmp magic", Mmp, mmp().put32(0, 5), &["mmp-magic-bad"]),
+        case("mmp elsewhere", Mmp, superblock(|sb| sb.mmp_block = 100), &["mmp-block-wrong"]),
         case("mmp checksum", Mmp, mmp().put32(16, 5).stale(), &["mmp-checksum-bad"]),
         case("mmp fsck", Mmp, mmp().put32(4, 0xe24d_4d50), &["mmp-in-use"]),
     ]

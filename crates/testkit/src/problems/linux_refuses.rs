@@ -4,6 +4,7 @@ use crate::Profile;
 use crate::recipe::{Edit, InodeEdit, Recipe, inode, superblock};
 use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
 use floe_format::ext::inode::InodeFlags;
+use floe_format::features::Compat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::Case;
@@ -102,6 +103,17 @@ fn orphan_file_is_path(path: &'static str) -> Edit {
     })
 }
 
+/// The superblock names a user's file as the orphan file of a file system that has none.
+fn without_orphan_file() -> Edit {
+    Edit::new(|volume| {
+        let inode = volume.lookup("/dir/file")?;
+        super::edits::change_superblock(volume, |sb| {
+            sb.feature_compat &= !Compat::ORPHAN_FILE.bits();
+            sb.orphan_file_inum = inode.0;
+        })
+    })
+}
+
 fn orphan_files() -> Vec<Case> {
     use Profile::OrphanFile;
     let wrong = &["orphan-file-inode-wrong", "orphan-file-lost"];
@@ -114,6 +126,7 @@ fn orphan_files() -> Vec<Case> {
         case("orphan file is nothing", orphan_file_is(1 << 30), wrong),
         case("orphan file is a file", orphan_file_is_path("/dir/file"), wrong),
         case("orphan file is a directory", orphan_file_is_path("/dir"), wrong),
+        case("orphan file is a file, but there is none", without_orphan_file(), &wrong[..1]),
         case(
             "orphan file of 513 blocks",
             inode(ORPHAN_FILE).size(513 << 10).into(),

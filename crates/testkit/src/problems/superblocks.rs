@@ -2,8 +2,10 @@
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, backup, bytes, inode, superblock};
+use floe_format::InodeNr;
 
 use super::Case;
+use super::edits::change_superblock;
 
 /// 2024-01-01, the clock of the tools, as `s_mtime` has it.
 const NOW: u32 = 1_704_067_200;
@@ -19,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         features(),
         inode_counts(),
         sizes(),
+        quota_numbers(),
         worse_than_a_backup(),
         times_and_states(),
         backups(),
@@ -211,18 +214,6 @@ fn sizes() -> Vec<Case> {
         )
         .forgotten(),
         case(
-            "quota elsewhere",
-            Quota,
-            superblock(|sb| sb.usr_quota_inum = 14),
-            &["quota-inode-not-reserved"],
-        ),
-        case(
-            "quota in root",
-            Quota,
-            superblock(|sb| sb.usr_quota_inum = 2),
-            &["quota-inode-number-invalid"],
-        ),
-        case(
             "free blocks",
             Ext4K1,
             superblock(|sb| sb.free_blocks_count_lo += 1),
@@ -235,6 +226,49 @@ fn sizes() -> Vec<Case> {
             &["free-inode-total-wrong"],
         ),
     ]
+}
+
+fn quota_numbers() -> Vec<Case> {
+    use Profile::*;
+    vec![
+        case(
+            "quota in a file",
+            Quota,
+            superblock(|sb| sb.usr_quota_inum = 14),
+            &["quota-inode-wrong"],
+        ),
+        case("quota elsewhere", Quota, visible_quota_file(), &["quota-inode-not-reserved"]),
+        case(
+            "project quota in a file",
+            Quota,
+            superblock(|sb| sb.prj_quota_inum = 14),
+            &["quota-inode-wrong", "quota-file-lost"],
+        ),
+        case(
+            "a file for quotas, but no quotas",
+            Ext4K1,
+            superblock(|sb| sb.prj_quota_inum = 14),
+            &["quota-inode-wrong"],
+        ),
+        case(
+            "quota in root",
+            Quota,
+            superblock(|sb| sb.usr_quota_inum = 2),
+            &["quota-inode-number-invalid"],
+        ),
+    ]
+}
+
+/// The quota file of users is the file `/empty`, and not the reserved inode.
+fn visible_quota_file() -> Edit {
+    Edit::new(|volume| {
+        let inode = volume.lookup("/empty")?;
+        let file = volume.inode_bytes(InodeNr::USER_QUOTA)?;
+        volume.put_inode(inode, &file)?;
+        volume.fix_inode(inode)?;
+        volume.put_inode(InodeNr::USER_QUOTA, &vec![0; file.len()])?;
+        change_superblock(volume, |sb| sb.usr_quota_inum = inode.0)
+    })
 }
 
 /// A primary superblock with a right checksum by which files would be lost, and a backup that knows

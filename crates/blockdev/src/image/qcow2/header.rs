@@ -8,7 +8,7 @@ use crate::image::{Format, ImageError};
 
 /// Bytes of a header of version 2; the fields of version 3 follow.
 const V2_BYTES: u64 = 72;
-/// Fixed fields of a version 3 header that are looked at: up to and with the compression type.
+/// Bytes of a version 3 header that are read: up to and including the compression type.
 const FIXED_BYTES: usize = 105;
 /// Bytes of header extensions that are read, at most.
 const MOST_EXTENSION_BYTES: u64 = 64 << 10;
@@ -24,7 +24,7 @@ const EXTENDED_L2: u64 = 1 << 4;
 const BACKING_FORMAT: u32 = 0xe279_2aca;
 const FEATURE_NAMES: u32 = 0x6803_f857;
 
-/// How clusters are packed.
+/// The compression of packed clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     /// Raw deflate, without the header of zlib.
@@ -33,7 +33,7 @@ pub(super) enum Packing {
     Zstd,
 }
 
-/// What the header says, judged as far as a reader has to.
+/// The header fields that a reader needs, validated.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub(super) version: u32,
@@ -44,7 +44,7 @@ pub(super) struct Header {
     pub(super) l1_offset_bytes: u64,
     pub(super) extended_l2: bool,
     pub(super) packing: Packing,
-    /// The backing file as it is named, and its format if that is named.
+    /// The name of the backing file, and its format if the header names it.
     pub(super) backing: Option<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
@@ -58,11 +58,11 @@ fn unsupported(what: impl Into<String>) -> ImageError {
 
 /// Reads the header of an image.
 pub(super) fn read(file: &dyn ReadBlocks) -> Result<Header, ImageError> {
-    // A small image may end within what is only padding here.
+    // A small image may end inside bytes that are only padding here.
     let mut fixed = [0; FIXED_BYTES];
     let there = file.size_bytes().min(FIXED_BYTES as u64);
     if there < V2_BYTES {
-        return Err(damaged("it ends within its header"));
+        return Err(damaged("the file ends inside its header"));
     }
     file.read_at(0, &mut fixed[..there as usize])?;
     let version = be::<u32, 4, FIXED_BYTES>(&fixed);
@@ -137,7 +137,7 @@ fn extensions(
     file.read_at(start, &mut bytes)?;
     let mut found = Vec::new();
     let mut rest = &bytes[..];
-    // The list may also end with the cluster.
+    // The list may also end at the end of the cluster.
     while let Some((head, behind)) = rest.split_first_chunk::<8>() {
         let (kind, len) = (be::<u32, 0, 8>(head), be::<u32, 4, 8>(head) as usize);
         if kind == 0 {
@@ -151,19 +151,19 @@ fn extensions(
     Ok(found)
 }
 
-/// Incompatible features that a reader must understand.
+/// Refuses incompatible features that a reader must know and Floe does not.
 fn refuse_features(incompatible: u64, extensions: &[Extension]) -> Result<(), ImageError> {
     if incompatible & CORRUPT != 0 {
         return Err(unsupported(
-            "the mark \"corrupt\", so its tables may lie; see what `qemu-img check` says of it",
+            "it is marked \"corrupt\", so its tables may be wrong; run `qemu-img check` on it",
         ));
     }
     if incompatible & EXTERNAL_DATA != 0 {
         return Err(unsupported(
-            "an external data file; convert it to a raw image, or attach it with qemu-nbd",
+            "it has an external data file; convert it to a raw image, or attach it with qemu-nbd",
         ));
     }
-    // Dirty means that reference counts are not up to date, which a reader does not need.
+    // Dirty means that reference counts are not up to date; a reader does not use them.
     let known = DIRTY | CORRUPT | EXTERNAL_DATA | COMPRESSION_TYPE | EXTENDED_L2;
     let unknown = incompatible & !known;
     if unknown == 0 {
@@ -173,15 +173,16 @@ fn refuse_features(incompatible: u64, extensions: &[Extension]) -> Result<(), Im
         .filter(|bit| unknown & (1 << bit) != 0)
         .map(|bit| feature_name(bit, extensions).unwrap_or_else(|| format!("bit {bit}")))
         .collect();
-    Err(unsupported(format!("incompatible features that are not known: {}", names.join(", "))))
+    Err(unsupported(format!("unknown incompatible features: {}", names.join(", "))))
 }
 
-/// The image itself may name its features: a type (0: incompatible), a bit, and 46 bytes of name.
+/// The name of a feature, from the image's own table: a type (0: incompatible), a bit, and 46 bytes
+/// of name.
 fn feature_name(bit: u8, extensions: &[Extension]) -> Option<String> {
     let (_, table) = extensions.iter().find(|(kind, _)| *kind == FEATURE_NAMES)?;
     let entry = table.chunks_exact(48).find(|entry| entry[0] == 0 && entry[1] == bit)?;
     let name = entry[2..].split(|&byte| byte == 0).next()?;
-    // The name is the image's, not ours: no control characters to the terminal.
+    // The image chose the name: let no control characters reach the terminal.
     Some(format!("\"{}\" (bit {bit})", String::from_utf8_lossy(name).escape_debug()))
 }
 
@@ -201,7 +202,7 @@ fn backing(
     }
     let mut name = vec![0; len_bytes as usize];
     file.read_at(offset_bytes, &mut name)
-        .map_err(|_| damaged("the backing file's name lies behind its end"))?;
+        .map_err(|_| damaged("the backing file's name lies past the end of the file"))?;
     let format = extensions.iter().find(|(kind, _)| *kind == BACKING_FORMAT);
     Ok(Some((name, format.map(|(_, name)| name.clone()))))
 }

@@ -1,11 +1,11 @@
 //! qcow2 images (versions 2 and 3), for reading. Source: "The QCOW2 image format", QEMU's
 //! documentation (`docs/interop/qcow2.txt`).
 //!
-//! The disk is found through two levels of tables: an entry of the first (L1) names a cluster of
-//! entries of the second (L2), each of which describes a cluster of the disk. L1 is kept in memory,
-//! L2 tables and unpacked clusters are kept as far as the budgets below allow. Reference counts and
-//! internal snapshots are not looked at. A read follows two links and no more, so tables that point
-//! at each other cannot make it go round in circles.
+//! Two levels of tables map the disk: an entry of the first (L1) names a cluster of entries of the
+//! second (L2), each of which describes a cluster of the disk. L1 is kept in memory; L2 tables and
+//! unpacked clusters are cached within the budgets below. Reference counts and internal snapshots
+//! are not read. A read follows exactly two links, so tables that point at each other cannot cause
+//! a loop.
 
 use std::io;
 
@@ -19,18 +19,18 @@ mod packed;
 
 use header::Header;
 
-/// L2 tables kept: one of 64 KiB covers 512 MiB of the disk.
+/// Budget for cached L2 tables: one of 64 KiB maps 512 MiB of the disk.
 const TABLES_BYTES: usize = 32 << 20;
-/// Unpacked clusters kept.
+/// Budget for cached unpacked clusters.
 const UNPACKED_BYTES: usize = 16 << 20;
 /// Entries of L1, at most: 32 MiB, as in QEMU.
 const MOST_L1_ENTRIES: u32 = 4 << 20;
 
-/// Bits 9 to 55 of an entry: where in the file something lies.
+/// Bits 9 to 55 of an entry: an offset in the file.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
 const IS_PACKED: u64 = 1 << 62;
 const IS_ZERO: u64 = 1;
-/// Parts of a cluster that an extended entry tells of.
+/// Subclusters that an extended entry describes.
 const SUBCLUSTERS: u32 = 32;
 
 /// A qcow2 image as the disk that is in it.
@@ -48,16 +48,16 @@ pub struct Qcow2 {
 pub struct BackingName {
     /// The name as it is stored: relative to the folder of the image.
     pub name: Vec<u8>,
-    /// The name of its format, if the image says it.
+    /// The name of its format, if the image gives it.
     pub format: Option<Vec<u8>>,
 }
 
 impl Qcow2 {
-    /// Opens the image in `file`. If it names a backing file, that must be attached with
-    /// [`Qcow2::set_backing`], or what is not in this image reads as zeroes.
+    /// Opens the image in `file`. If it names a backing file, attach that with
+    /// [`Qcow2::set_backing`]; otherwise clusters that this image lacks read as zeroes.
     ///
     /// # Errors
-    /// Damage, and features that a reader must know but does not.
+    /// Damage, and required features that Floe does not know.
     pub fn open(file: Box<dyn ReadBlocks>) -> Result<Self, ImageError> {
         let header = header::read(&file)?;
         let l1 = read_l1(&file, &header)?;
@@ -78,7 +78,7 @@ impl Qcow2 {
         Some(BackingName { name, format })
     }
 
-    /// What is not in this image is in `backing`.
+    /// Attaches the backing image, from which clusters that this image lacks are read.
     pub fn set_backing(&mut self, backing: Box<dyn ReadBlocks>) {
         self.backing = Some(backing);
     }
@@ -87,20 +87,20 @@ impl Qcow2 {
         1 << self.header.cluster_bits
     }
 
-    /// Numbers in an entry of L2.
+    /// 64-bit words per L2 entry.
     const fn words(&self) -> usize {
         if self.header.extended_l2 { 2 } else { 1 }
     }
 
-    /// The entries of L2 that tell of the disk from `table` tables on; `None` if there are none.
+    /// The L2 table with index `table` in L1; `None` if it is not allocated.
     fn table(&self, table: u64) -> io::Result<Option<Piece<u64>>> {
         let entry = usize::try_from(table).ok().and_then(|table| self.l1.get(table));
-        let entry = entry.ok_or_else(|| damaged("its first table is too short for the disk"))?;
+        let entry = entry.ok_or_else(|| damaged("its L1 table is too short for the disk"))?;
         let offset = entry & OFFSET;
         if offset == 0 {
             return Ok(None);
         }
-        self.aligned(offset, "a second-level table")?;
+        self.aligned(offset, "a L2 table")?;
         let load = || {
             let mut bytes = vec![0; self.cluster_bytes() as usize];
             self.file.read_at(offset, &mut bytes)?;
@@ -113,12 +113,14 @@ impl Qcow2 {
         if offset_bytes.is_multiple_of(self.cluster_bytes()) {
             Ok(())
         } else {
-            Err(damaged(format!("{what} at byte {offset_bytes}, which begins no cluster")))
+            Err(damaged(format!(
+                "{what} at byte {offset_bytes}, which is not the start of a cluster"
+            )))
         }
     }
 
-    /// Where the cluster (or the part of it that is told of apart) of `within` lies, and which bytes
-    /// of the cluster that is true of.
+    /// The place of the cluster (or subcluster) that contains `within`, and the bytes of the
+    /// cluster that share this place.
     fn of_entry(
         &self,
         entry: &[u64],
@@ -128,7 +130,7 @@ impl Qcow2 {
         let (first, bitmap) = match *entry {
             [first] => (first, None),
             [first, bitmap] => (first, Some(bitmap)),
-            _ => return Err(damaged("a second-level table ends within an entry")),
+            _ => return Err(damaged("an L2 table ends inside an entry")),
         };
         if first & IS_PACKED != 0 {
             return Ok((Place::Packed(first), whole));
@@ -139,7 +141,7 @@ impl Qcow2 {
         }
         if first & IS_ZERO != 0 {
             if self.header.version < 3 {
-                return Err(damaged("a cluster of zeroes, which version 2 does not have"));
+                return Err(damaged("a zero cluster, which version 2 does not allow"));
             }
             return Ok((Place::Zeroes, whole));
         }
@@ -164,7 +166,7 @@ impl Qcow2 {
             (true, true) => Err(damaged("a subcluster that is both stored and zero")),
             (false, true) => Ok((Place::Zeroes, range)),
             (false, false) => Ok((Place::Below, range)),
-            (true, false) if offset == 0 => Err(damaged("a subcluster stored nowhere")),
+            (true, false) if offset == 0 => Err(damaged("a stored subcluster without an offset")),
             (true, false) => {
                 self.aligned(offset, "a cluster")?;
                 Ok((Place::Stored(offset + within_cluster), range))
@@ -181,21 +183,23 @@ fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
 fn read_l1(file: &dyn ReadBlocks, header: &Header) -> Result<Vec<u64>, ImageError> {
     let broken = |what: String| ImageError::Damaged { format: Format::Qcow2, what };
     if header.l1_entries > MOST_L1_ENTRIES {
-        return Err(broken(format!("a first table of {} entries", header.l1_entries)));
+        return Err(broken(format!("an L1 table of {} entries", header.l1_entries)));
     }
     let entry_bits = if header.extended_l2 { 4 } else { 3 };
     let covered_bits = 2 * header.cluster_bits - entry_bits;
     let needed = header.virtual_bytes.div_ceil(1 << covered_bits);
     if needed > u64::from(header.l1_entries) {
         return Err(broken(format!(
-            "a first table of {} entries, where the disk needs {needed}",
+            "an L1 table of {} entries, but the disk needs {needed}",
             header.l1_entries
         )));
     }
     let len = needed * 8;
-    // Before memory is taken for it.
+    // Checked before memory for it is allocated.
     if header.l1_offset_bytes.checked_add(len).is_none_or(|end| end > file.size_bytes()) {
-        return Err(broken("its first table passes its end (a truncated file?)".to_owned()));
+        return Err(broken(
+            "its L1 table passes the end of the file (is it truncated?)".to_owned(),
+        ));
     }
     let mut bytes = vec![0; len as usize];
     file.read_at(header.l1_offset_bytes, &mut bytes)?;
@@ -229,7 +233,7 @@ impl Layout for Qcow2 {
         };
         let (found, range) = self.of_entry(entry(first), within_cluster)?;
         let mut len = range.end - within_cluster;
-        // Neighbours that go on where this one ends are read with it.
+        // Following clusters that are contiguous in the file are read with this one.
         let mut next = first * self.cluster_bytes() + range.end;
         while len < wanted_bytes.min(in_table) {
             let (index, within) = (next / self.cluster_bytes(), next % self.cluster_bytes());

@@ -9,21 +9,21 @@ use crate::ReadBlocks;
 use crate::image::place::damaged;
 use crate::image::zstd;
 
-/// Unpacks the cluster that an entry of a second-level table describes.
+/// Unpacks the cluster that an L2 entry describes.
 pub(super) fn unpack(
     file: &dyn ReadBlocks,
     packing: Packing,
     cluster_bits: u32,
     entry: u64,
 ) -> io::Result<Vec<u8>> {
-    // The lower bits say where it begins, to the byte; those above how many sectors of 512 bytes
-    // follow the first one. The size of a cluster decides how many bits each has.
+    // The lower bits hold the offset in bytes; the bits above hold the number of 512-byte sectors
+    // after the first one. The cluster size determines the width of both.
     let count_bits = cluster_bits - 8;
     let offset_bits = 62 - count_bits;
     let offset = entry & ((1 << offset_bits) - 1);
     let sectors = (entry >> offset_bits & ((1 << count_bits) - 1)) + 1;
     let end = (offset & !511) + sectors * 512;
-    // The file may end with the packed bytes, within the last sector.
+    // The file may end with the packed bytes, inside the last sector.
     let there = file.size_bytes().min(end).saturating_sub(offset);
     if there == 0 {
         return Err(io::Error::new(
@@ -43,7 +43,7 @@ pub(super) fn unpack(
     Ok(cluster)
 }
 
-/// What follows the packed bytes in their last sector is not looked at.
+/// Bytes after the packed stream, in its last sector, are ignored.
 fn inflate(packed: &[u8], cluster: &mut [u8]) -> Result<(), String> {
     let mut state = Decompress::new(false);
     state
@@ -52,7 +52,7 @@ fn inflate(packed: &[u8], cluster: &mut [u8]) -> Result<(), String> {
     if state.total_out() == cluster.len() as u64 {
         Ok(())
     } else {
-        Err(format!("it unpacks to {} bytes", state.total_out()))
+        Err(format!("it unpacks to {} bytes only", state.total_out()))
     }
 }
 

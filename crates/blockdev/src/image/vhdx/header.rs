@@ -1,4 +1,4 @@
-//! The headers of a VHDX image, its table of regions and its metadata. Source: Microsoft's open
+//! The headers of a VHDX image, its region table and its metadata. Source: Microsoft's open
 //! specification MS-VHDX.
 
 use floe_format::crc::crc32c;
@@ -12,14 +12,14 @@ const HEADER_OFFSETS: [u64; 2] = [64 << 10, 128 << 10];
 const HEADER_BYTES: usize = 4096;
 const TABLE_OFFSETS: [u64; 2] = [192 << 10, 256 << 10];
 const TABLE_BYTES: usize = 64 << 10;
-/// Regions and items of metadata begin on a multiple of this.
+/// Regions and metadata items are aligned to this.
 const MIB: u64 = 1 << 20;
-/// Entries of the table of regions and of metadata, at most.
+/// Entries of the region table and of the metadata table, at most.
 const MOST_ENTRIES: usize = 2047;
 /// The format's own limit.
 const MOST_DISK_BYTES: u64 = 64 << 40;
 
-/// Bytes of a GUID as they are stored, of the form in which it is written down.
+/// The stored bytes of a GUID, from its written form.
 const fn guid(a: u32, b: u16, c: u16, d: [u8; 8]) -> [u8; 16] {
     let (a, b, c) = (a.to_le_bytes(), b.to_le_bytes(), c.to_le_bytes());
     [a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]]
@@ -50,12 +50,12 @@ pub(super) fn unsupported(what: impl Into<String>) -> ImageError {
     ImageError::Unsupported { format: Format::Vhdx, what: what.into() }
 }
 
-/// Where the log is, and whose entries in it count.
+/// The log's place, and the id that its active entries carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogPlace {
     pub(super) offset_bytes: u64,
     pub(super) len_bytes: u32,
-    /// Zero: there is nothing in the log that is not in place.
+    /// Zero: the log is empty.
     pub(super) id: [u8; 16],
 }
 
@@ -85,7 +85,7 @@ pub(super) fn log_place(file: &dyn ReadBlocks) -> Result<LogPlace, ImageError> {
     best.map(|(_, place)| place).ok_or_else(|| damaged("both its headers are damaged"))
 }
 
-/// A signature, and a checksum (at byte 4) of everything with that field as zero.
+/// Whether `bytes` have a signature and a valid checksum (at byte 4; its field counts as zero).
 pub(super) fn is_signed(bytes: &[u8], signature: &[u8; 4]) -> bool {
     let Some((head, rest)) = bytes.split_first_chunk::<8>() else { return false };
     let counted = [&signature[..], &[0; 4]].concat();
@@ -93,25 +93,25 @@ pub(super) fn is_signed(bytes: &[u8], signature: &[u8; 4]) -> bool {
     head.starts_with(signature) && le::<u32, 4, 8>(head) == counted
 }
 
-/// The disk, as the metadata describe it.
+/// The virtual disk, as the metadata describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Disk {
     pub(super) disk_bytes: u64,
     pub(super) block_bytes: u64,
-    /// Blocks of the disk that are followed by an entry of another kind in the table.
+    /// Data blocks per chunk: behind each chunk, the table has an entry for a sector bitmap.
     pub(super) chunk_blocks: u64,
     pub(super) table_offset_bytes: u64,
     pub(super) table_entries: u64,
 }
 
-/// A part of the file.
+/// A region of the file.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     offset_bytes: u64,
     len_bytes: u32,
 }
 
-/// Reads the regions and the metadata of an image whose log is empty or was replayed.
+/// Reads the region table and the metadata of an image whose log is empty or was replayed.
 pub(super) fn disk(file: &dyn ReadBlocks) -> Result<Disk, ImageError> {
     let (table, metadata) = regions(file)?;
     let items = items(file, metadata)?;
@@ -148,7 +148,7 @@ pub(super) fn disk(file: &dyn ReadBlocks) -> Result<Disk, ImageError> {
     let len = entries * 8;
     let end = table.offset_bytes.checked_add(len);
     if len > u64::from(table.len_bytes) || end.is_none_or(|end| end > file.size_bytes()) {
-        return Err(damaged("its table of blocks is too short for the disk"));
+        return Err(damaged("its block allocation table is too short for the disk"));
     }
     Ok(Disk {
         disk_bytes,
@@ -159,22 +159,22 @@ pub(super) fn disk(file: &dyn ReadBlocks) -> Result<Disk, ImageError> {
     })
 }
 
-/// Entries of 32 bytes, each beginning with a GUID.
+/// Entries of 32 bytes, each starting with a GUID.
 fn entries(table: &[u8], start: usize, count: usize) -> impl Iterator<Item = &[u8; 32]> {
     table.get(start..).unwrap_or_default().as_chunks::<32>().0.iter().take(count)
 }
 
-/// The table of blocks and the metadata.
+/// The block allocation table and the metadata region.
 fn regions(file: &dyn ReadBlocks) -> Result<(Region, Region), ImageError> {
     let mut bytes = vec![0; TABLE_BYTES];
     let good = TABLE_OFFSETS
         .iter()
         .any(|&at| file.read_at(at, &mut bytes).is_ok() && is_signed(&bytes, b"regi"));
     let head = bytes.first_chunk::<16>().filter(|_| good);
-    let head = head.ok_or_else(|| damaged("both its tables of regions are damaged"))?;
+    let head = head.ok_or_else(|| damaged("both its region tables are damaged"))?;
     let count = le::<u32, 8, 16>(head) as usize;
     if count > MOST_ENTRIES {
-        return Err(damaged(format!("a table of {count} regions")));
+        return Err(damaged(format!("a region table of {count} entries")));
     }
     let (mut table, mut metadata) = (None, None);
     for entry in entries(&bytes, 16, count) {
@@ -185,16 +185,13 @@ fn regions(file: &dyn ReadBlocks) -> Result<(Region, Region), ImageError> {
             METADATA => metadata = Some(region),
             _ if le::<u32, 28, 32>(entry) & 1 == 0 => {}
             other => {
-                return Err(unsupported(format!(
-                    "a region {} that it says is needed",
-                    hex(&other)
-                )));
+                return Err(unsupported(format!("an unknown required region {}", hex(&other))));
             }
         }
     }
     let missing = |what| damaged(format!("it has no {what}"));
     Ok((
-        table.ok_or_else(|| missing("table of blocks"))?,
+        table.ok_or_else(|| missing("block allocation table"))?,
         metadata.ok_or_else(|| missing("metadata"))?,
     ))
 }
@@ -213,12 +210,12 @@ struct Items {
 fn items(file: &dyn ReadBlocks, metadata: Region) -> Result<Items, ImageError> {
     let mut bytes = vec![0; TABLE_BYTES];
     file.read_at(metadata.offset_bytes, &mut bytes)
-        .map_err(|_| damaged("its metadata lie behind its end"))?;
+        .map_err(|_| damaged("its metadata lie past the end of the file"))?;
     let head = bytes.first_chunk::<16>().filter(|head| head.starts_with(b"metadata"));
     let head = head.ok_or_else(|| damaged("its metadata are damaged"))?;
     let count = usize::from(le::<u16, 10, 16>(head));
     if count > MOST_ENTRIES {
-        return Err(damaged(format!("{count} items of metadata")));
+        return Err(damaged(format!("{count} metadata items")));
     }
     let mut items = Items::default();
     for entry in entries(&bytes, 32, count) {
@@ -232,12 +229,12 @@ fn items(file: &dyn ReadBlocks, metadata: Region) -> Result<Items, ImageError> {
             FILE_PARAMETERS => items.parameters = region,
             DISK_SIZE => items.disk_size = region,
             LOGICAL_SECTOR => items.logical_sector = region,
-            // A parent is told of by the parameters, too.
+            // The file parameters already say whether there is a parent.
             DISK_ID | PHYSICAL_SECTOR | PARENT => {}
             _ if le::<u32, 24, 32>(entry) & 4 == 0 => {}
             other => {
                 return Err(unsupported(format!(
-                    "metadata {} that it says are needed",
+                    "an unknown required metadata item {}",
                     hex(&other)
                 )));
             }
@@ -253,7 +250,7 @@ fn read_item(
     into: &mut [u8],
 ) -> Result<(), ImageError> {
     let item = item.filter(|item| item.len_bytes as usize >= into.len());
-    let item = item.ok_or_else(|| damaged(format!("its metadata do not tell the {what}")))?;
+    let item = item.ok_or_else(|| damaged(format!("its metadata lack the {what}")))?;
     file.read_at(item.offset_bytes, into)
-        .map_err(|_| damaged(format!("the {what} lies behind its end")))
+        .map_err(|_| damaged(format!("the {what} lies past the end of the file")))
 }

@@ -1,5 +1,5 @@
-//! The log of a VHDX image: changes of tables and metadata that may not be in place yet. They are
-//! replayed into memory; the file stays as it is. Source: MS-VHDX, section 2.3.
+//! The log of a VHDX image: changes of tables and metadata that may not be in place yet. Floe
+//! replays them into memory; the file stays as it is. Source: MS-VHDX, section 2.3.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::header::{self, LogPlace, damaged, unsupported};
 use crate::image::ImageError;
 use crate::{Overlay, ReadBlocks, WriteBlocks};
 
-/// The log counts in these.
+/// The unit of the log.
 const SECTOR_BYTES: usize = 4096;
 /// Bytes of a log, at most; programs make logs of 1 MiB.
 const MOST_LOG_BYTES: u32 = 16 << 20;
@@ -18,7 +18,7 @@ const MOST_ZERO_BYTES: u64 = 64 << 20;
 const ENTRY_HEADER_BYTES: usize = 64;
 const DESCRIPTOR_BYTES: usize = 32;
 
-/// What an entry does to the file.
+/// A change that an entry makes to the file.
 #[derive(Clone, Debug)]
 enum Change {
     Zero { offset_bytes: u64, len_bytes: u64 },
@@ -29,14 +29,14 @@ enum Change {
 struct Entry {
     sequence: u64,
     sectors: usize,
-    /// Where in the log the oldest entry is that counted when this one was written.
+    /// Offset in the log of the oldest entry that was active when this one was written.
     tail: usize,
-    /// The file had at least this many bytes on stable storage when this was written.
+    /// Size of the file on stable storage when this entry was written, at least.
     flushed_bytes: u64,
     changes: Vec<Change>,
 }
 
-/// The image with everything in place.
+/// The image with its log replayed.
 pub(super) fn replayed(file: Box<dyn ReadBlocks>) -> Result<Box<dyn ReadBlocks>, ImageError> {
     let place = header::log_place(&file)?;
     if place.id == [0; 16] {
@@ -44,11 +44,11 @@ pub(super) fn replayed(file: Box<dyn ReadBlocks>) -> Result<Box<dyn ReadBlocks>,
     }
     let log = read(&file, place)?;
     let entries = active(&log, &place.id)
-        .ok_or_else(|| damaged("it was not closed, and no part of its log is good"))?;
+        .ok_or_else(|| damaged("it was not closed, and its log is damaged"))?;
     let newest = entries.last().ok_or_else(|| damaged("its log is empty"))?;
     if newest.flushed_bytes > file.size_bytes() {
         return Err(damaged(format!(
-            "it had {} bytes once and has {} now (a truncated file?)",
+            "it had {} bytes and now has {} (is it truncated?)",
             newest.flushed_bytes,
             file.size_bytes()
         )));
@@ -60,7 +60,7 @@ pub(super) fn replayed(file: Box<dyn ReadBlocks>) -> Result<Box<dyn ReadBlocks>,
             Change::Zero { offset_bytes, len_bytes } => {
                 zero_bytes = zero_bytes.saturating_add(*len_bytes);
                 if zero_bytes > MOST_ZERO_BYTES {
-                    return Err(unsupported("so much of it zeroed in its log"));
+                    return Err(unsupported("its log zeroes more than 64 MiB"));
                 }
                 put(&overlay, *offset_bytes, &vec![0; *len_bytes as usize])?;
             }
@@ -92,12 +92,13 @@ fn read(file: &dyn ReadBlocks, place: LogPlace) -> Result<Vec<[u8; SECTOR_BYTES]
     }
     let mut bytes = vec![0; place.len_bytes as usize];
     file.read_at(place.offset_bytes, &mut bytes)
-        .map_err(|_| damaged("its log lies behind its end"))?;
+        .map_err(|_| damaged("its log lies past the end of the file"))?;
     Ok(bytes.as_chunks::<SECTOR_BYTES>().0.to_vec())
 }
 
-/// The entries to replay, oldest first: of the runs of good entries with ascending numbers, whose
-/// last entry names a beginning inside the run, the one with the highest number.
+/// The entries to replay, oldest first. A sequence is a run of valid entries with ascending numbers
+/// whose last entry names a tail inside the run; the active sequence is the one with the highest
+/// number.
 fn active(log: &[[u8; SECTOR_BYTES]], id: &[u8; 16]) -> Option<Vec<Entry>> {
     let good: BTreeMap<usize, Entry> =
         (0..log.len()).filter_map(|at| Some((at, entry(log, at, id)?))).collect();
@@ -116,7 +117,7 @@ fn active(log: &[[u8; SECTOR_BYTES]], id: &[u8; 16]) -> Option<Vec<Entry>> {
     best.map(|run| run.iter().filter_map(|at| good.get(at).cloned()).collect())
 }
 
-/// Good entries that follow each other from `start` on, at most once round.
+/// Valid entries that follow each other from `start` on, at most once around the log.
 fn run(good: &BTreeMap<usize, Entry>, start: usize, log_sectors: usize) -> Vec<usize> {
     let mut run = Vec::new();
     let (mut at, mut sectors) = (start, 0);
@@ -133,7 +134,7 @@ fn run(good: &BTreeMap<usize, Entry>, start: usize, log_sectors: usize) -> Vec<u
     run
 }
 
-/// The entry that begins with sector `at`, if there is a good one.
+/// The entry that starts at sector `at`, if it is valid.
 fn entry(log: &[[u8; SECTOR_BYTES]], at: usize, id: &[u8; 16]) -> Option<Entry> {
     let head: &[u8; ENTRY_HEADER_BYTES] = log.get(at)?.first_chunk()?;
     if !head.starts_with(b"loge") || le::<[u8; 16], 32, 64>(head) != *id {
@@ -183,7 +184,7 @@ fn change<'a>(
             if !stored.starts_with(b"data") || written != sequence {
                 return None;
             }
-            // The first eight bytes and the last four stand in the descriptor.
+            // The descriptor holds the first eight bytes and the last four.
             let mut sector = Box::new(*stored);
             sector[..8].copy_from_slice(&descriptor[8..16]);
             sector[4092..].copy_from_slice(&descriptor[4..8]);

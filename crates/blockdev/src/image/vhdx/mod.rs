@@ -1,8 +1,8 @@
 //! VHDX images, fixed and dynamic, for reading. Source: Microsoft's open specification MS-VHDX.
 //!
-//! A table says where each block of the disk lies. Changes to it go through a log; an image that was
-//! not closed may hold changes there that are not in place, which are replayed in memory. A read
-//! follows one link, so nothing can make it go round in circles.
+//! A table holds the place of each block of the disk. Changes to the table go through a log. An
+//! image that was not closed may have changes in the log that are not in place; they are replayed
+//! in memory. A read follows one link, so it cannot loop.
 
 use std::io;
 
@@ -16,9 +16,9 @@ mod log;
 
 use header::Disk;
 
-/// Numbers of the table that are read at once.
+/// Table entries read at once.
 const PIECE_ENTRIES: u64 = 8192;
-/// Pieces of the table kept.
+/// Budget for cached pieces of the table.
 const TABLE_BYTES: usize = 16 << 20;
 
 /// A VHDX image as the disk that is in it.
@@ -29,10 +29,10 @@ pub struct Vhdx {
 }
 
 impl Vhdx {
-    /// Opens the image in `file`; what its log holds is replayed in memory.
+    /// Opens the image in `file`; its log is replayed in memory.
     ///
     /// # Errors
-    /// Damage, a differencing image, or required parts that are not known.
+    /// Damage, a differencing image, or unknown required parts.
     pub fn open(file: Box<dyn ReadBlocks>) -> Result<Self, ImageError> {
         let file = log::replayed(file)?;
         let disk = header::disk(&file)?;
@@ -69,17 +69,18 @@ impl Layout for Vhdx {
     fn place(&self, offset_bytes: u64, _wanted_bytes: u64) -> io::Result<(Place, u64)> {
         let (block, within) =
             (offset_bytes / self.disk.block_bytes, offset_bytes % self.disk.block_bytes);
-        // An entry for a bitmap, which only a differencing image uses, follows each chunk.
+        // Each chunk is followed by the entry of a sector bitmap, which only differencing images
+        // use.
         let entry = self.entry(block + block / self.disk.chunk_blocks)?;
         let place = match entry & 7 {
-            // Never written, undefined, zero, unmapped: all may read as zeroes, and do elsewhere.
+            // Not present, undefined, zero, unmapped: all read as zeroes in Hyper-V, too.
             0..=3 => Place::Zeroes,
             6 => {
-                // Bits 20 to 63 count in MiB, so they are the offset as they stand.
+                // Bits 20 to 63 count MiB, so in place they are the offset in bytes.
                 let from = (entry & !0xf_ffff).checked_add(within);
-                Place::Stored(from.ok_or_else(|| damaged("a block at no place"))?)
+                Place::Stored(from.ok_or_else(|| damaged("a block past the largest offset"))?)
             }
-            7 => return Err(damaged("a block that is partly in a parent, which it does not have")),
+            7 => return Err(damaged("a block that is partly in a parent, but the image has none")),
             state => return Err(damaged(format!("a block in state {state}"))),
         };
         Ok((place, self.disk.block_bytes - within))

@@ -154,11 +154,11 @@ pub struct XattrFault {
     pub index: u32,
     /// Byte of the area at which it starts.
     pub offset: usize,
-    /// What is wrong with it.
+    /// Its fault.
     pub kind: XattrFaultKind,
 }
 
-/// What is wrong with an entry.
+/// The fault of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrFaultKind {
     /// The entry, its name or the end marker leaves the area (problems `xattr-ibody-overlap`,

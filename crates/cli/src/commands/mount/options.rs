@@ -1,0 +1,218 @@
+//! Mount options: those of ext4, of fuse2fs and of FUSE.
+
+use anyhow::Result;
+
+use crate::exit::{Ended, Outcome};
+use crate::size;
+
+/// Exit code of mount(8) for a mount that was refused.
+pub(super) const REFUSED: u8 = 32;
+
+/// Options that change nothing here, with or without a value: what they ask for is always so, never so, or left
+/// to mount(8) and systemd.
+const WITHOUT_EFFECT: &[&str] = &[
+    // mount(8), fstab, systemd
+    "defaults",
+    "async",
+    "auto",
+    "noauto",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "loop",
+    "comment",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+    "mand",
+    "nomand",
+    "atime",
+    "silent",
+    "loud",
+    "dev",
+    "suid",
+    "exec",
+    "sync",
+    "dirsync",
+    // ext4
+    "bsddf",
+    "user_xattr",
+    "acl",
+    "block_validity",
+    "noblock_validity",
+    "delalloc",
+    "nodelalloc",
+    "auto_da_alloc",
+    "noauto_da_alloc",
+    "barrier",
+    "nobarrier",
+    "journal_checksum",
+    "nojournal_checksum",
+    "journal_async_commit",
+    "commit",
+    "data",
+    "data_err",
+    "stripe",
+    "init_itable",
+    "noinit_itable",
+    "inode_readahead_blks",
+    "max_batch_time",
+    "min_batch_time",
+    "journal_ioprio",
+    "discard",
+    "nodiscard",
+    "errors",
+    "i_version",
+    "prefetch_block_bitmaps",
+    "no_prefetch_block_bitmaps",
+    "mb_optimize_scan",
+    "dioread_lock",
+    "dioread_nolock",
+    "resuid",
+    "resgid",
+    "quota",
+    "noquota",
+    "usrquota",
+    "grpquota",
+    "prjquota",
+    "grpid",
+    "nogrpid",
+    "bsdgroups",
+    "sysvgroups",
+    "debug",
+    "nombcache",
+    "no_mbcache",
+    "max_dir_size_kb",
+    // fuse2fs and libfuse
+    "kernel",
+    "no_default_opts",
+    "cache_size",
+    "directio",
+    "timing",
+    "oom_score_adj",
+    "default_permissions",
+    "max_read",
+    "big_writes",
+    "nonempty",
+    "blkdev",
+    "blksize",
+];
+
+/// What `-o` asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Options {
+    /// `rw` stands there.
+    pub(super) read_write: bool,
+    /// The journal is not replayed.
+    pub(super) no_recovery: bool,
+    /// Where the file system begins, in bytes.
+    pub(super) offset: Option<u64>,
+    /// The superblock, in units of 1 KiB.
+    pub(super) superblock_kib: Option<u64>,
+    /// All users may use the mount.
+    pub(super) allow_other: Option<bool>,
+    pub(super) no_suid: bool,
+    pub(super) no_devices: bool,
+    pub(super) no_exec: bool,
+    pub(super) no_atime: bool,
+    /// Shown as the source.
+    pub(super) fsname: Option<String>,
+    /// Shown behind `fuse.`.
+    pub(super) subtype: Option<String>,
+    /// Threads that answer.
+    pub(super) threads: Option<usize>,
+}
+
+impl Options {
+    /// Reads lists of options, the later ones last. `sloppy` passes over unknown ones, as `mount -s` does.
+    ///
+    /// # Errors
+    /// An option is unknown or its value makes no sense: exit code 32, as of mount(8).
+    pub(super) fn parse(lists: &[String], sloppy: bool) -> Result<Self> {
+        let mut options = Self::default();
+        for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (word, None),
+            };
+            if !options.take(name, value)? && !sloppy {
+                return Err(refused(format!("unknown mount option {word}")));
+            }
+        }
+        Ok(options)
+    }
+
+    /// Takes one option; `false` if nobody knows it.
+    fn take(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        match (name, value) {
+            ("ro", None) => self.read_write = false,
+            ("rw", None) => self.read_write = true,
+            ("norecovery" | "noload", None) => self.no_recovery = true,
+            ("allow_other", None) => self.allow_other = Some(true),
+            ("noallow_other", None) => self.allow_other = Some(false),
+            ("nosuid", None) => self.no_suid = true,
+            ("nodev", None) => self.no_devices = true,
+            ("noexec", None) => self.no_exec = true,
+            ("noatime", None) => self.no_atime = true,
+            ("fsname", Some(value)) => self.fsname = Some(value.to_owned()),
+            ("subtype", Some(value)) => self.subtype = Some(value.to_owned()),
+            ("offset", Some(value)) => {
+                self.offset = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
+            }
+            ("sb", Some(value)) => {
+                self.superblock_kib = Some(value.parse().map_err(|why| bad(name, &why))?);
+            }
+            ("threads", Some(value)) => {
+                let count = value.parse().ok().filter(|count| (1..=64).contains(count));
+                self.threads = Some(count.ok_or_else(|| bad(name, &"must be from 1 to 64"))?);
+            }
+            _ => return Ok(name.starts_with("x-") || WITHOUT_EFFECT.contains(&name)),
+        }
+        Ok(true)
+    }
+}
+
+fn bad(name: &str, why: &dyn std::fmt::Display) -> anyhow::Error {
+    refused(format!("mount option {name}: {why}"))
+}
+
+/// The mount cannot be made.
+pub(super) fn refused(text: impl Into<String>) -> anyhow::Error {
+    Ended::with(Outcome::own(REFUSED), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options> {
+        Options::parse(&[list.to_owned()], false)
+    }
+
+    #[test]
+    fn an_fstab_line_is_understood() {
+        let options = parse("rw,nofail,x-systemd.requires-mounts-for=/data,offset=1M,ro").unwrap();
+        assert_eq!(options.offset, Some(1 << 20));
+        assert!(!options.read_write, "the last word counts");
+    }
+
+    #[test]
+    fn unknown_options_are_refused_with_32_unless_sloppy() {
+        let error = parse("ro,colour=blue").unwrap_err();
+        assert_eq!(Outcome::of_error(&error).code(), 32);
+        assert!(error.to_string().contains("colour=blue"));
+        assert!(Options::parse(&["colour=blue".to_owned()], true).is_ok());
+        assert!(parse("threads=0").is_err() && parse("offset=x").is_err());
+    }
+}

@@ -1,0 +1,283 @@
+//! `floe mount` beside Linux's own mount of the same image.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use floe_testkit::tree::mounted;
+use floe_testkit::{Image, Profile, build, kernel, tool};
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags, seek, statvfs, statx};
+
+use super::{Fsck, disk_with_partition, floe, image, ran};
+
+/// A mount of ours, undone when the value goes.
+struct Ours(tempfile::TempDir);
+
+impl Ours {
+    fn new(image: &Path, options: &[&str]) -> Self {
+        let folder = tool::scratch("floe-ours-").unwrap();
+        let (image, place) = (image.to_str().unwrap(), folder.path().to_str().unwrap());
+        let ran = floe(&[&["mount", image, place], options].concat());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        Self(folder)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn unmount(self) {
+        assert_eq!(floe(&["umount", self.path().to_str().unwrap()]).code, 0);
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        // After a failed test; else it is unmounted already.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).output();
+    }
+}
+
+/// Whether a test of a mount can run; a reason is printed if not.
+fn can_mount() -> bool {
+    let device = fs::metadata("/dev/fuse").is_ok_and(|found| found.file_type().is_char_device());
+    if !device || File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        eprintln!("skipped: /dev/fuse cannot be opened");
+        return false;
+    }
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: comparing with the kernel's mount takes root");
+        return false;
+    }
+    !tool::missing()
+}
+
+/// All that `statx` and SEEK_DATA tell of the files below a folder, by path.
+fn facts(folder: &Path) -> BTreeMap<PathBuf, String> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![PathBuf::new()]);
+    found.insert(PathBuf::from("."), fact(folder));
+    while let Some(below) = folders.pop() {
+        for entry in fs::read_dir(folder.join(&below)).unwrap() {
+            let entry = entry.unwrap();
+            let path = below.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(path.clone());
+            }
+            found.insert(path.clone(), fact(&folder.join(&path)));
+        }
+    }
+    found
+}
+
+fn fact(path: &Path) -> String {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let stat = statx(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted).unwrap();
+    let device = (stat.stx_rdev_major, stat.stx_rdev_minor);
+    let times = [stat.stx_mtime, stat.stx_ctime, stat.stx_btime].map(|at| (at.tv_sec, at.tv_nsec));
+    let born = stat.stx_mask & StatxFlags::BTIME.bits();
+    let mut text = format!(
+        "{:o} {} links {}:{} {} bytes {} sectors {device:?} {times:?} {born:x} {:x}",
+        stat.stx_mode,
+        stat.stx_nlink,
+        stat.stx_uid,
+        stat.stx_gid,
+        stat.stx_size,
+        stat.stx_blocks,
+        (stat.stx_attributes & stat.stx_attributes_mask).bits() & 0x0010_0874,
+    );
+    if stat.stx_mode & 0o170_000 == 0o100_000 {
+        text.push_str(&format!(" data {:?}", data(path)));
+    }
+    text
+}
+
+/// Where data begin and end in a file.
+fn data(path: &Path) -> Vec<(u64, u64)> {
+    let file = File::options().read(true).custom_flags(0).open(path).unwrap();
+    let (mut stretches, mut at) = (Vec::new(), 0);
+    while let Ok(from) = seek(&file, SeekFrom::Data(at)) {
+        at = seek(&file, SeekFrom::Hole(from)).unwrap();
+        stretches.push((from, at));
+    }
+    stretches
+}
+
+/// Linux reads access lists and all else from one place; the order of names and the times of access, which
+/// looking changes, do not count.
+fn assert_same(profile: &str, image: &Image, theirs: kernel::Mounted) {
+    let ours = Ours::new(image.path(), &["-o", "ro"]);
+    let (our_facts, their_facts) = (facts(ours.path()), facts(theirs.path()));
+    assert!(our_facts.len() > 20, "{profile}: {our_facts:?}");
+    for (path, fact) in &their_facts {
+        assert_eq!(our_facts.get(path), Some(fact), "{profile}: {}", path.display());
+    }
+    assert_eq!(our_facts.len(), their_facts.len(), "{profile}: names that Linux does not show");
+    let (our_tree, their_tree) = (mounted(ours.path()).unwrap(), mounted(theirs.path()).unwrap());
+    for (path, node) in &their_tree {
+        let path_text = String::from_utf8_lossy(path);
+        assert_eq!(our_tree.get(path), Some(node), "{profile}: {path_text}");
+    }
+    let sizes = |path: &Path| {
+        let found = statvfs(path).unwrap();
+        (found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree)
+    };
+    assert_eq!(sizes(ours.path()), sizes(theirs.path()), "{profile}: df");
+    ours.unmount();
+    theirs.unmount().unwrap();
+}
+
+#[test]
+fn every_profile_shows_the_tree_that_linux_shows() {
+    if !can_mount() {
+        return;
+    }
+    if let Err(reason) = kernel::mount_available() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut compared = 0;
+    for &profile in Profile::ALL {
+        let image = build::base(profile).unwrap();
+        match kernel::Mounted::new(image.path(), "ro,noload") {
+            Ok(theirs) => assert_same(profile.name(), &image, theirs),
+            Err(reason) => {
+                eprintln!("{profile} skipped: Linux refuses it here: {reason:#}");
+                continue;
+            }
+        }
+        compared += 1;
+    }
+    assert!(compared > 20, "{compared} profiles");
+}
+
+#[test]
+fn a_directory_of_five_thousand_names_is_read_once_each() {
+    if !can_mount() {
+        return;
+    }
+    let (folder, image) = (tool::scratch("floe-names-").unwrap(), Image::empty(64 << 20).unwrap());
+    fs::create_dir(folder.path().join("many")).unwrap();
+    let names: Vec<String> = (0..5000).map(|number| format!("a name of {number}")).collect();
+    for name in &names {
+        File::create(folder.path().join("many").join(name)).unwrap();
+    }
+    let source = folder.path().to_str().unwrap();
+    build::mke2fs(image.path(), &["-q", "-t", "ext4", "-N", "6000", "-d", source]).unwrap();
+    let ours = Ours::new(image.path(), &[]);
+    let mut seen: Vec<String> = fs::read_dir(ours.path().join("many"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    seen.sort();
+    let mut expected = names;
+    expected.sort();
+    assert_eq!(seen, expected);
+    ours.unmount();
+}
+
+#[test]
+fn packed_images_and_partitions_mount() {
+    if !can_mount() {
+        return;
+    }
+    let Some(plain) = image("ext4") else { return };
+    let folder = tool::scratch("floe-packed-").unwrap();
+    let disk = folder.path().join("disk");
+    fs::write(&disk, disk_with_partition(&plain.to_vec().unwrap())).unwrap();
+    let ours = Ours::new(&disk, &["--partition", "1"]);
+    assert_eq!(fs::read(ours.path().join("file")).unwrap().len(), 1500);
+    ours.unmount();
+    let ours = Ours::new(&disk, &["-o", "offset=1M"]);
+    assert_eq!(fs::read(ours.path().join("file")).unwrap().len(), 1500);
+    ours.unmount();
+}
+
+#[test]
+fn nothing_is_written_and_the_server_is_gone_after_umount() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let before = image.to_vec().unwrap();
+    let ours = Ours::new(image.path(), &[]);
+    let place = ours.path().to_str().unwrap().to_owned();
+    let refused = fs::write(ours.path().join("new"), b"x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+    let status = floe(&["status", &place]);
+    assert_eq!(status.code, 0);
+    let process = status.out.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
+    // Only a running process has a program.
+    let program = PathBuf::from("/proc").join(process).join("exe");
+    assert!(fs::read_link(&program).is_ok());
+    // Locked against those who would write.
+    let repair = floe(&["repair", "--yes", image.path().to_str().unwrap()]);
+    assert_eq!(repair.code, 8, "{}", repair.err);
+    let busy = File::open(ours.path().join("file")).unwrap();
+    assert_eq!(floe(&["umount", &place]).code, 8, "it is in use");
+    drop(busy);
+    ours.unmount();
+    assert!(fs::read_link(&program).is_err());
+    assert!(image.to_vec().unwrap() == before);
+    assert_eq!(floe(&["status", &place]).code, 8);
+}
+
+#[test]
+fn a_dirty_journal_is_replayed_in_memory() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    // Adds a transaction to the log, which makes the first block of the root directory what it is.
+    let mut debugfs = tool::command("debugfs");
+    let debugfs = debugfs.args(["-R", "blocks /"]).arg(image.path());
+    let listed = String::from_utf8(debugfs.output().unwrap().stdout).unwrap();
+    let block = listed.split_whitespace().next().unwrap();
+    let folder = tool::scratch("floe-block-").unwrap();
+    let (file, size) = (folder.path().join("block"), Profile::Ext4.block_size());
+    let mut bytes = vec![0; usize::try_from(size).unwrap()];
+    image.read(block.parse::<u64>().unwrap() * size, &mut bytes).unwrap();
+    // The name `file` becomes `life`; the checksum of the block no longer fits, so none is asked for.
+    let at = bytes.windows(4).position(|window| window == b"file").unwrap();
+    bytes[at..at + 4].copy_from_slice(b"life");
+    fs::write(&file, &bytes).unwrap();
+    let script = format!("jo\njw -b {block} {}\njc\n", file.display());
+    build::debugfs(&image, &script).unwrap();
+    let before = image.to_vec().unwrap();
+    let names = |options: &[&str]| {
+        let ours = Ours::new(image.path(), options);
+        let names: Vec<_> = fs::read_dir(ours.path())
+            .unwrap()
+            .filter_map(|entry| Some(entry.ok()?.file_name().as_bytes().to_vec()))
+            .collect();
+        ours.unmount();
+        names
+    };
+    assert!(names(&[]).contains(&b"life".to_vec()));
+    assert!(names(&["-o", "norecovery"]).contains(&b"file".to_vec()));
+    assert!(image.to_vec().unwrap() == before, "the replay stays in memory");
+}
+
+#[test]
+fn mount_calls_us_by_our_links() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let folder = tool::scratch("floe-link-").unwrap();
+    let place = folder.path().to_str().unwrap();
+    let link = Fsck::new("mount.fuse.floe");
+    let run = |options: &[&str]| {
+        let mut command = Command::new(link.path());
+        ran(&command.arg(image.path()).arg(place).args(options).output().unwrap())
+    };
+    assert_eq!(run(&["-o", "rw,colour=blue"]).code, 32);
+    assert_eq!(run(&["-f", "-o", "ro"]).code, 0, "a fake mount");
+    assert_eq!(floe(&["status", place]).code, 8);
+    let mounted = run(&["-n", "-s", "-o", "ro,nofail,x-systemd.automount,colour=blue"]);
+    assert_eq!((mounted.code, mounted.err.as_str()), (0, ""));
+    assert_eq!(fs::metadata(folder.path().join("file")).unwrap().size(), 1500);
+    assert_eq!(floe(&["umount", place]).code, 0);
+}

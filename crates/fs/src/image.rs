@@ -1,0 +1,210 @@
+//! An image that is only read, whatever its features.
+
+use std::collections::HashMap;
+
+use floe_ext4::files::{Attribute, Content, FileFault, Files, FilesError, Node, SegmentKind};
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::features::{Compat, Incompat};
+use floe_format::{Geometry, GroupNr, InodeNr};
+use floe_sync::{Arc, Mutex, PoisonError};
+
+use crate::directory::{Entry, NameHash};
+use crate::store::{SeekFor, Space, Store};
+use crate::{Attributes, Directory, FsError};
+
+/// Maps of files that are kept. All are dropped when there are more: whatever is read next is mapped again.
+const MOST_CONTENTS: usize = 4096;
+
+/// The files of an image that nobody changes. Maps of files that were read are kept.
+#[derive(Debug)]
+pub struct Image<'f, 'd> {
+    files: &'f Files<'d>,
+    hash: NameHash,
+    overhead_blocks: u64,
+    contents: Mutex<HashMap<InodeNr, Arc<Content<'f, 'd>>>>,
+}
+
+impl<'f, 'd> Image<'f, 'd> {
+    /// The files of an opened image, whose journal is empty or replayed.
+    pub fn new(files: &'f Files<'d>) -> Self {
+        let hash = NameHash::of(files.superblock());
+        let overhead_blocks = overhead_blocks(files);
+        Self { files, hash, overhead_blocks, contents: Mutex::default() }
+    }
+
+    fn node(&self, inode: InodeNr) -> Result<(Node, Attributes), FsError> {
+        let node = self.files.node(inode).map_err(|error| of_files(inode, error))?;
+        let attributes = Attributes::of(&node, self.files)?;
+        Ok((node, attributes))
+    }
+
+    fn content(&self, inode: InodeNr) -> Result<Arc<Content<'f, 'd>>, FsError> {
+        // A panic of another thread leaves the table whole: it is only ever added to.
+        let kept = || self.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(content) = kept().get(&inode) {
+            return Ok(Arc::clone(content));
+        }
+        let (node, attributes) = self.node(inode)?;
+        match attributes.kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(FsError::IsADirectory),
+            _ => return Err(FsError::Invalid),
+        }
+        let (content, faults) =
+            self.files.content(&node).map_err(|error| of_files(inode, error))?;
+        no_faults(inode, faults)?;
+        let content = Arc::new(content);
+        let mut table = kept();
+        if table.len() >= MOST_CONTENTS {
+            table.clear();
+        }
+        table.insert(inode, Arc::clone(&content));
+        Ok(content)
+    }
+}
+
+impl Store for Image<'_, '_> {
+    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.node(inode).map(|(_, attributes)| attributes)
+    }
+
+    fn directory(&self, inode: InodeNr) -> Result<Directory, FsError> {
+        let (node, attributes) = self.node(inode)?;
+        let listing = self.files.list(&node).map_err(|error| of_files(inode, error))?;
+        // A directory whose `..` is lost leads nowhere else.
+        let parent = listing.parent.unwrap_or(inode);
+        let folds = attributes.flags.contains(InodeFlags::CASEFOLD)
+            && !attributes.flags.contains(InodeFlags::ENCRYPT);
+        let mut directory = Directory::new(self.hash, folds, parent);
+        for entry in listing.entries {
+            let name = entry.name.into();
+            let entry = Entry { inode: entry.inode, kind: entry.file_type, name };
+            if !directory.insert(entry) {
+                directory.note_damage("thousands of names have the same hash".to_owned());
+            }
+        }
+        if let Some(fault) = listing.faults.first() {
+            directory.note_damage(fault.to_string());
+        }
+        Ok(directory)
+    }
+
+    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
+        let mut faults = Vec::new();
+        let len = self.content(inode)?.read_at(offset_bytes, into, &mut faults);
+        no_faults(inode, faults)?;
+        Ok(len)
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        let content = self.content(inode)?;
+        let wanted = |kind| (kind == SegmentKind::Data) == (what == SeekFor::Data);
+        let mut segments = content.segments_from(offset_bytes);
+        if let Some(found) = segments.find(|segment| wanted(segment.kind)) {
+            return Ok(found.offset_bytes);
+        }
+        match what {
+            SeekFor::Hole if offset_bytes < content.size_bytes() => Ok(content.size_bytes()),
+            SeekFor::Hole | SeekFor::Data => Err(FsError::PastEnd),
+        }
+    }
+
+    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
+        let (node, attributes) = self.node(inode)?;
+        if attributes.kind != FileType::Symlink {
+            return Err(FsError::Invalid);
+        }
+        let (target, faults) = self.files.target(&node).map_err(|error| of_files(inode, error))?;
+        no_faults(inode, faults)?;
+        Ok(target)
+    }
+
+    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        let (node, _) = self.node(inode)?;
+        let (attributes, faults) = self.files.attributes(&node);
+        no_faults(inode, faults)?;
+        Ok(attributes)
+    }
+
+    fn space(&self) -> Space {
+        let (superblock, geometry) = (self.files.superblock(), self.files.geometry());
+        let sum = |count: fn(&GroupDesc) -> u32| -> u64 {
+            self.files.groups().iter().map(|group| u64::from(count(group))).sum()
+        };
+        let free_blocks = sum(|group| group.free_blocks_count) << geometry.cluster_bits;
+        let reserved = superblock.reserved_blocks_count() + kept_blocks(geometry);
+        Space {
+            block_bytes: geometry.block_size,
+            blocks: superblock.blocks_count().saturating_sub(self.overhead_blocks),
+            free_blocks,
+            available_blocks: free_blocks.saturating_sub(reserved),
+            inodes: u64::from(geometry.inodes_count),
+            free_inodes: sum(|group| group.free_inodes_count),
+        }
+    }
+}
+
+/// Blocks that no file can have, as Linux counts them for `statfs`: those that the superblock states, or those
+/// of superblocks, descriptors, bitmaps, inode tables and the journal.
+fn overhead_blocks(files: &Files<'_>) -> u64 {
+    let (superblock, geometry) = (files.superblock(), files.geometry());
+    if superblock.overhead_clusters != 0 {
+        return u64::from(superblock.overhead_clusters) << geometry.cluster_bits;
+    }
+    let groups = (0..geometry.group_count).map(GroupNr);
+    let of_groups: u64 = groups.map(|group| group_overhead(geometry, group)).sum();
+    let journal = files.node(InodeNr(superblock.journal_inum)).ok();
+    let has_journal = geometry.features.compat.contains(Compat::HAS_JOURNAL);
+    let journal = journal.filter(|node| has_journal && node.in_use());
+    let journal = journal.map_or(0, |node| node.size_bytes() / u64::from(geometry.block_size));
+    geometry.first_data_block.0 + of_groups + journal
+}
+
+/// Blocks that Linux keeps for the maps of extents, besides those reserved for root: a fiftieth, and at most 4,096
+/// clusters (`ext4_set_resv_clusters`).
+fn kept_blocks(geometry: &Geometry) -> u64 {
+    if !geometry.features.incompat.contains(Incompat::EXTENTS) {
+        return 0;
+    }
+    (geometry.blocks_count >> geometry.cluster_bits).div_euclid(50).min(4096)
+        << geometry.cluster_bits
+}
+
+fn group_overhead(geometry: &Geometry, group: GroupNr) -> u64 {
+    let reserved = if geometry.features.incompat.contains(Incompat::META_BG) {
+        0
+    } else {
+        geometry.reserved_gdt_run(group).len_blocks
+    };
+    let backup = u64::from(geometry.has_superblock(group));
+    let descriptors = geometry.group_desc_run(group).len_blocks;
+    // Two bitmaps.
+    backup + descriptors + reserved + u64::from(geometry.inode_table_blocks) + 2
+}
+
+/// `Err` for the first of `faults`.
+fn no_faults(inode: InodeNr, faults: Vec<FileFault>) -> Result<(), FsError> {
+    let Some(fault) = faults.into_iter().next() else { return Ok(()) };
+    Err(match fault {
+        FileFault::MapUnreadable { source, .. }
+        | FileFault::DataUnreadable { source, .. }
+        | FileFault::DirectoryUnreadable { source, .. }
+        | FileFault::AttributesUnreadable { source, .. } => FsError::Io { inode, source },
+        fault => FsError::Damaged { inode, what: fault.to_string() },
+    })
+}
+
+fn of_files(inode: InodeNr, error: FilesError) -> FsError {
+    match error {
+        FilesError::NoSuchInode { .. } | FilesError::Unused { .. } => FsError::NotFound,
+        FilesError::Read { source, .. } => FsError::Io { inode, source },
+        FilesError::NotADirectory { .. } => FsError::NotADirectory,
+        FilesError::NoSuchName { .. } => FsError::NotFound,
+        FilesError::Encrypted { .. } => FsError::NoKey,
+        FilesError::NoContent { .. } => FsError::Invalid,
+        error @ (FilesError::NoTable { .. } | FilesError::TooManyLinks { .. }) => {
+            FsError::Damaged { inode, what: error.to_string() }
+        }
+    }
+}

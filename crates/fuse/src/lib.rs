@@ -1,0 +1,16 @@
+//! Serves a file system to the Linux kernel by FUSE: a thin adapter over `floe_fs`.
+//!
+//! [`mount`] mounts and gives a [`Carrier`]; [`serve`] answers what comes over it until the unmount. The
+//! kernel judges permissions (`default_permissions`), and keeps names, attributes and data as long as nothing
+//! changes. Carriers are [`DevFuse`], whose threads read `/dev/fuse`, and [`MemoryCarrier`] for tests.
+
+pub mod abi;
+mod adapter;
+mod carrier;
+mod errno;
+pub mod mount;
+mod session;
+
+pub use adapter::STATUS;
+pub use carrier::{Carrier, DevFuse, MemoryCarrier};
+pub use session::{ServeOptions, serve};

@@ -1,0 +1,214 @@
+//! The dispatcher: takes requests from a carrier, on several threads, and answers them.
+
+use std::io;
+use std::time::Duration;
+
+use floe_format::InodeNr;
+use floe_fs::{FileSystem, Store};
+use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_sync::thread;
+use rustix::io::Errno;
+
+use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
+use crate::abi::{OutHeader, Request};
+use crate::adapter::{Adapter, Answer};
+use crate::carrier::Carrier;
+
+/// Bytes of a write or read at most.
+const MOST_DATA_BYTES: u32 = 1 << 20;
+/// Bytes of the largest request: data, and a page for what stands before them.
+const REQUEST_BYTES: usize = MOST_DATA_BYTES as usize + 4096;
+/// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
+const MOST_BACKGROUND: u16 = 64;
+
+/// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
+/// (passthrough, splice, DAX, submounts), and locks, which the kernel keeps by itself.
+const TAKEN: InitFlags = InitFlags::ASYNC_READ
+    .union(InitFlags::EXPORT_SUPPORT)
+    .union(InitFlags::BIG_WRITES)
+    .union(InitFlags::DONT_MASK)
+    .union(InitFlags::HAS_IOCTL_DIR)
+    .union(InitFlags::DO_READDIRPLUS)
+    .union(InitFlags::READDIRPLUS_AUTO)
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::NO_OPEN_SUPPORT)
+    .union(InitFlags::PARALLEL_DIROPS)
+    .union(InitFlags::POSIX_ACL)
+    .union(InitFlags::ABORT_ERROR)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::CACHE_SYMLINKS)
+    .union(InitFlags::NO_OPENDIR_SUPPORT)
+    .union(InitFlags::EXPLICIT_INVAL_DATA)
+    .union(InitFlags::INIT_EXT)
+    .union(InitFlags::ALLOW_IDMAP);
+
+/// How a file system is served.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeOptions {
+    /// Threads that answer, at least 1.
+    pub threads: usize,
+    /// How long the kernel may keep names and attributes.
+    pub keep: Duration,
+    /// Every request gets a line in the log.
+    pub debug: bool,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        let threads =
+            floe_sync::available_parallelism().map_or(1, |count| count.get().clamp(2, 16));
+        Self { threads, keep: Duration::MAX, debug: false }
+    }
+}
+
+/// Serves until the file system is unmounted. `log` gets a line for every request that fails because the image is
+/// damaged or cannot be read, with `ready` called once the kernel has been answered for the first time.
+///
+/// # Errors
+/// The carrier fails, or the kernel's protocol is too old.
+pub fn serve<C: Carrier, S: Store>(
+    carrier: &C,
+    fs: &FileSystem<S>,
+    options: &ServeOptions,
+    log: &(dyn Fn(&str) + Sync),
+    ready: impl FnOnce(),
+) -> io::Result<()> {
+    let adapter = Adapter { fs, options, log };
+    let server = Server { carrier, adapter, log, over: AtomicBool::new(false) };
+    if !server.negotiate()? {
+        return Ok(());
+    }
+    ready();
+    thread::scope(|scope| {
+        let others: Vec<_> =
+            (1..options.threads.max(1)).map(|_| scope.spawn(|| server.run())).collect();
+        let mut result = server.run();
+        for other in others {
+            let ended = other.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+            result = result.and(ended);
+        }
+        result
+    })
+}
+
+struct Server<'s, C, S> {
+    carrier: &'s C,
+    adapter: Adapter<'s, S>,
+    log: &'s (dyn Fn(&str) + Sync),
+    /// The kernel sent its last request.
+    over: AtomicBool,
+}
+
+impl<C: Carrier, S: Store> Server<'_, C, S> {
+    /// Answers requests until the kernel has offered what this server takes; `false` if it went away.
+    fn negotiate(&self) -> io::Result<bool> {
+        let mut buffer = vec![0; REQUEST_BYTES];
+        while let Some(len) = self.carrier.receive(&mut buffer)? {
+            let message = buffer.get(..len).unwrap_or_default();
+            let Ok(Request { header, operation: Operation::Init(offer) }) =
+                Request::decode(message)
+            else {
+                self.refuse(message, Errno::IO)?;
+                continue;
+            };
+            if offer.major < MAJOR || offer.major == MAJOR && offer.minor < OLDEST_MINOR {
+                self.send(header.unique, &Answer::Error(Errno::PROTO))?;
+                let found = format!("{}.{}", offer.major, offer.minor);
+                let text =
+                    format!("the kernel's FUSE protocol {found} is older than 7.31 (Linux 5.4)");
+                return Err(io::Error::other(text));
+            }
+            let answer = accept(&offer);
+            self.send(header.unique, &Answer::Bytes(answer.to_vec()))?;
+            // A kernel with another major version asks again with ours.
+            if offer.major == MAJOR {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Answers requests until the file system is unmounted.
+    fn run(&self) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BYTES];
+        while let Some(len) = self.carrier.receive(&mut buffer)? {
+            let message = buffer.get(..len).unwrap_or_default();
+            match Request::decode(message) {
+                Ok(Request { header, operation }) => {
+                    if self.adapter.options.debug {
+                        (self.log)(&format!("{header:?} {operation:?}"));
+                    }
+                    self.handle(&header, &operation)?;
+                }
+                Err(malformed) => {
+                    (self.log)(&malformed.to_string());
+                    self.refuse(message, Errno::INVAL)?;
+                }
+            }
+            if self.over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&self, header: &InHeader, operation: &Operation<'_>) -> io::Result<()> {
+        match operation {
+            Operation::Forget | Operation::Interrupt => return Ok(()),
+            // Only block devices get this request; everywhere else the connection just ends.
+            Operation::Destroy => self.over.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+        let answer = match crate::abi::inode_of(header.node) {
+            Some(inode) => self.adapter.answer(inode, header.uid, operation),
+            // Requests about the whole file system carry no inode.
+            None if header.node == 0 => self.adapter.answer(InodeNr::ROOT, header.uid, operation),
+            None => Answer::Error(Errno::STALE),
+        };
+        self.send(header.unique, &answer)
+    }
+
+    /// Answers a message that is no request, or comes at the wrong time, if it says whom to answer.
+    fn refuse(&self, message: &[u8], errno: Errno) -> io::Result<()> {
+        let unique = match Request::decode(message) {
+            Ok(request) => Some(request.header.unique),
+            Err(malformed) => malformed.unique(),
+        };
+        unique.map_or(Ok(()), |unique| self.send(unique, &Answer::Error(errno)))
+    }
+
+    fn send(&self, unique: u64, answer: &Answer) -> io::Result<()> {
+        let (error, body) = match answer {
+            Answer::Bytes(bytes) => (0, bytes.as_slice()),
+            Answer::Error(errno) => (errno.raw_os_error().wrapping_neg(), &[][..]),
+        };
+        // At most a megabyte and a header.
+        let len = (OutHeader::SIZE + body.len()) as u32;
+        let mut head = [0; OutHeader::SIZE];
+        OutHeader { len, error: error.cast_unsigned(), unique }.encode_into(&mut head);
+        self.carrier.send(&head, body)
+    }
+}
+
+/// The answer to the kernel's offer.
+fn accept(offer: &InitIn) -> [u8; InitOut::SIZE] {
+    let low = u64::from(offer.flags);
+    let extended = low & InitFlags::INIT_EXT.bits() != 0;
+    let high = if extended { u64::from(offer.flags2) << 32 } else { 0 };
+    let taken = InitFlags::from_bits_retain(low | high) & TAKEN;
+    let mut bytes = [0; InitOut::SIZE];
+    InitOut {
+        major: MAJOR,
+        minor: MINOR.min(offer.minor),
+        max_readahead: offer.max_readahead,
+        flags: (taken.bits() & 0xffff_ffff) as u32,
+        max_background: MOST_BACKGROUND,
+        congestion_threshold: MOST_BACKGROUND / 4 * 3,
+        max_write: MOST_DATA_BYTES,
+        time_gran: 1,
+        max_pages: (MOST_DATA_BYTES >> 12) as u16,
+        flags2: (taken.bits() >> 32) as u32,
+    }
+    .encode_into(&mut bytes);
+    bytes
+}
