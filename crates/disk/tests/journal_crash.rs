@@ -22,7 +22,7 @@ use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::journal;
 use floe_format::InodeNr;
-use floe_testkit::crash::{Effort, each_state};
+use floe_testkit::crash::{Effort, each_state, tears};
 use floe_testkit::{Image, Profile, Rng, build, oracle, tool};
 
 /// New names in the root directory with their content; directories have none.
@@ -211,18 +211,10 @@ impl Run {
     }
 }
 
-/// Whether a crash tore a sector, which devices do not, or the superblock where it is marked as in use or not: the one write
-/// that is not atomic (docs/journal.md).
+/// Whether a crash tore a sector, or the superblock: neither is expected of devices (docs/journal.md).
 fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
-    let is_mark = |index: usize| {
-        let event = trace.events.get(index);
-        let Some(Event::Write { offset_bytes, bytes }) = event else { return false };
-        *offset_bytes == 1024 && bytes.len() == 1024
-    };
-    let torn = crash
-        .torn_bytes
-        .is_some_and(|bytes| !bytes.is_multiple_of(SECTOR_BYTES) || is_mark(crash.issued - 1));
-    torn || crash.lost_sectors.iter().any(|&(index, _)| is_mark(index))
+    let torn_sector = crash.torn_bytes.is_some_and(|bytes| !bytes.is_multiple_of(SECTOR_BYTES));
+    torn_sector || tears(trace, crash, 1024..2048)
 }
 
 fn recorder() -> Recorder<MemDevice> {

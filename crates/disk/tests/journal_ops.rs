@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
-use floe_blockdev::{
-    Crash, Event, MemDevice, ReadBlocks, Recorder, SECTOR_BYTES, Trace, WriteBlocks,
-};
+use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, SECTOR_BYTES, Trace, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_disk::journal::{Journal, TransactionId};
 use floe_disk::ops::{Caller, NewInode, OpError, RenameMode, Step};
@@ -21,7 +19,7 @@ use floe_ext4::fs::FileSystem;
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
-use floe_testkit::crash::{Effort, each_state};
+use floe_testkit::crash::{Effort, each_state, tears};
 use floe_testkit::{Image, build, oracle, tool};
 
 const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 5 };
@@ -311,16 +309,10 @@ impl Run {
     }
 }
 
-/// Whether a crash tore a sector, or the write that marks the superblock as in use or not (docs/journal.md).
+/// Whether a crash tore a sector, or the superblock: neither is expected of devices (docs/journal.md).
 fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
-    let is_mark = |index: usize| {
-        let event = trace.events.get(index);
-        matches!(event, Some(Event::Write { offset_bytes: 1024, bytes }) if bytes.len() == 1024)
-    };
-    let torn = crash
-        .torn_bytes
-        .is_some_and(|bytes| !bytes.is_multiple_of(SECTOR_BYTES) || is_mark(crash.issued - 1));
-    torn || crash.lost_sectors.iter().any(|&(index, _)| is_mark(index))
+    let torn_sector = crash.torn_bytes.is_some_and(|bytes| !bytes.is_multiple_of(SECTOR_BYTES));
+    torn_sector || tears(trace, crash, 1024..2048)
 }
 
 /// All pairs, each with a commit in between and without.

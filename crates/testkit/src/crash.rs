@@ -1,6 +1,7 @@
 //! The states in which power failure can leave a device that was being written.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use anyhow::{Context, Result};
 use floe_blockdev::{Crash, Event, MemDevice, SECTOR_BYTES, Trace};
@@ -89,6 +90,27 @@ fn unflushed(trace: &Trace, issued: usize, effort: Effort, rng: &mut Rng, all: &
         };
         all.push(Crash { lost_sectors, ..Crash::after(issued) });
     }
+}
+
+/// Whether a crash tore a write between sectors that lie in a range of bytes of the device: some arrived, others did not.
+pub fn tears(trace: &Trace, crash: &Crash, range: Range<u64>) -> bool {
+    let last = crash.issued.checked_sub(1).filter(|_| crash.torn_bytes.is_some());
+    let torn: BTreeSet<usize> =
+        crash.lost_sectors.iter().map(|&(index, _)| index).chain(last).collect();
+    torn.into_iter().any(|index| {
+        let Some(Event::Write { offset_bytes, bytes }) = trace.events.get(index) else {
+            return false;
+        };
+        let arrived: BTreeSet<bool> = (0..bytes.len().div_ceil(SECTOR_BYTES))
+            .filter(|sector| range.contains(&(offset_bytes + (sector * SECTOR_BYTES) as u64)))
+            .map(|sector| {
+                let cut = crash.torn_bytes.filter(|_| Some(index) == last);
+                let before_cut = cut.is_none_or(|cut| (sector + 1) * SECTOR_BYTES <= cut);
+                before_cut && !crash.lost_sectors.contains(&(index, sector))
+            })
+            .collect();
+        arrived.len() == 2
+    })
 }
 
 /// Calls `judge` with the device in the state after each of [`crashes`]. `before` is what the
