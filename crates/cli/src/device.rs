@@ -64,6 +64,8 @@ pub(crate) enum InUse {
     Refuse,
     /// Refuse to repair.
     RefuseRepair,
+    /// Refuse to mount for writing.
+    RefuseMount,
     /// Go on with a warning.
     Warn,
     /// Read files with a warning.
@@ -225,7 +227,7 @@ impl Source {
         let uses = uses_of(&self.device)?;
         let matters = |found: &&Use| match in_use {
             // Whoever only reads would see it change.
-            InUse::RefuseRepair => !matches!(found, Use::Loop { .. }),
+            InUse::RefuseRepair | InUse::RefuseMount => !matches!(found, Use::Loop { .. }),
             InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
         };
         let Some(found) = uses.iter().find(matters) else { return Ok(false) };
@@ -239,6 +241,10 @@ impl Source {
             InUse::RefuseRepair => bail!(
                 "{name} is {found}. A repair beneath a file system in use destroys what is in it. \
                  Unmount it first. Nothing was looked at or changed"
+            ),
+            InUse::RefuseMount => bail!(
+                "{name} is {found}. Two users that write to one file system destroy it. Mount it read-only (-o \
+                 ro), or end the other use"
             ),
             InUse::Warn => {
                 eprintln!(

@@ -47,8 +47,8 @@ use commands::{Command, mount};
 use exit::Outcome;
 use files::Files;
 
-/// Checks, repairs and makes ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs` and
-/// `fsck -y` or `-p` ever write to a device.
+/// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
+/// `mount` and `fsck -y` or `-p` ever write to a device.
 ///
 /// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 the work could not be done,
 /// 16 wrong command line, 32 ended by the user.

@@ -267,14 +267,28 @@ fn arguments<'a>(tree: &'a Tree, name: &str) -> BTreeSet<&'a str> {
     found
 }
 
-/// An accumulator promises that the order of merges is invisible; its laws are property-tested.
+/// An accumulator promises that the order of merges is invisible; its laws are property-tested. What it merges is
+/// taken apart with all fields named, so that a forgotten one does not compile.
 fn accumulators(tree: &Tree) -> Vec<String> {
     let tested = arguments(tree, "accumulator_laws");
-    implementors(tree, "crates/", "Accumulator")
-        .into_iter()
-        .filter(|(_, name)| !tested.contains(name))
-        .map(|(path, name)| format!("{path}: {name} has no {}!", "accumulator_laws"))
-        .collect()
+    let mut faults = Vec::new();
+    for (path, name) in implementors(tree, "crates/", "Accumulator") {
+        if !tested.contains(name) {
+            faults.push(format!("{path}: {name} has no {}!", "accumulator_laws"));
+        }
+        if !tree.get(path).is_some_and(|text| names_what_it_merges(text, name)) {
+            faults.push(format!("{path}: {name} does not name all that it merges"));
+        }
+    }
+    faults
+}
+
+/// Whether the `merge` of a type takes the other side apart: `let Self { .. }`, or a variant at a time.
+fn names_what_it_merges(text: &str, name: &str) -> bool {
+    let Some((_, rest)) = text.split_once(&format!("Accumulator for {name}")) else { return false };
+    let body = rest.split("\n}").next().unwrap_or(rest);
+    let named = ["let Self {", "let Self(", "Self::"].iter().any(|form| body.contains(form));
+    named && !body.contains(".. }")
 }
 
 /// A device keeps the contract of all devices.
@@ -496,11 +510,15 @@ mod tests {
     #[test]
     fn canary_accumulators() {
         let rule: Rule = accumulators;
-        let bad = "impl Accumulator for Counts {\n";
+        let merging = |body: &str| format!("impl Accumulator for Counts {{\n{body}\n}}\n");
         let path = "crates/check/src/counts.rs";
-        assert_eq!(faults_of(rule, &[(path, bad)]), 1);
-        let good = format!("{bad}accumulator_laws{}(super::Counts, 0..1);", "!");
-        assert_eq!(faults_of(rule, &[(path, &good)]), 0);
+        let untested = merging("let Self { one, two } = other;");
+        assert_eq!(faults_of(rule, &[(path, &untested)]), 1);
+        let tested = |text: &str| format!("{text}accumulator_laws{}(super::Counts, 0..1);", "!");
+        assert_eq!(faults_of(rule, &[(path, &tested(&untested))]), 0);
+        for bad in ["self.one += other.one;", "let Self { one, .. } = other;"] {
+            assert_eq!(faults_of(rule, &[(path, &tested(&merging(bad)))]), 1, "{bad}");
+        }
         assert_eq!(faults_of(rule, &[("crates/exec/src/a.rs", "impl Accumulator for () {\n")]), 0);
     }
 

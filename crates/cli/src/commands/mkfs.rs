@@ -165,6 +165,7 @@ impl Args {
         }
         params.lazy_tables = options.lazy_tables().unwrap_or(false);
         let mut plan = Plan::new(&params)?;
+        report::warn(&options, &plan);
         if !self.quiet {
             report::tell(&self.device, &plan, self.verbose, out)?;
         }
@@ -177,6 +178,11 @@ impl Args {
         let block_map = self.open_block_map()?;
         let device = target.open()?;
         let zeroed = options.discard() && !self.keep && target.discard(plan.bytes())?;
+        if zeroed && params.lazy_tables {
+            // They are zeroes already: nothing is left to the kernel.
+            params.lazy_tables = false;
+            plan = Plan::new(&params)?;
+        }
         if !zeroed && options.lazy_tables().is_none() && target.is_block_device && kernel_zeroes() {
             params.lazy_tables = true;
             plan = Plan::new(&params)?;

@@ -31,7 +31,11 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self) -> Result<Outcome> {
         let directory = Path::new(&self.directory);
-        let status = status(directory)?;
+        let status = match status(directory) {
+            // The server is dead, and its mount still there.
+            Err(error) if is_dead(&error) => String::new(),
+            other => other?,
+        };
         let number = status.lines().find_map(|line| line.strip_prefix("process: "));
         let process = number.and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
         // Before the unmount: afterwards the number may be another's.
@@ -44,6 +48,12 @@ impl Args {
         }
         Ok(Outcome::CLEAN)
     }
+}
+
+/// Whether a mount has no server any more.
+fn is_dead(error: &anyhow::Error) -> bool {
+    let source = error.downcast_ref::<std::io::Error>();
+    source.and_then(Errno::from_io_error) == Some(Errno::NOTCONN)
 }
 
 /// What the server of a mount says about itself.

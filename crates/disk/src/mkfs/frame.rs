@@ -70,13 +70,15 @@ pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanE
             .checked_mul(per_group_inodes)
             .ok_or(PlanError::TooManyInodes { inodes: wanted })?;
         backups(params, groups, &mut sb);
-        sb.reserved_gdt_blocks = reserved_descriptors(params, blocks, groups, &sb);
+        sb.reserved_gdt_blocks = reserved_descriptors(params, blocks, &sb);
         if spread_descriptors(params, groups, &mut sb) {
             (blocks, share_of) = (all, all);
             continue;
         }
         let Reserved::Percent(percent) = params.reserved_blocks;
-        let reserved = (share_of as f64 * percent / 100.0) as u64;
+        // Both steps round down.
+        let reserved = (params.blocks as f64 * percent / 100.0) as u64;
+        let reserved = (reserved as f64 * share_of as f64 / all as f64) as u64;
         sb.r_blocks_count_lo = (reserved & 0xffff_ffff) as u32;
         sb.r_blocks_count_hi = (reserved >> 32) as u32;
         let geometry =
@@ -172,8 +174,12 @@ fn inodes_wanted(params: &Params, blocks: u64) -> Result<u64, PlanError> {
     let wanted = match params.inodes {
         InodeCount::Count(count) => u64::from(count),
         InodeCount::Ratio(bytes) if bytes >= 1024 => {
+            let all_bytes = blocks.saturating_mul(u64::from(params.block_size));
+            // As mke2fs does where less than one would be there.
+            let bytes =
+                if bytes > all_bytes { u64::from(params.block_size.max(4096)) } else { bytes };
             // Not all of 2^32: numbers of the last group must fit, too.
-            (blocks.saturating_mul(u64::from(params.block_size)) / bytes).min(0xffff_ffff)
+            (all_bytes / bytes).min(0xffff_ffff)
         }
         InodeCount::Ratio(_) => {
             return Err(PlanError::Parameter("there must be at least 1024 bytes for each inode"));
@@ -233,22 +239,28 @@ fn descriptors_per_block(params: &Params) -> u32 {
 }
 
 /// Reserved descriptor blocks: for 1024 times as many blocks, or as many as asked for.
-fn reserved_descriptors(params: &Params, blocks: u64, groups: u32, sb: &Superblock) -> u16 {
+fn reserved_descriptors(params: &Params, blocks: u64, sb: &Superblock) -> u16 {
     if !params.compat(Compat::RESIZE_INODE) {
         return 0;
     }
-    let all = u64::from(u32::MAX);
-    let most = match params.resize_blocks {
-        Some(asked) => asked.max(blocks),
-        None if blocks < all / 1024 => blocks * 1024,
-        None => all,
+    let per_block = u64::from(descriptors_per_block(params));
+    let more = |blocks_per_group: u32, now: u64, later: u64| {
+        let descriptors =
+            |blocks: u64| blocks.div_ceil(u64::from(blocks_per_group)).div_ceil(per_block);
+        descriptors(later).saturating_sub(descriptors(now))
     };
-    let per_block = descriptors_per_block(params);
-    let later = (most - u64::from(sb.first_data_block)).div_ceil(u64::from(sb.blocks_per_group));
-    let now = u64::from(groups.div_ceil(per_block));
-    let more = later.div_ceil(u64::from(per_block)).saturating_sub(now);
+    let usual = || {
+        let first = u64::from(sb.first_data_block);
+        let most = blocks.saturating_mul(1024).min(u64::from(u32::MAX));
+        more(sb.blocks_per_group, blocks - first, most.saturating_sub(first))
+    };
+    // mke2fs counts in the usual groups there, whatever the clusters; a size for which there is room
+    // anyway asks for nothing.
+    let group = params.blocks_per_group.unwrap_or(params.block_size * 8);
+    let asked = params.resize_blocks.map(|later| more(group, blocks, later));
+    let asked = asked.filter(|more| *more > 0);
     // One block of the resize inode's map lists them.
-    more.min(u64::from(params.block_size / 4)) as u16
+    asked.unwrap_or_else(usual).min(u64::from(params.block_size / 4)) as u16
 }
 
 /// Whether the last group has room for its own tables.

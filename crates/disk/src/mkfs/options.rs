@@ -19,6 +19,9 @@ pub struct OptionError {
     pub why: String,
 }
 
+/// Bytes that the size of a device is rounded down to: a page, on every machine the same.
+const PAGE_BYTES: u64 = 4096;
+
 /// What differs from one call to the next, unless options say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fresh {
@@ -72,6 +75,7 @@ struct Extended {
     strict_encoding: bool,
     orphan_file_bytes: Option<u64>,
     lazy_tables: Option<bool>,
+    packed_tables: bool,
     discard: Option<bool>,
     test_fs: bool,
     offset_bytes: u64,
@@ -81,6 +85,11 @@ impl Options {
     /// Options as those of the command `mkfs.TYPE`.
     pub fn of_type(fs_type: FsType) -> Self {
         Self { fs_type: Some(fs_type), ..Self::default() }
+    }
+
+    /// Whether a journal was asked for, and not only implied by the type.
+    pub fn asks_for_journal(&self) -> bool {
+        self.journal_asked || self.journal_size_mib.is_some()
     }
 
     /// Whether inode tables beyond what is in use shall be left to the kernel; `None`: as suits the
@@ -255,6 +264,7 @@ impl Options {
                         Some(size(given?).ok_or("orphan_file_size: a size is wanted")?);
                 }
                 "lazy_itable_init" => extended.lazy_tables = Some(switch()),
+                "packed_meta_blocks" => extended.packed_tables = switch(),
                 "discard" => extended.discard = Some(true),
                 "nodiscard" => extended.discard = Some(false),
                 "test_fs" => extended.test_fs = true,
@@ -300,17 +310,19 @@ impl Options {
                 last(|one| one.inode_size.map(u64::from)).map_or(256, |size| size as u32)
             }
         };
-        let ratio = self.inode_ratio.or(last(|one| one.inode_ratio)).unwrap_or(16384);
-        let ratio = ratio.max(if self.inode_ratio.is_some() { 0 } else { u64::from(block_size) });
         let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
         let default_cluster = if bigalloc { block_size.saturating_mul(16) } else { block_size };
+        let cluster_size = self.cluster_size.unwrap_or(default_cluster);
+        // No inode has use for less than a cluster.
+        let usual = last(|one| one.inode_ratio).unwrap_or(16384).max(u64::from(cluster_size));
+        let ratio = self.inode_ratio.unwrap_or(usual);
         let blocks = match size_blocks {
             Some(blocks) if self.block_size.is_some() => blocks,
             Some(kib) => kib * 1024 / u64::from(block_size),
-            None => device_bytes / u64::from(block_size.max(1)),
+            // All of a device, in whole pages: Linux reads no further of an odd one.
+            None => device_bytes / PAGE_BYTES * PAGE_BYTES / u64::from(block_size.max(1)),
         };
         let extended = &self.extended;
-        let cluster_size = self.cluster_size.unwrap_or(default_cluster);
         // With bigalloc, -g counts clusters.
         let ratio_of_cluster = (cluster_size / block_size.max(1)).max(1);
         Ok(Params {
@@ -348,6 +360,7 @@ impl Options {
             default_mount_options: if self.old_revision { 0 } else { 0x000c },
             test_fs: extended.test_fs,
             lazy_tables: extended.lazy_tables.unwrap_or(false),
+            packed_tables: extended.packed_tables,
         })
     }
 
@@ -360,6 +373,10 @@ impl Options {
             // They were tried when they were given.
             usage::edit(&mut features, edit).map_err(|_| PlanError::Internal("feature list"))?;
         }
+        // Whoever says how large the journal is wants one.
+        if self.journal_size_mib.is_some() && !self.old_revision {
+            features.compat |= Compat::HAS_JOURNAL;
+        }
         // The stronger checksum takes the place of the weaker one.
         if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
             features.ro_compat.remove(RoCompat::GDT_CSUM);
@@ -369,8 +386,16 @@ impl Options {
         {
             return Err(PlanError::Parameter("metadata_csum_seed needs metadata_csum"));
         }
-        if !features.compat.contains(Compat::HAS_JOURNAL) {
-            features.compat.remove(Compat::FAST_COMMIT | Compat::ORPHAN_FILE);
+        if self.extended.quotas.as_ref().is_some_and(|kinds| kinds.contains(&QuotaKind::Project)) {
+            features.ro_compat |= RoCompat::PROJECT;
+        }
+        if self.flex_groups.is_some() && !features.incompat.contains(Incompat::FLEX_BG) {
+            return Err(PlanError::Parameter("-G needs the feature flex_bg"));
+        }
+        if features.compat.contains(Compat::ORPHAN_FILE)
+            && !features.compat.contains(Compat::HAS_JOURNAL)
+        {
+            return Err(PlanError::Parameter("orphan_file needs a journal"));
         }
         Ok(features)
     }
@@ -393,7 +418,7 @@ impl Options {
                 blocks_or_size(text, block_size)
                     .ok_or(PlanError::Parameter("the location of the journal is no block"))?,
             ),
-            None => None,
+            None => self.extended.packed_tables.then_some(0),
         };
         Ok(JournalParams { blocks, fast_commit_blocks, location })
     }

@@ -93,6 +93,8 @@ pub struct Params {
     pub test_fs: bool,
     /// Inode tables beyond what is in use are left to the kernel to zero.
     pub lazy_tables: bool,
+    /// All bitmaps and inode tables at the beginning, and the journal behind them.
+    pub packed_tables: bool,
 }
 
 /// Blocks kept for the administrator.
@@ -137,6 +139,7 @@ impl Default for Params {
             default_mount_options: 0x000c,
             test_fs: false,
             lazy_tables: false,
+            packed_tables: false,
         }
     }
 }
@@ -212,6 +215,9 @@ impl Params {
             if !self.ro_compat(RoCompat::SPARSE_SUPER) && !self.compat(Compat::SPARSE_SUPER2) {
                 return bad("resize_inode needs sparse_super");
             }
+        }
+        if self.incompat(Incompat::BIT64) && !self.incompat(Incompat::EXTENTS) {
+            return bad("64bit needs the feature extent");
         }
         if self.ro_compat(RoCompat::PROJECT) && self.inode_size == 128 {
             return bad("project quotas need inodes of more than 128 bytes");

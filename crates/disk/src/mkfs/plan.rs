@@ -6,6 +6,7 @@ use floe_ext4::dir::DirFormat;
 use floe_ext4::make::quota_file::Usage;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::ext::inode::{FileType, OwnedInode};
+use floe_format::ext::quota::QuotaKind;
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
@@ -64,7 +65,7 @@ impl Plan {
         system::journal(&mut plan)?;
         system::mmp_block(&mut plan)?;
         for kind in system::quota_kinds(&plan) {
-            let usage = plan.usage();
+            let usage = plan.usage(kind);
             system::quota_file(&mut plan, kind, &usage)?;
         }
         system::orphan_file(&mut plan)?;
@@ -78,7 +79,7 @@ impl Plan {
         let (superblock, geometry) = frame(&mut params)?;
         let mut space = Space::of_blocks(&geometry);
         tables::take_backups(&geometry, &mut space);
-        let descs = tables::place(&geometry, params.flex_groups, params.lazy_tables, &mut space)?;
+        let descs = tables::place(&geometry, &params, &mut space)?;
         let space = space.into_clusters(&geometry);
         let space_used = space.used();
         let overhead = space_used + geometry.first_data_block.0;
@@ -102,12 +103,17 @@ impl Plan {
         })
     }
 
-    /// What root, the user or group with number 0, uses of an empty file system.
-    fn usage(&self) -> BTreeMap<u32, Usage> {
+    /// The owners of an empty file system and what they use: root, and the owner of its root directory.
+    fn usage(&self, kind: QuotaKind) -> BTreeMap<u32, Usage> {
         let mut usage: BTreeMap<u32, Usage> = BTreeMap::new();
         for (nr, inode) in &self.inodes {
             if *nr == InodeNr::ROOT || *nr >= self.geometry.first_inode {
-                let one = usage.entry(0).or_default();
+                let id = match kind {
+                    QuotaKind::User => inode.uid,
+                    QuotaKind::Group => inode.gid,
+                    QuotaKind::Project => 0,
+                };
+                let one = usage.entry(id).or_default();
                 one.inodes += 1;
                 one.space_bytes += inode.blocks * u64::from(self.geometry.block_size);
             }

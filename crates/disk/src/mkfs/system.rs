@@ -48,13 +48,20 @@ fn make_directory(
     content: Vec<u8>,
 ) -> Result<NewInode, PlanError> {
     let block_size = u64::from(plan.geometry.block_size);
-    let data = plan.allocate(BlockNr(0), content.len() as u64 / block_size)?;
+    let data = plan.allocate(goal_of(plan, inode), content.len() as u64 / block_size)?;
     let mut new = NewInode::new(FileType::Directory.mode(0o700), plan.time());
     new.size = content.len() as u64;
     new.links = 2;
     map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
     plan.put(&data, content);
     Ok(new)
+}
+
+/// Where the blocks of an inode are sought first: in its group, or at the beginning of its flexible group.
+fn goal_of(plan: &Plan, inode: InodeNr) -> BlockNr {
+    let group = plan.geometry.place_of(inode).map_or(0, |(group, _)| group.0);
+    let flex = 1u32 << plan.superblock.log_groups_per_flex.min(31);
+    plan.geometry.group_start(GroupNr(group - group % flex))
 }
 
 /// The root of an empty file system.
@@ -96,15 +103,22 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
     let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     let apb = u64::from(per_block);
     new.size = (12 + apb + apb * apb) * u64::from(geometry.block_size);
+    if new.size >= 1 << 31 && !plan.params.old_revision {
+        plan.params.features.ro_compat |= RoCompat::LARGE_FILE;
+        plan.superblock.feature_ro_compat = plan.params.features.ro_compat.bits();
+    }
     // It gets its block even if nothing is reserved.
-    let tables = 3
+    let tables = 2
+        + geometry.first_data_block.0
         + reserved.len_blocks
         + u64::from(geometry.desc_blocks)
         + u64::from(geometry.inode_table_blocks);
     let double = plan.allocate(BlockNr(tables), 1)?;
-    let copies: Vec<BlockRun> = (1..geometry.group_count)
-        .map(|group| geometry.reserved_gdt_run(GroupNr(group)))
-        .filter(|run| run.len_blocks > 0)
+    // Linux and e2fsck count from the primary, also where backups lie a block before that place
+    // (bigalloc with blocks of 1 KiB).
+    let copies: Vec<u64> = (1..geometry.group_count)
+        .filter(|group| geometry.reserved_gdt_run(GroupNr(*group)).len_blocks > 0)
+        .map(|group| u64::from(group) * u64::from(geometry.blocks_per_group))
         .collect();
     let mut top = vec![0; geometry.block_size as usize];
     for at in 0..reserved.len_blocks {
@@ -112,7 +126,7 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
         put_pointer(&mut top, (u64::from(geometry.desc_blocks) + at) % apb, block);
         let mut below = vec![0; geometry.block_size as usize];
         for (index, copy) in (0..apb).zip(&copies) {
-            put_pointer(&mut below, index, BlockNr(copy.start.0 + at));
+            put_pointer(&mut below, index, BlockNr(block.0 + copy));
         }
         plan.put(&[BlockRun::new(block, 1)], below);
     }
@@ -177,38 +191,31 @@ pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
 
 /// Blocks that the journal will have; 0: there is none.
 pub(super) fn journal_blocks(plan: &Plan) -> u64 {
-    if !plan.params.compat(Compat::HAS_JOURNAL) {
-        return 0;
-    }
-    let fast = plan.params.compat(Compat::FAST_COMMIT);
-    match plan.params.journal.blocks {
-        Some(asked) => {
-            let usual = if fast { asked / 64 } else { 0 };
-            u64::from(asked + plan.params.journal.fast_commit_blocks.unwrap_or(usual))
-        }
-        None => {
-            default_size(plan.geometry.blocks_count, fast).map_or(0, |size| u64::from(size.blocks))
-        }
-    }
+    let wanted = plan.params.compat(Compat::HAS_JOURNAL);
+    let usual = default_size(plan.geometry.blocks_count, plan.params.compat(Compat::FAST_COMMIT));
+    let Some(usual) = usual.filter(|_| wanted) else { return 0 };
+    let given = &plan.params.journal;
+    given.blocks.map_or(u64::from(usual.blocks), |asked| {
+        u64::from(asked + given.fast_commit_blocks.unwrap_or(usual.fast_commit_blocks))
+    })
 }
 
 /// `None`: the file system is too small for one; it loses the feature then.
 fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
     let fast = plan.params.compat(Compat::FAST_COMMIT);
     let blocks = plan.geometry.blocks_count;
-    let Some(asked) = plan.params.journal.blocks else {
-        let size = default_size(blocks, fast);
-        if size.is_none() {
-            plan.params.features.compat.remove(Compat::HAS_JOURNAL | Compat::FAST_COMMIT);
-            plan.superblock.feature_compat = plan.params.features.compat.bits();
-        }
-        return Ok(size);
+    let Some(usual) = default_size(blocks, fast) else {
+        plan.params.features.compat.remove(Compat::HAS_JOURNAL | Compat::ORPHAN_FILE);
+        plan.superblock.feature_compat = plan.params.features.compat.bits();
+        return Ok(None);
     };
+    let Some(asked) = plan.params.journal.blocks else { return Ok(Some(usual)) };
     if asked < MIN_JOURNAL_BLOCKS || u64::from(asked) > blocks / 2 || asked > 10_240_000 {
         return Err(PlanError::Journal { blocks: u64::from(asked) });
     }
-    let usual = if fast { asked / 64 } else { 0 };
-    let fast_commit_blocks = plan.params.journal.fast_commit_blocks.unwrap_or(usual);
+    // As many as the usual journal has, however large this one is.
+    let fast_commit_blocks =
+        plan.params.journal.fast_commit_blocks.unwrap_or(usual.fast_commit_blocks);
     Ok(Some(JournalSize { blocks: asked + fast_commit_blocks, fast_commit_blocks }))
 }
 
@@ -364,10 +371,15 @@ pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
     let block_size = u64::from(plan.geometry.block_size);
     let blocks = orphan_blocks(plan);
     let inode = plan.next_inode()?;
-    let data = plan.allocate(BlockNr(0), blocks)?;
     let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     new.size = blocks * block_size;
-    map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+    let data = if plan.params.incompat(Incompat::EXTENTS) {
+        let data = plan.allocate(BlockNr(0), blocks)?;
+        map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+        data
+    } else {
+        map::interleaved(plan, &mut new, blocks)?
+    };
     let seed = plan.form.seed.map(|seed| seed.of_inode(inode, 0));
     for block in in_one_by_one(&data) {
         let mut bytes = vec![0; block_size as usize];

@@ -247,7 +247,8 @@ impl<'a> Output<'a> {
             desc.itable_unused = geometry.inodes_per_group - inodes;
         }
         if inodes > 0 {
-            desc.flags &= !FLAG_INODE_UNINIT;
+            // libext2fs drops both as soon as it takes an inode.
+            desc.flags &= !(FLAG_INODE_UNINIT | FLAG_BLOCK_UNINIT);
         }
         if !self.holds_only_its_own(group, &desc) {
             desc.flags &= !FLAG_BLOCK_UNINIT;

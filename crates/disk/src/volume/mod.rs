@@ -10,6 +10,7 @@ use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{Geometry, InodeNr};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::journal::Journal;
@@ -26,6 +27,8 @@ pub use features::{ReadOnly, judge};
 pub struct Volume {
     pub(crate) fs: FileSystem<Pool>,
     pub(crate) orphans: Orphans,
+    /// Files whose cutting is not finished.
+    pub(crate) cutting: BTreeSet<InodeNr>,
     /// An operation could not be put into its transaction as a whole.
     pub(crate) stopped: bool,
     /// Blocks that the last operation changed.
@@ -84,8 +87,15 @@ impl Volume {
         let space = Pool::new(fs.space.groups, reserved);
         let random = RandomState::new();
         let fs = FileSystem { superblock: fs.superblock, space };
-        let orphans = Orphans::default();
-        Self { fs, orphans, stopped: false, last_changed: 0, random, drawn: 0 }
+        Self {
+            fs,
+            orphans: Orphans::default(),
+            cutting: BTreeSet::new(),
+            stopped: false,
+            last_changed: 0,
+            random,
+            drawn: 0,
+        }
     }
 
     /// What follows from the superblock.

@@ -69,8 +69,9 @@ struct Seen {
 
 impl Accumulator for Seen {
     fn merge(&mut self, other: Self) {
-        self.counts.iter_mut().zip(other.counts).for_each(|(mine, theirs)| *mine += theirs);
-        self.sum = self.sum.wrapping_add(other.sum);
+        let Self { counts, sum } = other;
+        self.counts.iter_mut().zip(counts).for_each(|(mine, theirs)| *mine += theirs);
+        self.sum = self.sum.wrapping_add(sum);
     }
 }
 

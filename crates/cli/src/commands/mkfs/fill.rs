@@ -85,6 +85,7 @@ impl Job<'_> {
             }
         };
         target.refuse_if_used(args.force, args.as_mke2fs.is_some())?;
+        report::warn(options, plan.plan());
         if !args.quiet {
             report::tell(&args.device, plan.plan(), args.verbose, out)?;
             writeln!(out, "Files: {}", tree.len())?;

@@ -3,9 +3,18 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use floe_disk::mkfs::Plan;
+use floe_disk::mkfs::{Options, Plan};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockRun, GroupNr};
+
+/// Tells of a journal that was asked for and is not there.
+pub(super) fn warn(options: &Options, plan: &Plan) {
+    if options.asks_for_journal()
+        && !plan.superblock().features().compat.contains(Compat::HAS_JOURNAL)
+    {
+        eprintln!("floe mkfs: too small for a journal: the file system has none");
+    }
+}
 
 /// The layout in a few lines; with `verbose`, a line for each group.
 pub(super) fn tell(

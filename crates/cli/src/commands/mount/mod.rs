@@ -1,38 +1,30 @@
 //! `floe mount`: serves an image as a mounted file system.
 
 mod daemon;
+mod open;
 mod options;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_check::{CheckOptions, JournalUse, view};
-use floe_ext4::files::Files;
-use floe_format::BlockNr;
-use floe_fs::{FileSystem, Image};
-use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
-use floe_fuse::{ServeOptions, serve};
+use floe_fuse::mount::{MountPoint, unmount};
 use floe_sync::Arc;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
-use crate::device::{InUse, Source};
+use crate::device::Source;
 use crate::exit::Outcome;
 use crate::files::InputPath;
-use crate::{failure, signals};
+use crate::signals;
 use daemon::Log;
 use options::{Options, refused};
 
 /// Mount an image or a device, without the kernel's ext4 and without root.
 ///
-/// Mounts read-only, whatever can be opened for a check: raw images, qcow2, VHD, VHDX, gzip and zstd images,
-/// partitions. A journal with changes is replayed in memory. Nothing is ever written. Without root,
-/// fusermount3 must be there; root needs only /dev/fuse.
+/// Raw images and devices are mounted read-write, through their journal: what fsync acknowledged is there after
+/// a crash. Whatever else can be opened for a check is mounted read-only (-o ro does that, too): qcow2, VHD,
+/// VHDX, gzip and zstd images, and file systems with features that Floe cannot write safely. Then nothing is ever
+/// written, and a journal with changes is replayed in memory. Without root, fusermount3 must be there; root
+/// needs only /dev/fuse.
 ///
 /// The command returns when the mount serves; the server goes on in the background until `floe umount`,
 /// `umount` or `fusermount3 -u`, and logs to syslog. It ends on SIGTERM with a clean unmount.
@@ -108,9 +100,6 @@ fn command_line() -> Vec<OsString> {
 impl Args {
     pub(crate) fn run(mut self) -> Result<Outcome> {
         let options = Options::parse(&self.options, self.sloppy)?;
-        if options.read_write {
-            return Err(refused("only read-only mounts can be made: leave out `rw`, or say `ro`"));
-        }
         self.source.offset = options.offset.unwrap_or(self.source.offset);
         self.make_absolute()?;
         let background = !self.foreground && !self.debug;
@@ -132,96 +121,6 @@ impl Args {
             self.external_journal = Some(InputPath::from(absolute(journal)?));
         }
         Ok(())
-    }
-
-    fn open_and_serve(&self, options: &Options) -> Result<()> {
-        self.source.mind_users(InUse::WarnReader)?;
-        let lock = lock(&self.source.device)?;
-        let device = self.source.open()?;
-        let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
-        let superblock = match options.superblock_kib {
-            // In units of 1 KiB; whoever gives it gives the block size, or it is found out.
-            Some(kib) => Some(kib / (u64::from(self.source.block_size.unwrap_or(1024)) >> 10)),
-            None => self.source.superblock,
-        };
-        let check = CheckOptions {
-            superblock: superblock.map(BlockNr),
-            block_size: self.source.block_size,
-            external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
-            journal: if options.no_recovery { JournalUse::Ignore } else { JournalUse::Replay },
-            ..CheckOptions::default()
-        };
-        let name = self.source.name();
-        let served = view(&device, &check, |files, found| {
-            for problem in found {
-                eprintln!("floe: {name}: {problem}");
-            }
-            self.serve(files, options)
-        });
-        drop(lock);
-        served.map_err(|error| {
-            anyhow::anyhow!(failure::of_check(&error, &device, &name, "--memory="))
-        })?
-    }
-
-    fn serve(&self, files: &Files<'_>, options: &Options) -> Result<()> {
-        let place = MountPoint::of(Path::new(&self.directory));
-        let as_root = rustix::process::getuid().is_root();
-        let mounting = MountOptions {
-            fsname: options
-                .fsname
-                .clone()
-                .map_or_else(|| self.source.device.as_os_str().into(), OsString::from),
-            subtype: options.subtype.clone().unwrap_or_else(|| "floe".to_owned()),
-            read_only: true,
-            allow_other: options.allow_other.unwrap_or(as_root),
-            no_suid: options.no_suid,
-            no_devices: options.no_devices,
-            no_exec: options.no_exec,
-            no_atime: options.no_atime,
-        };
-        let log = Arc::new(Log::new(self.source.name(), self.serve));
-        let standard = ServeOptions::default();
-        let threads = if self.single_thread { Some(1) } else { options.threads };
-        let serving = ServeOptions {
-            threads: threads.unwrap_or(standard.threads),
-            // Nobody changes the image.
-            keep: Duration::MAX,
-            debug: self.debug,
-        };
-        let carrier = mount(&place, &mounting)?;
-        if self.serve {
-            daemon::leave_session()?;
-        }
-        unmount_on_signals(&place, &log)?;
-        let fs = FileSystem::new(Image::new(files));
-        let ready = || {
-            if self.serve
-                && let Err(error) = daemon::tell_ready()
-            {
-                log.line(&format!("cannot close the standard streams: {error}"));
-            }
-        };
-        let served = serve(&carrier, &fs, &serving, &|text| log.line(text), ready);
-        if let (Err(_), MountPoint::Directory(directory)) = (&served, &place) {
-            // A mount without a server answers nobody; it may be gone already.
-            let _ = unmount(directory, true);
-        }
-        Ok(served?)
-    }
-}
-
-/// Keeps out those who would write to the image, until the lock is dropped: repairs and writing mounts lock it for
-/// themselves.
-fn lock(path: &Path) -> Result<File> {
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        // Some network file systems know no locks.
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(file),
-        Err(Errno::WOULDBLOCK) => {
-            anyhow::bail!("{}: is locked: another program is writing to it", path.display())
-        }
-        Err(errno) => Err(io::Error::from(errno)).with_context(|| path.display().to_string()),
     }
 }
 

@@ -60,7 +60,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "journal_checksum",
     "nojournal_checksum",
     "journal_async_commit",
-    "commit",
     "data",
     "data_err",
     "stripe",
@@ -112,8 +111,10 @@ const WITHOUT_EFFECT: &[&str] = &[
 /// What `-o` asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// `rw` stands there.
-    pub(super) read_write: bool,
+    /// `ro` or `rw` stands there; `None`: read-write where that can be done safely.
+    pub(super) read_only: Option<bool>,
+    /// Seconds after which changes are durable without anybody asking for it.
+    pub(super) commit_seconds: Option<u64>,
     /// The journal is not replayed.
     pub(super) no_recovery: bool,
     /// Where the file system begins, in bytes.
@@ -156,9 +157,14 @@ impl Options {
     /// Takes one option; `false` if nobody knows it.
     fn take(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         match (name, value) {
-            ("ro", None) => self.read_write = false,
-            ("rw", None) => self.read_write = true,
+            ("ro", None) => self.read_only = Some(true),
+            ("rw", None) => self.read_only = Some(false),
             ("norecovery" | "noload", None) => self.no_recovery = true,
+            ("commit", Some(value)) => {
+                let seconds = value.parse().map_err(|why| bad(name, &why))?;
+                // As for Linux, 0 is the default.
+                self.commit_seconds = Some(seconds).filter(|seconds| *seconds > 0);
+            }
             ("allow_other", None) => self.allow_other = Some(true),
             ("noallow_other", None) => self.allow_other = Some(false),
             ("nosuid", None) => self.no_suid = true,
@@ -204,7 +210,7 @@ mod tests {
     fn an_fstab_line_is_understood() {
         let options = parse("rw,nofail,x-systemd.requires-mounts-for=/data,offset=1M,ro").unwrap();
         assert_eq!(options.offset, Some(1 << 20));
-        assert!(!options.read_write, "the last word counts");
+        assert_eq!(options.read_only, Some(true), "the last word counts");
     }
 
     #[test]

@@ -139,10 +139,11 @@ impl FirstFailure {
 
 impl Accumulator for FirstFailure {
     fn merge(&mut self, other: Self) {
-        if let Some((at, _)) = &other.0
+        let Self(failure) = other;
+        if let Some((at, _)) = &failure
             && self.0.as_ref().is_none_or(|(first, _)| at < first)
         {
-            *self = other;
+            self.0 = failure;
         }
     }
 }
