@@ -3,6 +3,7 @@
 mod bench;
 mod boot;
 mod ci;
+mod crash;
 mod differential;
 mod engines;
 mod eta;
@@ -50,6 +51,8 @@ enum Chore {
     Bench(bench::Args),
     /// Compare what the progress promised with what came true
     Eta(eta::Args),
+    /// Fail the power at every write of journals and of their recovery
+    Crash(crash::Args),
     /// Let Linux fill file systems in a guest, fail its power, and judge what is left (needs qemu)
     KernelLoad(kernel_load::Args),
     /// What `kernel-load` runs inside its guest
@@ -120,6 +123,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Bench(args) => bench::run(&args),
         Chore::ImageBench(args) => image_bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
+        Chore::Crash(args) => crash::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),
         Chore::LinuxFields(args) => linux_fields::run(&args),

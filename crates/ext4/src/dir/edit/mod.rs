@@ -6,6 +6,7 @@ mod index;
 use floe_format::ext::casefold;
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::extent::Extent;
+use floe_format::ext::htree::DxBlock;
 use floe_format::ext::inode::{InodeFlags, OwnedInode};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
@@ -141,6 +142,10 @@ impl<'d, S: Space> DirEditor<'d, S> {
         for logical in 0..self.blocks() {
             let block = self.place(LogicalBlock(logical))?;
             let bytes = self.tx.block(block)?;
+            // Index blocks have no names; their entries span the room of a checksum, too.
+            if DxBlock::detect(&bytes).is_some() {
+                continue;
+            }
             let form = self.dir.form(&self.format);
             let cursor = DirCursor::new(&bytes).ending_at(form.end(bytes.len()));
             for entry in cursor.hashed(form.hashed) {
