@@ -3,6 +3,7 @@
 mod bench;
 mod boot;
 mod ci;
+mod crash;
 mod differential;
 mod engines;
 mod eta;
@@ -50,7 +51,9 @@ enum Chore {
     Bench(bench::Args),
     /// Compare progress predictions with actual times
     Eta(eta::Args),
-    /// Let Linux fill file systems in a guest, cut its power, and judge the result (needs qemu)
+    /// Fail the power at every write of journals and of their recovery
+    Crash(crash::Args),
+    /// Let Linux fill file systems in a guest, fail its power, and judge what is left (needs qemu)
     KernelLoad(kernel_load::Args),
     /// The part of `kernel-load` inside its guest
     #[command(hide = true)]
@@ -124,6 +127,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Bench(args) => bench::run(&args),
         Chore::ImageBench(args) => image_bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
+        Chore::Crash(args) => crash::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),
         Chore::LinuxFields(args) => linux_fields::run(&args),

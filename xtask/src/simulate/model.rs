@@ -123,7 +123,7 @@ impl Model {
 }
 
 impl Run<'_> {
-    /// A worker arrives at the queues, as in `floe_exec`'s board.
+    /// A worker comes to the queues, as in `floe_exec`'s dispatcher.
     fn arrive(&mut self, at: f64, me: usize) {
         let begin = at.max(self.lock_free);
         self.now_moved = 0;
