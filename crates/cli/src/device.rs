@@ -67,7 +67,7 @@ pub(crate) enum InUse {
     RefuseRepair,
     /// Refuse to mount for writing.
     RefuseMount,
-    /// Go on with a warning.
+    /// Continue with a warning.
     Warn,
     /// Read files with a warning.
     WarnReader,
@@ -228,7 +228,7 @@ impl Source {
     pub(crate) fn mind_users(&self, in_use: InUse) -> anyhow::Result<bool> {
         let uses = uses_of(&self.device)?;
         let matters = |found: &&Use| match in_use {
-            // Whoever only reads would see it change.
+            // Even a reader would see it change.
             InUse::RefuseRepair | InUse::RefuseMount => !matches!(found, Use::Loop { .. }),
             InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
         };
