@@ -156,6 +156,13 @@ fn problem_of(
             inode: journal_inode,
             reason: superblock_reason(fault),
         },
+        JournalEvent::BoundsWrong { stored, expected } => Problem::JournalBoundsWrong {
+            inode: journal_inode,
+            first: stored.first,
+            blocks: stored.maxlen,
+            expected_first: expected.first,
+            expected_blocks: expected.maxlen,
+        },
         JournalEvent::PresentWithoutFeature => {
             Problem::JournalPresentWithoutFeature { inode: journal_inode }
         }

@@ -247,6 +247,9 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         }
         JournalEdit::ClearError => format!("the error that the journal recorded {was} cleared"),
         JournalEdit::Replay => format!("the journal {was} replayed"),
+        JournalEdit::Bounds { first, blocks } => {
+            format!("the log of the journal {was} said to begin at block {first} of {blocks}")
+        }
         JournalEdit::ZeroStaleFields => format!("stale fields of the journal {were} cleared"),
         JournalEdit::Create => format!("a new journal {was} made"),
         JournalEdit::BackUpMap => {

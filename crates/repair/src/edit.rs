@@ -280,6 +280,11 @@ pub enum JournalEdit {
     /// Recovery is asked for, and made.
     Replay,
     ZeroStaleFields,
+    /// `s_first` and `s_maxlen` get the values with which the log was looked at.
+    Bounds {
+        first: u32,
+        blocks: u32,
+    },
     /// An error that the journal recorded was dealt with.
     ClearError,
     /// A new journal, after the old one was dropped.

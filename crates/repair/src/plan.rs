@@ -118,6 +118,9 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("the journal device that belongs to the file system must be named")
         }
         P::JournalSuperblockCorrupt { .. } => journal(JournalEdit::Reset),
+        P::JournalBoundsWrong { expected_first: first, expected_blocks: blocks, .. } => {
+            journal(JournalEdit::Bounds { first, blocks })
+        }
         P::JournalPresentWithoutFeature { .. } => journal(JournalEdit::Forget),
         P::NeedsRecoveryWithoutJournal => journal(JournalEdit::ClearNeedsRecovery),
         P::JournalHasDataWithoutNeedsRecovery { .. } => journal(JournalEdit::Replay),

@@ -130,6 +130,7 @@ fn journal(edit: &JournalEdit) -> bool {
     match edit {
         JournalEdit::Replay
         | JournalEdit::ZeroStaleFields
+        | JournalEdit::Bounds { .. }
         | JournalEdit::ClearError
         | JournalEdit::Create
         | JournalEdit::BackUpMap

@@ -2010,6 +2010,15 @@ problems! {
         means "The field is damaged: with this feature Linux made the file system, and now refuses to \
              mount it."
         repair "Store that Linux made it.";
+    0x07010F "journal-bounds-wrong" JournalBoundsWrong {
+        inode: InodeNr, first: u32, blocks: u32, expected_first: u32, expected_blocks: u32,
+    }
+        Metadata Damage preen Journal
+        "the journal superblock in {inode} lets the log begin at block {first} of {blocks}; it begins at \
+             {expected_first} of {expected_blocks}"
+        means "The log would have no room, so Linux refuses to mount the file system. The journal was \
+             looked at with the right values, and what it holds is replayed."
+        repair "Store the right values.";
     0x070110 "quota-inode-wrong" QuotaInodeWrong {
         kind: &'static str, inode: InodeNr, reason: &'static str,
     }
