@@ -34,7 +34,7 @@ const REPAIR_SEEDS: [&str; 4] = ["--seeds", "57", "--from", "100"];
 /// Runs every step; stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     step("fmt", &["fmt", "--all", "--check"])?;
-    tidy::run()?;
+    tidy::check()?;
     step("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     // A program without unsafe code.
     let bare = ["clippy", "--quiet", "-p", "floe", "--no-default-features", "--", "-D", "warnings"];

@@ -1,5 +1,5 @@
 //! `cargo xtask eta`: what the progress promised, against what came true, on images of several
-//! shapes; and the weights of the model of work (`crates/check/src/work.rs`), measured.
+//! shapes; and the weights of the model of work (`crates/check/src/estimate/work.rs`), measured.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -39,7 +39,7 @@ struct Args {
 #[derive(Subcommand)]
 enum Chore {
     /// Check what the layout of the repository promises
-    Tidy,
+    Tidy(tidy::Args),
     /// Run everything that continuous integration runs
     Ci,
     /// Compare Floe with e2fsck on randomly damaged images
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
 
 fn run(chore: Chore) -> Result<()> {
     match chore {
-        Chore::Tidy => tidy::run(),
+        Chore::Tidy(args) => tidy::run(&args),
         Chore::Ci => ci::run(),
         Chore::Differential(args) => differential::run(&args),
         Chore::Tuned(args) => tuned::run(&args),

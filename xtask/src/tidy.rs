@@ -3,6 +3,7 @@
 //! Each rule is a function from a tree of texts to faults, so that a test can show that it fails on
 //! a bad tree (the canaries at the end of `rules.rs`).
 
+mod rooms;
 mod rules;
 mod tree;
 
@@ -10,11 +11,28 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use rooms::Rooms;
 use rules::RULES;
 use tree::Tree;
 
-/// Runs the chore on the repository that xtask was built in; fails if there is a fault.
-pub(crate) fn run() -> Result<()> {
+/// Options of the chore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print which crates, and which folders inside them, use which
+    #[arg(long)]
+    graph: bool,
+}
+
+/// Runs the chore.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.graph {
+        print_graphs(&tree()?);
+    }
+    check()
+}
+
+/// Checks the repository that xtask was built in; fails if there is a fault.
+pub(crate) fn check() -> Result<()> {
     let faults = faults()?;
     for fault in &faults {
         println!("{fault}");
@@ -26,9 +44,27 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-fn faults() -> Result<Vec<String>> {
+/// The graph of crates, and those of the rooms of some.
+fn print_graphs(tree: &Tree) {
+    println!("crates:");
+    for (name, used) in rules::uses(tree) {
+        println!("  {name} -> {}", used.join(", "));
+    }
+    for name in rooms::SHOWN {
+        println!("{name}:");
+        for line in Rooms::of(tree, name).lines() {
+            println!("  {line}");
+        }
+    }
+}
+
+fn tree() -> Result<Tree> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the root")?;
-    let tree = Tree::load(root)?;
+    Tree::load(root)
+}
+
+fn faults() -> Result<Vec<String>> {
+    let tree = tree()?;
     Ok(RULES
         .iter()
         .flat_map(|(name, rule)| {

@@ -1,6 +1,7 @@
 //! Why a check could not be made.
 
-use crate::checkpoint::Refusal;
+use std::io;
+
 use crate::problem::Problem;
 
 /// Why a check could not go on. Damage on the disk is a [`Problem`], never one of these.
@@ -48,6 +49,38 @@ pub enum CheckError {
         /// What was to be read.
         what: &'static str,
         /// What the system said.
-        source: std::io::Error,
+        source: io::Error,
+    },
+}
+
+/// Why a check was not begun: what is in the way of its checkpoint was left as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The file is something else.
+    #[error("it is not a checkpoint of Floe")]
+    NotOurs,
+    /// It belongs to another file system.
+    #[error("it is the checkpoint of another file system (UUID {uuid}, {size_bytes} bytes)")]
+    OtherFileSystem {
+        /// Its UUID.
+        uuid: String,
+        /// The size of its device.
+        size_bytes: u64,
+    },
+    /// The check was begun in another way.
+    #[error("the check in it was begun {theirs}, this one is {ours}")]
+    OtherOptions {
+        /// How that one was begun.
+        theirs: String,
+        /// How this one was.
+        ours: String,
+    },
+    /// It could not be read or made.
+    #[error("cannot {what} it: {source}")]
+    File {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
     },
 }

@@ -4,13 +4,15 @@ use std::fmt;
 
 use floe_blockdev::{ReadBlocks, ReadCounts};
 use floe_exec::{CoreSource, Dealing, Policy, Progress};
-use floe_format::features::{Compat, Incompat};
-use floe_format::{BlockNr, Geometry};
+use floe_format::BlockNr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::checkpoint::Keeper;
+use crate::estimate::memory::{Plan, Ways};
+use crate::evidence::accounting::Accounting;
 use crate::evidence::choice::LinkChoice;
-use crate::memory::Plan;
+use crate::keeper::Keeper;
+use crate::volume::journal::JournalUse;
+use crate::volume::open::WhichSuperblock;
 
 /// How a check is run.
 #[derive(Clone, Copy)]
@@ -58,7 +60,7 @@ pub struct CheckOptions<'a> {
     /// How cores are shared with other programs: then no more workers are busy than there are cores for
     /// them, but for a minimum. Findings are the same.
     pub cores: Option<SharedCores<'a>>,
-    /// Is told how far the check is; made by [`crate::work::progress`].
+    /// Is told how far the check is; made by [`crate::estimate::work::progress`].
     pub progress: Option<&'a Progress>,
     /// Keeps a checkpoint, from which a check that was cut off goes on.
     pub checkpoint: Option<&'a dyn Keeper>,
@@ -80,40 +82,6 @@ pub struct SharedCores<'a> {
 impl fmt::Debug for SharedCores<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedCores").field("minimum", &self.minimum).finish_non_exhaustive()
-    }
-}
-
-/// How cross-checks are proved: what claims blocks against bitmaps, entries against inodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Accounting {
-    /// Everything is kept object by object, and each checksum is looked at alone.
-    Exact,
-    /// Random sums for each group; only groups whose sums are not zero are scanned a second time
-    /// (`docs/fingerprint.md`). File systems without the filetype feature, with encryption, with
-    /// values of attributes in inodes or with AFS inodes are checked exactly all the same.
-    Fingerprint,
-    /// Exact for small file systems, fingerprints for large ones.
-    #[default]
-    Auto,
-}
-
-/// From so many clusters on [`Accounting::Auto`] sums up: the map of clusters alone could take 64 MiB.
-const LARGE_CLUSTERS: u64 = 1 << 29;
-
-impl Accounting {
-    /// Whether a file system is checked by sums.
-    pub fn sums_up(self, geometry: &Geometry) -> bool {
-        let features = &geometry.features;
-        let awkward = Incompat::ENCRYPT | Incompat::EA_INODE;
-        let possible = features.incompat.contains(Incompat::FILETYPE)
-            && !features.incompat.intersects(awkward)
-            && !features.compat.contains(Compat::IMAGIC_INODES);
-        possible
-            && match self {
-                Self::Exact => false,
-                Self::Fingerprint => true,
-                Self::Auto => geometry.clusters_count() >= LARGE_CLUSTERS,
-            }
     }
 }
 
@@ -146,6 +114,23 @@ impl Default for CheckOptions<'_> {
     }
 }
 
+impl From<&CheckOptions<'_>> for WhichSuperblock {
+    fn from(options: &CheckOptions<'_>) -> Self {
+        Self { block: options.superblock, block_size: options.block_size }
+    }
+}
+
+impl From<&CheckOptions<'_>> for Ways {
+    fn from(options: &CheckOptions<'_>) -> Self {
+        Self {
+            threads: options.threads,
+            accounting: options.accounting,
+            links: options.links,
+            memory_bytes: options.memory_bytes,
+        }
+    }
+}
+
 impl CheckOptions<'_> {
     /// These options for one run: with a key, and by sums only with one that nobody can know.
     pub(crate) fn with_key(&self) -> ([u8; 16], Self) {
@@ -163,13 +148,4 @@ fn drawn_key() -> Option<[u8; 16]> {
     let mut key = [0; 16];
     // So few come at once and whole.
     getrandom(&mut key, GetRandomFlags::empty()).ok().map(|_| key)
-}
-
-/// What to do about a journal that holds transactions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JournalUse {
-    /// Replay it into memory and judge the file system as it will be after recovery.
-    Replay,
-    /// Judge the raw disk, as `e2fsck -n` does.
-    Ignore,
 }

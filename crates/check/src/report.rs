@@ -10,10 +10,10 @@ use floe_exec::{Counts, Policy};
 use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
-use crate::inode_pass::Totals;
-use crate::memory::Plan;
-use crate::overlap::EarlyCounts;
+use crate::estimate::memory::Plan;
+use crate::evidence::totals::Totals;
 use crate::problem::{Findings, Problem, Severity, Weight};
+pub use crate::volume::journal::JournalState;
 
 /// The result of a check that could look at everything it had to.
 #[derive(Clone, Debug)]
@@ -46,27 +46,6 @@ pub struct Report {
     pub plan: Option<Plan>,
 }
 
-/// What became of the journal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum JournalState {
-    /// The file system has none.
-    #[default]
-    None,
-    /// It holds nothing that is not in place.
-    Clean,
-    /// It was replayed in memory: the verdict is the one after recovery.
-    Replayed {
-        /// Committed transactions.
-        transactions: u64,
-        /// Blocks they change.
-        blocks: u64,
-    },
-    /// It holds transactions, but the raw disk was judged.
-    Ignored,
-    /// It holds transactions that cannot be replayed; findings say why.
-    Unusable,
-}
-
 /// How long one phase of a check took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseTime {
@@ -87,6 +66,17 @@ pub struct PipelineUse {
     pub counts: Counts,
     /// Directory blocks that ran ahead of the directory pass.
     pub blocks: EarlyCounts,
+}
+
+/// How many blocks ran ahead, and what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EarlyCounts {
+    /// Plain, by what was known then.
+    pub plain: u64,
+    /// Plain if certain inodes are what entries say, which was proved after the inode pass.
+    pub delayed: u64,
+    /// Left to the directory pass.
+    pub left: u64,
 }
 
 /// The verdict of a check.

@@ -4,17 +4,17 @@ use floe_blockdev::ReadBlocks;
 use floe_ext4::files::Files;
 
 use crate::error::CheckError;
-use crate::open::{Opened, open};
 use crate::options::CheckOptions;
+use crate::passes::recovery;
 use crate::problem::{Findings, Problem};
-use crate::recovery;
+use crate::volume::open::{Opened, open};
 
 /// Opens the file system on `device` as a check does (a backup superblock where the primary one is
 /// lost, the journal replayed into memory unless the options say otherwise) and hands its files to
 /// `look`, with what was found wrong so far. That is never all that is wrong.
 ///
 /// # Errors
-/// As [`crate::open::open`]: there is no usable superblock, or there are features that are not known.
+/// As [`crate::volume::open::open`]: there is no usable superblock, or there are features that are not known.
 pub fn view<T>(
     device: &dyn ReadBlocks,
     options: &CheckOptions<'_>,

@@ -501,7 +501,7 @@ fn a_checkpoint_is_small() {
     assert!(bytes.len() < 3000 * 30, "{} bytes", bytes.len());
 }
 
-/// The hash that ties a frame to what was before it (`evidence/frames.rs`).
+/// The hash that ties a frame to what was before it (`saved/frames.rs`).
 fn link(chain: u128, word: u32, payload: &[u8]) -> u128 {
     let mut hasher = SipHasher24::new_with_key(b"floe checkpoint ");
     hasher.write(&chain.to_le_bytes());

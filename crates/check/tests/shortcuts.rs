@@ -1,12 +1,12 @@
-//! The short paths for what is plainly in order (`checks/plain_inodes.rs`, `checks/plain_entries.rs`)
+//! The short paths for what is plainly in order (`checks/inode/plain_inodes.rs`, `checks/directory/plain_entries.rs`)
 //! leave exactly what the general path leaves: on sound images, on images with any one field of an
 //! inode or a directory changed, and on images with random damage.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_check::checks::plain_inodes::PlainInodes;
-use floe_check::checks::xattrs::Region;
+use floe_check::checks::inode::plain_inodes::PlainInodes;
+use floe_check::evidence::region::Region;
 use floe_check::open::open;
 use floe_check::problem::Findings;
 use floe_check::{CheckOptions, JournalUse, examine};

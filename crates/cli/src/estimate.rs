@@ -71,11 +71,12 @@ impl Estimate {
     pub(crate) fn memory_bytes(&self, geometry: &Geometry, threads: usize) -> (u64, u64) {
         let usual = CheckOptions { threads, ..CheckOptions::default() };
         let tight = CheckOptions { memory_bytes: Some(0), ..usual };
-        let total = |options: &CheckOptions<'_>| match Plan::new(&self.load, geometry, options) {
-            Ok(plan) => plan.estimate.total(),
-            Err(CheckError::OverBudget { need_bytes, .. }) => need_bytes,
-            Err(_) => 0,
-        };
+        let total =
+            |options: &CheckOptions<'_>| match Plan::new(&self.load, geometry, options.into()) {
+                Ok(plan) => plan.estimate.total(),
+                Err(CheckError::OverBudget { need_bytes, .. }) => need_bytes,
+                Err(_) => 0,
+            };
         (total(&usual), total(&tight))
     }
 }

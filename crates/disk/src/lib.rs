@@ -1,9 +1,13 @@
 //! How an ext2, ext3 or ext4 file system is made, and how changes to one become durable.
 //!
-//! [`mkfs`] makes file systems: a plan that writes nothing, then a writer. [`journal`] changes one so that a crash at any
-//! write leaves all or nothing of each transaction, and [`recovery`] puts that right afterwards.
+//! [`mkfs`] makes file systems: a plan that writes nothing, then a writer. [`volume`] is one that is written, [`ops`] what
+//! can be done to it, [`space`] its free space. [`journal`] changes one so that a crash at any write leaves all or nothing
+//! of each transaction, and [`recovery`] puts that right afterwards.
 
 pub mod journal;
 pub mod mkfs;
+pub mod ops;
 pub mod recovery;
 pub mod source;
+pub mod space;
+pub mod volume;

@@ -31,6 +31,55 @@ pub trait Allocate {
     }
 }
 
+/// An allocator that keeps the groups it hands out from.
+pub trait Space: Allocate {
+    /// The groups, with all changes.
+    fn groups(&self) -> &Groups;
+
+    /// The groups, to be changed.
+    fn groups_mut(&mut self) -> &mut Groups;
+}
+
+/// Counts what passes through an allocator, so that `i_blocks` of one inode can follow.
+#[derive(Debug)]
+pub struct Tally<'a, A: ?Sized> {
+    space: &'a mut A,
+    cluster_bits: u32,
+    /// Clusters taken, less those given back.
+    pub clusters: i64,
+}
+
+impl<'a, A: Allocate + ?Sized> Tally<'a, A> {
+    /// Counts from 0; `cluster_bits` is log2 of the blocks of a cluster.
+    pub const fn new(space: &'a mut A, cluster_bits: u32) -> Self {
+        Self { space, cluster_bits, clusters: 0 }
+    }
+
+    /// Clusters that a run touches. Of a file system: far below 2^63.
+    fn clusters_of(&self, run: BlockRun) -> i64 {
+        run.len_blocks.div_ceil(1 << self.cluster_bits).cast_signed()
+    }
+}
+
+impl<A: Allocate + ?Sized> Allocate for Tally<'_, A> {
+    fn run(
+        &mut self,
+        tx: &mut dyn Tx,
+        goal: BlockNr,
+        len_blocks: u64,
+    ) -> Result<BlockRun, Refusal> {
+        let run = self.space.run(tx, goal, len_blocks)?;
+        self.clusters += self.clusters_of(run);
+        Ok(run)
+    }
+
+    fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
+        self.space.release(tx, run)?;
+        self.clusters -= self.clusters_of(run);
+        Ok(())
+    }
+}
+
 /// Free is what the bitmaps say.
 #[derive(Clone, Debug)]
 pub struct FromBitmaps {
@@ -111,6 +160,16 @@ impl FromBitmaps {
             at = u32::try_from(behind).unwrap_or(end).max(bit + 1);
         }
         Ok(None)
+    }
+}
+
+impl Space for FromBitmaps {
+    fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    fn groups_mut(&mut self) -> &mut Groups {
+        &mut self.groups
     }
 }
 

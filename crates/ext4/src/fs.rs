@@ -7,18 +7,18 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::{BlockNr, Geometry, InodeNr};
 
-use crate::alloc::FromBitmaps;
+use crate::alloc::{FromBitmaps, Space};
 use crate::group::Groups;
 use crate::inode_table::{inode_place, read_groups};
 use crate::tx::{Refusal, Tx};
 
 /// A file system that is being changed. Nothing of it is judged: what cannot be followed is refused.
 #[derive(Clone, Debug)]
-pub struct FileSystem {
+pub struct FileSystem<S = FromBitmaps> {
     /// The primary superblock. Its totals of free blocks and inodes follow with [`FileSystem::finish`].
     pub superblock: Superblock,
     /// What is in use.
-    pub space: FromBitmaps,
+    pub space: S,
 }
 
 impl FileSystem {
@@ -52,10 +52,12 @@ impl FileSystem {
         let groups = Groups::new(&superblock, geometry, descs);
         Ok(Self { superblock, space: FromBitmaps::new(groups) })
     }
+}
 
+impl<S: Space> FileSystem<S> {
     /// What follows from the superblock.
-    pub const fn geometry(&self) -> &Geometry {
-        self.space.groups.geometry()
+    pub fn geometry(&self) -> &Geometry {
+        self.space.groups().geometry()
     }
 
     /// The start of metadata checksums, where metadata has them.
@@ -65,7 +67,7 @@ impl FileSystem {
 
     /// Block and byte in it at which an inode starts.
     fn place(&self, number: InodeNr) -> Result<(BlockNr, usize), Refusal> {
-        inode_place(number, self.geometry(), self.space.groups.descs())
+        inode_place(number, self.geometry(), self.space.groups().descs())
             .ok_or(Refusal::Missing("such inode, or its table has no place"))
     }
 
@@ -97,7 +99,7 @@ impl FileSystem {
     /// # Errors
     /// That its block cannot be read or changed.
     pub fn finish(&mut self, tx: &mut dyn Tx) -> Result<(), Refusal> {
-        let groups = &self.space.groups;
+        let groups = self.space.groups();
         let blocks = groups.free_clusters() << groups.geometry().cluster_bits;
         self.superblock.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
         self.superblock.free_blocks_count_hi = (blocks >> 32) as u32;

@@ -251,6 +251,25 @@ impl Groups {
         bytes
     }
 
+    /// Reads the descriptors that lie in a block anew: its changes were given up.
+    ///
+    /// # Errors
+    /// That the block cannot be read.
+    pub fn reread(&mut self, tx: &mut dyn Tx, block: BlockNr) -> Result<(), Refusal> {
+        let geo = &self.geometry;
+        let Some(index) = (0..geo.desc_blocks).find(|&at| geo.primary_desc_block(at) == block)
+        else {
+            return Ok(());
+        };
+        let first = index as usize * (geo.block_size / geo.desc_size) as usize;
+        let bytes = tx.block(block)?;
+        let stored = bytes.chunks_exact(geo.desc_size as usize).map(GroupDesc::of);
+        for (own, desc) in self.descs.iter_mut().skip(first).zip(stored) {
+            *own = desc;
+        }
+        Ok(())
+    }
+
     /// Writes a descriptor with its checksum.
     fn put_desc(
         &mut self,

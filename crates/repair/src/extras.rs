@@ -1,7 +1,7 @@
 //! What a repair does besides mending: what e2fsck's `-D` and `-E` ask for, and indexes for large
 //! directories. Only a file system without damage gets any of it.
 
-use floe_check::evidence::inode_reader::InodeReader;
+use floe_check::scan::inode_reader::InodeReader;
 use floe_check::{Examination, Problem};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions, UnreadablePage, WriteBlocks};
-use floe_check::inode_pass::Totals;
+use floe_check::evidence::totals::Totals;
 use floe_check::memory::must_hold_descriptors;
 use floe_check::open::{Opened, open};
 use floe_check::problem::{Findings, Weight};
@@ -214,7 +214,7 @@ pub fn repair<'d>(
 ) -> Result<Repair<'d>, RepairError> {
     let mut options = *options;
     options.check.memory_bytes = options.memory_bytes.map(memory::examination_bytes);
-    must_hold_descriptors(device, &options.check, true).map_err(memory::of_repair)?;
+    must_hold_descriptors(device, (&options.check).into(), true).map_err(memory::of_repair)?;
     let page_bytes = open(device, &options.check)?.geometry.block_size;
     let mut spill = SpillOptions::in_temporary_folder(memory::staging_bytes(&options));
     if let Some(folder) = options.scratch {

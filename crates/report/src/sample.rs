@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use floe_check::Report;
-use floe_check::inode_pass::Totals;
+use floe_check::evidence::totals::Totals;
 use floe_check::problem::{Findings, Name, Problem, Severity, Weight};
 use floe_check::report::{JournalState, Verdict, in_order};
 use floe_format::ext::superblock::Superblock;

@@ -106,8 +106,8 @@ impl Digest {
     }
 }
 
-/// The digest of a content that is known as a whole.
-fn digest(bytes: &[u8]) -> String {
+/// The digest of a content that is known as a whole, as it stands in [`Node::content`].
+pub fn digest(bytes: &[u8]) -> String {
     let mut digest = Digest::default();
     digest.add(0, bytes);
     digest.text()

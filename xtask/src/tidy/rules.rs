@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::rooms::rooms;
 use super::tree::{Tree, all_code, code};
 
 /// A rule: faults of a tree, each with its place.
@@ -10,6 +11,7 @@ type Rule = fn(&Tree) -> Vec<String>;
 /// All rules by name.
 pub(super) const RULES: &[(&str, Rule)] = &[
     ("layers", layers),
+    ("rooms", rooms),
     ("reads", reads),
     ("threads", threads),
     ("unsafe", no_unsafe),
@@ -111,6 +113,23 @@ fn layers(tree: &Tree) -> Vec<String> {
         }
     }
     faults
+}
+
+/// Crates, each with those that it is built with, tests left out.
+pub(super) fn uses(tree: &Tree) -> Vec<(&str, Vec<&str>)> {
+    let manifests = tree.all().filter_map(|(path, text)| {
+        Some((path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?, text))
+    });
+    manifests.map(|(name, text)| (name, dependencies(text))).collect()
+}
+
+/// Crates of ours in the section of dependencies of a manifest.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let (_, list) = manifest.split_once("[dependencies]").unwrap_or_default();
+    let list = list.split("\n[").next().unwrap_or_default();
+    list.lines()
+        .filter_map(|line| line.strip_prefix("floe-")?.split(['.', ' ', '=']).next())
+        .collect()
 }
 
 /// Modules of `ext4` that change a file system.
@@ -376,8 +395,10 @@ mod tests {
     fn every_rule_has_a_canary_here() {
         let tests = include_str!("rules.rs");
         let end = tests.find("/// Canaries").expect("this module");
+        let of_rooms = include_str!("rooms.rs");
+        let tests = [&tests[end..], of_rooms].concat();
         for (name, _) in RULES {
-            assert!(tests[end..].contains(&format!("fn canary_{name}")), "{name}");
+            assert!(tests.contains(&format!("fn canary_{name}")), "{name}");
         }
     }
 

@@ -57,7 +57,8 @@ impl Tree {
 /// Lines of code with their numbers, without comments and without what tests alone see.
 pub(super) fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     // By convention tests are the last thing in a file.
-    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let begins = ["#[cfg(test)]\nmod ", "#[cfg(test)]\npub(crate) mod "];
+    let end = begins.iter().filter_map(|begin| text.find(begin)).min().unwrap_or(text.len());
     all_code(&text[..end])
 }
 

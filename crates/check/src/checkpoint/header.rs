@@ -8,10 +8,10 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::Refusal;
 use crate::evidence::inode_facts::CHUNK_INODES;
-use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
-use crate::open::Opened;
-use crate::options::{CheckOptions, JournalUse};
-use crate::report::JournalState;
+use crate::options::CheckOptions;
+use crate::saved::{Decoder, Encoder, Fault, Saved};
+use crate::volume::journal::{JournalState, JournalUse};
+use crate::volume::open::Opened;
 
 /// Of which file system, in which state, with which options, by which program.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use floe_format::BlockRun;
 
 use super::witness::Witness;
 use super::{Header, Keeper, MAGIC, Notice, Refusal, START_BYTES, VERSION};
-use crate::dir_pass::DirEvidence;
+use crate::checks::context::directory::DirEvidence;
+use crate::checks::context::inode::InodeEvidence;
 use crate::error::CheckError;
-use crate::evidence::saved::{Bounds, Decoder, Encoder, Fault, Saved};
-use crate::inode_pass::InodeEvidence;
+use crate::saved::{Bounds, Decoder, Encoder, Fault, Saved};
 use crate::volume::Volume;
 
 /// What a record is, besides the header.

@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use floe_format::{BlockNr, BlockRun};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 use crate::volume::Volume;
 
 /// Witnesses of a leg.

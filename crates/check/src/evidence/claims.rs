@@ -8,10 +8,10 @@ use super::block_set::BlockSet;
 use super::common_claims::{CommonClaims, Log};
 use super::fingerprint::{GroupSums, Tables};
 use super::ledger::{Ledger, ranges_of};
-use super::saved::{Decoder, Encoder, Fault, Saved};
+use super::run_set::RunSet;
 use super::scope::Scope;
-use crate::checks::xattrs::BlockUse;
-use crate::volume::Volume;
+use crate::evidence::attributes::BlockUse;
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 
 /// Claims on clusters. The index of a cluster counts from the first data block.
 ///
@@ -212,13 +212,12 @@ impl Claims {
         self.used.subtract(clusters);
     }
 
-    /// Claims the clusters of static metadata, where claims are marked one by one: in the groups of
-    /// `volume.claim_scope` alone, if they are summed up.
-    pub fn claim_metadata(&mut self, volume: &Volume<'_>) {
-        if let Some(tables) = &volume.tables {
-            self.sum_up(tables, &volume.claim_scope);
+    /// Claims the clusters of static metadata, where claims are marked one by one: in the groups of the scope
+    /// alone, if there are `sums`.
+    pub fn claim_metadata(&mut self, metadata: &RunSet, sums: Option<(&Arc<Tables>, &Scope)>) {
+        if let Some((tables, scope)) = sums {
+            self.sum_up(tables, scope);
         }
-        let metadata = &volume.metadata;
         let shared = &mut self.shared;
         let mut mark = |start, len| {
             self.used.insert(start, len, |word, bits| shared.insert_word(word, bits));
@@ -237,13 +236,18 @@ impl Claims {
 
 impl Claims {
     /// Claims one cluster for each attribute block, however many inodes use it. `uses` are sorted.
-    pub fn claim_attribute_blocks(&mut self, volume: &Volume<'_>, uses: &[BlockUse]) {
-        if let Some(tables) = &volume.tables {
-            self.sum_up(tables, &volume.claim_scope);
+    pub fn claim_attribute_blocks(
+        &mut self,
+        geometry: &Geometry,
+        sums: Option<(&Arc<Tables>, &Scope)>,
+        uses: &[BlockUse],
+    ) {
+        if let Some((tables, scope)) = sums {
+            self.sum_up(tables, scope);
         }
         for uses in uses.chunk_by(|left, right| left.block == right.block) {
             if let [BlockUse { block, .. }, ..] = uses {
-                self.claim(&volume.geometry, BlockRun::new(*block, 1));
+                self.claim(geometry, BlockRun::new(*block, 1));
             }
         }
     }

@@ -5,8 +5,8 @@ use floe_format::{BlockNr, InodeNr};
 
 use bitflags::bitflags;
 
-use super::saved::{Decoder, Encoder, Fault, Saved, cell};
 use super::stretches::sort_stretches;
+use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
 bitflags! {
     /// What the directory pass must know of a directory before it reads a block of it.
@@ -132,7 +132,7 @@ impl Saved for Dirs {
 #[cfg(test)]
 mod laws {
     use super::*;
-    use crate::evidence::saved::tests::same;
+    use crate::saved::tests::same;
 
     floe_exec::accumulator_laws!(
         Dirs,

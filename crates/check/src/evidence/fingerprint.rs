@@ -15,7 +15,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
 use super::inode_facts::Facts;
-use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
 /// The random numbers of one run. Shards that are to be merged share the key.
 #[derive(Debug, PartialEq, Eq)]
@@ -622,7 +622,7 @@ mod tests {
 
     mod of_groups {
         use super::super::*;
-        use crate::evidence::saved::tests::same;
+        use crate::saved::tests::same;
 
         floe_exec::accumulator_laws!(
             GroupSums,
@@ -634,7 +634,7 @@ mod tests {
 
     mod of_parts {
         use super::super::*;
-        use crate::evidence::saved::tests::same;
+        use crate::saved::tests::same;
 
         floe_exec::accumulator_laws!(
             PartialSums,

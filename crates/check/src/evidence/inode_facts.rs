@@ -3,8 +3,8 @@
 
 use super::column::Column;
 use super::ledger::Ledger;
-use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::scope::Scope;
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 use floe_exec::Accumulator;
 use floe_format::ext::inode::FileType;
 use floe_format::{Geometry, GroupNr, InodeNr};
@@ -409,7 +409,7 @@ impl Saved for FactsParts {
 #[cfg(test)]
 mod laws {
     use super::*;
-    use crate::evidence::saved::tests::same;
+    use crate::saved::tests::same;
     use floe_format::ext::inode::FileType;
 
     #[test]

@@ -8,7 +8,7 @@
 
 use floe_exec::Accumulator;
 
-use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
 /// Ranges kept of one place; with more, those nearest to each other are joined.
 const MOST_RANGES: usize = 8;
@@ -226,7 +226,7 @@ mod tests {
 #[cfg(test)]
 mod laws {
     use super::*;
-    use crate::evidence::saved::tests::same;
+    use crate::saved::tests::same;
 
     // Each place is noted by one share.
     floe_exec::accumulator_laws!(

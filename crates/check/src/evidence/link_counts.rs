@@ -6,10 +6,9 @@ use floe_exec::Accumulator;
 use floe_format::InodeNr;
 
 use super::bits;
-
 use super::link_counter::{LinkCounter, map_bytes};
-use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::saved_bits::{load_runs, save_words};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 
 /// Inodes of a chunk of counters.
 const CHUNK: usize = 2048;
@@ -331,7 +330,7 @@ mod tests {
         (0..66_000).for_each(|_| right.add(InodeNr(5)));
         right.add(InodeNr(100_000));
         left.merge(right);
-        let left = super::super::saved::tests::again(&left);
+        let left = crate::saved::tests::again(&left);
         assert_eq!(left.get(InodeNr(5)), 136_000);
         assert_eq!(left.get(InodeNr(100_000)), 1);
         assert_eq!(left.get(InodeNr(6)), 0);
@@ -379,7 +378,7 @@ mod tests {
                     prop_assert_eq!(counts.all_one(InodeNr(first), len as usize), each);
                 }
             }
-            let saved = super::super::saved::tests::again(&counts);
+            let saved = crate::saved::tests::again(&counts);
             for inode in 0..2700 {
                 prop_assert_eq!(counts.get(InodeNr(inode)), map.get(&inode).copied().unwrap_or(0));
                 prop_assert_eq!(saved.get(InodeNr(inode)), counts.get(InodeNr(inode)));

@@ -8,8 +8,8 @@ use super::choice::LinkStructure;
 use super::link_array::LinkArray;
 use super::link_counter::LinkCounter;
 use super::link_counts::LinkCounts;
-use super::saved::{Decoder, Encoder, Fault, Saved};
 use super::twin_tree::TwinTree;
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 
 /// Counted links: of one worker (its delta), or of all once they are merged.
 ///

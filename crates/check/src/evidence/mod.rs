@@ -1,5 +1,7 @@
 //! What the passes keep to prove cross-checks: private to a worker while it runs, merged afterwards.
 
+pub mod accounting;
+pub mod attributes;
 pub mod bits;
 pub mod block_set;
 pub mod choice;
@@ -9,9 +11,8 @@ pub mod common_claims;
 pub mod dir_index;
 pub mod dirs;
 pub mod fingerprint;
-mod frames;
+pub mod htree;
 pub mod inode_facts;
-pub mod inode_reader;
 pub mod ledger;
 pub mod link_array;
 pub mod link_counter;
@@ -22,9 +23,10 @@ pub mod pieces;
 pub mod policies;
 pub mod published_facts;
 pub mod quota_usage;
+pub mod region;
 pub mod run_set;
-pub mod saved;
 mod saved_bits;
 pub mod scope;
 pub mod stretches;
+pub mod totals;
 pub mod twin_tree;

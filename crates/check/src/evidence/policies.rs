@@ -6,7 +6,7 @@ use floe_exec::Accumulator;
 use floe_format::InodeNr;
 use floe_format::ext::crypt::Policy;
 
-use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
 /// A policy, as a number that only means something within one [`Policies`]: equal policies have
 /// equal numbers.
@@ -135,7 +135,7 @@ impl Saved for Policies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::saved::tests::same;
+    use crate::saved::tests::same;
 
     fn seen(policies: Policies) -> Vec<(InodeNr, Option<Policy>)> {
         let policy = |number| policies.numbers.iter().find(|(_, own)| **own == number);

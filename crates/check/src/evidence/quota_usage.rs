@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use floe_exec::Accumulator;
 
-use super::saved::{Decoder, Encoder, Fault, Saved, cell};
+use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
 /// What one id uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,7 +153,7 @@ mod tests {
 #[cfg(test)]
 mod laws {
     use super::*;
-    use crate::evidence::saved::tests::same;
+    use crate::saved::tests::same;
 
     floe_exec::accumulator_laws!(
         QuotaUsage,

@@ -1,7 +1,7 @@
 //! Sets of bits, written down: window by window, what is set as runs or as it is, whichever is smaller.
 
 use super::block_set::{BlockSet, bit_runs};
-use super::saved::{Decoder, Encoder, Fault, Saved};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 
 /// Words of a window: as many clusters as a group of common size has.
 const WINDOW_WORDS: u64 = 512;
@@ -103,9 +103,9 @@ impl Saved for BlockSet {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::saved::Bounds;
-    use super::super::saved::tests::{BOUNDS, again, bytes_of, of_bytes};
     use super::*;
+    use crate::saved::Bounds;
+    use crate::saved::tests::{BOUNDS, again, bytes_of, of_bytes};
 
     proptest! {
         #[test]

@@ -9,7 +9,7 @@ use std::fmt;
 
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
-use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 
 mod table;
 
@@ -205,6 +205,16 @@ impl floe_exec::Accumulator for Findings {
     }
 }
 
+impl Saved for Name {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self(bytes) = self;
+        crate::saved::put_text(to, bytes);
+    }
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        from.text_bytes().map(|bytes| Self(bytes.into()))
+    }
+}
+
 impl Saved for Findings {
     fn save(&self, to: &mut Encoder<'_>) {
         let Self(found) = self;
@@ -283,7 +293,7 @@ macro_rules! problems {
                     $(Self::$variant $({ $($field),* })? => {
                         let all: &[(&'static str, &dyn std::any::Any)] =
                             &[$($((stringify!($field), $field),)*)?];
-                        super::of_type(all)
+                        $crate::problem::of_type(all)
                     })*
                 }
             }
@@ -429,7 +439,7 @@ mod tests {
 #[cfg(test)]
 mod saved {
     use super::*;
-    use crate::evidence::saved::tests::{BOUNDS, again, bytes_of, of_bytes};
+    use crate::saved::tests::{BOUNDS, again, bytes_of, of_bytes};
 
     /// As many small numbers as the longest row has fields, each a text of one byte where it is one.
     struct Fields(u32);

@@ -7,7 +7,7 @@
 //! means "in the inode itself".
 
 use super::{Evidence, Name, Object, Row, Severity, Weight, problems};
-use crate::evidence::saved::{Decoder, Encoder, Fault, Saved};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 problems! {

@@ -66,7 +66,7 @@ pub(crate) fn finish<D: ReadBlocks>(
 
 /// The primary superblock as it was replayed, and what follows from it; `None` if it cannot be used.
 /// `opened` is what the file system was opened with: where the superblock's own numbers contradict each
-/// other, that is what proved which of them is the inodes of a group (`open/inodes_per_group.rs`).
+/// other, that is what proved which of them is the inodes of a group (`volume/open/inodes_per_group.rs`).
 pub(crate) fn replayed_superblock<D: ReadBlocks>(
     overlay: &Overlay<D>,
     opened: &Geometry,

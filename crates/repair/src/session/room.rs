@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use floe_check::evidence::inode_reader::InodeReader;
+use floe_check::scan::inode_reader::InodeReader;
 use floe_check::{Examination, Volume};
 use floe_format::InodeNr;
 

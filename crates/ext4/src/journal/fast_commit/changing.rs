@@ -46,7 +46,7 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         Ok(Self { fs, tx, budget: BUDGET })
     }
 
-    pub(super) const fn geometry(&self) -> &Geometry {
+    pub(super) fn geometry(&self) -> &Geometry {
         self.fs.geometry()
     }
 

@@ -1,0 +1,3 @@
+//! Group descriptors.
+
+pub mod descriptor;

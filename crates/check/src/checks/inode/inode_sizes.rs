@@ -1,0 +1,86 @@
+//! Check: `i_size` and `i_blocks` against the mapping.
+//! Reads: the inode.  Keeps: nothing.  Emits: `InodeSizeWrong`, `InodeBlockCountWrong`.
+
+use floe_format::ext::indirect::span_blocks;
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::superblock::OS_HURD;
+use floe_format::features::{Incompat, RoCompat};
+
+use crate::checks::context::inode::InodeCx;
+use crate::checks::mapping::mapper::Mapping;
+use crate::problem::{Findings, Problem, Sink};
+
+/// The largest size of a block-mapped file in bytes.
+fn block_map_limit_bytes(block_size: u32) -> u64 {
+    let blocks = 12 + (1..=3).map(|level| span_blocks(block_size, level)).sum::<u64>();
+    blocks.saturating_mul(u64::from(block_size))
+}
+
+/// Problem `inode-size-wrong`. The size of an inline directory or link is judged by
+/// `checks/inode/inline_data.rs` and `checks/inode/symlinks.rs`; all else has the limits of any file.
+pub fn check_size(
+    cx: &InodeCx<'_>,
+    file_type: Option<FileType>,
+    mapping: &Mapping,
+    found: &mut Findings,
+) {
+    // Recovery will truncate a pending orphan: blocks past its end are expected.
+    let elsewhere = cx.inode.flags().contains(InodeFlags::INLINE_DATA)
+        && matches!(file_type, Some(FileType::Directory | FileType::Symlink));
+    if elsewhere || cx.volume.is_orphan(cx.number) {
+        return;
+    }
+    let block_size = u64::from(cx.volume.geometry.block_size);
+    let stored = cx.inode.size_bytes();
+    let wrong = match file_type {
+        Some(FileType::Symlink) => false,
+        Some(FileType::Directory) => dir_size_wrong(cx, mapping, block_size),
+        _ => file_size_wrong(cx, mapping, stored, block_size),
+    };
+    if wrong {
+        let expected = mapping.last.map_or(0, |last| (last + 1).saturating_mul(block_size));
+        found.push(Problem::InodeSizeWrong { inode: cx.number, stored, expected });
+    }
+}
+
+fn dir_size_wrong(cx: &InodeCx<'_>, mapping: &Mapping, block_size: u64) -> bool {
+    let size = match cx.volume.has_incompat(Incompat::LARGEDIR) {
+        true => cx.inode.size_bytes(),
+        false => u64::from(cx.inode.base.size_lo),
+    };
+    if !size.is_multiple_of(block_size) {
+        return true;
+    }
+    let (blocks, mapped) = (size / block_size, mapping.last.map_or(0, |last| last + 1));
+    blocks > mapped || mapped - blocks > u64::from(cx.volume.superblock.prealloc_dir_blocks)
+}
+
+fn file_size_wrong(cx: &InodeCx<'_>, mapping: &Mapping, size: u64, block_size: u64) -> bool {
+    let flags = cx.inode.flags();
+    let too_short = mapping.last_written.is_some_and(|last| size < last.saturating_mul(block_size));
+    if too_short && !flags.contains(InodeFlags::VERITY) {
+        return true;
+    }
+    if flags.contains(InodeFlags::EXTENTS) && cx.volume.has_incompat(Incompat::EXTENTS) {
+        return size > (block_size << 32) - 1;
+    }
+    size > block_map_limit_bytes(cx.volume.geometry.block_size)
+}
+
+/// Problem `inode-block-count-wrong`.
+pub fn check_block_count(cx: &InodeCx<'_>, clusters: u64, found: &mut Findings) {
+    let volume = cx.volume;
+    if volume.superblock.creator_os == OS_HURD {
+        return;
+    }
+    let base = &cx.inode.base;
+    let flags = cx.inode.flags();
+    let huge = volume.has_ro_compat(RoCompat::HUGE_FILE);
+    let high = if huge { u64::from(base.blocks_high) << 32 } else { 0 };
+    let stored = u64::from(base.blocks_lo) | high;
+    let blocks = clusters * u64::from(volume.geometry.cluster_blocks);
+    let counted = blocks * volume.geometry.count_units(flags);
+    if stored != counted || (volume.geometry.counts_in_blocks(flags) && base.blocks_high != 0) {
+        found.push(Problem::InodeBlockCountWrong { inode: cx.number, stored, counted });
+    }
+}

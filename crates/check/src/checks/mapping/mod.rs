@@ -1,0 +1,5 @@
+//! Maps of files: extents and indirect blocks.
+
+pub mod block_map;
+pub mod extents;
+pub mod mapper;

@@ -1,0 +1,8 @@
+//! Files of the file system itself.
+
+pub mod bad_blocks;
+pub mod orphan_file;
+pub mod orphans;
+pub mod quota;
+pub mod reserved_inodes;
+pub mod resize_inode;

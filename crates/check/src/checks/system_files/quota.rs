@@ -1,0 +1,168 @@
+//! Check: quota files hold what is really used.
+//! Reads: quota files.  Keeps: one entry an id.  Emits: `QuotaUsageWrong`, `QuotaFileCorrupt`.
+//! Does not verify: the inodes of the files (`checks/system_files/reserved_inodes.rs`), limits.
+
+use std::collections::BTreeMap;
+
+use floe_format::ext::inode::Inode;
+use floe_format::ext::quota::{self, Dquot, QuotaHeader, QuotaKind, TreeFault};
+use floe_format::features::RoCompat;
+use floe_format::{InodeNr, LogicalBlock};
+
+use crate::evidence::quota_usage::{QuotaUsage, Usage};
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::Volume;
+use floe_ext4::inode_table::read_inode;
+use floe_ext4::map::runs::BlockMap;
+
+/// Compares each tracked kind with what the inode pass counted.
+pub fn check(volume: &Volume<'_>, usage: &QuotaUsage, found: &mut Findings) {
+    if !volume.has_ro_compat(RoCompat::QUOTA) {
+        return;
+    }
+    let superblock = &volume.superblock;
+    let files = [
+        (QuotaKind::User, "user", superblock.usr_quota_inum),
+        (QuotaKind::Group, "group", superblock.grp_quota_inum),
+        (QuotaKind::Project, "project", superblock.prj_quota_inum),
+    ];
+    for (index, (kind, name, number)) in files.into_iter().enumerate() {
+        // 0: not tracked.
+        if number == 0 {
+            continue;
+        }
+        if number > volume.geometry.inodes_count {
+            // Reported with the superblock; what is not there records nothing.
+            compare(name, &BTreeMap::new(), &usage.of_kind(index), found);
+            continue;
+        }
+        let file = QuotaFile { volume, kind, name, inode: InodeNr(number) };
+        let Some(stored) = file.read(found) else { continue };
+        compare(name, &stored, &usage.of_kind(index), found);
+    }
+}
+
+fn compare(
+    kind: &'static str,
+    stored: &BTreeMap<u32, Usage>,
+    counted: &[(u32, Usage)],
+    found: &mut Findings,
+) {
+    let mut report = |id: u32, stored: Option<Usage>, counted: Usage| {
+        let missing = stored.is_none();
+        let stored = stored.unwrap_or_default();
+        if missing || stored != counted {
+            found.push(Problem::QuotaUsageWrong {
+                kind,
+                id,
+                stored_bytes: stored.space_bytes,
+                counted_bytes: counted.space_bytes,
+                stored_inodes: stored.inodes,
+                counted_inodes: counted.inodes,
+            });
+        }
+    };
+    for &(id, counted) in counted {
+        report(id, stored.get(&id).copied(), counted);
+    }
+    for (&id, &stored) in stored {
+        if counted.binary_search_by_key(&id, |(id, _)| *id).is_err() {
+            report(id, Some(stored), Usage::default());
+        }
+    }
+}
+
+struct QuotaFile<'a> {
+    volume: &'a Volume<'a>,
+    kind: QuotaKind,
+    name: &'static str,
+    inode: InodeNr,
+}
+
+impl QuotaFile<'_> {
+    fn fault(&self, block: u32, reason: &'static str) -> Problem {
+        let per_block = self.volume.geometry.block_size / quota::BLOCK_SIZE as u32;
+        let logical = LogicalBlock(u64::from(block / per_block.max(1)));
+        Problem::QuotaFileCorrupt { kind: self.name, inode: self.inode, logical, reason }
+    }
+
+    /// The usage that the file records; `None` if it is no quota file of its kind.
+    fn read(&self, found: &mut Findings) -> Option<BTreeMap<u32, Usage>> {
+        let geometry = &self.volume.geometry;
+        let raw = read_inode(self.inode, self.volume.device, geometry, &self.volume.groups);
+        let Some(file) = raw.as_deref().and_then(Inode::decode) else {
+            found.push(self.fault(0, "its inode cannot be read"));
+            return None;
+        };
+        let limit = file.size_bytes().div_ceil(u64::from(geometry.block_size));
+        let Ok(map) = BlockMap::of(&file, self.volume.device, geometry, limit) else {
+            found.push(self.fault(0, "its blocks cannot be found"));
+            return None;
+        };
+        let mut cache = Cache { volume: self.volume, map: &map, bytes: Vec::new(), logical: None };
+        let mut first = [0; quota::BLOCK_SIZE];
+        let header = cache.read(0, &mut first).ok().and_then(|()| first.first_chunk());
+        let header = QuotaHeader::decode(header.unwrap_or(&[0; 32]));
+        if header.magic != self.kind.magic() || header.version != quota::VERSION {
+            found.push(self.fault(0, "it does not begin as a quota file of its kind"));
+            return None;
+        }
+        let blocks = file.size_bytes() / quota::BLOCK_SIZE as u64;
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).min(header.blocks);
+        let mut stored = BTreeMap::new();
+        let mut faults = Vec::new();
+        let walked = quota::walk(
+            blocks,
+            |offset, into| cache.read(offset, into),
+            |Dquot { id, space_bytes, inodes, .. }| {
+                stored.insert(id, Usage { space_bytes, inodes });
+            },
+            |fault| faults.push(fault),
+        );
+        for fault in faults {
+            found.push(match fault {
+                TreeFault::BlockOutOfRange { from, .. } => {
+                    self.fault(from, "a pointer leads out of the file")
+                }
+                TreeFault::BlockTwice { from, .. } => {
+                    self.fault(from, "a pointer leads to a block that was met before")
+                }
+            });
+        }
+        if walked.is_err() {
+            found.push(self.fault(0, "a block cannot be read"));
+        }
+        Some(stored)
+    }
+}
+
+/// Reads pieces of 1 KiB; pieces of one block follow each other.
+struct Cache<'a> {
+    volume: &'a Volume<'a>,
+    map: &'a BlockMap,
+    bytes: Vec<u8>,
+    logical: Option<u64>,
+}
+
+impl Cache<'_> {
+    fn read(&mut self, offset: u64, into: &mut [u8; quota::BLOCK_SIZE]) -> std::io::Result<()> {
+        let block_size = u64::from(self.volume.geometry.block_size);
+        let logical = offset / block_size;
+        if self.logical != Some(logical) {
+            self.logical = None;
+            match self.map.block(logical) {
+                Some(block) => self.volume.read_block(block, &mut self.bytes)?,
+                // A hole reads as zeroes.
+                None => {
+                    self.bytes.clear();
+                    self.bytes.resize(block_size as usize, 0);
+                }
+            }
+            self.logical = Some(logical);
+        }
+        let at = (offset % block_size) as usize;
+        let from = self.bytes.get(at..at + quota::BLOCK_SIZE);
+        into.copy_from_slice(from.unwrap_or(&[0; quota::BLOCK_SIZE]));
+        Ok(())
+    }
+}

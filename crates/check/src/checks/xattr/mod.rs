@@ -1,0 +1,131 @@
+//! Check: extended attributes in the inode and in blocks, and the inodes that hold big values.
+//! Reads: the inode; EA inodes; later each attribute block once, and blocks of long symlinks.
+//! Keeps: uses of attribute blocks, references to EA inodes.
+//! Emits: see `xattrs/`; here `InodeExtraIsizeBad`, `InodeFileAclHighNonzero`,
+//! `InodeFileAclWithoutXattrFeature`, `InodeFileAclOutOfRange`.
+//! Does not verify: that values are sound ACLs or capabilities; what EA inodes hold (their stored
+//! hash stands for it); reference counts of EA inodes (pass 4).
+
+pub mod encryption;
+pub mod in_block;
+mod in_inode;
+pub mod value_inode;
+
+use floe_format::ext::xattr::MAGIC;
+use floe_format::features::{Compat, Incompat};
+use floe_format::{BlockNr, InodeNr};
+
+use crate::checks::context::inode::{InodeCx, InodeEvidence};
+use crate::evidence::attributes::BlockUse;
+use crate::problem::{Problem, Sink};
+
+pub(crate) use in_inode::are_plain;
+
+/// What the attributes of one inode say about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfInode {
+    /// Bytes of the value of the in-inode attribute `system.data`; `None` without a usable one.
+    pub inline_bytes: Option<u32>,
+    /// Clusters that `i_blocks` and quota count for the attribute block: 1 or 0.
+    pub clusters: u64,
+    /// Blocks that `i_blocks` and quota count for values in EA inodes, whose own blocks count for
+    /// nobody: whole clusters.
+    pub ea_inode_blocks: u64,
+    /// Inodes that quota counts for values in EA inodes.
+    pub ea_inodes: u64,
+}
+
+/// Checks the attributes of an inode in use. Most have none and cost a few comparisons.
+#[inline]
+pub fn check(cx: &InodeCx<'_>, evidence: &mut InodeEvidence) -> OfInode {
+    let mut found = OfInode::default();
+    if cx.inode.base.file_acl_lo != 0 || cx.inode.base.file_acl_high != 0 {
+        check_file_acl(cx, evidence, &mut found);
+    }
+    // Sound sizes are multiples of 4 that leave room for a magic at least; attributes exist if it
+    // is there. All else takes the long way.
+    let area = cx.inode.xattr_area();
+    let marked = area.first_chunk() == Some(&MAGIC.to_le_bytes());
+    if cx.inode.raw.len() > 128 && (marked || extra_isize_bad(cx)) {
+        check_in_inode(cx, evidence, &mut found);
+    }
+    found
+}
+
+/// Whether `i_extra_isize` of an inode of more than 128 bytes is impossible; 0 is allowed.
+#[inline]
+pub fn extra_isize_bad(cx: &InodeCx<'_>) -> bool {
+    let (size, max) = (usize::from(cx.inode.extra.extra_isize), cx.inode.raw.len() - 128);
+    size != 0 && (size < 4 || size > max || !size.is_multiple_of(4))
+}
+
+/// Whether e2fsck judges an inode like a file: the root, and all that are not reserved.
+fn is_ordinary(cx: &InodeCx<'_>) -> bool {
+    cx.number == InodeNr::ROOT || !cx.volume.geometry.is_reserved(cx.number)
+}
+
+#[cold]
+fn check_in_inode(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut OfInode) {
+    if !is_ordinary(cx) {
+        return;
+    }
+    if extra_isize_bad(cx) {
+        let value = cx.inode.extra.extra_isize;
+        evidence.found.push(Problem::InodeExtraIsizeBad { inode: cx.number, value });
+        return;
+    }
+    in_inode::check(cx, evidence, found);
+}
+
+/// Whether the attributes in an inode, of those that e2fsck does not look at, cannot be read.
+pub fn own_are_bad(cx: &InodeCx<'_>) -> bool {
+    if cx.inode.xattr_area().first_chunk() != Some(&MAGIC.to_le_bytes()) {
+        return false;
+    }
+    let (mut own, mut found) = (InodeEvidence::default(), OfInode::default());
+    in_inode::check(cx, &mut own, &mut found);
+    // Linux compares hashes when a value is read alone.
+    own.found.0.iter().any(|problem| !matches!(problem, Problem::XattrHashBad { .. }))
+}
+
+/// Judges `i_file_acl` and notes the use of the block.
+#[cold]
+fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut OfInode) {
+    let (volume, inode) = (cx.volume, cx.number);
+    let bit64 = volume.has_incompat(Incompat::BIT64);
+    let value = cx.inode.base.file_acl_high;
+    // The Hurd (1) keeps other things there.
+    if !bit64 && value != 0 && volume.superblock.creator_os == 0 && is_ordinary(cx) {
+        evidence.found.push(Problem::InodeFileAclHighNonzero { inode, value });
+    }
+    let block = BlockNr(cx.inode.file_acl(bit64));
+    if block.0 == 0 {
+        return;
+    }
+    let (announced, inside) =
+        (volume.has_compat(Compat::EXT_ATTR), volume.geometry.contains(block));
+    if is_ordinary(cx) {
+        if !announced {
+            evidence.found.push(Problem::InodeFileAclWithoutXattrFeature { inode, block });
+        }
+        if !inside {
+            evidence.found.push(Problem::InodeFileAclOutOfRange { inode, block });
+        }
+    }
+    if !announced || !inside {
+        return;
+    }
+    found.clusters = 1;
+    evidence.attributes.block_uses.push(BlockUse { block, inode, wants_context: false });
+    if volume.has_incompat(Incompat::EA_INODE) {
+        // What the block's values in other inodes cost counts for each of its users, and `i_blocks`
+        // is judged at once: look ahead. Such file systems are rare and their blocks few.
+        let mut bytes = std::mem::take(&mut evidence.buffers.block);
+        if volume.read_block(block, &mut bytes).is_ok() {
+            let (blocks, inodes) = value_inode::charge_of_block(cx, &bytes);
+            found.ea_inode_blocks = blocks;
+            found.ea_inodes = inodes;
+        }
+        evidence.buffers.block = bytes;
+    }
+}

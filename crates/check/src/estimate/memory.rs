@@ -1,0 +1,553 @@
+//! How much memory a check takes, told by the superblock and the descriptors before anything else is
+//! read; and the way to check that fits into a budget. `docs/memory.md` has the formula in words and
+//! the command that fits its constants.
+//!
+//! The formula is an upper bound for file systems whose descriptors are true. What they cannot tell
+//! (directories in many pieces, attribute blocks, findings) is counted while the check runs, and the
+//! check stops rather than exceed a budget.
+
+use std::collections::BTreeSet;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_format::geometry::Strictness;
+use floe_format::{Geometry, GroupNr};
+
+use crate::checks::context::inode::InodeEvidence;
+use crate::error::CheckError;
+use crate::evidence::accounting::Accounting;
+use crate::evidence::block_set::CHUNK_BITS;
+use crate::evidence::choice::{InodeUse, LinkChoice, LinkStructure, TREE_ENTRY_BYTES};
+use crate::evidence::common_claims;
+use crate::evidence::dirs::DirRun;
+use crate::evidence::inode_facts::CHUNK_INODES;
+use crate::scan::inode_tables::TablePart;
+use crate::volume::open::Opened;
+use crate::volume::{Volume, used_inodes_bound};
+
+pub mod mapped;
+
+use mapped::Mapped;
+
+/// Whether memory comes from the allocator of musl, which hands out what is asked for and gives back what
+/// is not needed. That of glibc keeps more of both, and its programs are larger.
+const LEAN: bool = cfg!(target_env = "musl");
+/// The program itself, its first stack, and what any check reads once.
+const BASE_BYTES: u64 = if LEAN { 5 << 20 } else { 6 << 20 };
+/// Buffers, stack and allocator of a thread.
+const THREAD_BYTES: u64 = 640 << 10;
+/// A chunk of clusters, without its bits.
+const CHUNK_PLACE_BYTES: u64 = 16;
+/// A run of adjacent static metadata.
+const METADATA_RUN_BYTES: u64 = 16;
+/// Sums of a group that one thread keeps (clusters, inodes, links).
+const SUMS_BYTES: u64 = 48;
+/// Numbers of directories and inodes in use of a group, where there are sums.
+const COUNTS_BYTES: u64 = 28;
+/// A random number of the sums.
+const NUMBER_BYTES: u64 = 16;
+/// What is kept of a chunk of inodes, whatever is in it: its place in a worker's list, and in all.
+const CHUNK_BYTES: u64 = 104;
+/// An inode that is not like most of its chunk, at most; and any inode where they are all different.
+const UNUSUAL_BYTES: u64 = 8;
+const INODE_BYTES: u64 = 3;
+/// Of the bits that count links: a chunk of inodes, and its place.
+const LINK_CHUNK_BYTES: u64 = 256 + 16 + 32;
+/// A directory: its inode and size, a run of blocks, its rank, parent, `..` and number of children.
+const DIRECTORY_BYTES: u64 = if LEAN { 64 } else { 76 };
+/// A block of a directory besides the first: its range of hashes, and the entry of the index.
+const DIRECTORY_BLOCK_BYTES: u64 = 32;
+/// Bytes of an entry with a name of common length, with some room left in each block.
+const ENTRY_BYTES: u64 = 40;
+
+/// What a file system holds, as far as memory depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Groups.
+    pub groups: u64,
+    /// Clusters of a group.
+    pub group_clusters: u64,
+    /// Inodes of a group.
+    pub group_inodes: u64,
+    /// Groups with clusters in use.
+    pub written_groups: u64,
+    /// Chunks of clusters, used or not.
+    pub chunks: u64,
+    /// Those of them of which bits may be kept ([`Mapped::chunks`]).
+    pub mapped_chunks: u64,
+    /// Groups with inodes in use.
+    pub inode_groups: u64,
+    /// Runs of adjacent static metadata, about.
+    pub metadata_runs: u64,
+    /// Slots of inode tables that are read.
+    pub slots: u64,
+    /// Parts in which they are read.
+    pub parts: u64,
+    /// How inodes are used.
+    pub inodes: InodeUse,
+    /// Blocks of directories; a guess until they are counted.
+    pub directory_blocks: u64,
+    /// Bytes of evidence that no descriptor tells of; 0 until it is counted.
+    pub other_bytes: u64,
+    /// Whether edits follow, which copy descriptors and what is in use.
+    pub edits: bool,
+}
+
+/// A way to check: what memory depends on besides the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Workers.
+    pub threads: usize,
+    /// Whether cross-checks are proved by sums.
+    pub sums: bool,
+    /// What counts links.
+    pub links: LinkStructure,
+}
+
+impl Way {
+    /// The accounting as an option that names it.
+    pub const fn accounting(self) -> Accounting {
+        if self.sums { Accounting::Fingerprint } else { Accounting::Exact }
+    }
+}
+
+/// The bytes of each kind of evidence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    /// The program and its threads.
+    pub program: u64,
+    /// Descriptors, places of metadata, parts of tables.
+    pub layout: u64,
+    /// Sums, with their random numbers.
+    pub sums: u64,
+    /// Which clusters are in use.
+    pub claims: u64,
+    /// Types and link counts of inodes.
+    pub facts: u64,
+    /// Links counted.
+    pub links: u64,
+    /// Directories and their tree.
+    pub directories: u64,
+    /// What edits copy of that.
+    pub edits: u64,
+    /// What no descriptor tells of.
+    pub other: u64,
+}
+
+impl Bytes {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        let Self { program, layout, sums, claims, facts, links, directories, edits, other } = *self;
+        [program, layout, sums, claims, facts, links, directories, edits, other]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+}
+
+/// What a piece of memory of a power of two takes: the sizes that an allocator hands out lie next above
+/// it, by a seventh with musl, by less with glibc.
+const fn allocated(bytes: u64) -> u64 {
+    bytes + bytes.div_ceil(7)
+}
+
+impl Load {
+    /// A file system without the groups, which [`Load::add`] adds.
+    pub fn new(geometry: &Geometry, log_groups_per_flex: u8) -> Self {
+        let groups = u64::from(geometry.group_count);
+        // Metadata of a flexible group lies together; copies of the descriptors lie alone.
+        let flex = 1u64.checked_shl(u32::from(log_groups_per_flex)).unwrap_or(1).max(1);
+        Self {
+            groups,
+            group_clusters: u64::from(geometry.clusters_per_group),
+            group_inodes: u64::from(geometry.inodes_per_group),
+            chunks: geometry.clusters_count().div_ceil(CHUNK_BITS),
+            metadata_runs: groups.div_ceil(flex) * 2,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a group; `slots` of its table are read. What a damaged descriptor says is cut to what a
+    /// group can hold.
+    pub fn add(&mut self, geometry: &Geometry, desc: &GroupDesc, slots: u32) {
+        let of_group = InodeUse::of_groups(geometry, std::slice::from_ref(desc));
+        self.inodes.total += of_group.total;
+        let slots = u64::from(slots);
+        let used = of_group.used.min(slots);
+        self.inodes.used += used;
+        self.inodes.directories += of_group.directories.min(used);
+        self.slots += slots;
+        self.parts += slots.div_ceil(u64::from(CHUNK_INODES));
+        self.inode_groups += u64::from(used > 0);
+        self.written_groups += u64::from(u64::from(desc.free_blocks_count) < self.group_clusters);
+        let full_blocks = self.inodes.used * ENTRY_BYTES / u64::from(geometry.block_size);
+        self.directory_blocks = self.inodes.directories.max(full_blocks);
+    }
+
+    /// What the descriptors of a file system say.
+    pub fn of(opened: &Opened) -> Self {
+        let geometry = &opened.geometry;
+        let mut load = Self::new(geometry, opened.superblock.log_groups_per_flex);
+        let mut mapped = Mapped::default();
+        for (group, desc) in (0..).map(GroupNr).zip(&opened.groups) {
+            load.add(geometry, desc, used_inodes_bound(geometry, desc));
+            mapped.add(geometry, group, desc);
+        }
+        load.mapped_chunks = mapped.chunks(geometry);
+        load.metadata_runs = opened.layout.clusters.bytes() as u64 / METADATA_RUN_BYTES;
+        load
+    }
+
+    /// What the descriptors on a device say, read one block at a time and not kept. Those that cannot be
+    /// read count as empty.
+    fn stream(device: &dyn ReadBlocks, geometry: &Geometry, log_groups_per_flex: u8) -> Self {
+        let mut load = Self::new(geometry, log_groups_per_flex);
+        let mut mapped = Mapped::default();
+        let mut block = vec![0; geometry.block_size as usize];
+        let per_block = geometry.block_size / geometry.desc_size;
+        let mut left = geometry.group_count;
+        for index in 0..geometry.desc_blocks {
+            let place = geometry.primary_desc_block(index);
+            if device.read_at(geometry.offset_bytes(place), &mut block).is_err() {
+                block.fill(0);
+            }
+            let descriptors = block.chunks_exact(geometry.desc_size as usize);
+            let first = geometry.group_count - left;
+            for (group, raw) in (first..geometry.group_count).zip(descriptors) {
+                let desc = GroupDesc::of(raw);
+                load.add(geometry, &desc, used_inodes_bound(geometry, &desc));
+                mapped.add(geometry, GroupNr(group), &desc);
+            }
+            left = left.saturating_sub(per_block);
+        }
+        load.mapped_chunks = mapped.chunks(geometry);
+        load
+    }
+
+    /// The formula: most memory that is taken at a time.
+    pub fn bytes(&self, way: Way) -> Bytes {
+        let threads = way.threads.max(1) as u64;
+        let layout = self.groups * size_of::<GroupDesc>() as u64
+            + self.metadata_runs * METADATA_RUN_BYTES
+            + self.parts * size_of::<TablePart>() as u64;
+        let InodeUse { used, directories, .. } = self.inodes;
+        let more_blocks = self.directory_blocks.saturating_sub(directories);
+        let mut bytes = Bytes {
+            program: BASE_BYTES + threads * THREAD_BYTES,
+            layout,
+            directories: directories * DIRECTORY_BYTES + more_blocks * DIRECTORY_BLOCK_BYTES,
+            other: self.other_bytes,
+            ..Bytes::default()
+        };
+        if way.sums {
+            // Sums of clusters are added where inodes are read and where bitmaps are; each thread may
+            // meet any group.
+            let numbers = self.group_clusters + 2 * self.group_inodes;
+            let touched = self.written_groups.max(self.inode_groups);
+            bytes.sums = numbers * NUMBER_BYTES
+                + touched * SUMS_BYTES * (1 + threads)
+                + self.inode_groups * COUNTS_BYTES;
+            // One group, that of the reserved inodes, is kept in any case.
+            let one = self.of_groups(1, Way { sums: false, ..way });
+            (bytes.claims, bytes.facts, bytes.links) = (one.claims, one.facts, one.links);
+        } else {
+            bytes.claims = self.claims_bytes(self.mapped_chunks, threads);
+            bytes.facts = self.facts_bytes(self.slots, used, directories);
+            bytes.links = self.links_bytes(way.links, threads);
+        }
+        if self.edits {
+            // Logs of threads are gone by then.
+            let of_one = match way.sums {
+                true => bytes.claims,
+                false => self.claims_bytes(self.mapped_chunks, 1),
+            };
+            bytes.edits = self.groups * size_of::<GroupDesc>() as u64 + of_one;
+        }
+        bytes
+    }
+
+    /// What evidence of so many groups takes that is kept object by object, if they are full.
+    pub fn of_groups(&self, groups: u64, way: Way) -> Bytes {
+        let threads = way.threads.max(1) as u64;
+        let slots = groups * self.group_inodes;
+        Bytes {
+            claims: self.claims_bytes(self.chunks_of(groups), threads),
+            facts: self.facts_bytes(slots, slots, slots),
+            links: threads * slots.div_ceil(u64::from(CHUNK_INODES)) * LINK_CHUNK_BYTES,
+            ..Bytes::default()
+        }
+    }
+
+    /// Most chunks of clusters that so many groups lie in.
+    fn chunks_of(&self, groups: u64) -> u64 {
+        (groups * self.group_clusters.div_ceil(CHUNK_BITS)).min(self.chunks)
+    }
+
+    /// One bit a cluster of so many chunks; of each thread that reads inodes the places of all chunks, and a
+    /// log, if there are several.
+    fn claims_bytes(&self, chunks: u64, threads: u64) -> u64 {
+        let threads = threads.min(self.parts.max(1));
+        // In common, chunks have places, too.
+        let (places, logs) = if threads > 1 { (threads + 1, threads) } else { (1, 0) };
+        let of_places = places * self.chunks * CHUNK_PLACE_BYTES;
+        chunks * allocated(CHUNK_BITS / 8) + of_places + logs * common_claims::LOG_BYTES
+    }
+
+    /// Types and link counts: little where inodes of a chunk are alike.
+    fn facts_bytes(&self, slots: u64, used: u64, directories: u64) -> u64 {
+        let chunks = slots.div_ceil(u64::from(CHUNK_INODES));
+        // Directories among files, free inodes among those in use, or the other way round.
+        let unusual =
+            directories.min(used - directories.min(used)) + (slots - used.min(slots)).min(used);
+        chunks * CHUNK_BYTES + (unusual * UNUSUAL_BYTES).min(slots * INODE_BYTES)
+    }
+
+    /// Links counted in a structure, by each thread.
+    pub fn links_bytes(&self, links: LinkStructure, threads: u64) -> u64 {
+        let InodeUse { used, directories, .. } = self.inodes;
+        match links {
+            LinkStructure::Bits => threads * self.parts * LINK_CHUNK_BYTES,
+            LinkStructure::Array => threads * self.inodes.array_bytes(),
+            // Links of directories are not counted here, so that each directory ends a run of files.
+            // The deltas of all threads together have as many runs.
+            LinkStructure::TwinTree => {
+                let files = used.saturating_sub(directories);
+                let runs = files.min(directories + self.inode_groups * threads);
+                2 * runs * TREE_ENTRY_BYTES
+            }
+        }
+    }
+}
+
+/// Choices of a caller that the memory of a check depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Ways {
+    /// Most workers.
+    pub threads: usize,
+    /// How cross-checks are proved.
+    pub accounting: Accounting,
+    /// The structure that counts links.
+    pub links: LinkChoice,
+    /// Most bytes of memory; `None`: no limit.
+    pub memory_bytes: Option<u64>,
+}
+
+/// How a check is made, and what that takes: decided before the first inode is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The way taken.
+    pub way: Way,
+    /// What it takes, by the formula.
+    pub estimate: Bytes,
+    /// The least with which all evidence can be kept.
+    pub exact_bytes: u64,
+    /// The budget.
+    pub budget_bytes: Option<u64>,
+}
+
+impl Plan {
+    /// The fastest way that fits the budget.
+    ///
+    /// # Errors
+    /// [`CheckError::OverBudget`] if not even the leanest one does.
+    pub fn new(load: &Load, geometry: &Geometry, options: Ways) -> Result<Self, CheckError> {
+        Self::first_that_fits(ways(load, geometry, options), load, options)
+    }
+
+    /// The way of an examination for a repair, unless the options name one: all evidence, be it with one
+    /// thread, as long as the budget has room for that; else sums, by which some repairs can be made and a
+    /// sound file system is known to be sound.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn for_repair(load: &Load, geometry: &Geometry, options: Ways) -> Result<Self, CheckError> {
+        let by = |accounting| ways(load, geometry, Ways { accounting, ..options });
+        let mut ways = match options.accounting {
+            Accounting::Auto => by(Accounting::Exact),
+            named => by(named),
+        };
+        let by_sums = Accounting::Fingerprint.sums_up(geometry);
+        if options.accounting == Accounting::Auto && options.memory_bytes.is_some() && by_sums {
+            ways.extend(by(Accounting::Fingerprint));
+        }
+        Self::first_that_fits(ways, load, options)
+    }
+
+    fn first_that_fits(ways: Vec<Way>, load: &Load, options: Ways) -> Result<Self, CheckError> {
+        let exact = LinkStructure::ALL.map(|links| Way { threads: 1, sums: false, links });
+        let plan = |way: Way| Self {
+            way,
+            estimate: load.bytes(way),
+            exact_bytes: exact.map(|way| load.bytes(way).total()).into_iter().min().unwrap_or(0),
+            budget_bytes: options.memory_bytes,
+        };
+        let Some(budget_bytes) = options.memory_bytes else {
+            return Ok(plan(ways.first().copied().unwrap_or(Way {
+                threads: options.threads,
+                sums: false,
+                links: LinkStructure::default(),
+            })));
+        };
+        let plans: Vec<Self> = ways.into_iter().map(plan).collect();
+        if let Some(fits) = plans.iter().find(|plan| plan.estimate.total() <= budget_bytes) {
+            return Ok(*fits);
+        }
+        let least = plans.iter().map(|plan| plan.estimate.total()).min().unwrap_or(0);
+        Err(CheckError::OverBudget { phase: "start", need_bytes: least, budget_bytes })
+    }
+
+    /// Bytes of the budget that the estimate leaves; all there are without a budget.
+    pub fn left_bytes(&self) -> u64 {
+        self.budget_bytes.map_or(u64::MAX, |budget| budget.saturating_sub(self.estimate.total()))
+    }
+}
+
+/// What is left of a budget while the check goes on, and what descriptors did not tell is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// What the descriptors say.
+    pub load: Load,
+    /// How the check is made.
+    pub plan: Plan,
+    /// See [`crate::CheckOptions::groups_per_sweep`].
+    pub groups_per_sweep: Option<u32>,
+}
+
+impl Budget {
+    /// Counts what the inodes have left, now that all are read: directories follow.
+    ///
+    /// # Errors
+    /// [`CheckError::OverBudget`] if there is more than fits.
+    pub fn after_inodes(&self, inodes: &InodeEvidence) -> Result<(), CheckError> {
+        let Some(budget_bytes) = self.plan.budget_bytes else { return Ok(()) };
+        let mut load = self.load;
+        let dirs = &inodes.dirs;
+        let blocks = dirs.runs.iter().map(|run| u64::from(run.len_blocks)).sum();
+        load.inodes.directories = dirs.infos.len() as u64;
+        load.directory_blocks = load.inodes.directories.max(blocks);
+        let more_runs = dirs.runs.len().saturating_sub(dirs.infos.len());
+        let uses = &inodes.attributes.block_uses;
+        load.other_bytes += (more_runs * size_of::<DirRun>() + size_of_val(&uses[..])) as u64
+            + size_of_val(&inodes.found.0[..]) as u64;
+        self.must_fit("the directories", load.bytes(self.plan.way).total(), budget_bytes)
+    }
+
+    /// Whether so many bytes more would fit.
+    pub fn has_room_for(&self, bytes: u64) -> bool {
+        bytes <= self.plan.left_bytes()
+    }
+
+    /// Of how many groups claims are kept at once, where `suspects` are looked at object by object.
+    ///
+    /// # Errors
+    /// [`CheckError::OverBudget`] if not even the other evidence of them all fits.
+    pub fn groups_at_once(
+        &self,
+        volume: &Volume<'_>,
+        clusters: &BTreeSet<GroupNr>,
+        inodes: &BTreeSet<GroupNr>,
+    ) -> Result<u32, CheckError> {
+        let most = self.groups_per_sweep.unwrap_or(u32::MAX);
+        let Some(budget_bytes) = self.plan.budget_bytes else { return Ok(most) };
+        let way = self.plan.way;
+        let mut load = Load::new(&volume.geometry, 0);
+        for &group in inodes {
+            load.add(&volume.geometry, &volume.group(group), volume.used_inodes_bound(group));
+        }
+        let InodeUse { used, directories, .. } = load.inodes;
+        let links = match way.links {
+            // It reaches from the first inode to the last one that is looked at.
+            LinkStructure::Array => &self.load,
+            LinkStructure::Bits | LinkStructure::TwinTree => &load,
+        };
+        let objects = load.facts_bytes(load.slots, used, directories)
+            + links.links_bytes(way.links, way.threads as u64);
+        let taken = self.plan.estimate.total() + objects;
+        let phase = "a closer look at damaged groups";
+        if volume.keeps_whole_groups {
+            // Edits build on all of them: none is forgotten for the next sweep.
+            let count = clusters.len() as u64;
+            let need_bytes = taken + self.load.of_groups(count, way).claims;
+            self.must_fit(phase, need_bytes.min(self.plan.exact_bytes), budget_bytes)?;
+            return Ok(most);
+        }
+        // The claims of one group at least.
+        let claims = self.load.of_groups(1, way).claims.max(1);
+        self.must_fit(phase, taken + claims, budget_bytes)?;
+        let groups = budget_bytes.saturating_sub(taken) / claims;
+        Ok(most.min(u32::try_from(groups).unwrap_or(u32::MAX)))
+    }
+
+    fn must_fit(
+        &self,
+        phase: &'static str,
+        need_bytes: u64,
+        budget_bytes: u64,
+    ) -> Result<(), CheckError> {
+        if need_bytes <= budget_bytes {
+            return Ok(());
+        }
+        Err(CheckError::OverBudget { phase, need_bytes, budget_bytes })
+    }
+}
+
+/// Looks whether the descriptors alone would fit into a budget, before they are read: a stranger's
+/// image may claim any number of groups. `edits`: the examination is one for a repair.
+///
+/// # Errors
+/// [`CheckError::OverBudget`] if they do not. A superblock that cannot be used is not judged here.
+pub fn must_hold_descriptors(
+    device: &dyn ReadBlocks,
+    options: Ways,
+    edits: bool,
+) -> Result<(), CheckError> {
+    let Some(budget_bytes) = options.memory_bytes else { return Ok(()) };
+    let mut bytes = [0; 1024];
+    if device.read_at(OFFSET_BYTES, &mut bytes).is_err() {
+        return Ok(());
+    }
+    let superblock = Superblock::decode(&bytes);
+    let Ok(geometry) = Geometry::new(&superblock, Strictness::Relaxed) else { return Ok(()) };
+    let log_groups_per_flex = superblock.log_groups_per_flex;
+    let bare = Load::new(&geometry, log_groups_per_flex);
+    let way = Way { threads: 1, sums: false, links: LinkStructure::default() };
+    let Bytes { program, layout, .. } = bare.bytes(way);
+    if superblock.magic != MAGIC || program + layout <= budget_bytes {
+        return Ok(());
+    }
+    let load = Load { edits, ..Load::stream(device, &geometry, log_groups_per_flex) };
+    let plan = if edits { Plan::for_repair } else { Plan::new };
+    plan(&load, &geometry, options).map(|_| ())
+}
+
+/// The ways that the options leave open, the one that is wanted first: fewer threads and leaner
+/// structures follow.
+fn ways(load: &Load, geometry: &Geometry, options: Ways) -> Vec<Way> {
+    let usual = options.accounting.sums_up(geometry);
+    // Sums are leaner as a rule; not where hardly anything is in use.
+    let can_change =
+        options.accounting == Accounting::Auto && Accounting::Fingerprint.sums_up(geometry);
+    let mut accounting = vec![usual];
+    accounting.extend(can_change.then_some(!usual));
+    let mut ways = Vec::new();
+    let mut threads = options.threads.max(1);
+    loop {
+        for &sums in &accounting {
+            let structures = match options.links {
+                LinkChoice::Always(links) => vec![links],
+                LinkChoice::Adaptive => vec![load.inodes.leaner()],
+                LinkChoice::Auto => {
+                    let mut all = LinkStructure::ALL;
+                    // The usual one is fast; the leanest of the others comes after it.
+                    all[1..].sort_by_key(|links| load.links_bytes(*links, threads as u64));
+                    all.to_vec()
+                }
+            };
+            ways.extend(structures.into_iter().map(|links| Way { threads, sums, links }));
+        }
+        if threads == 1 {
+            return ways;
+        }
+        threads /= 2;
+    }
+}

@@ -1,0 +1,69 @@
+//! Keepers: the interface through which a caller stores checkpoints and hears of them.
+
+use std::io::{self, Read, Write};
+
+use floe_exec::Interrupt;
+
+/// Keeps a checkpoint, tells when the next leg is to end, and tells people what became of it.
+pub trait Keeper: Sync {
+    /// The wish to stop. It is held while a leg runs: whoever asks meanwhile has the leg ended, its
+    /// record written, and [`crate::CheckError::Stopped`] returned.
+    fn interrupt(&self) -> &Interrupt;
+
+    /// Whether it is time to end the leg that is running. Each worker asks after each unit of work.
+    fn due(&self) -> bool;
+
+    /// Whether to begin anew whatever there is.
+    fn restart(&self) -> bool;
+
+    /// The bytes of the checkpoint that there is; `None` without one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn stored(&self) -> io::Result<Option<Box<dyn Read + '_>>>;
+
+    /// Makes a checkpoint of these bytes in place of the one that there is, or of none. Whatever
+    /// happens meanwhile, one or the other is there, whole.
+    ///
+    /// # Errors
+    /// That cannot be done; the old one is still there.
+    fn replace(&self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Goes on with the checkpoint that there is, of which the first `bytes` are good.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn resume(&self, bytes: u64) -> io::Result<()>;
+
+    /// Adds what `write` writes, and makes it last.
+    ///
+    /// # Errors
+    /// It cannot be written. Then nothing will be added any more.
+    fn append(&self, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()>;
+
+    /// Tells whoever waits.
+    fn tell(&self, notice: &Notice);
+}
+
+/// What became of a checkpoint.
+#[derive(Debug)]
+pub enum Notice {
+    /// The check goes on from it.
+    Resumed {
+        /// When the check was begun, in seconds since 1970.
+        begun_seconds: i64,
+        /// Parts of inode tables that were read before, and all.
+        parts: (usize, usize),
+        /// Runs of directory blocks that were read before.
+        runs: usize,
+        /// Whether its end could not be used.
+        cut: bool,
+    },
+    /// It could not be used, and the check begins anew.
+    Restarted {
+        /// Why: a clause that begins with "it".
+        why: String,
+    },
+    /// It could not be written any more; the check goes on without.
+    Lost(io::Error),
+}

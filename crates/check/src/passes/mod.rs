@@ -1,0 +1,10 @@
+//! The passes of a check and their order (`pipeline`).
+
+pub mod attribute_blocks;
+pub mod directories;
+pub mod inodes;
+pub mod overlap;
+pub mod pipeline;
+pub mod recovery;
+pub mod refine;
+pub mod rescan;

@@ -1,0 +1,238 @@
+//! What recovery would do before the first pass: the journal, replayed into memory.
+
+use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::{BlockNr, InodeNr};
+
+use crate::estimate::work;
+use crate::options::CheckOptions;
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::journal::{JournalState, JournalUse};
+use crate::volume::open::Opened;
+use floe_ext4::journal::{
+    self, InodeFault, Journal, JournalEvent, JournalPlace, RecoveryFault, SuperblockFault,
+};
+
+/// Of how many bytes of a budget of memory the replayed journal may keep one.
+const REPLAY_SHARE: u64 = 8;
+
+/// The device as it will be after recovery.
+pub struct Recovery<'d> {
+    /// The replayed journal over the device; `None` if there was nothing to replay, or it was not
+    /// asked for.
+    pub overlay: Option<Overlay<&'d dyn ReadBlocks>>,
+    /// What became of it.
+    pub state: JournalState,
+    /// What was found in the journal.
+    pub found: Findings,
+    /// What is to be written to the device of an external journal, behind all else.
+    pub external: Option<journal::EmptiedBlock>,
+}
+
+/// Looks at the journal and replays it into memory if that was asked for. A journal that cannot be
+/// used is a finding; the raw disk is judged then.
+pub fn recover<'d>(
+    device: &'d dyn ReadBlocks,
+    opened: &Opened,
+    options: &CheckOptions<'_>,
+) -> Recovery<'d> {
+    let Opened { superblock, geometry, groups, .. } = opened;
+    let external = options.external_journal;
+    let (found_journal, events) = journal::find(device, superblock, geometry, groups, external);
+    let mut found = Findings::default();
+    for event in &events {
+        found.0.extend(problem_of(event, opened, found_journal.as_ref(), external));
+    }
+    let Some(journal) = found_journal else {
+        let state = if events.is_empty() { JournalState::None } else { JournalState::Unusable };
+        return Recovery { overlay: None, state, found, external: None };
+    };
+    if !journal.needs_replay {
+        return Recovery { overlay: None, state: JournalState::Clean, found, external: None };
+    }
+    if options.journal == JournalUse::Ignore {
+        let JournalSequence { start, sequence } = JournalSequence::of(&journal);
+        found.push(Problem::RecoveryPending { start, sequence });
+        return Recovery { overlay: None, state: JournalState::Ignored, found, external: None };
+    }
+    if let Some(progress) = options.progress {
+        progress.begin("journal");
+        work::plan_journal(progress, journal.blocks, geometry.block_size);
+    }
+    let phase = options.progress.and_then(|progress| progress.named("journal"));
+    let overlay = match options.memory_bytes {
+        // What is replayed gets an eighth of a budget; the rest goes to a temporary file.
+        Some(budget) => {
+            let spill = SpillOptions::in_temporary_folder(budget / REPLAY_SHARE);
+            Overlay::with_spill(device, geometry.block_size, spill)
+        }
+        None => Overlay::new(device, geometry.block_size),
+    };
+    let replay = journal::replay_onto(overlay, geometry, &journal, external, phase);
+    if let Some(progress) = options.progress {
+        progress.end();
+    }
+    for event in &replay.events {
+        found.0.extend(problem_of(event, opened, Some(&journal), external));
+    }
+    let state = JournalState::Replayed {
+        transactions: u64::from(replay.transactions),
+        blocks: replay.blocks,
+    };
+    Recovery { overlay: Some(replay.overlay), state, found, external: replay.external }
+}
+
+struct JournalSequence {
+    start: u32,
+    sequence: u32,
+}
+
+impl JournalSequence {
+    fn of(journal: &Journal) -> Self {
+        Self { start: journal.superblock.start, sequence: journal.superblock.sequence }
+    }
+}
+
+const fn inode_reason(fault: InodeFault) -> &'static str {
+    match fault {
+        InodeFault::Number => "its number is not that of an inode",
+        InodeFault::Unreadable => "the inode cannot be read",
+        InodeFault::NotAJournalFile => "the inode is not that of a journal",
+        InodeFault::TooShort => "it has fewer than 1024 blocks",
+        InodeFault::Map => "its blocks cannot be found",
+        InodeFault::NoMagic => "it does not begin with a journal superblock",
+        InodeFault::BadSuperblock => "its superblock is damaged",
+    }
+}
+
+const fn superblock_reason(fault: SuperblockFault) -> &'static str {
+    match fault {
+        SuperblockFault::BlockType(_) => "it is another kind of journal block",
+        SuperblockFault::ChecksumVersions => "it names two kinds of checksums",
+        SuperblockFault::ChecksumType(_) => "its checksums are of an unknown kind",
+        SuperblockFault::Checksum => "its checksum is wrong",
+        SuperblockFault::BlockSize(_) => "its block size is not that of the file system",
+        SuperblockFault::TooLong { .. } => "it says to be longer than it is",
+        SuperblockFault::FastCommitArea(_) => "its area of fast commits leaves no room",
+    }
+}
+
+/// The finding that an event stands for. With a backup superblock in use, a journal with data is no
+/// contradiction: backups never ask for recovery.
+fn problem_of(
+    event: &JournalEvent,
+    opened: &Opened,
+    journal: Option<&Journal>,
+    external: Option<&dyn ReadBlocks>,
+) -> Option<Problem> {
+    let superblock = &opened.superblock;
+    let journal_inode = match journal.map(|journal| journal.place) {
+        Some(JournalPlace::Inode(inode) | JournalPlace::InodeBackup(inode)) => inode,
+        Some(JournalPlace::External) => InodeNr(0),
+        None => InodeNr(superblock.journal_inum),
+    };
+    Some(match *event {
+        JournalEvent::InodeInvalid { inode, fault }
+        | JournalEvent::InodeFromBackup { inode, fault } => {
+            Problem::JournalInodeInvalid { inode, reason: inode_reason(fault) }
+        }
+        JournalEvent::MultipleUsers { users } => Problem::ExternalJournalMultipleUsers { users },
+        JournalEvent::ExternalNotFound { .. } => {
+            Problem::ExternalJournalNotFound { device: superblock.journal_dev }
+        }
+        JournalEvent::ExternalNotAJournal => Problem::ExternalJournalNotAJournalDevice,
+        JournalEvent::ExternalUuidMismatch { .. } => Problem::ExternalJournalUuidMismatch,
+        JournalEvent::ExternalChecksum => {
+            let mut bytes = [0; 1024];
+            // It was read before; if that fails now, the zeroes are as good as anything.
+            let read = external.map(|device| device.read_at(OFFSET_BYTES, &mut bytes));
+            drop(read);
+            Problem::ExternalJournalChecksumBad {
+                stored: Superblock::decode(&bytes).checksum,
+                expected: Superblock::compute_checksum(&bytes),
+            }
+        }
+        JournalEvent::SuperblockCorrupt { fault } => Problem::JournalSuperblockCorrupt {
+            inode: journal_inode,
+            reason: superblock_reason(fault),
+        },
+        JournalEvent::BoundsWrong { stored, expected } => Problem::JournalBoundsWrong {
+            inode: journal_inode,
+            first: stored.first,
+            blocks: stored.maxlen,
+            expected_first: expected.first,
+            expected_blocks: expected.maxlen,
+        },
+        JournalEvent::PresentWithoutFeature => {
+            Problem::JournalPresentWithoutFeature { inode: journal_inode }
+        }
+        JournalEvent::NeedsRecoveryWithoutJournal => Problem::NeedsRecoveryWithoutJournal,
+        JournalEvent::DataWithoutNeedsRecovery => {
+            if opened.used_backup.is_some() {
+                return None;
+            }
+            let start = journal.map_or(0, |journal| journal.superblock.start);
+            Problem::JournalHasDataWithoutNeedsRecovery { inode: journal_inode, start }
+        }
+        JournalEvent::UnknownRoCompat { bits } => Problem::JournalUnknownRocompatFeature { bits },
+        JournalEvent::UnknownIncompat { bits } => Problem::JournalUnknownIncompatFeature { bits },
+        JournalEvent::UnknownVersion { blocktype } => {
+            Problem::JournalVersionUnknown { value: blocktype }
+        }
+        // Whether a name leads to it is for whoever reads directories to say; the orphans are
+        // looked for after the replay.
+        JournalEvent::InodeNotReserved { .. }
+        | JournalEvent::Orphan { .. }
+        | JournalEvent::OrphansDamaged(_) => return None,
+        JournalEvent::StaleV2Fields => Problem::JournalStaleV2Fields {
+            inode: journal_inode,
+            version: journal.map_or(0, |journal| journal.superblock.blocktype),
+        },
+        JournalEvent::InodeBackupStale { inode } => Problem::JournalInodeBackupStale { inode },
+        JournalEvent::ErrorRecorded { errno } => {
+            Problem::JournalErrorRecorded { errno: i64::from(errno.cast_signed()) }
+        }
+        JournalEvent::TransactionCorrupt { sequence } => Problem::JournalTransactionCorrupt {
+            sequence,
+            block: BlockNr(0),
+            reason: "the checksum of its commit block is wrong",
+        },
+        JournalEvent::RecoveryFailed(fault) => recovery_problem(fault),
+    })
+}
+
+fn recovery_problem(fault: RecoveryFault) -> Problem {
+    let corrupt =
+        |sequence, block, reason| Problem::JournalTransactionCorrupt { sequence, block, reason };
+    match fault {
+        RecoveryFault::LogBounds => {
+            corrupt(0, BlockNr(0), "the places where the log begins and ends contradict each other")
+        }
+        RecoveryFault::Unreadable { log_block } => {
+            corrupt(0, BlockNr(u64::from(log_block)), "a block of the log cannot be read")
+        }
+        RecoveryFault::ControlChecksum { sequence } => {
+            corrupt(sequence, BlockNr(0), "the checksum of a descriptor or revoke block is wrong")
+        }
+        RecoveryFault::RevokeCount { sequence } => {
+            corrupt(sequence, BlockNr(0), "a revoke block counts more than it holds")
+        }
+        RecoveryFault::DataChecksum { sequence, block } => {
+            corrupt(sequence, block, "the checksum of a data block is wrong")
+        }
+        RecoveryFault::TargetOutOfRange { sequence, block } => {
+            corrupt(sequence, block, "a block belongs outside the file system")
+        }
+        RecoveryFault::FastCommitFeatures { .. } => Problem::FastCommitCorrupt {
+            block: BlockNr(0),
+            reason: "they need features that are not known",
+        },
+        RecoveryFault::FastCommitDamaged => {
+            Problem::FastCommitCorrupt { block: BlockNr(0), reason: "the first one is damaged" }
+        }
+        RecoveryFault::FastCommitImpossible { .. } => Problem::FastCommitCorrupt {
+            block: BlockNr(0),
+            reason: "one asks for what cannot be done",
+        },
+    }
+}

@@ -1,0 +1,8 @@
+//! How inode tables and directories are read: in disk order, in large reads, ahead of their judges. Nothing is judged
+//! here.
+
+pub mod directory_blocks;
+pub mod inode_reader;
+pub mod inode_tables;
+pub mod map_reads;
+pub mod read_ahead;

@@ -1,0 +1,616 @@
+//! Finding a superblock that can be used, the geometry that follows from it, and the descriptors.
+//!
+//! The choice follows e2fsck: the primary superblock, else the first backup that opens, else the
+//! primary once more with a relaxed judgement. Insane descriptors make a backup be tried too, and so
+//! does a primary superblock by which alone everything would be lost.
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::GroupDesc;
+use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
+use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::geometry::{Geometry, GeometryFault, Strictness};
+use floe_format::{BlockNr, InodeNr};
+
+use crate::error::CheckError;
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::descriptors;
+use crate::volume::layout_map::LayoutMap;
+
+mod desc_size;
+mod inodes_per_group;
+pub mod orphan_inode;
+pub mod quota_inode;
+
+/// The newest `s_rev_level` that e2fsck and Linux know.
+const NEWEST_REVISION: u32 = 1;
+/// `s_checksum_type` of crc32c, the only one there is.
+const CHECKSUM_TYPE_CRC32C: u8 = 1;
+/// `s_first_ino` as every mke2fs writes it.
+const USUAL_FIRST_INODE: InodeNr = InodeNr(11);
+/// `log2` of the smallest and the largest block.
+const BLOCK_BITS: std::ops::RangeInclusive<u32> = 10..=16;
+
+/// The superblock that a caller wants to be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WhichSuperblock {
+    /// Its block, counted in `block_size`; `None`: the primary one, or a backup where that cannot be used.
+    pub block: Option<BlockNr>,
+    /// Bytes of a block, where the superblock cannot say (1024 to 65536).
+    pub block_size: Option<u32>,
+}
+
+/// A file system whose superblock and descriptors were read.
+#[derive(Debug)]
+pub struct Opened {
+    /// The superblock in use.
+    pub superblock: Superblock,
+    /// Its bytes.
+    pub bytes: Box<[u8; 1024]>,
+    /// What follows from it.
+    pub geometry: Geometry,
+    /// All descriptors.
+    pub groups: Vec<GroupDesc>,
+    /// Where static metadata lies.
+    pub layout: LayoutMap,
+    /// The block of the superblock in use, if it is not the primary one; in blocks of the file
+    /// system.
+    pub used_backup: Option<BlockNr>,
+    /// What was found on the way.
+    pub found: Findings,
+}
+
+/// Why a superblock cannot be used.
+#[derive(Debug)]
+enum Refusal {
+    Read(std::io::Error),
+    Magic,
+    Checksum { stored: u32, expected: u32 },
+    ChecksumType(u8),
+    Revision(u32),
+    Features(Vec<String>),
+    OtherBlockSize,
+    Field(GeometryFault),
+}
+
+impl Refusal {
+    const fn reason(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "it cannot be read",
+            Self::Magic => "it lacks the magic number",
+            Self::Checksum { .. } => "its checksum is wrong",
+            Self::ChecksumType(_) => "its checksum is of an unknown kind",
+            Self::Revision(_) => "its revision is unknown",
+            Self::Features(_) => "it has unknown features",
+            Self::OtherBlockSize => "it states another block size",
+            Self::Field(fault) => fault.field,
+        }
+    }
+
+    fn problems(&self, block: BlockNr) -> Vec<Problem> {
+        match *self {
+            Self::Checksum { stored, expected } => {
+                vec![Problem::SuperblockChecksumBad { block, stored, expected }]
+            }
+            Self::Field(GeometryFault { field: "s_inodes_count", .. }) => Vec::new(),
+            Self::Field(GeometryFault { field, value }) => {
+                vec![Problem::SuperblockFieldOutOfRange { field, value }]
+            }
+            Self::ChecksumType(value) => vec![Problem::SuperblockFieldOutOfRange {
+                field: "s_checksum_type",
+                value: value.into(),
+            }],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A superblock that can be used.
+struct Candidate {
+    superblock: Superblock,
+    bytes: Box<[u8; 1024]>,
+    geometry: Geometry,
+    /// Block of the superblock, in blocks of the file system; `None` for the primary.
+    backup: Option<BlockNr>,
+}
+
+impl Candidate {
+    /// Whether it counts as many inodes as its groups have.
+    const fn counts_fit(&self) -> bool {
+        self.superblock.inodes_count == self.geometry.inodes_count
+    }
+}
+
+/// Opens the file system on `device`.
+///
+/// # Errors
+/// [`CheckError::NoSuperblock`] if nothing usable was found (with the backups that look good),
+/// [`CheckError::UnknownFeatures`], [`CheckError::Fatal`] for an unknown revision or encoding, and
+/// [`CheckError::Read`] if the device does not even let the primary superblock be read.
+pub fn open(
+    device: &dyn ReadBlocks,
+    superblock: impl Into<WhichSuperblock>,
+) -> Result<Opened, CheckError> {
+    let WhichSuperblock { block, block_size } = superblock.into();
+    let mut found = Findings::default();
+    let opened = match block {
+        Some(block) => {
+            let candidate = open_named(device, block, block_size)?;
+            finish(device, candidate, &mut found)
+        }
+        None => open_unnamed(device, block_size, &mut found)?,
+    };
+    refuse_unknown(&opened.geometry.features)?;
+    refuse_encoding(&opened)?;
+    refuse_first_data_block(&opened)?;
+    let mut opened = opened;
+    opened.found = found;
+    judge_device_size(device, &mut opened);
+    judge_desc_size(&mut opened);
+    orphan_inode::judge(device, &mut opened);
+    quota_inode::judge(device, &mut opened);
+    Ok(opened)
+}
+
+/// Opens the superblock at `block`, of the block size given or of the first one that fits.
+fn open_named(
+    device: &dyn ReadBlocks,
+    block: BlockNr,
+    block_size: Option<u32>,
+) -> Result<Candidate, CheckError> {
+    let mut last = None;
+    for strictness in [Strictness::Strict, Strictness::Relaxed] {
+        for size in sizes(block_size) {
+            let Some(offset) = block.0.checked_mul(u64::from(size)) else { continue };
+            // `-b 1` of 1 KiB blocks names the primary one.
+            let backup = (offset != OFFSET_BYTES).then_some(block);
+            match read_candidate(device, offset, Some(size), backup, strictness) {
+                Ok(candidate) => return Ok(candidate),
+                // A refusal that says more than "there is nothing" is the one to report.
+                Err(refusal) => match (&last, &refusal) {
+                    (Some(Refusal::Field(_) | Refusal::Checksum { .. }), _) => {}
+                    _ => last = Some(refusal),
+                },
+            }
+        }
+    }
+    let refusal = last.unwrap_or(Refusal::Magic);
+    Err(no_superblock(device, refusal, block, Vec::new()))
+}
+
+fn open_unnamed(
+    device: &dyn ReadBlocks,
+    block_size: Option<u32>,
+    found: &mut Findings,
+) -> Result<Opened, CheckError> {
+    let primary = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Strict);
+    let refusal = match primary {
+        Ok(candidate) => return Ok(open_primary(device, candidate, found)),
+        Err(refusal @ (Refusal::Revision(_) | Refusal::Features(_))) => {
+            return Err(fatal(refusal));
+        }
+        Err(refusal) => refusal,
+    };
+    let block = BlockNr(0);
+    let mut own = refusal.problems(block);
+    own.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
+    // With a backup in use the field is damage, but the check goes on: the finding that ends a run
+    // belongs to a run that ended.
+    let with_backup = |candidate: Candidate, found: &mut Findings| {
+        let mut own = own.clone();
+        own.retain(|problem| !matches!(problem, Problem::SuperblockFieldOutOfRange { .. }));
+        found.0.append(&mut own);
+        finish(device, candidate, found)
+    };
+    if let Some(candidate) = find_backup(device, block_size, None) {
+        return Ok(with_backup(candidate, found));
+    }
+    if matches!(refusal, Refusal::Field(_)) {
+        // It is whole: where the backups are it may know all the same, although e2fsck does not ask.
+        let known = stated_layout(device);
+        let backup =
+            known.and_then(|(size, per_group)| find_backup(device, Some(size), Some(per_group)));
+        if backup.is_none()
+            && let Some(primary) = with_counted_inodes(device, found)
+                .or_else(|| with_counted_descriptors(device, found))
+        {
+            return Ok(open_primary(device, primary, found));
+        }
+        let relaxed = read_candidate(device, OFFSET_BYTES, None, None, Strictness::Relaxed);
+        match (relaxed, backup) {
+            (Ok(primary), backup)
+                if backup.as_ref().is_none_or(|backup| has_the_groups(&primary, backup)) =>
+            {
+                // With the right groups it is s_first_meta_bg that is wrong, which is repaired in
+                // place; descriptors are looked for at the wrong places, and tell nothing.
+                let opened = if primary.counts_fit() {
+                    finish(device, primary, found)
+                } else {
+                    open_primary(device, primary, found)
+                };
+                if opened.used_backup.is_none() {
+                    relaxed_findings(&opened, found);
+                }
+                return Ok(opened);
+            }
+            (_, Some(backup)) => return Ok(with_backup(backup, found)),
+            // The field that stands in the way even so.
+            (Err(refusal), None) => return Err(no_superblock(device, refusal, block, Vec::new())),
+            _ => {}
+        }
+    }
+    Err(no_superblock(device, refusal, block, own))
+}
+
+/// Whether a primary superblock that only the relaxed judgement lets pass has the right groups, by a
+/// backup. If both state one inode count, for which the primary has too many groups or too few, it is
+/// the number of groups that is wrong, and files would be looked for where there are none.
+fn has_the_groups(primary: &Candidate, backup: &Candidate) -> bool {
+    let fits = primary.counts_fit();
+    let (primary, backup) = (&primary.superblock, &backup.superblock);
+    primary.inodes_per_group == backup.inodes_per_group
+        && (fits || primary.inodes_count != backup.inodes_count)
+}
+
+/// The first usable backup, of those that file systems of this block size and with so many blocks in
+/// a group have.
+fn find_backup(
+    device: &dyn ReadBlocks,
+    block_size: Option<u32>,
+    blocks_per_group: Option<u32>,
+) -> Option<Candidate> {
+    backup_places(device, block_size, blocks_per_group).find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    })
+}
+
+/// The block size and the blocks of a group as the primary superblock states them, if they can be.
+fn stated_layout(device: &dyn ReadBlocks) -> Option<(u32, u32)> {
+    let mut bytes = [0; 1024];
+    device.read_at(OFFSET_BYTES, &mut bytes).ok()?;
+    let superblock = Superblock::decode(&bytes);
+    let size = 1024u32.checked_shl(superblock.log_block_size).filter(|&size| size <= 1 << 16)?;
+    let per_group = superblock.blocks_per_group;
+    (per_group >= 8 && per_group <= size.saturating_mul(8)).then_some((size, per_group))
+}
+
+/// The primary superblock with the inodes of a group that its inode count says, if it is that number
+/// which is wrong.
+fn with_counted_inodes(device: &dyn ReadBlocks, found: &mut Findings) -> Option<Candidate> {
+    let (superblock, bytes) = read_superblock(device, OFFSET_BYTES).ok()?;
+    let stored = superblock.inodes_per_group;
+    let (superblock, geometry) = inodes_per_group::counted(device, &superblock)?;
+    found.push(Problem::InodesPerGroupWrong { stored, expected: geometry.inodes_per_group });
+    Some(Candidate { superblock, bytes, geometry, backup: None })
+}
+
+/// The primary superblock with the size of descriptors by which they make sense, if it is that size which
+/// is wrong.
+fn with_counted_descriptors(device: &dyn ReadBlocks, found: &mut Findings) -> Option<Candidate> {
+    let (superblock, bytes) = read_superblock(device, OFFSET_BYTES).ok()?;
+    let (stored, inodes) = (superblock.desc_size, superblock.inodes_per_group);
+    let (superblock, geometry) = desc_size::counted(device, &superblock)?;
+    found.push(Problem::DescriptorSizeWrong { stored, expected: superblock.desc_size });
+    if superblock.inodes_per_group != inodes {
+        let expected = superblock.inodes_per_group;
+        found.push(Problem::InodesPerGroupWrong { stored: inodes, expected });
+    }
+    Some(Candidate { superblock, bytes, geometry, backup: None })
+}
+
+/// What the relaxed judgement let pass.
+fn relaxed_findings(opened: &Opened, found: &mut Findings) {
+    let (superblock, geometry) = (&opened.superblock, &opened.geometry);
+    if superblock.inodes_count != geometry.inodes_count {
+        found.push(Problem::InodeCountMismatch {
+            stored: superblock.inodes_count,
+            expected: u64::from(geometry.inodes_count),
+        });
+    }
+    let meta_bg = geometry.features.incompat.contains(Incompat::META_BG);
+    if meta_bg && superblock.first_meta_bg > geometry.desc_blocks {
+        found.push(Problem::FirstMetaBgTooBig {
+            stored: superblock.first_meta_bg,
+            limit: geometry.desc_blocks,
+        });
+    }
+}
+
+/// Takes the primary superblock, unless its descriptors are insane and a backup opens.
+fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -> Opened {
+    let mut own = Findings::default();
+    let opened = finish(device, candidate, &mut own);
+    if let Some(backup) = backup_that_fits(device, &opened, &own) {
+        let reason = "no checksum of a descriptor fits its UUID, but they fit that of a backup";
+        found.push(Problem::PrimarySuperblockOpenFailed { reason });
+        return finish(device, backup, found);
+    }
+    if let Some(backup) = backup_with_more_files(device, &opened) {
+        let reason = "it calls inodes reserved that are not, by a backup";
+        found.push(Problem::PrimarySuperblockOpenFailed { reason });
+        return finish(device, backup, found);
+    }
+    let Some((group, reason)) = opened.layout.insane else {
+        found.0.append(&mut own.0);
+        return opened;
+    };
+    found.push(Problem::GroupDescriptorsInsane { group, reason });
+    let geometry = &opened.geometry;
+    let known = (geometry.block_size, geometry.blocks_per_group);
+    let backup = backup_places(device, Some(known.0), Some(known.1)).find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    });
+    if let Some(backup) = backup
+        && geometry.group_count > 1
+    {
+        // What the device cannot read is worth a word whichever descriptors are used.
+        own.0.retain(|problem| matches!(problem, Problem::UnreadableGroupDescriptors { .. }));
+        found.0.append(&mut own.0);
+        return finish(device, backup, found);
+    }
+    found.0.append(&mut own.0);
+    opened
+}
+
+/// A backup by whose UUID the checksums of the primary descriptors are right, where by that of the
+/// primary superblock none is: all checksums of the file system begin with it, so that everything
+/// would be taken for damaged.
+fn backup_that_fits(device: &dyn ReadBlocks, opened: &Opened, own: &Findings) -> Option<Candidate> {
+    let geometry = &opened.geometry;
+    let wrong = |found: &Findings| {
+        let is_wrong =
+            |problem: &&Problem| matches!(problem, Problem::GroupDescriptorChecksumBad { .. });
+        found.0.iter().filter(is_wrong).count()
+    };
+    let groups = opened.groups.len();
+    if !geometry.features.metadata_csum() || groups < 2 || wrong(own) < groups {
+        return None;
+    }
+    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
+    let backup = find_backup(device, Some(size), Some(per_group))?;
+    let mut judged = Findings::default();
+    let is_other = backup.superblock.seed() != opened.superblock.seed();
+    descriptors::read(device, &backup.superblock, geometry, None, &mut judged);
+    (is_other && wrong(&judged) * 2 < groups).then_some(backup)
+}
+
+/// A backup of the same file system in which `s_first_ino` is lower. Nothing ever changes that field,
+/// and everything below it would be taken from the directories and emptied. Every mke2fs writes 11,
+/// so that nobody else pays for the search.
+fn backup_with_more_files(device: &dyn ReadBlocks, opened: &Opened) -> Option<Candidate> {
+    let (own, geometry) = (&opened.superblock, &opened.geometry);
+    if geometry.first_inode <= USUAL_FIRST_INODE {
+        return None;
+    }
+    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
+    let backup = find_backup(device, Some(size), Some(per_group))?;
+    let is_same = backup.superblock.uuid == own.uuid
+        && backup.superblock.inodes_per_group == own.inodes_per_group;
+    (is_same && backup.geometry.first_inode < geometry.first_inode).then_some(backup)
+}
+
+/// Reads the descriptors of a superblock and lays out its metadata.
+fn finish(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -> Opened {
+    let Candidate { superblock, bytes, geometry, backup } = candidate;
+    let groups = descriptors::read(device, &superblock, &geometry, backup, found);
+    let layout = LayoutMap::new(&superblock, &geometry, &groups, device.size_bytes());
+    Opened {
+        superblock,
+        bytes,
+        geometry,
+        groups,
+        layout,
+        used_backup: backup,
+        found: Findings::default(),
+    }
+}
+
+/// Reads and judges the superblock at `offset_bytes`, and what follows from it.
+fn read_candidate(
+    device: &dyn ReadBlocks,
+    offset_bytes: u64,
+    block_size: Option<u32>,
+    backup: Option<BlockNr>,
+    strictness: Strictness,
+) -> Result<Candidate, Refusal> {
+    let (superblock, bytes) = read_superblock(device, offset_bytes)?;
+    let geometry = Geometry::new(&superblock, strictness).map_err(Refusal::Field)?;
+    if block_size.is_some_and(|size| size != geometry.block_size) {
+        return Err(Refusal::OtherBlockSize);
+    }
+    has_room(device, &geometry)?;
+    Ok(Candidate { superblock, bytes, geometry, backup })
+}
+
+/// Reads the superblock at `offset_bytes` and judges whether it is one that can be understood.
+fn read_superblock(
+    device: &dyn ReadBlocks,
+    offset_bytes: u64,
+) -> Result<(Superblock, Box<[u8; 1024]>), Refusal> {
+    let mut bytes = Box::new([0; 1024]);
+    device.read_at(offset_bytes, &mut *bytes).map_err(Refusal::Read)?;
+    let superblock = Superblock::decode(&bytes);
+    if superblock.magic != MAGIC {
+        return Err(Refusal::Magic);
+    }
+    let features = superblock.features();
+    if features.metadata_csum() && superblock.checksum_type != CHECKSUM_TYPE_CRC32C {
+        return Err(Refusal::ChecksumType(superblock.checksum_type));
+    }
+    if !Superblock::checksum_ok(&bytes) {
+        let expected = Superblock::compute_checksum(&bytes);
+        return Err(Refusal::Checksum { stored: superblock.checksum, expected });
+    }
+    if superblock.rev_level > NEWEST_REVISION {
+        return Err(Refusal::Revision(superblock.rev_level));
+    }
+    let unknown = unknown_features(&Features::from_words(0, superblock.feature_incompat, 0));
+    if !unknown.is_empty() {
+        return Err(Refusal::Features(unknown));
+    }
+    Ok((superblock, bytes))
+}
+
+/// Work and memory follow the number of groups, and a stranger's image may claim any: the device must
+/// at least have room for their descriptors.
+fn has_room(device: &dyn ReadBlocks, geometry: &Geometry) -> Result<(), Refusal> {
+    let blocks = geometry.first_data_block.0 + 1 + u64::from(geometry.desc_blocks);
+    if blocks * u64::from(geometry.block_size) > device.size_bytes() {
+        let (field, value) = ("s_blocks_count", geometry.blocks_count);
+        return Err(Refusal::Field(GeometryFault { field, value }));
+    }
+    Ok(())
+}
+
+/// Block sizes to try.
+fn sizes(known: Option<u32>) -> impl Iterator<Item = u32> {
+    BLOCK_BITS.map(|bits| 1 << bits).filter(move |&size| known.is_none_or(|known| known == size))
+}
+
+/// Places where a backup could lie, with the block size that goes with them, inside the device:
+/// groups 1 and powers of 3, 5 and 7, for the block size known or each one.
+fn backup_places(
+    device: &dyn ReadBlocks,
+    block_size: Option<u32>,
+    blocks_per_group: Option<u32>,
+) -> impl Iterator<Item = (BlockNr, u32)> {
+    let size_bytes = device.size_bytes();
+    sizes(block_size).flat_map(move |size| {
+        let per_group = u64::from(blocks_per_group.unwrap_or(size * 8));
+        backup_groups()
+            .map(move |group| BlockNr(group * per_group + u64::from(size == 1024)))
+            .take_while(move |block| block.0 < size_bytes / u64::from(size))
+            .map(move |block| (block, size))
+    })
+}
+
+/// Groups that may hold a backup, in ascending order.
+fn backup_groups() -> impl Iterator<Item = u64> {
+    let mut next = [1u64, 5, 7];
+    std::iter::from_fn(move || {
+        let group = *next.iter().min()?;
+        if group > u64::from(u32::MAX) {
+            return None;
+        }
+        for (at, base) in next.iter_mut().zip([3, 5, 7]) {
+            if *at == group {
+                *at *= base;
+            }
+        }
+        Some(group)
+    })
+}
+
+fn no_superblock(
+    device: &dyn ReadBlocks,
+    refusal: Refusal,
+    block: BlockNr,
+    mut problems: Vec<Problem>,
+) -> CheckError {
+    let backups = good_backups(device);
+    let refusal = match refusal {
+        Refusal::Read(source) if backups.is_empty() => {
+            return CheckError::Read { what: "the superblock", source };
+        }
+        Refusal::Revision(_) | Refusal::Features(_) => return fatal(refusal),
+        refusal => refusal,
+    };
+    if problems.is_empty() {
+        problems = refusal.problems(block);
+        problems.push(Problem::PrimarySuperblockOpenFailed { reason: refusal.reason() });
+    }
+    problems.push(Problem::SuperblockUnusable);
+    CheckError::NoSuperblock { problems, backups }
+}
+
+/// Blocks of backup superblocks that can be used, with the block size they state.
+pub fn good_backups(device: &dyn ReadBlocks) -> Vec<(BlockNr, u32)> {
+    backup_places(device, None, None)
+        .filter(|&(block, size)| {
+            block.0.checked_mul(u64::from(size)).is_some_and(|offset| {
+                read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).is_ok()
+            })
+        })
+        .collect()
+}
+
+fn fatal(refusal: Refusal) -> CheckError {
+    match refusal {
+        Refusal::Features(names) => CheckError::UnknownFeatures { names },
+        Refusal::Revision(value) => {
+            CheckError::Fatal { problem: Problem::UnknownRevision { value } }
+        }
+        _ => CheckError::Fatal { problem: Problem::SuperblockUnusable },
+    }
+}
+
+/// Features that ext4 reserves a bit for, but that no e2fsck of version 1.47 supports.
+const UNSUPPORTED: (Compat, Incompat, RoCompat) = (
+    Compat::LAZY_BG.union(Compat::EXCLUDE_INODE).union(Compat::EXCLUDE_BITMAP),
+    Incompat::COMPRESSION.union(Incompat::JOURNAL_DEV).union(Incompat::DIRDATA),
+    RoCompat::BTREE_DIR.union(RoCompat::HAS_SNAPSHOT).union(RoCompat::REPLICA),
+);
+
+/// Names of the features that are not supported.
+fn unknown_features(features: &Features) -> Vec<String> {
+    let supported = |all: u32, not: u32| all & !not;
+    let (compat, incompat, ro_compat) = UNSUPPORTED;
+    Features::from_words(
+        features.compat.bits() & !supported(Compat::all().bits(), compat.bits()),
+        features.incompat.bits() & !supported(Incompat::all().bits(), incompat.bits()),
+        features.ro_compat.bits() & !supported(RoCompat::all().bits(), ro_compat.bits()),
+    )
+    .names()
+}
+
+fn refuse_unknown(features: &Features) -> Result<(), CheckError> {
+    let names = unknown_features(features);
+    if names.is_empty() { Ok(()) } else { Err(CheckError::UnknownFeatures { names }) }
+}
+
+/// `s_encoding` must be known where names are case-folded: 1 is UTF-8 12.1.
+fn refuse_encoding(opened: &Opened) -> Result<(), CheckError> {
+    let value = opened.superblock.encoding;
+    if opened.geometry.features.incompat.contains(Incompat::CASEFOLD) && value != 1 {
+        return Err(CheckError::Fatal { problem: Problem::UnknownNameEncoding { value } });
+    }
+    Ok(())
+}
+
+/// `s_first_data_block` follows from the block size: 1 with blocks of 1 KiB that are no clusters.
+fn refuse_first_data_block(opened: &Opened) -> Result<(), CheckError> {
+    let geometry = &opened.geometry;
+    let expected = u32::from(geometry.block_size == 1024 && geometry.cluster_blocks == 1);
+    let value = opened.superblock.first_data_block;
+    if value != expected {
+        return Err(CheckError::Fatal {
+            problem: Problem::FirstDataBlockWrong { value, expected },
+        });
+    }
+    Ok(())
+}
+
+/// `s_desc_size` is judged without 64bit too, although nothing follows from it then.
+fn judge_desc_size(opened: &mut Opened) {
+    let stored = opened.superblock.desc_size;
+    if stored != 0 && (!stored.is_power_of_two() || stored > 1024) {
+        opened.found.push(Problem::DescriptorSizeWrong { stored, expected: 0 });
+    }
+}
+
+fn judge_device_size(device: &dyn ReadBlocks, opened: &mut Opened) {
+    let geometry = &opened.geometry;
+    let device_blocks = device.size_bytes() / u64::from(geometry.block_size);
+    if device_blocks < geometry.blocks_count {
+        opened.found.push(Problem::FilesystemExceedsDevice {
+            blocks: geometry.blocks_count,
+            device_blocks,
+        });
+    }
+    if let Some(needed_bytes) = opened.layout.past_device_end {
+        opened
+            .found
+            .push(Problem::ImageTruncated { size_bytes: device.size_bytes(), needed_bytes });
+    }
+}

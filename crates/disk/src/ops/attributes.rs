@@ -1,0 +1,410 @@
+//! Extended attributes: in the inode, else in a block. Blocks that inodes share are copied before they change.
+
+use floe_ext4::alloc::Allocate;
+use floe_ext4::map::file;
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::ext::inline_data::ATTRIBUTE_NAME;
+use floe_format::ext::inode::{InodeFlags, OwnedInode, TimeField};
+use floe_format::ext::xattr::{
+    self, INDEX_ACL_ACCESS, INDEX_ACL_DEFAULT, INDEX_ENCRYPTION, INDEX_SYSTEM, MAX_VALUE_SIZE,
+    NewValue, NewXattr, XattrArea, XattrHeader, acl, split_name, value_inode, write_block,
+    write_block_checksum, write_inode,
+};
+use floe_format::features::{Compat, Incompat};
+use floe_format::{BlockNr, BlockRun, InodeNr};
+
+use super::staged::Op;
+use super::{Caller, OpError};
+use crate::volume::Volume;
+
+const DAMAGED: OpError = OpError::Refused(Refusal::Damaged("an inode's attributes"));
+
+/// What to do about an attribute that is there, or is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetMode {
+    /// It is created or replaced.
+    #[default]
+    Any,
+    /// It must not be there (XATTR_CREATE).
+    Create,
+    /// It must be there (XATTR_REPLACE).
+    Replace,
+}
+
+/// An attribute as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stored {
+    name_index: u8,
+    name: Vec<u8>,
+    value: Value,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    Here(Vec<u8>),
+    /// In an inode of its own: number, bytes, hash of the value.
+    Inode(InodeNr, u32, u32),
+}
+
+impl Stored {
+    fn is(&self, name_index: u8, name: &[u8]) -> bool {
+        self.name_index == name_index && self.name == name
+    }
+
+    /// Inline data and encryption contexts: programs do not see them as attributes.
+    fn is_hidden(&self) -> bool {
+        self.is(INDEX_SYSTEM, ATTRIBUTE_NAME) || self.name_index == INDEX_ENCRYPTION
+    }
+
+    fn as_new(&self) -> NewXattr<'_> {
+        let value = match &self.value {
+            Value::Here(value) => NewValue::Here(value),
+            &Value::Inode(inode, size_bytes, hash) => NewValue::Inode { inode, size_bytes, hash },
+        };
+        NewXattr { name_index: self.name_index, name: &self.name, value }
+    }
+}
+
+impl Volume {
+    /// The whole names of all attributes that programs see, such as `user.comment`: those in the inode first.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn attribute_names(
+        &mut self,
+        tx: &mut dyn Tx,
+        inode: InodeNr,
+    ) -> Result<Vec<Vec<u8>>, OpError> {
+        self.op(tx, &Caller::system(Default::default()), |op| {
+            let inode = op.inode(inode)?;
+            let mut all = op.in_inode(&inode)?;
+            all.extend(op.in_block(&inode)?);
+            let seen = all.iter().filter(|one| !one.is_hidden());
+            Ok(seen
+                .filter_map(|one| {
+                    let prefix = xattr::prefix(one.name_index)?;
+                    Some([prefix.as_bytes(), &one.name].concat())
+                })
+                .collect())
+        })
+    }
+
+    /// The value of an attribute by its whole name. Access lists have the form that programs use.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], [`OpError::Unsupported`] for a prefix that ext4 does not have, or it cannot be read.
+    pub fn attribute(
+        &mut self,
+        tx: &mut dyn Tx,
+        data: &dyn floe_blockdev::ReadBlocks,
+        inode: InodeNr,
+        name: &[u8],
+    ) -> Result<Vec<u8>, OpError> {
+        let stored = self.op(tx, &Caller::system(Default::default()), |op| {
+            let (index, name) = split(name)?;
+            let inode = op.inode(inode)?;
+            let found = op.in_inode(&inode)?.into_iter().find(|one| one.is(index, name));
+            let found = match found {
+                Some(found) => Some(found),
+                None => op.in_block(&inode)?.into_iter().find(|one| one.is(index, name)),
+            };
+            found.ok_or(OpError::NotFound("attribute"))
+        })?;
+        let value = match stored.value {
+            Value::Here(value) => value,
+            Value::Inode(holder, size, _) => {
+                let holder = self.inode(tx, holder)?;
+                let mut value = vec![0; size.min(MAX_VALUE_SIZE) as usize];
+                let len = self.read(tx, data, &holder, 0, &mut value)?;
+                if len < value.len() {
+                    return Err(DAMAGED);
+                }
+                value
+            }
+        };
+        if matches!(stored.name_index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
+            let entries = acl::decode(&value).map_err(|_| DAMAGED)?;
+            return Ok(acl::encode_for_programs(&entries));
+        }
+        Ok(value)
+    }
+
+    /// Sets an attribute by its whole name. Access lists have the form that programs use; that the permissions follow an
+    /// access list is the caller's to see to.
+    ///
+    /// # Errors
+    /// [`OpError::Exists`] and [`OpError::NotFound`] as `mode` says, [`OpError::NoRoom`] if it does not fit beside the
+    /// others, [`OpError::Unsupported`] for an unknown prefix, [`OpError::Invalid`] for a list that is none,
+    /// [`OpError::NoSpace`], [`OpError::NotPermitted`].
+    pub fn set_attribute(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        inode: InodeNr,
+        name: &[u8],
+        value: &[u8],
+        mode: SetMode,
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| {
+            let mut inode = op.inode(inode)?;
+            judge_changeable(&inode)?;
+            let (index, name) = split(name)?;
+            let value = stored_value(index, value)?;
+            op.set(&mut inode, index, name, Some(value), mode)?;
+            op.touch(&mut inode, &[TimeField::Change]);
+            op.put(&mut inode)
+        })
+    }
+
+    /// Removes an attribute by its whole name.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], [`OpError::Unsupported`], [`OpError::NotPermitted`].
+    pub fn remove_attribute(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        inode: InodeNr,
+        name: &[u8],
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| {
+            let mut inode = op.inode(inode)?;
+            judge_changeable(&inode)?;
+            let (index, name) = split(name)?;
+            op.set(&mut inode, index, name, None, SetMode::Replace)?;
+            op.touch(&mut inode, &[TimeField::Change]);
+            op.put(&mut inode)
+        })
+    }
+}
+
+fn split(name: &[u8]) -> Result<(u8, &[u8]), OpError> {
+    let (index, rest) = split_name(name).ok_or(OpError::Unsupported("attributes of this kind"))?;
+    if rest.len() > usize::from(u8::MAX) {
+        return Err(OpError::NameTooLong);
+    }
+    let hidden = index == INDEX_ENCRYPTION || index == INDEX_SYSTEM;
+    if hidden { Err(OpError::Unsupported("attributes of this kind")) } else { Ok((index, rest)) }
+}
+
+fn judge_changeable(inode: &OwnedInode) -> Result<(), OpError> {
+    if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Err(OpError::NotPermitted("it is immutable or append-only"));
+    }
+    Ok(())
+}
+
+/// A value as it is stored: access lists in their own form.
+fn stored_value(index: u8, value: &[u8]) -> Result<Vec<u8>, OpError> {
+    if !matches!(index, INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT) {
+        return Ok(value.to_vec());
+    }
+    let entries = acl::decode_for_programs(value);
+    Ok(acl::encode(&entries.map_err(|_| OpError::Invalid("it is not an access list"))?))
+}
+
+impl Op<'_> {
+    /// The block of attributes of an inode; `None` if it has none.
+    fn attribute_block(&self, inode: &OwnedInode) -> Option<BlockNr> {
+        let bit64 = self.volume.geometry().features.incompat.contains(Incompat::BIT64);
+        Some(inode.file_acl(bit64)).filter(|block| block.0 != 0)
+    }
+
+    fn gather(&mut self, area: Option<XattrArea<'_>>) -> Result<Vec<Stored>, OpError> {
+        let Some(area) = area else { return Ok(Vec::new()) };
+        area.check().map_err(|_| DAMAGED)?;
+        let mut all = Vec::new();
+        for entry in area.entries() {
+            let entry = entry.map_err(|_| DAMAGED)?;
+            let value = match entry.value_inode {
+                None => Value::Here(area.value(&entry).ok_or(DAMAGED)?.to_vec()),
+                Some(holder) => {
+                    let hash = value_inode::stored_hash(&self.inode(holder)?.base);
+                    Value::Inode(holder, entry.value_size, hash)
+                }
+            };
+            let (name_index, name) = (entry.name_index, entry.name.to_vec());
+            all.push(Stored { name_index, name, value });
+        }
+        Ok(all)
+    }
+
+    fn in_inode(&mut self, inode: &OwnedInode) -> Result<Vec<Stored>, OpError> {
+        let bytes = inode.attributes().to_vec();
+        self.gather(XattrArea::of_inode(&bytes))
+    }
+
+    fn in_block(&mut self, inode: &OwnedInode) -> Result<Vec<Stored>, OpError> {
+        let Some(block) = self.attribute_block(inode) else { return Ok(Vec::new()) };
+        let bytes = self.tx.block(block)?;
+        let header = bytes.first_chunk().map(XattrHeader::decode).ok_or(DAMAGED)?;
+        let seed = self.volume.fs.seed();
+        if header.magic != xattr::MAGIC
+            || !seed.is_none_or(|seed| xattr::block_checksum_ok(seed, block, &bytes))
+        {
+            return Err(DAMAGED);
+        }
+        self.gather(XattrArea::of_block(&bytes))
+    }
+
+    /// Sets or removes an attribute. The inode is the caller's to write.
+    fn set(
+        &mut self,
+        inode: &mut OwnedInode,
+        index: u8,
+        name: &[u8],
+        value: Option<Vec<u8>>,
+        mode: SetMode,
+    ) -> Result<(), OpError> {
+        let (mut inner, mut outer) = (self.in_inode(inode)?, self.in_block(inode)?);
+        let (inner_before, outer_before) = (inner.clone(), outer.clone());
+        let old = inner.iter().chain(&outer).find(|one| one.is(index, name)).cloned();
+        match (mode, &old) {
+            (SetMode::Create, Some(_)) => return Err(OpError::Exists),
+            (SetMode::Replace, None) => return Err(OpError::NotFound("attribute")),
+            _ => {}
+        }
+        inner.retain(|one| !one.is(index, name));
+        outer.retain(|one| !one.is(index, name));
+        if let Some(value) = value {
+            self.allow_attributes()?;
+            let value = Value::Here(value);
+            let new = Stored { name_index: index, name: name.to_vec(), value };
+            inner.push(new);
+            if !self.fits_inode(inode, &inner) {
+                outer.extend(inner.pop());
+            }
+        }
+        if inner != inner_before {
+            self.write_inner(inode, &inner)?;
+        }
+        if outer != outer_before {
+            self.write_outer(inode, &outer)?;
+        }
+        if let Some(Stored { value: Value::Inode(holder, ..), .. }) = old {
+            self.drop_value(holder)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the feature that attributes need.
+    fn allow_attributes(&mut self) -> Result<(), OpError> {
+        let superblock = self.volume.superblock();
+        if superblock.features().compat.contains(Compat::EXT_ATTR) {
+            return Ok(());
+        }
+        if superblock.rev_level == 0 {
+            return Err(OpError::Unsupported("attributes in a file system of revision 0"));
+        }
+        self.edit_superblock(|sb| sb.feature_compat |= Compat::EXT_ATTR.bits())
+    }
+
+    fn fits_inode(&self, inode: &OwnedInode, all: &[Stored]) -> bool {
+        let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
+        let room = inode.attributes().len();
+        room > 0 && xattr::needed_bytes(&new) + xattr::IBODY_HEADER_SIZE <= room
+    }
+
+    fn write_inner(&mut self, inode: &mut OwnedInode, all: &[Stored]) -> Result<(), OpError> {
+        let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
+        write_inode(inode.attributes_mut(), &new).map_err(|_| OpError::NoRoom)
+    }
+
+    /// Writes the attributes that lie in the block; a block without any is freed, a shared one is left to the others.
+    fn write_outer(&mut self, inode: &mut OwnedInode, all: &[Stored]) -> Result<(), OpError> {
+        let old = self.attribute_block(inode);
+        let own = match old {
+            Some(block) if self.sharers(block)? == 1 => Some(block),
+            _ => None,
+        };
+        if all.is_empty() || own.is_none() {
+            self.drop_block(inode)?;
+        }
+        if all.is_empty() {
+            return Ok(());
+        }
+        let block = match own {
+            Some(block) => block,
+            None => {
+                let geo = self.volume.geometry();
+                let home = geo.place_of(inode.number).map(|(group, _)| geo.group_start(group));
+                let goal = old.or(home).unwrap_or_default();
+                let block = self.volume.fs.space.block(&mut self.tx, goal)?;
+                file::count(&self.volume.fs, inode, 1);
+                inode.set_file_acl(block);
+                block
+            }
+        };
+        let seed = self.volume.fs.seed();
+        let new: Vec<NewXattr<'_>> = all.iter().map(Stored::as_new).collect();
+        write_block(self.tx.zeroed(block)?, &new, seed, block).map_err(|_| OpError::NoRoom)
+    }
+
+    /// Inodes that use a block of attributes.
+    fn sharers(&mut self, block: BlockNr) -> Result<u32, OpError> {
+        let bytes = self.tx.block(block)?;
+        Ok(bytes.first_chunk().map(XattrHeader::decode).ok_or(DAMAGED)?.refcount)
+    }
+
+    /// Takes the block of attributes away from an inode, which goes on without it.
+    fn drop_block(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
+        let Some(block) = self.attribute_block(inode) else { return Ok(()) };
+        let sharers = self.sharers(block)?;
+        if sharers > 1 {
+            let seed = self.volume.fs.seed();
+            let bytes = self.tx.block_mut(block)?;
+            let head = bytes.first_chunk_mut().ok_or(DAMAGED)?;
+            let mut header = XattrHeader::decode(head);
+            header.refcount = sharers - 1;
+            header.encode_into(head);
+            if let Some(seed) = seed {
+                write_block_checksum(seed, block, bytes);
+            }
+        } else {
+            self.release_metadata(BlockRun::new(block, 1))?;
+        }
+        file::count(&self.volume.fs, inode, -1);
+        inode.set_file_acl(BlockNr(0));
+        Ok(())
+    }
+
+    /// Takes all attributes away from an inode that is deleted.
+    pub(crate) fn drop_attributes(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
+        let mut all = self.in_inode(inode)?;
+        if let Some(block) = self.attribute_block(inode) {
+            // Values of a block that others use stay: they count once for the block.
+            if self.sharers(block)? <= 1 {
+                all.extend(self.in_block(inode)?);
+            }
+            self.drop_block(inode)?;
+        }
+        for one in all {
+            if let Value::Inode(holder, ..) = one.value {
+                self.drop_value(holder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts one user less of an inode that holds a value; without any it is an orphan, which goes like any other.
+    fn drop_value(&mut self, holder: InodeNr) -> Result<(), OpError> {
+        let mut inode = self.inode(holder)?;
+        if !inode.flags().contains(InodeFlags::EA_INODE) {
+            return Err(DAMAGED);
+        }
+        let users = value_inode::refcount(&inode.base).saturating_sub(1);
+        value_inode::set_refcount(&mut inode.base, users);
+        if users == 0 {
+            inode.base.links_count = 0;
+            self.add_orphan(&mut inode)?;
+        }
+        self.put(&mut inode)
+    }
+
+    /// Removes the attribute that continues inline data.
+    pub(crate) fn drop_inline_attribute(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
+        let mut all = self.in_inode(inode)?;
+        all.retain(|one| !one.is(INDEX_SYSTEM, ATTRIBUTE_NAME));
+        self.write_inner(inode, &all)
+    }
+}

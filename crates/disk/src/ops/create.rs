@@ -1,0 +1,271 @@
+//! New inodes.
+
+use floe_ext4::dir::{DirFormat, first_block};
+use floe_ext4::tx::Tx;
+use floe_format::ext::inode::{BLOCK_BYTES, FileType, InodeFlags, OwnedInode, TimeField};
+use floe_format::features::RoCompat;
+use floe_format::{InodeNr, LogicalBlock};
+
+use super::staged::Op;
+use super::{Caller, OpError};
+use crate::volume::Volume;
+
+/// Set-group-ID: children of a directory with it get its group.
+const SETGID: u16 = 0o2000;
+
+/// Extra bytes of new inodes where the superblock does not ask for more (all fields up to `i_projid`).
+const EXTRA_ISIZE: u16 = 32;
+
+/// Something to be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewInode<'n> {
+    /// Its type, and what that needs.
+    pub kind: NewKind<'n>,
+    /// Permissions with set-user-ID, set-group-ID and sticky: 0 to 0o7777.
+    pub permissions: u16,
+    /// Permissions that are not given.
+    pub umask: u16,
+}
+
+/// A type of inode, and what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewKind<'n> {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link with its target: 1 byte up to one less than a block.
+    Symlink(&'n [u8]),
+    /// A character device.
+    CharDevice {
+        /// At most 4,095.
+        major: u32,
+        /// At most 1,048,575.
+        minor: u32,
+    },
+    /// A block device.
+    BlockDevice {
+        /// At most 4,095.
+        major: u32,
+        /// At most 1,048,575.
+        minor: u32,
+    },
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+impl<'n> NewInode<'n> {
+    /// A regular file with these permissions.
+    pub const fn regular(permissions: u16) -> Self {
+        Self { kind: NewKind::Regular, permissions, umask: 0 }
+    }
+
+    /// A directory with these permissions.
+    pub const fn directory(permissions: u16) -> Self {
+        Self { kind: NewKind::Directory, permissions, umask: 0 }
+    }
+
+    /// A symbolic link.
+    pub const fn symlink(target: &'n [u8]) -> Self {
+        Self { kind: NewKind::Symlink(target), permissions: 0o777, umask: 0 }
+    }
+}
+
+impl NewKind<'_> {
+    const fn file_type(self) -> FileType {
+        match self {
+            Self::Regular => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Symlink(_) => FileType::Symlink,
+            Self::CharDevice { .. } => FileType::CharDevice,
+            Self::BlockDevice { .. } => FileType::BlockDevice,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+        }
+    }
+}
+
+impl Volume {
+    /// Creates something under a new name. Group, project and inheritable flags come from the directory as Linux has it.
+    ///
+    /// # Errors
+    /// [`OpError::Exists`], [`OpError::BadName`], [`OpError::NameTooLong`] (of a target, too), [`OpError::NoSpace`],
+    /// [`OpError::TooManyLinks`], [`OpError::NotPermitted`], [`OpError::Unsupported`] in an encrypted directory.
+    pub fn create(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        dir: InodeNr,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<InodeNr, OpError> {
+        self.op(tx, caller, |op| op.create(dir, name, new))
+    }
+
+    /// Creates a file without a name (O_TMPFILE): an orphan until [`Volume::link`] gives it one.
+    ///
+    /// # Errors
+    /// As [`Volume::create`]; [`OpError::Invalid`] for a directory.
+    pub fn create_unnamed(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        dir: InodeNr,
+        new: &NewInode<'_>,
+    ) -> Result<InodeNr, OpError> {
+        self.op(tx, caller, |op| {
+            if new.kind == NewKind::Directory {
+                return Err(OpError::Invalid("a directory needs a name"));
+            }
+            let dir = op.open_directory(dir)?;
+            let mut inode = op.new_inode(&dir, new)?;
+            inode.base.links_count = 0;
+            op.add_orphan(&mut inode)?;
+            op.put(&mut inode)?;
+            Ok(inode.number)
+        })
+    }
+}
+
+impl Op<'_> {
+    fn create(
+        &mut self,
+        dir: InodeNr,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<InodeNr, OpError> {
+        let mut dir = self.open_directory(dir)?;
+        self.judge_name(&dir, name)?;
+        if self.lookup(&mut dir, name)?.is_some() {
+            return Err(OpError::Exists);
+        }
+        let inode = self.new_inode(&dir, new)?;
+        if new.kind == NewKind::Directory {
+            self.add_subdirectory(&mut dir)?;
+        }
+        self.add_name(&mut dir, name, &inode)?;
+        Ok(inode.number)
+    }
+
+    /// An inode with one link (a directory: two) and its first content, written.
+    pub(crate) fn new_inode(
+        &mut self,
+        parent: &OwnedInode,
+        new: &NewInode<'_>,
+    ) -> Result<OwnedInode, OpError> {
+        let kind = new.kind.file_type();
+        let hint = self.volume.draw();
+        let number = self.volume.fs.space.new_inode(
+            &mut self.tx,
+            parent.number,
+            kind == FileType::Directory,
+            hint,
+        )?;
+        let size = self.volume.geometry().inode_size as usize;
+        let inode = OwnedInode::new(number, size, self.extra_isize());
+        let mut inode = inode.ok_or(super::content::DAMAGED)?;
+        inode.base.generation = self.volume.draw();
+        inode.base.links_count = 1 + u16::from(kind == FileType::Directory);
+        let inherits_group = parent.base.mode & SETGID != 0;
+        let mut permissions = new.permissions & 0o7777 & !(new.umask & 0o777);
+        if inherits_group && kind == FileType::Directory {
+            permissions |= SETGID;
+        }
+        inode.base.mode = kind.mode(permissions);
+        inode.set_owner(
+            self.caller.uid,
+            if inherits_group { parent.gid() } else { self.caller.gid },
+        );
+        inode.set_flags(inherited(parent.flags(), kind), true);
+        if parent.flags().contains(InodeFlags::PROJINHERIT)
+            && self.volume.geometry().features.ro_compat.contains(RoCompat::PROJECT)
+        {
+            inode.set_project(parent.extra.projid);
+        }
+        self.touch(
+            &mut inode,
+            &[TimeField::Access, TimeField::Change, TimeField::Modification, TimeField::Creation],
+        );
+        self.first_content(parent.number, &mut inode, new.kind)?;
+        self.put(&mut inode)?;
+        Ok(inode)
+    }
+
+    fn first_content(
+        &mut self,
+        parent: InodeNr,
+        inode: &mut OwnedInode,
+        kind: NewKind<'_>,
+    ) -> Result<(), OpError> {
+        match kind {
+            NewKind::Regular => self.empty_map(inode),
+            NewKind::Directory => {
+                self.empty_map(inode);
+                let format = DirFormat::of(&self.volume.fs.superblock, self.volume.geometry());
+                let about = self.about(inode, parent);
+                self.fill_directory(inode, &first_block(&format, &about))?;
+            }
+            NewKind::Symlink(target) => self.store_target(inode, target)?,
+            NewKind::CharDevice { major, minor } | NewKind::BlockDevice { major, minor } => {
+                inode.set_device(major, minor);
+            }
+            NewKind::Fifo | NewKind::Socket => {}
+        }
+        Ok(())
+    }
+
+    /// Stores the target of a symbolic link: in the inode if it is short, else in a block, with a zero byte behind it.
+    fn store_target(&mut self, inode: &mut OwnedInode, target: &[u8]) -> Result<(), OpError> {
+        if target.is_empty() || target.contains(&0) {
+            return Err(OpError::Invalid("a link needs a target without zero bytes"));
+        }
+        if target.len() < BLOCK_BYTES && inode.set_fast_symlink(target) {
+            return Ok(());
+        }
+        if target.len() >= self.volume.geometry().block_size as usize {
+            return Err(OpError::NameTooLong);
+        }
+        self.empty_map(inode);
+        let run = self.allocate(inode, LogicalBlock(0), 1)?;
+        self.map_run(inode, LogicalBlock(0), run, false)?;
+        let block = self.tx.zeroed(run.start)?;
+        block.get_mut(..target.len()).ok_or(OpError::NameTooLong)?.copy_from_slice(target);
+        inode.set_size_bytes(target.len() as u64);
+        Ok(())
+    }
+
+    /// Extra bytes of new inodes.
+    fn extra_isize(&self) -> u16 {
+        let superblock = self.volume.superblock();
+        let features = superblock.features();
+        if !features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {
+            return EXTRA_ISIZE;
+        }
+        EXTRA_ISIZE.max(superblock.want_extra_isize).max(superblock.min_extra_isize)
+    }
+}
+
+/// Flags that something new has from its directory (`EXT4_FL_INHERITED` and its masks).
+fn inherited(parent: InodeFlags, kind: FileType) -> InodeFlags {
+    let all = InodeFlags::SECRM
+        | InodeFlags::UNRM
+        | InodeFlags::COMPR
+        | InodeFlags::SYNC
+        | InodeFlags::NODUMP
+        | InodeFlags::NOATIME
+        | InodeFlags::JOURNAL_DATA
+        | InodeFlags::NOTAIL
+        | InodeFlags::DIRSYNC
+        | InodeFlags::PROJINHERIT
+        | InodeFlags::CASEFOLD
+        | InodeFlags::DAX;
+    let of_directories = InodeFlags::DIRSYNC | InodeFlags::CASEFOLD | InodeFlags::PROJINHERIT;
+    let kept = match kind {
+        FileType::Directory => all,
+        FileType::Regular => all.difference(of_directories),
+        _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+    };
+    parent & all & kept
+}

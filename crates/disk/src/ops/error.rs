@@ -1,0 +1,68 @@
+//! Why an operation was not done.
+
+use floe_ext4::tx::Refusal;
+
+/// Why an operation was not done. The transaction is as it was before it.
+#[derive(Debug, thiserror::Error)]
+pub enum OpError {
+    /// There is no such name, inode or attribute.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// The name is taken.
+    #[error("the name exists")]
+    Exists,
+    /// It is no directory.
+    #[error("it is not a directory")]
+    NotADirectory,
+    /// It is a directory.
+    #[error("it is a directory")]
+    IsADirectory,
+    /// The directory has names.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// More bytes than a name, target or attribute may have.
+    #[error("the name is too long")]
+    NameTooLong,
+    /// No file may have this name, or it is not valid in the directory's encoding.
+    #[error("no file may have this name")]
+    BadName,
+    /// The inode has as many links as it can.
+    #[error("it has as many links as it can have")]
+    TooManyLinks,
+    /// No free blocks or inodes. [`crate::volume::Volume::holds_back`] says whether a commit may help.
+    #[error("no space is left")]
+    NoSpace,
+    /// Larger than files of this file system can be.
+    #[error("the file would be too large")]
+    TooLarge,
+    /// Immutable, append-only or under fs-verity.
+    #[error("not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// The arguments contradict each other or the object.
+    #[error("invalid: {0}")]
+    Invalid(&'static str),
+    /// The directories belong to different projects.
+    #[error("the directory belongs to another project")]
+    CrossProject,
+    /// The buffer or the attribute area is too small for the value.
+    #[error("no room for the attribute")]
+    NoRoom,
+    /// Something that is not written here, by name.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+    /// A structure cannot be followed, read or written.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// An earlier operation could not be put into its transaction as a whole: the volume must be opened anew.
+    #[error("an earlier error stopped the volume")]
+    Stopped,
+}
+
+impl From<Refusal> for OpError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Full(_) => Self::NoSpace,
+            other => Self::Refused(other),
+        }
+    }
+}

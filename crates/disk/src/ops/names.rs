@@ -1,0 +1,194 @@
+//! Names: looked up, given and taken away.
+
+use floe_ext4::tx::Tx;
+use floe_format::InodeNr;
+use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode, TimeField};
+
+use super::directory::{MOST_LINKS, judge_fixed};
+use super::staged::Op;
+use super::{Caller, OpError};
+use crate::volume::Volume;
+
+/// What a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The inode.
+    pub inode: InodeNr,
+    /// The type that the entry states; `None` where entries have none.
+    pub file_type: Option<FileType>,
+}
+
+/// An inode that lost a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// The inode.
+    pub inode: InodeNr,
+    /// It was the last one: the inode is an orphan now, and [`Volume::finish_orphan`] deletes it when nobody has it open.
+    pub last: bool,
+}
+
+impl Volume {
+    /// Looks a name up in a directory; `.` and `..` too. Where case does not count, any spelling is found.
+    ///
+    /// # Errors
+    /// [`OpError::NotADirectory`], [`OpError::NameTooLong`] above 255 bytes, or that the directory cannot be read.
+    pub fn lookup(
+        &mut self,
+        tx: &mut dyn Tx,
+        dir: InodeNr,
+        name: &[u8],
+    ) -> Result<Option<Named>, OpError> {
+        self.op(tx, &Caller::system(Default::default()), |op| {
+            let mut dir = op.directory(dir)?;
+            op.lookup(&mut dir, name)
+        })
+    }
+
+    /// An inode as it is, with all changes.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read.
+    pub fn inode(&self, tx: &mut dyn Tx, inode: InodeNr) -> Result<OwnedInode, OpError> {
+        Ok(self.fs.inode(tx, inode)?)
+    }
+
+    /// Gives an inode another name. One without names (made by [`Volume::create_unnamed`]) is no orphan any longer.
+    ///
+    /// # Errors
+    /// [`OpError::IsADirectory`], [`OpError::Exists`], [`OpError::TooManyLinks`] at 65,000, [`OpError::NotPermitted`],
+    /// [`OpError::CrossProject`], [`OpError::NoSpace`], or those of names and directories.
+    pub fn link(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        inode: InodeNr,
+        dir: InodeNr,
+        name: &[u8],
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| op.link(inode, dir, name))
+    }
+
+    /// Takes a name away from anything but a directory.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], [`OpError::IsADirectory`], [`OpError::NotPermitted`].
+    pub fn unlink(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        dir: InodeNr,
+        name: &[u8],
+    ) -> Result<Removed, OpError> {
+        self.op(tx, caller, |op| op.unlink(dir, name))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], [`OpError::NotADirectory`], [`OpError::NotEmpty`], [`OpError::NotPermitted`].
+    pub fn rmdir(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        dir: InodeNr,
+        name: &[u8],
+    ) -> Result<Removed, OpError> {
+        self.op(tx, caller, |op| op.rmdir(dir, name))
+    }
+}
+
+impl Op<'_> {
+    fn link(&mut self, number: InodeNr, dir: InodeNr, name: &[u8]) -> Result<(), OpError> {
+        let mut dir = self.open_directory(dir)?;
+        self.judge_name(&dir, name)?;
+        let mut inode = self.inode(number)?;
+        if inode.file_type() == Some(FileType::Directory) {
+            return Err(OpError::IsADirectory);
+        }
+        judge_fixed(&inode)?;
+        self.judge_project(&dir, &inode)?;
+        if inode.base.links_count >= MOST_LINKS {
+            return Err(OpError::TooManyLinks);
+        }
+        if self.lookup(&mut dir, name)?.is_some() {
+            return Err(OpError::Exists);
+        }
+        if inode.base.links_count == 0 {
+            if !self.volume.orphans.contains(number) {
+                return Err(OpError::NotFound("inode"));
+            }
+            self.remove_orphan(&mut inode)?;
+        }
+        inode.base.links_count += 1;
+        self.touch(&mut inode, &[TimeField::Change]);
+        self.put(&mut inode)?;
+        self.add_name(&mut dir, name, &inode)
+    }
+
+    /// Whether something of another project may come into a directory whose children inherit its own.
+    pub(crate) fn judge_project(
+        &self,
+        dir: &OwnedInode,
+        inode: &OwnedInode,
+    ) -> Result<(), OpError> {
+        let inherits = dir.flags().contains(InodeFlags::PROJINHERIT);
+        if inherits && dir.extra.projid != inode.extra.projid {
+            return Err(OpError::CrossProject);
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self, dir: InodeNr, name: &[u8]) -> Result<Removed, OpError> {
+        let (mut dir, mut inode) = self.victim(dir, name)?;
+        if inode.file_type() == Some(FileType::Directory) {
+            return Err(OpError::IsADirectory);
+        }
+        self.take_name(&mut dir, name)?;
+        self.lose_name(&mut inode)
+    }
+
+    fn rmdir(&mut self, dir: InodeNr, name: &[u8]) -> Result<Removed, OpError> {
+        if matches!(name, b"." | b"..") {
+            return Err(OpError::Invalid("a directory cannot be removed by this name"));
+        }
+        let (mut dir, mut inode) = self.victim(dir, name)?;
+        if inode.file_type() != Some(FileType::Directory) {
+            return Err(OpError::NotADirectory);
+        }
+        if self.has_names(&mut inode)? {
+            return Err(OpError::NotEmpty);
+        }
+        self.drop_subdirectory(&mut dir);
+        self.take_name(&mut dir, name)?;
+        self.lose_name(&mut inode)
+    }
+
+    /// A directory and what a name in it leads to, both of which allow the name to be taken away.
+    fn victim(&mut self, dir: InodeNr, name: &[u8]) -> Result<(OwnedInode, OwnedInode), OpError> {
+        let mut dir = self.open_directory(dir)?;
+        if dir.flags().contains(InodeFlags::APPEND) {
+            return Err(OpError::NotPermitted("the directory is append-only"));
+        }
+        if matches!(name, b"." | b"..") {
+            return Err(OpError::IsADirectory);
+        }
+        let named = self.lookup(&mut dir, name)?.ok_or(OpError::NotFound("name"))?;
+        let inode = self.inode(named.inode)?;
+        judge_fixed(&inode)?;
+        Ok((dir, inode))
+    }
+
+    /// Counts one name less; a directory loses all. Without names the inode is an orphan.
+    pub(crate) fn lose_name(&mut self, inode: &mut OwnedInode) -> Result<Removed, OpError> {
+        let links = inode.base.links_count;
+        let is_directory = inode.file_type() == Some(FileType::Directory);
+        inode.base.links_count = if is_directory { 0 } else { links.saturating_sub(1) };
+        self.touch(inode, &[TimeField::Change]);
+        let last = inode.base.links_count == 0;
+        if last {
+            self.add_orphan(inode)?;
+        }
+        self.put(inode)?;
+        Ok(Removed { inode: inode.number, last })
+    }
+}

@@ -1,0 +1,218 @@
+//! One operation: its changes reach the transaction together, or not at all.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use floe_ext4::alloc::Space;
+use floe_ext4::dir::edit::DirEditor;
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::ext::inode::{OwnedInode, TimeField, Timestamp};
+use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
+use floe_format::features::{Compat, RoCompat};
+use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
+
+use super::{Caller, OpError, Orphans};
+use crate::space::Pool;
+use crate::volume::{Volume, seconds_of};
+
+/// Changes over a transaction that are not in it yet.
+pub(crate) struct Staged<'s> {
+    outer: &'s mut dyn Tx,
+    changed: BTreeMap<BlockNr, Vec<u8>>,
+    revoked: Vec<BlockRun>,
+    /// Blocks of the file system.
+    inside: Range<u64>,
+    block_size: usize,
+}
+
+impl<'s> Staged<'s> {
+    fn new(outer: &'s mut dyn Tx, geo: &Geometry) -> Self {
+        Self {
+            outer,
+            changed: BTreeMap::new(),
+            revoked: Vec::new(),
+            inside: geo.first_data_block.0..geo.blocks_count,
+            block_size: geo.block_size as usize,
+        }
+    }
+
+    /// Puts all changes into the transaction; returns how many blocks they are.
+    fn apply(self) -> Result<usize, Refusal> {
+        let count = self.changed.len();
+        for run in self.revoked {
+            self.outer.revoke(run);
+        }
+        for (block, bytes) in self.changed {
+            self.outer.zeroed(block)?.copy_from_slice(&bytes);
+        }
+        Ok(count)
+    }
+}
+
+impl Tx for Staged<'_> {
+    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        match self.changed.get(&block) {
+            Some(bytes) => Ok(bytes.clone()),
+            None => self.outer.block(block),
+        }
+    }
+
+    fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
+        if !self.changed.contains_key(&block) {
+            let bytes = self.outer.block(block)?;
+            self.changed.insert(block, bytes);
+        }
+        Ok(self.changed.entry(block).or_default())
+    }
+
+    fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
+        if !self.inside.contains(&block.0) {
+            return Err(Refusal::Outside(block));
+        }
+        let bytes = self.changed.entry(block).or_default();
+        bytes.clear();
+        bytes.resize(self.block_size, 0);
+        Ok(bytes)
+    }
+
+    fn revoke(&mut self, run: BlockRun) {
+        let pending: Vec<BlockNr> =
+            self.changed.range(run.start..run.end()).map(|(&block, _)| block).collect();
+        for block in pending {
+            self.changed.remove(&block);
+        }
+        self.revoked.push(run);
+    }
+}
+
+/// An operation that runs.
+pub(crate) struct Op<'o> {
+    pub(crate) tx: Staged<'o>,
+    pub(crate) volume: &'o mut Volume,
+    pub(crate) caller: Caller,
+    superblock_before: Option<Box<Superblock>>,
+    orphans_before: Option<Orphans>,
+}
+
+impl Volume {
+    /// Runs an operation. If it fails, nothing of it is left.
+    pub(crate) fn op<T>(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        run: impl FnOnce(&mut Op<'_>) -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
+        if self.stopped {
+            return Err(OpError::Stopped);
+        }
+        let mark = self.fs.space.mark();
+        self.fs.space.use_reserve(caller.may_use_reserve);
+        let mut op = Op {
+            tx: Staged::new(tx, self.fs.geometry()),
+            volume: self,
+            caller: *caller,
+            superblock_before: None,
+            orphans_before: None,
+        };
+        let done = run(&mut op);
+        let Op { tx: staged, superblock_before, orphans_before, .. } = op;
+        let (error, changed) = match done {
+            Err(error) => (error, staged.changed.into_keys()),
+            Ok(value) => {
+                let applied = staged.apply();
+                self.stopped |= applied.is_err();
+                self.last_changed = applied?;
+                return Ok(value);
+            }
+        };
+        for block in changed {
+            let reread = self.fs.space.groups_mut().reread(tx, block);
+            self.stopped |= reread.is_err();
+        }
+        self.fs.space.roll_back(mark);
+        if let Some(superblock) = superblock_before {
+            self.fs.superblock = *superblock;
+        }
+        if let Some(orphans) = orphans_before {
+            self.orphans = orphans;
+        }
+        Err(error)
+    }
+}
+
+impl Op<'_> {
+    /// Orphans, to be changed.
+    pub(crate) fn orphans(&mut self) -> &mut Orphans {
+        if self.orphans_before.is_none() {
+            self.orphans_before = Some(self.volume.orphans.clone());
+        }
+        &mut self.volume.orphans
+    }
+
+    /// Reads an inode.
+    pub(crate) fn inode(&mut self, number: InodeNr) -> Result<OwnedInode, OpError> {
+        Ok(self.volume.fs.inode(&mut self.tx, number)?)
+    }
+
+    /// Writes an inode.
+    pub(crate) fn put(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
+        Ok(self.volume.fs.put_inode(&mut self.tx, inode)?)
+    }
+
+    /// Sets times of an inode to now.
+    pub(crate) fn touch(&self, inode: &mut OwnedInode, fields: &[TimeField]) {
+        for &field in fields {
+            inode.set_time(field, self.caller.time);
+        }
+    }
+
+    /// The names of a directory that is not inline.
+    pub(crate) fn names<'e>(
+        &'e mut self,
+        dir: &'e mut OwnedInode,
+    ) -> Result<DirEditor<'e, Pool>, OpError> {
+        Ok(DirEditor::open(&mut self.tx, &mut self.volume.fs, dir, InodeNr(0))?)
+    }
+
+    /// Changes fields of the primary superblock, on the disk and here. Others may have changed the one on the disk.
+    pub(crate) fn edit_superblock(
+        &mut self,
+        edit: impl Fn(&mut Superblock),
+    ) -> Result<(), OpError> {
+        let size = u64::from(self.volume.geometry().block_size);
+        let bytes = self.tx.block_mut(BlockNr(OFFSET_BYTES / size))?;
+        // Below the size of a block.
+        let place = bytes.get_mut((OFFSET_BYTES % size) as usize..);
+        let place = place.and_then(|rest| rest.first_chunk_mut::<1024>());
+        let place = place.ok_or(OpError::Refused(Refusal::Damaged("the superblock")))?;
+        let mut stored = Superblock::decode(place);
+        edit(&mut stored);
+        stored.encode_with_checksum(place);
+        let own = &mut self.volume.fs.superblock;
+        if self.superblock_before.is_none() {
+            self.superblock_before = Some(Box::new(own.clone()));
+        }
+        edit(own);
+        Ok(())
+    }
+
+    /// Writes the totals; `clean`: for good.
+    pub(crate) fn settle(&mut self, now: Timestamp, clean: bool) -> Result<(), OpError> {
+        let (features, room) = (self.volume.geometry().features, self.volume.room());
+        // Never more than there are inodes, whose number has 32 bits.
+        let free_inodes = u32::try_from(room.free_inodes).unwrap_or(u32::MAX);
+        let no_orphans = self.volume.orphans.file_is_empty();
+        self.edit_superblock(|sb| {
+            sb.free_blocks_count_lo = (room.free_blocks & 0xffff_ffff) as u32;
+            sb.free_blocks_count_hi = (room.free_blocks >> 32) as u32;
+            sb.free_inodes_count = free_inodes;
+            (sb.wtime, sb.wtime_hi) = seconds_of(now);
+            if clean {
+                sb.state |= STATE_VALID;
+            }
+            if clean && no_orphans && features.compat.contains(Compat::ORPHAN_FILE) {
+                sb.feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
+            }
+        })
+    }
+}

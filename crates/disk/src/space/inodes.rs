@@ -1,0 +1,94 @@
+//! Where new inodes go: files to their directory's group, directories spread so that each has room around it (the policy of
+//! Linux' ext4, after Orlov).
+
+use floe_ext4::alloc::Space;
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::ext::bitmap;
+use floe_format::{GroupNr, InodeNr};
+
+use super::Pool;
+
+impl Pool {
+    /// A free inode for something new in the directory `parent`, marked as used. `hint` spreads what begins a tree of its
+    /// own: directories in the root.
+    ///
+    /// # Errors
+    /// [`Refusal::Full`], or that bitmaps cannot be read or changed.
+    pub(crate) fn new_inode(
+        &mut self,
+        tx: &mut dyn Tx,
+        parent: InodeNr,
+        is_directory: bool,
+        hint: u32,
+    ) -> Result<InodeNr, Refusal> {
+        let home = self.groups.geometry().place_of(parent).map_or(GroupNr(0), |place| place.0);
+        let first = match is_directory {
+            true if parent == InodeNr::ROOT => self.spread(hint),
+            true => self.beside(home),
+            false => home,
+        };
+        let count = self.groups.geometry().group_count;
+        for group in (first.0..count).chain(0..first.0).map(GroupNr) {
+            if let Some(inode) = self.inode_in(tx, group)? {
+                self.groups_mut().mark_inode(tx, inode, true, is_directory)?;
+                return Ok(inode);
+            }
+        }
+        Err(Refusal::Full("inode"))
+    }
+
+    /// The first inode of a group that may be handed out.
+    fn inode_in(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Option<InodeNr>, Refusal> {
+        if self.groups.desc(group)?.free_inodes_count == 0 {
+            return Ok(None);
+        }
+        let geo = self.groups.geometry();
+        let bytes = self.groups.inode_bitmap(tx, group)?;
+        let mut at = 0;
+        while let Some(index) = bitmap::first_clear(&bytes, at..geo.inodes_per_group) {
+            let inode = geo.inode_at(group, index);
+            if !geo.is_reserved(inode) && !self.held.holds_inode(inode) {
+                return Ok(Some(inode));
+            }
+            at = index + 1;
+        }
+        Ok(None)
+    }
+
+    /// The group with the fewest directories among those with at least the average of free inodes and clusters, from the one
+    /// on that `hint` says.
+    fn spread(&self, hint: u32) -> GroupNr {
+        let descs = self.groups.descs();
+        let groups = descs.len().max(1) as u64;
+        let inodes = self.groups.free_inodes() / groups;
+        let clusters = self.free_clusters / groups;
+        let first = hint as usize % descs.len().max(1);
+        let good = (first..descs.len()).chain(0..first).filter(|&at| {
+            let desc = &descs[at];
+            desc.free_inodes_count > 0
+                && u64::from(desc.free_inodes_count) >= inodes
+                && u64::from(desc.free_blocks_count) >= clusters
+        });
+        let best = good.min_by_key(|&at| descs[at].used_dirs_count);
+        // Numbers of groups fit 32 bits.
+        GroupNr(best.unwrap_or(first) as u32)
+    }
+
+    /// The first group from a directory's own on that is not much fuller than the average.
+    fn beside(&self, home: GroupNr) -> GroupNr {
+        let (descs, geo) = (self.groups.descs(), self.groups.geometry());
+        let groups = descs.len().max(1) as u64;
+        let least_inodes = (self.groups.free_inodes() / groups)
+            .saturating_sub(u64::from(geo.inodes_per_group / 4))
+            .max(1);
+        let least_clusters =
+            (self.free_clusters / groups).saturating_sub(u64::from(geo.clusters_per_group / 4));
+        let good = (home.0..geo.group_count).chain(0..home.0).find(|&at| {
+            descs.get(at as usize).is_some_and(|desc| {
+                u64::from(desc.free_inodes_count) >= least_inodes
+                    && u64::from(desc.free_blocks_count) >= least_clusters
+            })
+        });
+        GroupNr(good.unwrap_or(home.0))
+    }
+}

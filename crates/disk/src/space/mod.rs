@@ -1,0 +1,252 @@
+//! Free space of a volume: runs of clusters near a goal, inodes near their directory, and what may not be handed out yet.
+
+mod held;
+mod inodes;
+
+use floe_ext4::alloc::{Allocate, Space};
+use floe_ext4::group::Groups;
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::ext::bitmap;
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+use std::ops::Range;
+
+pub use held::Epoch;
+use held::{Held, HeldMark};
+
+/// A hole in a bitmap is preferred from this many clusters on, so that a file that grows by little finds room behind its end.
+const ROOMY_CLUSTERS: u32 = 16;
+/// Groups whose bitmaps are searched for one run that is long enough.
+const MOST_SEARCHED: u32 = 64;
+
+/// The free clusters and inodes of a volume. Nothing that was freed is handed out before the caller says that the freeing is
+/// durable ([`Pool::durable`]).
+#[derive(Debug)]
+pub struct Pool {
+    groups: Groups,
+    held: Held,
+    /// Free clusters by the descriptors.
+    free_clusters: u64,
+    /// Clusters that only callers with the right to them may use (`s_r_blocks_count`).
+    reserved_clusters: u64,
+    /// Whether the operation that runs may use them.
+    may_use_reserve: bool,
+}
+
+/// A state of the pool that an operation that fails returns to.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolMark {
+    held: HeldMark,
+}
+
+impl Pool {
+    /// Hands out what is free in `groups`, all but `reserved_clusters` to everybody.
+    pub fn new(groups: Groups, reserved_clusters: u64) -> Self {
+        let free_clusters = groups.free_clusters();
+        Self {
+            groups,
+            held: Held::default(),
+            free_clusters,
+            reserved_clusters,
+            may_use_reserve: false,
+        }
+    }
+
+    /// Ends the epoch: what was freed since the last call is handed out again once [`Pool::durable`] is told of it, or a later one.
+    pub const fn end_epoch(&mut self) -> Epoch {
+        self.held.end_epoch()
+    }
+
+    /// All that was freed up to the end of an epoch is free for good: its transaction is durable, and so are discards and
+    /// writes of what lay there.
+    pub fn durable(&mut self, epoch: Epoch) {
+        self.held.durable(epoch);
+    }
+
+    /// Whether anything waits for [`Pool::durable`].
+    pub fn holds_back(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Free clusters, those held back included.
+    pub const fn free_clusters(&self) -> u64 {
+        self.free_clusters
+    }
+
+    /// Clusters that are kept for callers with the right to them.
+    pub const fn reserved_clusters(&self) -> u64 {
+        self.reserved_clusters
+    }
+
+    /// Lets the operation that runs use the reserved clusters, or not.
+    pub(crate) const fn use_reserve(&mut self, may: bool) {
+        self.may_use_reserve = may;
+    }
+
+    pub(crate) fn mark(&self) -> PoolMark {
+        PoolMark { held: self.held.mark() }
+    }
+
+    /// Returns to a mark; the groups are the caller's to read anew.
+    pub(crate) fn roll_back(&mut self, mark: PoolMark) {
+        self.held.roll_back(mark.held);
+        self.free_clusters = self.groups.free_clusters();
+    }
+
+    /// Frees blocks that hold data and were never changed through a transaction: no older copy of them is in a log.
+    pub(crate) fn release_data(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
+        self.free_clusters += self.groups.mark_blocks(tx, run, false)?;
+        self.held.hold_blocks(self.groups.geometry(), run);
+        Ok(())
+    }
+
+    /// Frees an inode.
+    pub(crate) fn release_inode(
+        &mut self,
+        tx: &mut dyn Tx,
+        inode: InodeNr,
+        is_directory: bool,
+    ) -> Result<(), Refusal> {
+        if self.groups.mark_inode(tx, inode, false, is_directory)? {
+            self.held.hold_inode(inode);
+        }
+        Ok(())
+    }
+
+    /// The bitmap of a group, with what is held back marked as used.
+    fn bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
+        let geo = self.groups.geometry();
+        let mut bytes = self.groups.block_bitmap(tx, group)?;
+        let home = geo.blocks_of(group);
+        for run in self.held.blocks_in(home.start..home.end()) {
+            // Inside the group, so the differences fit.
+            let first = ((run.start.0 - home.start.0) >> geo.cluster_bits) as u32;
+            let end = (run.end().0 - home.start.0).div_ceil(1 << geo.cluster_bits) as u32;
+            bitmap::fill(&mut bytes, first..end, true);
+        }
+        Ok(bytes)
+    }
+
+    /// Finds clear bits of a group: `wanted` of them at `goal` or in the hole that fits best; else the longest hole.
+    fn hole_in(
+        &self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
+        goal: u32,
+        wanted: u32,
+    ) -> Result<Option<Range<u32>>, Refusal> {
+        if self.groups.desc(group)?.free_blocks_count == 0 {
+            return Ok(None);
+        }
+        let bytes = self.bitmap(tx, group)?;
+        let end = self.groups.geometry().clusters_of(group);
+        let hole_at = |bit: u32| bit..bitmap::first_set(&bytes, bit..end).unwrap_or(end);
+        let fits = |hole: &Range<u32>| hole.end - hole.start >= wanted;
+        if goal < end && !bitmap::test(&bytes, goal) {
+            let hole = hole_at(goal);
+            if fits(&hole) {
+                return Ok(Some(hole));
+            }
+        }
+        let (mut best, mut at): (Option<Range<u32>>, u32) = (None, 0);
+        while let Some(bit) = bitmap::first_clear(&bytes, at..end) {
+            let hole = hole_at(bit);
+            at = hole.end;
+            if best.as_ref().is_none_or(|best| is_better(&hole, best, wanted, goal)) {
+                best = Some(hole);
+            }
+        }
+        Ok(best)
+    }
+
+    /// The best hole for `wanted` clusters: near the goal if it is long enough there, else in the groups behind; the longest
+    /// that was met if none is.
+    fn hole(
+        &self,
+        tx: &mut dyn Tx,
+        goal: BlockNr,
+        wanted: u32,
+    ) -> Result<(GroupNr, Range<u32>), Refusal> {
+        let geo = self.groups.geometry();
+        let home = geo.group_of(goal).unwrap_or(GroupNr(0));
+        let within = goal.0.saturating_sub(geo.group_start(home).0) >> geo.cluster_bits;
+        let within = u32::try_from(within).unwrap_or(0);
+        let mut longest: Option<(GroupNr, Range<u32>)> = None;
+        let mut searched = 0;
+        for group in (home.0..geo.group_count).chain(0..home.0).map(GroupNr) {
+            let free = self.groups.desc(group)?.free_blocks_count;
+            let promising = free >= wanted || longest.is_none() && free > 0;
+            if !promising || searched >= MOST_SEARCHED && longest.is_some() {
+                continue;
+            }
+            searched += 1;
+            let goal = if group == home { within } else { 0 };
+            let Some(hole) = self.hole_in(tx, group, goal, wanted)? else { continue };
+            if hole.end - hole.start >= wanted {
+                return Ok((group, hole));
+            }
+            let longer = |(_, known): &(GroupNr, Range<u32>)| hole.len() > known.len();
+            if longest.as_ref().is_none_or(longer) {
+                longest = Some((group, hole));
+            }
+        }
+        longest.ok_or(Refusal::Full("cluster"))
+    }
+}
+
+/// Whether a hole is better than another: long enough and shorter, or at least longer; near the goal where both are alike.
+fn is_better(hole: &Range<u32>, best: &Range<u32>, wanted: u32, goal: u32) -> bool {
+    let roomy = wanted.max(ROOMY_CLUSTERS);
+    let enough = |hole: &Range<u32>| hole.len() as u32 >= roomy;
+    match (enough(hole), enough(best)) {
+        (true, true) => {
+            let before = |hole: &Range<u32>| hole.start < goal;
+            (before(hole), hole.len()) < (before(best), best.len())
+        }
+        (true, false) => true,
+        (false, true) => false,
+        (false, false) => hole.len() > best.len(),
+    }
+}
+
+impl Allocate for Pool {
+    fn run(
+        &mut self,
+        tx: &mut dyn Tx,
+        goal: BlockNr,
+        len_blocks: u64,
+    ) -> Result<BlockRun, Refusal> {
+        let bits = self.groups.geometry().cluster_bits;
+        let kept = if self.may_use_reserve { 0 } else { self.reserved_clusters };
+        let usable = self.free_clusters.saturating_sub(kept);
+        if usable == 0 {
+            return Err(Refusal::Full("cluster"));
+        }
+        let most = usable.min(u64::from(self.groups.geometry().clusters_per_group));
+        // Below the clusters of a group.
+        let wanted = len_blocks.max(1).div_ceil(1 << bits).min(most) as u32;
+        let (group, hole) = self.hole(tx, goal, wanted)?;
+        let clusters = (hole.end - hole.start).min(wanted);
+        let home = self.groups.geometry().blocks_of(group);
+        let start = BlockNr(home.start.0 + (u64::from(hole.start) << bits));
+        let whole = BlockRun::new(start, (u64::from(clusters) << bits).min(home.end().0 - start.0));
+        self.free_clusters =
+            self.free_clusters.saturating_sub(self.groups.mark_blocks(tx, whole, true)?);
+        Ok(BlockRun::new(start, whole.len_blocks.min(len_blocks.max(1))))
+    }
+
+    fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
+        self.release_data(tx, run)?;
+        tx.revoke(run);
+        Ok(())
+    }
+}
+
+impl Space for Pool {
+    fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    fn groups_mut(&mut self) -> &mut Groups {
+        &mut self.groups
+    }
+}

@@ -1,0 +1,74 @@
+//! Which file systems can be written safely, and why others cannot.
+
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::{Compat, Features, Incompat, RoCompat};
+
+/// Why a file system may only be read. Nothing of it was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadOnly {
+    /// Features that cannot be written safely, by the names that `tune2fs` has for them.
+    #[error("it has features that cannot be written safely: {}", .0.join(", "))]
+    Features(Vec<String>),
+    /// The journal holds changes that must be replayed first.
+    #[error("its journal must be replayed first")]
+    NeedsRecovery,
+    /// It says of itself that it must not be written (feature `read-only`).
+    #[error("it says of itself that it must not be written")]
+    MarkedReadOnly,
+}
+
+const COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::IMAGIC_INODES)
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::LAZY_BG)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES)
+    .union(Compat::ORPHAN_FILE);
+const INCOMPAT: Incompat = Incompat::FILETYPE
+    .union(Incompat::META_BG)
+    .union(Incompat::EXTENTS)
+    .union(Incompat::BIT64)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::CSUM_SEED)
+    .union(Incompat::LARGEDIR)
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
+const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
+    .union(RoCompat::LARGE_FILE)
+    .union(RoCompat::HUGE_FILE)
+    .union(RoCompat::GDT_CSUM)
+    .union(RoCompat::DIR_NLINK)
+    .union(RoCompat::EXTRA_ISIZE)
+    .union(RoCompat::BIGALLOC)
+    .union(RoCompat::METADATA_CSUM)
+    .union(RoCompat::PROJECT)
+    .union(RoCompat::VERITY)
+    .union(RoCompat::ORPHAN_PRESENT);
+
+/// Judges whether a file system may be written. Quotas (they are not counted yet), multiple-mount protection (nobody beats for
+/// it yet), shared blocks and every feature that is not known are refused by name.
+///
+/// # Errors
+/// The first reason against it.
+pub fn judge(superblock: &Superblock) -> Result<(), ReadOnly> {
+    let features = superblock.features();
+    if features.incompat.contains(Incompat::RECOVER) {
+        return Err(ReadOnly::NeedsRecovery);
+    }
+    if features.ro_compat.contains(RoCompat::READONLY) {
+        return Err(ReadOnly::MarkedReadOnly);
+    }
+    let beyond = Features {
+        compat: features.compat.difference(COMPAT),
+        incompat: features.incompat.difference(INCOMPAT),
+        ro_compat: features.ro_compat.difference(RO_COMPAT),
+    };
+    let names = beyond.names();
+    if names.is_empty() { Ok(()) } else { Err(ReadOnly::Features(names)) }
+}

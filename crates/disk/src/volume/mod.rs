@@ -1,0 +1,172 @@
+//! A file system that is written: opened, judged, changed by the operations of [`crate::ops`], and left as Linux would leave it.
+
+mod features;
+
+use floe_blockdev::ReadBlocks;
+use floe_ext4::alloc::Space;
+use floe_ext4::fs::FileSystem;
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::ext::inode::Timestamp;
+use floe_format::ext::superblock::{STATE_VALID, Superblock};
+use floe_format::features::{Compat, RoCompat};
+use floe_format::{Geometry, InodeNr};
+use std::hash::{BuildHasher, RandomState};
+
+use crate::ops::{Caller, OpError, Orphans};
+use crate::space::{Epoch, Pool};
+pub use features::{ReadOnly, judge};
+
+/// A file system that is written. One operation runs at a time; each is a change of the blocks of a transaction
+/// ([`Tx`]), which is the caller's to begin and to make durable.
+///
+/// A transaction that is given up takes its operations with it, and what the volume knows of free space is wrong then: open
+/// the volume anew.
+#[derive(Debug)]
+pub struct Volume {
+    pub(crate) fs: FileSystem<Pool>,
+    pub(crate) orphans: Orphans,
+    /// An operation could not be put into its transaction as a whole.
+    pub(crate) stopped: bool,
+    /// Blocks that the last operation changed.
+    pub(crate) last_changed: usize,
+    random: RandomState,
+    drawn: u64,
+}
+
+/// Why a file system was not opened for writing. Nothing of it was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It may be read, but not written.
+    #[error(transparent)]
+    ReadOnly(#[from] ReadOnly),
+    /// It cannot be read.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Room of a volume, for `statfs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Free blocks.
+    pub free_blocks: u64,
+    /// Those of them that everybody may use.
+    pub available_blocks: u64,
+    /// Free inodes.
+    pub free_inodes: u64,
+}
+
+impl Volume {
+    /// Reads superblock and descriptors. A journal must have been replayed before.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
+        let fs = FileSystem::open(device)?;
+        judge(&fs.superblock)?;
+        let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
+        let space = Pool::new(fs.space.groups, reserved);
+        let random = RandomState::new();
+        let fs = FileSystem { superblock: fs.superblock, space };
+        let orphans = Orphans::default();
+        Ok(Self { fs, orphans, stopped: false, last_changed: 0, random, drawn: 0 })
+    }
+
+    /// What follows from the superblock.
+    pub fn geometry(&self) -> &Geometry {
+        self.fs.geometry()
+    }
+
+    /// The superblock, with totals as of the last [`Volume::settle`].
+    pub const fn superblock(&self) -> &Superblock {
+        &self.fs.superblock
+    }
+
+    /// Free blocks and inodes.
+    pub fn room(&self) -> Room {
+        let bits = self.geometry().cluster_bits;
+        let (free, reserved) = (self.fs.space.free_clusters(), self.fs.space.reserved_clusters());
+        Room {
+            free_blocks: free << bits,
+            available_blocks: free.saturating_sub(reserved) << bits,
+            free_inodes: self.fs.space.groups().free_inodes(),
+        }
+    }
+
+    /// Blocks that the last operation changed: a measure of its share of a journal.
+    pub const fn last_changed_blocks(&self) -> usize {
+        self.last_changed
+    }
+
+    /// The caller commits now: what was freed so far belongs to this epoch.
+    pub const fn end_epoch(&mut self) -> Epoch {
+        self.fs.space.end_epoch()
+    }
+
+    /// The transactions up to an epoch are durable: what they freed may be used again. Without a journal that is so once they
+    /// are written.
+    pub fn durable(&mut self, epoch: Epoch) {
+        self.fs.space.durable(epoch);
+    }
+
+    /// Whether freed blocks or inodes wait for [`Volume::durable`]: a commit may help where an operation found no space.
+    pub fn holds_back(&self) -> bool {
+        self.fs.space.holds_back()
+    }
+
+    /// Marks the file system as mounted and reads its orphans, which [`Volume::orphans`] lists and
+    /// [`Volume::finish_orphan`] finishes. Without a journal it is not clean from now on.
+    ///
+    /// # Errors
+    /// That the orphans cannot be read, or the superblock not be changed.
+    pub fn begin_writing(&mut self, tx: &mut dyn Tx, now: Timestamp) -> Result<(), OpError> {
+        self.op(tx, &Caller::system(now), |op| {
+            op.read_orphans()?;
+            let features = op.volume.geometry().features;
+            op.edit_superblock(|sb| {
+                if !features.compat.contains(Compat::HAS_JOURNAL) {
+                    sb.state &= !STATE_VALID;
+                }
+                if features.compat.contains(Compat::ORPHAN_FILE) {
+                    sb.feature_ro_compat |= RoCompat::ORPHAN_PRESENT.bits();
+                }
+                sb.mnt_count = sb.mnt_count.saturating_add(1);
+                (sb.mtime, sb.mtime_hi) = seconds_of(now);
+                (sb.wtime, sb.wtime_hi) = seconds_of(now);
+            })
+        })
+    }
+
+    /// Writes the totals of free blocks and inodes into the superblock. A journal needs them at its end alone; without one they
+    /// belong into each transaction.
+    ///
+    /// # Errors
+    /// The superblock cannot be changed.
+    pub fn settle(&mut self, tx: &mut dyn Tx, now: Timestamp) -> Result<(), OpError> {
+        self.op(tx, &Caller::system(now), |op| op.settle(now, false))
+    }
+
+    /// Leaves the file system as it is after an unmount: totals right, clean. Its journal must be empty when this is durable.
+    ///
+    /// # Errors
+    /// The superblock cannot be changed.
+    pub fn end_writing(&mut self, tx: &mut dyn Tx, now: Timestamp) -> Result<(), OpError> {
+        self.op(tx, &Caller::system(now), |op| op.settle(now, true))
+    }
+
+    /// Inodes without a name, or cut while the system stopped, in no order.
+    pub fn orphans(&self) -> Vec<InodeNr> {
+        self.orphans.all()
+    }
+
+    /// A number that nobody foresees: for generations.
+    pub(crate) fn draw(&mut self) -> u32 {
+        self.drawn += 1;
+        (self.random.hash_one(self.drawn) & 0xffff_ffff) as u32
+    }
+}
+
+/// Seconds since 1970 as the superblock has them: 32 bits, and the byte above.
+pub(crate) fn seconds_of(now: Timestamp) -> (u32, u8) {
+    let seconds = now.seconds.max(0);
+    ((seconds & 0xffff_ffff) as u32, (seconds >> 32 & 0xff) as u8)
+}

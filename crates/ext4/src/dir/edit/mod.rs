@@ -1,0 +1,252 @@
+//! Names come and go in a directory in place: linear, or with its index, whose leaves and nodes are split as they fill.
+
+mod index;
+
+use floe_format::ext::casefold;
+use floe_format::ext::dirent::DirCursor;
+use floe_format::ext::extent::Extent;
+use floe_format::ext::inode::{InodeFlags, OwnedInode};
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+
+use super::{DirFormat, Directory, Entry, empty_block, insert, remove, seal, set_inode, set_type};
+use crate::alloc::{FromBitmaps, Space};
+use crate::fs::FileSystem;
+use crate::map::file;
+use crate::tx::{Refusal, Tx};
+
+const DAMAGED: Refusal = Refusal::Damaged("the directory");
+
+/// Changes the names of one directory. It may not be inline. Link counts are the caller's; so is the inode of the directory,
+/// whose size, blocks and flags change ([`FileSystem::put_inode`]).
+///
+/// Nothing is read before it is needed: a name of an indexed directory costs its index blocks and one leaf, however many
+/// names there are.
+pub struct DirEditor<'d, S = FromBitmaps> {
+    /// Where blocks are read and changed.
+    pub tx: &'d mut dyn Tx,
+    /// The file system, whose free blocks a growing directory takes.
+    pub fs: &'d mut FileSystem<S>,
+    /// The inode of the directory.
+    pub inode: &'d mut OwnedInode,
+    dir: Directory,
+    format: DirFormat,
+    /// The run that was looked up last.
+    last: Option<Extent>,
+}
+
+/// Where a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The block that has it.
+    pub block: BlockNr,
+    /// Byte of the block at which its entry starts.
+    pub offset: u32,
+    /// What it names.
+    pub inode: InodeNr,
+    /// Its type byte; 0 where the file system has none.
+    pub file_type: u8,
+}
+
+impl<'d, S: Space> DirEditor<'d, S> {
+    /// Looks at a directory. `parent` counts only where it has no `..` and gets an index.
+    ///
+    /// # Errors
+    /// [`Refusal::TooMuch`] for an inline directory.
+    pub fn open(
+        tx: &'d mut dyn Tx,
+        fs: &'d mut FileSystem<S>,
+        inode: &'d mut OwnedInode,
+        parent: InodeNr,
+    ) -> Result<Self, Refusal> {
+        let flags = inode.flags();
+        if flags.contains(InodeFlags::INLINE_DATA) {
+            return Err(Refusal::TooMuch("an inline directory is not changed here"));
+        }
+        let dir = Directory {
+            inode: inode.number,
+            parent,
+            generation: inode.base.generation,
+            encrypted: flags.contains(InodeFlags::ENCRYPT),
+            casefolded: flags.contains(InodeFlags::CASEFOLD),
+        };
+        let format = DirFormat::of(&fs.superblock, fs.geometry());
+        Ok(Self { tx, fs, inode, dir, format, last: None })
+    }
+
+    /// Blocks by `i_size`.
+    fn blocks(&self) -> u64 {
+        self.inode.size_bytes() / u64::from(self.fs.geometry().block_size)
+    }
+
+    /// Where a logical block lies.
+    fn place(&mut self, logical: LogicalBlock) -> Result<BlockNr, Refusal> {
+        let covers = |extent: &Extent| {
+            (extent.logical.0..extent.logical.0 + extent.run.len_blocks).contains(&logical.0)
+        };
+        if self.last.filter(covers).is_none() {
+            self.last = file::look(self.fs, self.inode).find(self.tx, logical)?;
+        }
+        let extent = self.last.filter(covers).ok_or(DAMAGED)?;
+        let block = BlockNr(extent.run.start.0 + (logical.0 - extent.logical.0));
+        if self.fs.geometry().contains(block) { Ok(block) } else { Err(DAMAGED) }
+    }
+
+    /// Looks a name up: the same bytes, or where case does not count the same letters. An index that cannot be followed is
+    /// passed over.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`], or that a block cannot be read.
+    pub fn find(&mut self, name: &[u8]) -> Result<Option<Found>, Refusal> {
+        let dots = matches!(name, b"." | b"..");
+        if self.inode.flags().contains(InodeFlags::INDEX) && !dots && !self.dir.hashed() {
+            match self.find_indexed(name) {
+                Err(Refusal::Damaged(_)) => {}
+                found => return found,
+            }
+        }
+        for logical in 0..self.blocks() {
+            let block = self.place(LogicalBlock(logical))?;
+            if let Some(found) = self.find_in(block, name)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks a name up in one block.
+    fn find_in(&mut self, block: BlockNr, name: &[u8]) -> Result<Option<Found>, Refusal> {
+        let bytes = self.tx.block(block)?;
+        let form = self.dir.form(&self.format);
+        let folds = self.dir.folds();
+        let same = |other: &[u8]| other == name || folds && casefold::same_name(other, name);
+        // In the root of an index `..` spans the whole block.
+        let dots = matches!(name, b"." | b"..");
+        let end = if dots { bytes.len() } else { form.end(bytes.len()) };
+        let cursor = DirCursor::new(&bytes).ending_at(end).hashed(form.hashed);
+        let mut entries = cursor.map_while(Result::ok);
+        let entry = entries.find(|entry| entry.in_use() && same(entry.name));
+        Ok(entry.map(|entry| {
+            let (offset, inode) = (entry.offset, entry.inode);
+            Found { block, offset, inode, file_type: entry.file_type }
+        }))
+    }
+
+    /// Whether any name but `.` and `..` is there.
+    ///
+    /// # Errors
+    /// As [`DirEditor::find`].
+    pub fn has_names(&mut self) -> Result<bool, Refusal> {
+        for logical in 0..self.blocks() {
+            let block = self.place(LogicalBlock(logical))?;
+            let bytes = self.tx.block(block)?;
+            let form = self.dir.form(&self.format);
+            let cursor = DirCursor::new(&bytes).ending_at(form.end(bytes.len()));
+            for entry in cursor.hashed(form.hashed) {
+                let entry = entry.map_err(|_| DAMAGED)?;
+                if entry.in_use() && !entry.is_dot_or_dotdot() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes a name away; returns what it named, `None` if it was not there.
+    ///
+    /// # Errors
+    /// As [`DirEditor::find`].
+    pub fn remove(&mut self, name: &[u8]) -> Result<Option<InodeNr>, Refusal> {
+        let Some(found) = self.find(name)? else { return Ok(None) };
+        let bytes = self.tx.block_mut(found.block)?;
+        remove(bytes, self.dir.form(&self.format), found.offset).ok_or(DAMAGED)?;
+        seal(bytes, self.dir.inode_seed(&self.format));
+        Ok(Some(found.inode))
+    }
+
+    /// Lets a name lead elsewhere: `..` too. Returns what it named, `None` if it was not there.
+    ///
+    /// # Errors
+    /// As [`DirEditor::find`].
+    pub fn replace(
+        &mut self,
+        name: &[u8],
+        inode: InodeNr,
+        file_type: u8,
+    ) -> Result<Option<InodeNr>, Refusal> {
+        let Some(found) = self.find(name)? else { return Ok(None) };
+        let file_type = self.format.type_of(file_type);
+        let bytes = self.tx.block_mut(found.block)?;
+        set_inode(bytes, found.offset, inode).ok_or(DAMAGED)?;
+        set_type(bytes, found.offset, file_type).ok_or(DAMAGED)?;
+        seal(bytes, self.dir.inode_seed(&self.format));
+        Ok(Some(found.inode))
+    }
+
+    /// Adds a name that is not there: whether it is, the caller has asked. A linear directory whose only block is full gets
+    /// an index, where the file system has them.
+    ///
+    /// # Errors
+    /// [`Refusal::Full`] without room for more blocks, [`Refusal::TooMuch`] if the index cannot be deeper,
+    /// [`Refusal::Damaged`], or that a block cannot be read or changed.
+    pub fn insert(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
+        if self.inode.flags().contains(InodeFlags::INDEX) {
+            return self.insert_indexed(entry);
+        }
+        for logical in 0..self.blocks() {
+            let block = self.place(LogicalBlock(logical))?;
+            if self.insert_in(block, entry)? {
+                return Ok(());
+            }
+        }
+        if self.format.dir_index && self.blocks() == 1 {
+            self.make_index()?;
+            return self.insert_indexed(entry);
+        }
+        let (_, block) = self.grow()?;
+        let empty = empty_block(&self.format, &self.dir);
+        self.tx.zeroed(block)?.copy_from_slice(&empty);
+        if self.insert_in(block, entry)? { Ok(()) } else { Err(DAMAGED) }
+    }
+
+    /// Adds an entry to a leaf or linear block if it has room.
+    fn insert_in(&mut self, block: BlockNr, entry: &Entry<'_>) -> Result<bool, Refusal> {
+        let mut bytes = self.tx.block(block)?;
+        if insert(&mut bytes, self.dir.form(&self.format), entry).is_none() {
+            return Ok(false);
+        }
+        seal(&mut bytes, self.dir.inode_seed(&self.format));
+        self.tx.block_mut(block)?.copy_from_slice(&bytes);
+        Ok(true)
+    }
+
+    /// Gives the directory one more block, zeroed.
+    fn grow(&mut self) -> Result<(LogicalBlock, BlockNr), Refusal> {
+        let geo = self.fs.geometry().clone();
+        let logical = LogicalBlock(self.blocks());
+        let block = self.next_block(logical)?;
+        self.tx.zeroed(block)?;
+        let extent = Extent { logical, run: BlockRun::new(block, 1), unwritten: false };
+        file::insert(self.tx, self.fs, self.inode, extent)?;
+        self.inode.set_size_bytes((logical.0 + 1) * u64::from(geo.block_size));
+        self.last = None;
+        Ok((logical, block))
+    }
+
+    /// The block for a new logical one: the next of the last cluster, or a new one near the last block.
+    fn next_block(&mut self, logical: LogicalBlock) -> Result<BlockNr, Refusal> {
+        let cluster = u64::from(self.fs.geometry().cluster_blocks);
+        let before = match logical.0.checked_sub(1) {
+            Some(before) => Some(self.place(LogicalBlock(before))?),
+            None => None,
+        };
+        if let Some(before) = before
+            && !logical.0.is_multiple_of(cluster)
+        {
+            return Ok(BlockNr(before.0 + 1));
+        }
+        let goal = before.map_or(BlockNr(0), |before| BlockNr(before.0 + 1));
+        let block = self.fs.space.block(self.tx, goal)?;
+        file::count(self.fs, self.inode, 1);
+        Ok(block)
+    }
+}

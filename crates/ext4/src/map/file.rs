@@ -1,0 +1,103 @@
+//! Changes the map of a file, whichever kind it is.
+
+use std::ops::Range;
+
+use floe_format::ext::extent::Extent;
+use floe_format::ext::inode::{InodeFlags, OwnedInode};
+use floe_format::{BlockNr, BlockRun};
+
+use super::edit::TreeEditor;
+use super::extent_tree::NodeForm;
+use super::mapping::ROOT_BYTES;
+use super::pointers::PointerEditor;
+use super::seek::MapLook;
+use crate::alloc::{Allocate, Space, Tally};
+use crate::fs::FileSystem;
+use crate::tx::{Refusal, Tx};
+
+/// How to look the map of an inode up.
+pub fn look<'m, S: Space>(fs: &FileSystem<S>, inode: &'m OwnedInode) -> MapLook<'m> {
+    let block_size = fs.geometry().block_size;
+    MapLook { root: &inode.base.block, flags: inode.flags(), block_size }
+}
+
+/// Maps an extent of a file where nothing is mapped; `i_blocks` follows for new nodes, not for the extent itself.
+///
+/// # Errors
+/// As [`TreeEditor::insert`]; [`Refusal::TooMuch`] for unwritten extents of a block map.
+pub fn insert<S: Space>(
+    tx: &mut dyn Tx,
+    fs: &mut FileSystem<S>,
+    inode: &mut OwnedInode,
+    extent: Extent,
+) -> Result<(), Refusal> {
+    let mut change = |editor: &mut Editor<'_>, root: &mut [u8; ROOT_BYTES]| match editor {
+        Editor::Tree(tree) => tree.insert(root, extent),
+        Editor::Pointers(pointers) => pointers.insert(root, extent),
+    };
+    edit(tx, fs, inode, extent.run.start, &mut change)
+}
+
+/// Makes a range of logical blocks of a file a hole. Returns what was mapped there, which is the caller's to free and to
+/// take off `i_blocks`, which follows for nodes alone.
+///
+/// # Errors
+/// As [`TreeEditor::remove`].
+pub fn remove<S: Space>(
+    tx: &mut dyn Tx,
+    fs: &mut FileSystem<S>,
+    inode: &mut OwnedInode,
+    range: Range<u64>,
+) -> Result<Vec<BlockRun>, Refusal> {
+    let mut freed = Vec::new();
+    let mut change = |editor: &mut Editor<'_>, root: &mut [u8; ROOT_BYTES]| {
+        freed = match editor {
+            Editor::Tree(tree) => tree.remove(root, range.clone())?,
+            Editor::Pointers(pointers) => pointers.remove(root, range.clone())?,
+        };
+        Ok(())
+    };
+    let goal = fs.geometry().place_of(inode.number);
+    let goal = goal.map_or(BlockNr(0), |(group, _)| fs.geometry().group_start(group));
+    edit(tx, fs, inode, goal, &mut change)?;
+    Ok(freed)
+}
+
+/// What to do with the map whose root is `i_block`.
+type Edit<'c> = dyn FnMut(&mut Editor<'_>, &mut [u8; ROOT_BYTES]) -> Result<(), Refusal> + 'c;
+
+enum Editor<'e> {
+    Tree(TreeEditor<'e>),
+    Pointers(PointerEditor<'e>),
+}
+
+fn edit<S: Space>(
+    tx: &mut dyn Tx,
+    fs: &mut FileSystem<S>,
+    inode: &mut OwnedInode,
+    goal: BlockNr,
+    change: &mut Edit<'_>,
+) -> Result<(), Refusal> {
+    let (block_size, bits) = (fs.geometry().block_size, fs.geometry().cluster_bits);
+    let inode_seed = fs.seed().map(|seed| inode.seed(seed));
+    let has_tree = inode.flags().contains(InodeFlags::EXTENTS);
+    let mut tally = Tally::new(&mut fs.space, bits);
+    let space: &mut dyn Allocate = &mut tally;
+    let mut editor = if has_tree {
+        let form = NodeForm { block_size, inode_seed };
+        Editor::Tree(TreeEditor { tx, space, form, goal, steps: 0 })
+    } else {
+        Editor::Pointers(PointerEditor { tx, space, block_size, goal })
+    };
+    change(&mut editor, &mut inode.base.block)?;
+    let clusters = tally.clusters;
+    count(fs, inode, clusters);
+    Ok(())
+}
+
+/// Adds clusters to `i_blocks`, or takes them off.
+pub fn count<S: Space>(fs: &FileSystem<S>, inode: &mut OwnedInode, clusters: i64) {
+    let units = fs.geometry().count_units(inode.flags()) << fs.geometry().cluster_bits;
+    let change = clusters.saturating_mul(units.cast_signed());
+    inode.set_blocks(inode.blocks().saturating_add_signed(change));
+}

@@ -1,0 +1,220 @@
+//! Changes block maps in place: pointers come and go, and indirect blocks with them.
+
+use std::ops::Range;
+
+use floe_format::ext::extent::Extent;
+use floe_format::ext::indirect::{self, pointers_per_block, root_slot, span_blocks};
+use floe_format::{BlockNr, BlockRun, LogicalBlock};
+
+use super::mapping::ROOT_BYTES;
+use crate::alloc::Allocate;
+use crate::tx::{Refusal, Tx};
+
+const BEYOND: Refusal = Refusal::TooMuch("it is beyond the block map");
+
+/// Changes the block map of one inode, whose root is `i_block`. It believes the pointers, as far as they lie inside the file
+/// system.
+pub struct PointerEditor<'t> {
+    /// Where indirect blocks are read and changed.
+    pub tx: &'t mut dyn Tx,
+    /// Where new indirect blocks come from, and old ones go.
+    pub space: &'t mut dyn Allocate,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Where new indirect blocks lie best.
+    pub goal: BlockNr,
+}
+
+/// An indirect block: where it is, and the part of the file below it.
+#[derive(Clone, Copy)]
+struct Node {
+    block: BlockNr,
+    /// 1 to 3.
+    level: u32,
+    base: u64,
+}
+
+impl PointerEditor<'_> {
+    /// Maps an extent where nothing is mapped.
+    ///
+    /// # Errors
+    /// [`Refusal::TooMuch`] beyond the map or its 32 bits, or where something is mapped; [`Refusal::Full`], or that a block
+    /// cannot be read or changed. The map may be half changed then: a change is given up as a whole.
+    pub fn insert(&mut self, root: &mut [u8; ROOT_BYTES], extent: Extent) -> Result<(), Refusal> {
+        if extent.run.end().0 > u64::from(u32::MAX) || extent.unwritten {
+            return Err(BEYOND);
+        }
+        let (mut at, end) = (extent.logical.0, extent.logical.0 + extent.run.len_blocks);
+        while at < end {
+            let (index, base, level) = self.slot(at)?;
+            if level == 0 {
+                put(root, index, target(&extent, at))?;
+                at += 1;
+                continue;
+            }
+            let block = match get(root, index) {
+                0 => {
+                    let block = self.new_node()?;
+                    set(root, index, block.0)?;
+                    block
+                }
+                word => BlockNr(u64::from(word)),
+            };
+            at = self.insert_below(Node { block, level, base }, at, &extent)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range of logical blocks a hole. Returns what was mapped there, which is the caller's to free; indirect blocks
+    /// that are no longer needed are freed here.
+    ///
+    /// # Errors
+    /// As [`PointerEditor::insert`].
+    pub fn remove(
+        &mut self,
+        root: &mut [u8; ROOT_BYTES],
+        range: Range<u64>,
+    ) -> Result<Vec<BlockRun>, Refusal> {
+        let mut freed = Vec::new();
+        for index in 0..ROOT_BYTES / 4 {
+            let Some((base, level)) = root_slot(self.block_size, index) else { break };
+            let end = base.0 + span_blocks(self.block_size, level);
+            let word = get(root, index);
+            if word == 0 || end <= range.start || base.0 >= range.end {
+                continue;
+            }
+            let block = BlockNr(u64::from(word));
+            if level == 0 {
+                note(&mut freed, block);
+                set(root, index, 0)?;
+            } else if self.remove_below(Node { block, level, base: base.0 }, &range, &mut freed)? {
+                self.space.release(self.tx, BlockRun::new(block, 1))?;
+                set(root, index, 0)?;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// The word of `i_block` that leads to a logical block, where its part begins, and its level.
+    fn slot(&self, at: u64) -> Result<(usize, u64, u32), Refusal> {
+        let slots = (0..ROOT_BYTES / 4).rev();
+        let places = slots.filter_map(|index| {
+            let (base, level) = root_slot(self.block_size, index)?;
+            Some((index, base.0, level))
+        });
+        let found = places.into_iter().find(|(_, base, _)| *base <= at).ok_or(BEYOND)?;
+        let end = found.1 + span_blocks(self.block_size, found.2);
+        if at < end { Ok(found) } else { Err(BEYOND) }
+    }
+
+    fn new_node(&mut self) -> Result<BlockNr, Refusal> {
+        let block = self.space.block(self.tx, self.goal)?;
+        if block.0 > u64::from(u32::MAX) {
+            return Err(BEYOND);
+        }
+        self.tx.zeroed(block)?;
+        Ok(block)
+    }
+
+    /// Maps the part of an extent from `at` on that lies below a node; returns where to go on.
+    fn insert_below(&mut self, node: Node, mut at: u64, extent: &Extent) -> Result<u64, Refusal> {
+        let per_block = pointers_per_block(self.block_size);
+        let span = span_blocks(self.block_size, node.level - 1);
+        let end = (extent.logical.0 + extent.run.len_blocks).min(node.base + span * per_block);
+        while at < end {
+            // Below the pointers of a block.
+            let index = ((at - node.base) / span) as usize;
+            if node.level == 1 {
+                let bytes = self.tx.block_mut(node.block)?;
+                for (slot, logical) in (index..).zip(at..end) {
+                    put(bytes, slot, target(extent, logical))?;
+                }
+                return Ok(end);
+            }
+            let word = get(&self.tx.block(node.block)?, index);
+            let block = if word == 0 {
+                let block = self.new_node()?;
+                set(self.tx.block_mut(node.block)?, index, block.0)?;
+                block
+            } else {
+                BlockNr(u64::from(word))
+            };
+            let base = node.base + index as u64 * span;
+            at = self.insert_below(Node { block, level: node.level - 1, base }, at, extent)?;
+        }
+        Ok(at)
+    }
+
+    /// Makes the part of a range that lies below a node a hole; returns whether nothing is left below it.
+    fn remove_below(
+        &mut self,
+        node: Node,
+        range: &Range<u64>,
+        freed: &mut Vec<BlockRun>,
+    ) -> Result<bool, Refusal> {
+        let span = span_blocks(self.block_size, node.level - 1);
+        let mut bytes = self.tx.block(node.block)?;
+        let words: Vec<u32> = indirect::pointers(&bytes).collect();
+        for (index, &word) in words.iter().enumerate() {
+            let base = node.base + index as u64 * span;
+            if word == 0 || base + span <= range.start || base >= range.end {
+                continue;
+            }
+            let block = BlockNr(u64::from(word));
+            if node.level == 1 {
+                note(freed, block);
+                set(&mut bytes, index, 0)?;
+                continue;
+            }
+            let below = Node { block, level: node.level - 1, base };
+            if self.remove_below(below, range, freed)? {
+                self.space.release(self.tx, BlockRun::new(block, 1))?;
+                set(&mut bytes, index, 0)?;
+            }
+        }
+        let empty = bytes.iter().all(|&byte| byte == 0);
+        if !empty {
+            self.tx.block_mut(node.block)?.copy_from_slice(&bytes);
+        }
+        Ok(empty)
+    }
+}
+
+/// The block that an extent maps a logical block to.
+fn target(extent: &Extent, logical: u64) -> u64 {
+    extent.run.start.0 + (logical - extent.logical.0)
+}
+
+/// Adds a freed block, to the last run if it follows it.
+fn note(freed: &mut Vec<BlockRun>, block: BlockNr) {
+    match freed.last_mut() {
+        Some(last) if last.end() == block => last.len_blocks += 1,
+        _ => freed.push(BlockRun::new(block, 1)),
+    }
+}
+
+fn get(bytes: &[u8], index: usize) -> u32 {
+    bytes.as_chunks::<4>().0.get(index).map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+fn set(bytes: &mut [u8], index: usize, block: u64) -> Result<(), Refusal> {
+    let value = u32::try_from(block).map_err(|_| BEYOND)?;
+    let word = bytes.as_chunks_mut::<4>().0.get_mut(index).ok_or(BEYOND)?;
+    *word = value.to_le_bytes();
+    Ok(())
+}
+
+/// As [`set`], where nothing may be mapped yet.
+fn put(bytes: &mut [u8], index: usize, block: u64) -> Result<(), Refusal> {
+    if get(bytes, index) != 0 {
+        return Err(Refusal::TooMuch("something is mapped there"));
+    }
+    set(bytes, index, block)
+}
+
+/// The first logical block behind the reach of a block map.
+pub fn end_of_reach(block_size: u32) -> LogicalBlock {
+    let end = root_slot(block_size, 14)
+        .map_or(0, |(base, level)| base.0 + span_blocks(block_size, level));
+    LogicalBlock(end.min(u64::from(u32::MAX)))
+}

@@ -1,0 +1,218 @@
+//! Looks a file's map up at one place, without following the rest of it.
+
+use floe_format::ext::extent::{Extent, ExtentNode, Index, MAX_DEPTH};
+use floe_format::ext::indirect;
+use floe_format::ext::inode::InodeFlags;
+use floe_format::{BlockNr, BlockRun, LogicalBlock};
+
+use super::mapping::ROOT_BYTES;
+use crate::tx::{Refusal, Tx};
+
+const DAMAGED: Refusal = Refusal::Damaged("the map of a file");
+
+/// A map of a file, of either kind, to be looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct MapLook<'m> {
+    /// `i_block`.
+    pub root: &'m [u8; ROOT_BYTES],
+    /// `i_flags`, which say the kind.
+    pub flags: InodeFlags,
+    /// Bytes of a block.
+    pub block_size: u32,
+}
+
+impl MapLook<'_> {
+    /// The first extent that ends behind a logical block: the one that maps it, or the next. A block map gives runs
+    /// as far as they go on within one indirect block.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`], or that a node cannot be read.
+    pub fn next(&self, tx: &mut dyn Tx, from: LogicalBlock) -> Result<Option<Extent>, Refusal> {
+        if !self.flags.contains(InodeFlags::EXTENTS) {
+            return self.next_pointers(tx, from);
+        }
+        let depth = ExtentNode::new(self.root).ok_or(DAMAGED)?.header().depth;
+        if depth > MAX_DEPTH {
+            return Err(DAMAGED);
+        }
+        next_below(tx, self.root, depth, from)
+    }
+
+    /// The extent that maps a logical block.
+    ///
+    /// # Errors
+    /// As [`MapLook::next`].
+    pub fn find(&self, tx: &mut dyn Tx, at: LogicalBlock) -> Result<Option<Extent>, Refusal> {
+        Ok(self.next(tx, at)?.filter(|extent| extent.logical <= at))
+    }
+
+    /// The last extent of the file.
+    ///
+    /// # Errors
+    /// As [`MapLook::next`].
+    pub fn last(&self, tx: &mut dyn Tx) -> Result<Option<Extent>, Refusal> {
+        if !self.flags.contains(InodeFlags::EXTENTS) {
+            return self.last_pointers(tx);
+        }
+        let mut bytes = self.root.to_vec();
+        let mut depth = ExtentNode::new(&bytes).ok_or(DAMAGED)?.header().depth;
+        if depth > MAX_DEPTH {
+            return Err(DAMAGED);
+        }
+        loop {
+            let node = judged(&bytes, depth)?;
+            let Some(last) = node.header().entries.checked_sub(1) else { return Ok(None) };
+            if depth == 0 {
+                return Ok(Some(node.extent(last)));
+            }
+            depth -= 1;
+            bytes = tx.block(node.index(last).node)?;
+        }
+    }
+
+    fn next_pointers(
+        &self,
+        tx: &mut dyn Tx,
+        from: LogicalBlock,
+    ) -> Result<Option<Extent>, Refusal> {
+        let words: Vec<u32> = indirect::pointers(self.root).collect();
+        for (index, &word) in words.iter().enumerate() {
+            let Some((base, level)) = indirect::root_slot(self.block_size, index) else { break };
+            let end = base.0 + indirect::span_blocks(self.block_size, level);
+            if word == 0 || end <= from.0 {
+                continue;
+            }
+            if level == 0 {
+                let behind = &words[index..indirect::DIRECT as usize];
+                return Ok(Some(run_of(behind, base)));
+            }
+            let found = self.next_in(tx, BlockNr(u64::from(word)), level, base, from)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn next_in(
+        &self,
+        tx: &mut dyn Tx,
+        node: BlockNr,
+        level: u32,
+        base: LogicalBlock,
+        from: LogicalBlock,
+    ) -> Result<Option<Extent>, Refusal> {
+        let bytes = tx.block(node)?;
+        let words: Vec<u32> = indirect::pointers(&bytes).collect();
+        let span = indirect::span_blocks(self.block_size, level - 1);
+        // Below the pointers of a block.
+        let first = (from.0.saturating_sub(base.0) / span) as usize;
+        for (index, &word) in words.iter().enumerate().skip(first) {
+            if word == 0 {
+                continue;
+            }
+            let below = LogicalBlock(base.0 + index as u64 * span);
+            if level == 1 {
+                return Ok(Some(run_of(&words[index..], below)));
+            }
+            let found = self.next_in(tx, BlockNr(u64::from(word)), level - 1, below, from)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn last_pointers(&self, tx: &mut dyn Tx) -> Result<Option<Extent>, Refusal> {
+        for (index, word) in
+            indirect::pointers(self.root).enumerate().collect::<Vec<_>>().iter().rev()
+        {
+            let Some((base, level)) = indirect::root_slot(self.block_size, *index) else {
+                continue;
+            };
+            if *word == 0 {
+                continue;
+            }
+            let found = self.last_in(tx, BlockNr(u64::from(*word)), level, base)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last mapped block below a pointer.
+    fn last_in(
+        &self,
+        tx: &mut dyn Tx,
+        node: BlockNr,
+        level: u32,
+        base: LogicalBlock,
+    ) -> Result<Option<Extent>, Refusal> {
+        if level == 0 {
+            let run = BlockRun::new(node, 1);
+            return Ok(Some(Extent { logical: base, run, unwritten: false }));
+        }
+        let bytes = tx.block(node)?;
+        let words: Vec<u32> = indirect::pointers(&bytes).collect();
+        let span = indirect::span_blocks(self.block_size, level - 1);
+        for (index, &word) in words.iter().enumerate().rev().filter(|(_, word)| **word != 0) {
+            let below = LogicalBlock(base.0 + index as u64 * span);
+            let found = self.last_in(tx, BlockNr(u64::from(word)), level - 1, below)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The blocks that pointers lead to as long as they follow each other; the first is not 0.
+fn run_of(words: &[u32], logical: LogicalBlock) -> Extent {
+    let first = words.first().copied().unwrap_or(0);
+    let len = (0u32..).zip(words).take_while(|(at, word)| first.checked_add(*at) == Some(**word));
+    let run = BlockRun::new(BlockNr(u64::from(first)), len.count() as u64);
+    Extent { logical, run, unwritten: false }
+}
+
+/// A node whose header is in order and has this depth.
+fn judged(bytes: &[u8], depth: u16) -> Result<ExtentNode<'_>, Refusal> {
+    let node = ExtentNode::new(bytes).filter(|node| node.header_ok()).ok_or(DAMAGED)?;
+    if node.header().depth == depth { Ok(node) } else { Err(DAMAGED) }
+}
+
+fn next_below(
+    tx: &mut dyn Tx,
+    bytes: &[u8],
+    depth: u16,
+    from: LogicalBlock,
+) -> Result<Option<Extent>, Refusal> {
+    let node = judged(bytes, depth)?;
+    let count = node.header().entries;
+    if depth == 0 {
+        let ends_behind = |extent: &Extent| extent.logical.0 + extent.run.len_blocks > from.0;
+        // Entries are in order: the last that begins at or before the place, or the one behind it.
+        let first = split(count, |at| node.extent(at).logical <= from).saturating_sub(1);
+        return Ok((first..count).map(|at| node.extent(at)).find(ends_behind));
+    }
+    let indexes: Vec<Index> = (0..count).map(|at| node.index(at)).collect();
+    let first = indexes.partition_point(|index| index.logical <= from).saturating_sub(1);
+    // What the first leads to may end before the place; then the next begins behind it.
+    for index in indexes.iter().skip(first).take(2) {
+        let below = tx.block(index.node)?;
+        if let Some(found) = next_below(tx, &below, depth - 1, from)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// The first of `count` places at which `before` is no longer true.
+fn split(count: u16, before: impl Fn(u16) -> bool) -> u16 {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if before(middle) { low = middle + 1 } else { high = middle }
+    }
+    low
+}

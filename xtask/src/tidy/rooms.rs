@@ -1,0 +1,311 @@
+//! Rooms: the folders inside a crate, which of them use which, and the circles that must not be.
+//!
+//! A room is a folder of `src`, or a file of its own there; of a crate's [`PARENTS`] each folder inside is a room.
+//! A room uses another if its code, tests left out, names a path of it (`crate::room::`, or as many `super::`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::tree::{Tree, code};
+
+/// Crates whose rooms are shown by `cargo xtask tidy --graph`.
+pub(super) const SHOWN: [&str; 3] = ["check", "repair", "cli"];
+
+/// Folders that only hold rooms.
+const PARENTS: [&str; 1] = ["crates/check/src/checks"];
+
+/// Rooms of `check`, each with those it may use. A check may name no pass, evidence no check, and problems know
+/// neither.
+const OF_CHECK: &[(&str, &[&str])] = &[
+    ("saved", &[]),
+    ("problem", &["saved"]),
+    ("error", &["problem"]),
+    ("evidence", &["saved"]),
+    ("volume", &["error", "evidence", "problem"]),
+    ("scan", &["evidence", "problem", "volume"]),
+    ("checks", &["evidence", "problem", "saved", "scan", "volume"]),
+    ("keeper", &[]),
+    ("estimate", &["checks", "error", "evidence", "scan", "volume"]),
+    ("options", &["estimate", "evidence", "keeper", "volume"]),
+    ("checkpoint", &["checks", "error", "evidence", "keeper", "options", "saved", "volume"]),
+    ("report", &["estimate", "evidence", "problem", "volume"]),
+    (
+        "passes",
+        &[
+            "checkpoint",
+            "checks",
+            "error",
+            "estimate",
+            "evidence",
+            "options",
+            "problem",
+            "report",
+            "scan",
+            "volume",
+        ],
+    ),
+    // Nothing of a check: files as they are.
+    ("reader", &[]),
+    ("view", &["error", "options", "passes", "problem", "volume"]),
+];
+
+/// Rooms of one crate and the rooms that each uses.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    uses: BTreeMap<String, BTreeSet<String>>,
+    /// Places of paths that lead to no room.
+    lost: Vec<String>,
+}
+
+impl Rooms {
+    /// Those of `crates/NAME`.
+    pub(super) fn of(tree: &Tree, name: &str) -> Self {
+        let src = format!("crates/{name}/src/");
+        let all: Vec<(&str, &str)> =
+            tree.rust().filter_map(|(path, text)| Some((path.strip_prefix(&src)?, text))).collect();
+        let parents: Vec<&str> =
+            PARENTS.iter().filter_map(|path| path.strip_prefix(&src)).collect();
+        let mut rooms = Self::default();
+        let known: BTreeSet<String> =
+            all.iter().map(|(path, _)| room_of(&module_of(path), &parents)).collect();
+        for (path, text) in &all {
+            let module = module_of(path);
+            // The root only says what there is.
+            if module.is_empty() {
+                continue;
+            }
+            let room = room_of(&module, &parents);
+            let used = rooms.uses.entry(room.clone()).or_default();
+            for (line, target) in paths(text, &module) {
+                let target = room_of(&target, &parents);
+                if target == room || parents.contains(&target.as_str()) {
+                    continue;
+                }
+                if known.contains(&target) {
+                    used.insert(target);
+                } else {
+                    rooms
+                        .lost
+                        .push(format!("{src}{path}:{line}: crate::{target} is no room of {name}"));
+                }
+            }
+        }
+        rooms
+    }
+
+    /// Rooms that reach each other, each set once.
+    pub(super) fn circles(&self) -> Vec<BTreeSet<&str>> {
+        let reached: BTreeMap<&str, BTreeSet<&str>> =
+            self.uses.keys().map(|room| (room.as_str(), self.reached_from(room))).collect();
+        let mut circles = BTreeSet::new();
+        for (room, all) in &reached {
+            let circle: BTreeSet<&str> = all
+                .iter()
+                .filter(|other| reached.get(*other).is_some_and(|back| back.contains(room)))
+                .copied()
+                .collect();
+            if !circle.is_empty() {
+                circles.insert(circle);
+            }
+        }
+        circles.into_iter().collect()
+    }
+
+    fn reached_from<'a>(&'a self, room: &str) -> BTreeSet<&'a str> {
+        let (mut reached, mut left) = (BTreeSet::new(), vec![room]);
+        while let Some(room) = left.pop() {
+            for next in self.uses.get(room).into_iter().flatten() {
+                if reached.insert(next.as_str()) {
+                    left.push(next);
+                }
+            }
+        }
+        reached
+    }
+
+    /// A line for each room, and one for each circle.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let list = |rooms: &mut dyn Iterator<Item = &str>| rooms.collect::<Vec<_>>().join(", ");
+        let mut lines: Vec<String> = self
+            .uses
+            .iter()
+            .map(|(room, used)| format!("{room} -> {}", list(&mut used.iter().map(String::as_str))))
+            .collect();
+        for circle in self.circles() {
+            lines.push(format!("circle: {}", list(&mut circle.into_iter())));
+        }
+        lines
+    }
+}
+
+/// The module of a file: `["checks", "inode", "slots"]`.
+fn module_of(path: &str) -> Vec<&str> {
+    let path = path.trim_end_matches(".rs");
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    if path == "lib" || path == "main" { Vec::new() } else { path.split('/').collect() }
+}
+
+/// The room of a module or of an item in it.
+fn room_of(module: &[&str], parents: &[&str]) -> String {
+    match module {
+        [] => String::new(),
+        [first, second, ..] if parents.contains(first) => format!("{first}/{second}"),
+        [first, ..] => (*first).to_owned(),
+    }
+}
+
+/// The paths inside the crate that code names, with the number of the line.
+fn paths<'a>(text: &'a str, module: &[&'a str]) -> Vec<(usize, Vec<&'a str>)> {
+    let mut found = Vec::new();
+    for (line, code) in code(text) {
+        for (at, _) in code.match_indices("crate::") {
+            if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue;
+            }
+            found.extend(targets(&code[at + "crate::".len()..]).map(|target| (line, target)));
+        }
+        for (at, _) in code.match_indices("super::") {
+            if code[..at].ends_with("super::") || code[..at].ends_with("crate::") {
+                continue;
+            }
+            let mut rest = &code[at..];
+            let mut above = module;
+            while let Some(after) = rest.strip_prefix("super::") {
+                rest = after;
+                above = &above[..above.len().saturating_sub(1)];
+            }
+            let target = |target: Vec<&'a str>| (line, [above, &target[..]].concat());
+            found.extend(targets(rest).map(target));
+        }
+    }
+    found
+}
+
+/// Paths that begin a text: one, or those of a list in one line. Names of items are cut off: they begin with a
+/// capital, or are what a path ends with.
+fn targets(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    let list = text.strip_prefix('{').map(|list| list.split('}').next().unwrap_or(list));
+    let all: Vec<&str> = list.map_or_else(|| vec![text], |list| list.split(',').collect());
+    all.into_iter().map(|path| {
+        let path = path.trim();
+        let end = path.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        let path = &path[..end.unwrap_or(path.len())];
+        let segments: Vec<&str> = path.split("::").filter(|segment| !segment.is_empty()).collect();
+        // A list of several lines, which is no room: each room has a `use` of its own.
+        if segments.is_empty() { vec!["{"] } else { segments }
+    })
+}
+
+/// Inside `check`, a room uses only those that it may, so that there are no circles.
+pub(super) fn rooms(tree: &Tree) -> Vec<String> {
+    let rooms = Rooms::of(tree, "check");
+    let mut faults = rooms.lost.clone();
+    for circle in rooms.circles() {
+        let circle: Vec<&str> = circle.into_iter().collect();
+        faults.push(format!("crates/check/src: a circle of {}", circle.join(", ")));
+    }
+    let outer = |room: &str| room.split('/').next().unwrap_or_default().to_owned();
+    for (room, used) in &rooms.uses {
+        let own = outer(room);
+        let Some((_, allowed)) = OF_CHECK.iter().find(|(name, _)| *name == own) else {
+            faults.push(format!("crates/check/src/{own} is not in the list of rooms"));
+            continue;
+        };
+        for used in used.iter().map(|used| outer(used)).filter(|used| *used != own) {
+            if !allowed.contains(&used.as_str()) {
+                faults.push(format!("crates/check/src/{room} must not use {used}"));
+            }
+        }
+    }
+    faults
+}
+
+/// Canaries.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults_of(texts: &[(&str, &str)]) -> Vec<String> {
+        rooms(&Tree::of(texts))
+    }
+
+    /// Rooms for others to use.
+    const ROOMS: [(&str, &str); 6] = [
+        ("crates/check/src/passes/inodes.rs", ""),
+        ("crates/check/src/evidence/bits.rs", ""),
+        ("crates/check/src/problem/mod.rs", ""),
+        ("crates/check/src/saved/mod.rs", ""),
+        ("crates/check/src/checks/context/inode.rs", ""),
+        ("crates/check/src/checks/xattr/mod.rs", ""),
+    ];
+
+    fn faults_with(path: &str, text: &str) -> usize {
+        let mut texts = ROOMS.to_vec();
+        texts.push((path, text));
+        faults_of(&texts).len()
+    }
+
+    #[test]
+    fn canary_rooms() {
+        let check = "crates/check/src/checks/inode/sizes.rs";
+        assert_eq!(
+            faults_with(check, "use crate::evidence::bits;\nuse crate::problem::Problem;\n"),
+            0
+        );
+        for bad in [
+            "use crate::passes::inodes;\n",
+            "fn f() { crate::passes::inodes::run() }\n",
+            "use super::super::super::passes::inodes;\n",
+            "use crate::{passes::inodes, problem};\n",
+            "use crate::{\n    passes::inodes,\n    problem,\n};\n",
+        ] {
+            assert_eq!(faults_with(check, bad), 1, "{bad}");
+        }
+        assert_eq!(
+            faults_with(check, "#[cfg(test)]\nmod tests { use crate::passes::inodes; }\n"),
+            0
+        );
+        assert_eq!(faults_with(check, "// crate::passes::inodes calls it\n"), 0);
+    }
+
+    #[test]
+    fn canary_evidence_names_no_check() {
+        let evidence = "crates/check/src/evidence/claims.rs";
+        assert_eq!(faults_with(evidence, "use super::bits;\nuse crate::saved::Saved;\n"), 0);
+        assert_eq!(faults_with(evidence, "use crate::checks::xattr::Uses;\n"), 1);
+        assert_eq!(
+            faults_with("crates/check/src/problem/table.rs", "use crate::evidence::bits;\n"),
+            1
+        );
+    }
+
+    #[test]
+    fn canary_circles_between_checks() {
+        let (one, other) =
+            ("crates/check/src/checks/inode/a.rs", "crates/check/src/checks/mapping/b.rs");
+        let uses = (one, "use crate::checks::mapping::b;\n");
+        assert_eq!(faults_of(&[uses, (other, "")]), Vec::<String>::new());
+        let faults = faults_of(&[uses, (other, "use crate::checks::inode::a;\n")]);
+        assert_eq!(faults, ["crates/check/src: a circle of checks/inode, checks/mapping"]);
+    }
+
+    #[test]
+    fn canary_unknown_rooms() {
+        assert_eq!(faults_with("crates/check/src/attic/old.rs", ""), 1);
+        assert_eq!(faults_with("crates/check/src/passes/a.rs", "use crate::attic::old;\n"), 1);
+    }
+
+    #[test]
+    fn graphs_are_printed_with_their_circles() {
+        let tree = Tree::of(&[
+            ("crates/repair/src/lib.rs", "pub use plan::plan;"),
+            ("crates/repair/src/plan.rs", "use crate::fixes::maps;\n"),
+            ("crates/repair/src/fixes/maps.rs", "use super::super::plan::Plan;\n"),
+            ("crates/repair/src/undo.rs", "use crate::plan::Plan;\n"),
+        ]);
+        let lines = Rooms::of(&tree, "repair").lines();
+        assert_eq!(
+            lines,
+            ["fixes -> plan", "plan -> fixes", "undo -> plan", "circle: fixes, plan"]
+        );
+    }
+}
