@@ -169,6 +169,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::DropGroupChecksums => switched_off("uninit_bg", tense),
         SuperblockEdit::DropFiletype => switched_off("filetype", tense),
         SuperblockEdit::DropMmp => switched_off("mmp", tense),
+        SuperblockEdit::AsExamined(field) => {
+            format!("superblock field {field} {was} stored as it must be")
+        }
         SuperblockEdit::MmpBlock(block) => {
             format!("the superblock {was} made to name {block} against multiple mounts")
         }

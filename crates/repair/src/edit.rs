@@ -237,6 +237,8 @@ pub enum SuperblockEdit {
     ClearRoCompat(u32),
     NoJournalDevice,
     MadeByLinux,
+    /// A field gets the value with which the file system was looked at.
+    AsExamined(&'static str),
     /// The number gets the value with which the file system was looked at.
     MendQuotaInode(&'static str),
     ProjectQuotaInode(InodeNr),

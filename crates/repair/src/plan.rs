@@ -109,6 +109,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::InodesPerGroupWrong { expected, .. } => {
             superblock(SuperblockEdit::InodesPerGroup(expected))
         }
+        P::SuperblockFieldContradicted { field, .. } => {
+            superblock(SuperblockEdit::AsExamined(field))
+        }
         P::HurdFiletypeFeature => superblock(SuperblockEdit::DropFiletype),
         P::JournalInodeInvalid { .. } => journal(JournalEdit::Drop),
         P::ExternalJournalMultipleUsers { .. }

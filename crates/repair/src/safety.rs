@@ -92,6 +92,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::NoJournalDevice
         | E::MadeByLinux
         | E::MmpBlock(_)
+        | E::AsExamined(_)
         | E::MendQuotaInode(_)
         | E::ProjectQuotaInode(_)
         | E::MoveQuotaInode(_) => true,

@@ -2046,4 +2046,13 @@ problems! {
         means "Where descriptors are follows from their size. The stored one cannot be, and by the other \
              one the descriptors make sense; without the feature 64bit it says nothing, and is 0."
         repair "Store the size by which the descriptors make sense.";
+    0x070201 "superblock-field-contradicted" SuperblockFieldContradicted {
+        field: &'static str, stored: u64, expected: u64,
+    }
+        DataRisk Damage ask Superblock
+        "superblock field {field} is {stored}; by what lies on the disk it is {expected}"
+        means "Files or metadata are where, by this field, nothing of theirs can be. Whoever believes it, as \
+             e2fsck does without a backup superblock, empties inodes or writes over blocks in use. Everything \
+             was looked at with the other value."
+        repair "Store the value by which what lies on the disk makes sense.";
 }
