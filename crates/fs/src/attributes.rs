@@ -17,7 +17,8 @@ pub struct Attributes {
     pub kind: FileType,
     /// Permission bits, with set-user-ID, set-group-ID and sticky: 0 to 0o7777.
     pub permissions: u16,
-    /// Names of the file. 1 for a directory stands for "more than can be counted".
+    /// Names of the file; 0 for one that is open still, or gone. 1 for a directory stands for "more than can be
+    /// counted".
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -55,7 +56,8 @@ impl Attributes {
         if !node.checksum_ok {
             return Err(damaged("the checksum of the inode is wrong"));
         }
-        if !node.in_use() {
+        // Never used. One without names may be open still.
+        if node.inode().base.mode == 0 {
             return Err(FsError::NotFound);
         }
         let kind = node.file_type().ok_or_else(|| damaged("its type is undefined"))?;

@@ -64,7 +64,7 @@ impl NameHash {
 }
 
 /// The names of a directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Directory {
     hash: NameHash,
     folds: bool,
@@ -113,6 +113,18 @@ impl Directory {
         let Some(free) = ties.into_iter().find(|cookie| !taken(cookie)) else { return false };
         self.entries.insert(free, entry);
         true
+    }
+
+    /// Whether case does not count.
+    pub const fn folds(&self) -> bool {
+        self.folds
+    }
+
+    /// Removes the entry of exactly this name.
+    pub fn remove(&mut self, name: &[u8]) -> Option<Entry> {
+        let mut ties = self.entries.range(self.ties(name));
+        let (&cookie, _) = ties.find(|(_, entry)| *entry.name == *name)?;
+        self.entries.remove(&cookie)
     }
 
     /// The entry of a name: the same bytes, or where case does not count the same letters.

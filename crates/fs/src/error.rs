@@ -35,6 +35,34 @@ pub enum FsError {
     /// The mount is read-only.
     #[error("the file system is mounted read-only")]
     ReadOnly,
+    /// The name is taken.
+    #[error("the name exists")]
+    Exists,
+    /// The directory has names.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// The inode has as many links as it can.
+    #[error("too many links")]
+    TooManyLinks,
+    /// No free blocks or inodes, or no room for an attribute.
+    #[error("no space is left")]
+    NoSpace,
+    /// Larger than files of this file system can be.
+    #[error("the file would be too large")]
+    TooLarge,
+    /// The inode is immutable, append-only or under fs-verity.
+    #[error("not permitted")]
+    NotPermitted,
+    /// A link or a name would cross from one project to another.
+    #[error("the directory belongs to another project")]
+    CrossProject,
+    /// Something that is not written here, by name.
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+    /// The file system is not written any more, because an earlier change could not be made as a whole or the
+    /// device failed. What was durable stays; the journal is recovered at the next mount.
+    #[error("writing ended after an error: {0}")]
+    Ended(String),
     /// The content is encrypted, and there is no key.
     #[error("the content is encrypted, and there is no key")]
     NoKey,

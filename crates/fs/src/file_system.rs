@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 
+use floe_disk::ops::{NewKind, RenameMode};
 use floe_format::InodeNr;
-use floe_format::ext::inode::FileType;
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::caller::{Caller, Want};
-use crate::directory::{AFTER_DOT, AFTER_DOT_DOT, Directory};
+use crate::directory::{AFTER_DOT, AFTER_DOT_DOT, Directory, Entry};
+use crate::held::Held;
+use crate::op::{Applied, Op, OpKind, Place};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, FsError};
 
@@ -33,7 +36,10 @@ pub struct Listed<'a> {
 #[derive(Debug)]
 pub struct FileSystem<S> {
     store: S,
+    /// Shared by those who read, held alone by a change.
+    gate: RwLock<()>,
     directories: Mutex<Directories>,
+    held: Held,
 }
 
 /// Directories in memory, and the number of their names.
@@ -43,10 +49,68 @@ struct Directories {
     names: usize,
 }
 
+impl Directories {
+    /// Whether a directory in memory compares names byte by byte.
+    fn is_plain(&self, inode: InodeNr) -> bool {
+        self.by_inode.get(&inode).is_some_and(|directory| !directory.folds())
+    }
+
+    /// Adds a name to a directory, if it is in memory. A directory that case does not count in is read again: which
+    /// spelling is the stored one is the disk's to say.
+    fn insert(&mut self, place: &Place<'_>, entry: Entry) {
+        let plain = self.is_plain(place.directory);
+        let found = self.by_inode.get_mut(&place.directory).map(Arc::make_mut);
+        let added = plain && found.is_some_and(|directory| directory.insert(entry));
+        if !added {
+            self.by_inode.remove(&place.directory);
+        }
+        self.names += 1;
+    }
+
+    /// Removes a name, likewise.
+    fn remove(&mut self, place: &Place<'_>) {
+        if !self.is_plain(place.directory) {
+            self.by_inode.remove(&place.directory);
+        } else if let Some(directory) = self.by_inode.get_mut(&place.directory) {
+            Arc::make_mut(directory).remove(place.name);
+        }
+    }
+}
+
+/// The type of something new.
+const fn type_of(kind: NewKind<'_>) -> FileType {
+    match kind {
+        NewKind::Regular => FileType::Regular,
+        NewKind::Directory => FileType::Directory,
+        NewKind::Symlink(_) => FileType::Symlink,
+        NewKind::CharDevice { .. } => FileType::CharDevice,
+        NewKind::BlockDevice { .. } => FileType::BlockDevice,
+        NewKind::Fifo => FileType::Fifo,
+        NewKind::Socket => FileType::Socket,
+    }
+}
+
 impl<S: Store> FileSystem<S> {
     /// The file system that `store` keeps.
     pub fn new(store: S) -> Self {
-        Self { store, directories: Mutex::default() }
+        let (gate, directories) = (RwLock::default(), Mutex::default());
+        Self { store, gate, directories, held: Held::default() }
+    }
+
+    /// What keeps the file system.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The store, once nobody uses the file system any more.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+
+    /// Keeps changes away until the guard is dropped.
+    fn reading(&self) -> RwLockReadGuard<'_, ()> {
+        // It guards no value that a panic could leave half changed.
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn directories(&self) -> MutexGuard<'_, Directories> {
@@ -86,10 +150,23 @@ impl<S: Store> FileSystem<S> {
         directory: InodeNr,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
+        let _reading = self.reading();
+        self.find(caller, directory, name)
+    }
+
+    fn find(
+        &self,
+        caller: &Caller,
+        directory: InodeNr,
+        name: &[u8],
+    ) -> Result<Attributes, FsError> {
         if name.len() > MOST_NAME_BYTES {
             return Err(FsError::NameTooLong);
         }
         let of_directory = self.store.attributes(directory)?;
+        if of_directory.links == 0 {
+            return Err(FsError::NotFound);
+        }
         if of_directory.kind != FileType::Directory {
             return Err(FsError::NotADirectory);
         }
@@ -109,15 +186,181 @@ impl<S: Store> FileSystem<S> {
         }
     }
 
+    /// As [`FileSystem::look_up`]; what is found is held until [`FileSystem::forget`], so that it stays when its last
+    /// name goes.
+    ///
+    /// # Errors
+    /// As [`FileSystem::look_up`].
+    pub fn look_up_and_hold(
+        &self,
+        caller: &Caller,
+        directory: InodeNr,
+        name: &[u8],
+    ) -> Result<Attributes, FsError> {
+        let _reading = self.reading();
+        let found = self.find(caller, directory, name)?;
+        self.held.add(found.inode);
+        Ok(found)
+    }
+
+    /// Holds an inode that [`FileSystem::list`] has just named, and returns its attributes.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if it is gone meanwhile, and of reading it.
+    pub fn hold(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        let _reading = self.reading();
+        let found = self.store.attributes(inode)?;
+        if found.links == 0 && !self.held.contains(inode) {
+            return Err(FsError::NotFound);
+        }
+        self.held.add(inode);
+        Ok(found)
+    }
+
+    /// Lets go of an inode that was held `count` times. If that was the last time and it has no name, it is deleted.
+    ///
+    /// # Errors
+    /// Of the deletion.
+    pub fn forget(&self, inode: InodeNr, count: u64) -> Result<(), FsError> {
+        if !self.held.drop_some(inode, count) {
+            return Ok(());
+        }
+        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        // Nobody can have found it since: it has no name.
+        self.delete(inode)
+    }
+
+    fn delete(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.directories().by_inode.remove(&inode);
+        self.store.release(inode)
+    }
+
+    /// Whether a directory compares names without case.
+    ///
+    /// # Errors
+    /// Of reading it.
+    pub fn folds(&self, directory: InodeNr) -> Result<bool, FsError> {
+        let _reading = self.reading();
+        Ok(self.store.attributes(directory)?.flags.contains(InodeFlags::CASEFOLD))
+    }
+
+    /// Makes a change. What is created is held, as by [`FileSystem::look_up_and_hold`]; its attributes come back. The
+    /// caller was judged already.
+    ///
+    /// # Errors
+    /// Of the change; it is not made then, but a long write may have been made in part.
+    pub fn apply(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {
+        if self.store.is_read_only() {
+            return Err(FsError::ReadOnly);
+        }
+        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let moved = self.will_move(&op.kind);
+        let Applied { created, nameless } = self.store.apply(op)?;
+        self.follow(&op.kind, created, moved);
+        if let Some(inode) = nameless
+            && !self.held.note_nameless(inode)
+        {
+            self.delete(inode)?;
+        }
+        let new = match (&op.kind, created) {
+            (OpKind::Link { inode, .. }, _) => Some(*inode),
+            (_, created) => created,
+        };
+        let Some(inode) = new else { return Ok(None) };
+        if let OpKind::CreateUnnamed { .. } = op.kind {
+            self.held.add_nameless(inode);
+        } else {
+            self.held.add(inode);
+        }
+        self.store.attributes(inode).map(Some)
+    }
+
+    /// The entry that a rename moves, if its directory is in memory.
+    fn will_move(&self, kind: &OpKind<'_>) -> Option<Entry> {
+        let OpKind::Rename { from, .. } = kind else { return None };
+        let directories = self.directories();
+        directories.by_inode.get(&from.directory)?.find(from.name).cloned()
+    }
+
+    /// Lets the directories in memory follow a change.
+    fn follow(&self, kind: &OpKind<'_>, created: Option<InodeNr>, moved: Option<Entry>) {
+        let mut directories = self.directories();
+        match kind {
+            OpKind::Create { place, new } => {
+                let kind = Some(type_of(new.kind));
+                if let Some(inode) = created {
+                    directories.insert(place, Entry { inode, kind, name: place.name.into() });
+                }
+            }
+            OpKind::Link { inode, place } => {
+                let kind = self.store.attributes(*inode).ok().map(|found| found.kind);
+                let entry = Entry { inode: *inode, kind, name: place.name.into() };
+                directories.insert(place, entry);
+                self.held.note_named(*inode);
+            }
+            OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => directories.remove(place),
+            OpKind::Rename { from, to, mode } => {
+                let simple = matches!(mode, RenameMode::Replace | RenameMode::NoReplace);
+                // The `..` of what moves may change, too.
+                if let Some(entry) = &moved {
+                    directories.by_inode.remove(&entry.inode);
+                }
+                match moved.filter(|_| simple) {
+                    Some(entry) => {
+                        let target = directories.by_inode.get(&to.directory);
+                        let same =
+                            target.and_then(|target| target.find(to.name)).map(|at| at.inode);
+                        // Two names of one inode both stay.
+                        if same != Some(entry.inode) || from == to {
+                            directories.remove(from);
+                            directories.remove(to);
+                            directories.insert(to, Entry { name: to.name.into(), ..entry });
+                        } else if !directories.is_plain(to.directory) {
+                            directories.by_inode.remove(&from.directory);
+                            directories.by_inode.remove(&to.directory);
+                        }
+                    }
+                    // They are read again. What was exchanged may be a directory, with another parent now.
+                    None => *directories = Directories::default(),
+                }
+            }
+            OpKind::CreateUnnamed { .. }
+            | OpKind::Change { .. }
+            | OpKind::Write { .. }
+            | OpKind::SetAttribute { .. }
+            | OpKind::RemoveAttribute { .. } => {}
+        }
+        if let OpKind::Change { inode, change, .. } = kind
+            && change.flags.is_some()
+        {
+            // It may compare names without case from now on.
+            directories.by_inode.remove(inode);
+        }
+    }
+
+    /// Makes all changes durable that were made before the call.
+    ///
+    /// # Errors
+    /// The device failed; nothing is written any more then.
+    pub fn sync(&self) -> Result<(), FsError> {
+        self.store.sync()
+    }
+
+    /// Whether nothing can be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.store.is_read_only()
+    }
+
     /// The attributes of an inode that a directory names. If it is not in use, the directory is damaged.
     fn named(&self, directory: InodeNr, inode: InodeNr) -> Result<Attributes, FsError> {
-        self.store.attributes(inode).map_err(|error| match error {
-            FsError::NotFound => {
+        match self.store.attributes(inode) {
+            Ok(found) if found.links > 0 => Ok(found),
+            Ok(_) | Err(FsError::NotFound) => {
                 let what = format!("a name leads to {inode}, which is not in use");
-                FsError::Damaged { inode: directory, what }
+                Err(FsError::Damaged { inode: directory, what })
             }
-            error => error,
-        })
+            Err(error) => Err(error),
+        }
     }
 
     /// The attributes of an inode.
@@ -125,7 +368,10 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NotFound`] if it is not in use, and of reading it.
     pub fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        self.store.attributes(inode)
+        let _reading = self.reading();
+        let found = self.store.attributes(inode)?;
+        let is_there = found.links > 0 || self.held.contains(inode);
+        if is_there { Ok(found) } else { Err(FsError::NotFound) }
     }
 
     /// Whether the caller may do `want` with an inode, as `access` asks.
@@ -133,6 +379,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::AccessDenied`], and of reading it.
     pub fn access(&self, caller: &Caller, inode: InodeNr, want: Want) -> Result<(), FsError> {
+        let _reading = self.reading();
         self.judge(caller, want, &self.store.attributes(inode)?)
     }
 
@@ -149,6 +396,7 @@ impl<S: Store> FileSystem<S> {
         cookie: u64,
         mut take: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<(), FsError> {
+        let _reading = self.reading();
         self.judge(caller, Want::READ, &self.store.attributes(inode)?)?;
         let directory = self.directory(inode)?;
         let kind = Some(FileType::Directory);
@@ -184,6 +432,7 @@ impl<S: Store> FileSystem<S> {
         offset_bytes: u64,
         into: &mut [u8],
     ) -> Result<usize, FsError> {
+        let _reading = self.reading();
         self.store.read(inode, offset_bytes, into)
     }
 
@@ -192,6 +441,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::PastEnd`], and as [`FileSystem::read`].
     pub fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        let _reading = self.reading();
         self.store.seek(inode, offset_bytes, what)
     }
 
@@ -200,6 +450,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::Invalid`] for everything else, and of reading it.
     pub fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
+        let _reading = self.reading();
         self.store.target(inode)
     }
 
@@ -208,6 +459,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NoAttribute`], and of reading them.
     pub fn extended_attribute(&self, inode: InodeNr, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        let _reading = self.reading();
         let all = self.store.extended_attributes(inode)?;
         let found = all.into_iter().find(|attribute| attribute.name == name);
         found.map(|attribute| attribute.value).ok_or(FsError::NoAttribute)
@@ -218,6 +470,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// Of reading them.
     pub fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
+        let _reading = self.reading();
         let all = self.store.extended_attributes(inode)?;
         // A number in front stands for a namespace that Linux does not know.
         let known = |name: &Vec<u8>| !name.first().is_some_and(u8::is_ascii_digit);

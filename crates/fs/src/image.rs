@@ -10,6 +10,7 @@ use floe_format::{Geometry, GroupNr, InodeNr};
 use floe_sync::{Arc, Mutex, PoisonError};
 
 use crate::directory::{Entry, NameHash};
+use crate::op::{Applied, Op};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError};
 
@@ -31,6 +32,22 @@ impl<'f, 'd> Image<'f, 'd> {
         let hash = NameHash::of(files.superblock());
         let overhead_blocks = overhead_blocks(files);
         Self { files, hash, overhead_blocks, contents: Mutex::default() }
+    }
+
+    /// Blocks that Linux keeps for the maps of extents, besides those reserved for root: a fiftieth, and at most
+    /// 4,096 clusters (`ext4_set_resv_clusters`).
+    pub(crate) fn kept_blocks(&self) -> u64 {
+        let geometry = self.files.geometry();
+        if !geometry.features.incompat.contains(Incompat::EXTENTS) {
+            return 0;
+        }
+        let clusters = geometry.blocks_count >> geometry.cluster_bits;
+        clusters.div_euclid(50).min(4096) << geometry.cluster_bits
+    }
+
+    /// Drops what is kept of an inode, which was changed.
+    pub(crate) fn forget(&self, inode: InodeNr) {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner).remove(&inode);
     }
 
     fn node(&self, inode: InodeNr) -> Result<(Node, Attributes), FsError> {
@@ -133,7 +150,7 @@ impl Store for Image<'_, '_> {
             self.files.groups().iter().map(|group| u64::from(count(group))).sum()
         };
         let free_blocks = sum(|group| group.free_blocks_count) << geometry.cluster_bits;
-        let reserved = superblock.reserved_blocks_count() + kept_blocks(geometry);
+        let reserved = superblock.reserved_blocks_count() + self.kept_blocks();
         Space {
             block_bytes: geometry.block_size,
             blocks: superblock.blocks_count().saturating_sub(self.overhead_blocks),
@@ -142,6 +159,22 @@ impl Store for Image<'_, '_> {
             inodes: u64::from(geometry.inodes_count),
             free_inodes: sum(|group| group.free_inodes_count),
         }
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn apply(&self, _op: &Op<'_>) -> Result<Applied, FsError> {
+        Err(FsError::ReadOnly)
+    }
+
+    fn release(&self, _inode: InodeNr) -> Result<(), FsError> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), FsError> {
+        Ok(())
     }
 }
 
@@ -159,16 +192,6 @@ fn overhead_blocks(files: &Files<'_>) -> u64 {
     let journal = journal.filter(|node| has_journal && node.in_use());
     let journal = journal.map_or(0, |node| node.size_bytes() / u64::from(geometry.block_size));
     geometry.first_data_block.0 + of_groups + journal
-}
-
-/// Blocks that Linux keeps for the maps of extents, besides those reserved for root: a fiftieth, and at most 4,096
-/// clusters (`ext4_set_resv_clusters`).
-fn kept_blocks(geometry: &Geometry) -> u64 {
-    if !geometry.features.incompat.contains(Incompat::EXTENTS) {
-        return 0;
-    }
-    (geometry.blocks_count >> geometry.cluster_bits).div_euclid(50).min(4096)
-        << geometry.cluster_bits
 }
 
 fn group_overhead(geometry: &Geometry, group: GroupNr) -> u64 {

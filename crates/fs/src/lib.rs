@@ -2,7 +2,8 @@
 //! mount; `floe-fuse` serves the same calls to the kernel.
 //!
 //! [`FileSystem`] has the calls. It stands on a [`Store`], which keeps the files: [`Image`] reads them from any
-//! image, whatever its features, and never writes. Nothing is global, all calls may come from many threads.
+//! image, whatever its features, and never writes; [`Live`] reads and writes a [`Disk`], each change ([`Op`]) through
+//! the journal. Nothing is global, all calls may come from many threads.
 //!
 //! ```no_run
 //! use floe_blockdev::FileDevice;
@@ -28,16 +29,35 @@
 mod attributes;
 mod caller;
 mod directory;
+mod disk;
 mod error;
 mod file_system;
+mod held;
 mod image;
+mod lists;
+mod live;
+mod op;
 mod store;
 
 pub use attributes::Attributes;
 pub use caller::{Caller, Want};
 pub use directory::{AFTER_DOT, AFTER_DOT_DOT, Directory, Entry, NameHash};
+pub use disk::{Disk, DiskError};
 pub use error::FsError;
 pub use file_system::{FileSystem, Listed};
+pub use floe_disk::ops::{Change, NewInode, NewKind, RenameMode, SetMode};
 pub use floe_ext4::files::{Attribute, Timestamp};
 pub use image::Image;
+pub use live::Live;
+pub use op::{Applied, Op, OpKind, Place};
 pub use store::{SeekFor, Space, Store};
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The time of the system.
+pub fn now() -> Timestamp {
+    // A clock before 1970 is taken for 1970.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanoseconds: since.subsec_nanos() }
+}

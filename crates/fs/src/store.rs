@@ -3,6 +3,7 @@
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 
+use crate::op::{Applied, Op};
 use crate::{Attributes, Directory, FsError};
 
 /// Which kind of stretch a seek looks for.
@@ -72,4 +73,25 @@ pub trait Store: Send + Sync {
 
     /// Sizes of the whole file system.
     fn space(&self) -> Space;
+
+    /// Whether nothing can be changed.
+    fn is_read_only(&self) -> bool;
+
+    /// Makes a change, whole or not at all. It is durable after the next [`Store::sync`]. Nobody reads meanwhile.
+    ///
+    /// # Errors
+    /// Of the operation; [`FsError::ReadOnly`], [`FsError::Ended`].
+    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError>;
+
+    /// Deletes an inode whose last name is gone, once nobody uses it. Nothing happens to one with names.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    fn release(&self, inode: InodeNr) -> Result<(), FsError>;
+
+    /// Makes all changes durable that were made before the call.
+    ///
+    /// # Errors
+    /// [`FsError::Ended`], and what the device says.
+    fn sync(&self) -> Result<(), FsError>;
 }

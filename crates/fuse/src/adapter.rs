@@ -1,11 +1,15 @@
 //! From requests to calls of the file system, and from their results to answers.
 
+use std::time::Duration;
+
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
-use floe_fs::{Caller, FileSystem, FsError, Listed, SeekFor, Store, Want};
+use floe_format::layout::le32_at;
+use floe_fs::{Attributes, Caller, FileSystem, FsError, SeekFor, Store, Want};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::abi::{self, DirectoryReply, IoctlIn, Operation};
+use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
 use crate::errno::{errno, is_fault};
 use crate::session::ServeOptions;
 
@@ -21,6 +25,10 @@ const GET_FLAGS: u32 = 0x8008_6601;
 const GET_FSXATTR: u32 = 0x801c_581f;
 /// `FS_IOC_GETVERSION`.
 const GET_VERSION: u32 = 0x8008_7601;
+/// `FS_IOC_SETFLAGS`.
+const SET_FLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_FSSETXATTR`.
+const SET_FSXATTR: u32 = 0x401c_5820;
 /// Flags that `FS_IOC_GETFLAGS` shows (`EXT4_FL_USER_VISIBLE`).
 const VISIBLE_FLAGS: u32 = 0x725b_dfff;
 
@@ -47,8 +55,13 @@ pub(crate) struct Adapter<'s, S> {
 
 impl<S: Store> Adapter<'_, S> {
     /// The answer to a request about an inode on behalf of a user.
-    pub(crate) fn answer(&self, inode: InodeNr, uid: u32, operation: &Operation<'_>) -> Answer {
-        match self.call(inode, uid, operation) {
+    pub(crate) fn answer(
+        &self,
+        inode: InodeNr,
+        header: &InHeader,
+        operation: &Operation<'_>,
+    ) -> Answer {
+        match self.call(inode, header, operation) {
             Ok(answer) => answer,
             Err(error) => {
                 if is_fault(&error) {
@@ -59,10 +72,19 @@ impl<S: Store> Adapter<'_, S> {
         }
     }
 
-    fn call(&self, inode: InodeNr, uid: u32, operation: &Operation<'_>) -> Result<Answer, FsError> {
+    fn call(
+        &self,
+        inode: InodeNr,
+        header: &InHeader,
+        operation: &Operation<'_>,
+    ) -> Result<Answer, FsError> {
         let (fs, keep) = (self.fs, self.options.keep);
         let block_bytes = || fs.space().block_bytes;
         Ok(match *operation {
+            Operation::Change(ref change) => {
+                let by = (header.uid, header.gid);
+                self.change(inode, by, change)?
+            }
             Operation::Lookup { name } => self.look_up(inode, name)?,
             Operation::Getattr => {
                 Answer::Bytes(abi::attributes(&fs.attributes(inode)?, block_bytes(), keep))
@@ -90,7 +112,7 @@ impl<S: Store> Adapter<'_, S> {
             Operation::Listxattr { len_bytes } => {
                 let mut names = fs.extended_attribute_names(inode)?;
                 // As Linux: only root sees that there are any.
-                names.retain(|name| uid == 0 || !name.starts_with(b"trusted."));
+                names.retain(|name| header.uid == 0 || !name.starts_with(b"trusted."));
                 let list = names.into_iter().flat_map(|name| [name, vec![0]].concat());
                 sized(list.collect(), len_bytes)
             }
@@ -107,29 +129,64 @@ impl<S: Store> Adapter<'_, S> {
                 };
                 Answer::Bytes(fs.seek(inode, offset_bytes, what)?.to_le_bytes().to_vec())
             }
-            Operation::Ioctl(ref request) => self.ioctl(inode, request)?,
-            Operation::Release | Operation::Flush | Operation::Sync | Operation::Destroy => {
+            Operation::Ioctl { ref request, data } => {
+                self.ioctl(inode, (header.uid, header.gid), request, data)?
+            }
+            Operation::Release | Operation::Flush => Answer::Bytes(Vec::new()),
+            Operation::Sync | Operation::Destroy => {
+                fs.sync()?;
                 Answer::Bytes(Vec::new())
             }
-            Operation::Change(_) => return Err(FsError::ReadOnly),
             // Nothing need be opened: the kernel does not ask again.
-            Operation::Open { .. } => Answer::Error(Errno::NOSYS),
-            Operation::Init(_)
-            | Operation::Forget
-            | Operation::Interrupt
-            | Operation::Unknown(_) => Answer::Error(Errno::NOSYS),
+            Operation::Open { .. } if fs.is_read_only() => Answer::Error(Errno::NOSYS),
+            Operation::Open { directory, flags } => self.open(inode, directory, flags)?,
+            Operation::Forget(ref all) => self.forget(all)?,
+            Operation::Init(_) | Operation::Interrupt | Operation::Unknown(_) => {
+                Answer::Error(Errno::NOSYS)
+            }
         })
     }
 
     fn look_up(&self, inode: InodeNr, name: &[u8]) -> Result<Answer, FsError> {
-        let block_bytes = self.fs.space().block_bytes;
-        let file = match self.fs.look_up(&Caller::Judged, inode, name) {
+        let file = match self.fs.look_up_and_hold(&Caller::Judged, inode, name) {
             Ok(file) => Some(file),
             // The kernel keeps this answer, too.
             Err(FsError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        Ok(Answer::Bytes(abi::entry(file.as_ref(), block_bytes, self.options.keep)))
+        // Where case does not count, a name may come or go by another spelling, which the kernel takes for
+        // another name.
+        let keep_name = if self.fs.folds(inode)? { Duration::ZERO } else { self.options.keep };
+        Ok(Answer::Bytes(self.entry(file.as_ref(), keep_name)))
+    }
+
+    fn forget(&self, all: &[(u64, u64)]) -> Result<Answer, FsError> {
+        for &(node, count) in all {
+            if let Some(inode) = abi::inode_of(node) {
+                self.fs.forget(inode, count)?;
+            }
+        }
+        Ok(Answer::Bytes(Vec::new()))
+    }
+
+    /// The entry of a file, if there is one.
+    pub(crate) fn entry(&self, file: Option<&Attributes>, keep_name: Duration) -> Vec<u8> {
+        abi::entry(file, self.fs.space().block_bytes, self.options.keep, keep_name)
+    }
+
+    fn open(&self, inode: InodeNr, directory: bool, flags: u32) -> Result<Answer, FsError> {
+        const WRITING: u32 = OFlags::WRONLY.bits() | OFlags::RDWR.bits();
+        let file = self.fs.attributes(inode)?;
+        let writes = flags & WRITING != 0;
+        let appends = flags & OFlags::APPEND.bits() != 0 && flags & OFlags::TRUNC.bits() == 0;
+        if file.flags.contains(InodeFlags::ENCRYPT) && !directory {
+            return Err(FsError::NoKey);
+        }
+        let fixed = file.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY);
+        if writes && (fixed || file.flags.contains(InodeFlags::APPEND) && !appends) {
+            return Err(FsError::NotPermitted);
+        }
+        Ok(Answer::Bytes(abi::opened(directory)))
     }
 
     fn list(
@@ -139,19 +196,27 @@ impl<S: Store> Adapter<'_, S> {
         len_bytes: u32,
         plus: bool,
     ) -> Result<Answer, FsError> {
-        let (keep, block_bytes) = (self.options.keep, self.fs.space().block_bytes);
-        let mut reply = DirectoryReply::new(len_bytes.min(MOST_ANSWER_BYTES) as usize);
-        let entry = |listed: &Listed<'_>| {
-            // The kernel wants no attributes of dots. If those of a file cannot be read, a later look-up
-            // says why.
-            let dots = listed.name == b"." || listed.name == b"..";
-            let file = if dots { None } else { self.fs.attributes(listed.inode).ok() };
-            abi::entry(file.as_ref(), block_bytes, keep)
-        };
+        let keep_name = if self.fs.folds(inode)? { Duration::ZERO } else { self.options.keep };
+        let most_bytes = len_bytes.min(MOST_ANSWER_BYTES) as usize;
+        let mut reply = DirectoryReply::new(most_bytes);
+        let mut named = Vec::new();
         let listed = self.fs.list(&Caller::Judged, inode, cookie, |listed| {
-            let entry = plus.then(|| entry(&listed));
-            reply.add(&listed, entry.as_deref())
+            let place = if plus { Some([0; abi::ENTRY_BYTES]) } else { None };
+            let added = reply.add(&listed, place.as_ref().map(|place| &place[..]));
+            // The kernel wants no attributes of dots.
+            if added && listed.cookie > floe_fs::AFTER_DOT_DOT {
+                named.push((reply.last_bytes(), listed.inode));
+            }
+            added
         });
+        if plus {
+            for (at, inode) in named {
+                // If those of a file cannot be read, a later look-up says why.
+                if let Ok(file) = self.fs.hold(inode) {
+                    reply.fill(at, &self.entry(Some(&file), keep_name));
+                }
+            }
+        }
         match listed {
             // What can be read comes first; the next call finds the damage again.
             Err(FsError::Damaged { .. }) if !reply.is_empty() => {}
@@ -162,14 +227,33 @@ impl<S: Store> Adapter<'_, S> {
 
     fn status(&self) -> Vec<u8> {
         let (process, threads) = (std::process::id(), self.options.threads);
+        let mode = if self.fs.is_read_only() { "read-only" } else { "read-write" };
         let version = env!("CARGO_PKG_VERSION");
-        format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: read-only\n")
-            .into()
+        format!("version: {version}\nprocess: {process}\nthreads: {threads}\nmode: {mode}\n").into()
     }
 
-    fn ioctl(&self, inode: InodeNr, request: &IoctlIn) -> Result<Answer, FsError> {
+    fn ioctl(
+        &self,
+        inode: InodeNr,
+        by: (u32, u32),
+        request: &IoctlIn,
+        data: &[u8],
+    ) -> Result<Answer, FsError> {
         let file = self.fs.attributes(inode)?;
+        let word = |at: usize| le32_at(data, at).ok_or(FsError::Invalid);
         let data = match request.cmd {
+            SET_FLAGS => {
+                let hidden = file.flags.bits() & !VISIBLE_FLAGS;
+                let flags = InodeFlags::from_bits_retain(word(0)? | hidden);
+                self.set_flags(&file, by, flags, None)?;
+                Vec::new()
+            }
+            SET_FSXATTR => {
+                let flags = with_extended_flags(file.flags, word(0)?);
+                let project = Some(word(12)?).filter(|project| *project != file.project);
+                self.set_flags(&file, by, flags, project)?;
+                Vec::new()
+            }
             GET_FLAGS => u64::from(file.flags.bits() & VISIBLE_FLAGS).to_le_bytes().to_vec(),
             GET_VERSION => u64::from(file.generation).to_le_bytes().to_vec(),
             GET_FSXATTR => {
@@ -197,16 +281,25 @@ fn sized(value: Vec<u8>, len_bytes: u32) -> Answer {
     }
 }
 
-/// Flags as `FS_IOC_FSGETXATTR` shows them (`FS_XFLAG_*`).
+/// Flags and how `FS_IOC_FSGETXATTR` shows them (`FS_XFLAG_*`).
+const EXTENDED_FLAGS: [(InodeFlags, u32); 6] = [
+    (InodeFlags::IMMUTABLE, 0x8),
+    (InodeFlags::APPEND, 0x10),
+    (InodeFlags::SYNC, 0x20),
+    (InodeFlags::NOATIME, 0x40),
+    (InodeFlags::NODUMP, 0x80),
+    (InodeFlags::PROJINHERIT, 0x200),
+];
+
 fn extended_flags(flags: InodeFlags) -> u32 {
-    let pairs = [
-        (InodeFlags::IMMUTABLE, 0x8),
-        (InodeFlags::APPEND, 0x10),
-        (InodeFlags::SYNC, 0x20),
-        (InodeFlags::NOATIME, 0x40),
-        (InodeFlags::NODUMP, 0x80),
-        (InodeFlags::PROJINHERIT, 0x200),
-        (InodeFlags::DAX, 0x8000),
-    ];
-    pairs.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, shown)| shown).sum()
+    let shown = EXTENDED_FLAGS.iter().filter(|(flag, _)| flags.contains(*flag));
+    shown.map(|(_, shown)| shown).sum()
+}
+
+/// Flags, with those that `FS_IOC_FSSETXATTR` sets as it says.
+fn with_extended_flags(mut flags: InodeFlags, extended: u32) -> InodeFlags {
+    for (flag, shown) in EXTENDED_FLAGS {
+        flags.set(flag, extended & shown != 0);
+    }
+    flags
 }

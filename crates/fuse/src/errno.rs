@@ -15,9 +15,17 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::AccessDenied => Errno::ACCESS,
         FsError::NameTooLong => Errno::NAMETOOLONG,
         FsError::ReadOnly => Errno::ROFS,
+        FsError::Exists => Errno::EXIST,
+        FsError::NotEmpty => Errno::NOTEMPTY,
+        FsError::TooManyLinks => Errno::MLINK,
+        FsError::NoSpace => Errno::NOSPC,
+        FsError::TooLarge => Errno::FBIG,
+        FsError::NotPermitted => Errno::PERM,
+        FsError::CrossProject => Errno::XDEV,
+        FsError::Unsupported(_) => Errno::OPNOTSUPP,
         FsError::NoKey => Errno::NOKEY,
         // Linux tells damage (EUCLEAN, EBADMSG) from a device's failure; programs know EIO only.
-        FsError::Damaged { .. } | FsError::Io { .. } => Errno::IO,
+        FsError::Damaged { .. } | FsError::Io { .. } | FsError::Ended(_) => Errno::IO,
         // Whatever is new is an error until it has a number here.
         _ => Errno::IO,
     }
@@ -25,5 +33,5 @@ pub(crate) fn errno(error: &FsError) -> Errno {
 
 /// Whether the error means that the image is damaged or the device failed, which is to be logged.
 pub(crate) const fn is_fault(error: &FsError) -> bool {
-    matches!(error, FsError::Damaged { .. } | FsError::Io { .. })
+    matches!(error, FsError::Damaged { .. } | FsError::Io { .. } | FsError::Ended(_))
 }

@@ -7,6 +7,7 @@
 pub mod abi;
 mod adapter;
 mod carrier;
+mod change;
 mod errno;
 pub mod mount;
 mod session;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use floe_format::InodeNr;
 use floe_fs::{FileSystem, Store};
 use floe_sync::atomic::{AtomicBool, Ordering};
-use floe_sync::thread;
+use floe_sync::{Condvar, Mutex, PoisonError, thread};
 use rustix::io::Errno;
 
 use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINOR, Operation};
@@ -20,6 +20,9 @@ const MOST_DATA_BYTES: u32 = 1 << 20;
 const REQUEST_BYTES: usize = MOST_DATA_BYTES as usize + 4096;
 /// Requests that nobody waits for, at most; the kernel's own default of 12 slows reading ahead.
 const MOST_BACKGROUND: u16 = 64;
+
+/// As Linux's `commit=`.
+const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
 /// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
 /// (passthrough, splice, DAX, submounts), and locks, which the kernel keeps by itself.
@@ -49,6 +52,8 @@ pub struct ServeOptions {
     pub threads: usize,
     /// How long the kernel may keep names and attributes.
     pub keep: Duration,
+    /// How often all changes are made durable without anybody asking for it.
+    pub commit_every: Duration,
     /// Every request gets a line in the log.
     pub debug: bool,
 }
@@ -57,7 +62,7 @@ impl Default for ServeOptions {
     fn default() -> Self {
         let threads =
             floe_sync::available_parallelism().map_or(1, |count| count.get().clamp(2, 16));
-        Self { threads, keep: Duration::MAX, debug: false }
+        Self { threads, keep: Duration::MAX, commit_every: COMMIT_EVERY, debug: false }
     }
 }
 
@@ -79,16 +84,59 @@ pub fn serve<C: Carrier, S: Store>(
         return Ok(());
     }
     ready();
+    let over = Over::default();
     thread::scope(|scope| {
         let others: Vec<_> =
             (1..options.threads.max(1)).map(|_| scope.spawn(|| server.run())).collect();
+        if !fs.is_read_only() {
+            scope.spawn(|| commit_now_and_then(fs, options.commit_every, &over, log));
+        }
         let mut result = server.run();
         for other in others {
             let ended = other.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             result = result.and(ended);
         }
+        over.tell();
         result
     })
+}
+
+/// Tells that serving is over.
+#[derive(Default)]
+struct Over {
+    is_over: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Over {
+    fn tell(&self) {
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.told.notify_all();
+    }
+
+    /// Waits; `true` if it is over.
+    fn wait(&self, most: Duration) -> bool {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_over {
+            return true;
+        }
+        *self.told.wait_timeout(is_over, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Makes changes durable at intervals, until serving is over.
+fn commit_now_and_then<S: Store>(
+    fs: &FileSystem<S>,
+    interval: Duration,
+    over: &Over,
+    log: &(dyn Fn(&str) + Sync),
+) {
+    while !over.wait(interval) {
+        if let Err(error) = fs.sync() {
+            // Every change says so from now on.
+            return log(&error.to_string());
+        }
+    }
 }
 
 struct Server<'s, C, S> {
@@ -154,15 +202,20 @@ impl<C: Carrier, S: Store> Server<'_, C, S> {
 
     fn handle(&self, header: &InHeader, operation: &Operation<'_>) -> io::Result<()> {
         match operation {
-            Operation::Forget | Operation::Interrupt => return Ok(()),
+            Operation::Interrupt => return Ok(()),
+            // The adapter logs what goes wrong; nobody waits for an answer.
+            Operation::Forget(_) => {
+                self.adapter.answer(InodeNr::ROOT, header, operation);
+                return Ok(());
+            }
             // Only block devices get this request; everywhere else the connection just ends.
             Operation::Destroy => self.over.store(true, Ordering::Relaxed),
             _ => {}
         }
         let answer = match crate::abi::inode_of(header.node) {
-            Some(inode) => self.adapter.answer(inode, header.uid, operation),
+            Some(inode) => self.adapter.answer(inode, header, operation),
             // Requests about the whole file system carry no inode.
-            None if header.node == 0 => self.adapter.answer(InodeNr::ROOT, header.uid, operation),
+            None if header.node == 0 => self.adapter.answer(InodeNr::ROOT, header, operation),
             None => Answer::Error(Errno::STALE),
         };
         self.send(header.unique, &answer)

@@ -53,10 +53,11 @@ impl AttributeEvidence {
 }
 
 impl Accumulator for AttributeEvidence {
-    fn merge(&mut self, mut other: Self) {
-        self.block_uses.append(&mut other.block_uses);
-        self.long_symlinks.append(&mut other.long_symlinks);
-        for (inode, count) in other.ea_references {
+    fn merge(&mut self, other: Self) {
+        let Self { mut block_uses, mut long_symlinks, ea_references } = other;
+        self.block_uses.append(&mut block_uses);
+        self.long_symlinks.append(&mut long_symlinks);
+        for (inode, count) in ea_references {
             self.add_reference(inode, count);
         }
     }

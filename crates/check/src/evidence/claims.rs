@@ -255,25 +255,26 @@ impl Claims {
 
 impl Accumulator for Claims {
     fn merge(&mut self, other: Self) {
-        match (&mut self.summed, other.summed) {
+        let Self { used, shared, recorded: _, summed, claimants, log } = other;
+        match (&mut self.summed, summed) {
             (Some(mine), Some(theirs)) => mine.sums.merge(theirs.sums),
             (mine, theirs @ Some(_)) => *mine = theirs,
             (_, None) => {}
         }
-        self.claimants.merge(other.claimants);
-        self.shared.absorb(other.shared, |_, _| ());
-        match (&self.log, other.log) {
+        self.claimants.merge(claimants);
+        self.shared.absorb(shared, |_, _| ());
+        match (&self.log, log) {
             (None, None) => {
                 let shared = &mut self.shared;
-                self.used.absorb(other.used, |word, bits| shared.insert_word(word, bits));
+                self.used.absorb(used, |word, bits| shared.insert_word(word, bits));
             }
             (Some(_), theirs) => {
                 theirs.into_iter().for_each(|log| log.end());
-                self.merge_few(&other.used);
+                self.merge_few(&used);
             }
             (None, theirs @ Some(_)) => {
                 self.log = theirs;
-                let mine = std::mem::replace(&mut self.used, other.used);
+                let mine = std::mem::replace(&mut self.used, used);
                 self.merge_few(&mine);
             }
         }

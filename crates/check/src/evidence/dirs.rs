@@ -87,9 +87,10 @@ impl Dirs {
 
 impl Accumulator for Dirs {
     fn merge(&mut self, other: Self) {
-        append(&mut self.runs, other.runs);
-        append(&mut self.infos, other.infos);
-        append(&mut self.inline, other.inline);
+        let Self { runs, infos, inline } = other;
+        append(&mut self.runs, runs);
+        append(&mut self.infos, infos);
+        append(&mut self.inline, inline);
     }
 }
 

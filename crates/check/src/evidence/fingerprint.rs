@@ -201,10 +201,11 @@ impl GroupSums {
 
 impl Accumulator for GroupSums {
     fn merge(&mut self, other: Self) {
-        if self.pages.len() < other.pages.len() {
-            self.pages.resize_with(other.pages.len(), || None);
+        let Self { pages } = other;
+        if self.pages.len() < pages.len() {
+            self.pages.resize_with(pages.len(), || None);
         }
-        for (mine, theirs) in self.pages.iter_mut().zip(other.pages) {
+        for (mine, theirs) in self.pages.iter_mut().zip(pages) {
             match (mine, theirs) {
                 (Some(mine), Some(theirs)) => {
                     for (mine, theirs) in mine.iter_mut().zip(*theirs) {
@@ -234,12 +235,13 @@ pub struct PartialSums {
 }
 
 impl Accumulator for PartialSums {
-    fn merge(&mut self, mut other: Self) {
-        self.clusters.merge(other.clusters);
-        self.inodes.merge(other.inodes);
-        self.links.merge(other.links);
-        self.doubtful.append(&mut other.doubtful);
-        self.counts.append(&mut other.counts);
+    fn merge(&mut self, other: Self) {
+        let Self { clusters, inodes, links, mut doubtful, mut counts } = other;
+        self.clusters.merge(clusters);
+        self.inodes.merge(inodes);
+        self.links.merge(links);
+        self.doubtful.append(&mut doubtful);
+        self.counts.append(&mut counts);
     }
 }
 

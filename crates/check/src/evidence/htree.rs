@@ -18,10 +18,11 @@ pub struct HtreeEvidence {
 }
 
 impl Accumulator for HtreeEvidence {
-    fn merge(&mut self, mut other: Self) {
-        self.nodes.append(&mut other.nodes);
-        self.leaves.append(&mut other.leaves);
-        self.dropped.append(&mut other.dropped);
+    fn merge(&mut self, other: Self) {
+        let Self { mut nodes, mut leaves, mut dropped } = other;
+        self.nodes.append(&mut nodes);
+        self.leaves.append(&mut leaves);
+        self.dropped.append(&mut dropped);
     }
 }
 

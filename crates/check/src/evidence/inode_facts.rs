@@ -374,8 +374,9 @@ impl<'a> FactsCursor<'a> {
 pub struct FactsParts(pub Vec<(u32, Arc<FactsChunk>)>);
 
 impl Accumulator for FactsParts {
-    fn merge(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
+    fn merge(&mut self, other: Self) {
+        let Self(mut other) = other;
+        self.0.append(&mut other);
     }
 }
 

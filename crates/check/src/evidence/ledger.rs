@@ -126,7 +126,8 @@ impl Accumulator for Ledger {
     fn merge(&mut self, mut other: Self) {
         self.close();
         other.close();
-        floe_exec::append(&mut self.closed, other.closed);
+        let Self { closed, place: _, open: _ } = other;
+        floe_exec::append(&mut self.closed, closed);
     }
 }
 

@@ -214,10 +214,11 @@ impl LinkCounter for LinkCounts {
 
 impl Accumulator for LinkCounts {
     fn merge(&mut self, other: Self) {
-        if self.chunks.len() < other.chunks.len() {
-            self.chunks.resize_with(other.chunks.len(), Counters::default);
+        let Self { chunks, over } = other;
+        if self.chunks.len() < chunks.len() {
+            self.chunks.resize_with(chunks.len(), Counters::default);
         }
-        for (index, (mine, theirs)) in self.chunks.iter_mut().zip(other.chunks).enumerate() {
+        for (index, (mine, theirs)) in self.chunks.iter_mut().zip(chunks).enumerate() {
             match (&mut *mine, &theirs) {
                 (_, Counters::None) => continue,
                 (Counters::None, _) => {
@@ -246,7 +247,7 @@ impl Accumulator for LinkCounts {
                 }
             }
         }
-        for (inode, count) in other.over {
+        for (inode, count) in over {
             *self.over.entry(inode).or_default() += count;
         }
     }

@@ -26,7 +26,8 @@ pub struct Places(pub Vec<usize>);
 
 impl Accumulator for Places {
     fn merge(&mut self, other: Self) {
-        append(&mut self.0, other.0);
+        let Self(other) = other;
+        append(&mut self.0, other);
     }
 }
 

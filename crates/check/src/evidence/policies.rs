@@ -75,9 +75,10 @@ impl Accumulator for Policies {
             *self = other;
             return;
         }
+        let Self { numbers, by_inode } = other;
         let renumber: HashMap<PolicyNr, PolicyNr> =
-            other.numbers.into_iter().map(|(policy, old)| (old, self.number(policy))).collect();
-        self.by_inode.extend(other.by_inode.into_iter().map(|(inode, old)| {
+            numbers.into_iter().map(|(policy, old)| (old, self.number(policy))).collect();
+        self.by_inode.extend(by_inode.into_iter().map(|(inode, old)| {
             (inode, renumber.get(&old).copied().unwrap_or(PolicyNr::NO_CONTEXT))
         }));
     }

@@ -86,7 +86,8 @@ impl QuotaUsage {
 
 impl Accumulator for QuotaUsage {
     fn merge(&mut self, other: Self) {
-        for (kind, (map, last)) in other.by_kind.into_iter().zip(other.last).enumerate() {
+        let Self { by_kind, last } = other;
+        for (kind, (map, last)) in by_kind.into_iter().zip(last).enumerate() {
             for (id, usage) in map.into_iter().chain(last) {
                 self.by_kind[kind].entry(id).or_default().add(usage);
             }

@@ -48,12 +48,14 @@ impl Totals {
 
 impl Accumulator for Totals {
     fn merge(&mut self, other: Self) {
-        self.inodes_used += other.inodes_used;
-        self.by_type.iter_mut().zip(other.by_type).for_each(|(mine, theirs)| *mine += theirs);
-        self.blocks_mapped += other.blocks_mapped;
-        self.large_files += other.large_files;
-        self.fragments += other.fragments;
-        self.fragmented += other.fragmented;
+        let Self { inodes_used, by_type, blocks_mapped, large_files, fragments, fragmented } =
+            other;
+        self.inodes_used += inodes_used;
+        self.by_type.iter_mut().zip(by_type).for_each(|(mine, theirs)| *mine += theirs);
+        self.blocks_mapped += blocks_mapped;
+        self.large_files += large_files;
+        self.fragments += fragments;
+        self.fragmented += fragmented;
     }
 }
 

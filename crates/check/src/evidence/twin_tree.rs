@@ -190,10 +190,11 @@ impl Accumulator for TwinTree {
     fn merge(&mut self, other: Self) {
         let size = |tree: &Self| tree.single.len() + tree.multiple.len();
         let other = if size(self) < size(&other) { std::mem::replace(self, other) } else { other };
-        for (first, more) in other.single {
+        let Self { single, multiple } = other;
+        for (first, more) in single {
             self.increment_run(Run { first, last: first + more });
         }
-        for (inode, links) in other.multiple {
+        for (inode, links) in multiple {
             self.add_many(inode, links);
         }
     }

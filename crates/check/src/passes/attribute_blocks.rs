@@ -37,10 +37,11 @@ struct BlockOutcome {
 
 impl Accumulator for BlockOutcome {
     fn merge(&mut self, other: Self) {
-        self.found.merge(other.found);
-        self.claims.merge(other.claims);
-        self.policies.merge(other.policies);
-        self.attributes.merge(other.attributes);
+        let Self { found, claims, policies, attributes, region: _, buffer: _ } = other;
+        self.found.merge(found);
+        self.claims.merge(claims);
+        self.policies.merge(policies);
+        self.attributes.merge(attributes);
     }
 }
 

@@ -196,12 +196,13 @@ impl Sink for Findings {
 }
 
 impl floe_exec::Accumulator for Findings {
-    fn merge(&mut self, mut other: Self) {
+    fn merge(&mut self, other: Self) {
+        let Self(mut other) = other;
         // The fewer are moved.
-        if self.0.len() < other.0.len() {
-            std::mem::swap(&mut self.0, &mut other.0);
+        if self.0.len() < other.len() {
+            std::mem::swap(&mut self.0, &mut other);
         }
-        self.0.append(&mut other.0);
+        self.0.append(&mut other);
     }
 }
 

@@ -156,7 +156,7 @@ fn wrong_use_is_told() {
     for (content, file, code, words) in [
         (&b"precious"[..], path, 8, "did not make"),
         (b"<!DOCTYPE html>", path, 8, "is not a checkpoint of Floe"),
-        (b"", image, 16, "would write over DEVICE"),
+        (b"", image, 16, "would overwrite DEVICE"),
     ] {
         fs::write(&state, content).unwrap();
         let before = fs::read(file).unwrap();

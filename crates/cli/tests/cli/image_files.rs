@@ -358,7 +358,7 @@ fn nothing_is_replaced_without_being_told() {
     assert_eq!(cp(&["-f"], "/file", &there).code, 0);
     assert_eq!(fs::read(&there).unwrap().len(), 1500);
     let ran = cp(&[], "/dir", folder.path());
-    assert!(ran.code == 8 && ran.err.contains("-r copies it"), "{}", ran.err);
+    assert!(ran.code == 8 && ran.err.contains("use -r to copy it"), "{}", ran.err);
     let sparse = folder.path().join("sparse");
     assert_eq!(cp(&[], "/fragmented", &sparse).code, 0);
     let metadata = fs::metadata(&sparse).unwrap();

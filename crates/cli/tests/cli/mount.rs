@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use floe_testkit::tree::mounted;
-use floe_testkit::{Image, Profile, build, kernel, tool};
+use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
 use rustix::fs::{AtFlags, SeekFrom, StatxFlags, seek, statvfs, statx};
 
 use super::{Fsck, disk_with_partition, floe, image, ran};
@@ -96,7 +96,7 @@ fn fact(path: &Path) -> String {
 
 /// Where data begin and end in a file.
 fn data(path: &Path) -> Vec<(u64, u64)> {
-    let file = File::options().read(true).custom_flags(0).open(path).unwrap();
+    let file = File::open(path).unwrap();
     let (mut stretches, mut at) = (Vec::new(), 0);
     while let Ok(from) = seek(&file, SeekFrom::Data(at)) {
         at = seek(&file, SeekFrom::Hole(from)).unwrap();
@@ -202,7 +202,7 @@ fn nothing_is_written_and_the_server_is_gone_after_umount() {
     }
     let Some(image) = image("ext4") else { return };
     let before = image.to_vec().unwrap();
-    let ours = Ours::new(image.path(), &[]);
+    let ours = Ours::new(image.path(), &["-o", "ro"]);
     let place = ours.path().to_str().unwrap().to_owned();
     let refused = fs::write(ours.path().join("new"), b"x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
@@ -255,7 +255,7 @@ fn a_dirty_journal_is_replayed_in_memory() {
         ours.unmount();
         names
     };
-    assert!(names(&[]).contains(&b"life".to_vec()));
+    assert!(names(&["-o", "ro"]).contains(&b"life".to_vec()));
     assert!(names(&["-o", "norecovery"]).contains(&b"file".to_vec()));
     assert!(image.to_vec().unwrap() == before, "the replay stays in memory");
 }
@@ -280,4 +280,112 @@ fn mount_calls_us_by_our_links() {
     assert_eq!((mounted.code, mounted.err.as_str()), (0, ""));
     assert_eq!(fs::metadata(folder.path().join("file")).unwrap().size(), 1500);
     assert_eq!(floe(&["umount", place]).code, 0);
+}
+
+/// Changes of every kind, below a folder of the mount.
+fn change_everything(top: &Path) {
+    let folder = top.join("changed");
+    fs::create_dir(&folder).unwrap();
+    for number in 0..60 {
+        let name = folder.join(format!("a file with a name that is long enough, number {number}"));
+        fs::write(&name, vec![b'x'; number * 37]).unwrap();
+    }
+    let big = folder.join("big");
+    let file = File::options().read(true).write(true).create_new(true).open(&big).unwrap();
+    let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
+    file.write_all_at(&bytes, 0).unwrap();
+    file.write_all_at(b"behind a hole", 900_000).unwrap();
+    file.sync_all().unwrap();
+    file.write_all_at(b"over", 1000).unwrap();
+    file.set_len(800_000).unwrap();
+    let mut back = vec![0; 300_000];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back[..1000] == bytes[..1000] && &back[1000..1004] == b"over");
+    fs::hard_link(&big, folder.join("second name")).unwrap();
+    symlink("big", folder.join("fast")).unwrap();
+    symlink("x".repeat(200), folder.join("slow")).unwrap();
+    fs::set_permissions(&big, fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::chown(&big, Some(1000), Some(100)).unwrap();
+    fs::create_dir(folder.join("inner")).unwrap();
+    fs::rename(folder.join("inner"), top.join("moved")).unwrap();
+    fs::rename(folder.join("fast"), top.join("moved/fast")).unwrap();
+    fs::write(folder.join("victim"), b"victim").unwrap();
+    let victim = File::open(folder.join("victim")).unwrap();
+    fs::rename(folder.join("second name"), folder.join("victim")).unwrap();
+    let mut kept = [0; 6];
+    victim.read_exact_at(&mut kept, 0).unwrap();
+    assert_eq!(&kept, b"victim", "it stays while it is open");
+    fs::remove_dir_all(top.join("dir")).unwrap();
+    fs::remove_file(top.join("fragmented")).unwrap();
+}
+
+/// Profiles that cannot be written say why and are mounted read-only; all others are changed, and e2fsck and Linux agree
+/// with the result.
+#[test]
+fn linux_and_e2fsck_see_the_changes_of_every_profile() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let mut changed = 0;
+    for &profile in Profile::ALL {
+        let image = build::base(profile).unwrap();
+        let (path, refused) = (image.path().to_str().unwrap(), "cannot be mounted read-write");
+        let folder = tool::scratch("floe-try-").unwrap();
+        let tried = floe(&["mount", path, folder.path().to_str().unwrap(), "-o", "rw"]);
+        if tried.code == 32 {
+            assert!(tried.err.contains(refused), "{profile}: {}", tried.err);
+            continue;
+        }
+        let ours = Ours(folder);
+        assert_eq!((tried.code, tried.err.as_str()), (0, ""), "{profile}");
+        change_everything(ours.path());
+        let tree = mounted(ours.path()).unwrap();
+        ours.unmount();
+        let verdict = oracle::e2fsck(&image).unwrap();
+        assert!(verdict.clean(), "{profile}: {verdict:?}");
+        let theirs = match kernel::Mounted::new(image.path(), "ro") {
+            Ok(theirs) => theirs,
+            Err(reason) => {
+                eprintln!("{profile} not compared: Linux refuses it here: {reason:#}");
+                continue;
+            }
+        };
+        let their_tree = mounted(theirs.path()).unwrap();
+        for (path, node) in &their_tree {
+            assert_eq!(tree.get(path), Some(node), "{profile}: {}", String::from_utf8_lossy(path));
+        }
+        assert_eq!(tree.len(), their_tree.len(), "{profile}");
+        theirs.unmount().unwrap();
+        changed += 1;
+    }
+    assert!(changed > 20, "{changed} profiles were changed");
+}
+
+/// The server is killed: Linux replays its journal, and what fsync acknowledged is there.
+#[test]
+fn linux_recovers_what_a_killed_server_leaves() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    let folder = ours.path().join("kept");
+    fs::create_dir(&folder).unwrap();
+    let file = File::create(folder.join("file")).unwrap();
+    file.write_all_at(b"acknowledged", 0).unwrap();
+    file.sync_all().unwrap();
+    fs::write(folder.join("later"), b"perhaps").unwrap();
+    let status = floe(&["status", ours.path().to_str().unwrap()]).out;
+    let process = status.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
+    drop(file);
+    let killed = Command::new("kill").args(["-9", process]).status().unwrap();
+    assert!(killed.success());
+    // The mount of a dead server is taken away, too.
+    assert_eq!(floe(&["umount", ours.path().to_str().unwrap()]).code, 0);
+    let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+    assert_eq!(fs::read(theirs.path().join("kept/file")).unwrap(), b"acknowledged");
+    theirs.unmount().unwrap();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
 }

@@ -210,7 +210,7 @@ fn without_reflinks_the_reason_is_said() {
     must("umount", &[&point]).unwrap();
     assert_eq!(ran.code, 8, "{}", ran.out);
     assert!(ran.err.contains("no reflinks"), "{}", ran.err);
-    for (path, word) in [("below", "xfs"), ("", "no mount point")] {
+    for (path, word) in [("below", "xfs"), ("", "not a mount point")] {
         let ran = floe_on(&["check", "--online"], &mounts.path(path));
         assert_eq!(ran.code, 8, "{}", ran.out);
         assert!(ran.err.contains(word), "{}", ran.err);

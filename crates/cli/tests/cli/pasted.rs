@@ -56,7 +56,7 @@ fn plans_and_undo_files_are_used_by_the_commands_that_are_printed() {
         let planned = run(&["--plan", &plan]);
         assert_eq!(planned.code, 1, "{name}: {}", planned.err);
         assert!(fs::read(&disk).unwrap() == bytes);
-        let made = paste(&printed(&planned, "To make this repair: "), folder.path());
+        let made = paste(&printed(&planned, "To apply this repair: "), folder.path());
         assert_eq!(made.code, 1, "{name}: {}{}", made.out, made.err);
         assert!(fs::read(&disk).unwrap() != bytes, "{name}");
         fs::write(&disk, &bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The options of mke2fs, and the parameters that follow from them.
+//! The options of mke2fs, and their translation to parameters.
 
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
@@ -7,7 +7,7 @@ use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 use super::tree::Timestamp;
 use super::usage::{self, FsType};
 
-/// An option that cannot be understood.
+/// An option that is unknown or has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("-{option} {value}: {why}")]
 pub struct OptionError {
@@ -15,11 +15,14 @@ pub struct OptionError {
     pub option: char,
     /// Its value.
     pub value: String,
-    /// What is wrong with it.
+    /// The fault.
     pub why: String,
 }
 
-/// What differs from one call to the next, unless options say it.
+/// The size of a device is rounded down to this: a page, the same on every machine.
+const PAGE_BYTES: u64 = 4096;
+
+/// Values that differ from one call to the next, unless options set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fresh {
     /// UUID.
@@ -30,7 +33,7 @@ pub struct Fresh {
     pub now: Timestamp,
 }
 
-/// The options of mke2fs as they were given, not yet weighed against each other.
+/// The options of mke2fs as given, before they are combined.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     fs_type: Option<FsType>,
@@ -72,42 +75,48 @@ struct Extended {
     strict_encoding: bool,
     orphan_file_bytes: Option<u64>,
     lazy_tables: Option<bool>,
+    packed_tables: bool,
     discard: Option<bool>,
     test_fs: bool,
     offset_bytes: u64,
 }
 
 impl Options {
-    /// Options as those of the command `mkfs.TYPE`.
+    /// The options of the command `mkfs.TYPE`.
     pub fn of_type(fs_type: FsType) -> Self {
         Self { fs_type: Some(fs_type), ..Self::default() }
     }
 
-    /// Whether inode tables beyond what is in use shall be left to the kernel; `None`: as suits the
+    /// Whether a journal was requested explicitly, not only implied by the type.
+    pub fn asks_for_journal(&self) -> bool {
+        self.journal_asked || self.journal_size_mib.is_some()
+    }
+
+    /// Whether the kernel shall zero the unused part of inode tables later; `None`: decided by the
     /// device.
     pub fn lazy_tables(&self) -> Option<bool> {
         self.extended.lazy_tables
     }
 
-    /// Whether the device shall be discarded first (by default it is).
+    /// Whether to discard the device first (the default).
     pub fn discard(&self) -> bool {
         self.extended.discard.unwrap_or(true)
     }
 
-    /// Bytes of the device before the file system (`-E offset=`).
+    /// Offset of the file system on the device, in bytes (`-E offset=`).
     pub fn offset_bytes(&self) -> u64 {
         self.extended.offset_bytes
     }
 
-    /// Bytes of a block, if they were given.
+    /// Bytes of a block, if given.
     pub fn block_size(&self) -> Option<u32> {
         self.block_size
     }
 
-    /// Takes an option with a value.
+    /// Sets an option with a value.
     ///
     /// # Errors
-    /// There is no such option, or it cannot have this value.
+    /// If there is no such option, or the value is invalid.
     pub fn set(&mut self, option: char, value: &str) -> Result<(), OptionError> {
         let wrong = |why: &str| OptionError { option, value: value.into(), why: why.into() };
         let number = || value.parse::<u32>().map_err(|_| wrong("not a number"));
@@ -172,7 +181,7 @@ impl Options {
         Ok(())
     }
 
-    /// `-j`: with a journal.
+    /// `-j`: adds a journal.
     pub fn with_journal(&mut self) {
         self.journal_asked = true;
     }
@@ -184,10 +193,11 @@ impl Options {
             match key {
                 "size" => {
                     self.journal_size_mib =
-                        Some(value.parse().map_err(|_| "size: MiB are wanted")?);
+                        Some(value.parse().map_err(|_| "size: must be a number of MiB")?);
                 }
                 "fast_commit_size" => {
-                    let kib = value.parse().map_err(|_| "fast_commit_size: KiB are wanted")?;
+                    let kib =
+                        value.parse().map_err(|_| "fast_commit_size: must be a number of KiB")?;
                     self.fast_commit_kib = Some(kib);
                 }
                 "location" => self.journal_location = Some(value.to_owned()),
@@ -202,7 +212,7 @@ impl Options {
         let extended = &mut self.extended;
         for (key, value) in pairs(list) {
             let number = || -> Result<u32, String> {
-                value.and_then(|v| v.parse().ok()).ok_or(format!("{key}: a number is wanted"))
+                value.and_then(|v| v.parse().ok()).ok_or(format!("{key}: must be a number"))
             };
             let given = value.ok_or_else(|| format!("{key}: a value is missing"));
             let switch = || value.is_none_or(|value| value != "0");
@@ -216,17 +226,16 @@ impl Options {
                 "stripe_width" | "stripe-width" => extended.stripe_width = number()?,
                 "resize" => extended.resize = Some(given?.to_owned()),
                 "root_owner" => {
-                    let (uid, gid) =
-                        given?.split_once(':').ok_or("root_owner: UID:GID is wanted")?;
+                    let (uid, gid) = given?.split_once(':').ok_or("root_owner: must be UID:GID")?;
                     let ids = (uid.parse().ok(), gid.parse().ok());
                     let (Some(uid), Some(gid)) = ids else {
-                        return Err("root_owner: UID:GID is wanted".into());
+                        return Err("root_owner: must be UID:GID".into());
                     };
                     extended.root_owner = Some((uid, gid));
                 }
                 "root_perms" => {
                     let mode = u16::from_str_radix(given?, 8).ok().filter(|mode| *mode <= 0o7777);
-                    extended.root_mode = Some(mode.ok_or("root_perms: octal digits are wanted")?);
+                    extended.root_mode = Some(mode.ok_or("root_perms: must be octal digits")?);
                 }
                 "num_backup_sb" => {
                     let count = number()?;
@@ -252,16 +261,15 @@ impl Options {
                 "encoding_flags" => extended.strict_encoding = given?.contains("strict"),
                 "orphan_file_size" => {
                     extended.orphan_file_bytes =
-                        Some(size(given?).ok_or("orphan_file_size: a size is wanted")?);
+                        Some(size(given?).ok_or("orphan_file_size: must be a size")?);
                 }
                 "lazy_itable_init" => extended.lazy_tables = Some(switch()),
+                "packed_meta_blocks" => extended.packed_tables = switch(),
                 "discard" => extended.discard = Some(true),
                 "nodiscard" => extended.discard = Some(false),
                 "test_fs" => extended.test_fs = true,
-                "offset" => {
-                    extended.offset_bytes = size(given?).ok_or("offset: a size is wanted")?
-                }
-                // Floe's writer needs no such hints: it always zeroes, and skips holes.
+                "offset" => extended.offset_bytes = size(given?).ok_or("offset: must be a size")?,
+                // Hints that Floe's writer does not need: it always zeroes, and skips holes.
                 "lazy_journal_init" | "assume_storage_prezeroed" | "no_copy_xattrs" => {}
                 _ => return Err(format!("{key} is not known to Floe")),
             }
@@ -269,10 +277,11 @@ impl Options {
         Ok(())
     }
 
-    /// The parameters for a device of so many bytes; `size_blocks` uses less of it.
+    /// The parameters for a device of `device_bytes` bytes; with `size_blocks`, uses only that many
+    /// blocks.
     ///
     /// # Errors
-    /// As [`Params::check`], as far as that is known here.
+    /// Those of [`Params::check`], as far as they can be found here.
     pub fn params(
         &self,
         device_bytes: u64,
@@ -300,17 +309,19 @@ impl Options {
                 last(|one| one.inode_size.map(u64::from)).map_or(256, |size| size as u32)
             }
         };
-        let ratio = self.inode_ratio.or(last(|one| one.inode_ratio)).unwrap_or(16384);
-        let ratio = ratio.max(if self.inode_ratio.is_some() { 0 } else { u64::from(block_size) });
         let bigalloc = features.ro_compat.contains(RoCompat::BIGALLOC);
         let default_cluster = if bigalloc { block_size.saturating_mul(16) } else { block_size };
+        let cluster_size = self.cluster_size.unwrap_or(default_cluster);
+        // No inode has use for less than a cluster.
+        let usual = last(|one| one.inode_ratio).unwrap_or(16384).max(u64::from(cluster_size));
+        let ratio = self.inode_ratio.unwrap_or(usual);
         let blocks = match size_blocks {
             Some(blocks) if self.block_size.is_some() => blocks,
             Some(kib) => kib * 1024 / u64::from(block_size),
-            None => device_bytes / u64::from(block_size.max(1)),
+            // All of a device, in whole pages: Linux reads no further of an odd one.
+            None => device_bytes / PAGE_BYTES * PAGE_BYTES / u64::from(block_size.max(1)),
         };
         let extended = &self.extended;
-        let cluster_size = self.cluster_size.unwrap_or(default_cluster);
         // With bigalloc, -g counts clusters.
         let ratio_of_cluster = (cluster_size / block_size.max(1)).max(1);
         Ok(Params {
@@ -348,6 +359,7 @@ impl Options {
             default_mount_options: if self.old_revision { 0 } else { 0x000c },
             test_fs: extended.test_fs,
             lazy_tables: extended.lazy_tables.unwrap_or(false),
+            packed_tables: extended.packed_tables,
         })
     }
 
@@ -357,10 +369,14 @@ impl Options {
             features.compat |= Compat::HAS_JOURNAL;
         }
         for edit in &self.feature_edits {
-            // They were tried when they were given.
+            // The list was validated when it was given.
             usage::edit(&mut features, edit).map_err(|_| PlanError::Internal("feature list"))?;
         }
-        // The stronger checksum takes the place of the weaker one.
+        // A size of the journal requests one.
+        if self.journal_size_mib.is_some() && !self.old_revision {
+            features.compat |= Compat::HAS_JOURNAL;
+        }
+        // The stronger checksum replaces the weaker one.
         if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
             features.ro_compat.remove(RoCompat::GDT_CSUM);
         }
@@ -369,8 +385,16 @@ impl Options {
         {
             return Err(PlanError::Parameter("metadata_csum_seed needs metadata_csum"));
         }
-        if !features.compat.contains(Compat::HAS_JOURNAL) {
-            features.compat.remove(Compat::FAST_COMMIT | Compat::ORPHAN_FILE);
+        if self.extended.quotas.as_ref().is_some_and(|kinds| kinds.contains(&QuotaKind::Project)) {
+            features.ro_compat |= RoCompat::PROJECT;
+        }
+        if self.flex_groups.is_some() && !features.incompat.contains(Incompat::FLEX_BG) {
+            return Err(PlanError::Parameter("-G needs the feature flex_bg"));
+        }
+        if features.compat.contains(Compat::ORPHAN_FILE)
+            && !features.compat.contains(Compat::HAS_JOURNAL)
+        {
+            return Err(PlanError::Parameter("orphan_file needs a journal"));
         }
         Ok(features)
     }
@@ -389,11 +413,10 @@ impl Options {
             None => None,
         };
         let location = match &self.journal_location {
-            Some(text) => Some(
-                blocks_or_size(text, block_size)
-                    .ok_or(PlanError::Parameter("the location of the journal is no block"))?,
-            ),
-            None => None,
+            Some(text) => Some(blocks_or_size(text, block_size).ok_or(PlanError::Parameter(
+                "the location of the journal is not a block number",
+            ))?),
+            None => self.extended.packed_tables.then_some(0),
         };
         Ok(JournalParams { blocks, fast_commit_blocks, location })
     }
@@ -402,7 +425,7 @@ impl Options {
         let Some(text) = &self.extended.resize else { return Ok(None) };
         blocks_or_size(text, block_size)
             .map(Some)
-            .ok_or(PlanError::Parameter("-E resize= wants a number of blocks"))
+            .ok_or(PlanError::Parameter("-E resize= must be a number of blocks"))
     }
 }
 
@@ -425,7 +448,7 @@ fn quotas(list: &str) -> Result<Vec<QuotaKind>, String> {
         .collect()
 }
 
-/// The parts of a list of keys, with values or without.
+/// The parts of a list of keys with or without values.
 fn pairs(list: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     list.split(',').filter(|part| !part.is_empty()).map(|part| match part.split_once('=') {
         Some((key, value)) => (key, Some(value)),
@@ -433,7 +456,7 @@ fn pairs(list: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     })
 }
 
-/// A number of bytes, perhaps with a suffix k, m, g or t.
+/// A number of bytes, with an optional suffix k, m, g or t.
 pub fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -468,7 +491,7 @@ pub fn uuid(text: &str) -> Option<[u8; 16]> {
     uuid_or_word(text).ok().flatten()
 }
 
-/// A UUID; `None` for those that are to be made up.
+/// A UUID; `None` for words that ask for a random one.
 fn uuid_or_word(text: &str) -> Result<Option<[u8; 16]>, ()> {
     match text {
         "random" | "time" => return Ok(None),

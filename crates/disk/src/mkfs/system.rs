@@ -1,5 +1,5 @@
-//! The files that belong to the file system itself: root, lost+found, journal, resize inode,
-//! quota files, orphan file, and the block of multiple-mount protection.
+//! The file system's own files: root, lost+found, journal, resize inode, quota files, orphan file,
+//! and the block of multiple-mount protection.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,14 +26,15 @@ pub(super) const LOST_FOUND: InodeNr = InodeNr(11);
 /// Blocks of an orphan file, at most.
 const MOST_ORPHAN_BLOCKS: u64 = 512;
 
-/// A quota file with one id in it: the blocks of 1 KiB in the order in which mke2fs writes them.
+/// Order in which mke2fs writes the blocks of 1 KiB of a quota file with a single id.
 const QUOTA_ORDER: [u64; 6] = [0, 2, 3, 4, 5, 1];
 
-/// Blocks of lost+found: 16 KiB, but two blocks at least, and no more than have direct pointers.
+/// Blocks of lost+found: 16 KiB, but at least two blocks, and at most the number of direct
+/// pointers.
 pub(super) fn lost_found_blocks(plan: &Plan) -> u64 {
     let block_size = u64::from(plan.geometry.block_size);
     let blocks = (16384 / block_size).clamp(2, 12);
-    // An inline directory has no block to begin with.
+    // With inline data, mke2fs starts from an inline directory, which has no first block.
     blocks - u64::from(plan.params.incompat(Incompat::INLINE_DATA))
 }
 
@@ -41,20 +42,27 @@ fn directory(inode: InodeNr) -> Directory {
     Directory { inode, parent: InodeNr::ROOT, generation: 0, encrypted: false, casefolded: false }
 }
 
-/// A directory with this content.
+/// Adds a directory with this content.
 fn make_directory(
     plan: &mut Plan,
     inode: InodeNr,
     content: Vec<u8>,
 ) -> Result<NewInode, PlanError> {
     let block_size = u64::from(plan.geometry.block_size);
-    let data = plan.allocate(BlockNr(0), content.len() as u64 / block_size)?;
+    let data = plan.allocate(goal_of(plan, inode), content.len() as u64 / block_size)?;
     let mut new = NewInode::new(FileType::Directory.mode(0o700), plan.time());
     new.size = content.len() as u64;
     new.links = 2;
     map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
     plan.put(&data, content);
     Ok(new)
+}
+
+/// Where the blocks of an inode are sought first: in its group, or at the beginning of its flexible group.
+fn goal_of(plan: &Plan, inode: InodeNr) -> BlockNr {
+    let group = plan.geometry.place_of(inode).map_or(0, |(group, _)| group.0);
+    let flex = 1u32 << plan.superblock.log_groups_per_flex.min(31);
+    plan.geometry.group_start(GroupNr(group - group % flex))
 }
 
 /// The root of an empty file system.
@@ -96,15 +104,22 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
     let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     let apb = u64::from(per_block);
     new.size = (12 + apb + apb * apb) * u64::from(geometry.block_size);
-    // It gets its block even if nothing is reserved.
-    let tables = 3
+    if new.size >= 1 << 31 && !plan.params.old_revision {
+        plan.params.features.ro_compat |= RoCompat::LARGE_FILE;
+        plan.superblock.feature_ro_compat = plan.params.features.ro_compat.bits();
+    }
+    // It gets its mapping block even if nothing is reserved.
+    let tables = 2
+        + geometry.first_data_block.0
         + reserved.len_blocks
         + u64::from(geometry.desc_blocks)
         + u64::from(geometry.inode_table_blocks);
     let double = plan.allocate(BlockNr(tables), 1)?;
-    let copies: Vec<BlockRun> = (1..geometry.group_count)
-        .map(|group| geometry.reserved_gdt_run(GroupNr(group)))
-        .filter(|run| run.len_blocks > 0)
+    // Linux and e2fsck count from the primary, also where backups lie a block before that place
+    // (bigalloc with blocks of 1 KiB).
+    let copies: Vec<u64> = (1..geometry.group_count)
+        .filter(|group| geometry.reserved_gdt_run(GroupNr(*group)).len_blocks > 0)
+        .map(|group| u64::from(group) * u64::from(geometry.blocks_per_group))
         .collect();
     let mut top = vec![0; geometry.block_size as usize];
     for at in 0..reserved.len_blocks {
@@ -112,12 +127,12 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
         put_pointer(&mut top, (u64::from(geometry.desc_blocks) + at) % apb, block);
         let mut below = vec![0; geometry.block_size as usize];
         for (index, copy) in (0..apb).zip(&copies) {
-            put_pointer(&mut below, index, BlockNr(copy.start.0 + at));
+            put_pointer(&mut below, index, BlockNr(block.0 + copy));
         }
         plan.put(&[BlockRun::new(block, 1)], below);
     }
     put_pointer(&mut new.block, 13, double[0].start);
-    // Each counts as a whole cluster.
+    // Each block counts as a whole cluster.
     new.blocks =
         u64::from(geometry.cluster_blocks) * (1 + reserved.len_blocks * (1 + copies.len() as u64));
     plan.put(&double, top);
@@ -127,7 +142,7 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
 
 fn put_pointer(bytes: &mut [u8], index: u64, block: BlockNr) {
     let (words, _) = bytes.as_chunks_mut::<4>();
-    // Such a file system has at most 2^32 blocks in reach of a map.
+    // The features limit such a file system to 2^32 blocks, which the map can reach.
     if let Some(word) = words.get_mut(index as usize) {
         *word = (block.0 as u32).to_le_bytes();
     }
@@ -175,45 +190,38 @@ pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Blocks that the journal will have; 0: there is none.
+/// Blocks of the journal; 0 if there is none.
 pub(super) fn journal_blocks(plan: &Plan) -> u64 {
-    if !plan.params.compat(Compat::HAS_JOURNAL) {
-        return 0;
-    }
-    let fast = plan.params.compat(Compat::FAST_COMMIT);
-    match plan.params.journal.blocks {
-        Some(asked) => {
-            let usual = if fast { asked / 64 } else { 0 };
-            u64::from(asked + plan.params.journal.fast_commit_blocks.unwrap_or(usual))
-        }
-        None => {
-            default_size(plan.geometry.blocks_count, fast).map_or(0, |size| u64::from(size.blocks))
-        }
-    }
+    let wanted = plan.params.compat(Compat::HAS_JOURNAL);
+    let usual = default_size(plan.geometry.blocks_count, plan.params.compat(Compat::FAST_COMMIT));
+    let Some(usual) = usual.filter(|_| wanted) else { return 0 };
+    let given = &plan.params.journal;
+    given.blocks.map_or(u64::from(usual.blocks), |asked| {
+        u64::from(asked + given.fast_commit_blocks.unwrap_or(usual.fast_commit_blocks))
+    })
 }
 
-/// `None`: the file system is too small for one; it loses the feature then.
+/// The size of the journal. `None`: the file system is too small for one, and loses the feature.
 fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
     let fast = plan.params.compat(Compat::FAST_COMMIT);
     let blocks = plan.geometry.blocks_count;
-    let Some(asked) = plan.params.journal.blocks else {
-        let size = default_size(blocks, fast);
-        if size.is_none() {
-            plan.params.features.compat.remove(Compat::HAS_JOURNAL | Compat::FAST_COMMIT);
-            plan.superblock.feature_compat = plan.params.features.compat.bits();
-        }
-        return Ok(size);
+    let Some(usual) = default_size(blocks, fast) else {
+        plan.params.features.compat.remove(Compat::HAS_JOURNAL | Compat::ORPHAN_FILE);
+        plan.superblock.feature_compat = plan.params.features.compat.bits();
+        return Ok(None);
     };
+    let Some(asked) = plan.params.journal.blocks else { return Ok(Some(usual)) };
     if asked < MIN_JOURNAL_BLOCKS || u64::from(asked) > blocks / 2 || asked > 10_240_000 {
         return Err(PlanError::Journal { blocks: u64::from(asked) });
     }
-    let usual = if fast { asked / 64 } else { 0 };
-    let fast_commit_blocks = plan.params.journal.fast_commit_blocks.unwrap_or(usual);
+    // As many as the usual journal has, however large this one is.
+    let fast_commit_blocks =
+        plan.params.journal.fast_commit_blocks.unwrap_or(usual.fast_commit_blocks);
     Ok(Some(JournalSize { blocks: asked + fast_commit_blocks, fast_commit_blocks }))
 }
 
-/// Where a journal begins: the group in the middle, or a neighbour with more room; not inside a
-/// flexible group's tables.
+/// The start of a journal: the middle group, or the next one if that has more free blocks; never
+/// inside a flexible group's tables.
 fn middle(plan: &Plan) -> BlockNr {
     let geometry = &plan.geometry;
     let groups = geometry.group_count;
@@ -260,7 +268,7 @@ pub(super) fn mmp_block(plan: &mut Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// The kinds of quota files that the file system has.
+/// The kinds of quota files in the file system.
 pub(super) fn quota_kinds(plan: &Plan) -> Vec<QuotaKind> {
     if !plan.params.ro_compat(RoCompat::QUOTA) {
         return Vec::new();
@@ -268,7 +276,7 @@ pub(super) fn quota_kinds(plan: &Plan) -> Vec<QuotaKind> {
     QuotaKind::ALL.into_iter().filter(|kind| plan.params.quotas.contains(kind)).collect()
 }
 
-/// A quota file that has its place.
+/// A quota file whose blocks are allocated.
 #[derive(Clone, Debug)]
 pub(super) struct QuotaPlace {
     pub(super) kind: QuotaKind,
@@ -276,7 +284,7 @@ pub(super) struct QuotaPlace {
 }
 
 impl QuotaPlace {
-    /// Gives the file its content; what it had before is forgotten.
+    /// Sets the content of the file, replacing any earlier content.
     pub(super) fn fill(&self, plan: &mut Plan, mut content: Vec<u8>) -> Result<(), PlanError> {
         let block_size = u64::from(plan.geometry.block_size);
         let blocks: u64 = self.data.iter().map(|run| run.len_blocks).sum();
@@ -291,7 +299,7 @@ impl QuotaPlace {
     }
 }
 
-/// A quota file, which says what each id of a kind uses.
+/// Adds a quota file with the usage of each id of a kind.
 pub(super) fn quota_file(
     plan: &mut Plan,
     kind: QuotaKind,
@@ -327,8 +335,7 @@ fn in_one_by_one(runs: &[BlockRun]) -> Vec<BlockRun> {
         .collect()
 }
 
-/// Blocks of a file whose parts were written as in [`QUOTA_ORDER`], each put where the next free
-/// block was.
+/// The blocks of a file whose parts were written in [`QUOTA_ORDER`], each to the next free block.
 fn in_order_of_writing(blocks: &[BlockRun], block_size: u64) -> Vec<BlockRun> {
     let mut placed: Vec<Option<BlockRun>> = vec![None; blocks.len()];
     let mut next = blocks.iter();
@@ -341,7 +348,7 @@ fn in_order_of_writing(blocks: &[BlockRun], block_size: u64) -> Vec<BlockRun> {
     placed.into_iter().flatten().collect()
 }
 
-/// Blocks of the orphan file; 0: there is none.
+/// Blocks of the orphan file; 0 if there is none.
 pub(super) fn orphan_blocks(plan: &Plan) -> u64 {
     if !plan.params.compat(Compat::ORPHAN_FILE) || !plan.params.compat(Compat::HAS_JOURNAL) {
         return 0;
@@ -356,7 +363,7 @@ pub(super) fn orphan_blocks(plan: &Plan) -> u64 {
     }
 }
 
-/// The orphan file, empty.
+/// Adds an empty orphan file.
 pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
     if orphan_blocks(plan) == 0 {
         return Ok(());
@@ -364,10 +371,15 @@ pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
     let block_size = u64::from(plan.geometry.block_size);
     let blocks = orphan_blocks(plan);
     let inode = plan.next_inode()?;
-    let data = plan.allocate(BlockNr(0), blocks)?;
     let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     new.size = blocks * block_size;
-    map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+    let data = if plan.params.incompat(Incompat::EXTENTS) {
+        let data = plan.allocate(BlockNr(0), blocks)?;
+        map::attach(plan, inode, &mut new, &data, &map::Nodes::Behind)?;
+        data
+    } else {
+        map::interleaved(plan, &mut new, blocks)?
+    };
     let seed = plan.form.seed.map(|seed| seed.of_inode(inode, 0));
     for block in in_one_by_one(&data) {
         let mut bytes = vec![0; block_size as usize];

@@ -216,3 +216,88 @@ layout! {
         0xa4 rdev_minor: u32,
     }
 }
+
+layout! {
+    /// `fuse_setattr_in`.
+    pub struct SetattrIn[88] little {
+        /// [`super::SetattrFields`].
+        0x00 valid: u32,
+        /// Handle.
+        0x08 fh: u64,
+        /// New size.
+        0x10 size: u64,
+        /// Last access, seconds since 1970 in two's complement.
+        0x20 atime: u64,
+        /// Last change of the content, likewise.
+        0x28 mtime: u64,
+        /// Nanoseconds of the last access.
+        0x38 atimensec: u32,
+        /// Nanoseconds of the last change of the content.
+        0x3c mtimensec: u32,
+        /// Type and permissions.
+        0x44 mode: u32,
+        /// Owner.
+        0x4c uid: u32,
+        /// Group.
+        0x50 gid: u32,
+    }
+}
+
+layout! {
+    /// `fuse_mknod_in`.
+    pub struct MknodIn[16] little {
+        0x00 mode: u32,
+        0x04 rdev: u32,
+        0x08 umask: u32,
+    }
+}
+
+layout! {
+    /// `fuse_mkdir_in`.
+    pub struct MkdirIn[8] little {
+        0x00 mode: u32,
+        0x04 umask: u32,
+    }
+}
+
+layout! {
+    /// `fuse_create_in`.
+    pub struct CreateIn[16] little {
+        0x00 flags: u32,
+        0x04 mode: u32,
+        0x08 umask: u32,
+    }
+}
+
+layout! {
+    /// `fuse_rename2_in`.
+    pub struct Rename2In[16] little {
+        0x00 newdir: u64,
+        0x08 flags: u32,
+    }
+}
+
+layout! {
+    /// `fuse_write_in`.
+    pub struct WriteIn[40] little {
+        0x00 fh: u64,
+        0x08 offset: u64,
+        0x10 size: u32,
+    }
+}
+
+layout! {
+    /// `fuse_setxattr_in` as it is without `FUSE_SETXATTR_EXT`.
+    pub struct SetxattrIn[8] little {
+        0x00 size: u32,
+        0x04 flags: u32,
+    }
+}
+
+layout! {
+    /// `fuse_forget_one`.
+    pub struct ForgetOne[16] little {
+        0x00 nodeid: u64,
+        0x08 nlookup: u64,
+    }
+}

@@ -4,6 +4,7 @@
 //! A message comes in the byte order of the machine. Floe serves little-endian machines only, and
 //! [`crate::mount`] refuses the others.
 
+mod change;
 // `layout!` makes its structures and fields public.
 #[allow(unreachable_pub)]
 mod messages;
@@ -11,10 +12,13 @@ mod opcode;
 mod reply;
 mod request;
 
-pub use messages::{InHeader, InitIn, InitOut, IoctlIn, OutHeader};
+pub use change::{Change, SetattrFields};
+pub use messages::{InHeader, InitIn, InitOut, IoctlIn, OutHeader, SetattrIn};
 pub use opcode::Opcode;
-pub(crate) use reply::inode_of;
-pub use reply::{DirectoryReply, attributes, entry, extended_stat, statfs, timeout};
+pub use reply::{
+    DirectoryReply, ENTRY_BYTES, attributes, entry, extended_stat, opened, statfs, written,
+};
+pub(crate) use reply::{device_of, inode_of};
 pub use request::{Malformed, Operation, Request};
 
 use bitflags::bitflags;

@@ -30,9 +30,12 @@ pub(crate) fn inode_of(node: u64) -> Option<InodeNr> {
 }
 
 /// How long the kernel may keep something: seconds and nanoseconds. Longer than 2^32 - 1 seconds is for ever.
-pub fn timeout(time: Duration) -> (u64, u32) {
+fn timeout(time: Duration) -> (u64, u32) {
     (time.as_secs().min(u64::from(u32::MAX)), time.subsec_nanos())
 }
+
+/// Bytes of an [`entry`].
+pub const ENTRY_BYTES: usize = EntryHead::SIZE + Attr::SIZE;
 
 /// The answer to stat.
 pub fn attributes(file: &Attributes, block_bytes: u32, keep: Duration) -> Vec<u8> {
@@ -42,16 +45,22 @@ pub fn attributes(file: &Attributes, block_bytes: u32, keep: Duration) -> Vec<u8
     [&head[..], &attr(file, block_bytes)].concat()
 }
 
-/// The answer to a look-up; `None` says that there is no such name.
-pub fn entry(file: Option<&Attributes>, block_bytes: u32, keep: Duration) -> Vec<u8> {
+/// The answer to a look-up; `None` says that there is no such name. `keep_name` is how long the name may be kept.
+pub fn entry(
+    file: Option<&Attributes>,
+    block_bytes: u32,
+    keep: Duration,
+    keep_name: Duration,
+) -> Vec<u8> {
     let (valid, nsec) = timeout(keep);
+    let (entry_valid, entry_valid_nsec) = timeout(keep_name);
     let mut head = [0; EntryHead::SIZE];
     EntryHead {
         nodeid: file.map_or(0, |file| node_of(file.inode)),
         generation: file.map_or(0, |file| u64::from(file.generation)),
-        entry_valid: valid,
+        entry_valid,
         attr_valid: valid,
-        entry_valid_nsec: nsec,
+        entry_valid_nsec,
         attr_valid_nsec: nsec,
     }
     .encode_into(&mut head);
@@ -68,6 +77,25 @@ fn mode(file: &Attributes) -> u16 {
 fn device(numbers: Option<(u32, u32)>) -> u32 {
     let (major, minor) = numbers.unwrap_or_default();
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
+}
+
+/// The numbers of a device that the kernel has packed.
+pub(crate) const fn device_of(packed: u32) -> (u32, u32) {
+    (packed >> 8 & 0xfff, packed & 0xff | packed >> 12 & 0xf_ff00)
+}
+
+/// The answer to an open, behind the entry of what is created: cached data stay (`FOPEN_KEEP_CACHE`), so do names
+/// (`FOPEN_CACHE_DIR`). There are no handles: all requests carry the inode.
+pub fn opened(directory: bool) -> Vec<u8> {
+    const KEEP_CACHE: u32 = 1 << 1;
+    const CACHE_DIR: u32 = 1 << 3;
+    let flags = if directory { KEEP_CACHE | CACHE_DIR } else { KEEP_CACHE };
+    [&[0; 8][..], &flags.to_le_bytes(), &[0; 4]].concat()
+}
+
+/// The answer to a write of so many bytes.
+pub fn written(len_bytes: u32) -> Vec<u8> {
+    u64::from(len_bytes).to_le_bytes().to_vec()
 }
 
 fn attr(file: &Attributes, block_bytes: u32) -> [u8; Attr::SIZE] {
@@ -163,13 +191,15 @@ pub fn statfs(space: &Space) -> Vec<u8> {
 #[derive(Debug)]
 pub struct DirectoryReply {
     bytes: Vec<u8>,
+    /// Where the last name begins.
+    last: usize,
     most_bytes: usize,
 }
 
 impl DirectoryReply {
     /// An empty answer that may grow to `most_bytes`.
     pub const fn new(most_bytes: usize) -> Self {
-        Self { bytes: Vec::new(), most_bytes }
+        Self { bytes: Vec::new(), last: 0, most_bytes }
     }
 
     /// Adds a name. `plus` is what stands before each name of an answer with attributes: that of [`entry`].
@@ -190,11 +220,24 @@ impl DirectoryReply {
             kind: listed.kind.map_or(0, type_of),
         }
         .encode_into(&mut head);
+        self.last = self.bytes.len();
         self.bytes.extend_from_slice(plus);
         self.bytes.extend_from_slice(&head);
         self.bytes.extend_from_slice(listed.name);
         self.bytes.resize(end, 0);
         true
+    }
+
+    /// Where the answer has the last name, with what stands before it.
+    pub const fn last_bytes(&self) -> usize {
+        self.last
+    }
+
+    /// Writes what stands before a name over what was there.
+    pub fn fill(&mut self, at: usize, plus: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(at..at + plus.len()) {
+            place.copy_from_slice(plus);
+        }
     }
 
     /// Whether nothing was added.
@@ -230,6 +273,7 @@ mod tests {
     fn devices_are_packed_as_the_kernel_does() {
         // Of 259:65537, as `stat` shows it through Linux's own mount.
         assert_eq!(device(Some((259, 65537))), 0x1001_0301);
+        assert_eq!(device_of(0x1001_0301), (259, 65537));
         assert_eq!(device(None), 0);
     }
 

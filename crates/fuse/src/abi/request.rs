@@ -1,6 +1,7 @@
 //! Decoding of requests. Whatever bytes come, there is a request or a reason, and no panic.
 
-use super::messages::{GetxattrIn, InHeader, InitIn, IoctlIn, LseekIn, ReadIn};
+use super::change::Change;
+use super::messages::{ForgetOne, GetxattrIn, InHeader, InitIn, IoctlIn, LseekIn, ReadIn};
 use super::opcode::Opcode;
 
 /// A request of the kernel.
@@ -24,8 +25,8 @@ pub enum Operation<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// The kernel drops one inode or several: there is nothing to answer.
-    Forget,
+    /// The kernel drops inodes: each by its number, and how often it got it. There is nothing to answer.
+    Forget(Vec<(u64, u64)>),
     /// A caller does not want its answer any more: there is nothing to answer.
     Interrupt,
     /// stat.
@@ -38,6 +39,8 @@ pub enum Operation<'a> {
     Open {
         /// A directory.
         directory: bool,
+        /// `O_*`.
+        flags: u32,
     },
     /// The last descriptor of an open file or directory is gone.
     Release,
@@ -88,9 +91,14 @@ pub enum Operation<'a> {
         whence: u32,
     },
     /// ioctl.
-    Ioctl(IoctlIn),
+    Ioctl {
+        /// The command.
+        request: IoctlIn,
+        /// Bytes from the caller.
+        data: &'a [u8],
+    },
     /// Something that changes the file system.
-    Change(Opcode),
+    Change(Change<'a>),
     /// A request that is not known, by number.
     Unknown(u32),
 }
@@ -145,8 +153,8 @@ impl<'a> Request<'a> {
         }
         let arguments = Arguments(body);
         let operation = match Opcode::of(header.opcode) {
-            Some(opcode) if opcode.changes() => Some(Operation::Change(opcode)),
-            Some(opcode) => arguments.decode(opcode),
+            Some(opcode) if opcode.changes() => Change::decode(opcode, body).map(Operation::Change),
+            Some(opcode) => arguments.decode(opcode, header.node),
             None => Some(Operation::Unknown(header.opcode)),
         };
         let operation = operation.ok_or(Malformed::Arguments { unique })?;
@@ -159,18 +167,25 @@ impl<'a> Request<'a> {
 struct Arguments<'a>(&'a [u8]);
 
 impl<'a> Arguments<'a> {
-    fn decode(self, opcode: Opcode) -> Option<Operation<'a>> {
+    fn decode(self, opcode: Opcode, node: u64) -> Option<Operation<'a>> {
         Some(match opcode {
             Opcode::Init => Operation::Init(self.init()?),
             Opcode::Destroy => Operation::Destroy,
             Opcode::Lookup => Operation::Lookup { name: name(self.0)? },
-            Opcode::Forget | Opcode::BatchForget => Operation::Forget,
+            Opcode::Forget => {
+                let count = u64::from_le_bytes(*self.0.first_chunk()?);
+                Operation::Forget(vec![(node, count)])
+            }
+            Opcode::BatchForget => Operation::Forget(self.batch()?),
             Opcode::Interrupt => Operation::Interrupt,
             Opcode::Getattr => Operation::Getattr,
             Opcode::Statx => Operation::Statx,
             Opcode::Readlink => Operation::Readlink,
-            Opcode::Open => Operation::Open { directory: false },
-            Opcode::Opendir => Operation::Open { directory: true },
+            // `fuse_open_in` begins with its flags, as `fuse_getxattr_in` does with its size.
+            Opcode::Open | Opcode::Opendir => {
+                let GetxattrIn { size: flags } = GetxattrIn::decode(self.0.first_chunk()?);
+                Operation::Open { directory: opcode == Opcode::Opendir, flags }
+            }
             Opcode::Release | Opcode::Releasedir => Operation::Release,
             Opcode::Flush => Operation::Flush,
             Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => Operation::Sync,
@@ -202,9 +217,24 @@ impl<'a> Arguments<'a> {
                 let LseekIn { offset, whence, .. } = LseekIn::decode(self.0.first_chunk()?);
                 Operation::Lseek { offset_bytes: offset, whence }
             }
-            Opcode::Ioctl => Operation::Ioctl(IoctlIn::decode(self.0.first_chunk()?)),
-            opcode => Operation::Change(opcode),
+            Opcode::Ioctl => {
+                let (head, data) = self.0.split_first_chunk()?;
+                Operation::Ioctl { request: IoctlIn::decode(head), data }
+            }
+            opcode => Operation::Unknown(opcode as u32),
         })
+    }
+
+    /// Inodes that are dropped together: a count, then so many numbers with counts.
+    fn batch(self) -> Option<Vec<(u64, u64)>> {
+        let (count, rest) = self.0.split_first_chunk::<8>()?;
+        let count = u32::from_le_bytes(*count.first_chunk()?) as usize;
+        let (all, _) = rest.as_chunks();
+        let one = |bytes: &[u8; 16]| {
+            let ForgetOne { nodeid, nlookup } = ForgetOne::decode(bytes);
+            (nodeid, nlookup)
+        };
+        Some(all.get(..count)?.iter().map(one).collect())
     }
 
     /// Kernels before 7.36 send 16 bytes; what is missing is zero.
@@ -217,7 +247,7 @@ impl<'a> Arguments<'a> {
 }
 
 /// The bytes before the first zero byte; `None` if there is none.
-fn name(bytes: &[u8]) -> Option<&[u8]> {
+pub(super) fn name(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|&byte| byte == 0)?;
     bytes.get(..end)
 }

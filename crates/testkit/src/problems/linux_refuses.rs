@@ -1,4 +1,4 @@
-//! What Linux refuses and e2fsck 1.47 calls clean.
+//! Damage that Linux refuses and e2fsck 1.47 accepts.
 
 use crate::Profile;
 use crate::recipe::{Edit, InodeEdit, Recipe, inode, journal_superblock, superblock};
@@ -13,7 +13,7 @@ use super::Case;
 const EA_INODE: u32 = InodeFlags::EA_INODE.bits();
 /// The inode of the orphan file in the base images.
 const ORPHAN_FILE: &str = "<12>";
-/// Why e2fsck judges otherwise.
+/// Why e2fsck's verdict differs.
 const LINUX_KNOWS: &str = "Linux refuses it, and e2fsck does not look";
 
 /// The recipes of this module.
@@ -38,7 +38,7 @@ fn attribute_block(path: &str, block: u32) -> InodeEdit {
     inode(path).base(move |base| base.file_acl_lo = block)
 }
 
-/// An attribute area in the inode that begins as one and holds nothing that can be read.
+/// An in-inode attribute area with a valid magic number and unreadable entries.
 fn own_attributes(path: &str) -> InodeEdit {
     inode(path).raw(|raw| {
         raw[128..130].copy_from_slice(&32u16.to_le_bytes());
@@ -107,12 +107,12 @@ fn special_inodes() -> Vec<Case> {
     all
 }
 
-/// The superblock names another inode as the orphan file.
+/// Makes the superblock name another inode as the orphan file.
 fn orphan_file_is(inode: u32) -> Edit {
     superblock(move |sb| sb.orphan_file_inum = inode)
 }
 
-/// The superblock names a user's file as the orphan file.
+/// Makes the superblock name a user's file as the orphan file.
 fn orphan_file_is_path(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let inode = volume.lookup(path)?;
@@ -179,7 +179,8 @@ fn files() -> Vec<Case> {
     ]
 }
 
-/// Gives a file of twenty adjacent blocks a tree of six levels, whose nodes are the last six blocks.
+/// Gives a file of twenty contiguous blocks a tree of six levels, with nodes in the last six
+/// blocks.
 fn six_levels(path: &'static str) -> Edit {
     const LEVELS: u16 = 6;
     const DATA: u64 = 14;

@@ -7,7 +7,7 @@ use floe_format::InodeNr;
 use super::Case;
 use super::edits::change_superblock;
 
-/// 2024-01-01, the clock of the tools, as `s_mtime` has it.
+/// 2024-01-01, the clock of the tools, as stored in `s_mtime`.
 const NOW: u32 = 1_704_067_200;
 
 fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
@@ -130,7 +130,7 @@ fn features() -> Vec<Case> {
     ]
 }
 
-/// How many inodes there are, in all and in a group.
+/// Inode counts: total and per group.
 fn inode_counts() -> Vec<Case> {
     use Profile::*;
     vec![
@@ -282,12 +282,12 @@ fn visible_quota_file() -> Edit {
     })
 }
 
-/// A primary superblock with a right checksum by which files would be lost, and a backup that knows
-/// better.
+/// A primary superblock with a valid checksum that would lose files if it were trusted, and a
+/// backup with the right values.
 fn worse_than_a_backup() -> Vec<Case> {
     use Profile::*;
     vec![
-        // Believed, it would have 8,196 groups, or lose the last one with its files.
+        // If trusted, the file system would have 8,196 groups, or lose the last one with its files.
         case(
             "more groups than inodes",
             Casefold,

@@ -240,18 +240,20 @@ impl DirEvidence {
 
 impl Accumulator for DirEvidence {
     fn merge(&mut self, other: Self) {
-        self.found.merge(other.found);
-        self.links.merge(other.links);
-        append(&mut self.named, other.named);
-        append(&mut self.dotdots, other.dotdots);
-        self.htree.merge(other.htree);
-        self.lost_found = match (self.lost_found, other.lost_found) {
+        let Self { found, links, named, dotdots, htree, lost_found, entries, sums, met, room: _ } =
+            other;
+        self.found.merge(found);
+        self.links.merge(links);
+        append(&mut self.named, named);
+        append(&mut self.dotdots, dotdots);
+        self.htree.merge(htree);
+        self.lost_found = match (self.lost_found, lost_found) {
             (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
             (mine, theirs) => mine.or(theirs),
         };
-        self.entries += other.entries;
-        self.sums.merge(other.sums);
-        self.met.merge(other.met);
+        self.entries += entries;
+        self.sums.merge(sums);
+        self.met.merge(met);
     }
 }
 

@@ -48,16 +48,29 @@ pub struct InodeEvidence {
 
 impl Accumulator for InodeEvidence {
     fn merge(&mut self, other: Self) {
-        self.found.merge(other.found);
-        self.facts.merge(other.facts);
-        self.claims.merge(other.claims);
-        self.dirs.merge(other.dirs);
-        self.attributes.merge(other.attributes);
-        self.quota.merge(other.quota);
-        self.policies.merge(other.policies);
-        self.totals.merge(other.totals);
-        append(&mut self.looked_into, other.looked_into);
-        self.sums.merge(other.sums);
+        let Self {
+            found,
+            facts,
+            claims,
+            dirs,
+            attributes,
+            quota,
+            policies,
+            totals,
+            looked_into,
+            sums,
+            buffers: _,
+        } = other;
+        self.found.merge(found);
+        self.facts.merge(facts);
+        self.claims.merge(claims);
+        self.dirs.merge(dirs);
+        self.attributes.merge(attributes);
+        self.quota.merge(quota);
+        self.policies.merge(policies);
+        self.totals.merge(totals);
+        append(&mut self.looked_into, looked_into);
+        self.sums.merge(sums);
     }
 }
 

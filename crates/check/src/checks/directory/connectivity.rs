@@ -127,8 +127,9 @@ struct Claim {
 struct ContestedNames(Vec<Claim>);
 
 impl Accumulator for ContestedNames {
-    fn merge(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
+    fn merge(&mut self, other: Self) {
+        let Self(mut other) = other;
+        self.0.append(&mut other);
     }
 }
 

@@ -27,7 +27,8 @@ pub struct Scan<A> {
 
 impl<A: Accumulator> Accumulator for Scan<A> {
     fn merge(&mut self, other: Self) {
-        self.own.merge(other.own);
+        let Self { own, read: _, salvaged: _, ignored: _ } = other;
+        self.own.merge(own);
     }
 }
 

@@ -109,8 +109,9 @@ fn check_large(cx: &DirCx<'_>, kept: &HtreeEvidence, found: &mut impl Sink) {
 struct Leaves(Vec<Leaf>);
 
 impl Accumulator for Leaves {
-    fn merge(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
+    fn merge(&mut self, other: Self) {
+        let Self(mut other) = other;
+        self.0.append(&mut other);
     }
 }
 

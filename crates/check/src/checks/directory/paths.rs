@@ -46,7 +46,8 @@ impl Entries {
 
 impl Accumulator for Entries {
     fn merge(&mut self, other: Self) {
-        other.0.into_iter().for_each(|(inode, entry)| self.add(inode, entry));
+        let Self(other) = other;
+        other.into_iter().for_each(|(inode, entry)| self.add(inode, entry));
     }
 }
 

@@ -136,10 +136,20 @@ struct Work {
 
 impl Accumulator for Work {
     fn merge(&mut self, other: Self) {
-        self.found.merge(other.found);
-        self.free_clusters += other.free_clusters;
-        self.free_inodes += other.free_inodes;
-        self.sums.merge(other.sums);
+        let Self {
+            found,
+            free_clusters,
+            free_inodes,
+            blocks: _,
+            inodes: _,
+            ahead: _,
+            expected: _,
+            sums,
+        } = other;
+        self.found.merge(found);
+        self.free_clusters += free_clusters;
+        self.free_inodes += free_inodes;
+        self.sums.merge(sums);
     }
 }
 

@@ -31,8 +31,9 @@ struct Sharers {
 }
 
 impl Accumulator for Sharers {
-    fn merge(&mut self, mut other: Self) {
-        self.runs.append(&mut other.runs);
+    fn merge(&mut self, other: Self) {
+        let Self { mut runs, scratch: _ } = other;
+        self.runs.append(&mut runs);
     }
 }
 

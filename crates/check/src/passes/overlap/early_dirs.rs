@@ -63,13 +63,15 @@ impl Delayed {
 
 impl Accumulator for EarlyDirs {
     fn merge(&mut self, other: Self) {
-        self.evidence.merge(other.evidence);
-        append(&mut self.delayed, other.delayed);
-        self.delayed_bytes += other.delayed_bytes;
-        append(&mut self.left, other.left);
-        self.counts.plain += other.counts.plain;
-        self.counts.delayed += other.counts.delayed;
-        self.counts.left += other.counts.left;
+        let Self { evidence, delayed, delayed_bytes, left, counts, room: _ } = other;
+        self.evidence.merge(evidence);
+        append(&mut self.delayed, delayed);
+        self.delayed_bytes += delayed_bytes;
+        append(&mut self.left, left);
+        let EarlyCounts { plain, delayed, left } = counts;
+        self.counts.plain += plain;
+        self.counts.delayed += delayed;
+        self.counts.left += left;
     }
 }
 

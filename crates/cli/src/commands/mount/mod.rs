@@ -1,51 +1,43 @@
 //! `floe mount`: serves an image as a mounted file system.
 
 mod daemon;
+mod open;
 mod options;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use floe_blockdev::{FileDevice, ReadBlocks};
-use floe_check::{CheckOptions, JournalUse, view};
-use floe_ext4::files::Files;
-use floe_format::BlockNr;
-use floe_fs::{FileSystem, Image};
-use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
-use floe_fuse::{ServeOptions, serve};
+use floe_fuse::mount::{MountPoint, unmount};
 use floe_sync::Arc;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
-use crate::device::{InUse, Source};
+use crate::device::Source;
 use crate::exit::Outcome;
 use crate::files::InputPath;
-use crate::{failure, signals};
+use crate::signals;
 use daemon::Log;
 use options::{Options, refused};
 
 /// Mount an image or a device, without the kernel's ext4 and without root.
 ///
-/// Mounts read-only, whatever can be opened for a check: raw images, qcow2, VHD, VHDX, gzip and zstd images,
-/// partitions. A journal with changes is replayed in memory. Nothing is ever written. Without root,
-/// fusermount3 must be there; root needs only /dev/fuse.
+/// Raw images and devices are mounted read-write, through their journal: what fsync acknowledged is there after
+/// a crash. Whatever else can be opened for a check is mounted read-only (-o ro does that, too): qcow2, VHD,
+/// VHDX, gzip and zstd images, and file systems with features that Floe cannot write safely. Then nothing is ever
+/// written, and a journal with changes is replayed in memory. Without root, fusermount3 must be there; root
+/// needs only /dev/fuse.
 ///
-/// The command returns when the mount serves; the server goes on in the background until `floe umount`,
-/// `umount` or `fusermount3 -u`, and logs to syslog. It ends on SIGTERM with a clean unmount.
+/// The command returns when the mount is ready; the server continues in the background until `floe
+/// umount`, `umount` or `fusermount3 -u`, and logs to syslog. SIGTERM unmounts cleanly.
 ///
-/// Exit codes are those of mount(8): 0 mounted, 1 wrong command line, 2 the system failed, 32 the mount was
-/// refused.
+/// Exit codes are those of mount(8): 0 mounted, 1 usage error, 2 system error, 32 mount refused.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// Directory to mount on, or /dev/fd/N: a descriptor of /dev/fuse that is mounted already
+    /// Mount point, or /dev/fd/N: a descriptor of /dev/fuse that is already mounted
     directory: OsString,
-    /// Mount options, as of ext4 and fuse2fs; also: threads=N. Unknown ones are refused (exit code 32)
+    /// Mount options, those of ext4 and fuse2fs, and threads=N. Unknown ones are refused (exit code
+    /// 32)
     #[arg(long, short, value_name = "LIST")]
     options: Vec<String>,
     /// Stay in the foreground, and log to standard error
@@ -54,22 +46,23 @@ pub(crate) struct Args {
     /// Log every request; stays in the foreground
     #[arg(long, short)]
     debug: bool,
-    /// Answer with one thread
+    /// Serve requests with a single thread
     #[arg(long, short)]
     single_thread: bool,
-    /// Pass over unknown mount options
+    /// Ignore unknown mount options
     #[arg(long)]
     sloppy: bool,
-    /// The journal is on this device or in this file
+    /// The external journal: a device or file
     #[arg(long, value_name = "PATH")]
     external_journal: Option<InputPath>,
-    /// This is the server, whose standard output is read by the command that started it
+    /// Run as the server, whose standard output the starting command reads
     #[arg(long, hide = true)]
     serve: bool,
 }
 
-/// The command line of `floe mount` for a command line of `mount.floe`, which mount(8) runs: SOURCE DIRECTORY
-/// and options with other meanings. `None` where nothing is to be done (`-f`, a fake mount).
+/// Translates the command line of `mount.floe`, which mount(8) runs (SOURCE DIRECTORY and options
+/// with other meanings), to that of `floe mount`. `None` if nothing is to be done (`-f`, a fake
+/// mount).
 pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let mut line: Vec<OsString> = ["floe", "mount"].map(OsString::from).into();
     let mut arguments = arguments.iter();
@@ -78,7 +71,7 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
             Some("-f") => return None,
             Some("-n" | "-v") => {}
             Some("-s") => line.push("--sloppy".into()),
-            // The type and a name space, each with a word behind it.
+            // File system type or namespace; both take an argument.
             Some("-t" | "-N") => {
                 arguments.next();
             }
@@ -90,13 +83,13 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
     Some(line)
 }
 
-/// The link by which mount(8) runs this program for the types `floe` and `fuse.floe`.
+/// Whether mount(8) runs this program through its link for the types `floe` and `fuse.floe`.
 pub(crate) fn is_helper(program: &OsString) -> bool {
     let name = Path::new(program).file_name();
     name.is_some_and(|name| name == "mount.floe" || name == "mount.fuse.floe")
 }
 
-/// The arguments of this process for the server, which is not run by the name of a link.
+/// The arguments of this process for the server, which is not run through the link.
 fn command_line() -> Vec<OsString> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let helper = arguments.first().is_some_and(is_helper);
@@ -108,9 +101,6 @@ fn command_line() -> Vec<OsString> {
 impl Args {
     pub(crate) fn run(mut self) -> Result<Outcome> {
         let options = Options::parse(&self.options, self.sloppy)?;
-        if options.read_write {
-            return Err(refused("only read-only mounts can be made: leave out `rw`, or say `ro`"));
-        }
         self.source.offset = options.offset.unwrap_or(self.source.offset);
         self.make_absolute()?;
         let background = !self.foreground && !self.debug;
@@ -123,7 +113,7 @@ impl Args {
         }
     }
 
-    /// The server leaves the folder that relative paths begin in.
+    /// Makes paths absolute, because the server leaves the current folder.
     fn make_absolute(&mut self) -> Result<()> {
         let absolute = |path: &Path| std::path::absolute(path).context("cannot find the folder");
         self.source.device = InputPath::from(absolute(&self.source.device)?);
@@ -133,100 +123,10 @@ impl Args {
         }
         Ok(())
     }
-
-    fn open_and_serve(&self, options: &Options) -> Result<()> {
-        self.source.mind_users(InUse::WarnReader)?;
-        let lock = lock(&self.source.device)?;
-        let device = self.source.open()?;
-        let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
-        let superblock = match options.superblock_kib {
-            // In units of 1 KiB; whoever gives it gives the block size, or it is found out.
-            Some(kib) => Some(kib / (u64::from(self.source.block_size.unwrap_or(1024)) >> 10)),
-            None => self.source.superblock,
-        };
-        let check = CheckOptions {
-            superblock: superblock.map(BlockNr),
-            block_size: self.source.block_size,
-            external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
-            journal: if options.no_recovery { JournalUse::Ignore } else { JournalUse::Replay },
-            ..CheckOptions::default()
-        };
-        let name = self.source.name();
-        let served = view(&device, &check, |files, found| {
-            for problem in found {
-                eprintln!("floe: {name}: {problem}");
-            }
-            self.serve(files, options)
-        });
-        drop(lock);
-        served.map_err(|error| {
-            anyhow::anyhow!(failure::of_check(&error, &device, &name, "--memory="))
-        })?
-    }
-
-    fn serve(&self, files: &Files<'_>, options: &Options) -> Result<()> {
-        let place = MountPoint::of(Path::new(&self.directory));
-        let as_root = rustix::process::getuid().is_root();
-        let mounting = MountOptions {
-            fsname: options
-                .fsname
-                .clone()
-                .map_or_else(|| self.source.device.as_os_str().into(), OsString::from),
-            subtype: options.subtype.clone().unwrap_or_else(|| "floe".to_owned()),
-            read_only: true,
-            allow_other: options.allow_other.unwrap_or(as_root),
-            no_suid: options.no_suid,
-            no_devices: options.no_devices,
-            no_exec: options.no_exec,
-            no_atime: options.no_atime,
-        };
-        let log = Arc::new(Log::new(self.source.name(), self.serve));
-        let standard = ServeOptions::default();
-        let threads = if self.single_thread { Some(1) } else { options.threads };
-        let serving = ServeOptions {
-            threads: threads.unwrap_or(standard.threads),
-            // Nobody changes the image.
-            keep: Duration::MAX,
-            debug: self.debug,
-        };
-        let carrier = mount(&place, &mounting)?;
-        if self.serve {
-            daemon::leave_session()?;
-        }
-        unmount_on_signals(&place, &log)?;
-        let fs = FileSystem::new(Image::new(files));
-        let ready = || {
-            if self.serve
-                && let Err(error) = daemon::tell_ready()
-            {
-                log.line(&format!("cannot close the standard streams: {error}"));
-            }
-        };
-        let served = serve(&carrier, &fs, &serving, &|text| log.line(text), ready);
-        if let (Err(_), MountPoint::Directory(directory)) = (&served, &place) {
-            // A mount without a server answers nobody; it may be gone already.
-            let _ = unmount(directory, true);
-        }
-        Ok(served?)
-    }
 }
 
-/// Keeps out those who would write to the image, until the lock is dropped: repairs and writing mounts lock it for
-/// themselves.
-fn lock(path: &Path) -> Result<File> {
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        // Some network file systems know no locks.
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(file),
-        Err(Errno::WOULDBLOCK) => {
-            anyhow::bail!("{}: is locked: another program is writing to it", path.display())
-        }
-        Err(errno) => Err(io::Error::from(errno)).with_context(|| path.display().to_string()),
-    }
-}
-
-/// The first signal unmounts, so that the server ends by itself once nobody uses the mount; the second one ends
-/// the server at once.
+/// The first signal unmounts, so that the server exits once the mount is unused; the second one
+/// ends the server at once.
 fn unmount_on_signals(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
     let (place, log) = (place.clone(), Arc::clone(log));
     signals::on_each_signal(move |before| {
@@ -236,7 +136,7 @@ fn unmount_on_signals(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
             std::process::exit(0);
         }
         let gone = unmount(directory, false).or_else(|_| {
-            log.line("the mount is in use: it goes when nobody uses it any more");
+            log.line("the mount is in use: detached, and removed once it is unused");
             unmount(directory, true)
         });
         if let Err(error) = gone {

@@ -1,0 +1,200 @@
+//! Opening an image for a mount, and serving it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use floe_blockdev::image::{Format, format_of};
+use floe_blockdev::{FileDevice, ReadBlocks, WriteBlocks};
+use floe_check::{CheckOptions, JournalUse, view};
+use floe_disk::volume::{OpenError, Volume};
+use floe_ext4::fs::FileSystem as Layout;
+use floe_format::BlockNr;
+use floe_format::ext::superblock::STATE_ERROR;
+use floe_fs::{Disk, FileSystem, Image, Live, Store, now};
+use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
+use floe_fuse::{ServeOptions, serve};
+use floe_sync::Arc;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::daemon::{self, Log};
+use super::options::Options;
+use super::{Args, unmount_on_signals};
+use crate::device::InUse;
+use crate::failure;
+
+impl Args {
+    /// Opens the image, mounts it and serves until it is unmounted.
+    pub(super) fn open_and_serve(&self, options: &Options) -> Result<()> {
+        let wanted = options.read_only;
+        match self.why_read_only(options)? {
+            None => return self.serve_writing(options),
+            Some(why) if wanted == Some(false) => bail!("cannot be mounted read-write: {why}"),
+            Some(why) if wanted.is_none() => {
+                eprintln!("floe: {}: mounted read-only: {why}", self.source.name());
+            }
+            Some(_) => {}
+        }
+        self.serve_reading(options)
+    }
+
+    /// Why the image is to be read only; `None` if it can be written.
+    fn why_read_only(&self, options: &Options) -> Result<Option<String>> {
+        if options.read_only == Some(true) {
+            return Ok(Some("`ro` was asked for".to_owned()));
+        }
+        if options.no_recovery {
+            return Ok(Some("the journal is not to be replayed".to_owned()));
+        }
+        if options.superblock_kib.is_some() || self.source.superblock.is_some() {
+            return Ok(Some("a backup of the superblock is used".to_owned()));
+        }
+        let format = match self.source.format {
+            Some(format) => format,
+            None => format_of(&self.source.device)?,
+        };
+        if format != Format::Raw {
+            return Ok(Some(format!("it is a {format} image")));
+        }
+        if self.external_journal.is_some() {
+            return Ok(Some("its journal is elsewhere".to_owned()));
+        }
+        let device = self.source.open()?;
+        // What is damaged so much that it cannot be opened here may be read all the same.
+        let Ok(layout) = Layout::open(&device) else {
+            return Ok(Some("its superblock or descriptors are damaged".to_owned()));
+        };
+        if layout.superblock.state & STATE_ERROR != 0 {
+            let why = "errors were found in it before; `floe repair` mends them";
+            return Ok(Some(why.to_owned()));
+        }
+        match Volume::open(&device) {
+            Ok(_) | Err(OpenError::ReadOnly(floe_disk::volume::ReadOnly::NeedsRecovery)) => {
+                Ok(None)
+            }
+            Err(error) => Ok(Some(error.to_string())),
+        }
+    }
+
+    fn serve_writing(&self, options: &Options) -> Result<()> {
+        self.source.mind_users(InUse::RefuseMount)?;
+        // Locked until the last write.
+        let (device, _) = self.source.open_for_writing(false)?;
+        let (disk, volume) = Disk::open(device)?;
+        let served = self.serve_disk(&disk, volume, options);
+        // What cannot be closed is recovered at the next mount.
+        let closed = disk.close();
+        served.and(closed.map_err(Into::into))
+    }
+
+    fn serve_disk<D: WriteBlocks>(
+        &self,
+        disk: &Disk<D>,
+        volume: Volume,
+        options: &Options,
+    ) -> Result<()> {
+        let files = disk.files()?;
+        let fs = FileSystem::new(Live::new(disk, &files, volume, now())?);
+        let served = self.serve(&fs, options);
+        let finished = fs.into_store().finish(now()).context("the last changes cannot be written");
+        served.and(finished)
+    }
+
+    fn serve_reading(&self, options: &Options) -> Result<()> {
+        self.source.mind_users(InUse::WarnReader)?;
+        let lock = lock(&self.source.device)?;
+        let device = self.source.open()?;
+        let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
+        let superblock = match options.superblock_kib {
+            // In units of 1 KiB; whoever gives it gives the block size, or it is found out.
+            Some(kib) => Some(kib / (u64::from(self.source.block_size.unwrap_or(1024)) >> 10)),
+            None => self.source.superblock,
+        };
+        let check = CheckOptions {
+            superblock: superblock.map(BlockNr),
+            block_size: self.source.block_size,
+            external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
+            journal: if options.no_recovery { JournalUse::Ignore } else { JournalUse::Replay },
+            ..CheckOptions::default()
+        };
+        let name = self.source.name();
+        let served = view(&device, &check, |files, found| {
+            for problem in found {
+                eprintln!("floe: {name}: {problem}");
+            }
+            self.serve(&FileSystem::new(Image::new(files)), options)
+        });
+        drop(lock);
+        served.map_err(|error| anyhow!(failure::of_check(&error, &device, &name, "--memory=")))?
+    }
+
+    /// Mounts a file system and serves it until it is unmounted.
+    fn serve<S: Store>(&self, fs: &FileSystem<S>, options: &Options) -> Result<()> {
+        let place = MountPoint::of(Path::new(&self.directory));
+        let log = Arc::new(Log::new(self.source.name(), self.serve));
+        let carrier = mount(&place, &self.mounting(options, fs.is_read_only()))?;
+        if self.serve {
+            daemon::leave_session()?;
+        }
+        unmount_on_signals(&place, &log)?;
+        let ready = || {
+            if self.serve
+                && let Err(error) = daemon::tell_ready()
+            {
+                log.line(&format!("cannot close the standard streams: {error}"));
+            }
+        };
+        let serving = self.serving(options);
+        let served = serve(&carrier, fs, &serving, &|text| log.line(text), ready);
+        if let (Err(_), MountPoint::Directory(directory)) = (&served, &place) {
+            // A mount without a server answers nobody; it may be gone already.
+            let _ = unmount(directory, true);
+        }
+        Ok(served?)
+    }
+
+    fn mounting(&self, options: &Options, read_only: bool) -> MountOptions {
+        let as_root = rustix::process::getuid().is_root();
+        let device = || self.source.device.as_os_str().to_owned();
+        MountOptions {
+            fsname: options.fsname.clone().map_or_else(device, OsString::from),
+            subtype: options.subtype.clone().unwrap_or_else(|| "floe".to_owned()),
+            read_only,
+            allow_other: options.allow_other.unwrap_or(as_root),
+            no_suid: options.no_suid,
+            no_devices: options.no_devices,
+            no_exec: options.no_exec,
+            no_atime: options.no_atime,
+        }
+    }
+
+    fn serving(&self, options: &Options) -> ServeOptions {
+        let standard = ServeOptions::default();
+        let threads = if self.single_thread { Some(1) } else { options.threads };
+        ServeOptions {
+            threads: threads.unwrap_or(standard.threads),
+            commit_every: options.commit_seconds.map_or(standard.commit_every, Duration::from_secs),
+            debug: self.debug,
+            // Nobody else changes the image.
+            ..standard
+        }
+    }
+}
+
+/// Keeps out those who would write to the image, until the lock is dropped: repairs and writing mounts lock it for
+/// themselves.
+fn lock(path: &Path) -> Result<File> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        // Some network file systems know no locks.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(file),
+        Err(Errno::WOULDBLOCK) => {
+            anyhow::bail!("{}: is locked: another program is writing to it", path.display())
+        }
+        Err(errno) => Err(io::Error::from(errno)).with_context(|| path.display().to_string()),
+    }
+}

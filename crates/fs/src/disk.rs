@@ -1,0 +1,160 @@
+//! A device whose file system is changed: through its journal, or at once where it has none.
+
+use std::io;
+
+use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_disk::journal::{Journal, JournalError, TransactionId};
+use floe_disk::ops::OpError;
+use floe_disk::recovery::recover;
+use floe_disk::volume::{OpenError, Volume};
+use floe_ext4::files::Files;
+use floe_ext4::fs::FileSystem;
+use floe_ext4::tx::{DirectTx, Refusal, Tx};
+use floe_format::Geometry;
+use floe_format::features::Compat;
+
+/// Blocks that one change may alter: above what any single operation of `disk` takes, and below a quarter of the
+/// smallest journal.
+const CREDITS: u32 = 192;
+
+/// A device whose file system is changed. Reads see all changes; [`WriteBlocks::write_at`] is for data of files alone.
+/// Dropped without [`Disk::close`] it leaves what a crash leaves.
+#[derive(Debug)]
+pub enum Disk<D> {
+    /// Changes go through the journal: all of one are there after a crash, or nothing.
+    Journaled(Box<Journal<D>>),
+    /// There is no journal: changes are written one block after the other, and a crash leaves damage, as with ext2.
+    Direct {
+        /// The device.
+        device: D,
+        /// What follows from its superblock.
+        geometry: Geometry,
+    },
+}
+
+/// Why a file system cannot be changed. Unless the journal had to be recovered, nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// Only reading is safe.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The file system cannot be read.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The first or last change failed.
+    #[error(transparent)]
+    Operation(#[from] OpError),
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] io::Error),
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub(crate) enum ChangeError {
+    /// The operation was refused: nothing changed.
+    Refused(OpError),
+    /// It could not be written: nothing more can be.
+    Ended(String),
+}
+
+impl<D: WriteBlocks> Disk<D> {
+    /// Recovers the journal if it must be, judges whether the file system can be written safely, and opens the journal.
+    ///
+    /// # Errors
+    /// [`DiskError`].
+    pub fn open(device: D) -> Result<(Self, Volume), DiskError> {
+        let fs = FileSystem::open(&device)?;
+        if !fs.geometry().features.compat.contains(Compat::HAS_JOURNAL) {
+            let (volume, geometry) = (Volume::open(&device)?, fs.geometry().clone());
+            return Ok((Self::Direct { device, geometry }, volume));
+        }
+        recover(&device)?;
+        // Judged before the journal marks the file system as in need of recovery.
+        let volume = Volume::open(&device)?;
+        Ok((Self::Journaled(Box::new(Journal::open(device)?)), volume))
+    }
+
+    /// The files, with all changes at any time.
+    ///
+    /// # Errors
+    /// The file system cannot be read.
+    pub fn files(&self) -> Result<Files<'_>, DiskError> {
+        let fs = FileSystem::open(self)?;
+        let (geometry, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
+        Ok(Files::new(self, fs.superblock, geometry, groups))
+    }
+
+    /// Writes all that is left home and empties the journal.
+    ///
+    /// # Errors
+    /// The device failed; the journal is recovered at the next mount then.
+    pub fn close(self) -> Result<(), DiskError> {
+        match self {
+            Self::Journaled(journal) => drop((*journal).close()?),
+            Self::Direct { device, .. } => device.flush()?,
+        }
+        Ok(())
+    }
+
+    /// Runs a change of at most some 190 blocks as one transaction; says which, where there is a journal.
+    pub(crate) fn change<T>(
+        &self,
+        run: impl FnOnce(&mut dyn Tx) -> Result<T, OpError>,
+    ) -> Result<(T, Option<TransactionId>), ChangeError> {
+        let ended = |error: &dyn std::error::Error| ChangeError::Ended(error.to_string());
+        match self {
+            Self::Journaled(journal) => {
+                let mut tx = journal.begin(CREDITS).map_err(|error| ended(&error))?;
+                let value = run(&mut tx).map_err(ChangeError::Refused)?;
+                let id = tx.finish().map_err(|error| ended(&error))?;
+                Ok((value, Some(id)))
+            }
+            Self::Direct { device, geometry } => {
+                let mut tx = DirectTx::new(device, geometry.clone());
+                let value = run(&mut tx).map_err(ChangeError::Refused)?;
+                tx.commit().map_err(|error| ended(&error))?;
+                Ok((value, None))
+            }
+        }
+    }
+}
+
+impl<D: WriteBlocks> ReadBlocks for Disk<D> {
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Journaled(journal) => journal.size_bytes(),
+            Self::Direct { device, .. } => device.size_bytes(),
+        }
+    }
+
+    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Journaled(journal) => journal.read_at(offset_bytes, into),
+            Self::Direct { device, .. } => device.read_at(offset_bytes, into),
+        }
+    }
+}
+
+impl<D: WriteBlocks> WriteBlocks for Disk<D> {
+    /// Writes data of a file, ordered before the change that maps them.
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Journaled(journal) => {
+                journal.write_data(offset_bytes, from).map_err(io::Error::other)
+            }
+            Self::Direct { device, .. } => device.write_at(offset_bytes, from),
+        }
+    }
+
+    /// Makes all finished changes and all data durable.
+    fn flush(&self) -> io::Result<()> {
+        match self {
+            Self::Journaled(journal) => journal.sync().map_err(io::Error::other),
+            Self::Direct { device, .. } => device.flush(),
+        }
+    }
+}

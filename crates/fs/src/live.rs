@@ -1,0 +1,359 @@
+//! A file system on a disk that is read and written. Each operation is a transaction of its own.
+
+use floe_blockdev::WriteBlocks;
+use floe_disk::ops::{Caller, OpError, Removed, Step};
+use floe_disk::volume::Volume;
+use floe_ext4::files::{Attribute, Files};
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::InodeNr;
+use floe_sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::disk::{ChangeError, Disk, DiskError};
+use crate::lists;
+use crate::op::{Applied, Op, OpKind};
+use crate::store::{SeekFor, Space, Store};
+use crate::{Attributes, Directory, FsError, Image, Timestamp};
+
+/// Blocks of a write that are mapped in one transaction: a longer write is several.
+const BLOCKS_PER_WRITE: u64 = 256;
+
+/// A file system on a disk that is read and written.
+///
+/// Reads go through the same code as those of an [`Image`]. The caller keeps readers away from changes, as
+/// [`FileSystem`](crate::FileSystem) does.
+#[derive(Debug)]
+pub struct Live<'f, 'd, D> {
+    disk: &'d Disk<D>,
+    image: Image<'f, 'd>,
+    work: Mutex<Work>,
+}
+
+#[derive(Debug)]
+struct Work {
+    volume: Volume,
+    /// Why nothing is written any more.
+    ended: Option<String>,
+}
+
+impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
+    /// Begins to write: marks the file system as in use, and deletes what the last user left without a name.
+    /// `files` are those of `disk`.
+    ///
+    /// # Errors
+    /// The disk cannot be read or written.
+    pub fn new(
+        disk: &'d Disk<D>,
+        files: &'f Files<'d>,
+        volume: Volume,
+        now: Timestamp,
+    ) -> Result<Self, FsError> {
+        let work = Mutex::new(Work { volume, ended: None });
+        let live = Self { disk, image: Image::new(files), work };
+        live.run(|volume, tx| volume.begin_writing(tx, now))?;
+        live.finish_orphans(now)?;
+        live.sync()?;
+        Ok(live)
+    }
+
+    /// Ends writing: deletes what has no name, and says in the superblock that all is clean. The disk is to be closed
+    /// then.
+    ///
+    /// # Errors
+    /// As [`Store::apply`]. What is durable by then is recovered at the next mount.
+    pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
+        self.finish_orphans(now)?;
+        self.run(|volume, tx| volume.end_writing(tx, now))?;
+        self.sync()
+    }
+
+    fn work(&self) -> MutexGuard<'_, Work> {
+        // A panic in an operation has told its volume to stop, or nothing.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs an operation as a transaction; once more after a commit where only that gives free blocks back.
+    fn run<T>(
+        &self,
+        mut run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
+    ) -> Result<T, FsError> {
+        let mut again = true;
+        loop {
+            let mut work = self.work();
+            if let Some(why) = &work.ended {
+                return Err(FsError::Ended(why.clone()));
+            }
+            let volume = &mut work.volume;
+            match self.disk.change(|tx| run(volume, tx)) {
+                Ok((value, id)) => {
+                    if id.is_none() {
+                        // Without a journal it is written already.
+                        let epoch = work.volume.end_epoch();
+                        work.volume.durable(epoch);
+                    }
+                    return Ok(value);
+                }
+                Err(ChangeError::Refused(OpError::NoSpace))
+                    if again && work.volume.holds_back() =>
+                {
+                    drop(work);
+                    self.sync()?;
+                    again = false;
+                }
+                Err(ChangeError::Refused(error)) => return Err(of_op(error)),
+                Err(ChangeError::Ended(why)) => {
+                    work.ended = Some(why.clone());
+                    return Err(FsError::Ended(why));
+                }
+            }
+        }
+    }
+
+    /// Does the steps of an operation, each a transaction of its own.
+    fn steps(
+        &self,
+        mut run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<Step, OpError>,
+    ) -> Result<(), FsError> {
+        while self.run(&mut run)? == Step::More {}
+        Ok(())
+    }
+
+    fn finish_orphans(&self, now: Timestamp) -> Result<(), FsError> {
+        let orphans = self.work().volume.orphans();
+        orphans.into_iter().try_for_each(|inode| self.finish_orphan(inode, now))
+    }
+
+    fn finish_orphan(&self, inode: InodeNr, now: Timestamp) -> Result<(), FsError> {
+        let caller = Caller::system(now);
+        self.image.forget(inode);
+        self.steps(|volume, tx| volume.finish_orphan(tx, self.disk, &caller, inode))
+    }
+
+    /// Changes fields of an inode, its size last.
+    fn change(&self, caller: &Caller, kind: &OpKind<'_>) -> Result<(), FsError> {
+        let OpKind::Change { inode, size_bytes, change } = *kind else { return Ok(()) };
+        self.image.forget(inode);
+        if let Some(size) = size_bytes {
+            let mut first = true;
+            self.steps(|volume, tx| {
+                if std::mem::take(&mut first) {
+                    volume.truncate(tx, self.disk, caller, inode, size)
+                } else {
+                    volume.finish_orphan(tx, self.disk, caller, inode)
+                }
+            })?;
+        }
+        // An access list follows the permissions.
+        let list = match change.permissions {
+            Some(permissions) => {
+                let attributes = self.image.extended_attributes(inode)?;
+                lists::with_permissions(&attributes, permissions)
+            }
+            None => None,
+        };
+        if change == Default::default() {
+            return Ok(());
+        }
+        self.run(|volume, tx| {
+            volume.change(tx, caller, inode, &change)?;
+            match &list {
+                Some(list) => {
+                    let name = lists::ACCESS;
+                    volume.set_attribute(tx, caller, inode, name, list, Default::default())
+                }
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Writes, in pieces that one transaction can map.
+    fn write(
+        &self,
+        caller: &Caller,
+        inode: InodeNr,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<(), FsError> {
+        let block = u64::from(self.work().volume.geometry().block_size);
+        let piece = usize::try_from(BLOCKS_PER_WRITE * block).unwrap_or(usize::MAX);
+        self.image.forget(inode);
+        for (at, piece) in bytes.chunks(piece).scan(offset_bytes, |at, piece| {
+            let start = *at;
+            *at = at.saturating_add(piece.len() as u64);
+            Some((start, piece))
+        }) {
+            self.run(|volume, tx| volume.write(tx, self.disk, caller, inode, at, piece))?;
+        }
+        Ok(())
+    }
+
+    fn set_attribute(&self, caller: &Caller, kind: &OpKind<'_>) -> Result<(), FsError> {
+        let OpKind::SetAttribute { inode, name, value, mode } = *kind else { return Ok(()) };
+        if name != lists::ACCESS {
+            return self
+                .run(|volume, tx| volume.set_attribute(tx, caller, inode, name, value, mode));
+        }
+        // The permissions follow an access list, which is not stored if it says no more than they do.
+        let list = lists::judge(value).ok_or(FsError::Invalid)?;
+        let old = self.image.attributes(inode)?.permissions;
+        let change = floe_disk::ops::Change {
+            permissions: Some(old & 0o7000 | list.permissions),
+            ..Default::default()
+        };
+        self.run(|volume, tx| {
+            volume.change(tx, caller, inode, &change)?;
+            if list.is_extended {
+                return volume.set_attribute(tx, caller, inode, name, value, mode);
+            }
+            match volume.remove_attribute(tx, caller, inode, name) {
+                Err(OpError::NotFound(_)) => Ok(()),
+                other => other,
+            }
+        })
+    }
+}
+
+impl<D: WriteBlocks> Store for Live<'_, '_, D> {
+    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.image.attributes(inode)
+    }
+
+    fn directory(&self, inode: InodeNr) -> Result<Directory, FsError> {
+        self.image.directory(inode)
+    }
+
+    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
+        self.image.read(inode, offset_bytes, into)
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        self.image.seek(inode, offset_bytes, what)
+    }
+
+    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
+        self.image.target(inode)
+    }
+
+    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        self.image.extended_attributes(inode)
+    }
+
+    fn space(&self) -> Space {
+        let room = self.work().volume.room();
+        Space {
+            free_blocks: room.free_blocks,
+            available_blocks: room.available_blocks.saturating_sub(self.image.kept_blocks()),
+            free_inodes: room.free_inodes,
+            ..self.image.space()
+        }
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
+        let may_use_reserve = op.uid == 0;
+        let caller = Caller { uid: op.uid, gid: op.gid, time: op.time, may_use_reserve };
+        let nameless = |removed: Removed| removed.last.then_some(removed.inode);
+        let (mut created, mut gone) = (None, None);
+        match op.kind {
+            OpKind::Create { place, new } => {
+                created = Some(self.run(|volume, tx| {
+                    volume.create(tx, &caller, place.directory, place.name, &new)
+                })?);
+            }
+            OpKind::CreateUnnamed { directory, new } => {
+                created = Some(
+                    self.run(|volume, tx| volume.create_unnamed(tx, &caller, directory, &new))?,
+                );
+            }
+            OpKind::Link { inode, place } => {
+                self.run(|volume, tx| volume.link(tx, &caller, inode, place.directory, place.name))?
+            }
+            OpKind::Unlink(place) => {
+                gone =
+                    nameless(self.run(|volume, tx| {
+                        volume.unlink(tx, &caller, place.directory, place.name)
+                    })?);
+            }
+            OpKind::RemoveDirectory(place) => {
+                gone =
+                    nameless(self.run(|volume, tx| {
+                        volume.rmdir(tx, &caller, place.directory, place.name)
+                    })?);
+            }
+            OpKind::Rename { from, to, mode } => {
+                let (from, to) = ((from.directory, from.name), (to.directory, to.name));
+                let renamed = self.run(|volume, tx| volume.rename(tx, &caller, from, to, mode))?;
+                gone = renamed.replaced.and_then(nameless);
+            }
+            OpKind::Change { .. } => self.change(&caller, &op.kind)?,
+            OpKind::Write { inode, offset_bytes, bytes } => {
+                self.write(&caller, inode, offset_bytes, bytes)?;
+            }
+            OpKind::SetAttribute { .. } => self.set_attribute(&caller, &op.kind)?,
+            OpKind::RemoveAttribute { inode, name } => {
+                self.run(|volume, tx| volume.remove_attribute(tx, &caller, inode, name))?;
+            }
+        }
+        if let Some(inode) = created {
+            // Its number may have been another's.
+            self.image.forget(inode);
+        }
+        Ok(Applied { created, nameless: gone })
+    }
+
+    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.finish_orphan(inode, crate::now())
+    }
+
+    fn sync(&self) -> Result<(), FsError> {
+        let epoch = {
+            let mut work = self.work();
+            if let Some(why) = &work.ended {
+                return Err(FsError::Ended(why.clone()));
+            }
+            work.volume.end_epoch()
+        };
+        if let Err(error) = self.disk.flush() {
+            let why = error.to_string();
+            self.work().ended = Some(why.clone());
+            return Err(FsError::Ended(why));
+        }
+        self.work().volume.durable(epoch);
+        Ok(())
+    }
+}
+
+impl From<DiskError> for FsError {
+    fn from(error: DiskError) -> Self {
+        Self::Ended(error.to_string())
+    }
+}
+
+fn of_op(error: OpError) -> FsError {
+    match error {
+        OpError::NotFound("attribute") => FsError::NoAttribute,
+        OpError::NotFound(_) => FsError::NotFound,
+        OpError::Exists => FsError::Exists,
+        OpError::NotADirectory => FsError::NotADirectory,
+        OpError::IsADirectory => FsError::IsADirectory,
+        OpError::NotEmpty => FsError::NotEmpty,
+        OpError::NameTooLong => FsError::NameTooLong,
+        OpError::BadName | OpError::Invalid(_) => FsError::Invalid,
+        OpError::TooManyLinks => FsError::TooManyLinks,
+        OpError::NoSpace | OpError::NoRoom => FsError::NoSpace,
+        OpError::TooLarge => FsError::TooLarge,
+        OpError::NotPermitted(_) => FsError::NotPermitted,
+        OpError::CrossProject => FsError::CrossProject,
+        OpError::Unsupported(what) => FsError::Unsupported(what),
+        OpError::Refused(Refusal::Io { block, source }) => FsError::Io {
+            inode: InodeNr(0),
+            source: std::io::Error::other(format!("{block}: {source}")),
+        },
+        OpError::Refused(refusal) => {
+            FsError::Damaged { inode: InodeNr(0), what: refusal.to_string() }
+        }
+        OpError::Stopped => FsError::Ended(error.to_string()),
+    }
+}

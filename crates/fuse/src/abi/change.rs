@@ -1,0 +1,189 @@
+//! Decoding of requests that change the file system.
+
+use bitflags::bitflags;
+
+use super::messages::{CreateIn, MkdirIn, MknodIn, Rename2In, SetattrIn, SetxattrIn, WriteIn};
+use super::opcode::Opcode;
+use super::request::name;
+
+bitflags! {
+    /// Which fields of [`SetattrIn`] count (`FATTR_*`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SetattrFields: u32 {
+        /// The mode.
+        const MODE = 1 << 0;
+        /// The owner.
+        const UID = 1 << 1;
+        /// The group.
+        const GID = 1 << 2;
+        /// The size.
+        const SIZE = 1 << 3;
+        /// The last access.
+        const ATIME = 1 << 4;
+        /// The last change of the content.
+        const MTIME = 1 << 5;
+        /// The last access is now.
+        const ATIME_NOW = 1 << 7;
+        /// The last change of the content is now.
+        const MTIME_NOW = 1 << 8;
+    }
+}
+
+/// A change that is asked for, and its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// A new node of any kind but links and directories.
+    Mknod {
+        /// Its name.
+        name: &'a [u8],
+        /// Type and permissions.
+        mode: u32,
+        /// The number of a device, as the kernel packs it.
+        device: u32,
+        /// Permissions that are not given.
+        umask: u32,
+    },
+    /// A new directory.
+    Mkdir {
+        /// Its name.
+        name: &'a [u8],
+        /// Permissions.
+        mode: u32,
+        /// Permissions that are not given.
+        umask: u32,
+    },
+    /// A new symbolic link.
+    Symlink {
+        /// Its name.
+        name: &'a [u8],
+        /// Where it leads.
+        target: &'a [u8],
+    },
+    /// A new regular file, opened; without a name it is a temporary one.
+    Create {
+        /// Its name.
+        name: Option<&'a [u8]>,
+        /// Permissions.
+        mode: u32,
+        /// Permissions that are not given.
+        umask: u32,
+    },
+    /// A further name.
+    Link {
+        /// What gets the name.
+        node: u64,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// A name goes.
+    Unlink {
+        /// The name.
+        name: &'a [u8],
+        /// It must be a directory's.
+        directory: bool,
+    },
+    /// A name moves.
+    Rename {
+        /// The name.
+        from: &'a [u8],
+        /// Directory of the new name.
+        directory: u64,
+        /// The new name.
+        to: &'a [u8],
+        /// `RENAME_*`.
+        flags: u32,
+    },
+    /// Fields of an inode change.
+    Setattr(SetattrIn),
+    /// Bytes for a file.
+    Write {
+        /// First byte.
+        offset_bytes: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// An attribute is set.
+    Setxattr {
+        /// Its name.
+        name: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+        /// `XATTR_*`.
+        flags: u32,
+    },
+    /// An attribute goes.
+    Removexattr {
+        /// Its name.
+        name: &'a [u8],
+    },
+    /// One that is not served.
+    Unserved(Opcode),
+}
+
+impl<'a> Change<'a> {
+    /// Decodes the arguments behind the header; `None` if they are cut off.
+    pub(super) fn decode(opcode: Opcode, body: &'a [u8]) -> Option<Self> {
+        Some(match opcode {
+            Opcode::Mknod => {
+                let (head, rest) = body.split_first_chunk()?;
+                let MknodIn { mode, rdev, umask } = MknodIn::decode(head);
+                Self::Mknod { name: name(rest)?, mode, device: rdev, umask }
+            }
+            Opcode::Mkdir => {
+                let (head, rest) = body.split_first_chunk()?;
+                let MkdirIn { mode, umask } = MkdirIn::decode(head);
+                Self::Mkdir { name: name(rest)?, mode, umask }
+            }
+            Opcode::Symlink => {
+                let (name, target) = two_names(body)?;
+                Self::Symlink { name, target }
+            }
+            Opcode::Create | Opcode::Tmpfile => {
+                let (head, rest) = body.split_first_chunk()?;
+                let CreateIn { mode, umask, .. } = CreateIn::decode(head);
+                let unnamed = opcode == Opcode::Tmpfile;
+                let name = if unnamed { None } else { Some(name(rest)?) };
+                Self::Create { name, mode, umask }
+            }
+            Opcode::Link => {
+                let (node, rest) = body.split_first_chunk()?;
+                Self::Link { node: u64::from_le_bytes(*node), name: name(rest)? }
+            }
+            Opcode::Unlink => Self::Unlink { name: name(body)?, directory: false },
+            Opcode::Rmdir => Self::Unlink { name: name(body)?, directory: true },
+            Opcode::Rename => {
+                let (directory, rest) = body.split_first_chunk()?;
+                let (from, to) = two_names(rest)?;
+                Self::Rename { from, directory: u64::from_le_bytes(*directory), to, flags: 0 }
+            }
+            Opcode::Rename2 => {
+                let (head, rest) = body.split_first_chunk()?;
+                let Rename2In { newdir, flags } = Rename2In::decode(head);
+                let (from, to) = two_names(rest)?;
+                Self::Rename { from, directory: newdir, to, flags }
+            }
+            Opcode::Setattr => Self::Setattr(SetattrIn::decode(body.first_chunk()?)),
+            Opcode::Write => {
+                let (head, rest) = body.split_first_chunk()?;
+                let WriteIn { offset, size, .. } = WriteIn::decode(head);
+                let bytes = rest.get(..usize::try_from(size).ok()?)?;
+                Self::Write { offset_bytes: offset, bytes }
+            }
+            Opcode::Setxattr => {
+                let (head, rest) = body.split_first_chunk()?;
+                let SetxattrIn { size, flags } = SetxattrIn::decode(head);
+                let name = name(rest)?;
+                let value = rest.get(name.len() + 1..)?.get(..usize::try_from(size).ok()?)?;
+                Self::Setxattr { name, value, flags }
+            }
+            Opcode::Removexattr => Self::Removexattr { name: name(body)? },
+            opcode => Self::Unserved(opcode),
+        })
+    }
+}
+
+/// Two names, one after the other, each with a zero byte behind it.
+fn two_names(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let first = name(bytes)?;
+    Some((first, name(bytes.get(first.len() + 1..)?)?))
+}
