@@ -171,6 +171,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::DropGroupChecksums => switched_off("uninit_bg", tense),
         SuperblockEdit::DropFiletype => switched_off("filetype", tense),
         SuperblockEdit::DropMmp => switched_off("mmp", tense),
+        SuperblockEdit::AsExamined(field) => {
+            format!("superblock field {field} {was} stored as it must be")
+        }
         SuperblockEdit::MmpBlock(block) => {
             format!("the superblock {was} made to name {block} against multiple mounts")
         }
@@ -251,6 +254,9 @@ fn journal(edit: &JournalEdit, tense: Tense) -> String {
         }
         JournalEdit::ClearError => format!("the error that the journal recorded {was} cleared"),
         JournalEdit::Replay => format!("the journal {was} replayed"),
+        JournalEdit::Bounds { first, blocks } => {
+            format!("the log of the journal {was} said to begin at block {first} of {blocks}")
+        }
         JournalEdit::ZeroStaleFields => format!("stale fields of the journal {were} cleared"),
         JournalEdit::Create => format!("a new journal {was} created"),
         JournalEdit::BackUpMap => {

@@ -238,6 +238,8 @@ pub enum SuperblockEdit {
     ClearRoCompat(u32),
     NoJournalDevice,
     MadeByLinux,
+    /// A field gets the value with which the file system was looked at.
+    AsExamined(&'static str),
     /// The number gets the value with which the file system was looked at.
     MendQuotaInode(&'static str),
     ProjectQuotaInode(InodeNr),
@@ -281,6 +283,11 @@ pub enum JournalEdit {
     /// Sets the recovery flag and replays the journal.
     Replay,
     ZeroStaleFields,
+    /// Stores the `s_first` and `s_maxlen` with which the log was examined.
+    Bounds {
+        first: u32,
+        blocks: u32,
+    },
     /// Clears an error that the journal recorded.
     ClearError,
     /// Creates a new journal after the old one was dropped.

@@ -109,6 +109,9 @@ pub fn plan(problem: &Problem) -> Plan {
         P::InodesPerGroupWrong { expected, .. } => {
             superblock(SuperblockEdit::InodesPerGroup(expected))
         }
+        P::SuperblockFieldContradicted { field, .. } => {
+            superblock(SuperblockEdit::AsExamined(field))
+        }
         P::HurdFiletypeFeature => superblock(SuperblockEdit::DropFiletype),
         P::JournalInodeInvalid { .. } => journal(JournalEdit::Drop),
         P::ExternalJournalMultipleUsers { .. }
@@ -118,6 +121,9 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("the journal device of the file system must be given (-j)")
         }
         P::JournalSuperblockCorrupt { .. } => journal(JournalEdit::Reset),
+        P::JournalBoundsWrong { expected_first: first, expected_blocks: blocks, .. } => {
+            journal(JournalEdit::Bounds { first, blocks })
+        }
         P::JournalPresentWithoutFeature { .. } => journal(JournalEdit::Forget),
         P::NeedsRecoveryWithoutJournal => journal(JournalEdit::ClearNeedsRecovery),
         P::JournalHasDataWithoutNeedsRecovery { .. } => journal(JournalEdit::Replay),

@@ -92,6 +92,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::NoJournalDevice
         | E::MadeByLinux
         | E::MmpBlock(_)
+        | E::AsExamined(_)
         | E::MendQuotaInode(_)
         | E::ProjectQuotaInode(_)
         | E::MoveQuotaInode(_) => true,
@@ -130,6 +131,7 @@ fn journal(edit: &JournalEdit) -> bool {
     match edit {
         JournalEdit::Replay
         | JournalEdit::ZeroStaleFields
+        | JournalEdit::Bounds { .. }
         | JournalEdit::ClearError
         | JournalEdit::Create
         | JournalEdit::BackUpMap

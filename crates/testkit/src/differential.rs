@@ -12,10 +12,11 @@ use crate::oracle;
 use crate::profile::Profile;
 
 /// Codes of damage that Linux refuses and e2fsck 1.47 accepts: finding it is right, and
-/// `docs/differences.md` lists it: an extent node with a wrong depth, and everything in
-/// `docs/linux-refuses.md`.
+/// `docs/differences.md` lists it: an extent node with a wrong depth, everything in
+/// `docs/linux-refuses.md`, and the flag of attribute values on anything but a regular file, which
+/// e2fsck finds from 1.47.1 on.
 pub fn is_stricter(code: u32) -> bool {
-    code == 0x07_001a || (0x07_0101..0x07_0200).contains(&code)
+    [0x07_001a, 0x01_0091].contains(&code) || (0x07_0101..0x07_0200).contains(&code)
 }
 
 /// The verdict of a checker under test on an image.

@@ -41,6 +41,11 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
         JournalEdit::ZeroStaleFields => edit_superblock(stage, |bytes| {
             bytes[V2_FIELDS..].fill(0);
         }),
+        JournalEdit::Bounds { first, blocks } => edit_superblock(stage, |bytes| {
+            let mut superblock = JournalSuperblock::decode(bytes);
+            (superblock.first, superblock.maxlen) = (*first, *blocks);
+            superblock.encode_into(bytes);
+        }),
         JournalEdit::ClearError => edit_superblock(stage, |bytes| {
             let mut superblock = JournalSuperblock::decode(bytes);
             superblock.errno = 0;

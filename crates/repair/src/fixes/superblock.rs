@@ -97,7 +97,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         SuperblockEdit::NoJournalDevice => stage.superblock_mut().journal_dev = 0,
         SuperblockEdit::MadeByLinux => stage.superblock_mut().creator_os = OS_LINUX,
         // The file system was examined with this number.
-        SuperblockEdit::MendQuotaInode(_) => {
+        SuperblockEdit::MendQuotaInode(_) | SuperblockEdit::AsExamined(_) => {
             stage.superblock_mut();
         }
         SuperblockEdit::ProjectQuotaInode(inode) => stage.superblock_mut().prj_quota_inum = inode.0,

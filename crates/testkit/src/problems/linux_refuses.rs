@@ -1,7 +1,7 @@
 //! Damage that Linux refuses and e2fsck 1.47 accepts.
 
 use crate::Profile;
-use crate::recipe::{Edit, InodeEdit, Recipe, inode, superblock};
+use crate::recipe::{Edit, InodeEdit, Recipe, inode, journal_superblock, superblock};
 use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
 use floe_format::ext::inode::InodeFlags;
 use floe_format::features::Compat;
@@ -18,7 +18,10 @@ const LINUX_KNOWS: &str = "Linux refuses it, and e2fsck does not look";
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    [superblocks(), special_inodes(), orphan_files(), files()].into_iter().flatten().collect()
+    [superblocks(), journal_bounds(), special_inodes(), orphan_files(), files()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn stricter(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
@@ -55,6 +58,20 @@ fn superblocks() -> Vec<Case> {
             &["journal-device-beside-inode"],
         ),
         stricter("made by the Hurd", Ext4K1, hurd(), &["hurd-with-linux-features"]),
+    ]
+}
+
+/// `s_first` (0x14) and `s_maxlen` (0x10) of the journal superblock, big-endian.
+fn journal_bounds() -> Vec<Case> {
+    let bound = |name: &str, at: usize, value: u32| {
+        let edit = journal_superblock().put(at, value.to_be_bytes());
+        stricter(name, Profile::Ext4K1, edit, &["journal-bounds-wrong"])
+    };
+    vec![
+        bound("log begins late", 0x14, 5),
+        bound("log begins behind its end", 0x14, 0x7fff_ffff),
+        bound("log begins at its superblock", 0x14, 0),
+        bound("journal of one block", 0x10, 1),
     ]
 }
 

@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         features(),
         inode_counts(),
         sizes(),
+        contradicted(),
         quota_numbers(),
         worse_than_a_backup(),
         times_and_states(),
@@ -226,6 +227,16 @@ fn sizes() -> Vec<Case> {
             &["free-inode-total-wrong"],
         ),
     ]
+}
+
+/// There is one group, and so no backup that could be asked.
+fn contradicted() -> Vec<Case> {
+    vec![case(
+        "all files are reserved inodes, and no backup",
+        Profile::Bigalloc,
+        superblock(|sb| sb.first_ino = 30),
+        &["superblock-field-contradicted"],
+    )]
 }
 
 fn quota_numbers() -> Vec<Case> {
