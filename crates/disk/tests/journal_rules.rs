@@ -561,6 +561,35 @@ fn a_logged_superblock_still_needs_recovery() {
     assert!(!flagged(device));
 }
 
+/// So that a torn commit block is whole or none: its second sector is zeroes before and after.
+#[test]
+fn the_place_of_a_commit_block_is_zeroed_with_the_blocks_before_it() {
+    if tool::missing() {
+        return;
+    }
+    let device = device(Profile::Ext4K1);
+    let blocks = free_blocks(&device, 3);
+    let journal = Journal::open(&device).unwrap();
+    for byte in 1..4 {
+        journal.commit(fill(&journal, &blocks, byte)).unwrap();
+    }
+    let events = device.trace().events;
+    let mut seen = 0;
+    for (at, event) in events.iter().enumerate() {
+        let Event::Write { offset_bytes: place, bytes } = event else { continue };
+        if jbd2::header(bytes).is_none_or(|header| header.blocktype != COMMIT_BLOCK) {
+            continue;
+        }
+        let [Event::Write { offset_bytes, bytes }, Event::Flush] = &events[at - 2..at] else {
+            panic!("{:?}", &events[at - 2..at])
+        };
+        let within = usize::try_from(place - offset_bytes).unwrap();
+        assert_eq!(bytes[within..], [0; 1024]);
+        seen += 1;
+    }
+    assert_eq!(seen, 3);
+}
+
 /// Many threads that each wait for their own change: flushes are shared.
 #[test]
 fn one_flush_serves_all_who_wait() {
@@ -605,7 +634,8 @@ fn one_flush_serves_all_who_wait() {
     let events = device.0.trace().events;
     let flushes = events[from..].iter().filter(|event| **event == Event::Flush).count();
     let acknowledged = blocks.len() * usize::from(rounds);
-    assert!(flushes * 2 < acknowledged, "{flushes} flushes for {acknowledged} commits");
+    // Alone, each would take two.
+    assert!(flushes < acknowledged, "{flushes} flushes for {acknowledged} commits");
     let copy = recovered(&device.0);
     assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == rounds - 1));
 }
