@@ -172,23 +172,32 @@ impl BaseBytes for Recorder<MemDevice> {
 }
 
 #[test]
-fn r2_a_change_takes_no_more_than_it_reserved() {
+fn r2_room_is_there_before_the_first_change_and_no_change_outgrows_a_transaction() {
     if tool::missing() {
         return;
     }
     let device = device(Profile::Ext4K1);
-    let blocks = free_blocks(&device, 3);
+    let limit = u64::from(located(&device).ring().unwrap().len_blocks() / 4);
+    let blocks = free_blocks(&device, limit);
     let journal = Journal::open(&device).unwrap();
-    let mut tx = journal.begin(2).unwrap();
-    tx.zeroed(blocks[0]).unwrap();
-    tx.block_mut(blocks[1]).unwrap();
-    tx.block_mut(blocks[0]).unwrap();
-    assert_eq!(tx.credits_left(), 0);
-    assert!(matches!(tx.zeroed(blocks[2]), Err(Refusal::TooMuch(_))));
-    assert!(matches!(tx.block_mut(blocks[2]), Err(Refusal::TooMuch(_))));
-    tx.block(blocks[2]).unwrap();
-    tx.revoke(BlockRun::new(blocks[0], 1));
-    tx.zeroed(blocks[2]).unwrap();
+    let first = fill(&journal, &blocks[..100], 1);
+    // Together they would be too long: the first one is committed before the second one begins.
+    let mut tx = journal.begin(200).unwrap();
+    assert_eq!(journal.durable(), first);
+    let mut changed = 0;
+    for &block in &blocks {
+        match tx.zeroed(block) {
+            Ok(bytes) => bytes.fill(2),
+            Err(Refusal::TooMuch(_)) => break,
+            Err(refusal) => panic!("{refusal}"),
+        }
+        changed += 1;
+    }
+    assert!((limit - 10..limit).contains(&changed), "{changed} of {limit}");
+    assert!(matches!(tx.block_mut(blocks[limit as usize - 1]), Err(Refusal::TooMuch(_))));
+    tx.block_mut(blocks[0]).unwrap()[0] = 3;
+    journal.commit(tx.finish().unwrap()).unwrap();
+    assert_eq!(first_byte(&recovered(&device), blocks[0], 1024), 3);
 }
 
 #[test]

@@ -129,8 +129,7 @@ impl Volume {
         Ok(value)
     }
 
-    /// Sets an attribute by its whole name. Access lists have the form that programs use; that the permissions follow an
-    /// access list is the caller's to see to.
+    /// Sets an attribute by its whole name. Access lists have the form that programs use; the permissions follow one.
     ///
     /// # Errors
     /// [`OpError::Exists`] and [`OpError::NotFound`] as `mode` says, [`OpError::NoRoom`] if it does not fit beside the
@@ -150,7 +149,11 @@ impl Volume {
             judge_changeable(&inode)?;
             let (index, name) = split(name)?;
             let value = stored_value(index, value)?;
-            op.set(&mut inode, index, name, Some(value), mode)?;
+            if index == INDEX_ACL_ACCESS {
+                op.set_access_list(&mut inode, value, mode)?;
+            } else {
+                op.set(&mut inode, index, name, Some(value), mode)?;
+            }
             op.touch(&mut inode, &[TimeField::Change]);
             op.put(&mut inode)
         })
@@ -247,8 +250,23 @@ impl Op<'_> {
         self.gather(XattrArea::of_block(&bytes))
     }
 
+    /// The value of an attribute that has no name besides its prefix; `None` if it is not there.
+    pub(super) fn stored_value(
+        &mut self,
+        inode: &OwnedInode,
+        index: u8,
+    ) -> Result<Option<Vec<u8>>, OpError> {
+        let mut all = self.in_inode(inode)?;
+        all.extend(self.in_block(inode)?);
+        let found = all.into_iter().find(|one| one.is(index, b""));
+        Ok(found.and_then(|one| match one.value {
+            Value::Here(value) => Some(value),
+            Value::Inode(..) => None,
+        }))
+    }
+
     /// Sets or removes an attribute. The inode is the caller's to write.
-    fn set(
+    pub(super) fn set(
         &mut self,
         inode: &mut OwnedInode,
         index: u8,

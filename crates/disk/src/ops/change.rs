@@ -26,7 +26,7 @@ const SETTABLE: InodeFlags = InodeFlags::SECRM
 /// Which fields of an inode get which values; the others stay. The time of change becomes now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Permissions with set-user-ID, set-group-ID and sticky: 0 to 0o7777.
+    /// Permissions with set-user-ID, set-group-ID and sticky: 0 to 0o7777. An access list follows.
     pub permissions: Option<u16>,
     /// Owner.
     pub uid: Option<u32>,
@@ -66,6 +66,7 @@ impl Op<'_> {
     fn change(&mut self, inode: &mut OwnedInode, change: &Change) -> Result<(), OpError> {
         if let Some(permissions) = change.permissions {
             inode.base.mode = inode.base.mode & !0o7777 | permissions & 0o7777;
+            self.list_follows(inode)?;
         }
         let uid = change.uid.unwrap_or_else(|| inode.uid());
         let gid = change.gid.unwrap_or_else(|| inode.gid());

@@ -351,11 +351,22 @@ impl Op<'_> {
         at: u64,
     ) -> Result<(), OpError> {
         let size = u64::from(self.volume.geometry().block_size);
-        let within = at % size;
-        if within == 0 {
+        self.zero_bytes(data, inode, at, at.next_multiple_of(size))
+    }
+
+    /// Makes the bytes from `at` up to `end`, which lie in one block, zeroes, if they are stored.
+    pub(crate) fn zero_bytes(
+        &mut self,
+        data: &dyn WriteBlocks,
+        inode: &OwnedInode,
+        at: u64,
+        end: u64,
+    ) -> Result<(), OpError> {
+        if at >= end {
             return Ok(());
         }
-        let block = at / size;
+        let size = u64::from(self.volume.geometry().block_size);
+        let (block, within) = (at / size, at % size);
         let extent = self.next_extent(inode, LogicalBlock(block))?;
         let Some(extent) = extent.filter(|one| one.logical.0 <= block && !one.unwritten) else {
             return Ok(());
@@ -364,7 +375,7 @@ impl Op<'_> {
         if !self.volume.geometry().contains(place) {
             return Err(DAMAGED);
         }
-        let zeroes = vec![0; (size - within) as usize];
+        let zeroes = vec![0; (end - at) as usize];
         write_at(data, place, self.volume.geometry().offset_bytes(place) + within, &zeroes)
     }
 }

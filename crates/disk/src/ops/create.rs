@@ -23,7 +23,7 @@ pub struct NewInode<'n> {
     pub kind: NewKind<'n>,
     /// Permissions with set-user-ID, set-group-ID and sticky: 0 to 0o7777.
     pub permissions: u16,
-    /// Permissions that are not given.
+    /// Permissions that are not given, unless the directory has a default access list. Symbolic links have no umask.
     pub umask: u16,
 }
 
@@ -88,7 +88,8 @@ impl NewKind<'_> {
 }
 
 impl Volume {
-    /// Creates something under a new name. Group, project and inheritable flags come from the directory as Linux has it.
+    /// Creates something under a new name. Group, project, inheritable flags and the default access list come from
+    /// the directory as Linux has it.
     ///
     /// # Errors
     /// [`OpError::Exists`], [`OpError::BadName`], [`OpError::NameTooLong`] (of a target, too), [`OpError::NoSpace`],
@@ -169,7 +170,7 @@ impl Op<'_> {
         inode.base.generation = self.volume.draw();
         inode.base.links_count = 1 + u16::from(kind == FileType::Directory);
         let inherits_group = parent.base.mode & SETGID != 0;
-        let mut permissions = new.permissions & 0o7777 & !(new.umask & 0o777);
+        let mut permissions = new.permissions & 0o7777;
         if inherits_group && kind == FileType::Directory {
             permissions |= SETGID;
         }
@@ -188,6 +189,7 @@ impl Op<'_> {
             &mut inode,
             &[TimeField::Access, TimeField::Change, TimeField::Modification, TimeField::Creation],
         );
+        self.inherit_list(parent, &mut inode, new.umask)?;
         self.first_content(parent.number, &mut inode, new.kind)?;
         self.put(&mut inode)?;
         Ok(inode)

@@ -58,12 +58,14 @@
 //! # }
 //! ```
 
+mod acl;
 mod attributes;
 mod change;
 mod content;
 mod create;
 mod directory;
 mod error;
+mod fallocate;
 mod names;
 mod orphans;
 mod rename;
@@ -76,6 +78,7 @@ pub use change::Change;
 pub use content::{Segment, SegmentKind};
 pub use create::{NewInode, NewKind};
 pub use error::OpError;
+pub use fallocate::RangeMode;
 pub use names::{Named, Removed};
 pub(crate) use orphans::Orphans;
 pub use rename::{RenameMode, Renamed};

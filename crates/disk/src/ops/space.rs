@@ -116,8 +116,9 @@ impl Op<'_> {
         range: Range<u64>,
     ) -> Result<Vec<Extent>, OpError> {
         let (mut at, mut found) = (range.start, Vec::new());
-        while let Some(extent) = self.next_extent(inode, LogicalBlock(at))? {
-            let from = extent.logical.0.max(range.start);
+        while at < range.end {
+            let Some(extent) = self.next_extent(inode, LogicalBlock(at))? else { break };
+            let from = extent.logical.0.max(at);
             let to = (extent.logical.0 + extent.run.len_blocks).min(range.end);
             if from >= to {
                 break;

@@ -20,7 +20,8 @@ const EXTENTS_PER_STEP: usize = 32;
 pub enum Step {
     /// It is.
     Done,
-    /// The inode is an orphan: do the same again, in this transaction or a later one, until it is done.
+    /// The inode is an orphan: do the same again, or [`Volume::finish_orphan`], in this transaction or a later one, until it
+    /// is done.
     More,
 }
 
@@ -42,8 +43,8 @@ impl Volume {
         self.op(tx, caller, |op| op.truncate(data, inode, size_bytes))
     }
 
-    /// One more step of an orphan: without names it is deleted, which must wait until nobody has it open; else it is cut to
-    /// its size.
+    /// One more step of an orphan. One that [`Volume::truncate`] has not finished is cut to its size; one without names is
+    /// deleted, which must wait until nobody has it open.
     ///
     /// # Errors
     /// It cannot be read or changed.
@@ -59,7 +60,7 @@ impl Volume {
                 return Ok(Step::Done);
             }
             let mut inode = op.inode(inode)?;
-            if inode.base.links_count == 0 {
+            if inode.base.links_count == 0 && !op.volume.cutting.contains(&inode.number) {
                 return op.delete(&mut inode);
             }
             let size = inode.size_bytes();
@@ -108,7 +109,12 @@ impl Op<'_> {
             false => self.add_orphan(inode)?,
         }
         self.put(inode)?;
-        Ok(if done { Step::Done } else { Step::More })
+        if done {
+            self.volume.cutting.remove(&inode.number);
+            return Ok(Step::Done);
+        }
+        self.volume.cutting.insert(inode.number);
+        Ok(Step::More)
     }
 
     /// Frees blocks of a file from logical block `keep` on, as many as a step may; returns whether none are left.

@@ -2,16 +2,18 @@
 
 mod features;
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::inode::Timestamp;
 use floe_format::ext::superblock::{STATE_VALID, Superblock};
-use floe_format::features::{Compat, RoCompat};
+use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{Geometry, InodeNr};
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
+use crate::journal::Journal;
 use crate::ops::{Caller, OpError, Orphans};
 use crate::space::{Epoch, Pool};
 pub use features::{ReadOnly, judge};
@@ -25,6 +27,8 @@ pub use features::{ReadOnly, judge};
 pub struct Volume {
     pub(crate) fs: FileSystem<Pool>,
     pub(crate) orphans: Orphans,
+    /// Files whose cutting is not finished.
+    pub(crate) cutting: BTreeSet<InodeNr>,
     /// An operation could not be put into its transaction as a whole.
     pub(crate) stopped: bool,
     /// Blocks that the last operation changed.
@@ -63,12 +67,35 @@ impl Volume {
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
         let fs = FileSystem::open(device)?;
         judge(&fs.superblock)?;
+        Ok(Self::of(fs))
+    }
+
+    /// As [`Volume::open`], where the journal is open: then `needs_recovery` is no reason against writing.
+    ///
+    /// # Errors
+    /// [`OpenError`]. Nothing was changed but by opening the journal, which is to be closed.
+    pub fn open_journaled<D: WriteBlocks>(journal: &Journal<D>) -> Result<Self, OpenError> {
+        let fs = FileSystem::open(journal)?;
+        let mut superblock = fs.superblock.clone();
+        superblock.feature_incompat &= !Incompat::RECOVER.bits();
+        judge(&superblock)?;
+        Ok(Self::of(fs))
+    }
+
+    fn of(fs: FileSystem) -> Self {
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let space = Pool::new(fs.space.groups, reserved);
         let random = RandomState::new();
         let fs = FileSystem { superblock: fs.superblock, space };
-        let orphans = Orphans::default();
-        Ok(Self { fs, orphans, stopped: false, last_changed: 0, random, drawn: 0 })
+        Self {
+            fs,
+            orphans: Orphans::default(),
+            cutting: BTreeSet::new(),
+            stopped: false,
+            last_changed: 0,
+            random,
+            drawn: 0,
+        }
     }
 
     /// What follows from the superblock.

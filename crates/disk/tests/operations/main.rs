@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+mod content;
+mod known;
+mod lists;
 mod model;
 mod refusals;
 

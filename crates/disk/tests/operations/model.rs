@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::MemDevice;
-use floe_disk::ops::{Caller, Change, NewInode, NewKind, OpError, RenameMode, SetMode, Step};
+use floe_disk::ops::{Caller, Change, NewInode, NewKind, OpError, RenameMode, SetMode};
 use floe_disk::volume::Volume;
 use floe_ext4::tx::DirectTx;
 use floe_format::InodeNr;
@@ -38,7 +38,7 @@ pub(crate) struct Model<'d> {
     pub(crate) open: BTreeSet<InodeNr>,
     now: i64,
     most_name: usize,
-    most_file: u64,
+    pub(crate) most_file: u64,
 }
 
 pub(crate) const fn time(seconds: i64) -> Timestamp {
@@ -95,7 +95,7 @@ impl<'d> Model<'d> {
         if name == b"." || name == b".." { b"dots".to_vec() } else { name }
     }
 
-    fn pick(&mut self, kind: impl Fn(&Object) -> bool) -> Option<InodeNr> {
+    pub(crate) fn pick(&mut self, kind: impl Fn(&Object) -> bool) -> Option<InodeNr> {
         let all: Vec<InodeNr> =
             self.objects.iter().filter(|(_, one)| kind(one)).map(|(nr, _)| *nr).collect();
         self.rng.pick(&all).copied()
@@ -126,7 +126,8 @@ impl<'d> Model<'d> {
         match self.rng.below(100) {
             0..20 => self.create(),
             20..42 => self.write(),
-            42..50 => self.truncate(),
+            42..47 => self.truncate(),
+            47..50 => self.range(),
             50..60 => self.unlink(),
             60..64 => self.rmdir(),
             64..76 => self.rename(),
@@ -179,7 +180,8 @@ impl<'d> Model<'d> {
             names: BTreeMap::new(),
             parent: dir,
             links: 1 + u32::from(is_dir),
-            permissions: permissions & !0o022,
+            // Links have no umask.
+            permissions: if kind == FileType::Symlink { permissions } else { permissions & !0o022 },
             owner: (1000, 100),
             device,
             xattrs: BTreeMap::new(),
@@ -189,65 +191,8 @@ impl<'d> Model<'d> {
         self.at(dir).links += u32::from(is_dir);
     }
 
-    fn at(&mut self, inode: InodeNr) -> &mut Object {
+    pub(crate) fn at(&mut self, inode: InodeNr) -> &mut Object {
         self.objects.get_mut(&inode).unwrap()
-    }
-
-    fn write(&mut self) {
-        let Some(file) = self.pick(|one| one.kind == FileType::Regular) else { return };
-        let size = self.objects[&file].bytes.len() as u64;
-        let at = match self.rng.below(4) {
-            0 => size,
-            1 => self.rng.below(self.most_file),
-            _ => self.rng.below(size + 1),
-        };
-        let most = if self.rng.chance(3) { 20_000 } else { 300 };
-        let len = 1 + self.rng.below(most);
-        let mut bytes = vec![0; len as usize];
-        self.rng.fill(&mut bytes);
-        let caller = self.caller();
-        match self.volume.write(&mut self.tx, self.device, &caller, file, at, &bytes) {
-            Ok(()) => {
-                let content = &mut self.at(file).bytes;
-                let end = (at + len) as usize;
-                content.resize(content.len().max(end), 0);
-                content[at as usize..end].copy_from_slice(&bytes);
-            }
-            Err(OpError::NoSpace) => {
-                // Bytes that were there may be overwritten.
-                let inode = self.volume.inode(&mut self.tx, file).unwrap();
-                let mut content = vec![0; size as usize];
-                let volume = &self.volume;
-                volume.read(&mut self.tx, self.device, &inode, 0, &mut content).unwrap();
-                self.at(file).bytes = content;
-            }
-            Err(error) => panic!("write: {error:?}"),
-        }
-    }
-
-    fn finish(&mut self, inode: InodeNr) {
-        let caller = self.caller();
-        while self.volume.finish_orphan(&mut self.tx, self.device, &caller, inode).unwrap()
-            == Step::More
-        {
-            self.commit();
-        }
-    }
-
-    fn truncate(&mut self) {
-        let Some(file) = self.pick(|one| one.kind == FileType::Regular) else { return };
-        let size = self.rng.below(self.most_file);
-        let caller = self.caller();
-        while self.volume.truncate(&mut self.tx, self.device, &caller, file, size).unwrap()
-            == Step::More
-        {
-            self.commit();
-        }
-        self.at(file).bytes.resize(size as usize, 0);
-        if self.objects[&file].links == 0 {
-            // Cutting a file without names may not forget that it is an orphan.
-            assert!(self.volume.orphans().contains(&file));
-        }
     }
 
     /// An inode lost a name: perhaps its last.
