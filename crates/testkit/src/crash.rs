@@ -1,4 +1,4 @@
-//! The states in which power failure can leave a device that was being written.
+//! The states in which a power failure can leave a device during writes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -8,12 +8,12 @@ use floe_blockdev::{Crash, Event, MemDevice, SECTOR_BYTES, Trace};
 
 use crate::rng::Rng;
 
-/// How many crashes of each kind are tried.
+/// Number of crashes of each kind to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Between two flushes: random choices of writes that never arrived, whatever their order.
+    /// Between two flushes: random subsets of writes that never arrived.
     pub random_per_epoch: usize,
-    /// Seed of those choices.
+    /// Seed of those subsets.
     pub seed: u64,
 }
 
@@ -113,11 +113,11 @@ pub fn tears(trace: &Trace, crash: &Crash, range: Range<u64>) -> bool {
     })
 }
 
-/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is what the
-/// device held when the trace began.
+/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is the content of
+/// the device at the start of the trace.
 ///
 /// # Errors
-/// The first error of `judge`, with the crash that led to it.
+/// The first error of `judge`, with the crash that caused it.
 pub fn each_state(
     trace: &Trace,
     before: &[u8],
@@ -174,7 +174,7 @@ mod tests {
                 }
             }
         }
-        // The last write lost, torn and whole; the first three are durable by then.
+        // The last write lost, torn and complete; the first three are durable by then.
         let last: Vec<_> = states.iter().filter(|state| state.3 > 0).collect();
         assert!(last.iter().all(|state| (state.0, state.1, state.2) == (1, 2, 3)), "{states:?}");
         assert!(last.len() >= 2 && states.contains(&(1, 2, 3, 1024)), "{states:?}");

@@ -137,6 +137,15 @@ pub enum OrphanFault {
     },
 }
 
+/// Where the log begins and ends, in blocks of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBounds {
+    /// `s_first`: the first block of the log.
+    pub first: u32,
+    /// `s_maxlen`: the number of blocks of the journal.
+    pub maxlen: u32,
+}
+
 /// An event of reading a journal and its surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEvent {
@@ -177,6 +186,14 @@ pub enum JournalEvent {
     SuperblockCorrupt {
         /// Why.
         fault: SuperblockFault,
+    },
+    /// `s_first` or `s_maxlen` of the journal superblock, as stored, leaves the log no room, so that Linux does
+    /// not mount the file system; the log was looked at with the expected value.
+    BoundsWrong {
+        /// Both as stored.
+        stored: LogBounds,
+        /// Those that were used.
+        expected: LogBounds,
     },
     /// A journal without the has_journal feature (0x16).
     PresentWithoutFeature,

@@ -10,7 +10,7 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Features, Incompat};
 use floe_format::{Geometry, InodeNr};
 
-use super::event::{InodeFault, JournalEvent, JournalPlace, SuperblockFault};
+use super::event::{InodeFault, JournalEvent, JournalPlace, LogBounds, SuperblockFault};
 use super::log::Ring;
 use crate::inode_table::read_inode;
 use crate::map::runs::BlockMap;
@@ -309,8 +309,42 @@ impl Finder<'_> {
         }
         match self.superblock_fault(&superblock, &bytes, candidate.blocks) {
             Some(fault) => self.corrupt(fault),
-            None => Some(superblock),
+            None => Some(self.with_bounds(superblock, candidate)),
         }
+    }
+
+    /// The superblock with bounds of the log that Linux accepts. Every maker of journals lets the log begin right
+    /// behind the superblock and end with the journal, so that is what a bound that cannot be is replaced by: the
+    /// transactions in the log are found where they were written.
+    fn with_bounds(
+        &mut self,
+        mut superblock: JournalSuperblock,
+        candidate: &Candidate,
+    ) -> JournalSuperblock {
+        let behind = match candidate.place {
+            JournalPlace::External => external_superblock(self.geo) + 1,
+            JournalPlace::Inode(_) | JournalPlace::InodeBackup(_) => 1,
+        };
+        // `jbd2_journal_reset` and `journal_load_superblock` of Linux.
+        let fits = |bounds: &LogBounds| {
+            let room = bounds.maxlen.checked_sub(bounds.first).map(|room| room.saturating_add(1));
+            bounds.first != 0 && room.is_some_and(|room| room >= MIN_JOURNAL_BLOCKS)
+        };
+        let stored = LogBounds { first: superblock.first, maxlen: superblock.maxlen };
+        let blocks = candidate.blocks;
+        let possible = [
+            stored,
+            LogBounds { first: behind, ..stored },
+            LogBounds { maxlen: blocks, ..stored },
+            LogBounds { first: behind, maxlen: blocks },
+        ];
+        // A journal that is too short anyway is reported as such.
+        let expected = possible.into_iter().find(fits).unwrap_or(stored);
+        if expected != stored {
+            self.events.push(JournalEvent::BoundsWrong { stored, expected });
+        }
+        (superblock.first, superblock.maxlen) = (expected.first, expected.maxlen);
+        superblock
     }
 
     fn superblock_fault(

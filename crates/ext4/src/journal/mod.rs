@@ -21,7 +21,7 @@ mod recover;
 mod seen;
 
 pub use event::{
-    InodeFault, JournalEvent, JournalPlace, OrphanFault, RecoveryFault, SuperblockFault,
+    InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,
 };
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};
