@@ -1,4 +1,4 @@
-//! Any bytes, read as a tar archive.
+//! Arbitrary bytes, read as a tar archive.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -10,7 +10,7 @@ mod fuzzed_image;
 
 use fuzzed_image::Stages;
 
-/// libFuzzer calls from one thread only, but cannot say so.
+/// libFuzzer calls the target from a single thread, but its type does not express that.
 static STAGES: LazyLock<Mutex<Stages>> = LazyLock::new(Mutex::default);
 
 fuzz_target!(|script: &[u8]| {

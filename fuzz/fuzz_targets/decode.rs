@@ -1,4 +1,4 @@
-//! Any bytes, to every decoder.
+//! Arbitrary bytes, passed to every decoder.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

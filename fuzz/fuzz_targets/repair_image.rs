@@ -1,4 +1,4 @@
-//! A whole image, damaged by a script, repaired, looked at again, and undone.
+//! A whole image, damaged by a script, repaired, checked again, and undone.
 #![no_main]
 
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -10,7 +10,7 @@ mod repaired_image;
 
 use repaired_image::Stages;
 
-/// libFuzzer calls from one thread only, but cannot say so.
+/// libFuzzer calls the target from a single thread, but its type does not express that.
 static STAGES: LazyLock<Mutex<Stages>> = LazyLock::new(Mutex::default);
 
 fuzz_target!(|script: &[u8]| {

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: Floe, e2fsck and the roofline on large images, alternating, in one run on
-//! one machine.
+//! `cargo xtask bench`: compares Floe, e2fsck and the roofline on large images, alternating, in one
+//! run on one machine.
 
 pub(crate) mod aged;
 pub(crate) mod same_bytes;
@@ -20,60 +20,61 @@ use floe_testkit::{oracle, tool};
 use crate::differential::built_floe;
 use crate::measure::{Cost, measure};
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Inodes of each image
     #[arg(long, default_value_t = 1_000_000)]
     inodes: u32,
-    /// Only this shape; file-intensive and directory-intensive by default
+    /// Only this shape; by default file-intensive and directory-intensive
     #[arg(long, value_enum)]
     shape: Option<Kind>,
     /// Thread counts of Floe to measure
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
-    /// Ways of accounting of Floe to measure: exact, fingerprint, auto
+    /// Floe's accounting methods to measure: exact, fingerprint, auto
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     accounting: Vec<String>,
-    /// Policies of Floe to measure, side by side: data, split-equal, dynamic; its own choice if not given
+    /// Floe's scheduling policies to measure side by side: data, split-equal, dynamic; by default
+    /// its own choice
     #[arg(long, value_delimiter = ',')]
     schedule: Vec<String>,
-    /// Ways of Floe to split a pass, side by side: in-order, by-use; its own choice if not given
+    /// Floe's ways to split a pass, side by side: in-order, by-use; by default its own choice
     #[arg(long, value_delimiter = ',')]
     split: Vec<String>,
-    /// Measure what checks and a program that needs all cores (xz) lose beside each other, with and
-    /// without --share-cores of Floe
+    /// Measure the mutual slowdown of checks and a program that uses all cores (xz), with and
+    /// without Floe's --share-cores
     #[arg(long, conflicts_with_all = ["repair", "cold", "without_floe"])]
     share_cores: bool,
     /// MiB that each copy of xz compresses
     #[arg(long, default_value_t = 24)]
     busy_mib: usize,
-    /// Runs of each program; the median counts
+    /// Runs of each program; the median is reported
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Forget the image's pages in the cache before each run, and measure a program that reads the same
-    /// bytes in the order of the disk, and checks with --drop-cache, too
+    /// Drop the image from the page cache before each run; also measure a sequential reader of the
+    /// same bytes, and checks with --drop-cache
     #[arg(long)]
     cold: bool,
-    /// Steps of ageing (--shape aged)
+    /// Number of ageing steps (--shape aged)
     #[arg(long, default_value_t = 5)]
     ages: u32,
-    /// Damage one file in ten thousand of a copy, and measure repairs: `-fy` of both
+    /// Damage one file in ten thousand of a copy, and measure repairs with `-fy` by both programs
     #[arg(long)]
     repair: bool,
-    /// Budgets of memory to repair within, too
+    /// Also repair within these memory limits
     #[arg(long, value_name = "BYTES", value_delimiter = ',', requires = "repair")]
     memory: Vec<String>,
     /// Print tables in Markdown
     #[arg(long)]
     markdown: bool,
-    /// Folder of the images; they are kept and used again
+    /// Folder of the images, which are kept and reused
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
-    /// The program to measure; the newest built floe by default
+    /// The program to measure; by default the newest built floe
     #[arg(long)]
     floe: Option<PathBuf>,
-    /// Leave Floe out: e2fsck and the roofline alone
+    /// Omit Floe: measure only e2fsck and the roofline
     #[arg(long)]
     without_floe: bool,
     /// Do not build anything first
@@ -81,16 +82,18 @@ pub(crate) struct Args {
     no_build: bool,
 }
 
-/// The shapes of the papers.
+/// The image shapes of the papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
     /// 99 files in each directory
     FileIntensive,
     /// One file in each directory
     DirectoryIntensive,
-    /// The first of these, with two files that claim one block: against a check without
+    /// File-intensive with two files that claim one block, compared with a check of the undamaged
+    /// image
     SharedBlocks,
-    /// Files made, appended to, truncated and removed at random, with extents and with indirect blocks
+    /// Files created, appended to, truncated and removed at random, with extents and with indirect
+    /// blocks
     Aged,
 }
 
@@ -105,8 +108,7 @@ impl Kind {
     }
 }
 
-/// Runs the chore: in a release build of xtask, because the roofline and the builder of images are
-/// part of it.
+/// Runs the command in a release build of xtask, which contains the roofline and the image builder.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) && !args.no_build {
         return in_release(args);
@@ -161,7 +163,7 @@ fn in_release(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The image of a shape, built and found clean if it is not there yet.
+/// The image of a shape; builds it and verifies that it is clean if it does not exist yet.
 pub(crate) fn image(folder: &Path, inodes: u32, kind: Kind) -> Result<PathBuf> {
     let path = folder.join(format!("{}-{inodes}.img", kind.name()));
     kept(&path, |unproved| {
@@ -180,7 +182,8 @@ pub(crate) fn image(folder: &Path, inodes: u32, kind: Kind) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes what is kept at `path`, if it is not there yet: beside it, so that nothing unfinished is ever there.
+/// Creates the file at `path` if it does not exist yet: under a temporary name, so that an
+/// incomplete file never appears at `path`.
 pub(crate) fn kept<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Result<()> {
     if !path.exists() {
         let unfinished = path.with_extension("new");
@@ -190,7 +193,7 @@ pub(crate) fn kept<T>(path: &Path, make: impl FnOnce(&Path) -> Result<T>) -> Res
     Ok(())
 }
 
-/// Wants e2fsck to find an image clean.
+/// Fails unless e2fsck finds the image clean.
 fn prove(image: &Path) -> Result<()> {
     let verdict = oracle::run(image, &["-fn"])?;
     ensure!(verdict.clean(), "the image is not clean: {}", verdict.text);
@@ -209,35 +212,35 @@ impl Row {
     }
 }
 
-/// Of a run that counts as undisturbed, the most of its time that a host may have taken.
+/// Maximum share of its time that the hypervisor may steal from a run that counts as undisturbed.
 const MOST_STOLEN: f64 = 0.02;
 
-/// Undisturbed runs whose median is shown, at least.
+/// Minimum number of undisturbed runs for a median.
 const FEW_RUNS: usize = 3;
 
 impl Row {
-    /// The number of runs from which a host took next to no time, and the median of their times on the clock,
-    /// if there are some.
+    /// Number of runs with almost no stolen time, and their median wall time, if there are any.
     fn undisturbed(&self) -> (usize, Option<f64>) {
         let runs = self.costs.iter().filter(|cost| cost.stolen <= cost.wall * MOST_STOLEN);
         let runs: Vec<Cost> = runs.copied().collect();
         (runs.len(), (runs.len() >= FEW_RUNS).then(|| median(&runs, |cost| cost.wall)))
     }
 
-    /// Between which factors this is faster than `base`, by the runs that were in turn: see [`median_interval`].
+    /// Interval of the factor by which this is faster than `base`, from runs made in alternation:
+    /// see [`median_interval`].
     fn faster_than(&self, base: &Row) -> Option<(f64, f64)> {
         let pairs = base.costs.iter().zip(&self.costs);
         median_interval(pairs.map(|(base, own)| base.wall / own.wall).collect())
     }
 }
 
-/// Between which of some values, in order, their median lies with a probability of at least 95 %, if they are
-/// independent of each other: order statistics (the number of values below the true median is binomial). `None`
-/// of fewer than 6 values, which cannot tell.
+/// A 95 % confidence interval for the median of sorted independent values, by order statistics (the
+/// number of values below the true median is binomial). `None` for fewer than 6 values, which are
+/// not enough.
 fn median_interval(mut values: Vec<f64>) -> Option<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let count = values.len();
-    // Of so many, each with the same chance on either side, `below` or fewer lie on one side.
+    // Probability that `below` or fewer of the values lie on one side of the median.
     let (mut below, mut chance, mut sum) = (0, 0.5f64.powi(count.try_into().ok()?), 0.0);
     while sum + chance <= 0.025 && below < count {
         sum += chance;
@@ -252,7 +255,7 @@ fn median_wall(row: &Row) -> f64 {
     row.median(|cost| cost.wall)
 }
 
-/// A program to measure, the image that it reads, and how it ends on that.
+/// A program to measure, its image, and its expected exit code.
 struct Program {
     name: String,
     command: Vec<String>,
@@ -276,7 +279,7 @@ impl Program {
         Ok(Self::new("roofline", &[&xtask, "roofline", &path], image, 0))
     }
 
-    /// Reads what `list` says.
+    /// The sequential reader of the ranges in `list`.
     fn sequential(image: &Path, list: &Path) -> Result<Self> {
         let (xtask, path) = (this_program()?, image.display().to_string());
         let list = list.display().to_string();
@@ -289,7 +292,7 @@ fn this_program() -> Result<String> {
 }
 
 impl Args {
-    /// Checks of an image by Floe, in all ways that are to be measured.
+    /// Floe's checks of an image, in all variants to measure.
     fn checks(&self, image: &Path, exit: i64) -> Result<Vec<Program>> {
         let mut programs = Vec::new();
         if self.without_floe {
@@ -334,7 +337,7 @@ impl Args {
     }
 }
 
-/// Runs the programs in turns.
+/// Runs the programs in alternation.
 fn alternate(args: &Args, programs: &[Program]) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> =
         programs.iter().map(|of| Row { name: of.name.clone(), costs: Vec::new() }).collect();
@@ -343,7 +346,7 @@ fn alternate(args: &Args, programs: &[Program]) -> Result<Vec<Row>> {
         images.dedup();
         images.into_iter().try_for_each(warm)?;
     }
-    // Run 0 of a warm cache is not counted.
+    // Run 0 only warms the cache and is not counted.
     let first = usize::from(args.cold);
     for run in first..=args.runs {
         for (row, program) in rows.iter_mut().zip(programs) {
@@ -351,7 +354,7 @@ fn alternate(args: &Args, programs: &[Program]) -> Result<Vec<Row>> {
                 forget(&program.image)?;
             }
             let cost = measure(&program.command)?;
-            // A fast wrong verdict is worth nothing.
+            // Verify the exit code: a fast wrong verdict is worthless.
             let (name, exit) = (&program.name, program.exit);
             ensure!(cost.exit == exit, "{name} ended with {}, not {exit}", cost.exit);
             if run > 0 {
@@ -379,7 +382,7 @@ fn floe(args: &Args) -> Result<PathBuf> {
     }
 }
 
-/// Repairs of one damaged image by both, each run on a fresh copy.
+/// Repairs of one damaged image by both programs, each run on a fresh copy.
 fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
     let damaged = scattered::damaged(image, args.inodes)?;
     let scratch = image.with_extension("scratch.img");
@@ -408,7 +411,7 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
             let cost = measure(command)?;
             ensure!(cost.exit == 1, "{name} ended with {} on a damaged image", cost.exit);
             if run == 0 {
-                // A fast repair that is none is worth nothing.
+                // Verify the result: a fast incomplete repair is worthless.
                 let verdict = oracle::run(&scratch, &["-fn"])?;
                 ensure!(verdict.clean(), "{name} left damage: {}", verdict.text);
             } else {
@@ -420,8 +423,9 @@ fn measure_repairs(args: &Args, image: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Forgets an image and reads it from begin to end, so that its pages come to lie in memory as those of any
-/// file that was copied: in which order they came there makes a sixth of the time of a check.
+/// Drops an image from the page cache and reads it sequentially, so that its pages lie in memory
+/// like those of any copied file: the order of page allocation changes the time of a check by a
+/// sixth.
 pub(crate) fn warm(image: &Path) -> Result<()> {
     const STEP: usize = 1 << 20;
     forget(image)?;
@@ -436,7 +440,8 @@ pub(crate) fn warm(image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes what is new of an image to the disk and forgets its pages in the cache, those of no other file.
+/// Writes back the dirty pages of an image and drops it from the page cache; leaves other files
+/// cached.
 pub(crate) fn forget(image: &Path) -> Result<()> {
     let file = WritableFile::open(image)?;
     file.flush()?;
@@ -500,7 +505,7 @@ fn print_table(args: &Args, kind: Kind, rows: &[Row]) {
     print_lines(args, &title, &lines);
 }
 
-/// Prints a table, the first line of which is its header.
+/// Prints a table whose first line is its header.
 fn print_lines<L: AsRef<[String]>>(args: &Args, title: &str, lines: &[L]) {
     if args.markdown {
         println!("\n**{title}**\n");
@@ -520,7 +525,7 @@ fn print_lines<L: AsRef<[String]>>(args: &Args, title: &str, lines: &[L]) {
     }
 }
 
-/// What figures depend on: processor, cores, memory, kernel, e2fsck.
+/// The machine on which the figures depend: processor, cores, memory, kernel, e2fsck.
 pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, key: &str| -> String {
@@ -545,18 +550,18 @@ pub(crate) fn machine() -> String {
 /// Options of `images`.
 #[derive(clap::Args)]
 pub(crate) struct ImageArgs {
-    /// Folder to put the images into
+    /// Output folder
     #[arg(default_value = "target/images")]
     folder: PathBuf,
-    /// Only these profiles; all by default
+    /// Only these profiles; by default all
     #[arg(long, value_delimiter = ',')]
     profile: Vec<String>,
-    /// Damage them as this seed says
+    /// Damage the images according to this seed
     #[arg(long)]
     seed: Option<u64>,
 }
 
-/// `cargo xtask images`: writes the base images (or damaged ones) to a folder, for a look at them.
+/// `cargo xtask images`: writes the base images, or damaged ones, to a folder for inspection.
 pub(crate) fn images(args: &ImageArgs) -> Result<()> {
     fs::create_dir_all(&args.folder)?;
     for profile in crate::differential::profiles(&args.profile)? {

@@ -1,6 +1,6 @@
-//! `cargo xtask boot`: what a distribution would do with Floe, with a whole one: a Debian is made in a
-//! folder, the packages are installed, updated and removed, and then it boots from an ext4 disk in a guest
-//! (`guest`), with its own initramfs and systemd, again and again with other damage (`scenes`).
+//! `cargo xtask boot`: tests Floe in a complete distribution. Creates a Debian in a folder,
+//! installs, updates and removes the packages, and then boots it from an ext4 disk in a guest
+//! (`guest`), with its own initramfs and systemd, repeatedly and with different damage (`scenes`).
 
 mod scenes;
 mod system;
@@ -16,43 +16,43 @@ use crate::guest::{Kernel, MARK, Machine, VARIABLE};
 use scenes::{Disk, End, Left, SCENES, Scene};
 use system::System;
 
-/// Where Debian's package `user-mode-linux` has its kernel, which boots fastest.
+/// The kernel of Debian's package `user-mode-linux`, which boots fastest.
 const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
 const MEMORY_MIB: u32 = 1024;
-/// After the last word of the scene, the system ends within this time.
+/// Maximum time for the shutdown after the last word of a scene.
 const SHUTDOWN: Duration = Duration::from_secs(180);
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The folder with the packages (make deb)
     #[arg(long, default_value = "target/debian")]
     packages: PathBuf,
-    /// The kernel to boot, as for `kernel-load`; /usr/bin/linux.uml if it is there
+    /// The kernel to boot, as for `kernel-load`; by default /usr/bin/linux.uml if installed
     #[arg(long)]
     kernel: Option<PathBuf>,
-    /// The release of Debian
+    /// The Debian release
     #[arg(long, default_value = "bookworm")]
     suite: String,
-    /// Where packages of Debian come from
+    /// The Debian mirror
     #[arg(long, default_value = "http://deb.debian.org/debian")]
     mirror: String,
-    /// A folder for what debootstrap makes, which is taken from there the next time
+    /// A folder that caches debootstrap's result
     #[arg(long)]
     base: Option<PathBuf>,
-    /// Only these scenes (repeat, or separate by commas), after the packages were tried
+    /// Only these scenes (repeat, or separate by commas), after the package tests
     #[arg(long, value_delimiter = ',')]
     scene: Vec<String>,
-    /// Write what each guest said to a file of this folder
+    /// Write the output of each guest to a file in this folder
     #[arg(long)]
     logs: Option<PathBuf>,
 }
 
-/// Runs the chore; fails if a part does, after all parts were tried.
+/// Runs the command; tries all parts, and fails if any of them does.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let scenes = chosen(&args.scene)?;
-    // All that is missing, not only the first.
+    // List everything that is missing, not only the first.
     let kernel = kernel(args.kernel.as_deref());
     let mut missing = system::missing(args.base.as_deref(), &args.packages);
     missing.extend(kernel.as_ref().err().map(|error| format!("{error:#}")));
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The kernel that was named, or the one that boots fastest.
+/// The named kernel, or the one that boots fastest.
 fn kernel(named: Option<&Path>) -> Result<Kernel> {
     let fast = Path::new(USER_MODE_LINUX);
     let is_best = named.is_none() && std::env::var_os(VARIABLE).is_none() && fast.exists();
@@ -125,7 +125,7 @@ impl Disks {
             build::mke2fs(image.path(), &["-t", "ext4", "-L", label, "-d", files])?;
             disks.push(image);
         }
-        // For LVM.
+        // A disk for LVM.
         disks.push(Image::empty(512 << 20)?);
         Ok(Self(disks))
     }
@@ -134,7 +134,7 @@ impl Disks {
         &self.0[disk as usize]
     }
 
-    /// What is on all disks but the root.
+    /// The contents of all disks but the root.
     fn contents(&self) -> Result<Vec<Contents>> {
         self.0.iter().skip(1).map(|image| Contents::read(image.path())).collect()
     }
@@ -144,7 +144,7 @@ impl Disks {
     }
 }
 
-/// Boots the system with the damage of `scene`; what was seen.
+/// Boots the system with the damage of `scene`; returns the observations.
 fn play(
     scene: &Scene,
     system: &System,
@@ -177,7 +177,7 @@ fn play(
     for text in scene.heard {
         let line = log.lines().find(|line| line.contains(text));
         let line = line.with_context(|| format!("nobody said \"{text}\""))?;
-        // What systemd says of the progress may stand before it.
+        // systemd's progress messages may precede the text.
         let at = line.find(text).and_then(|at| line[..at].rfind("complete"));
         let line = at.map_or(line, |at| line[at..].trim_start_matches("complete"));
         seen.push(line.trim_start_matches([')', '.']).trim().to_owned());
@@ -203,10 +203,10 @@ fn play(
             }
             Left::AsItWas => {
                 let old = before.get(*disk as usize - 1).context("the root is never the same")?;
-                // The first piece has the superblock.
+                // The superblock is in the first chunk.
                 let now = Contents::read(image.path())?;
                 let changed = old.differences(&now).into_iter().filter(|&at| at > 0).count();
-                ensure!(changed == 0, "{disk:?}: {changed} places behind the superblock changed");
+                ensure!(changed == 0, "{disk:?}: {changed} chunks behind the superblock changed");
                 seen.push(format!("{disk:?}: nothing behind the superblock was written"));
             }
         }

@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: what continuous integration runs, in its order: quick things first, all tests
-//! last, so that the last line is their summary.
+//! `cargo xtask ci`: the steps of continuous integration, in its order: fast ones first and all
+//! tests last, so that their summary is the last line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{fuzz, tidy};
 
-/// Tests that explore interleavings of threads with shuttle: those of modules of that name, as others need locks that
-/// work outside an exploration.
+/// Tests that explore thread interleavings with shuttle: those in modules of that name, because
+/// others need locks that work outside an exploration.
 const INTERLEAVINGS: [&str; 12] = [
     "test",
     "--quiet",
@@ -26,17 +26,17 @@ const INTERLEAVINGS: [&str; 12] = [
     "floe-sync/shuttle,floe-exec/shuttle,floe-blockdev/shuttle",
     "interleavings",
 ];
-/// Damaged images that are compared with e2fsck.
+/// Number of damaged images whose checks are compared with e2fsck's.
 const DIFFERENTIAL_SEEDS: &str = "120";
-/// Damaged images whose repairs are compared with e2fsck's: each profile once or twice.
+/// Damaged images whose repairs are compared with e2fsck's: one or two per profile.
 const REPAIR_SEEDS: [&str; 4] = ["--seeds", "57", "--from", "100"];
 
-/// Runs every step; stops at the first that fails.
+/// Runs every step; stops at the first failure.
 pub(crate) fn run() -> Result<()> {
     step("fmt", &["fmt", "--all", "--check"])?;
     tidy::check()?;
     step("clippy", &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
-    // A program without unsafe code.
+    // The program without its optional features, and so without unsafe code.
     let bare = ["clippy", "--quiet", "-p", "floe", "--no-default-features", "--", "-D", "warnings"];
     step("clippy, no features", &bare)?;
     step("doc", &["doc", "--quiet", "--workspace", "--no-deps"])?;
@@ -52,25 +52,25 @@ pub(crate) fn run() -> Result<()> {
     tests()
 }
 
-/// Whether rustup has a toolchain, with a program of it if one is named.
+/// Whether rustup has a toolchain, and the given program in it, if any.
 pub(crate) fn has_toolchain(name: &str, program: &[&str]) -> bool {
     let asked = if program.is_empty() { &["cargo"][..] } else { program };
     let mut rustup = Command::new("rustup");
     rustup.arg("run").arg(name).args(asked).arg("--version");
-    // A toolchain that is not there must not be fetched unasked.
+    // Do not download a missing toolchain.
     rustup.env("RUSTUP_AUTO_INSTALL", "0").stdout(Stdio::null()).stderr(Stdio::null());
     rustup.status().is_ok_and(|status| status.success())
 }
 
-/// Builds with the oldest Rust that `Cargo.toml` promises, where it is installed. (Clippy's
-/// `incompatible_msrv` finds younger parts of the standard library anywhere.)
+/// Builds with the MSRV in `Cargo.toml`, if that toolchain is installed. (Clippy's
+/// `incompatible_msrv` finds newer library items on any toolchain.)
 fn oldest_rust() -> Result<()> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let text = std::fs::read_to_string(manifest).context("reading Cargo.toml")?;
     let version = text
         .lines()
         .find_map(|line| line.strip_prefix("rust-version = "))
-        .context("Cargo.toml names the oldest Rust")?
+        .context("Cargo.toml names the MSRV")?
         .trim_matches('"')
         .to_owned();
     if !has_toolchain(&version, &[]) {
@@ -82,7 +82,7 @@ fn oldest_rust() -> Result<()> {
     rustup("oldest Rust", &["run", &version, "cargo", "check", "--quiet", "--workspace"])
 }
 
-/// Miri on the decoders, where it is installed.
+/// Runs Miri on the decoders, if it is installed.
 fn miri() -> Result<()> {
     if !has_toolchain("nightly", &["cargo", "miri"]) {
         println!("miri: skipped, as it is not installed (rustup +nightly component add miri)");
@@ -93,7 +93,7 @@ fn miri() -> Result<()> {
 
 fn rustup(name: &str, args: &[&str]) -> Result<()> {
     let begin = Instant::now();
-    // Toolchains do not share what they build.
+    // Toolchains cannot share build artifacts.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/other-toolchains");
     let status = Command::new("rustup").args(args).env("CARGO_TARGET_DIR", target).status()?;
     ensure!(status.success(), "rustup {} failed", args.join(" "));
@@ -110,8 +110,8 @@ fn step(name: &str, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Licences, sources and duplicates of dependencies, where cargo-deny is installed. Advisories need
-/// a network: `cargo deny check`.
+/// Checks licences, sources and duplicates of dependencies, if cargo-deny is installed. Advisories
+/// need network access: `cargo deny check`.
 fn deny() -> Result<()> {
     let found = Command::new(env!("CARGO")).args(["deny", "--version"]).output()?;
     if !found.status.success() {
@@ -120,13 +120,13 @@ fn deny() -> Result<()> {
         );
         return Ok(());
     }
-    // It looks at the crates of all targets; a build fetches those of this one.
+    // cargo-deny reads the crates of all targets; a build fetches only those of this one.
     step("fetch", &["fetch", "--quiet", "--locked"])?;
     let quiet = ["deny", "--offline", "--log-level", "error"];
     step("deny", &[&quiet[..], &["check", "licenses", "bans", "sources"]].concat())
 }
 
-/// Small differential runs with the program just built: of checks, and of repairs.
+/// Short differential runs of checks and repairs with the program just built.
 fn differential() -> Result<()> {
     let floe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/floe");
     let checks = vec!["--verdicts", "--seeds", DIFFERENTIAL_SEEDS];
@@ -145,18 +145,18 @@ fn differential() -> Result<()> {
     Ok(())
 }
 
-/// What the tests of all crates came to.
+/// Totals of all tests.
 #[derive(Default)]
 struct Tally {
     passed: u64,
     failed: u64,
     ignored: u64,
-    /// Lines with which tests said that they skipped something, each once.
+    /// Distinct messages of tests that skipped something.
     skipped: Vec<String>,
 }
 
 impl Tally {
-    /// Takes in a line that a test program or the test harness printed.
+    /// Processes a line of output from a test or the test harness.
     fn add(&mut self, line: &str) {
         if let Some(counts) = line.strip_prefix("test result: ") {
             let count = |what: &str| -> u64 {
@@ -175,9 +175,9 @@ impl Tally {
     }
 }
 
-/// All tests of all crates, doc tests too; the last line counts them.
+/// Runs all tests of all crates including doc tests, and prints the totals last.
 fn tests() -> Result<()> {
-    // With --show-output the reasons of skipped tests can be seen; the whole of it goes to a file.
+    // --show-output makes the reasons of skipped tests visible; the complete output goes to a file.
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci-tests.log");
     let mut file = std::fs::File::create(&log).context("making target/ci-tests.log")?;
     let mut cargo = Command::new(env!("CARGO"))
@@ -186,7 +186,7 @@ fn tests() -> Result<()> {
         .spawn()?;
     let (mut tally, mut in_failures) = (Tally::default(), false);
     let output = cargo.stdout.take().context("cargo's output")?;
-    // Programs under test may print anything, so lines are bytes.
+    // Programs under test may print arbitrary bytes.
     for line in BufReader::new(output).split(b'\n') {
         let line = String::from_utf8_lossy(&line?).into_owned();
         writeln!(file, "{line}")?;
@@ -203,7 +203,7 @@ fn tests() -> Result<()> {
     }
     let skipped = tally.ignored + tally.skipped.len() as u64;
     println!("{} passed, {} failed, {skipped} skipped", tally.passed, tally.failed);
-    ensure!(status.success(), "tests failed; everything they said is in target/ci-tests.log");
+    ensure!(status.success(), "tests failed; their complete output is in target/ci-tests.log");
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! `cargo xtask differential`: Floe against e2fsck on randomly damaged images: what they find, or with
-//! `--repair` what they make of them.
+//! `cargo xtask differential`: compares Floe with e2fsck on randomly damaged images: their
+//! findings, or with `--repair` their repairs.
 
 mod repair;
 mod third;
@@ -16,63 +16,65 @@ use floe_testkit::differential::{Case, Group, Opinion, compare, difference, grou
 use floe_testkit::{Image, Profile, damage, oracle, tool};
 use serde_json::Value;
 
-/// Seconds after which Floe is taken to hang.
+/// Time limit in seconds, after which Floe counts as hung.
 const LIMIT_SECONDS: u32 = 20;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Damaged images to check, spread over the profiles
+    /// Number of damaged images to check, distributed over the profiles
     #[arg(long, default_value_t = 200)]
     seeds: u64,
     /// First seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Damage what trials found to be weak: reserved inodes, shared attribute blocks, collisions with metadata,
-    /// maps that lead nowhere, bits of several inodes of one block
+    /// Aim the damage at weaknesses found in trials: reserved inodes, shared attribute blocks,
+    /// collisions with metadata, maps that lead nowhere, bits of several inodes of one block
     #[arg(long)]
     aimed: bool,
-    /// Only these profiles (repeat, or separate by commas); all by default
+    /// Only these profiles (repeat, or separate by commas); by default all
     #[arg(long, value_delimiter = ',')]
     profile: Vec<String>,
-    /// Images checked at the same time
+    /// Number of images checked concurrently
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// The program to compare; target/release/floe or target/debug/floe by default
+    /// The program to compare; by default target/release/floe or target/debug/floe
     #[arg(long)]
     floe: Option<PathBuf>,
-    /// Cases to name in each group of differences
+    /// Number of cases to list in each group of differences
     #[arg(long, default_value_t = 3)]
     examples: usize,
     /// Show only differences of the verdict: crash, missed damage, false alarm
     #[arg(long)]
     verdicts: bool,
-    /// Repeat one case, as PROFILE:SEED, and show what both programs say
+    /// Repeat one case, given as PROFILE:SEED, and show the output of both programs
     #[arg(long)]
     replay: Option<String>,
-    /// With --replay: keep the damaged image and say where it lies
+    /// With --replay: keep the damaged image and print its path
     #[arg(long)]
     keep: bool,
-    /// Let both repair a copy, and look for what Floe leaves damaged or loses and e2fsck does not
+    /// Let both programs repair a copy, and report damage that Floe leaves and data that it loses,
+    /// if e2fsck does not
     #[arg(long)]
     repair: bool,
-    /// With --repair: so many variants of recipes of the problem table on one image, instead of random
-    /// damage: 1 is each recipe on other objects and profiles, 2 are pairs. Seeds count through recipes
+    /// With --repair: instead of random damage, apply this many variants of recipes of the problem
+    /// table to one image: 1 uses each recipe on other objects and profiles, 2 uses pairs. Seeds
+    /// count through the recipes
     #[arg(long, requires = "repair", value_name = "PARTS", value_parser = clap::value_parser!(u8).range(1..=8))]
     recipes: Option<u8>,
-    /// With --repair: the program that repairs, which is given `-fy IMAGE`, instead of `floe fsck`
+    /// With --repair: the program that repairs, called with `-fy IMAGE`, instead of `floe fsck`
     #[arg(long, requires = "repair")]
     checker: Option<String>,
     /// With --repair: compare files as the kernel's mount shows them (needs root)
     #[arg(long, requires = "repair")]
     kernel: bool,
-    /// With --repair: let Linux in a guest mount and read everything that was repaired; what it refuses
-    /// is a fault
+    /// With --repair: mount and read every repaired image with Linux in a guest; a refusal is a
+    /// fault
     #[arg(long, requires = "repair")]
     linux: bool,
 }
 
-/// Runs the chore; fails if a verdict differs.
+/// Runs the command; fails if a verdict differs.
 pub(crate) fn run(args: &Args) -> Result<()> {
     tool::available().map_err(|reason| anyhow!(reason))?;
     if args.repair {
@@ -110,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The newest floe that cargo built.
+/// The newest floe built by cargo.
 pub(crate) fn built_floe() -> Result<PathBuf> {
     ["target/release/floe", "target/debug/floe"]
         .into_iter()
@@ -121,7 +123,7 @@ pub(crate) fn built_floe() -> Result<PathBuf> {
         .context("floe is not built: cargo build -p floe, or name it with --floe")
 }
 
-/// The profiles of these names; all if there is none.
+/// The profiles with these names; all if there are no names.
 pub(crate) fn profiles(names: &[String]) -> Result<Vec<Profile>> {
     if names.is_empty() {
         return Ok(Profile::ALL.to_vec());
@@ -143,7 +145,7 @@ fn compare_all(args: &Args, floe: &Path, profiles: &[Profile], names: &Names) ->
     Ok(cases.into_iter().flatten().collect())
 }
 
-/// Calls `work` for every seed, several at a time; what it returns comes in any order.
+/// Calls `work` for every seed, several concurrently; the results are unordered.
 fn for_all_seeds<T: Send>(
     args: &Args,
     profiles: &[Profile],
@@ -187,7 +189,7 @@ fn parse_case(case: &str) -> Result<(Profile, u64)> {
     Ok((profiles(&[profile.to_owned()])?[0], seed))
 }
 
-/// Asks the program for its verdict (as e2fsck's replacement) and its findings.
+/// Runs the program in place of e2fsck for its verdict, and again for its findings.
 fn ask(floe: &Path, image: &Image) -> Result<Opinion> {
     let mut verdict = Command::new(floe);
     verdict.args(["fsck", "-fn"]).arg(image.path());
@@ -202,7 +204,7 @@ fn ask(floe: &Path, image: &Image) -> Result<Opinion> {
     Ok(Opinion { exit: verdict.exit, codes, text: verdict.text + &findings.text })
 }
 
-/// Codes of the findings in a JSON report (that may be followed by other text).
+/// Codes of the findings in a JSON report, which other text may follow.
 pub(crate) fn findings_codes(report: &str) -> Option<std::collections::BTreeSet<u32>> {
     let report = serde_json::Deserializer::from_str(report).into_iter::<Value>().next()?.ok()?;
     let code = |finding: &Value| {

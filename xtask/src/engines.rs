@@ -1,12 +1,12 @@
-//! `cargo xtask engines`: would io_uring make the reads of a check faster than threads that each wait for
-//! their own?
+//! `cargo xtask engines`: measures whether io_uring would make the reads of a check faster than
+//! threads with blocking reads.
 //!
-//! What a check reads is recorded, thread by thread and in order, and made once more by fio: with a `pread`
-//! for each read, and with io_uring, one job or as many as there were threads, with one or more reads under
-//! way in each. Past the cache, where Floe itself reads ahead, io_uring has one job for all. Floe itself takes its turns
-//! among them. A replay is told all addresses beforehand, where a
-//! check learns of many from what it has read, and it judges nothing: the figures of io_uring are the least
-//! that a check could take with it.
+//! Records the reads of a check, per thread and in order, and replays them with fio: with one
+//! `pread` per read, and with io_uring, in one job or one per thread, at various queue depths. With
+//! direct I/O, where Floe itself reads ahead, io_uring uses one job for all reads. Floe's own runs
+//! alternate with the replays. A replay knows all addresses in advance, while a check learns many
+//! of them from what it reads, and does no checking. The figures of io_uring are therefore lower
+//! bounds for a check.
 
 pub(crate) mod recorded;
 mod replay;
@@ -22,7 +22,7 @@ use crate::measure::{Cost, measure};
 use recorded::{Lane, Recorded, record};
 use replay::{IO_URING, Logs, PSYNC, Replay};
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Inodes of each image
@@ -31,34 +31,34 @@ pub(crate) struct Args {
     /// Shapes of images
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::FileIntensive, Kind::DirectoryIntensive])]
     shape: Vec<Kind>,
-    /// Numbers of threads of Floe to record, to replay and to measure
+    /// Numbers of threads of Floe to record, replay and measure
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 8])]
     threads: Vec<usize>,
-    /// Reads under way in a job of io_uring
+    /// Queue depths of an io_uring job
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32])]
     depths: Vec<u32>,
-    /// Ways to read
+    /// Read modes
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::Cold, Way::Direct, Way::Warm])]
     way: Vec<Way>,
-    /// Runs of each; the median counts
+    /// Runs of each; the median is reported
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Folder of the images; they are kept and used again
+    /// Folder of the images, which are kept and reused
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
-    /// The program to measure; the newest built floe by default
+    /// The program to measure; by default the newest built floe
     #[arg(long)]
     floe: Option<PathBuf>,
 }
 
-/// What reads have to do with the page cache.
+/// How reads use the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Way {
-    /// Through the cache, which has forgotten the image
+    /// Buffered reads with the image dropped from the page cache
     Cold,
-    /// Past the cache, which has forgotten the image too
+    /// Direct reads, with the image dropped from the page cache too
     Direct,
-    /// From the cache
+    /// Buffered reads with the image in the page cache
     Warm,
 }
 
@@ -66,18 +66,18 @@ impl Way {
     const fn title(self) -> &'static str {
         match self {
             Self::Cold => "cold cache",
-            Self::Direct => "direct (past the cache)",
+            Self::Direct => "direct I/O",
             Self::Warm => "warm cache",
         }
     }
 
-    /// Makes the cache what it has to be before a run.
+    /// Prepares the page cache for a run.
     fn prepare(self, image: &Path) -> Result<()> {
         if self == Self::Warm { Ok(()) } else { forget(image) }
     }
 }
 
-/// What takes turns.
+/// The contestants.
 enum What {
     Replay(Replay),
     Floe(Vec<String>),
@@ -89,7 +89,7 @@ struct Row {
     costs: Vec<Cost>,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?.canonicalize()?;
     println!("{}, {}", machine(), fio()?);
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Says which fio it is, and that it is needed where there is none.
+/// The version of fio; fails if it is missing.
 fn fio() -> Result<String> {
     let told = Command::new("fio").arg("--version").output();
     let told = told.context("fio is needed, which the Debian package fio has")?;
@@ -119,7 +119,7 @@ fn check(floe: &Path, image: &Path, threads: usize, way: Way) -> Vec<String> {
     command
 }
 
-/// What was measured in one way of reading.
+/// The measurements in one read mode.
 struct Table {
     way: Way,
     recorded: Vec<String>,
@@ -133,12 +133,12 @@ fn measure_way(args: &Args, floe: &Path, image: &Path, way: Way) -> Result<Table
     }
     let mut table = Table { way, recorded: Vec::new(), rows: Vec::new() };
     let mut threads = args.threads.clone();
-    // The jobs that are alone replay this one.
+    // Single jobs replay the recording with one thread.
     threads.push(1);
     threads.sort_unstable();
     threads.dedup();
     for &threads in &threads {
-        // What a check reads depends on what is in memory: it reads less along, for one thing.
+        // The reads of a check depend on the page cache: with cached pages it reads ahead less.
         way.prepare(image)?;
         let Recorded { lanes, all } = record(&check(floe, image, threads, way), image)?;
         table.recorded.push(summary(threads, &lanes));
@@ -148,10 +148,10 @@ fn measure_way(args: &Args, floe: &Path, image: &Path, way: Way) -> Result<Table
         };
         let by_threads = write("threads", &lanes)?;
         table.add(PSYNC, threads, 1, &by_threads);
-        // Past the cache Floe has one thread that makes all reads that it can make ahead.
+        // With direct I/O, Floe issues all reads that it can prefetch from one thread.
         let by_ring = if direct { write("ring", &[all])? } else { by_threads };
         for &depth in &args.depths {
-            // Several jobs with one read under way each are what psync is.
+            // Several jobs at queue depth 1 are equivalent to psync.
             if by_ring.jobs() == 1 || depth > 1 {
                 table.add(IO_URING, threads, depth, &by_ring);
             }
@@ -162,7 +162,7 @@ fn measure_way(args: &Args, floe: &Path, image: &Path, way: Way) -> Result<Table
         let what = What::Floe(check(floe, image, threads, way));
         table.rows.push(Row { name, what, costs: Vec::new() });
     }
-    // Run 0 of a warm cache is not counted.
+    // Run 0 only warms the cache and is not counted.
     for run in usize::from(way != Way::Warm)..=args.runs {
         for row in &mut table.rows {
             way.prepare(image)?;
@@ -183,7 +183,7 @@ fn measure_way(args: &Args, floe: &Path, image: &Path, way: Way) -> Result<Table
     Ok(table)
 }
 
-/// What was recorded, for the reader of the table.
+/// Describes a recording for the reader of the table.
 fn summary(threads: usize, lanes: &[Lane]) -> String {
     let reads: usize = lanes.iter().map(Vec::len).sum();
     let bytes: u64 = lanes.iter().flatten().map(|read| read.len).sum();
@@ -191,7 +191,7 @@ fn summary(threads: usize, lanes: &[Lane]) -> String {
 }
 
 impl Table {
-    /// A way to make the reads of one recorded check.
+    /// Adds a way to replay a recorded check.
     fn add(&mut self, engine: &'static str, threads: usize, depth: u32, logs: &Logs) {
         let (jobs, direct) = (logs.jobs(), self.way == Way::Direct);
         let jobs = if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") };
@@ -200,7 +200,7 @@ impl Table {
             name = format!("{name}, depth {depth}");
         }
         if direct {
-            name = format!("{name}, what {threads} threads read");
+            name = format!("{name}, reads of {threads} threads");
         }
         let what = What::Replay(Replay { engine, depth, direct, reads: logs.clone() });
         self.rows.push(Row { name, what, costs: Vec::new() });
@@ -211,7 +211,7 @@ impl Table {
         let way = self.way.title();
         println!("\n**{shape}, {inodes} inodes, {way}, median of {runs} alternating runs**\n");
         println!("{}\n", self.recorded.join("; "));
-        println!("| who reads | wall s | min..max | MB | MB/s | of the fastest floe |");
+        println!("| reader | wall s | min..max | MB | MB/s | of the fastest floe |");
         println!("|---|{}", "---:|".repeat(5));
         let floes = self.rows.iter().filter(|row| matches!(row.what, What::Floe(_)));
         let fastest = floes.map(Row::wall).fold(f64::INFINITY, f64::min);

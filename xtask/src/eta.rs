@@ -1,5 +1,5 @@
-//! `cargo xtask eta`: what the progress promised, against what came true, on images of several
-//! shapes; and the weights of the model of work (`crates/check/src/estimate/work.rs`), measured.
+//! `cargo xtask eta`: compares progress predictions with the actual times, on images of several
+//! shapes; also measures the weights of the work model (`crates/check/src/estimate/work.rs`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::bench::{aged, forget, kept, scattered};
 use crate::differential::built_floe;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Inodes of the largest image
@@ -22,34 +22,34 @@ pub(crate) struct Args {
     /// Threads
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Runs; the median error counts
+    /// Runs; the median error is reported
     #[arg(long, default_value_t = 7)]
     runs: usize,
     /// Drop the image from the page cache before each run
     #[arg(long)]
     cold: bool,
-    /// Judge by processor time instead of time on the clock: for machines where other programs run, which
-    /// may take half of the processors now and nothing later
+    /// Use processor time instead of wall time: for machines with other load, which may take half
+    /// of the processors now and none later
     #[arg(long, conflicts_with = "cold")]
     by_processor: bool,
     /// Predict repairs of scattered damage instead of checks
     #[arg(long)]
     repair: bool,
-    /// Print the time of each phase for each thing that the model weighs, and predict nothing
+    /// Print the time of each phase per unit of each weighted quantity, and predict nothing
     #[arg(long)]
     weights: bool,
-    /// Fail if a prediction after a tenth of the run is further off than this, in percent
+    /// Fail if a prediction after a tenth of the run is off by more than this percentage
     #[arg(long, value_name = "PERCENT")]
     within: Option<f64>,
-    /// Folder of the images; they are kept and used again
+    /// Folder of the images, which are kept and reused
     #[arg(long, default_value = "target/eta")]
     folder: PathBuf,
-    /// The program; the newest built floe by default
+    /// The program; by default the newest built floe
     #[arg(long)]
     floe: Option<PathBuf>,
 }
 
-/// Parts of the run after which the prediction is judged.
+/// Fractions of the run after which the prediction is judged.
 const AFTER: [f64; 3] = [0.1, 0.25, 0.5];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(path) => path.clone(),
         None => built_floe()?,
     };
-    // With several threads, a second of a processor is another part of the run in each phase.
+    // With several threads, the relation of processor time to wall time differs between phases.
     ensure!(!args.by_processor || args.threads == 1, "--by-processor is for one thread");
     std::fs::create_dir_all(&args.folder)?;
     if !args.weights {
@@ -80,10 +80,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What an image holds.
+/// Content of an image.
 enum Content {
     New(Shape),
-    /// So many inodes, with maps of a kind, after operations at random.
+    /// This many inodes, with block maps of a kind, after random operations.
     Aged(Map, u32),
 }
 
@@ -96,8 +96,8 @@ impl Content {
     }
 }
 
-/// Many files in few directories; as many directories as files; few files in very many groups; files in
-/// pieces, with either kind of map.
+/// Many files in few directories; as many directories as files; few files in very many groups;
+/// fragmented files, with either kind of block map.
 fn contents(inodes: u32) -> [(&'static str, Content); 5] {
     let wide = Shape {
         dirs: inodes / 1000,
@@ -114,11 +114,12 @@ fn contents(inodes: u32) -> [(&'static str, Content); 5] {
     ]
 }
 
-/// One look at the progress: seconds since the start, and the seconds that it said were left.
+/// A progress sample: seconds since the start, and the predicted remaining seconds.
 type Look = (f64, f64);
 
-/// Runs the program; comes back with the looks and the seconds of the whole run. If processor time counts, the
-/// seconds are of processors, and what was said to be left is taken as so many times what had passed.
+/// Runs the program; returns the samples and the duration of the run in seconds. With processor
+/// time, durations are in processor seconds, and a prediction is scaled by the ratio of remaining
+/// to elapsed time.
 fn watched(args: &Args, floe: &Path, image: &Path) -> Result<(Vec<Look>, f64)> {
     if args.cold {
         forget(image)?;
@@ -139,7 +140,7 @@ fn watched(args: &Args, floe: &Path, image: &Path) -> Result<(Vec<Look>, f64)> {
         .lines()
         .map(serde_json::from_str)
         .collect::<Result<Vec<Value>, _>>()
-        .context("the progress is no JSON")?;
+        .context("the progress is not JSON")?;
     let look = |line: &Value| {
         let [at, left] = [line["seconds"].as_f64()?, line["left_seconds"].as_f64()?];
         let processor = line["processor_seconds"].as_f64()?;
@@ -150,7 +151,8 @@ fn watched(args: &Args, floe: &Path, image: &Path) -> Result<(Vec<Look>, f64)> {
     Ok((lines.iter().filter_map(look).collect(), all))
 }
 
-/// A copy whose large directories have indexes, as Linux makes them: else they would be the most of a repair.
+/// A copy whose large directories have indexes, as Linux builds them: otherwise building them would
+/// dominate a repair.
 fn indexed(floe: &Path, image: &Path) -> Result<PathBuf> {
     let path = image.with_extension("indexed.img");
     kept(&path, |path| {
@@ -164,7 +166,7 @@ fn indexed(floe: &Path, image: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Prints a row; comes back with how far off the first prediction was, in percent of what was left.
+/// Prints a row; returns the error of the first prediction in percent of the remaining time.
 fn predict(args: &Args, floe: &Path, name: &str, image: &Path) -> Result<f64> {
     let image = match args.repair {
         true => scattered::damaged(&indexed(floe, image)?, args.inodes)?,
@@ -204,7 +206,7 @@ fn predict(args: &Args, floe: &Path, name: &str, image: &Path) -> Result<f64> {
     Ok(median(&rows[0], 2).abs())
 }
 
-/// Prints the least time of each phase in several runs, over each thing that the model weighs.
+/// Prints the minimum time of each phase over several runs, per unit of each weighted quantity.
 fn weights(args: &Args, floe: &Path, name: &str, image: &Path) -> Result<()> {
     let mut least: Vec<(String, f64)> = Vec::new();
     let mut report = Value::Null;

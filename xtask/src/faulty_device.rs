@@ -1,6 +1,6 @@
-//! `cargo xtask faulty-device`: checks, repairs and undoes file systems on a block device of which one block
-//! cannot be read: the device mapper's `dust`, in a guest (`guest`). A block that is written can be read
-//! again, as on a disk that puts a spare sector in its place.
+//! `cargo xtask faulty-device`: checks, repairs and undoes file systems on a block device with one
+//! unreadable block: the device mapper's `dust`, in a guest (`guest`). Writing the block makes it
+//! readable again, as on a disk that remaps the sector.
 
 mod inside;
 
@@ -19,16 +19,16 @@ use crate::kernel_load;
 
 pub(crate) use inside::{Args as GuestArgs, run as inside};
 
-/// Modules of the device mapper, besides those for disks and ext4.
+/// Device mapper modules, in addition to those for disks and ext4.
 const MODULES: &[&str] = &["dm_mod", "dm_dust"];
 const MEMORY_MIB: u32 = 640;
-/// A block is as large as a page of the page cache: with smaller ones, a bad block would hide its neighbours.
+/// Blocks of page size: with smaller ones, a bad block would hide its neighbours.
 const PROFILE: Profile = Profile::Ext4;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The program to try; target/release/floe or target/debug/floe by default
+    /// The program to test; by default target/release/floe or target/debug/floe
     #[arg(long)]
     floe: Option<PathBuf>,
     /// The program `dmsetup` (Debian: apt install dmsetup)
@@ -39,13 +39,13 @@ pub(crate) struct Args {
     kernel: Option<PathBuf>,
 }
 
-/// What cannot be read in the file system of one disk.
+/// The unreadable block in the file system of one disk.
 struct Scene {
     name: &'static str,
     block: BlockNr,
 }
 
-/// Runs the chore; fails if anything is written over or given up, or not told.
+/// Runs the command; fails if anything is overwritten, given up or not reported.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
     let kernel = Kernel::find(args.kernel.as_deref())?;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let base = build::base(PROFILE)?;
     let before = tree::stored(&base)?;
     let scenes = scenes(&base)?;
-    // The first ones are repaired without permission, the last one with it.
+    // The first ones are repaired without permission to overwrite, the last one with it.
     let copies: Vec<Image> = (0..=scenes.len()).map(|_| base.copy()).collect::<Result<_>>()?;
     let disks: Vec<&Path> = copies.iter().map(Image::path).collect();
     let mut order = vec!["guest-faulty".to_owned()];
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A block of each kind; that of a directory comes first.
+/// One block of each kind; that of a directory comes first.
 fn scenes(base: &Image) -> Result<Vec<Scene>> {
     let volume = Volume::open(base)?;
     let geometry = &volume.geometry;
@@ -110,7 +110,7 @@ fn scenes(base: &Image) -> Result<Vec<Scene>> {
 mod tests {
     use super::*;
 
-    /// The promises of `docs/safety.md` about blocks that cannot be read, on a real block device.
+    /// The promises of `docs/safety.md` about unreadable blocks, on a real block device.
     #[test]
     fn a_block_device_with_a_bad_block_is_neither_written_over_nor_given_up() {
         let (Ok(floe), Ok(kernel)) = (built_floe(), Kernel::find(None)) else {

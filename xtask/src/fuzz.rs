@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz TARGET`: seeds the corpus from real images and runs a fuzz target for a while.
+//! `cargo xtask fuzz TARGET`: seeds the corpus from real images and runs a fuzz target for a
+//! limited time.
 
 use std::fs;
 use std::io::Write;
@@ -14,17 +15,17 @@ use floe_testkit::{Profile, build, tool};
 
 use crate::ci::has_toolchain;
 
-/// What is fuzzed.
+/// The fuzz targets.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Target {
-    /// Every decoder of floe-format, over any bytes.
+    /// Every decoder of floe-format, on arbitrary bytes.
     Decode,
     /// A whole image, damaged by a script, checked with 1 and with 2 threads.
     CheckImage,
-    /// A whole image, damaged by a script, repaired, looked at again, and undone.
+    /// A whole image, damaged by a script, repaired, checked again, and undone.
     RepairImage,
-    /// Any bytes, read as a tar archive.
+    /// Arbitrary bytes, read as a tar archive.
     Archive,
 }
 
@@ -33,10 +34,10 @@ enum Target {
 pub(crate) struct Args {
     /// What to fuzz
     target: Target,
-    /// For how long
+    /// Duration in minutes
     #[arg(long, default_value_t = 15)]
     minutes: u32,
-    /// For how many seconds instead
+    /// Duration in seconds instead
     #[arg(long, conflicts_with = "minutes")]
     seconds: Option<u32>,
     /// Only write the seeds into fuzz/corpus
@@ -54,7 +55,7 @@ impl Target {
         }
     }
 
-    /// Whether inputs are scripts of damage, and not the bytes that are decoded.
+    /// Whether inputs are damage scripts rather than bytes to decode.
     fn mutates_scripts(self) -> bool {
         match self {
             Self::Decode | Self::Archive => false,
@@ -62,7 +63,7 @@ impl Target {
         }
     }
 
-    /// Longest input in bytes.
+    /// Maximum input length in bytes.
     fn max_len(self) -> u32 {
         match self {
             Self::Decode | Self::Archive => 8192,
@@ -83,11 +84,11 @@ fn archive() -> Result<Vec<u8>> {
     Ok(writer.finish()?)
 }
 
-/// Seconds for each target in a smoke run.
+/// Seconds per target in a smoke run.
 const SMOKE_SECONDS: u32 = 15;
 
-/// Fuzzes each target for a moment, where cargo-fuzz and a nightly compiler are installed: that the
-/// targets build, and nothing is found at once.
+/// Fuzzes each target briefly, if cargo-fuzz and a nightly compiler are installed, to show that the
+/// targets build and find nothing at once.
 pub(crate) fn smoke() -> Result<()> {
     if !has_toolchain("nightly", &["cargo", "fuzz"]) {
         println!("fuzz: skipped, as cargo-fuzz or the nightly compiler is not installed");
@@ -101,7 +102,7 @@ pub(crate) fn smoke() -> Result<()> {
     Ok(())
 }
 
-/// Seeds, then fuzzes.
+/// Writes the seeds, then fuzzes.
 pub(crate) fn run(args: &Args) -> Result<()> {
     tool::available().map_err(anyhow::Error::msg)?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the tree")?;
@@ -120,12 +121,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.seeds_only {
         return Ok(());
     }
-    // A target that never failed has no folder of failures.
+    // A target that never failed has no folder of regressions.
     let corpora = [corpus, regressions].into_iter().filter(|folder| folder.is_dir());
     fuzz(root, args, &corpora.collect::<Vec<_>>())
 }
 
-/// One structure of each kind from images of several profiles.
+/// One structure of each kind, from images of several profiles.
 fn structures() -> Result<Vec<(String, Vec<u8>)>> {
     let mut seeds = Vec::new();
     for &profile in Profile::ALL {
@@ -134,7 +135,7 @@ fn structures() -> Result<Vec<(String, Vec<u8>)>> {
         let mut kinds = Vec::new();
         for place in survey(&volume)? {
             let kind = std::mem::discriminant(&place);
-            // A few of each, as inodes and directory blocks differ.
+            // A few of each kind, because inodes and directory blocks vary.
             if kinds.iter().filter(|&&seen| seen == kind).count() >= 3 {
                 continue;
             }
@@ -148,7 +149,7 @@ fn structures() -> Result<Vec<(String, Vec<u8>)>> {
     Ok(seeds)
 }
 
-/// For every profile a script without damage and one for each action.
+/// For every profile, a script without damage and one for each action.
 fn scripts() -> Result<Vec<(String, Vec<u8>)>> {
     let mut seeds = Vec::new();
     for (number, profile) in Profile::ALL.iter().enumerate() {
@@ -167,22 +168,22 @@ fn scripts() -> Result<Vec<(String, Vec<u8>)>> {
 fn fuzz(root: &Path, args: &Args, corpora: &[PathBuf]) -> Result<()> {
     let mut command = Command::new("cargo");
     command.current_dir(root.join("fuzz")).args(["+nightly", "fuzz", "run"]);
-    // Nothing here is unsafe, so a sanitizer would only cost time; overflow checks are on.
+    // The code is safe, so a sanitizer would only cost time; overflow checks are on.
     command.args(["--sanitizer", "none"]);
     if args.target.mutates_scripts() {
-        // Values that code compares come from an image, hardly ever as they are in the script.
+        // Compared values come from the image and hardly ever appear in the script.
         command.arg("--no-trace-compares");
     }
     command.arg(args.target.name()).args(corpora).arg("--");
     let seconds = args.seconds.map_or(u64::from(args.minutes) * 60, u64::from);
     command.arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-max_len={}", args.target.max_len()));
-    // By the clock: see docs/fuzzing.md.
+    // Wall-clock limit: see docs/fuzzing.md.
     command.args(["-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1"]);
     let status = command.status().context("starting cargo")?;
     if status.code() == Some(101) {
         bail!("cargo cannot fuzz: `rustup toolchain install nightly; cargo install cargo-fuzz`");
     }
-    ensure!(status.success(), "the fuzzer found something; its input is in fuzz/artifacts");
+    ensure!(status.success(), "the fuzzer found a failure; its input is in fuzz/artifacts");
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! A Linux of our own, in qemu without hardware virtualization or as a program (User Mode Linux): it can
-//! hang, be cut off at any moment and be thrown away, and the machine that runs it notices nothing.
+//! A guest Linux in qemu without hardware virtualization, or as a process (User Mode Linux): it can
+//! hang, be killed at any moment and be discarded without any effect on the host.
 //!
-//! Its kernel is one of the distribution; its root is an archive in memory (`archive`) with this very
-//! program as the first process (`rdinit`), and its disks are image files. Or it is a whole system on the
-//! first disk, with an initramfs of its own.
+//! It runs a distribution kernel. Its root is either an archive in memory (`archive`) with this
+//! program as the first process (`rdinit`), or a complete system on the first disk, with its own
+//! initramfs. Its disks are image files.
 
 mod archive;
 pub(crate) mod inside;
@@ -24,33 +24,34 @@ use tempfile::TempDir;
 pub(crate) use archive::Root;
 pub(crate) use kernel::{Kernel, VARIABLE};
 
-/// What a line starts with that a program inside says to the one outside.
+/// Prefix of lines from the program inside the guest to the one outside.
 pub(crate) const MARK: &str = "floe-guest:";
-/// Folder of the root with the kernel modules to load, in the order of their names.
+/// Folder of the kernel modules in the root, which are loaded in the order of their names.
 pub(crate) const MODULES: &str = "modules";
-/// Seconds after which a guest that says nothing is taken to hang. Without hardware virtualization
-/// and on a busy machine a boot may take a while.
+/// Time limit for a silent guest, after which it counts as hung. Without hardware virtualization a
+/// boot on a busy machine can be slow.
 const SILENCE_SECONDS: u64 = 240;
 const QEMU: &str = "qemu-system-x86_64";
-/// What a kernel is told: to show warnings and errors only, to end after a panic, and to run us.
+/// Kernel parameters: print only warnings and errors, exit after a panic, run this program.
 const KERNEL_LINE: &str = "loglevel=5 panic=-1 rdinit=/init";
-/// What User Mode Linux is told besides. Left to itself it adds these behind the arguments of the first
-/// process.
+/// Additional parameters for User Mode Linux. By default it would append these after the arguments
+/// of the first process.
 const USER_MODE_LINE: &str = "root=/dev/ram0 console=tty0";
 
-/// What boots: a kernel and its root.
+/// A bootable combination of kernel and root.
 pub(crate) struct Machine {
     kernel: PathBuf,
     is_program: bool,
     root: PathBuf,
     memory_mib: u32,
-    /// It starts anew if the system wants to, and does not end.
+    /// Whether a reboot of the system restarts the machine instead of ending it.
     restarts: bool,
     folder: TempDir,
 }
 
 impl Machine {
-    /// Puts a machine together; its root holds `root` and those `modules` that the kernel has as files.
+    /// Builds a machine whose root holds `root` and those of `modules` that the kernel has as
+    /// files.
     pub(crate) fn new(
         kernel: &Kernel,
         mut root: Root,
@@ -93,13 +94,13 @@ impl Machine {
         })
     }
 
-    /// Starts the machine with image files as its disks (see [`disk`]) and with arguments for the first
-    /// process, which is the program `/init` of its root.
+    /// Starts the machine with image files as its disks (see [`disk`]) and with arguments for its
+    /// first process, the program `/init` in its root.
     pub(crate) fn boot(&self, disks: &[&Path], args: &[String]) -> Result<Running> {
         self.start(disks, &format!("{KERNEL_LINE} -- {}", args.join(" ")))
     }
 
-    /// Starts the machine; the kernel and the system are told `words`.
+    /// Starts the machine; `words` are added to the kernel's parameters.
     pub(crate) fn boot_system(&self, disks: &[&Path], words: &str) -> Result<Running> {
         self.start(disks, words)
     }
@@ -115,7 +116,8 @@ impl Machine {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // All processes of a kernel that is a program end with it.
+            // Own process group, so that all processes of a User Mode Linux kernel can be killed
+            // together.
             .process_group(0)
             .spawn()
             .with_context(|| format!("starting {}", command.get_program().display()))?;
@@ -137,16 +139,16 @@ impl Machine {
         if !self.restarts {
             command.arg("-no-reboot");
         }
-        // Not KVM, although it is faster: in a virtual machine it can be there and do nothing.
+        // TCG instead of the faster KVM, which may exist but not work in a virtual machine.
         command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-smp", "2"]);
         command.args(["-m", &self.memory_mib.to_string(), "-serial", "stdio"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.root);
-        // On a busy machine timers are late, which the kernel must not take for broken ones.
+        // On a busy machine timers are late, and the kernel must not consider them broken.
         let patience = "no_timer_check tsc=unstable nosoftlockup rcupdate.rcu_cpu_stall_suppress=1";
         command.args(["-append", &format!("console=ttyS0 mitigations=off {patience} {line}")]);
         for (at, disk) in disks.iter().enumerate() {
-            // Commas separate options, two of them are one of a name. What was written is in the file
-            // for everyone once it was written; to flush it to the medium is of no use here.
+            // A comma separates options; two of them stand for one in a name. Data are in the image
+            // file as soon as they are written, so flushing to the medium is unnecessary.
             let file = disk.replace(',', ",,");
             command.args([
                 "-drive",
@@ -174,14 +176,14 @@ impl Machine {
     }
 }
 
-/// Where a guest finds its disk `at`.
+/// Device path of disk `at` in the guest.
 pub(crate) fn disk(at: usize) -> PathBuf {
     let letter = char::from(b'a' + at as u8);
     let of_qemu = PathBuf::from(format!("/dev/vd{letter}"));
     if of_qemu.exists() { of_qemu } else { PathBuf::from(format!("/dev/ubd{letter}")) }
 }
 
-/// A machine that runs; it is killed when the value goes.
+/// A running machine, killed on drop.
 pub(crate) struct Running {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -189,15 +191,16 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits until the program inside says `word` behind the [`MARK`]; returns what follows.
+    /// Waits until the program inside prints `word` after the [`MARK`]; returns the rest of the
+    /// line.
     ///
     /// # Errors
-    /// It says `failed`, or the machine ends or falls silent before.
+    /// It prints `failed`, or the machine ends or hangs before that.
     pub(crate) fn wait_for(&mut self, word: &str) -> Result<String> {
         loop {
             match self.lines.recv_timeout(Duration::from_secs(SILENCE_SECONDS)) {
                 Ok(line) => {
-                    // A message of the kernel may stand before it in the same line.
+                    // A kernel message may precede it on the same line.
                     let told = line.split_once(MARK).map(|(_, told)| told.trim().to_owned());
                     self.said.push(line);
                     let Some(told) = told else { continue };
@@ -209,16 +212,16 @@ impl Running {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("the guest says nothing any more:\n{}", self.log())
+                    bail!("the guest has stopped responding:\n{}", self.log())
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!("the guest ended before it said {word}:\n{}", self.log())
+                    bail!("the guest ended before it printed {word}:\n{}", self.log())
                 }
             }
         }
     }
 
-    /// What was said since the last call: lines of the kernel, and what the program inside complains of.
+    /// Messages since the last call: lines of the kernel, and complaints of the program inside.
     pub(crate) fn heard(&mut self) -> (Vec<String>, Vec<String>) {
         let lines = std::mem::take(&mut self.said);
         let complaint = |line: &str| {
@@ -229,10 +232,10 @@ impl Running {
         (lines.into_iter().filter(|line| !line.contains(MARK)).collect(), complaints)
     }
 
-    /// Waits for a line with `text`, whoever says it.
+    /// Waits for a line that contains `text`, from any source.
     ///
     /// # Errors
-    /// The machine ends or falls silent before.
+    /// The machine ends or hangs before that.
     pub(crate) fn hear(&mut self, text: &str) -> Result<()> {
         loop {
             match self.lines.recv_timeout(Duration::from_secs(SILENCE_SECONDS)) {
@@ -243,12 +246,12 @@ impl Running {
                         return Ok(());
                     }
                 }
-                Err(_) => bail!("the guest does not say \"{text}\":\n{}", self.log()),
+                Err(_) => bail!("the guest does not print \"{text}\":\n{}", self.log()),
             }
         }
     }
 
-    /// Ends the machine at once, as if its power failed; returns what it said.
+    /// Kills the machine, like a power failure; returns its output.
     pub(crate) fn kill(mut self) -> Result<String> {
         self.kill_all();
         self.child.wait()?;
@@ -256,10 +259,10 @@ impl Running {
         Ok(self.log())
     }
 
-    /// Waits until the machine switched itself off; returns what it said.
+    /// Waits for the machine's shutdown; returns its output.
     ///
     /// # Errors
-    /// It does not within `limit`, or qemu failed.
+    /// It does not shut down within `limit`, or qemu failed.
     pub(crate) fn finish(mut self, limit: Duration) -> Result<String> {
         let begin = Instant::now();
         let status = loop {
@@ -268,7 +271,7 @@ impl Running {
                 break status;
             }
             if begin.elapsed() > limit {
-                bail!("the guest does not end:\n{}", self.log());
+                bail!("the guest does not shut down:\n{}", self.log());
             }
             std::thread::sleep(Duration::from_millis(20));
         };
@@ -283,7 +286,7 @@ impl Running {
     fn kill_all(&mut self) {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(group) = group {
-            // They may have ended already.
+            // They may have exited already.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }

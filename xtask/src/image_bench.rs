@@ -1,5 +1,6 @@
-//! `cargo xtask image-bench`: image builders side by side, alternating, in one run on one machine: `floe mkfs
-//! --from`, `mke2fs -d`, genext2fs where it is installed, and for root `tar | tar` onto a mounted image.
+//! `cargo xtask image-bench`: compares image builders, alternating, in one run on one machine:
+//! `floe mkfs --from`, `mke2fs -d`, genext2fs if installed, and for root `tar | tar` onto a mounted
+//! image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,42 +13,42 @@ use crate::bench::median;
 use crate::differential::built_floe;
 use crate::measure::{Cost, measure};
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Build images of this folder instead of folders of small files
+    /// Build images of this folder instead of generated folders of small files
     #[arg(long)]
     source: Option<PathBuf>,
-    /// Files of the folders that are made up
+    /// Number of files in the generated folders
     #[arg(long, default_value_t = 200_000)]
     files: u32,
     /// Thread counts of Floe
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
-    /// Runs of each program; the median counts
+    /// Runs of each program; the median is reported
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Where sources and images lie; best a file system in memory
+    /// Folder for sources and images; preferably in a memory file system
     #[arg(long, default_value = "target/image-bench")]
     folder: PathBuf,
-    /// The program to measure; the newest built floe by default
+    /// The program to measure; by default the newest built floe
     #[arg(long)]
     floe: Option<PathBuf>,
 }
 
-/// Files in a folder of many folders.
+/// Files per folder, if there are many folders.
 const FILES_A_FOLDER: u32 = 500;
-/// Bytes of the largest small file.
+/// Size of the largest small file.
 const MOST_BYTES: u32 = 2048;
 
-/// A program that builds an image, as a shell runs it.
+/// An image builder, as a shell command.
 struct Builder {
     name: String,
     command: Vec<String>,
     costs: Vec<Cost>,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     tool::available().map_err(anyhow::Error::msg)?;
     fs::create_dir_all(&args.folder)?;
@@ -65,13 +66,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// A folder of small files, `a_folder` in each folder below it; kept for the next run.
+/// A folder of small files, with `a_folder` files per subfolder; kept for later runs.
 fn made_up(folder: &Path, name: &str, files: u32, a_folder: u32) -> Result<PathBuf> {
     let top = folder.join(format!("{name}-{files}"));
     if top.exists() {
         return Ok(top);
     }
-    // Complete, or not there: an interrupted run leaves the other name.
+    // Renamed when complete: an interrupted run leaves only the temporary name.
     let unfinished = folder.join("unfinished");
     if unfinished.exists() {
         fs::remove_dir_all(&unfinished)?;
@@ -82,7 +83,7 @@ fn made_up(folder: &Path, name: &str, files: u32, a_folder: u32) -> Result<PathB
         if at % a_folder == 0 {
             fs::create_dir_all(&below)?;
         }
-        // All sizes in turns.
+        // Cycles through all sizes.
         let size = at.wrapping_mul(2_654_435_761) % MOST_BYTES;
         fs::write(below.join(format!("file-{at}")), &bytes[..size as usize])?;
     }
@@ -111,7 +112,7 @@ fn bench(args: &Args, floe: &Path, folder: &Path, source: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Inodes, and bytes in blocks of 4 KiB, of a folder.
+/// Inodes of a folder, and bytes of its content in blocks of 4 KiB.
 fn counted(source: &Path) -> Result<(u32, u64)> {
     let (mut inodes, mut bytes) = (0u32, 0);
     let mut folders = vec![source.to_owned()];
@@ -156,7 +157,7 @@ fn builders(
         let script = format!("genext2fs -B 4096 -b {blocks} -N {inodes} -d '{source}' '{image}'");
         all.push(shell("genext2fs (ext2)", script));
     } else {
-        println!("genext2fs is not installed: left out");
+        println!("genext2fs is not installed: skipped");
     }
     if rustix::process::geteuid().is_root() {
         let mount = folder.join("mount");
@@ -168,7 +169,7 @@ fn builders(
         );
         all.push(shell("tar, onto a mounted image", script));
     } else {
-        println!("tar | tar onto a mount needs root: left out");
+        println!("tar | tar onto a mount needs root: skipped");
     }
     Ok(all)
 }
@@ -177,7 +178,7 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-/// e2fsck's verdict on the first image that a program made.
+/// e2fsck's verdict on the first image of each builder.
 fn judge(builder: &Builder, image: &Path) -> Result<()> {
     if builder.costs.len() == 1 {
         let judged = oracle::run(image, &["-fn"])?;

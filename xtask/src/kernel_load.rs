@@ -1,5 +1,5 @@
-//! `cargo xtask kernel-load`: file systems that Linux filled and whose power failed, judged by Floe and
-//! e2fsck. Linux runs in a guest (`guest`), because it was seen to deadlock under such a load.
+//! `cargo xtask kernel-load`: file systems filled by Linux up to a power failure, judged by Floe
+//! and e2fsck. Linux runs in a guest (`guest`), because it was seen to deadlock under such a load.
 
 mod inside;
 mod judge;
@@ -41,40 +41,41 @@ pub(crate) const MODULES: &[&str] = &[
     "quota_v2",
 ];
 const MEMORY_MIB: u32 = 384;
-/// `s_nr_users` and `s_users` of a journal's superblock.
+/// `s_nr_users` and `s_users` of a journal superblock.
 const NR_USERS: u64 = 0x40;
 const USERS: u64 = 0x100;
 /// Shortest and longest time under load, in milliseconds.
 const LOAD_MILLIS: (u64, u64) = (60, 4000);
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Rounds, spread over the profiles: each is two boots, with a power failure at a random moment
+    /// Rounds, distributed over the profiles: each is two boots, with a power failure at a random
+    /// moment
     #[arg(long, default_value_t = 40)]
     rounds: u64,
     /// Seed of the first round
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Only these profiles (repeat, or separate by commas); all by default
+    /// Only these profiles (repeat, or separate by commas); by default all
     #[arg(long, value_delimiter = ',')]
     profile: Vec<String>,
-    /// Guests that run at the same time
+    /// Number of concurrent guests
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// The program to judge; target/release/floe or target/debug/floe by default
+    /// The program to judge; by default target/release/floe or target/debug/floe
     #[arg(long)]
     floe: Option<PathBuf>,
-    /// The kernel to boot, such as /boot/vmlinuz-6.1.0-56-cloud-amd64, or /usr/bin/linux.uml; that in
-    /// FLOE_GUEST_KERNEL or the newest in /boot by default
+    /// The kernel to boot, such as /boot/vmlinuz-6.1.0-56-cloud-amd64 or /usr/bin/linux.uml; by
+    /// default that in FLOE_GUEST_KERNEL or the newest in /boot
     #[arg(long)]
     kernel: Option<PathBuf>,
-    /// Where images with a fault are kept
+    /// Folder for images with a fault
     #[arg(long, default_value = "target/kernel-load")]
     keep: PathBuf,
 }
 
-/// What all rounds came to.
+/// Totals of all rounds.
 #[derive(Default)]
 struct Summary {
     rounds: u64,
@@ -84,15 +85,15 @@ struct Summary {
     unsound: u64,
     /// Recoveries compared with the kernel's.
     by_kernel: u64,
-    /// File systems whose journal e2fsck could not replay, by what it said.
+    /// Number of file systems whose journal e2fsck could not replay, by its message.
     no_measure: BTreeMap<String, u64>,
     refused: BTreeMap<Profile, String>,
     faults: Vec<String>,
-    /// Damage that the kernel left behind, for e2fsck as for Floe.
+    /// Damage left by the kernel, according to both e2fsck and Floe.
     of_kernel: Vec<String>,
 }
 
-/// Runs the chore; fails if a file system is judged wrongly.
+/// Runs the command; fails if a file system is judged wrongly.
 pub(crate) fn run(args: &Args) -> Result<()> {
     tool::available().map_err(|reason| anyhow!(reason))?;
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
@@ -165,7 +166,7 @@ impl Summary {
             println!("{profile}: {reason}");
         }
         for (reason, count) in &self.no_measure {
-            println!("{count} times only the kernel was a measure: e2fsck: {reason}");
+            println!("{count} times only the kernel was a reference: e2fsck: {reason}");
         }
         println!(
             "{} rounds of {profiles} profiles in {:.0} s: {} power failures, {} of them with a journal to \
@@ -184,7 +185,7 @@ impl Summary {
     }
 }
 
-/// One file system, from mke2fs to its second end.
+/// One file system, from mke2fs to its second shutdown or power failure.
 struct Round {
     profile: Profile,
     seed: u64,
@@ -245,7 +246,7 @@ impl Round {
         self.judged(machine, judge, true, "unmounted", keep, summary)
     }
 
-    /// A kernel may lack a feature; it says so when it mounts.
+    /// A kernel may lack a feature, and reports that at mount time.
     fn refused(&self, error: anyhow::Error, summary: &mut Summary) -> Result<()> {
         let reason = format!("{error:#}");
         match reason.split_once("refused to mount") {
@@ -261,7 +262,7 @@ impl Round {
     }
 
     fn millis(&mut self) -> u64 {
-        // As many short times as long ones.
+        // Logarithmic distribution: as many short times as long ones.
         let (least, most) = LOAD_MILLIS;
         let share = self.rng.below(1000) as f64 / 1000.0;
         (least as f64 * (most as f64 / least as f64).powf(share)) as u64
@@ -285,7 +286,7 @@ impl Round {
         switched_off(guest)
     }
 
-    /// Judges the image as it is now, and keeps it if there is a fault.
+    /// Judges the current image, and keeps it if there is a fault.
     fn judged(
         &mut self,
         machine: &Machine,
@@ -329,7 +330,7 @@ impl Round {
         Ok(())
     }
 
-    /// What can be said of it in a report.
+    /// Its name in a report.
     fn name(&self, when: &str) -> String {
         format!("{}:{} ({}), {when}", self.profile, self.seed, self.options)
     }
@@ -353,13 +354,13 @@ fn boot(
     machine.boot(&disks, &args)
 }
 
-/// Waits for the end of a guest that unmounts and switches itself off.
+/// Waits for the end of a guest that unmounts and shuts down.
 fn switched_off(mut guest: Running) -> Result<()> {
     guest.wait_for("done")?;
     no_complaint(&guest.finish(Duration::from_secs(60))?)
 }
 
-/// The kernel's own messages of an inconsistent file system are a fault, whoever's it is.
+/// Kernel messages about an inconsistent file system are a fault, whatever the cause.
 fn no_complaint(log: &str) -> Result<()> {
     match log.lines().find(|line| line.contains("EXT4-fs error") || line.contains("JBD2: Error")) {
         Some(line) => bail!("the kernel complains: {line}"),
@@ -367,10 +368,10 @@ fn no_complaint(log: &str) -> Result<()> {
     }
 }
 
-/// The profile with four times the room, and only what mke2fs puts there.
+/// An empty image of the profile, four times as large.
 fn roomy(profile: Profile) -> Result<Image> {
     let image = Image::empty((profile.size_mib() * 4) << 20)?;
-    // Linux before 6.3 has verity only with blocks as large as a page.
+    // Before Linux 6.3, verity requires blocks of page size.
     let args = match profile {
         Profile::Verity => &["-t", "ext4", "-b", "4096", "-g", "2048", "-O", "verity"],
         profile => profile.mke2fs_args(),
@@ -383,7 +384,7 @@ fn has_journal(profile: Profile) -> bool {
     !profile.has("^has_journal") && !profile.mke2fs_args().contains(&"ext2")
 }
 
-/// Options of the mount: nothing special half of the time.
+/// Mount options: the defaults half of the time.
 fn options(profile: Profile, external: bool, rng: &mut Rng) -> String {
     let mut choices: Vec<&str> = vec!["discard", "nodelalloc", "auto_da_alloc"];
     if has_journal(profile) || external {
@@ -403,14 +404,14 @@ fn options(profile: Profile, external: bool, rng: &mut Rng) -> String {
     if rng.chance(2) { String::new() } else { rng.pick(&choices).copied().unwrap_or("").to_owned() }
 }
 
-/// Has debugfs change a file system; what it says of that is of no interest.
+/// Runs a debugfs command; its output is ignored.
 fn debugfs(image: &Image, request: &str) -> Result<()> {
     let path = image.path().to_str().context("scratch folders have plain names")?;
     tool::must("debugfs", &["-w", "-R", request, path], &[0])?;
     Ok(())
 }
 
-/// Gives the file system a journal on a device of its own, which is returned.
+/// Gives the file system an external journal, and returns its device.
 fn give_external_journal(image: &Image) -> Result<Image> {
     let journal = Image::empty(4 << 20)?;
     let block_bytes = u64::from(Volume::open(image)?.geometry.block_size);
@@ -423,7 +424,7 @@ fn give_external_journal(image: &Image) -> Result<Image> {
     for request in ["feature has_journal", &format!("ssv journal_uuid {uuid}")] {
         debugfs(image, request)?;
     }
-    // The journal's superblock follows that of its device, and names the file system that uses it.
+    // The journal superblock follows that of its device, and names the file system that uses it.
     image.read(OFFSET_BYTES, &mut raw)?;
     let users = Superblock::decode(&raw).uuid;
     let at = (OFFSET_BYTES / block_bytes + 1) * block_bytes;

@@ -1,11 +1,11 @@
-//! `cargo xtask link-memory`: what it takes to count links, for each structure that can do it, at
-//! several shares of inodes in use (table 2 and figure 7 of lwFSCK, SAC '25).
+//! `cargo xtask link-memory`: measures the memory for counting links with each available structure,
+//! for several shares of inodes in use (table 2 and figure 7 of lwFSCK, SAC '25).
 //!
-//! The inodes are made up: in each group of 8192, the first ones are in use, one directory and then
-//! its files, again and again. As in the paper, a directory has two links or more, a file one.
-//! Directories are dealt to workers in batches, each of which counts in a share of its own.
+//! The inodes are synthetic: in each group of 8192, the first ones are in use, one directory and
+//! then its files, repeatedly. As in the paper, a directory has at least two links and a file has
+//! one. Workers take directories in batches, and each counts in its own share.
 //!
-//! Each cell is measured by a process of its own: what its memory in use grew by, at most.
+//! Each cell is measured in its own process, as the maximum growth of its resident memory.
 
 use std::process::Command;
 
@@ -18,14 +18,14 @@ use floe_check::evidence::twin_tree::TwinTree;
 use floe_format::InodeNr;
 use serde_json::{Value, json};
 
-/// Inodes of a group.
+/// Inodes per group.
 const GROUP: u32 = 8192;
-/// Directories that a worker takes at a time.
+/// Directories per batch.
 const BATCH: u32 = 256;
-/// The structures, by name.
+/// Names of the structures.
 const STRUCTURES: [&str; 3] = ["array", "TwinTree", "chunked bits"];
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Inodes of the file system
@@ -34,15 +34,15 @@ pub(crate) struct Args {
     /// Inodes in use, in percent
     #[arg(long, value_delimiter = ',', default_values_t = [1, 25, 50, 100])]
     used: Vec<u32>,
-    /// Workers, each with a share
+    /// Numbers of workers, each with its own share
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8])]
     workers: Vec<u32>,
-    /// Measure one cell and print it: the structure, and files in a directory (used by this chore)
+    /// Measure one cell and print it: the structure, and the files per directory (used internally)
     #[arg(long, hide = true, num_args = 2)]
     one: Option<Vec<String>>,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(one) = &args.one {
         let (structure, files) = (&one[0], one[1].parse()?);
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             println!("\n**{shape}, {} inodes, {workers} shares**\n", args.inodes);
             println!(
                 "| in use | {} | by equations 1 to 3 |",
-                STRUCTURES.map(|name| format!("{name} MiB | bytes an inode in use")).join(" | ")
+                STRUCTURES.map(|name| format!("{name} MiB | bytes per inode in use")).join(" | ")
             );
             println!("|---:|{}---|", "---:|---:|".repeat(STRUCTURES.len()));
             for &used in &args.used {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What lwFSCK would take, told by descriptors.
+/// The structure that lwFSCK would choose, based on the descriptors.
 fn chosen(inodes: u32, used: u32, files: u32) -> &'static str {
     let used = u64::from(inodes) * u64::from(used) / 100;
     let directories = used / u64::from(files + 1);
@@ -83,7 +83,7 @@ fn chosen(inodes: u32, used: u32, files: u32) -> &'static str {
     }
 }
 
-/// Measures a cell in a process of its own.
+/// Measures a cell in its own process.
 fn measure(args: &Args, structure: &str, files: u32, used: u32, workers: u32) -> Result<Value> {
     let output = Command::new(std::env::current_exe()?)
         .args(["link-memory", "--one", structure, &files.to_string()])
@@ -95,13 +95,10 @@ fn measure(args: &Args, structure: &str, files: u32, used: u32, workers: u32) ->
     let cell: Value = serde_json::from_slice(&output.stdout)?;
     let bytes = |name: &str| cell[name].as_f64().unwrap_or(f64::NAN);
     let ratio = bytes("accounted_bytes") / bytes("resident_bytes");
-    // What a structure says of itself must be true. Of an array only touched pages are resident,
-    // and of small ones the rest of the process shows.
+    // The size that a structure reports must be true. Only touched pages of an array are resident,
+    // and for small structures the rest of the process is visible.
     let fits = (0.75..1.25).contains(&ratio) || structure == "array";
-    ensure!(
-        fits || bytes("resident_bytes") < 4e6,
-        "{structure} is not as large as it says: {cell}"
-    );
+    ensure!(fits || bytes("resident_bytes") < 4e6, "{structure} reports a wrong size: {cell}");
     Ok(cell)
 }
 
@@ -116,7 +113,7 @@ fn measure_here(args: &Args, structure: &str, files: u32) -> Result<Value> {
     }
 }
 
-/// Counts the links of a file system, and tells what that took.
+/// Counts the links of a file system, and returns the memory that this took.
 fn fill<L: LinkCounter>(
     inodes: u32,
     used_percent: u32,
@@ -134,7 +131,7 @@ fn fill<L: LinkCounter>(
             directories += u32::from(directory);
             let worker = directories / BATCH % workers.max(1);
             let share = &mut shares[worker as usize];
-            // Numbers begin with 1. A directory: its name, and its own `.`.
+            // Inode numbers start at 1. A directory has its name and its own `.`.
             let inode = InodeNr(group * GROUP + place + 1);
             (0..if directory { 2 } else { 1 }).for_each(|_| share.add(inode));
             inodes_used += 1;
@@ -149,7 +146,7 @@ fn fill<L: LinkCounter>(
     }))
 }
 
-/// A figure of `/proc/self/status`.
+/// A value in `/proc/self/status`.
 fn resident_bytes(name: &str) -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such figure")?;

@@ -1,6 +1,6 @@
-//! `cargo xtask linux-fields`: fields of inodes, the superblock and group descriptors are set to odd values, one
-//! an image, and Floe, e2fsck and Linux judge it. What Floe calls clean, or repairs and then calls clean, Linux
-//! must mount and read.
+//! `cargo xtask linux-fields`: sets fields of inodes, the superblock and group descriptors to odd
+//! values, one per image, and lets Floe, e2fsck and Linux judge the result. Images that Floe calls
+//! clean, or repairs and then calls clean, must be mountable and readable in Linux.
 
 mod fields;
 
@@ -15,12 +15,12 @@ use crate::differential::{Names, built_floe, findings_codes, name_of, names, pro
 use crate::linux_judge::{BATCH, LinuxJudge, known_profiles};
 use fields::{Change, changes};
 
-/// Seconds after which Floe is taken to hang.
+/// Time limit in seconds, after which Floe counts as hung.
 const LIMIT_SECONDS: u32 = 60;
-/// Changes that are tried before Linux is asked about all of them.
+/// Number of changes tried before Linux judges them together.
 const PORTION: usize = 4 * BATCH;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these profiles (repeat, or separate by commas)
@@ -29,36 +29,36 @@ pub(crate) struct Args {
     /// Only changes whose name contains this, such as "<8>" or "i_extra_isize"
     #[arg(long, default_value = "")]
     only: String,
-    /// At most this many changes of each profile, chosen by --seed; all by default
+    /// At most this many changes of each profile, chosen by --seed; by default all
     #[arg(long)]
     sample: Option<usize>,
-    /// Chooses the sample
+    /// Seed of the sample
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The program to judge; target/release/floe or target/debug/floe by default
+    /// The program to judge; by default target/release/floe or target/debug/floe
     #[arg(long)]
     floe: Option<PathBuf>,
-    /// The kernel that judges; User Mode Linux by default, else as for kernel-load
+    /// The kernel that judges; by default User Mode Linux, else as for kernel-load
     #[arg(long)]
     kernel: Option<PathBuf>,
-    /// Where images with a fault are kept
+    /// Folder for images with a fault
     #[arg(long, default_value = "target/linux-fields")]
     keep: PathBuf,
 }
 
-/// One changed image and what became of it.
+/// One changed image, and its results.
 struct Tried {
     name: String,
     profile: Profile,
     image: Image,
-    /// The image after Floe's repair, where Floe found damage and repaired it.
+    /// The image after Floe's repair, if Floe found damage and repaired it.
     repaired: Option<Image>,
     floe: Option<i32>,
     e2fsck: Option<i32>,
     found: String,
 }
 
-/// What all came to.
+/// Totals.
 #[derive(Default)]
 struct Summary {
     changes: usize,
@@ -70,7 +70,7 @@ struct Summary {
     faults: Vec<String>,
 }
 
-/// Runs the chore; fails if Linux refuses what Floe calls clean.
+/// Runs the command; fails if Linux refuses an image that Floe calls clean.
 pub(crate) fn run(args: &Args) -> Result<()> {
     tool::available().map_err(|reason| anyhow!(reason))?;
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
@@ -108,7 +108,7 @@ fn shuffle(changes: &mut [Change], seed: u64) {
     }
 }
 
-/// Makes a change and lets Floe and e2fsck judge it; `None` if nothing changed.
+/// Applies a change, and lets Floe and e2fsck judge it; `None` if nothing changed.
 fn attempt(change: &Change, profile: Profile, floe: &Path, names: &Names) -> Result<Option<Tried>> {
     let image = change.recipe.build()?;
     let base = change.recipe.base()?;
@@ -134,7 +134,8 @@ fn attempt(change: &Change, profile: Profile, floe: &Path, names: &Names) -> Res
     Ok(Some(Tried { name, profile, image, repaired, floe: check.exit, e2fsck, found }))
 }
 
-/// Asks Linux about images that Floe calls clean or repaired, and about those that Floe alone calls damaged.
+/// Lets Linux judge images that Floe calls clean or repaired, and those that only Floe calls
+/// damaged.
 fn ask_linux(
     judge: &LinuxJudge,
     tried: Vec<Tried>,
@@ -197,7 +198,11 @@ fn kept(image: &Image, keep: &Path, profile: Profile, name: &str) -> Result<()> 
 impl Summary {
     fn print(&self, seconds: f64) {
         for (found, names) in &self.stricter_than_both {
-            println!("damaged for Floe alone ({}): {found}, such as {}", names.len(), names[0]);
+            println!(
+                "damaged only according to Floe ({}): {found}, such as {}",
+                names.len(),
+                names[0]
+            );
         }
         for fault in &self.faults {
             println!("FAULT {fault}");

@@ -1,5 +1,5 @@
-//! Linux as a judge: whether it mounts images, read-only and for writing, and lets every file be looked at
-//! and read. It runs in a guest (`guest`), many images a boot, because images may make a kernel hang.
+//! Linux as a judge: mounts images read-only and for writing, and stats and reads every file. It
+//! runs in a guest (`guest`), with many images per boot, because an image may hang the kernel.
 
 pub(crate) mod inside;
 
@@ -14,40 +14,40 @@ use crate::kernel_load;
 
 pub(crate) use inside::{Args as GuestArgs, run as inside};
 
-/// What a guest needs besides `kernel_load::MODULES`.
+/// Modules needed in addition to `kernel_load::MODULES`.
 const MODULES: &[&str] = &["loop"];
 const MEMORY_MIB: u32 = 320;
-/// Images of one boot.
+/// Images per boot.
 pub(crate) const BATCH: usize = 48;
-/// Images lie in the disk of a batch at multiples of this many bytes.
+/// Alignment of the images in the disk of a batch, in bytes.
 const ALIGN_BYTES: u64 = 1 << 20;
-/// Where Debian has User Mode Linux.
+/// Debian's path of User Mode Linux.
 const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
 
-/// What Linux thinks of an image.
+/// Linux's verdict on an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Opinion {
-    /// What it refuses or complains of, in its words; empty if all is well.
+    /// Refusals and error messages; empty if there are none.
     pub(crate) complaints: Vec<String>,
 }
 
 impl Opinion {
-    /// Whether it mounts the image and reads all files.
+    /// Whether Linux mounts the image and reads all files.
     pub(crate) fn is_content(&self) -> bool {
         self.complaints.is_empty()
     }
 }
 
-/// A Linux that can be asked.
+/// A bootable Linux for judging images.
 pub(crate) struct LinuxJudge {
     machine: Machine,
 }
 
 impl LinuxJudge {
-    /// Finds a kernel: `named`, the one that FLOE_GUEST_KERNEL names, User Mode Linux, or one in `/boot`.
+    /// Finds a kernel: `named`, that in FLOE_GUEST_KERNEL, User Mode Linux, or one in `/boot`.
     ///
     /// # Errors
-    /// There is none, or it cannot be started; the message says how to get one.
+    /// There is none, or it cannot be started; the message tells how to install one.
     pub(crate) fn find(named: Option<&Path>) -> Result<Self> {
         let program = Path::new(USER_MODE_LINUX);
         let named = match named {
@@ -55,7 +55,7 @@ impl LinuxJudge {
             named => named,
         };
         let kernel = Kernel::find(named)
-            .context("Linux cannot be asked (Debian: apt install user-mode-linux)")?;
+            .context("no Linux to judge images (Debian: apt install user-mode-linux)")?;
         let mut root = Root::new(&std::env::current_exe().context("finding this program")?)?;
         let losetup = ["/usr/sbin/losetup", "/sbin/losetup"].map(Path::new);
         let losetup = losetup.into_iter().find(|path| path.exists());
@@ -64,11 +64,10 @@ impl LinuxJudge {
         Ok(Self { machine: Machine::new(&kernel, root, &modules, MEMORY_MIB)? })
     }
 
-    /// What Linux thinks of each image. They are copied, and stay as they are.
+    /// Linux's verdict on each image. The images are copied, and stay unchanged.
     ///
     /// # Errors
-    /// The guest cannot be started. An image that ends the guest or lets it fall silent has that as its
-    /// complaint.
+    /// The guest cannot be started. If an image ends or hangs the guest, its verdict says so.
     pub(crate) fn judge(&self, images: &[&Path]) -> Result<Vec<Opinion>> {
         let mut opinions = Vec::with_capacity(images.len());
         while opinions.len() < images.len() {
@@ -81,10 +80,10 @@ impl LinuxJudge {
         Ok(opinions)
     }
 
-    /// Opinions of the first images of a batch: all, or those up to one that ended the guest.
+    /// Verdicts on the first images of a batch: all, or up to the one that ended the guest.
     fn judge_batch(&self, images: &[&Path]) -> Result<Vec<Opinion>> {
         let (disk, places) = disk_of(images)?;
-        // In one word: a kernel passes few of them.
+        // As one word, because a kernel accepts few parameters.
         let places: Vec<String> =
             places.iter().map(|(start, len)| format!("{start}:{len}")).collect();
         let order = vec!["guest-judge".to_owned(), format!("--images={}", places.join(","))];
@@ -106,27 +105,27 @@ impl LinuxJudge {
                 return Ok(opinions);
             }
         }
-        // Whatever it says now, it has judged.
+        // The verdicts are complete, so ignore further output.
         drop(guest);
         Ok(opinions)
     }
 }
 
-/// The end of a long text in one line.
+/// The end of a long text, on one line.
 fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let from = line.char_indices().rev().nth(200).map_or(0, |(at, _)| at);
     line[from..].to_owned()
 }
 
-/// Whether a message of the kernel is about an inconsistent file system.
+/// Whether a kernel message reports an inconsistent file system.
 fn is_complaint(line: &str) -> bool {
     ["EXT4-fs error", "JBD2: Error", "BUG:", "WARNING:", "Cannot turn on quotas"]
         .iter()
         .any(|mark| line.contains(mark))
 }
 
-/// A disk with all images, and where each lies: first byte, bytes.
+/// A disk with all images, and their locations: first byte and length.
 fn disk_of(images: &[&Path]) -> Result<(Image, Vec<(u64, u64)>)> {
     let mut places = Vec::new();
     let mut end = 0u64;
@@ -144,8 +143,8 @@ fn disk_of(images: &[&Path]) -> Result<(Image, Vec<(u64, u64)>)> {
     Ok((disk, places))
 }
 
-/// What Linux says of what `mke2fs` made for each profile: those that it does not know are not to be asked
-/// about.
+/// Linux's verdict on an undamaged image of each profile: profiles that it does not support are
+/// excluded.
 pub(crate) fn known_profiles(judge: &LinuxJudge, profiles: &[Profile]) -> Result<Vec<Profile>> {
     let images: Vec<Image> =
         profiles.iter().map(|&profile| build::base(profile)).collect::<Result<_>>()?;

@@ -1,8 +1,9 @@
-//! Floe's own chores: `cargo xtask tidy | ci | images | bench | differential`.
+//! Floe's development commands: `cargo xtask tidy | ci | images | bench | differential`.
 
 mod bench;
 mod boot;
 mod ci;
+mod crash;
 mod differential;
 mod engines;
 mod eta;
@@ -38,63 +39,69 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check what the layout of the repository promises
+    /// Verify the rules of the repository layout
     Tidy(tidy::Args),
     /// Run everything that continuous integration runs
     Ci,
     /// Compare Floe with e2fsck on randomly damaged images
     Differential(differential::Args),
-    /// Build the static program, tuned by what checks and repairs run (`make static`)
+    /// Build the static program, optimised by a profile of checks and repairs (`make static`)
     Tuned(tuned::Args),
     /// Measure Floe, e2fsck and the roofline on large images
     Bench(bench::Args),
-    /// Compare what the progress promised with what came true
+    /// Compare progress predictions with actual times
     Eta(eta::Args),
-    /// Let Linux fill file systems in a guest, fail its power, and judge what is left (needs qemu)
+    /// Fail the power at every write of journals and of their recovery
+    Crash(crash::Args),
+    /// Let Linux fill file systems in a guest, cut its power, and judge the result (needs qemu)
     KernelLoad(kernel_load::Args),
-    /// What `kernel-load` runs inside its guest
+    /// The part of `kernel-load` inside its guest
     #[command(hide = true)]
     GuestLoad(kernel_load::GuestArgs),
-    /// Set fields of system inodes, files and the superblock to odd values, and ask Floe, e2fsck and Linux
+    /// Set fields of system inodes, files and the superblock to odd values, and judge with Floe,
+    /// e2fsck and Linux
     LinuxFields(linux_fields::Args),
-    /// What the judge that is Linux runs inside its guest
+    /// The part of the Linux judge inside its guest
     #[command(hide = true)]
     GuestJudge(linux_judge::GuestArgs),
-    /// Check file systems in use on LVM volumes, thin and thick, in a guest (needs qemu and lvm2)
+    /// Check mounted file systems on LVM volumes, thin and thick, in a guest (needs qemu and lvm2)
     OnlineLvm(online_lvm::Args),
-    /// What `online-lvm` runs inside its guest
+    /// The part of `online-lvm` inside its guest
     #[command(hide = true)]
     GuestLvm(online_lvm::GuestArgs),
     /// Check, repair and undo on a block device with a bad block, in a guest (needs dmsetup and a kernel)
     FaultyDevice(faulty_device::Args),
-    /// What `faulty-device` runs inside its guest
+    /// The part of `faulty-device` inside its guest
     #[command(hide = true)]
     GuestFaulty(faulty_device::GuestArgs),
-    /// Install the Debian packages in a whole Debian and boot it with damage (needs root, debootstrap, a kernel)
+    /// Install the Debian packages in a complete Debian and boot it with damage (needs root,
+    /// debootstrap, a kernel)
     Boot(boot::Args),
     /// Measure image builders: floe mkfs --from, mke2fs -d, genext2fs, tar onto a mount
     ImageBench(image_bench::Args),
-    /// Write the base images of the tests to a folder, damaged if wanted
+    /// Write the base images of the tests to a folder, optionally damaged
     Images(bench::ImageArgs),
-    /// Photograph the pages of reports for docs/images (needs chromium)
+    /// Take screenshots of report pages for docs/images (needs chromium)
     Screenshots(screenshots::Args),
-    /// Only read, checksum and walk an image: what `bench` compares with
+    /// Only read, checksum and walk an image: the lower bound that `bench` compares with
     Roofline(roofline::Args),
-    /// Count what each of many threads does in a check, with or without cores for them (needs valgrind and
-    /// strace)
+    /// Count the work of each of many threads in a check, regardless of the machine's cores (needs
+    /// valgrind and strace)
     Scaling(scaling::Args),
-    /// Replay what a check reads by io_uring and by threads that wait, beside Floe (needs strace and fio)
+    /// Replay the reads of a check by io_uring and by blocking threads, beside Floe (needs strace
+    /// and fio)
     Engines(engines::Args),
     /// Simulate the scheduling policies with more workers than this machine has cores
     SimulateSchedule(simulate::Args),
-    /// Measure what counting links takes, by structure and inodes in use
+    /// Measure the memory for counting links, by structure and inodes in use
     LinkMemory(link_memory::Args),
-    /// Measure what checks take, by way, inodes in use and size; fit a formula; keep budgets
+    /// Measure the memory of checks, by method, inodes in use and size; fit a formula; verify
+    /// memory limits
     Memory(memory::Args),
-    /// Run one program and print what it took (used by `bench`)
+    /// Run one program and print its time and memory (used by `bench`)
     #[command(hide = true)]
     Measure(measure::Args),
-    /// Read what a list says (used by `bench --cold`)
+    /// Read the ranges in a list (used by `bench --cold`)
     #[command(hide = true)]
     ReadSameBytes(bench::same_bytes::Args),
     /// Fuzz the decoders, or the checker with whole images (needs nightly and cargo-fuzz)
@@ -120,6 +127,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Bench(args) => bench::run(&args),
         Chore::ImageBench(args) => image_bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
+        Chore::Crash(args) => crash::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),
         Chore::LinuxFields(args) => linux_fields::run(&args),

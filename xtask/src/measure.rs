@@ -1,5 +1,5 @@
-//! Runs one program and measures it: a process of its own, because the system tells time, memory
-//! and bytes of *all* children of a process together.
+//! Runs one program and measures it, in a process of its own, because the system reports time,
+//! memory and bytes only for *all* children of a process together.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The program and its arguments
@@ -17,30 +17,31 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// What one run of a program took.
+/// Resources used by one run of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
-    /// Seconds from start to end.
+    /// Wall time in seconds.
     pub(crate) wall: f64,
-    /// Seconds of all cores, in the program and in the system for it.
+    /// Processor time in seconds, over all cores, user and system.
     pub(crate) cpu: f64,
-    /// Most memory at a time, in MiB.
+    /// Peak memory in MiB.
     pub(crate) peak_mib: f64,
-    /// MB (10^6 bytes) that it asked to read.
+    /// MB (10^6 bytes) requested by read calls.
     pub(crate) read_mb: f64,
-    /// What came from devices for that, in MB: io_uring does not count as asking.
+    /// MB read from devices for that; unlike `read_mb`, it includes io_uring.
     pub(crate) device_mb: f64,
-    /// Seconds for which a host took processors of this machine away meanwhile; 0 where there is no host.
+    /// Seconds that the hypervisor stole from the processors meanwhile; 0 on bare metal.
     pub(crate) stolen: f64,
     /// Exit status.
     pub(crate) exit: i64,
 }
 
-/// Runs the program with its output thrown away and prints one line of JSON.
+/// Runs the program with its output discarded and prints one line of JSON.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (program, rest) = args.command.split_first().context("no program")?;
-    // To take on an identity, even one's own, a process is forked first. Otherwise it would begin with the
-    // memory of this one, and what the system says it took at most would never be less.
+    // Setting the user id, even to its own value, makes `Command` fork instead of sharing memory.
+    // Otherwise the child would start with the memory of this process, which would be a lower bound
+    // of its reported peak.
     let own = nix::unistd::getuid().as_raw();
     let (asked, came, stolen) = (bytes("rchar: ")?, bytes("read_bytes: ")?, stolen_ticks()?);
     let begin = Instant::now();
@@ -69,17 +70,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that this process and its children that have ended read, as a line of `/proc/self/io` counts them.
+/// A counter in `/proc/self/io` for this process and its terminated children.
 fn bytes(line: &str) -> Result<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
     let found = io.lines().find_map(|at| at.strip_prefix(line));
     Ok(found.with_context(|| format!("/proc/self/io has no {line}"))?.parse()?)
 }
 
-/// What `/proc/stat` counts in, on all architectures (`USER_HZ`).
+/// Unit of `/proc/stat` on all architectures (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Time that a host took from all processors of this virtual machine, so far.
+/// Ticks that the hypervisor has stolen from all processors of this virtual machine so far.
 fn stolen_ticks() -> Result<u64> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let all = stat.lines().next().unwrap_or_default();

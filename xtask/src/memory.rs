@@ -1,7 +1,7 @@
-//! `cargo xtask memory`: what checks take, at several shares of inodes in use (table 2 and figure 7 of
-//! lwFSCK, SAC '25): e2fsck, and Floe with each structure that counts links and with sums, beside each
-//! other; the same as a formula of groups, inodes and directories; and whether a check stays within its
-//! estimate and within a budget.
+//! `cargo xtask memory`: peak memory of checks for several shares of inodes in use (table 2 and
+//! figure 7 of lwFSCK, SAC '25): e2fsck, and Floe with each link counting structure and with
+//! fingerprints. Fits a formula of groups, inodes and directories, and verifies that a check stays
+//! within its estimate and within a memory limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::bench::kept;
 use crate::differential::built_floe;
 use crate::measure::measure;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Inodes that each file system has room for
+    /// Inode capacity of each file system
     #[arg(long, default_value_t = 1 << 20)]
     inodes: u32,
     /// Inodes in use, in percent
@@ -31,21 +31,21 @@ pub(crate) struct Args {
     /// Thread counts
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
-    /// Budgets to keep, in MiB
+    /// Memory limits to verify, in MiB
     #[arg(long, value_delimiter = ',', default_values_t = [16, 24, 32, 64])]
     budgets: Vec<u64>,
-    /// Fail where a check takes more than its estimate
+    /// Fail if a check exceeds its estimate
     #[arg(long)]
     strict: bool,
-    /// Folder of the images; they are kept and used again
+    /// Folder of the images, which are kept and reused
     #[arg(long, default_value = "target/memory")]
     folder: PathBuf,
-    /// The program; the newest built floe by default
+    /// The program; by default the newest built floe
     #[arg(long)]
     floe: Option<PathBuf>,
 }
 
-/// Ways to check, each with its options.
+/// Methods of checking, with their options.
 const WAYS: [(&str, [&str; 4]); 4] = [
     ("array", ["--accounting", "exact", "--link-counts", "array"]),
     ("TwinTree", ["--accounting", "exact", "--link-counts", "twin-tree"]),
@@ -53,7 +53,7 @@ const WAYS: [(&str, [&str; 4]); 4] = [
     ("sums", ["--accounting", "fingerprint", "--link-counts", "bits"]),
 ];
 
-/// An image and what is in it.
+/// An image, and its content.
 struct Subject {
     name: String,
     path: PathBuf,
@@ -72,7 +72,7 @@ struct Check {
 
 const MIB: f64 = 1_048_576.0;
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = match &args.floe {
         Some(path) => path.clone(),
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     print_budgets(args, &floe, &subjects)
 }
 
-/// The images: both shapes of the papers at several shares of inodes in use, and empty ones.
+/// The images: both shapes of the papers with several shares of inodes in use, and empty ones.
 fn subjects(args: &Args) -> Result<Vec<Subject>> {
     let mut subjects = Vec::new();
     for (shape, files) in [("file-intensive", 99), ("directory-intensive", 1)] {
@@ -111,7 +111,7 @@ fn subjects(args: &Args) -> Result<Vec<Subject>> {
             let name = format!("{shape}, {used} % of {}", args.inodes);
             let path = args.folder.join(format!("{shape}-{used}-{}.img", args.inodes));
             kept(&path, |path| {
-                // Some inodes are mke2fs's own, and 64 directories hold the others.
+                // mke2fs uses some inodes itself, and 64 directories hold the others.
                 let inodes = u64::from(args.inodes) * u64::from(used) / 100;
                 let dirs = u32::try_from(inodes.saturating_sub(100))? / (files + 1);
                 let size_bytes = (u64::from(args.inodes) * 32768).next_multiple_of(1 << 27);
@@ -143,7 +143,7 @@ fn floe_check(floe: &Path, image: &Path, threads: usize, options: &[&str]) -> Re
         .args(options)
         .arg(image)
         .output()?;
-    let code = output.status.code().context("floe was killed")?;
+    let code = output.status.code().context("floe was killed by a signal")?;
     let value = serde_json::from_slice(&output.stdout)
         .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
     Ok((code, value))
@@ -151,7 +151,7 @@ fn floe_check(floe: &Path, image: &Path, threads: usize, options: &[&str]) -> Re
 
 fn check(floe: &Path, image: &Path, threads: usize, options: &[&str]) -> Result<Check> {
     let (code, report) = floe_check(floe, image, threads, options)?;
-    // A lean wrong verdict is worth nothing.
+    // Verify the exit code: a lean wrong verdict is worthless.
     ensure!(code == 0, "ended with {code} on a clean image");
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
     let (cost, totals) = (&report["cost"], &report["totals"]);
@@ -166,9 +166,9 @@ fn check(floe: &Path, image: &Path, threads: usize, options: &[&str]) -> Result<
     })
 }
 
-/// Compares each check with what it was thought to take.
+/// Compares each check with its estimate.
 fn print_estimates(args: &Args, subjects: &[Subject], checks: &[Vec<Check>]) -> Result<()> {
-    println!("\nEstimate MiB, and what was taken of it:\n");
+    println!("\nEstimate in MiB, and the share that was used:\n");
     println!("| file system | {} |", WAYS.map(|(name, _)| name).join(" | "));
     println!("|---|{}", "---:|".repeat(WAYS.len()));
     for (subject, row) in subjects.iter().zip(checks) {
@@ -176,18 +176,20 @@ fn print_estimates(args: &Args, subjects: &[Subject], checks: &[Vec<Check>]) -> 
         for check in row {
             let part = check.peak_bytes / check.estimate_bytes;
             print!("| {:.1}, {:.0} % ", check.estimate_bytes / MIB, part * 100.0);
-            ensure!(!args.strict || part <= 1.0, "{}: more than its estimate", subject.name);
+            ensure!(!args.strict || part <= 1.0, "{}: exceeds its estimate", subject.name);
         }
         println!("|");
     }
     Ok(())
 }
 
-/// Fits bytes = base + a * groups + b * files + c * directories to each way, by least squares; and
-/// prints the time of the slowest file system, which structures differ in.
+/// Fits bytes = base + a * groups + b * files + c * directories to each method, by least squares;
+/// and prints the time of the slowest file system, in which the structures differ.
 fn print_formula(checks: &[Vec<Check>]) {
     println!("\nBytes, fitted to the checks above:\n");
-    println!("| way | base MiB | a group | a file | a directory | worst miss MiB | slowest s |");
+    println!(
+        "| method | base MiB | per group | per file | per directory | largest error MiB | slowest s |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|");
     for (at, (name, _)) in WAYS.iter().enumerate() {
         let rows: Vec<Check> = checks.iter().filter_map(|row| row.get(at).copied()).collect();
@@ -205,7 +207,7 @@ fn print_formula(checks: &[Vec<Check>]) {
     }
 }
 
-/// Least squares, by the normal equations. Columns are brought to a like size first.
+/// Least squares by the normal equations. Scales the columns to similar size first.
 fn fit(rows: &[Check]) -> Option<[f64; 4]> {
     const SCALE: [f64; 4] = [1.0, 1e5, 1e6, 1e6];
     let mut equations = [[0.0; 5]; 4];
@@ -217,7 +219,7 @@ fn fit(rows: &[Check]) -> Option<[f64; 4]> {
             }
         }
     }
-    // Gauss and Jordan, with the largest pivot.
+    // Gauss-Jordan elimination with partial pivoting.
     for column in 0..4 {
         let pivot = (column..4)
             .max_by(|&one, &other| {
@@ -237,7 +239,7 @@ fn fit(rows: &[Check]) -> Option<[f64; 4]> {
     Some(std::array::from_fn(|at| equations[at][4] / SCALE[at]))
 }
 
-/// Checks with budgets: each stays below, or is refused with what would do.
+/// Checks with memory limits: each stays below its limit, or fails and prints a sufficient one.
 fn print_budgets(args: &Args, floe: &Path, subjects: &[Subject]) -> Result<()> {
     println!("\n**Peak MiB with a budget (`--memory`)**\n");
     let header: Vec<String> = args.budgets.iter().map(|mib| format!("{mib} MiB")).collect();

@@ -1,5 +1,5 @@
-//! `cargo xtask online-lvm`: `floe check --online` on LVM volumes, with the real programs of LVM and a real
-//! device mapper, which few machines for tests have: in a guest (`guest`).
+//! `cargo xtask online-lvm`: tests `floe check --online` on LVM volumes with real LVM tools and a
+//! real device mapper, which few test machines have: in a guest (`guest`).
 
 mod inside;
 
@@ -15,10 +15,10 @@ use crate::kernel_load;
 
 pub(crate) use inside::{Args as GuestArgs, run as inside};
 
-/// Modules of the device mapper, besides those for disks and ext4.
+/// Device mapper modules, in addition to those for disks and ext4.
 const MODULES: &[&str] =
     &["dm_mod", "dm_bufio", "dm_snapshot", "dm_bio_prison", "dm_persistent_data", "dm_thin_pool"];
-/// No udev is there to wait for, and nobody else who could change anything.
+/// There is no udev to wait for, and no other process that could change the volumes.
 const LVM_CONF: &str = "devices {
     use_devicesfile = 0
     obtain_device_list_from_udev = 0
@@ -43,13 +43,13 @@ backup {
 const MEMORY_MIB: u32 = 640;
 const DISK_MIB: u64 = 512;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Checks of each file system under load
+    /// Number of checks of each file system under load
     #[arg(long, default_value_t = 10)]
     checks: u32,
-    /// The program to try; target/release/floe or target/debug/floe by default
+    /// The program to test; by default target/release/floe or target/debug/floe
     #[arg(long)]
     floe: Option<PathBuf>,
     /// The program `lvm` (Debian: apt install lvm2)
@@ -60,11 +60,11 @@ pub(crate) struct Args {
     kernel: Option<PathBuf>,
 }
 
-/// Runs the chore; fails if a check goes wrong or leaves something behind.
+/// Runs the command; fails if a check gives a wrong result or leaves a snapshot behind.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
     if !args.lvm.exists() {
-        bail!("no {}: apt install lvm2, or say with --lvm where it is", args.lvm.display());
+        bail!("no {}: apt install lvm2, or give its path with --lvm", args.lvm.display());
     }
     let kernel = Kernel::find(args.kernel.as_deref())?;
     let mut root = Root::new(&std::env::current_exe().context("finding this program")?)?;

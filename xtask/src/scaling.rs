@@ -1,11 +1,11 @@
-//! `cargo xtask scaling`: how the work of a check is shared by more threads than this machine has cores.
+//! `cargo xtask scaling`: measures how the work of a check divides among more threads than this
+//! machine has cores.
 //!
-//! What threads would gain on cores that are not there cannot be timed, but it can be counted: instructions
-//! of each worker, of what only one thread does, and of merging (callgrind tells threads and functions
-//! apart), calls of the allocator, which may have one lock for all threads, and bytes that each thread reads
-//! (strace). From these follows the speed-up that instructions
-//! allow. Caches, memory bandwidth and the device are no part of it; nor is the work of the system,
-//! which callgrind does not see.
+//! The gain from cores that do not exist cannot be timed, but counted: instructions of each worker,
+//! of serial parts and of merging (callgrind separates threads and functions), allocator calls,
+//! which may contend for one lock, and bytes read per thread (strace). These give an upper bound
+//! for the speed-up. Caches, memory bandwidth and the device are not included, nor is the work of
+//! the kernel, which callgrind does not see.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::bench::{Kind, image};
 use crate::differential::built_floe;
 use crate::engines::recorded::{read_of, thread_of};
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Inodes of each image
@@ -26,48 +26,48 @@ pub(crate) struct Args {
     /// Numbers of threads
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
     threads: Vec<usize>,
-    /// Folder of the images; they are kept and used again
+    /// Folder of the images, which are kept and reused
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
-    /// The program, with its symbols; the newest built floe by default
+    /// The program, with its symbols; by default the newest built floe
     #[arg(long)]
     floe: Option<PathBuf>,
 }
 
-/// The functions of `floe_exec::pool` that callgrind is asked for.
+/// The worker function of `floe_exec::pool` in callgrind's output.
 const WORKER: &str = "floe_exec::pool::one_worker";
 const MERGE: &str = "floe_exec::pool::merge_one";
 
-/// Functions of the C library that hand out memory and take it back.
+/// The C library's allocation functions.
 const ALLOCATOR: &[&str] = &["malloc", "calloc", "realloc", "posix_memalign", "free"];
 
 /// Instructions of one check.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counted {
-    /// By all threads.
+    /// Of all threads.
     all: f64,
-    /// By the worker that had most to do.
+    /// Of the worker with the most.
     most: f64,
-    /// By the first thread, when it was no worker.
+    /// Of the first thread outside of worker code.
     serial: f64,
-    /// By the first thread, when it merged what workers had found.
+    /// Of the first thread while merging the workers' results.
     merging: f64,
-    /// Calls of the allocator, by all threads.
+    /// Allocator calls of all threads.
     allocations: u64,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = args.floe.clone().map_or_else(built_floe, Ok)?;
     std::fs::create_dir_all(&args.folder)?;
     for kind in [Kind::FileIntensive, Kind::DirectoryIntensive, Kind::Aged] {
-        // Files in many pieces, with indirect blocks.
+        // Fragmented files, with indirect blocks.
         let inodes = if kind == Kind::Aged { args.inodes / 5 } else { args.inodes };
         let image = image(&args.folder, inodes, kind)?;
         println!("\n**{}, {inodes} inodes**\n", kind.name());
         println!(
-            "| threads | instructions | most of a worker | one thread alone | merging | merging, of all | \
-             calls of the allocator | MB read | most of a thread | speed-up by instructions |"
+            "| threads | instructions | largest worker | serial | merging | merging, share | \
+             allocator calls | MB read | largest thread | speed-up by instructions |"
         );
         println!("|{}", "---:|".repeat(10));
         let mut alone = None;
@@ -85,7 +85,7 @@ fn row(threads: usize, counted: Counted, alone: f64, bytes: u64, most_bytes: u64
     let Counted { all, most, serial, merging, allocations } = counted;
     let millions = |count: f64| format!("{:.1} M", count / 1e6);
     let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
-    // Where no worker was told from the rest, there was one thread.
+    // Without any identified worker there was one thread.
     let speed_up = if most == 0.0 {
         1.0
     } else {
@@ -115,7 +115,8 @@ fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
     let mut counted = Counted::default();
     for (thread, path) in by_number(folder.path())? {
         let text = annotated(&path, "--inclusive=yes")?;
-        let all = inclusive(&text, "PROGRAM TOTALS").context("callgrind_annotate says no total")?;
+        let all =
+            inclusive(&text, "PROGRAM TOTALS").context("callgrind_annotate prints no total")?;
         counted.all += all;
         counted.allocations += allocations(&path)?;
         let as_worker = inclusive(&text, WORKER).unwrap_or(0.0);
@@ -128,8 +129,8 @@ fn instructions(floe: &Path, image: &Path, threads: usize) -> Result<Counted> {
     Ok(counted)
 }
 
-/// Files of counts in a folder, one for each thread, by the thread's number. There are more than workers: a check has
-/// a thread for signals besides, and fewer workers than it may have where units of work are few.
+/// Files of counts in a folder by thread number. There are more than workers, because a check also
+/// has a signal thread; if there are few units of work, some workers are missing.
 fn by_number(folder: &Path) -> Result<BTreeMap<u32, PathBuf>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder)? {
@@ -143,7 +144,7 @@ fn by_number(folder: &Path) -> Result<BTreeMap<u32, PathBuf>> {
     Ok(files)
 }
 
-/// What `callgrind_annotate` says of the counts at `path`.
+/// The output of `callgrind_annotate` for the counts at `path`.
 fn annotated(path: &Path, option: &str) -> Result<String> {
     let output = Command::new("callgrind_annotate")
         .args([option, "--threshold=100", "--auto=no"])
@@ -153,12 +154,12 @@ fn annotated(path: &Path, option: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Calls of the allocator that are counted at `path`.
+/// Number of allocator calls in the counts at `path`.
 fn allocations(path: &Path) -> Result<u64> {
     Ok(annotated(path, "--tree=calling")?.lines().filter_map(allocator_calls).sum())
 }
 
-/// How often the allocator is called, from a line such as `1,234 ( 0.2%)  > malloc.c:malloc (56x) [floe]`.
+/// The number of allocator calls on a line such as `1,234 ( 0.2%)  > malloc.c:malloc (56x) [floe]`.
 fn allocator_calls(line: &str) -> Option<u64> {
     let (_, callee) = line.split_once("  > ")?;
     let (function, rest) = callee.split_once(" (")?;
@@ -167,7 +168,7 @@ fn allocator_calls(line: &str) -> Option<u64> {
     ALLOCATOR.contains(&name).then_some(times)
 }
 
-/// Checks `image` under a tool that watches, and wants it to be clean.
+/// Checks `image` under an instrumentation tool; fails unless the image is clean.
 fn check_under(mut tool: Command, floe: &Path, image: &Path, threads: usize) -> Result<()> {
     let name = tool.get_program().to_string_lossy().into_owned();
     let status = tool
@@ -182,8 +183,8 @@ fn check_under(mut tool: Command, floe: &Path, image: &Path, threads: usize) -> 
     Ok(())
 }
 
-/// What a table of `callgrind_annotate` says of a function, with all that it calls: the largest row, since
-/// code that was inlined into it has rows of its own.
+/// The inclusive count of a function in a table of `callgrind_annotate`: the largest row, because
+/// code inlined into it has rows of its own.
 fn inclusive(table: &str, function: &str) -> Option<f64> {
     let rows = table.lines().filter(|line| line.contains(function) && !line.contains("=>"));
     let counts = rows
@@ -191,7 +192,7 @@ fn inclusive(table: &str, function: &str) -> Option<f64> {
     counts.reduce(f64::max)
 }
 
-/// Bytes that a check reads, of all threads and of the one that reads most.
+/// Bytes read by a check, by all threads and by the one that reads most.
 fn bytes_read(floe: &Path, image: &Path, threads: usize) -> Result<(u64, u64)> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("calls");
@@ -237,7 +238,7 @@ mod tests {
     fn counts_of_all_threads_are_found() {
         let folder = tempfile::tempdir().expect("a folder");
         assert!(by_number(folder.path()).is_err(), "no counts");
-        // Two workers and the thread for signals, which comes before the second worker.
+        // Two workers and the signal thread, which is numbered before the second worker.
         for name in ["counts", "counts-01", "counts-02", "counts-03", "other-04"] {
             std::fs::write(folder.path().join(name), "").expect("a file");
         }

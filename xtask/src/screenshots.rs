@@ -1,5 +1,5 @@
-//! `cargo xtask screenshots`: pages of checks and repairs of images made for it, as a browser shows
-//! them: `docs/images/*.png`, for the documentation and for a look at them.
+//! `cargo xtask screenshots`: takes browser screenshots of the report pages for prepared images:
+//! `docs/images/*.png`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,31 +11,31 @@ use floe_testkit::tool;
 
 use crate::differential::built_floe;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the pictures
+    /// Folder of the screenshots
     #[arg(default_value = "docs/images")]
     folder: PathBuf,
-    /// Keep the pages there, too
+    /// Also keep the HTML pages there
     #[arg(long)]
     pages: bool,
     /// The browser
     #[arg(long, default_value = "chromium")]
     browser: PathBuf,
-    /// The program; the newest built floe by default
+    /// The program; by default the newest built floe
     #[arg(long)]
     floe: Option<PathBuf>,
 }
 
-/// A moment for all pages, so that they say the same each time.
+/// A fixed time, so that the pages are reproducible.
 const NOW: &str = "1795286399";
-/// Bytes of a picture, at most.
+/// Maximum size of a screenshot in bytes.
 const MOST_BYTES: u64 = 150 << 10;
-/// Width of the pages on the screen, in pixels.
+/// Width of the pages in pixels.
 const WIDTH: u32 = 1120;
 
-/// A page: its name, the image, the exit code, and the command.
+/// A page: name, image, exit code, and command.
 type Page = (&'static str, &'static str, i32, &'static [&'static str]);
 
 const PAGES: [Page; 3] = [
@@ -44,7 +44,7 @@ const PAGES: [Page; 3] = [
     ("repair", "damaged.img", 1, &["repair", "--dry-run"]),
 ];
 
-/// A picture: its name, the page, its height in pixels, and whether it is dark.
+/// A screenshot: name, page, height in pixels, and whether it uses the dark theme.
 const PICTURES: [(&str, &str, u32, bool); 4] = [
     ("report-damaged", "damaged", 2620, false),
     ("report-damaged-dark", "damaged", 2620, true),
@@ -52,13 +52,13 @@ const PICTURES: [(&str, &str, u32, bool); 4] = [
     ("report-repair", "repair", 2400, false),
 ];
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let floe = match &args.floe {
         Some(path) => path.clone(),
         None => built_floe()?,
     };
-    // It is started in another folder.
+    // It runs in another folder.
     let floe = fs::canonicalize(floe)?;
     let scratch = tool::scratch("floe-screenshots")?;
     let folder = scratch.path();
@@ -119,7 +119,7 @@ fn photograph(
     Ok(())
 }
 
-/// The damaged image's page on paper, the first sheet of it as a picture.
+/// Prints the damaged image's page, and converts its first sheet to a picture.
 fn print_first_sheet(args: &Args, folder: &Path) -> Result<PathBuf> {
     let paper = folder.join("paper.pdf");
     let page = folder.join("damaged.html");
@@ -140,7 +140,7 @@ fn print_first_sheet(args: &Args, folder: &Path) -> Result<PathBuf> {
     Ok(out.with_extension("png"))
 }
 
-/// Stores a picture with a palette: a third of the size, and nobody sees it.
+/// Quantises a picture to a palette: a third of the size without visible difference.
 fn shrink(picture: &Path) -> Result<()> {
     let status = Command::new("pngquant")
         .args(["--speed", "1", "--force", "--output"])
@@ -166,7 +166,7 @@ fn make_images(folder: &Path) -> Result<()> {
     debugfs(folder, &damaged, &damage())
 }
 
-/// What debugfs is to do: wrong fields, files that are gone, stray bits, blocks with two owners.
+/// debugfs commands for wrong fields, missing files, stray bits and multiply-claimed blocks.
 fn damage() -> String {
     let mut lines = vec![
         "set_inode_field <4000> links_count 9".to_owned(),

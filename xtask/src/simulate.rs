@@ -1,13 +1,13 @@
-//! `cargo xtask simulate-schedule`: what the scheduling policies come to with more workers than this
+//! `cargo xtask simulate-schedule`: simulates the scheduling policies with more workers than this
 //! machine has cores.
 //!
-//! The decisions are those of a real run, made by the same code (`floe_exec::scheduler`); time is
-//! not. The model, in `model.rs`: a batch takes its elements times the time an element took in a
-//! recorded run with one thread; the lock of the queues is held by one worker at a time, for as long
-//! as was measured here just before; who sleeps needs a while to wake; whatever else the check did
-//! is serial. Cores, caches, memory and disk are without limit: what they cost is left out, so a
-//! check is slower. Beside it, the same work is done by real threads and queues, but asleep, which
-//! shows whether the model is right about waiting and handing on, and nothing else.
+//! The scheduling decisions are made by the real code (`floe_exec::scheduler`); only time is
+//! simulated. The model, in `model.rs`: a batch takes its number of elements times the time per
+//! element in a recorded run with one thread; one worker at a time holds the lock of the queues,
+//! for as long as measured on this machine at the start; a sleeping worker needs some time to wake
+//! up; all other work of the check is serial. Cores, caches, memory and disk are unlimited, so a
+//! real check is slower. For comparison, real threads and queues run the same work as sleeps, which
+//! validates only the model of waiting and handing over.
 
 mod model;
 mod real;
@@ -20,36 +20,36 @@ use serde_json::Value;
 
 use model::{Model, Simulated};
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Outputs of `floe check --threads 1 --json`, whose times are used; else two that were recorded
+    /// Outputs of `floe check --threads 1 --json` whose times to use; by default two recorded ones
     #[arg(long)]
     recorded: Vec<PathBuf>,
     /// Numbers of workers
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128])]
     workers: Vec<usize>,
-    /// Inodes in use of a chunk, the unit of the first queue
+    /// Inodes in use per chunk, the unit of the first queue
     #[arg(long, default_value_t = 2048)]
     chunk: u64,
-    /// Directory blocks of a batch
+    /// Directory blocks per batch
     #[arg(long, default_value_t = 256)]
     batch: u64,
-    /// Directory blocks that may wait
+    /// Maximum number of queued directory blocks
     #[arg(long, default_value_t = 16_384)]
     queue: u64,
-    /// Microseconds until a worker that was woken is at work
+    /// Microseconds until a worker that was woken runs
     #[arg(long, default_value_t = 20)]
     wake_us: u64,
-    /// Microseconds to merge what one worker has accumulated, one after the other
+    /// Microseconds to merge the results of one worker, serially
     #[arg(long, default_value_t = 0)]
     merge_us: u64,
-    /// Do not run anything real: no lock is measured (1 microsecond a batch), nothing stands beside
+    /// Run nothing real: assume 1 microsecond of locking per batch, and compare with nothing
     #[arg(long)]
     only_simulate: bool,
 }
 
-/// Times of a check with one thread, and what it checked.
+/// Times of a check with one thread, and its object counts.
 struct Recorded {
     name: String,
     inodes: u64,
@@ -59,8 +59,9 @@ struct Recorded {
     other_seconds: f64,
 }
 
-/// The images of `cargo xtask bench --inodes 1000000`, warm, on the machine of docs/benchmarks.md:
-/// the fastest of twenty runs and of eighteen, while others kept its two cores busy.
+/// The images of `cargo xtask bench --inodes 1000000` with a warm cache on the machine of
+/// docs/benchmarks.md: the fastest of twenty and of eighteen runs, with other load on its two
+/// cores.
 fn built_in() -> Vec<Recorded> {
     let recorded = |name: &str, inodes, directory_blocks, [pass_1, pass_2, other]: [f64; 3]| {
         let name = name.to_owned();
@@ -80,7 +81,7 @@ fn built_in() -> Vec<Recorded> {
     ]
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let recorded = if args.recorded.is_empty() {
         built_in()
@@ -121,7 +122,7 @@ fn read(path: &PathBuf) -> Result<Recorded> {
     Ok(Recorded {
         name: path.display().to_string(),
         inodes: count("inodes_used")?,
-        // Most directories have one block; how many more there are is not told.
+        // Most directories have one block; the report does not tell the number of further blocks.
         directory_blocks: count("directories")?,
         inodes_seconds,
         directories_seconds,
@@ -148,7 +149,7 @@ fn model_of(args: &Args, recorded: &Recorded, cost: real::Visit) -> Model {
     }
 }
 
-/// The curve: speed-up over one worker that needs no queue.
+/// The curve: speed-up relative to one worker without queues.
 fn print(args: &Args, recorded: &Recorded, model: &Model) {
     println!(
         "\n**{}: {} inodes at {:.0} ns, {} directory blocks at {:.0} ns, {:.1} ms serial**\n",
@@ -179,12 +180,13 @@ fn print(args: &Args, recorded: &Recorded, model: &Model) {
     }
 }
 
-/// Real threads and queues, with work that sleeps; where one worker would not take too long.
+/// Runs real threads and queues with work that sleeps, for those worker counts that do not take too
+/// long.
 fn beside_real(args: &Args, model: &Model) {
-    /// Seconds that a real run may take.
+    /// Maximum duration of a real run in seconds.
     const MOST_SECONDS: f64 = 3.0;
     println!(
-        "\nReal threads whose work sleeps, {} times as long, against the model:\n",
+        "\nReal threads with sleeps {} times as long, compared with the model:\n",
         real::SLOWER
     );
     println!("| workers | data ms | model | split-equal ms | model | dynamic ms | model |");

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: what the layout of the repository promises, checked.
+//! `cargo xtask tidy`: verifies the rules of the repository's layout.
 //!
 //! Each rule is a function from a tree of texts to faults, so that a test can show that it fails on
 //! a bad tree (the canaries at the end of `rules.rs`).
@@ -15,15 +15,15 @@ use rooms::Rooms;
 use rules::RULES;
 use tree::Tree;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Print which crates, and which folders inside them, use which
+    /// Print the dependencies between crates, and between the folders inside them
     #[arg(long)]
     graph: bool,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.graph {
         print_graphs(&tree()?);
@@ -31,14 +31,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     check()
 }
 
-/// Checks the repository that xtask was built in; fails if there is a fault.
+/// Checks the repository in which xtask was built; fails if there is a fault.
 pub(crate) fn check() -> Result<()> {
     let faults = faults()?;
     for fault in &faults {
         println!("{fault}");
     }
     if !faults.is_empty() {
-        bail!("{} faults; a rule's reasons stand in xtask/src/tidy/rules.rs", faults.len());
+        bail!("{} faults; xtask/src/tidy/rules.rs gives the reasons for each rule", faults.len());
     }
     println!("tidy: {} rules hold", RULES.len());
     Ok(())

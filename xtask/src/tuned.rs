@@ -1,7 +1,9 @@
-//! `cargo xtask tuned`: the program without any library, built twice: once to count what checks and repairs of
-//! made-up images run, and once with these counts (profile-guided optimisation of rustc). What is hot lies
-//! together and is built for speed, the rest is built small and lies apart. What checks of sound file systems run comes
-//! first in the program: Linux maps the neighbours of what is touched along, and all of that counts as memory.
+//! `cargo xtask tuned`: builds the program without shared libraries, in two steps: once to count
+//! the functions that checks and repairs of generated images run, and once with these counts
+//! (profile-guided optimisation of rustc). Hot code is placed together and optimised for speed, the
+//! rest for size. The functions that checks of undamaged file systems run come first in the
+//! program, because Linux maps the pages around a touched one too, and all of these count as
+//! memory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,34 +16,34 @@ use floe_testkit::{Profile, build, damage, tool};
 
 use crate::bench::{self, Kind, scattered};
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The target of rustc to build for
     #[arg(long)]
     target: String,
-    /// Where the program goes
+    /// Path of the result
     #[arg(long, default_value = "target/static/floe")]
     output: PathBuf,
-    /// Build once only, without counts
+    /// Build only once, without profiling
     #[arg(long)]
     plain: bool,
 }
 
-/// Inodes of the images that are checked and repaired for the counts.
+/// Inodes of the images that are checked and repaired for the profile.
 const INODES: u32 = 60_000;
 
-/// Damaged images of each profile of the tests that are checked and repaired.
+/// Damaged images per test profile that are checked and repaired.
 const DAMAGED: u64 = 3;
 
-/// Size of one without files.
+/// Size of an image without files.
 const NEW_BYTES: u64 = 4 << 30;
 
-/// At a fixed address, because half a megabyte of relocations is more than what a check of a small file system
-/// keeps.
+/// Non-relocatable, because half a megabyte of relocations exceeds the memory that a check of a
+/// small file system needs.
 const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
     let output = root.join(&args.output);
@@ -53,12 +55,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Builds the program with some more flags of rustc, and says where it is.
+/// Builds the program with additional rustc flags, and returns its path.
 fn built(args: &Args, root: &Path, flags: &str) -> Result<PathBuf> {
     let status = Command::new(env!("CARGO"))
         .args(["build", "--locked", "--profile", "tuned", "--package", "floe"])
         .args(["--target", &args.target])
-        // Whatever CARGO_TARGET_DIR says: the program is looked for there.
+        // The result is expected there, regardless of CARGO_TARGET_DIR.
         .args(["--target-dir", "target"])
         .env("RUSTFLAGS", format!("{FLAGS} {flags}"))
         .current_dir(root)
@@ -67,8 +69,8 @@ fn built(args: &Args, root: &Path, flags: &str) -> Result<PathBuf> {
     Ok(root.join("target").join(&args.target).join("tuned/floe"))
 }
 
-/// Builds a program that counts, lets it work, and comes back with the flags of rustc that make use of its counts; `None`
-/// where it cannot be run or nothing reads its counts.
+/// Builds an instrumented program, runs the workload, and returns the rustc flags that use its
+/// counts; `None` if it cannot run here or no tool can read its counts.
 fn counts(args: &Args, root: &Path) -> Result<Option<String>> {
     let tools = rustc_tools()?;
     let Some(reader) = counts_reader(&tools) else {
@@ -105,12 +107,12 @@ fn counts(args: &Args, root: &Path) -> Result<Option<String>> {
             order.display()
         );
     } else {
-        eprintln!("Not put in order: this toolchain comes without lld");
+        eprintln!("Functions not reordered: this toolchain lacks lld");
     }
     Ok(Some(flags))
 }
 
-/// The counts of all runs that wrote to a folder, in one file beside it.
+/// Merges the counts of all runs in a folder into a file beside it.
 fn merged(reader: &Path, raw: &Path) -> Result<PathBuf> {
     let merged = raw.with_extension("profdata");
     let status = Command::new(reader).arg("merge").arg("-o").arg(&merged).arg(raw).status()?;
@@ -118,25 +120,25 @@ fn merged(reader: &Path, raw: &Path) -> Result<PathBuf> {
     Ok(merged)
 }
 
-/// Folders of counts of what usual checks of sound file systems run.
+/// Folders of counts for usual checks of undamaged file systems.
 struct Sound {
-    /// Of new ones, and of files in one piece.
+    /// For new ones with contiguous files.
     young: PathBuf,
-    /// Of directories by the hundred, and of files in many pieces.
+    /// For ones with hundreds of directories and fragmented files.
     aged: PathBuf,
 }
 
-/// The symbols of the program in the order in which they should lie, one a line: functions that each of `first` counts, and
-/// those of libraries that come compiled, which nobody counts. What is left out comes behind them.
+/// The symbols of the program in the desired order, one per line: functions counted in each folder
+/// of `first`, and those of precompiled libraries, which have no counts. All others follow.
 fn in_order(tools: &Path, counting: &Path, first: &[PathBuf; 2]) -> Result<String> {
-    /// Parts of libraries that run when a program fails only.
+    /// Parts of libraries that run only when the program fails.
     const OF_FAILURES: [&str; 4] = ["gimli", "addr2line", "backtrace", "libunwind"];
     let said = |tool: &str, what: &[&str], file: &Path| -> Result<String> {
         let output = Command::new(tools.join(tool)).args(what).arg(file).output()?;
         ensure!(output.status.success(), "{tool} cannot read {}", file.display());
         Ok(String::from_utf8(output.stdout)?)
     };
-    // Those that only one unit of the compiler sees are named after it: "unit;symbol".
+    // Symbols local to one codegen unit are prefixed with it: "unit;symbol".
     let symbol = |name: &str| name.rsplit(';').next().unwrap_or(name).to_owned();
     let (mut order, mut listed) = (Vec::new(), BTreeSet::new());
     for counts in first {
@@ -147,9 +149,9 @@ fn in_order(tools: &Path, counting: &Path, first: &[PathBuf; 2]) -> Result<Strin
     let counted = all.lines().filter_map(|line| line.trim().strip_suffix(':'));
     let counted: BTreeSet<String> = counted.map(symbol).collect();
     let symbols = said("llvm-nm", &["--defined-only"], counting)?;
-    // "address type symbol": what is code.
+    // "address type symbol": select the code symbols.
     let code = symbols.lines().filter_map(|line| line.split_once(" t ").or(line.split_once(" T ")));
-    // The name of a crate at the end says only for whom a generic function was compiled.
+    // A crate name at the end only tells for which crate a generic function was instantiated.
     let is_of = |name: &str, part: &str| name.strip_suffix(part).unwrap_or(name).contains(part);
     let uncounted = code.map(|(_, name)| name).filter(|&name| {
         !counted.contains(name) && !OF_FAILURES.iter().any(|part| is_of(name, part))
@@ -158,7 +160,7 @@ fn in_order(tools: &Path, counting: &Path, first: &[PathBuf; 2]) -> Result<Strin
     Ok(order.join("\n") + "\n")
 }
 
-/// The folder of the tools that come with the toolchain in use.
+/// The folder of the tools in the current toolchain.
 fn rustc_tools() -> Result<PathBuf> {
     let of_rustc = |what: &[&str]| -> Result<String> {
         let said = Command::new("rustc").args(what).output()?;
@@ -171,22 +173,22 @@ fn rustc_tools() -> Result<PathBuf> {
     Ok(folder.join(host.context("rustc names no host")?).join("bin"))
 }
 
-/// The one of these tools that reads counts, which is got if rustup can get it.
+/// The tool that reads the counts; installs it with rustup if possible.
 fn counts_reader(tools: &Path) -> Option<PathBuf> {
     let reader = tools.join("llvm-profdata");
     if !reader.exists() {
-        // Where there is no rustup, the message of the caller says what is missing.
+        // Without rustup, the caller's message says what is missing.
         drop(Command::new("rustup").args(["component", "add", "llvm-tools"]).status());
     }
     reader.exists().then_some(reader)
 }
 
-/// Ways in which a file system is checked most often.
+/// The most common ways to check a file system.
 const USUAL: [&[&str]; 4] =
     [&["check", "--threads", "1"], &["check", "--threads", "2"], &["fsck", "-fn"], &["fsck", "-p"]];
 
-/// What the program is tuned for: what is not run here is built small, and slow. Usual checks of sound file systems
-/// are counted once more, in the folders of `sound`.
+/// The workload for the profile: code that it does not run is optimised for size, and slow. Usual
+/// checks of undamaged file systems are also counted separately, in the folders of `sound`.
 fn work(floe: &Path, folder: &Path, sound: &Sound) -> Result<()> {
     let new = new_image(folder)?;
     for way in USUAL {
@@ -228,7 +230,7 @@ fn work(floe: &Path, folder: &Path, sound: &Sound) -> Result<()> {
     Ok(())
 }
 
-/// A file system without files.
+/// Creates a file system without files.
 fn new_image(folder: &Path) -> Result<PathBuf> {
     let new = folder.join("new.img");
     fs::File::create(&new)?.set_len(NEW_BYTES)?;
@@ -238,7 +240,7 @@ fn new_image(folder: &Path) -> Result<PathBuf> {
     Ok(new)
 }
 
-/// Checks and repairs of small images with each feature.
+/// Checks and repairs small images with each feature.
 fn features(floe: &Path) -> Result<()> {
     for &profile in Profile::ALL {
         let sound = build::base(profile)?;
@@ -255,19 +257,19 @@ fn features(floe: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the program on a sound image; what it counts goes to a folder of its own.
+/// Runs the program on an undamaged image; its counts go to a separate folder.
 fn counted_in(folder: &Path, floe: &Path, way: &[&str], image: &Path) -> Result<()> {
     let mut run = Command::new(floe);
     run.env("LLVM_PROFILE_FILE", folder.join("%p.profraw"));
     ended(run.args(way).arg(image), Some(0))
 }
 
-/// Runs the program on an image; it has to end with `exit`, if that is known, but not by a signal.
+/// Runs the program on an image; it must end with `exit`, if known, and not by a signal.
 fn expect(floe: &Path, way: &[&str], image: &Path, exit: Option<i32>) -> Result<()> {
     ended(Command::new(floe).args(way).arg(image), exit)
 }
 
-/// Runs a command, which has to end so.
+/// Runs a command, which must end with `exit`.
 fn ended(run: &mut Command, exit: Option<i32>) -> Result<()> {
     let status = run.output()?.status;
     if status.code().is_none() || exit.is_some() && status.code() != exit {

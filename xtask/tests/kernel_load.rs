@@ -1,11 +1,12 @@
-//! `cargo xtask kernel-load`, one round: a guest boots, its power fails under load, Floe and e2fsck judge.
+//! One round of `cargo xtask kernel-load`: a guest boots, its power fails under load, Floe and
+//! e2fsck judge.
 
 use std::path::Path;
 use std::process::Command;
 
 #[test]
 fn a_guest_whose_power_failed_leaves_what_floe_and_e2fsck_judge_alike() {
-    // Cargo builds the programs of the workspace into one folder, before any test is run.
+    // Cargo builds the workspace's programs into one folder before it runs any test.
     let xtask = Path::new(env!("CARGO_BIN_EXE_xtask"));
     let floe = xtask.with_file_name("floe");
     if !floe.exists() {
@@ -22,7 +23,7 @@ fn a_guest_whose_power_failed_leaves_what_floe_and_e2fsck_judge_alike() {
         .expect("xtask can be started");
     let said = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
-    // Words of messages that say what is to be installed.
+    // Messages about missing programs.
     if ["no kernel to boot", "apt install qemu", "cannot be started"]
         .iter()
         .any(|at| said.contains(at))

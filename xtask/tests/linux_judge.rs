@@ -1,5 +1,5 @@
-//! The judge that is Linux: it must be content with what is sound, and refuse what it cannot mount. Needs User Mode
-//! Linux; without it nothing is claimed.
+//! The Linux judge must accept undamaged images, and refuse those that it cannot mount. Needs User
+//! Mode Linux; the test is skipped without it.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -10,7 +10,7 @@ use floe_testkit::tool;
 
 const USER_MODE_LINUX: &str = "/usr/bin/linux.uml";
 
-/// `linux-fields` with a program that calls everything clean.
+/// Runs `linux-fields` with a program that calls everything clean.
 fn fields_with_a_blind_checker(only: &str) -> Output {
     let keep = tool::scratch("floe-judge-").unwrap();
     Command::new(env!("CARGO_BIN_EXE_xtask"))

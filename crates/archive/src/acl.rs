@@ -1,14 +1,15 @@
-//! Access lists as text (`SCHILY.acl.access`), and as system calls have them.
+//! Access control lists as text (`SCHILY.acl.access`), and in the form of system calls.
 
 use floe_format::ext::xattr::acl::{AclEntry, AclWho, decode_for_programs, encode_for_programs};
 
 use crate::number;
 
-/// Bytes of a value with nothing but the three entries that a mode has.
+/// Bytes of a value that has only the three entries equivalent to a mode.
 pub(crate) const MODE_ALONE_BYTES: usize = 4 + 3 * 8;
 
-/// The value for `setxattr` of a list as text: entries with commas or newlines between them, each
-/// `TYPE:NAME:rwx`, and with some programs `:NUMBER` behind. `None` if a name is no number and none follows.
+/// Converts a list in text form to a value for `setxattr`: entries separated by commas or newlines,
+/// each `TYPE:NAME:rwx`, in some programs followed by `:NUMBER`. `None` if a name is not a number
+/// and no number follows.
 pub(crate) fn from_text(text: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(text).ok()?;
     let mut entries = Vec::new();
@@ -19,7 +20,7 @@ pub(crate) fn from_text(text: &[u8]) -> Option<Vec<u8>> {
         }
         let mut fields = line.split(':').map(str::trim);
         let (kind, name) = (fields.next()?, fields.next()?);
-        // `mask:rwx` and `other:rwx` may go without the empty name.
+        // `mask:rwx` and `other:rwx` may omit the empty name.
         let (name, letters) = match fields.next() {
             Some(letters) => (name, letters),
             None => ("", name),
@@ -55,7 +56,7 @@ fn permissions(letters: &str) -> Option<u16> {
     })
 }
 
-/// The text of a value that `getxattr` gives, with numbers for names; `None` if it is no list.
+/// Converts a value from `getxattr` to text, with numbers as names; `None` if it is not an ACL.
 pub(crate) fn to_text(value: &[u8]) -> Option<String> {
     let entries = decode_for_programs(value).ok()?;
     let lines = entries.iter().map(|entry| {

@@ -1,4 +1,4 @@
-//! Everything that extended headers say of one file.
+//! The extended headers of one file.
 
 use base64::Engine;
 use base64::alphabet;
@@ -8,7 +8,7 @@ use crate::pax::Record;
 use crate::sparse::{Map, listed};
 use crate::{ArchiveFault, Timestamp, acl, number};
 
-/// Base64 with or without its padding: libarchive leaves it out.
+/// Base64 with or without its padding, which libarchive omits.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -16,12 +16,12 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Attribute by which the kernel keeps access lists of files.
+/// Attribute in which the kernel stores the access ACLs of files.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// Attribute by which the kernel keeps SELinux labels.
+/// Attribute in which the kernel stores SELinux labels.
 const SELINUX: &[u8] = b"security.selinux";
 
-/// Fields of extended headers; `None` where the header itself counts.
+/// Fields of extended headers; `None` where the ordinary header applies.
 #[derive(Default)]
 pub(crate) struct Extended {
     pub(crate) path: Option<Vec<u8>>,
@@ -34,7 +34,8 @@ pub(crate) struct Extended {
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) major: Option<u64>,
     pub(crate) minor: Option<u64>,
-    /// Attributes of libarchive, then those of star and GNU, which count where both are.
+    /// Attributes in libarchive's form (weak), and in the form of star and GNU tar, which take
+    /// precedence.
     weak: Vec<(Vec<u8>, Vec<u8>)>,
     strong: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) sparse: Sparse,
@@ -43,20 +44,20 @@ pub(crate) struct Extended {
 /// Fields of a sparse file.
 #[derive(Default)]
 pub(crate) struct Sparse {
-    /// 1 for the form 1.0.
+    /// 1 for form 1.0.
     pub(crate) major: Option<u64>,
-    /// The name, where the other one is made up.
+    /// The real name, if the header's name is synthetic.
     pub(crate) name: Option<Vec<u8>>,
-    /// Bytes with the holes.
+    /// Bytes including the holes.
     pub(crate) size: Option<u64>,
     /// The map of forms 0.0 and 0.1.
     pub(crate) map: Option<Map>,
-    /// An offset of form 0.0 whose length was not told yet.
+    /// An offset of form 0.0 whose length has not been read yet.
     offset: Option<u64>,
 }
 
 impl Extended {
-    /// Sums up records; later ones count more.
+    /// Combines records; later ones override earlier ones.
     pub(crate) fn of<'r>(records: impl Iterator<Item = &'r Record>) -> Result<Self, ArchiveFault> {
         let mut all = Self::default();
         for (key, value) in records {
@@ -98,14 +99,14 @@ impl Extended {
         Ok(())
     }
 
-    /// An access list. One without entries takes nothing.
+    /// An access control list. One without entries is ignored.
     fn list(&mut self, name: &[u8], text: &[u8]) -> Result<(), ArchiveFault> {
         if text.is_empty() {
             return Ok(());
         }
         let value = acl::from_text(text)
             .ok_or_else(|| ArchiveFault::AccessList(String::from_utf8_lossy(text).into_owned()))?;
-        // A list that says no more than the mode is none for Linux, either.
+        // Linux does not store a list that equals the mode, either.
         let is_mode = name == ACL_ACCESS && value.len() == acl::MODE_ALONE_BYTES;
         if !is_mode {
             self.strong.push((name.to_vec(), value));
@@ -113,11 +114,12 @@ impl Extended {
         Ok(())
     }
 
-    /// The attributes, sorted by name, each once: the last one of the strong ones.
+    /// The attributes, sorted by name, each once: the last one of the strong form, else of the weak
+    /// one.
     pub(crate) fn attributes(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut all = std::mem::take(&mut self.weak);
         all.append(&mut self.strong);
-        // Stable: of one name the last comes first then, and stays.
+        // A stable sort puts the last of equal names first, and that one is kept.
         all.reverse();
         all.sort_by(|one, other| one.0.cmp(&other.0));
         all.dedup_by(|later, kept| later.0 == kept.0);
@@ -160,7 +162,7 @@ fn time(value: &[u8], field: &'static str) -> Result<Option<Timestamp>, ArchiveF
     number::time(value).map(Some).ok_or(ArchiveFault::Number(field))
 }
 
-/// A name with `%3D` and the like as bytes; anything else behind `%` stays.
+/// Decodes `%3D` and the like in a name; any other `%` stays.
 fn unescape(name: &[u8]) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
     let mut bytes = Vec::with_capacity(name.len());
@@ -199,12 +201,12 @@ mod tests {
             ("LIBARCHIVE.xattr.user.a", "YmFzZQ"),
             ("SCHILY.xattr.user.b%3Dc%25", "b"),
             ("LIBARCHIVE.xattr.user.b%3Dc%25", "eA=="),
-            ("SCHILY.xattr.user.b=c", "not seen as key"),
+            ("SCHILY.xattr.user.b=c", "not read as a key"),
         ])
         .unwrap();
         let names = all.attributes();
         assert_eq!(names[0], (b"user.a".to_vec(), b"base".to_vec()));
-        assert_eq!(names[1], (b"user.b=c".to_vec(), b"not seen as key".to_vec()));
+        assert_eq!(names[1], (b"user.b=c".to_vec(), b"not read as a key".to_vec()));
         assert_eq!(names[2], (b"user.b=c%".to_vec(), b"b".to_vec()));
         assert!(sum(&[("LIBARCHIVE.xattr.user.a", "?")]).is_err());
     }

@@ -4,18 +4,18 @@ use crate::number;
 
 /// Bytes of a header.
 pub(crate) const SIZE: usize = 512;
-/// Where the checksum lies.
+/// Position of the checksum.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// A header whose checksum fits.
+/// A header with a valid checksum.
 pub(crate) struct Header<'a>(&'a [u8; SIZE]);
 
-/// What 512 bytes are.
+/// The meaning of 512 bytes.
 pub(crate) enum Block<'a> {
     Header(Header<'a>),
     /// Zeroes: the end of the archive.
     End,
-    /// Neither.
+    /// Neither a header nor zeroes.
     Broken,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Header<'a> {
             at if CHECKSUM.contains(&at) => i64::from(b' '),
             _ => i64::from(byte.cast_signed()),
         });
-        // Some old programs summed up signed characters.
+        // Some old programs added the bytes as signed characters.
         let fits = stored == Some(sum(bytes)) || stored == Some(signed.sum());
         if fits { Block::Header(Self(bytes)) } else { Block::Broken }
     }
@@ -44,7 +44,7 @@ impl<'a> Header<'a> {
         self.0[156]
     }
 
-    /// The name, with its prefix where the header is of ustar.
+    /// The name, with its prefix in a ustar header.
     pub(crate) fn path(&self) -> Vec<u8> {
         let (prefix, name) = (self.text(345..500), self.text(0..100));
         if self.is_posix() && !prefix.is_empty() {
@@ -95,7 +95,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The sum of a header with blanks in place of its checksum.
+/// The sum of a header, with its checksum field counted as blanks.
 pub(crate) fn sum(bytes: &[u8; SIZE]) -> i64 {
     let all: i64 = bytes.iter().map(|&byte| i64::from(byte)).sum();
     let own: i64 = bytes[CHECKSUM].iter().map(|&byte| i64::from(byte)).sum();

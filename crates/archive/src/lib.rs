@@ -1,9 +1,9 @@
-//! Tar archives: ustar, PAX and GNU, read where they lie and written as PAX.
+//! Tar archives: reads ustar, PAX and GNU archives in place, and writes PAX.
 //!
-//! [`Reader`] reads headers only and says where in the archive the bytes of each file are, so that a
-//! plain archive needs no copy. It trusts nothing: numbers are checked, headers may not be larger than
-//! [`MOST_HEADER_BYTES`], and no archive can make it loop. The `tar` crate was not taken because it
-//! reads neither the sparse formats of PAX nor attributes of libarchive.
+//! [`Reader`] reads headers only and returns the offsets of each file's bytes, so that a plain
+//! archive needs no copy. It trusts nothing: numbers are validated, headers are limited to
+//! [`MOST_HEADER_BYTES`], and no archive can make it loop. The `tar` crate was not chosen because
+//! it reads neither the sparse formats of PAX nor libarchive's attributes.
 //!
 //! ```
 //! use floe_archive::{Entry, Kind, Reader, Writer};
@@ -37,12 +37,12 @@ pub use floe_format::ext::inode::Timestamp;
 pub use reader::Reader;
 pub use writer::Writer;
 
-/// Bytes of a header and unit of everything in an archive.
+/// Bytes of a header, and the unit of everything in an archive.
 pub const BLOCK_BYTES: u64 = 512;
 /// Bytes of the extended headers of one file, or of its map of holes, at most.
 pub const MOST_HEADER_BYTES: u64 = 16 << 20;
 
-/// An archive that can be read at any byte.
+/// An archive with random access.
 pub trait Archive {
     /// Bytes of the archive.
     fn size_bytes(&self) -> u64;
@@ -68,7 +68,7 @@ impl Archive for [u8] {
     }
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file, sparse or not.
@@ -98,14 +98,14 @@ pub struct Part {
     pub from: u64,
 }
 
-/// One file of an archive.
+/// One entry of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its path as stored: it may begin with `/` or `./`, hold `..`, or end with `/`.
+    /// Its path as stored: it may start with `/` or `./`, contain `..`, or end with `/`.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
-    /// Target of a link; empty for all others.
+    /// Target of a link; empty for other types.
     pub link: Vec<u8>,
     /// Permissions: 0 to 0o7777.
     pub mode: u16,
@@ -115,22 +115,22 @@ pub struct Entry {
     pub gid: u32,
     /// Last change of the data.
     pub mtime: Timestamp,
-    /// Last access, where the archive has it. Not written.
+    /// Last access, if the archive has it. Not written.
     pub atime: Option<Timestamp>,
-    /// Last change of the inode, where the archive has it. Not written.
+    /// Last change of the inode, if the archive has it. Not written.
     pub ctime: Option<Timestamp>,
-    /// Bytes of a regular file, holes included; 0 for all others.
+    /// Bytes of a regular file, including holes; 0 for other types.
     pub size: u64,
-    /// The bytes that are stored, ascending and not overlapping; the rest are zeroes.
+    /// The stored parts, ascending and not overlapping; the rest is zeroes.
     pub parts: Vec<Part>,
     /// Major and minor number of a device.
     pub device: (u32, u32),
-    /// Extended attributes by name, sorted, each once; access lists as system calls have them.
+    /// Extended attributes, sorted by name, each once; ACLs in the form of system calls.
     pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Entry {
-    /// An entry with a path and a type, and zeroes for everything else.
+    /// An entry with a path and a type, and zeroes in all other fields.
     pub fn new(path: &[u8], kind: Kind) -> Self {
         Self {
             path: path.to_vec(),
@@ -150,44 +150,44 @@ impl Entry {
     }
 }
 
-/// Why an archive cannot be read on.
+/// Why reading an archive stopped.
 #[derive(Debug, thiserror::Error)]
 #[error("at byte {offset_bytes} of the archive: {fault}")]
 pub struct ArchiveError {
     /// Byte of the header that was being read.
     pub offset_bytes: u64,
-    /// What is wrong.
+    /// The fault.
     pub fault: ArchiveFault,
 }
 
-/// What is wrong with an archive.
+/// The fault of an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveFault {
-    /// It cannot be read.
+    /// A read error.
     #[error("it cannot be read: {0}")]
     Read(#[from] io::Error),
-    /// A header whose checksum is wrong: damage, or no archive at all.
+    /// A header with a wrong checksum: damage, or not an archive.
     #[error("there is no tar header (its checksum is wrong)")]
     Checksum,
     /// The archive ends inside a header or a file.
-    #[error("the archive is cut off")]
+    #[error("the archive is truncated")]
     Truncated,
-    /// A number that is none, or too large.
-    #[error("{0} is not a number that can be used")]
+    /// A field that is not a number, or one out of range.
+    #[error("{0} is not a valid number")]
     Number(&'static str),
-    /// Extended headers that make no sense.
+    /// Invalid extended headers.
     #[error("the extended header is damaged")]
     Extended,
-    /// Headers of one file that are larger than [`MOST_HEADER_BYTES`].
+    /// Headers of one file that exceed [`MOST_HEADER_BYTES`].
     #[error("the headers of one file are larger than {MOST_HEADER_BYTES} bytes")]
     TooLarge,
-    /// A map of holes that makes no sense.
+    /// An invalid map of holes.
     #[error("the map of a sparse file is damaged")]
     Sparse,
-    /// An access list that makes no sense, or that names users who cannot be known here.
+    /// An invalid access control list, or one with user names that cannot be resolved here.
     #[error("the access list {0:?} cannot be used: users and groups must be numbers")]
     AccessList(String),
-    /// A type that cannot be unpacked: a part of a file from several volumes, for example.
+    /// An unsupported type, for example a part of a file in a multi-volume archive.
     #[error("entries of type {0:?} are not supported")]
     Kind(char),
 }

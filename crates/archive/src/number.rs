@@ -2,10 +2,11 @@
 
 use crate::Timestamp;
 
-/// Digits of nanoseconds.
+/// Digits of a nanosecond fraction.
 const NANO_DIGITS: usize = 9;
 
-/// A numeric field of a header: octal text, or with the top bit set a big-endian number of two's complement.
+/// A numeric field of a header: octal text, or, with the top bit set, a big-endian number in two's
+/// complement.
 pub(crate) fn field(bytes: &[u8]) -> Option<i64> {
     match bytes.split_first() {
         Some((&first, rest)) if first & 0x80 != 0 => binary(first, rest),
@@ -14,7 +15,7 @@ pub(crate) fn field(bytes: &[u8]) -> Option<i64> {
 }
 
 fn binary(first: u8, rest: &[u8]) -> Option<i64> {
-    // The top bit marks the form; the next one is the sign.
+    // The top bit selects the binary form; the next one is the sign.
     let negative = first & 0x40 != 0;
     let start = i128::from(first & 0x3f) - if negative { 0x40 } else { 0 };
     let value = rest.iter().try_fold(start, |value, &byte| {
@@ -35,7 +36,7 @@ fn octal(bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// Decimal digits alone.
+/// A number of decimal digits only.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -46,7 +47,8 @@ pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Seconds with a sign and a fraction, as PAX has times. Digits behind nanoseconds are cut off.
+/// Seconds with an optional sign and fraction, as PAX stores times. Digits beyond nanoseconds are
+/// dropped.
 pub(crate) fn time(text: &[u8]) -> Option<Timestamp> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),
@@ -67,7 +69,7 @@ pub(crate) fn time(text: &[u8]) -> Option<Timestamp> {
     })
 }
 
-/// The text of a time, as short as it can be.
+/// The shortest text of a time.
 pub(crate) fn time_text(time: Timestamp) -> String {
     let (seconds, nanoseconds) = (time.seconds, time.nanoseconds.min(999_999_999));
     if nanoseconds == 0 {

@@ -1,14 +1,14 @@
-//! Records of extended headers: `LENGTH KEY=VALUE` and a newline, LENGTH counting everything.
+//! Records of extended headers: `LENGTH KEY=VALUE` and a newline; LENGTH counts the whole record.
 
 use crate::number;
 
-/// A record; a value without bytes takes back what a global header said.
+/// A record; an empty value cancels the one of a global header.
 pub(crate) type Record = (Vec<u8>, Vec<u8>);
 
-/// The records of a header, in order; `None` if it is damaged.
+/// The records of a header, in order; `None` if the header is damaged.
 pub(crate) fn records(mut bytes: &[u8]) -> Option<Vec<Record>> {
     let mut records = Vec::new();
-    // Some programs fill up with zeroes.
+    // Some programs pad with zeroes.
     while !bytes.is_empty() && !bytes.iter().all(|&byte| byte == 0) {
         let blank = bytes.iter().take(20).position(|&byte| byte == b' ')?;
         let len = usize::try_from(number::decimal(&bytes[..blank])?).ok()?;

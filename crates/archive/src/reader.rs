@@ -1,4 +1,4 @@
-//! Entries of an archive, one after the other.
+//! Reads the entries of an archive in order.
 
 use crate::extended::Extended;
 use crate::header::{Block, Header, SIZE};
@@ -9,38 +9,38 @@ use crate::{
     Timestamp,
 };
 
-/// Bytes of global headers that are kept, at most: they are gone through for each file.
+/// Bytes of global headers kept, at most, because they are scanned for each file.
 const MOST_GLOBAL_BYTES: usize = 1 << 20;
 
 /// Reads the headers of an archive. After an error there are no more entries.
 pub struct Reader<'a, A: ?Sized> {
     archive: &'a A,
     at: u64,
-    /// Records of global headers, each key once.
+    /// Records of global headers, one per key.
     globals: Vec<Record>,
     done: bool,
 }
 
-/// Extended headers in front of an entry.
+/// Extended headers before an entry.
 #[derive(Default)]
 struct Pending {
     records: Vec<Record>,
-    /// From GNU's `L` and `K`.
+    /// From GNU's `L` and `K` headers.
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     bytes: u64,
 }
 
 impl<'a, A: Archive + ?Sized> Reader<'a, A> {
-    /// A reader that begins with the first byte.
+    /// A reader at the first byte.
     pub fn new(archive: &'a A) -> Self {
         Self { archive, at: 0, globals: Vec::new(), done: false }
     }
 
-    /// The next entry; `None` at the end, which is a block of zeroes or the last byte.
+    /// The next entry; `None` at the end: a block of zeroes, or the last byte.
     ///
     /// # Errors
-    /// Damage, an archive that is cut off, or something that is not supported.
+    /// If the archive is damaged, truncated, or uses an unsupported feature.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, ArchiveError> {
         if self.done {
             return Ok(None);
@@ -75,7 +75,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
                     let bytes = self.content(&header, &mut pending)?;
                     self.keep_globals(pax::records(&bytes).ok_or(ArchiveFault::Extended)?)?;
                 }
-                // The label of a volume.
+                // A volume label.
                 b'V' => {
                     let len = stored_bytes(header.size(), None)?;
                     self.at = self.behind(self.at + BLOCK_BYTES, len)?;
@@ -85,7 +85,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         }
     }
 
-    /// The bytes behind a header, which count for the limit of this entry's headers.
+    /// The bytes behind a header. They count towards the limit of this entry's headers.
     fn content(
         &mut self,
         header: &Header<'_>,
@@ -98,7 +98,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         }
         let start = self.at + BLOCK_BYTES;
         let next = self.behind(start, len)?;
-        // At most the limit.
+        // Limited above.
         let mut bytes = vec![0; len as usize];
         read(self.archive, start, &mut bytes)?;
         self.at = next;
@@ -114,7 +114,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         if bytes > MOST_GLOBAL_BYTES { Err(ArchiveFault::TooLarge) } else { Ok(()) }
     }
 
-    /// The byte of the header behind `len` bytes from `start` on. Padding may be missing at the end.
+    /// Offset of the header behind `len` bytes from `start` on. Padding may be missing at the end.
     fn behind(&self, start: u64, len: u64) -> Result<u64, ArchiveFault> {
         let size = self.archive.size_bytes();
         let end = start.checked_add(len).filter(|&end| end <= size);
@@ -135,7 +135,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
             value.and_then(|value| u32::try_from(value).ok()).ok_or(ArchiveFault::Number(field))
         };
         let mode = header.mode().ok_or(ArchiveFault::Number("mode"))?;
-        // The bits below are those of a mode.
+        // Only mode bits.
         entry.mode = (mode & 0o7777) as u16;
         entry.uid = number(header.uid(), extended.uid, "uid")?;
         entry.gid = number(header.gid(), extended.gid, "gid")?;
@@ -154,7 +154,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         Ok(entry)
     }
 
-    /// Finds where the bytes of an entry are, and goes behind them.
+    /// Locates the bytes of an entry, and advances behind them.
     fn place(
         &mut self,
         header: &Header<'_>,
@@ -164,7 +164,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
     ) -> Result<(), ArchiveFault> {
         let start = self.at + BLOCK_BYTES;
         if entry.kind != Kind::File {
-            // Some programs state a size here, but store nothing.
+            // Some programs set a size here, but store nothing.
             let is_empty = stored == 0 || header.kind() != b'D' && self.is_header(start);
             self.at = if is_empty { start } else { self.behind(start, stored)? };
             return Ok(());
@@ -182,7 +182,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         } else {
             (None, stored, start)
         };
-        // The map of form 1.0 counts as stored; that of the old form does not.
+        // The map of form 1.0 counts as stored bytes; that of the old form does not.
         let begin = if header.kind() == b'S' { from } else { start };
         let next = self.behind(begin, stored)?;
         entry.size = size;
@@ -201,7 +201,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
         Ok(())
     }
 
-    /// Whether a header, or the end of the archive, lies at a byte.
+    /// Whether a header, or the end of the archive, lies at an offset.
     fn is_header(&self, at: u64) -> bool {
         let mut block = [0; SIZE];
         at >= self.archive.size_bytes()
@@ -210,7 +210,7 @@ impl<'a, A: Archive + ?Sized> Reader<'a, A> {
     }
 }
 
-/// Bytes that are stored behind a header.
+/// Number of bytes stored behind a header.
 fn stored_bytes(stored: Option<i64>, better: Option<u64>) -> Result<u64, ArchiveFault> {
     let stored = stored.and_then(|size| u64::try_from(size).ok());
     better.or(stored).ok_or(ArchiveFault::Number("size"))
@@ -232,7 +232,7 @@ fn kind_of(flag: u8, path: &[u8]) -> Result<Kind, ArchiveFault> {
         b'6' => Kind::Fifo,
         b'S' => Kind::File,
         b'A'..=b'Z' => return Err(ArchiveFault::Kind(char::from(flag))),
-        // Before ustar, only the name told of a directory.
+        // Before ustar, only the name marked a directory.
         _ if path.ends_with(b"/") => Kind::Directory,
         // Contiguous files, and types that POSIX may add.
         _ => Kind::File,

@@ -3,15 +3,16 @@
 use crate::header::SIZE;
 use crate::{Archive, ArchiveFault, BLOCK_BYTES, MOST_HEADER_BYTES, Part, number};
 
-/// Bytes of an entry of the old form: offset and length, 12 digits each.
+/// Bytes of an entry in the old form: offset and length, 12 digits each.
 const OLD_ENTRY: usize = 24;
-/// Entries in a block that continues an old map; the byte behind them says whether another follows.
+/// Entries in a continuation block of an old map; the byte behind them says whether another block
+/// follows.
 const OLD_ENTRIES: usize = 21;
 
-/// Stretches of a file: offset and length.
+/// Data ranges of a file: offset and length.
 pub(crate) type Map = Vec<(u64, u64)>;
 
-/// Takes the entries of an old map; those without bytes end it or mark the end of the file.
+/// Reads the entries of an old map; an empty entry ends it, or marks the end of the file.
 fn old_entries(bytes: &[u8], map: &mut Map) -> Option<()> {
     for entry in bytes.chunks_exact(OLD_ENTRY) {
         let (offset, len) = entry.split_at(OLD_ENTRY / 2);
@@ -21,7 +22,8 @@ fn old_entries(bytes: &[u8], map: &mut Map) -> Option<()> {
     Some(())
 }
 
-/// The map of an entry of type `S`, whose header has the first entries, and the byte behind the map.
+/// The map of an entry of type `S`, whose header has the first entries, and the offset behind the
+/// map.
 pub(crate) fn old(
     archive: &(impl Archive + ?Sized),
     first: &[u8],
@@ -45,7 +47,7 @@ pub(crate) fn old(
     Ok((map, at))
 }
 
-/// The map of form 0.1: numbers with commas between them.
+/// The map of form 0.1: numbers separated by commas.
 pub(crate) fn listed(text: &[u8]) -> Option<Map> {
     if text.is_empty() {
         return Some(Map::new());
@@ -56,8 +58,8 @@ pub(crate) fn listed(text: &[u8]) -> Option<Map> {
     pairs.remainder().is_empty().then(|| pairs.map(|pair| (pair[0], pair[1])).collect())
 }
 
-/// The map of form 1.0, which lies before the data: a number of entries, then the entries, a number
-/// a line, filled up to a block. Returns the byte behind it, too.
+/// The map of form 1.0, stored before the data: the number of entries, then the entries, one number
+/// a line, padded to a block. Also returns the offset behind it.
 pub(crate) fn stored(
     archive: &(impl Archive + ?Sized),
     start: u64,
@@ -96,8 +98,8 @@ pub(crate) fn stored(
     Ok((numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(), at))
 }
 
-/// Where the stretches of a map lie in the archive, from byte `from` on. The map must be ascending, end
-/// inside the file, and hold no more than what is stored.
+/// The places in the archive of the data ranges of a map, from offset `from` on. The map must be
+/// ascending, end inside the file, and contain no more bytes than are stored.
 pub(crate) fn place(map: &Map, size: u64, from: u64, stored_bytes: u64) -> Option<Vec<Part>> {
     let (mut parts, mut end, mut taken) = (Vec::new(), 0, 0u64);
     for &(at, len) in map {
@@ -115,7 +117,7 @@ pub(crate) fn place(map: &Map, size: u64, from: u64, stored_bytes: u64) -> Optio
     Some(parts)
 }
 
-/// Reads bytes that the archive must have.
+/// Reads bytes that the archive must contain.
 pub(crate) fn read(
     archive: &(impl Archive + ?Sized),
     at: u64,

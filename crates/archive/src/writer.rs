@@ -1,11 +1,11 @@
-//! Archives as PAX has them: ustar headers, with extended ones only where those do not suffice.
+//! Writes PAX archives: ustar headers, with extended headers only where those are insufficient.
 
 use std::io::{self, Write};
 
 use crate::header::{SIZE, sum};
 use crate::{BLOCK_BYTES, Entry, Kind, acl, number, pax};
 
-/// Largest numbers of seven and of eleven octal digits.
+/// The largest numbers of seven and of eleven octal digits.
 const MOST_SEVEN: u64 = 0o777_7777;
 const MOST_ELEVEN: u64 = 0o777_7777_7777;
 /// Bytes of a name in a header.
@@ -14,34 +14,34 @@ const NAME: usize = 100;
 /// Writes an archive. Equal entries give equal bytes.
 pub struct Writer<W: Write> {
     target: W,
-    /// Bytes of the entry that are still to come, and zeroes behind them.
+    /// Bytes of the current entry still to be written, and padding after them.
     open_bytes: u64,
     padding: u64,
 }
 
 impl<W: Write> Writer<W> {
-    /// An empty archive.
+    /// A writer of an empty archive.
     pub fn new(target: W) -> Self {
         Self { target, open_bytes: 0, padding: 0 }
     }
 
-    /// Begins an entry. For a file, exactly [`Entry::size`] bytes must be written then.
+    /// Starts an entry. For a file, the caller must then write exactly [`Entry::size`] bytes.
     ///
     /// # Errors
-    /// The last entry is not complete, or writing fails.
+    /// If the last entry is incomplete, or writing fails.
     pub fn append(&mut self, entry: &Entry) -> io::Result<()> {
         let size = if entry.kind == Kind::File { entry.size } else { 0 };
         let records = records(entry, size);
         self.begin(entry, &records, &entry.path, size)
     }
 
-    /// Begins a file of which only [`Entry::parts`] are stored; their bytes must be written then, one
-    /// behind the other (GNU's form 1.0, which bsdtar reads, too).
+    /// Starts a sparse file. The caller must then write the bytes of [`Entry::parts`] in order
+    /// (GNU's form 1.0, which bsdtar reads, too).
     ///
     /// # Errors
-    /// As [`Writer::append`].
+    /// Those of [`Writer::append`].
     pub fn append_sparse(&mut self, entry: &Entry) -> io::Result<()> {
-        // A last part without bytes tells where the file ends.
+        // An empty last part marks the end of the file.
         let mut map = format!("{}\n", entry.parts.len() + 1);
         let mut data_bytes = 0;
         for part in &entry.parts {
@@ -115,7 +115,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Fills up to a whole block.
+    /// Pads to a whole block.
     fn close(&mut self) -> io::Result<()> {
         if self.open_bytes > 0 {
             let missing = format!("{} bytes of the entry before are missing", self.open_bytes);
@@ -126,10 +126,10 @@ impl<W: Write> Writer<W> {
         self.target.write_all(&[0; SIZE][..padding])
     }
 
-    /// Ends the archive: two blocks of zeroes. Returns what it was written to.
+    /// Ends the archive with two blocks of zeroes. Returns the target.
     ///
     /// # Errors
-    /// As [`Writer::append`].
+    /// Those of [`Writer::append`].
     pub fn finish(mut self) -> io::Result<W> {
         self.close()?;
         self.target.write_all(&[0; 2 * SIZE])?;
@@ -139,10 +139,10 @@ impl<W: Write> Writer<W> {
 }
 
 impl<W: Write> Write for Writer<W> {
-    /// Writes bytes of the entry that was begun last.
+    /// Writes bytes of the current entry.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() as u64 > self.open_bytes {
-            let more = "more bytes than the entry was said to have";
+            let more = "more bytes than the size of the entry";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, more));
         }
         let len = self.target.write(bytes)?;
@@ -155,7 +155,7 @@ impl<W: Write> Write for Writer<W> {
     }
 }
 
-/// The records of everything that a header cannot hold.
+/// The records of all fields that a ustar header cannot store.
 fn records(entry: &Entry, size: u64) -> Vec<u8> {
     let mut records = Vec::new();
     let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
@@ -204,7 +204,7 @@ fn records(entry: &Entry, size: u64) -> Vec<u8> {
     records
 }
 
-/// The name of an attribute with `=` and `%` as GNU tar has them.
+/// The name of an attribute, with `=` and `%` escaped as in GNU tar.
 fn escape(name: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(name.len());
     for &byte in name {
@@ -217,7 +217,7 @@ fn escape(name: &[u8]) -> Vec<u8> {
     escaped
 }
 
-/// The last name of a path.
+/// The last component of a path.
 fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty()).unwrap_or(b"root")
 }

@@ -1,4 +1,4 @@
-//! The rules of the fuzz target, on bytes near those of real archives.
+//! The laws of the fuzz target, on bytes similar to real archives.
 
 #![allow(clippy::unwrap_used)] // a test may
 

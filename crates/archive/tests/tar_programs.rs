@@ -1,5 +1,5 @@
-//! Archives of other programs, read, and ours, read by them. Each test goes on without programs that
-//! are not there.
+//! Floe reads the archives of other programs, and they read those of Floe. Each test skips programs
+//! that are not installed.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use floe_archive::{Archive, ArchiveFault, Entry, Kind, Part, Reader, Timestamp, Writer};
 
-/// Runs a program in a folder; `None` if it is not there or fails.
+/// Runs a program in a folder; `None` if it is missing or fails.
 fn run(folder: &Path, program: &str, arguments: &[&str]) -> Option<Vec<u8>> {
     let output = Command::new(program)
         .args(arguments)
@@ -40,7 +40,7 @@ fn content(archive: &[u8], entry: &Entry) -> Vec<u8> {
     bytes
 }
 
-/// A folder with files of all kinds that need no rights.
+/// Makes a folder with all kinds of files that need no privilege.
 fn source(folder: &Path) {
     let long = "n".repeat(120);
     fs::create_dir_all(folder.join("dir").join(&long)).unwrap();
@@ -61,7 +61,7 @@ fn source(folder: &Path) {
     File::options().write(true).open(folder.join("plain")).unwrap().set_modified(time).unwrap();
 }
 
-/// Compares an archive with the folder that it was made of.
+/// Compares an archive with the folder that it was made from.
 fn compare(folder: &Path, archive: &[u8], what: &str, has_nanoseconds: bool) {
     let mut names = Vec::new();
     for entry in entries(archive) {
@@ -214,7 +214,7 @@ fn everything_that_is_written_is_read() {
     assert_eq!(stripped, [(0, 5), (1 << 30, 4096)]);
     assert_eq!((found_hole.size, found_hole.parts.len()), (77, 0));
     assert_eq!(found.len(), odd_entries().len() + 2);
-    // And GNU tar agrees.
+    // GNU tar agrees.
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("a.tar"), &archive).unwrap();
     let Some(list) = run(scratch.path(), "tar", &["--numeric-owner", "-tvf", "a.tar"]) else {

@@ -69,7 +69,7 @@ pub use open::OpenError;
 pub use overlay::{Overlay, SpillOptions, UnreadablePage};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
-pub use recorder::{Crash, Event, Recorder, Trace};
+pub use recorder::{Crash, Event, Recorder, SECTOR_BYTES, Span, Trace};
 pub use undo::{
     RestoreError, Restored, Saved, UndoFile, UndoReadError, UndoWriteError, UndoWriter,
     UndoWriterOptions,

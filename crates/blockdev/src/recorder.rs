@@ -1,5 +1,6 @@
 //! A trace of writes and flushes, and the states in which a crash can leave a device.
 
+use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::BTreeSet;
 use std::io;
@@ -20,25 +21,42 @@ pub enum Event {
     Flush,
 }
 
+/// When a request began and when it ended, counted in beginnings and ends of requests: one came before another if it ended
+/// before the other began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it was given to the device.
+    pub began: u64,
+    /// When the device was done with it.
+    pub ended: u64,
+}
+
 /// The events of a device, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Oldest first.
+    /// In the order in which they ended.
     pub events: Vec<Event>,
+    /// When each of them began and ended.
+    pub spans: Vec<Span>,
 }
 
 /// A power failure while a trace is being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Crash {
-    /// Events that had been issued.
+    /// Events that had ended.
     pub issued: usize,
-    /// Indexes of the events that never reached the disk. Only writes behind the last issued flush
-    /// can be lost; other indexes are ignored.
+    /// Indexes of the events that never reached the disk. Only writes that no flush covers can be lost; other
+    /// indexes are ignored.
     pub lost: BTreeSet<usize>,
+    /// Sectors that never reached the disk, by the index of their write and their number in it; as `lost`.
+    pub lost_sectors: BTreeSet<(usize, usize)>,
     /// If set and the last issued event is a write that is not yet durable, only this many bytes of
     /// it arrived.
     pub torn_bytes: Option<usize>,
 }
+
+/// Bytes that a device writes as a whole.
+pub const SECTOR_BYTES: usize = 512;
 
 impl Crash {
     /// All of the first `issued` events arrived, in order.
@@ -48,13 +66,24 @@ impl Crash {
 }
 
 impl Trace {
-    /// Index of the first event that is not yet durable after `issued` events.
+    /// Events that followed each other.
+    pub fn of(events: Vec<Event>) -> Self {
+        let spans = 0..events.len() as u64;
+        let spans = spans.map(|at| Span { began: 2 * at, ended: 2 * at + 1 }).collect();
+        Self { events, spans }
+    }
+
+    /// Index of the first event that is not yet durable after `issued` events: durable is what ended before a flush began
+    /// that has ended, too.
     pub fn durable_until(&self, issued: usize) -> usize {
-        let issued = issued.min(self.events.len());
-        self.events[..issued]
-            .iter()
-            .rposition(|event| *event == Event::Flush)
-            .map_or(0, |flush| flush + 1)
+        let issued = issued.min(self.events.len()).min(self.spans.len());
+        let flushes = (0..issued).filter(|&index| self.events[index] == Event::Flush);
+        let began = flushes.map(|flush| self.spans[flush].began).max();
+        let Some(began) = began else { return 0 };
+        let until = self.spans[..issued].partition_point(|span| span.ended < began);
+        // Flushes have nothing to lose.
+        let writes = self.events[until..issued].iter().position(|event| *event != Event::Flush);
+        writes.map_or(issued, |write| until + write)
     }
 
     /// Brings `base` (a copy of the device before the trace) to its state after `crash`.
@@ -62,35 +91,62 @@ impl Trace {
     /// # Errors
     /// The error of `base`.
     pub fn replay<D: WriteBlocks + ?Sized>(&self, crash: &Crash, base: &D) -> io::Result<()> {
+        self.replay_from(0, crash, base)
+    }
+
+    /// As [`Trace::replay`], where `base` holds the first `from` events already.
+    ///
+    /// # Errors
+    /// As [`Trace::replay`].
+    pub fn replay_from<D: WriteBlocks + ?Sized>(
+        &self,
+        from: usize,
+        crash: &Crash,
+        base: &D,
+    ) -> io::Result<()> {
         let issued = crash.issued.min(self.events.len());
         let durable_until = self.durable_until(issued);
-        for (index, event) in self.events[..issued].iter().enumerate() {
+        for (index, event) in self.events[..issued].iter().enumerate().skip(from) {
             let Event::Write { offset_bytes, bytes } = event else { continue };
-            let durable = index < durable_until;
-            if !durable && crash.lost.contains(&index) {
+            if index < durable_until {
+                base.write_at(*offset_bytes, bytes)?;
                 continue;
             }
-            let torn = crash.torn_bytes.filter(|_| !durable && index + 1 == issued);
-            let arrived = torn.map_or(bytes.len(), |torn| torn.min(bytes.len()));
-            base.write_at(*offset_bytes, &bytes[..arrived])?;
+            if crash.lost.contains(&index) {
+                continue;
+            }
+            let torn = crash.torn_bytes.filter(|_| index + 1 == issued);
+            let arrived = &bytes[..torn.map_or(bytes.len(), |torn| torn.min(bytes.len()))];
+            let mut lost = crash.lost_sectors.range((index, 0)..(index + 1, 0)).peekable();
+            if lost.peek().is_none() {
+                base.write_at(*offset_bytes, arrived)?;
+                continue;
+            }
+            for (sector, part) in arrived.chunks(SECTOR_BYTES).enumerate() {
+                if !crash.lost_sectors.contains(&(index, sector)) {
+                    base.write_at(offset_bytes + (sector * SECTOR_BYTES) as u64, part)?;
+                }
+            }
         }
         Ok(())
     }
 }
 
-/// A device that records each write and flush. Keeps all written bytes in memory: for tests.
+/// A device that records each write and flush that succeeded, with its beginning and its end. Keeps all written bytes in
+/// memory: for tests.
 ///
-/// The order of concurrent writes in the trace is the order in which they were done.
+/// Requests may overlap, as on the device below. Concurrent writes of the same bytes are recorded in either order.
 #[derive(Debug)]
 pub struct Recorder<D> {
     inner: D,
+    clock: AtomicU64,
     trace: Mutex<Trace>,
 }
 
 impl<D> Recorder<D> {
     /// `inner`, with nothing recorded yet.
     pub fn new(inner: D) -> Self {
-        Self { inner, trace: Mutex::default() }
+        Self { inner, clock: AtomicU64::new(0), trace: Mutex::default() }
     }
 
     /// A copy of the trace so far.
@@ -101,6 +157,18 @@ impl<D> Recorder<D> {
     /// The device below, and the trace.
     pub fn into_parts(self) -> (D, Trace) {
         (self.inner, self.trace.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn record(&self, began: u64, event: Event) {
+        let mut trace = self.locked();
+        // Under the lock, so that events are in the order of their ends.
+        let ended = self.tick();
+        trace.events.push(event);
+        trace.spans.push(Span { began, ended });
     }
 
     fn locked(&self) -> MutexGuard<'_, Trace> {
@@ -125,16 +193,16 @@ impl<D: ReadBlocks> ReadBlocks for Recorder<D> {
 
 impl<D: WriteBlocks> WriteBlocks for Recorder<D> {
     fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
-        let mut trace = self.locked();
+        let began = self.tick();
         self.inner.write_at(offset_bytes, from)?;
-        trace.events.push(Event::Write { offset_bytes, bytes: from.to_vec() });
+        self.record(began, Event::Write { offset_bytes, bytes: from.to_vec() });
         Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
-        let mut trace = self.locked();
+        let began = self.tick();
         self.inner.flush()?;
-        trace.events.push(Event::Flush);
+        self.record(began, Event::Flush);
         Ok(())
     }
 
@@ -151,6 +219,7 @@ impl<D: WriteBlocks> WriteBlocks for Recorder<D> {
 mod tests {
     use super::*;
     use crate::MemDevice;
+    use floe_sync::{Barrier, thread};
     use proptest::prelude::*;
 
     crate::device_contract!(
@@ -195,7 +264,7 @@ mod tests {
         let after = |issued, lost: &[usize], torn_bytes| {
             let copy = MemDevice::new(vec![0; 4]);
             let lost = lost.iter().copied().collect();
-            trace.replay(&Crash { issued, lost, torn_bytes }, &copy).unwrap();
+            trace.replay(&Crash { issued, lost, torn_bytes, ..Crash::default() }, &copy).unwrap();
             copy.to_vec()
         };
         assert_eq!(after(4, &[0, 1, 2], None), [1, 0, 3, 3]);
@@ -203,5 +272,56 @@ mod tests {
         assert_eq!(after(4, &[], Some(1)), [1, 2, 3, 0]);
         assert_eq!(after(2, &[], Some(0)), [1, 0, 0, 0], "a durable write is not torn");
         assert_eq!(after(99, &[3], None), [1, 2, 0, 0]);
+    }
+
+    #[test]
+    fn a_sector_may_be_lost_alone() {
+        let write = Event::Write { offset_bytes: 0, bytes: vec![1; 3 * SECTOR_BYTES] };
+        let trace = Trace::of(vec![write, Event::Flush]);
+        for (issued, sectors) in [(1, [1, 0, 1]), (2, [1, 1, 1])] {
+            let copy = MemDevice::new(vec![0; 3 * SECTOR_BYTES]);
+            let lost_sectors = BTreeSet::from([(0, 1)]);
+            trace.replay(&Crash { issued, lost_sectors, ..Crash::default() }, &copy).unwrap();
+            let bytes = copy.to_vec();
+            assert_eq!([bytes[0], bytes[SECTOR_BYTES], bytes[2 * SECTOR_BYTES]], sectors);
+        }
+    }
+
+    /// A flush covers what ended before it began, and nothing that was on its way.
+    #[test]
+    fn a_write_that_a_flush_overtakes_is_not_durable() {
+        struct Waits(MemDevice, Barrier, Barrier);
+        impl ReadBlocks for Waits {
+            fn size_bytes(&self) -> u64 {
+                self.0.size_bytes()
+            }
+            fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
+                self.0.read_at(offset_bytes, into)
+            }
+        }
+        impl WriteBlocks for Waits {
+            fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+                self.0.write_at(offset_bytes, from)
+            }
+            fn flush(&self) -> io::Result<()> {
+                self.1.wait();
+                self.2.wait();
+                Ok(())
+            }
+        }
+        let waits = Waits(MemDevice::new(vec![0; 4]), Barrier::new(2), Barrier::new(2));
+        let device = Recorder::new(waits);
+        thread::scope(|scope| {
+            device.write_at(0, &[1]).unwrap();
+            scope.spawn(|| device.flush().unwrap());
+            device.inner.1.wait();
+            device.write_at(1, &[2]).unwrap();
+            device.inner.2.wait();
+        });
+        let trace = device.trace();
+        assert_eq!(trace.events.len(), 3);
+        assert_eq!(trace.events[2], Event::Flush, "it ended last");
+        assert_eq!(trace.durable_until(3), 1, "and covers the first write alone");
+        assert_eq!(trace.durable_until(2), 0);
     }
 }

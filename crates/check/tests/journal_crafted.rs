@@ -101,6 +101,32 @@ fn every_checksum_version_equals_e2fsck() {
     }
 }
 
+/// Linux refuses such a journal, and e2fsck resets or misreads it: what was committed is replayed all the same.
+#[test]
+fn wrong_bounds_of_the_log_lose_nothing_that_was_committed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let whole = image(scratch.path(), &["-O", "^64bit,^metadata_csum,^metadata_csum_seed"]);
+    debugfs(&whole, &transactions(scratch.path(), ""));
+    let expected = recover(&whole, None);
+    let superblock = journal_block(&whole, 0);
+    // `s_first` and `s_maxlen`, as stored and as it must be.
+    for (at, value, right) in
+        [(0x14, 0, 1), (0x14, 5, 1), (0x14, u32::MAX >> 1, 1), (0x10, 1, 1024)]
+    {
+        let image = copy(&whole, "bounds");
+        patch(&image, superblock * 1024 + at, &u32::to_be_bytes(value));
+        let (found, events) = find(&image, None);
+        assert!(matches!(events[..], [JournalEvent::BoundsWrong { .. }]), "{at:#x}: {events:?}");
+        let bounds = found.unwrap().superblock;
+        assert_eq!(if at == 0x14 { bounds.first } else { bounds.maxlen }, right);
+        let replay = recover(&image, None);
+        assert_eq!((replay.blocks, replay.transactions), (expected.blocks, expected.transactions));
+        // The emptied journal has the right value, too.
+        let differing = differing_kib(&replay.overlay, &expected.overlay);
+        assert_eq!(differing, [0u64; 0], "{at:#x} {value:#x}");
+    }
+}
+
 #[test]
 fn a_damaged_log_equals_e2fsck_block_by_block() {
     for (features, open_with) in [("^metadata_csum", "-c -v 1"), ("metadata_csum", "-c -v 3")] {
@@ -247,6 +273,7 @@ fn code_of(event: &JournalEvent) -> Option<u32> {
             }
         },
         JournalEvent::InodeFromBackup { .. }
+        | JournalEvent::BoundsWrong { .. }
         | JournalEvent::ErrorRecorded { .. }
         | JournalEvent::RecoveryFailed(_) => return None,
     })

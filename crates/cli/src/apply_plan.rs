@@ -1,4 +1,4 @@
-//! `floe repair --apply-plan`: makes a repair that was saved before.
+//! `floe repair --apply-plan`: applies a saved repair.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,19 +16,19 @@ use crate::device::Source;
 use crate::exit::Outcome;
 use crate::{signals, undo_target};
 
-/// The user ended it before anything was written.
+/// The user ended the run before anything was written.
 const CANCELLED: Outcome = Outcome { cancelled: true, ..Outcome::CLEAN };
 
-/// How to apply a plan.
+/// Options for applying a plan.
 pub(crate) struct ApplyPlan<'a> {
     pub(crate) file: &'a Path,
     pub(crate) source: &'a Source,
     pub(crate) threads: usize,
-    /// Only see whether it could be applied.
+    /// Only verify that the plan can be applied.
     pub(crate) dry_run: bool,
-    /// Where the old content of what is written is saved.
+    /// Undo file for the old content.
     pub(crate) undo: Option<&'a Path>,
-    /// Write over blocks that cannot be read, if the plan does.
+    /// Overwrite unreadable blocks if the plan does.
     pub(crate) overwrite_unreadable: bool,
 }
 
@@ -85,7 +85,7 @@ impl ApplyPlan<'_> {
         }
     }
 
-    /// The staged plan, once an examination has found what the plan promises.
+    /// Stages the plan, and verifies by an examination that the result is as planned.
     fn staged<'d>(
         &self,
         device: &'d dyn ReadBlocks,
@@ -100,11 +100,11 @@ impl ApplyPlan<'_> {
             ..CheckOptions::default()
         };
         let report = floe_check::check(&staged, &options)?;
-        // Blocks that the plan does not change may have changed.
+        // Blocks outside the plan may have changed.
         if header.clean && !report.is_clean() {
             bail!(
-                "the device is not what it was when the plan was made: with the plan applied, {} \
-                 findings are left, and none were to be. Nothing was written; make a new plan",
+                "the device has changed since the plan was made: with the plan applied, {} findings \
+                 are left instead of none. Nothing was written; make a new plan",
                 report.damage_count()
             );
         }

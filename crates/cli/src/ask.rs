@@ -1,5 +1,5 @@
-//! The dialogue of a repair: findings are reviewed by a person before anything is staged, and so
-//! long before anything is written.
+//! The dialogue of a repair: a person reviews the findings before anything is staged, and so long
+//! before anything is written.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -13,7 +13,7 @@ use floe_repair::policy::{Decision, Policy, Sharing};
 use floe_repair::{Owner, SharedGroup};
 use floe_report::human::{grouped, plural, tag, wrapped};
 
-/// Paths that are shown of a group before it is gone through.
+/// Paths shown of a group before the questions begin.
 const SHOWN: usize = 5;
 
 const HELP: &str = "\
@@ -26,8 +26,8 @@ const HELP: &str = "\
 ";
 
 const SHARING_HELP: &str = "\
-  c  clone: each file gets its own copy; nothing is deleted, and some hold data of another
-  d  drop the culprit: the file that the evidence convicts is deleted, the others stay whole
+  c  clone: each file gets its own copy; nothing is deleted, and some hold another file's data
+  d  drop the culprit: delete the file that the evidence convicts, and keep the others whole
   l  leave the blocks shared: the damage stays
   Y  clone these, and yes to everything from here on
   q  quit; nothing is written
@@ -37,15 +37,15 @@ const SHARING_HELP: &str = "\
 pub(crate) struct Ask<R, W> {
     input: R,
     output: W,
-    /// Yes to everything from now on.
+    /// Accept everything from now on.
     everything: bool,
-    /// What was said to all of a kind.
+    /// The answers for all findings of a kind.
     kinds: BTreeMap<u32, bool>,
-    /// Something was accepted: from then on findings can be consequences of repairs.
+    /// A repair was accepted, so later findings may be its consequences.
     accepted: bool,
 }
 
-/// What a person answered.
+/// A person's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     This(bool),
@@ -59,8 +59,8 @@ impl<R: BufRead, W: Write> Ask<R, W> {
         Self { input, output, everything: false, kinds: BTreeMap::new(), accepted: false }
     }
 
-    /// Whether a finding is a harmless consequence of what was accepted: counts and bitmaps after
-    /// files went or moved. Nobody wants to be asked for each of them.
+    /// Whether a finding is a harmless consequence of accepted repairs: counts and bitmaps after
+    /// files were deleted or moved. Nobody wants to confirm each of these.
     fn follows(&self, row: &Row) -> bool {
         self.accepted && row.preen && row.severity <= Severity::Metadata
     }
@@ -118,7 +118,7 @@ impl<R: BufRead, W: Write> Ask<R, W> {
         Ok(Some(answers.into_iter().map(|answer| answer.unwrap_or(false)).collect()))
     }
 
-    /// The kind of a group, what its repair can cost, and the first of it.
+    /// Shows the kind of a group, the possible loss of its repair, and its first findings.
     fn introduce(
         &mut self,
         row: &Row,
@@ -144,7 +144,7 @@ impl<R: BufRead, W: Write> Ask<R, W> {
         Ok(())
     }
 
-    /// One question, until there is an answer to it. The end of the input means "quit".
+    /// Asks one question until it is answered. End of input means "quit".
     fn ask(
         &mut self,
         problem: &Problem,
@@ -187,7 +187,7 @@ impl<R: BufRead, W: Write> Ask<R, W> {
         }
     }
 
-    /// One question about files that share blocks, until there is an answer to it.
+    /// Asks about files that share blocks until the question is answered.
     fn ask_sharing(&mut self, group: &SharedGroup, report: &Report) -> io::Result<Sharing> {
         writeln!(self.output, "\nThese claim the same blocks ({}):", grouped_owners(group))?;
         for owner in &group.owners {
@@ -255,7 +255,7 @@ impl<R: BufRead, W: Write> Ask<R, W> {
 
 impl<R: BufRead, W: Write> Policy for Ask<R, W> {
     fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision {
-        // Nobody to talk to is nobody who agrees.
+        // An I/O error means that nobody agreed.
         match self.review(problems, report) {
             Ok(Some(answers)) => Decision::Each(answers),
             Ok(None) | Err(_) => Decision::Quit,
@@ -276,8 +276,8 @@ impl<R: BufRead, W: Write> Policy for Ask<R, W> {
             return true;
         }
         let question = format!(
-            "\nThere is no room for copies of the blocks that this file shares with others:\n  \
-             {problem}\nDelete it, so that the others are whole? [y/n] "
+            "\nThere is no space for copies of the blocks that this file shares with others:\n  \
+             {problem}\nDelete it to keep the others whole? [y/n] "
         );
         let mut text = String::new();
         let asked = self
@@ -289,7 +289,7 @@ impl<R: BufRead, W: Write> Policy for Ask<R, W> {
     }
 }
 
-/// A finding, with its path.
+/// A finding with its path.
 fn line(problem: &Problem, report: &Report) -> String {
     let path = report.path_of(problem).map(|path| format!(" [{path}]")).unwrap_or_default();
     format!("{}: {problem}{path}", tag(problem))
@@ -300,7 +300,7 @@ fn grouped_owners(group: &SharedGroup) -> String {
     format!("{} file{}", grouped(count), plural(count))
 }
 
-/// Who claims how much, and what speaks against the claim.
+/// An owner with its number of shared blocks and the evidence against it.
 fn owner_line(owner: &Owner, report: &Report) -> String {
     let Owner { inode, shared_blocks, with_metadata, doubts, .. } = owner;
     let path = report.path(*inode).map(|path| format!(" {path}")).unwrap_or_default();
@@ -313,7 +313,7 @@ fn owner_line(owner: &Owner, report: &Report) -> String {
     format!("inode {}{path}: {blocks} shared blocks{metadata}; {doubts}", inode.0)
 }
 
-/// The most that the repair of a finding can cost.
+/// The greatest possible loss of a finding's repair.
 fn loss(problem: &Problem) -> Loss {
     match plan(problem) {
         Plan::Edits(edits) => edits.iter().map(floe_repair::Edit::loss).max(),
@@ -324,11 +324,11 @@ fn loss(problem: &Problem) -> Loss {
 
 const fn stake(loss: Loss) -> &'static str {
     match loss {
-        Loss::None => "nothing of a user's",
-        Loss::Moved => "the name; what it leads to goes to lost+found",
+        Loss::None => "no user data",
+        Loss::Moved => "the name; the object goes to lost+found",
         Loss::Name => "a name",
         Loss::Attributes => "extended attributes",
-        Loss::Data => "a part of the content of a file",
+        Loss::Data => "part of a file's content",
         Loss::File => "a file or directory",
     }
 }
@@ -352,7 +352,7 @@ mod tests {
         Problem::GroupFreeBlockCountWrong { group: GroupNr(group), stored: 1, counted: 2 }
     }
 
-    /// A report to look paths up in.
+    /// A report with paths.
     fn report() -> Option<Report> {
         if tool::missing() {
             return None;
@@ -361,7 +361,7 @@ mod tests {
         Some(floe_check::check(&image, &CheckOptions::default()).unwrap())
     }
 
-    /// What is decided, and what was printed.
+    /// The decision, and the output.
     fn decide(answers: &str, problems: &[Problem]) -> Option<(Decision, String)> {
         let report = report()?;
         let mut printed = Vec::new();
@@ -373,11 +373,11 @@ mod tests {
     fn one_by_one() {
         let problems = [link_count(12), link_count(13), unattached(14)];
         let Some((decision, text)) = decide("y\nn\ny\n", &problems) else { return };
-        // In the order of the codes: first the file without a name.
+        // In code order: the unattached file first.
         assert_eq!(decision, Decision::Each(vec![false, true, true]));
         assert!(text.contains("inode-link-count-wrong (2 findings)"), "{text}");
         assert!(text.contains("[2/2] damage: inode 13"), "{text}");
-        assert!(text.contains("At stake: the name; what it leads to goes to lost+found."));
+        assert!(text.contains("At stake: the name; the object goes to lost+found."));
     }
 
     #[test]
@@ -435,7 +435,7 @@ mod tests {
         for (answers, convicted, expected) in [
             ("c\n", false, Sharing::Clone),
             ("d\n", true, Sharing::DropCulprit),
-            // There is none to drop.
+            // There is no culprit to drop.
             ("d\nl\n", false, Sharing::Leave),
             ("?\nl\n", true, Sharing::Leave),
             ("Y\n", true, Sharing::Clone),
@@ -465,7 +465,7 @@ mod tests {
         let mut ask = Ask::new(&b"y\n"[..], &mut printed);
         assert_eq!(ask.decide(&[unattached(14)], &report), Decision::Each(vec![true]));
         assert_eq!(ask.decide(&[free_count(0)], &report), Decision::Each(vec![true]));
-        // Without anything accepted there are no consequences: the end of the input quits.
+        // Before any repair is accepted there are no consequences: end of input quits.
         let mut ask = Ask::new(&b"n\n"[..], io::sink());
         assert_eq!(ask.decide(&[unattached(14)], &report), Decision::Each(vec![false]));
         assert_eq!(ask.decide(&[free_count(0)], &report), Decision::Quit);

@@ -1,4 +1,4 @@
-//! One check, from the device to its report: what `floe check` and `floe fsck` share.
+//! One check, from the device to its report: the common part of `floe check` and `floe fsck`.
 
 use std::io::Write;
 use std::path::Path;
@@ -30,14 +30,14 @@ use crate::sharing::Sharing;
 use crate::shell::quoted_path;
 use crate::{failure, foreign, html_page, signals, usage};
 
-/// Directory blocks that are read to find the paths of the inodes in a report.
+/// Maximum directory blocks read to find the paths of reported inodes.
 const PATH_BLOCKS: u64 = 1 << 20;
 
-/// What becomes of a check that is interrupted.
-const INTERRUPTED: &str = "the check is not complete, and nothing is known of the file system; nothing was \
-                           written. With --checkpoint FILE the same command goes on where it was";
+/// Message for an interrupted check.
+const INTERRUPTED: &str = "the check is not complete and has no result; nothing was \
+                           written. With --checkpoint FILE, the same command resumes it";
 
-/// How to check and how to say it.
+/// Options of a check and its report.
 pub(crate) struct Run<'a> {
     pub(crate) source: &'a Source,
     pub(crate) threads: usize,
@@ -45,28 +45,28 @@ pub(crate) struct Run<'a> {
     pub(crate) journal: JournalUse,
     pub(crate) accounting: Accounting,
     pub(crate) links: LinkChoice,
-    /// Most memory that may be taken.
+    /// Memory limit in bytes.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) external_journal: Option<&'a Path>,
     pub(crate) json: bool,
     pub(crate) verbose: bool,
-    /// Findings below this do not make the exit code 4; `None`: those that need repair do.
+    /// Findings below this severity do not cause exit code 4; `None`: those that need repair do.
     pub(crate) fail_on: Option<Severity>,
-    /// Codes of findings that do not count for the exit code, whatever their weight.
+    /// Codes of findings that never affect the exit code.
     pub(crate) tolerated: &'static [u32],
-    /// Somebody may write to the device meanwhile.
+    /// Another program may write to the device during the check.
     pub(crate) in_use: bool,
-    /// What e2fsck's command line asks for besides.
+    /// Additional options of e2fsck's command line.
     pub(crate) front: Option<&'a Front>,
-    /// Check this instead of the device itself.
+    /// Check this snapshot instead of the device.
     pub(crate) snapshot: Option<&'a Snapshot>,
-    /// Who is told of the figures.
+    /// Receiver of the metrics.
     pub(crate) monitor: Option<&'a Monitor<'a>>,
-    /// Shows how far it is.
+    /// Progress display.
     pub(crate) watch: &'a Watch<'a>,
-    /// Where the report goes as a page, besides.
+    /// Path of an additional HTML report.
     pub(crate) html: Option<&'a Path>,
-    /// Where what was found is kept, to go on with if this is ended.
+    /// Checkpoint file, from which an interrupted check can resume.
     pub(crate) checkpoint: Option<&'a CheckpointFile>,
 }
 
@@ -141,7 +141,7 @@ impl Run<'_> {
         self.write_page(&report, &cost, &device)?;
         self.tell(out, &report, &cost, outcome, foreign::other_signature(&device))?;
         if let Some(file) = self.checkpoint {
-            // Not before the report is with whoever wants it.
+            // Remove the checkpoint only after the report is delivered.
             out.flush()?;
             file.remove().with_context(|| format!("cannot remove {}", file.path().display()))?;
         }
@@ -153,7 +153,7 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// Writes the report; `foreign` is what else the device says that it is.
+    /// Writes the report; `foreign` names another format that the device seems to hold.
     fn tell(
         &self,
         out: &mut impl Write,
@@ -177,17 +177,17 @@ impl Run<'_> {
         }
         human::write(out, report, cost, human::Style { verbose: self.verbose })?;
         if report.verdict() == Verdict::Damaged && outcome == Outcome::CLEAN {
-            // Whoever reads both should not have to wonder.
+            // Explain the apparent contradiction between verdict and exit code.
             let why = match self.fail_on {
-                Some(_) => "for nothing reaches --fail-on",
+                Some(_) => "because no finding reaches --fail-on",
                 None => "as for e2fsck -n",
             };
-            writeln!(out, "The exit code is 0 all the same, {why}.")?;
+            writeln!(out, "The exit code is nevertheless 0, {why}.")?;
         }
         Ok(())
     }
 
-    /// The exit bits of a report.
+    /// The exit bits for a report.
     fn outcome(&self, report: &Report) -> Outcome {
         let incomplete = report.verdict() == Verdict::Incomplete;
         let counts = |row: &Row| match self.fail_on {
@@ -212,7 +212,7 @@ impl Run<'_> {
         }
     }
 
-    /// Writes the report as a page, if one is wanted.
+    /// Writes the HTML report, if requested.
     fn write_page(
         &self,
         report: &Report,
@@ -228,14 +228,14 @@ impl Run<'_> {
         html_page::write(path, &html::page(report, cost, &occasion, &disk))
     }
 
-    /// Adds the paths of inodes that findings are about, unless the check already did.
+    /// Adds the paths of the reported inodes, unless the check already did.
     fn find_paths(&self, report: &mut Report, device: &dyn ReadBlocks) {
         let wanted = inodes_of(&report.found);
         if wanted.is_empty() || !report.paths.is_empty() {
             return;
         }
         let block_size = report.geometry.block_size;
-        // Without a superblock that the reader can use there are no paths; the report stands.
+        // Without a usable superblock there are no paths, but still a report.
         if let Ok(reader) = Reader::open(device, report.used_backup, Some(block_size)) {
             report.paths = paths(&reader, &wanted, PATH_BLOCKS);
         }
@@ -253,7 +253,7 @@ impl Run<'_> {
             text += &failure::of_checkpoint(error, file.path());
         }
         let (outcome, problems) = match error {
-            // e2fsck counts a file system that stops it as one with errors.
+            // Like e2fsck, count a file system that stops the check as damaged.
             CheckError::Fatal { problem } => {
                 (Outcome { damaged: true, ..Outcome::FAILED }, vec![problem.clone()])
             }
@@ -273,17 +273,17 @@ impl Run<'_> {
     }
 }
 
-/// Says what a check will take, before it begins.
+/// Prints the resource estimate of a check before it begins.
 fn tell_plan(plan: &Plan) {
     eprintln!("floe: a check will take {}", describe(plan));
 }
 
-/// What an examination will take, and how it is made.
+/// Resource estimate and method of an examination.
 pub(crate) fn describe(plan: &Plan) -> String {
     let Way { threads, sums, links } = plan.way;
     let budget = plan.budget_bytes.map(|bytes| format!(" of {}", size(bytes))).unwrap_or_default();
     let s = if threads == 1 { "" } else { "s" };
-    let proof = if sums { "proved by sums" } else { "all evidence kept" };
+    let proof = if sums { "proved by fingerprints" } else { "all evidence kept" };
     format!(
         "about {}{budget} of memory: {threads} thread{s}, {proof}, links counted in {}",
         size(plan.estimate.total()),

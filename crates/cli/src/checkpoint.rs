@@ -1,4 +1,4 @@
-//! `--checkpoint FILE`: the file, and what people are told of it.
+//! `--checkpoint FILE`: the file, and the messages about it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -15,14 +15,14 @@ use floe_sync::{Arc, Mutex, PoisonError};
 use crate::clock::now_seconds;
 use crate::files::OutputPath;
 
-/// Where a check keeps what it found, so that it can go on.
+/// Options for a resumable check.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckpointArgs {
-    /// Keep what was found so far in FILE: a check that was killed goes on from there when the same
-    /// command is given again. FILE is removed when the check is complete (see docs/resume.md)
+    /// Save intermediate results in FILE: if the check is killed, the same command resumes it. FILE
+    /// is removed when the check is complete (see docs/resume.md)
     #[arg(long, value_name = "FILE", conflicts_with = "online")]
     checkpoint: Option<OutputPath>,
-    /// Add to the checkpoint every SECONDS
+    /// Update the checkpoint every SECONDS
     #[arg(
         long,
         value_name = "SECONDS",
@@ -31,16 +31,16 @@ pub(crate) struct CheckpointArgs {
         value_parser = seconds
     )]
     checkpoint_every: Duration,
-    /// Begin anew, whatever checkpoint there is
+    /// Ignore an existing checkpoint and start over
     #[arg(long, requires = "checkpoint")]
     checkpoint_restart: bool,
 }
 
-/// Most seconds between two records: a day.
+/// Maximum seconds between two records: one day.
 const MOST_SECONDS: f64 = 86_400.0;
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    let number: f64 = text.parse().map_err(|_| "it is not a number".to_owned())?;
     if (0.0..=MOST_SECONDS).contains(&number) {
         Ok(Duration::from_secs_f64(number))
     } else {
@@ -49,7 +49,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl CheckpointArgs {
-    /// The checkpoint that was asked for.
+    /// The requested checkpoint.
     pub(crate) fn keeper(&self) -> Option<CheckpointFile> {
         Some(CheckpointFile {
             path: self.checkpoint.as_deref()?.to_owned(),
@@ -63,25 +63,25 @@ impl CheckpointArgs {
     }
 }
 
-/// Time between two records, in times of what the last one took to be written.
+/// Minimum pause between two records, as a multiple of the time for writing the last one.
 const PAUSE: u32 = 20;
 
-/// A checkpoint in a file.
+/// A checkpoint file.
 pub(crate) struct CheckpointFile {
     path: PathBuf,
     every: Duration,
     restart: bool,
     interrupt: Arc<Interrupt>,
     start: Instant,
-    /// When the next record is due, in nanoseconds since the start.
+    /// Time of the next record, in nanoseconds since the start.
     next_ns: AtomicU64,
     open: Mutex<Option<Appended>>,
 }
 
-/// A file to which records are added.
+/// A file to which records are appended.
 struct Appended {
     file: File,
-    /// Where the last whole record ends.
+    /// End of the last complete record.
     good_bytes: u64,
 }
 
@@ -91,12 +91,12 @@ impl CheckpointFile {
         &self.path
     }
 
-    /// The wish to stop, for whoever receives signals.
+    /// The interrupt flag, shared with the signal handler.
     pub(crate) fn shared_interrupt(&self) -> Arc<Interrupt> {
         Arc::clone(&self.interrupt)
     }
 
-    /// The check is complete.
+    /// Removes the file when the check is complete.
     pub(crate) fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -104,7 +104,7 @@ impl CheckpointFile {
         }
     }
 
-    /// The next record is due after the usual time, or later if this one took long.
+    /// Schedules the next record: after the usual interval, or later if this one took long.
     fn put_off(&self, took: Duration) {
         let pause = if self.every.is_zero() { self.every } else { self.every.max(took * PAUSE) };
         let next = self.start.elapsed().saturating_add(pause);
@@ -119,9 +119,10 @@ impl CheckpointFile {
     }
 }
 
-/// Opens a file to read it. Others must not be able to write to it: what a checkpoint says is believed.
+/// Opens the file for reading. Fails if other users can write to it, because its content is
+/// trusted.
 fn open_own(path: &Path) -> io::Result<Option<File>> {
-    // No pipe is waited for.
+    // Do not block on a FIFO.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -130,13 +131,13 @@ fn open_own(path: &Path) -> io::Result<Option<File>> {
     let metadata = file.metadata()?;
     let refused = |why| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if !metadata.is_file() {
-        return refused("it is no regular file");
+        return refused("it is not a regular file");
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return refused("it belongs to another user, who could have made it up");
+        return refused("it belongs to another user, who could have forged it");
     }
     if metadata.mode() & 0o002 != 0 {
-        return refused("everybody may write to it");
+        return refused("it is writable by all users");
     }
     Ok(Some(file))
 }
@@ -160,7 +161,7 @@ impl Keeper for CheckpointFile {
     }
 
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        // The key of the sums is in it: nobody else is to read it.
+        // The file contains the key of the fingerprints, so other users must not read it.
         let new = NewFile::replacing(&self.path, 0o600, MAGIC)?;
         new.file().write_all(bytes)?;
         self.open(new.finish()?, bytes.len() as u64);
@@ -185,7 +186,7 @@ impl Keeper for CheckpointFile {
         let written = write(&mut out).and_then(|()| out.flush());
         drop(out.into_parts());
         if let Err(error) = written.and_then(|()| file.sync_data()) {
-            // What is cut off would be noticed, too.
+            // A truncated record would also be detected on reading.
             let _ = file.set_len(*good_bytes);
             return Err(error);
         }
@@ -200,7 +201,7 @@ impl Keeper for CheckpointFile {
         match notice {
             Notice::Resumed { begun_seconds, parts: (done, all), runs, cut } => {
                 let begun = ago(now_seconds().saturating_sub(*begun_seconds));
-                let mut text = format!("going on from {file}, begun {begun}: ");
+                let mut text = format!("going on from {file}, started {begun}: ");
                 if *done == *all && *runs > 0 {
                     text += &format!("all inodes and {runs} runs of directory blocks");
                 } else {
@@ -209,21 +210,23 @@ impl Keeper for CheckpointFile {
                 }
                 text += " were checked before";
                 if *cut {
-                    text += "; its end was cut off or damaged, and is done again";
+                    text += "; its last record is truncated or damaged, and that part is repeated";
                 }
                 eprintln!("floe: {text}");
             }
             Notice::Restarted { why } => {
-                eprintln!("floe: {file} is not used, for {why}; the check begins anew");
+                eprintln!("floe: {file} is not used, because {why}; the check starts over");
             }
             Notice::Lost(error) => {
-                eprintln!("floe: {file} cannot be written: {error}; the check goes on without it");
+                eprintln!(
+                    "floe: {file} cannot be written: {error}; the check continues without it"
+                );
             }
         }
     }
 }
 
-/// A time that has passed, as people say it.
+/// A duration in words.
 fn ago(seconds: i64) -> String {
     match seconds {
         ..120 => format!("{} s ago", seconds.max(0)),
@@ -285,7 +288,7 @@ mod tests {
         fs::write(&new, b"something else").unwrap();
         assert!(keeper(&path).replace(&made()).unwrap_err().to_string().contains("in the way"));
         assert_eq!(fs::read(&new).unwrap(), b"something else");
-        // Of a run that was killed.
+        // Remains of a run that was killed.
         for remains in [&b""[..], &MAGIC[..3], &made()] {
             fs::write(&new, remains).unwrap();
             keeper(&path).replace(&made()).unwrap();

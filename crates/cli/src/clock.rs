@@ -1,8 +1,8 @@
-//! What time it is, and whether that is to be believed.
+//! The current time, and whether to trust it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A clock before 2010 is believed to be unset (as e2fsck believes).
+/// Clocks before 2010 count as unset, as in e2fsck.
 const EARLIEST_SECONDS: i64 = 1_262_322_000;
 
 /// The time of a run.
@@ -10,12 +10,12 @@ const EARLIEST_SECONDS: i64 = 1_262_322_000;
 pub(crate) struct Clock {
     /// Seconds since 1970.
     pub(crate) now_seconds: i64,
-    /// Whether times on a disk may be judged by it.
+    /// Whether times on the disk may be judged by it.
     pub(crate) believed: bool,
 }
 
-/// Now. `E2FSCK_TIME` replaces the clock, as for e2fsck, and so does `SOURCE_DATE_EPOCH`, so that
-/// what a run writes does not depend on when it ran.
+/// The current time. `E2FSCK_TIME` replaces it, as for e2fsck, and so does `SOURCE_DATE_EPOCH`, so
+/// that the output of a run is reproducible.
 pub(crate) fn now() -> Clock {
     let given = ["E2FSCK_TIME", "SOURCE_DATE_EPOCH"]
         .iter()
@@ -30,12 +30,12 @@ pub(crate) fn now() -> Clock {
     }
 }
 
-/// `SOURCE_DATE_EPOCH`, in seconds since 1970: who sets it wants the same bytes from each run.
+/// `SOURCE_DATE_EPOCH`, in seconds since 1970: requests reproducible output.
 pub(crate) fn source_date_epoch() -> Option<i64> {
     std::env::var("SOURCE_DATE_EPOCH").ok()?.trim().parse().ok()
 }
 
-/// Now, in seconds since 1970.
+/// The current time, in seconds since 1970.
 pub(crate) fn now_seconds() -> i64 {
     now().now_seconds
 }

@@ -1,4 +1,5 @@
-//! Opening what the command line names: a device or image, a part of it, not in use.
+//! Opens the device or image given on the command line, or a part of it, after verifying that it is
+//! not in use.
 
 use std::path::Path;
 
@@ -14,50 +15,50 @@ use crate::files::InputPath;
 use crate::size::bytes;
 use crate::{not_raw, shell};
 
-/// Where a file system is. Common to all commands that look at one.
+/// Location of a file system. Common to all commands that open one.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Source {
     /// Block device or image file
     pub(crate) device: InputPath,
-    /// The file system begins this many bytes into the device (K, M, G and T are units)
+    /// Byte offset of the file system on the device (units K, M, G and T)
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = bytes)]
     pub(crate) offset: u64,
-    /// The file system is in this partition of a disk or image (GPT or MBR)
+    /// Partition of a disk or image with the file system (GPT or MBR)
     #[arg(long, value_name = "N", conflicts_with = "offset")]
     pub(crate) partition: Option<u32>,
-    /// The device or file is in this format; found out by its first bytes if not given
+    /// Format of the device or file; by default detected
     #[arg(long, value_name = "FORMAT", value_parser = image_format())]
     pub(crate) format: Option<Format>,
     /// Use the superblock in this block (a backup)
     #[arg(long, short = 'b', value_name = "BLOCK")]
     pub(crate) superblock: Option<u64>,
-    /// Bytes of a block, if the superblock cannot say
+    /// Block size in bytes, if the superblock is unusable
     #[arg(long, short = 'B', value_name = "BYTES", value_parser = block_size)]
     pub(crate) block_size: Option<u32>,
-    /// What reads have to do with the page cache; an option of commands that only read much.
+    /// How reads use the page cache; an option of commands that read much.
     #[arg(skip)]
     pub(crate) caching: Caching,
-    /// Whether holes of a sparse file are read as all else.
+    /// Whether to read the holes of a sparse file.
     #[arg(skip)]
     pub(crate) read_holes: bool,
 }
 
-/// A block size: a power of two from 1024 to 65536, perhaps with a unit (4K).
+/// Parses a block size: a power of two from 1024 to 65536, optionally with a unit (4K).
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     let size = u32::try_from(bytes(text)?).ok();
     let possible = size.filter(|size| (1024..=65536).contains(size) && size.is_power_of_two());
     possible.ok_or_else(|| "must be a power of two from 1024 to 65536".to_owned())
 }
 
-/// The formats of images, by name.
+/// The image formats, by name.
 pub(crate) fn image_format() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(Format::ALL.map(Format::name)).map(|name| {
-        // One of the names above, so the default is never taken.
+        // The parser accepts only the names above, so the default is unreachable.
         Format::ALL.into_iter().find(|format| format.name() == name).unwrap_or(Format::Raw)
     })
 }
 
-/// What to do about a device that is in use.
+/// How to treat a device that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InUse {
     /// Refuse to check.
@@ -66,14 +67,14 @@ pub(crate) enum InUse {
     RefuseRepair,
     /// Refuse to mount for writing.
     RefuseMount,
-    /// Go on with a warning.
+    /// Continue with a warning.
     Warn,
     /// Read files with a warning.
     WarnReader,
 }
 
 impl Source {
-    /// A device named by e2fsck's command line.
+    /// A device given on e2fsck's command line.
     pub(crate) fn whole(device: &Path) -> Self {
         Self {
             device: InputPath::from(device),
@@ -87,7 +88,8 @@ impl Source {
         }
     }
 
-    /// The options that say where the file system is, as a shell takes them, each with a space behind it.
+    /// The options that locate the file system on the device, quoted for a shell, each followed by
+    /// a space.
     pub(crate) fn place_options(&self) -> String {
         let mut options = String::new();
         let mut add = |name: &str, value: Option<String>| {
@@ -102,32 +104,32 @@ impl Source {
         options
     }
 
-    /// The command that undoes what `file` saved, as a shell takes it.
+    /// The command that undoes the changes saved in `file`, quoted for a shell.
     pub(crate) fn undo_command(&self, file: &Path) -> String {
-        // The file itself says at which byte of the device the file system begins.
+        // The undo file contains the byte offset of the file system.
         let format = self.format.map(|format| format!("--format {} ", format.name()));
         let (file, device) = (shell::quoted_path(file), shell::quoted_path(&self.device));
         format!("floe undo {}{file} {device}", format.unwrap_or_default())
     }
 
-    /// The command that makes a repair that was saved as a plan, as a shell takes it.
+    /// The command that applies a saved plan, quoted for a shell.
     pub(crate) fn apply_command(&self, plan: &Path) -> String {
         let (options, plan) = (self.place_options(), shell::quoted_path(plan));
         format!("floe repair --apply-plan {plan} {options}{}", shell::quoted_path(&self.device))
     }
 
-    /// The path as the user gave it, safe to print.
+    /// The path as the user gave it, escaped for printing.
     pub(crate) fn name(&self) -> String {
         self.device.to_string_lossy().into_owned()
     }
 
-    /// Opens the device for reading, cut to the offset or partition. Images in other formats are the
-    /// disks in them.
+    /// Opens the device for reading, limited to the offset or partition. For images in other
+    /// formats opens the disk inside.
     pub(crate) fn open(&self) -> anyhow::Result<Box<dyn ReadBlocks>> {
         self.part(|options| image::open(&self.device, options))
     }
 
-    /// Likewise, in `file`, which is a copy of the file that is named.
+    /// The same for `file`, a copy of the named file.
     pub(crate) fn open_copy(&self, file: FileDevice) -> anyhow::Result<Box<dyn ReadBlocks>> {
         self.part(|options| image::open_file(file, &self.device, options))
     }
@@ -163,7 +165,7 @@ impl Source {
         Ok(Box::new(Window::new(device, self.offset, None).with_context(|| self.name())?))
     }
 
-    /// An error with the name of the image, which those of opening have already.
+    /// Adds the name of the image to an error, unless it has it already.
     fn explain(&self, error: ImageError) -> anyhow::Error {
         match error {
             ImageError::Open(error) => error.into(),
@@ -171,8 +173,8 @@ impl Source {
         }
     }
 
-    /// Refuses to write to an image that has a format of its own. What is said of a fixed VHD image:
-    /// how many of its bytes are the disk, as they are.
+    /// Refuses to write to an image in its own format. Returns the size of the raw disk in a fixed
+    /// VHD image, which can be written.
     fn refuse_image(&self) -> anyhow::Result<Option<u64>> {
         let format = match self.format {
             Some(format) => format,
@@ -192,9 +194,9 @@ impl Source {
         Ok(fixed_bytes)
     }
 
-    /// Opens the device for reading and writing, cut to the offset or partition, and claims it,
-    /// unless it is `shared` with the system, whose root is on it. Also says at which byte of the
-    /// whole device that begins.
+    /// Opens the device for reading and writing, limited to the offset or partition, and claims it
+    /// exclusively, unless it is `shared` with the system as its root. Also returns the byte offset
+    /// on the whole device.
     pub(crate) fn open_for_writing(
         &self,
         shared: bool,
@@ -207,7 +209,7 @@ impl Source {
         if self.partition.is_none() && self.offset == 0 && fixed_bytes.is_none() {
             return Ok((Box::new(file), 0));
         }
-        // All of the file, or all but the footer of a fixed VHD image.
+        // The whole file, or a fixed VHD image without its footer.
         let file = Window::new(file, 0, fixed_bytes).with_context(|| self.name())?;
         let window = if let Some(number) = self.partition {
             let reader = FileDevice::open(&self.device)?;
@@ -221,12 +223,12 @@ impl Source {
         Ok((Box::new(window), offset_bytes))
     }
 
-    /// Refuses a device that somebody may write to, or warns of it on standard error. Returns
-    /// whether it is in use.
+    /// Refuses a device that another program may write to, or prints a warning. Returns whether it
+    /// is in use.
     pub(crate) fn mind_users(&self, in_use: InUse) -> anyhow::Result<bool> {
         let uses = uses_of(&self.device)?;
         let matters = |found: &&Use| match in_use {
-            // Whoever only reads would see it change.
+            // Even a reader would see it change.
             InUse::RefuseRepair | InUse::RefuseMount => !matches!(found, Use::Loop { .. }),
             InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
         };
@@ -234,13 +236,12 @@ impl Source {
         let name = self.name();
         match in_use {
             InUse::Refuse => bail!(
-                "{name} is {found}. It changes while it is read, so a check would find damage \
-                 that is none.\n  {}",
+                "{name} is {found}. It changes during the check, which would report false damage.\n  {}",
                 instead(found)
             ),
             InUse::RefuseRepair => bail!(
-                "{name} is {found}. A repair beneath a file system in use destroys what is in it. \
-                 Unmount it first. Nothing was looked at or changed"
+                "{name} is {found}. Repairing a file system in use destroys data. Unmount it first. \
+                 Nothing was looked at or changed"
             ),
             InUse::RefuseMount => bail!(
                 "{name} is {found}. Two users that write to one file system destroy it. Mount it read-only (-o \
@@ -248,14 +249,14 @@ impl Source {
             ),
             InUse::Warn => {
                 eprintln!(
-                    "floe: warning: {name} is {found}. It changes while it is read: what is \
-                     found need not be damage."
+                    "floe: warning: {name} is {found}. It changes during the check, so findings \
+                     may be false."
                 );
                 Ok(true)
             }
             InUse::WarnReader => {
                 eprintln!(
-                    "floe: warning: {name} is {found}. It changes while it is read: files may be torn."
+                    "floe: warning: {name} is {found}. It changes while it is read, so files may be inconsistent."
                 );
                 Ok(true)
             }
@@ -263,9 +264,9 @@ impl Source {
     }
 }
 
-/// What to do about a device in use that was to be looked at.
+/// Advice for reading a device that is in use.
 fn instead(found: &Use) -> String {
-    let force = "`floe check --force` looks all the same";
+    let force = "`floe check --force` checks anyway";
     match found {
         Use::Mounted { mount_point, .. } => format!(
             "Unmount it, or check a snapshot of it: floe check --online {}; {force}",

@@ -1,4 +1,4 @@
-//! `--json`: a document, however a run ends.
+//! `--json`: produces a document, however a run ends.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::exit::Outcome;
 
-/// Number of the schema `floe-error`.
+/// Version of the schema `floe-error`.
 const VERSION: u32 = 1;
 
-/// The command that a line calls, and whether it asks for JSON; by the words alone, since a wrong line has
-/// nothing else.
+/// The command of a command line that requests JSON; found by the words alone, because an invalid
+/// line cannot be parsed.
 fn wanted(arguments: &[OsString]) -> Option<&str> {
     let words = arguments.iter().skip(1).map_while(|word| (word != "--").then_some(word));
     let mut words = words.filter_map(|word| word.to_str());
@@ -19,11 +19,11 @@ fn wanted(arguments: &[OsString]) -> Option<&str> {
     words.any(|word| word == "--json").then_some(command)
 }
 
-/// Writes what went wrong to `out`, if `arguments` ask for JSON. Nothing else was written then: reports are
-/// written whole, at the end.
+/// Writes an error document to `out`, if `arguments` request JSON. Nothing else was written before,
+/// because reports are written as a whole at the end.
 ///
 /// # Errors
-/// What `out` said.
+/// A write error of `out`.
 pub(crate) fn of_error(
     out: &mut impl Write,
     arguments: &[OsString],
@@ -37,7 +37,7 @@ pub(crate) fn of_error(
     }
 }
 
-/// The document, in the schema of the command's own reports where it has one.
+/// The document, in the schema of the command's own reports if it has one.
 fn value(command: &str, device: &str, error: &str, exit_code: u8) -> Value {
     match command {
         "check" => floe_report::json::failure(device, error, &[], exit_code),
@@ -53,7 +53,7 @@ fn value(command: &str, device: &str, error: &str, exit_code: u8) -> Value {
     }
 }
 
-/// The document of a run that a signal ended; `None` without `--json`.
+/// The document of a run ended by a signal; `None` without `--json`.
 pub(crate) fn of_signal(error: &str, exit_code: u8) -> Option<String> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     wanted(&arguments).map(|command| format!("{:#}", value(command, "", error, exit_code)))

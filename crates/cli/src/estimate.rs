@@ -1,20 +1,19 @@
-//! What a check will cost, from the superblock and the group descriptors alone.
+//! Estimates the cost of a check from the superblock and the group descriptors alone.
 //!
-//! The formula (all of it is shown by `floe info`):
+//! The formula (`floe info` prints all of its terms):
 //!
 //! - **Bytes** = superblock and descriptors
 //!   + inode tables: the used part of each group's table (all of it without descriptor checksums),
 //!     in whole blocks
-//!   + bitmaps: two blocks a group, without those that were never initialised
+//!   + bitmaps: two blocks per group, except uninitialised ones
 //!   + directories: [`DIR_BLOCKS_PER_DIR`] blocks each
-//!   + maps and attributes: one block for every [`INODES_PER_EXTRA_BLOCK`] inodes in use. Files in
-//!     many pieces need more; this is the part that the descriptors cannot tell.
+//!   + maps and attributes: one block for every [`INODES_PER_EXTRA_BLOCK`] inodes in use. Fragmented
+//!     files need more, which the descriptors cannot tell.
 //! - **Reads** = one for every [`BYTES_PER_READ`] of inode tables and bitmaps, plus one for every
 //!   two directory, map or attribute blocks, which lie scattered.
-//! - **Time** on a device = bytes / throughput + reads * latency, or the time of the processors
-//!   (inodes in use / [`INODES_PER_CORE_SECOND`] / threads), whichever is longer: both go on at the
-//!   same time.
-//! - **Memory**: the formula that a check itself goes by, `floe_check::memory` (docs/memory.md).
+//! - **Time** on a device = bytes / throughput + reads * latency, or the processor time (inodes in
+//!   use / [`INODES_PER_CORE_SECOND`] / threads), whichever is longer, because they overlap.
+//! - **Memory**: the formula of the check itself, `floe_check::memory` (docs/memory.md).
 
 use floe_check::memory::mapped::Mapped;
 use floe_check::memory::{Load, Plan};
@@ -23,51 +22,51 @@ use floe_check::volume::used_inodes_bound;
 use floe_check::{CheckError, CheckOptions};
 use floe_format::{Geometry, GroupNr};
 
-/// Directory blocks assumed for a directory: most have one, a few have very many.
+/// Directory blocks assumed per directory: most have one, a few have very many.
 const DIR_BLOCKS_PER_DIR: f64 = 1.3;
-/// Inodes in use for which one map or attribute block is assumed.
+/// Inodes in use per assumed map or attribute block.
 const INODES_PER_EXTRA_BLOCK: u64 = 50;
 /// Bytes of a large read.
 const BYTES_PER_READ: u64 = 1 << 20;
-/// Inodes that one core checks in a second, with their names.
+/// Inodes that one core checks per second, including their names.
 const INODES_PER_CORE_SECOND: f64 = 1_000_000.0;
 
-/// A kind of device: name, bytes a second, seconds a scattered read.
+/// A kind of device: name, bytes per second, seconds per random read.
 type Device = (&'static str, f64, f64);
 
-/// Devices that times are given for.
+/// Devices for which times are estimated.
 pub(crate) const DEVICES: [Device; 3] = [
     ("hard disk (150 MB/s, 8 ms)", 150e6, 8e-3),
     ("SATA SSD (500 MB/s, 100 us)", 500e6, 100e-6),
     ("NVMe SSD (3 GB/s, 20 us)", 3e9, 20e-6),
 ];
 
-/// What a check will read and take.
+/// Reads and resources of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
     /// Inodes in use.
     pub(crate) inodes_used: u64,
     /// Directories.
     pub(crate) directories: u64,
-    /// Bytes of inode tables that are read.
+    /// Bytes of inode tables to read.
     pub(crate) table_bytes: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub(crate) bytes: u64,
     /// Reads.
     pub(crate) reads: u64,
-    /// What memory depends on.
+    /// Parameters of the memory estimate.
     pub(crate) load: Load,
 }
 
 impl Estimate {
-    /// Seconds on a device with so many threads.
+    /// Seconds on a device with this number of threads.
     pub(crate) fn seconds(&self, (_, throughput, latency): Device, threads: usize) -> f64 {
         let device = self.bytes as f64 / throughput + self.reads as f64 * latency;
         let cores = self.inodes_used as f64 / INODES_PER_CORE_SECOND / threads.max(1) as f64;
         device.max(cores)
     }
 
-    /// Peak memory with so many threads, and the least with which a check can be made.
+    /// Peak memory with this number of threads, and the minimum for a check.
     pub(crate) fn memory_bytes(&self, geometry: &Geometry, threads: usize) -> (u64, u64) {
         let usual = CheckOptions { threads, ..CheckOptions::default() };
         let tight = CheckOptions { memory_bytes: Some(0), ..usual };
@@ -84,7 +83,7 @@ impl Estimate {
 /// Makes the estimate.
 ///
 /// # Errors
-/// That a descriptor cannot be read.
+/// A descriptor cannot be read.
 pub(crate) fn estimate(reader: &Reader<'_>) -> Result<Estimate, ReaderError> {
     let geometry = &reader.geometry;
     let block_size = u64::from(geometry.block_size);

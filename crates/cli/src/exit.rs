@@ -1,27 +1,28 @@
-//! Exit codes: the bits of e2fsck(8), which scripts and `fsck` itself go by; for `floe mount` those of mount(8).
+//! Exit codes: the bits of e2fsck(8), which scripts and `fsck` evaluate; for `floe mount` those of
+//! mount(8).
 
 use crate::files::Refused;
 
-/// How a run ended. Several may be true.
+/// Result of a run. Several fields may be true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// Damage was repaired.
     pub(crate) repaired: bool,
-    /// Damage of a mounted root was repaired: the system should be restarted.
+    /// Damage of a mounted root was repaired: the system must be rebooted.
     pub(crate) restart: bool,
     /// Damage is left.
     pub(crate) damaged: bool,
-    /// The work could not be done: no such device, not an ext file system, read errors.
+    /// Operational error: no such device, not an ext file system, read errors.
     pub(crate) failed: bool,
-    /// The command line was wrong.
+    /// The command line is invalid.
     pub(crate) usage: bool,
-    /// The user ended it.
+    /// The user cancelled it.
     pub(crate) cancelled: bool,
-    /// The code of a command with codes of its own, those of mount(8), in place of all others.
+    /// The exit code of a command with its own codes, those of mount(8), instead of all others.
     pub(crate) own: Option<u8>,
 }
 
-/// A run that ended early for a reason that is not an error of the system: the reason, and the exit code.
+/// An early end of a run that is not a system error: its reason and exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Ended {
@@ -30,24 +31,24 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// It ends with this outcome.
+    /// An error with this outcome.
     pub(crate) fn with(outcome: Outcome, text: impl Into<String>) -> anyhow::Error {
         Self { outcome, text: text.into() }.into()
     }
 
-    /// The command line cannot be obeyed.
+    /// The error for an invalid command line.
     pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
         Self { outcome: Outcome::USAGE, text: text.into() }.into()
     }
 
-    /// The work cannot be done.
+    /// The error for a run that failed.
     pub(crate) fn failed(text: impl Into<String>) -> anyhow::Error {
         Self { outcome: Outcome::FAILED, text: text.into() }.into()
     }
 }
 
 impl Outcome {
-    /// Nothing to tell.
+    /// Nothing to report.
     pub(crate) const CLEAN: Self = Self {
         repaired: false,
         restart: false,
@@ -57,29 +58,29 @@ impl Outcome {
         cancelled: false,
         own: None,
     };
-    /// The work could not be done.
+    /// Operational error.
     pub(crate) const FAILED: Self = Self { failed: true, ..Self::CLEAN };
-    /// The command line was wrong.
+    /// Usage error.
     pub(crate) const USAGE: Self = Self { usage: true, ..Self::CLEAN };
 
-    /// A command with codes of its own ends with this one.
+    /// The outcome of a command with its own exit codes.
     pub(crate) const fn own(code: u8) -> Self {
         Self { own: Some(code), ..Self::CLEAN }
     }
 
-    /// How a run ends that could not be made.
+    /// The outcome for an error.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         if let Some(Ended { outcome, .. }) = error.downcast_ref() {
             return *outcome;
         }
         match error.downcast_ref::<Refused>() {
-            // A mishap with a file that is in the way, and no wrong command line.
+            // An existing file is an operational error, not a usage error.
             None | Some(Refused::InTheWay { .. }) => Self::FAILED,
             Some(_) => Self::USAGE,
         }
     }
 
-    /// The exit code: 1 repaired, 2 restart, 4 damage left, 8 failed, 16 usage, 32 cancelled.
+    /// The exit code: 1 repaired, 2 reboot, 4 damage left, 8 failed, 16 usage, 32 cancelled.
     pub(crate) const fn code(self) -> u8 {
         if let Some(code) = self.own {
             return code;

@@ -1,4 +1,4 @@
-//! What to say when a file system could not be looked at.
+//! Messages for file systems that could not be examined.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,13 +10,13 @@ use floe_check::{CheckError, Problem};
 use floe_format::BlockNr;
 use floe_report::human;
 
-/// Bytes that are searched for backup superblocks at unusual places.
+/// Bytes searched for backup superblocks at unusual locations.
 const SCANNED_BYTES: u64 = 512 << 20;
-/// Backups that are listed.
+/// Maximum backups to list.
 const SHOWN_BACKUPS: usize = 8;
 
-/// An error of the checker, for a person: what was found instead, and what to try. `memory_option` asks
-/// for a budget of memory.
+/// Describes an error of the checker: what was found instead, and what to try. `memory_option` is
+/// the option for a memory limit.
 pub(crate) fn of_check(
     error: &CheckError,
     device: &dyn ReadBlocks,
@@ -26,7 +26,7 @@ pub(crate) fn of_check(
     match error {
         CheckError::NoSuperblock { problems, backups } => {
             let mut text = format!("{name}: no usable ext2, ext3 or ext4 superblock");
-            // That none was found is said already.
+            // The headline already says that no superblock was found.
             let causes = problems.iter().filter(|problem| **problem != Problem::SuperblockUnusable);
             for problem in causes {
                 // Writing to a String cannot fail.
@@ -36,8 +36,8 @@ pub(crate) fn of_check(
             text
         }
         CheckError::UnknownFeatures { names } => format!(
-            "{name}: the file system uses features that this version does not know: {}.\n  Judging \
-             it by old rules could be wrong, so nothing was judged. Nothing was changed.",
+            "{name}: the file system uses features that this version does not support: {}.\n  Checking \
+             it by old rules could be wrong, so nothing was checked or changed.",
             names.join(", ")
         ),
         CheckError::Fatal { problem } => {
@@ -60,34 +60,34 @@ pub(crate) fn of_check(
     }
 }
 
-/// What to do about a superblock that a sound device could not hide.
-const UNREADABLE_ADVICE: &str = "\n  Copy the device to a sound one (ddrescue) and look at the copy; or \
-                                 name a backup superblock with -b.";
+/// Advice for an unreadable superblock.
+const UNREADABLE_ADVICE: &str = "\n  Copy the device to a good one (ddrescue) and check the copy, or \
+                                 use a backup superblock with -b.";
 
-/// What an error means for a checkpoint, and what to do about it.
+/// The consequence of an error for a checkpoint, with advice.
 pub(crate) fn of_checkpoint(error: &CheckError, file: &Path) -> String {
     let file = file.display();
     match error {
         CheckError::Stopped => format!(
-            "; {file} has what was found so far.\n  To go on there, give the same command again."
+            "; {file} holds the progress so far.\n  To resume, give the same command again."
         ),
         CheckError::Checkpoint(Refusal::NotOurs) => format!(
-            "\n  {file} was left as it is. Name another file for the checkpoint, which need not exist."
+            "\n  {file} was not changed. Choose another checkpoint file, which need not exist."
         ),
         CheckError::Checkpoint(Refusal::OtherFileSystem { .. }) => format!(
-            "\n  {file} was left as it is. Name another file, or give \
-             --checkpoint-restart to throw that check away."
+            "\n  {file} was not changed. Choose another file, or give \
+             --checkpoint-restart to discard that check."
         ),
         CheckError::Checkpoint(Refusal::OtherOptions { .. }) => format!(
-            "\n  {file} was left as it is. Give the same options as then to go on, \
-             or --checkpoint-restart to begin anew."
+            "\n  {file} was not changed. Give the same options as before to resume, \
+             or --checkpoint-restart to start over."
         ),
         CheckError::Checkpoint(Refusal::File { .. }) => format!("\n  The file is {file}."),
         _ => String::new(),
     }
 }
 
-/// Memory is short; `phase` would have come next.
+/// Describes an exceeded memory limit; `phase` would have come next.
 fn over_budget(
     name: &str,
     phase: &str,
@@ -96,22 +96,22 @@ fn over_budget(
     memory_option: &str,
 ) -> String {
     let (need, budget) = (human::size(need_bytes), human::size(budget_bytes));
-    // What will do, in whole units.
+    // A sufficient limit in whole units.
     let enough = need_bytes.div_ceil(1 << 20);
     if phase == "start" {
         return format!(
-            "{name}: the leanest way to check this file system takes about {need} of memory, and \
-             {budget} are allowed.\n  Nothing was checked. Try: {memory_option}{enough}M"
+            "{name}: even the leanest check of this file system needs about {need} of memory, but \
+             the limit is {budget}.\n  Nothing was checked. Try: {memory_option}{enough}M"
         );
     }
     format!(
-        "{name}: {phase} would take about {need} of memory, and {budget} are allowed: there is more \
-         than the descriptors told.\n  The check was ended, and nothing is known of the file system. \
+        "{name}: {phase} would need about {need} of memory, but the limit is {budget}: the file \
+         system holds more than its descriptors say.\n  The check was ended without a result. \
          Try: {memory_option}{enough}M"
     )
 }
 
-/// Likewise, of a repair.
+/// The same for a repair.
 pub(crate) fn of_repair_over_budget(
     name: &str,
     phase: &str,
@@ -120,15 +120,16 @@ pub(crate) fn of_repair_over_budget(
     memory_option: &str,
 ) -> String {
     let (need, budget) = (human::size(need_bytes), human::size(budget_bytes));
-    let what = if phase == "start" { "the leanest way to examine this file system" } else { phase };
+    let what =
+        if phase == "start" { "even the leanest examination of this file system" } else { phase };
     format!(
-        "{name}: {what} takes about {need} of memory, and {budget} are allowed; nothing was \
+        "{name}: {what} needs about {need} of memory, but the limit is {budget}; nothing was \
          written.\n  Try: {memory_option}{}M",
         need_bytes.div_ceil(1 << 20)
     )
 }
 
-/// An error of the reader, likewise.
+/// Describes an error of the reader.
 pub(crate) fn of_reader(error: &ReaderError, device: &dyn ReadBlocks, name: &str) -> String {
     match error {
         ReaderError::NoMagic { .. } | ReaderError::Geometry(_) => {
@@ -138,7 +139,7 @@ pub(crate) fn of_reader(error: &ReaderError, device: &dyn ReadBlocks, name: &str
     }
 }
 
-/// What the device looks like, and backups that are good.
+/// Describes the device's actual content, and lists valid backups.
 fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
     let mut text = String::new();
     let size_bytes = device.size_bytes();
@@ -163,7 +164,7 @@ fn instead(device: &dyn ReadBlocks, backups: &[(BlockNr, u32)]) -> String {
     let scanned = if backups.is_empty() { Reader::scan(device, SCANNED_BYTES) } else { Vec::new() };
     let backups = if backups.is_empty() { &scanned } else { backups };
     if let Some(&(block, block_size)) = backups.first() {
-        text.push_str("\n  Backup superblocks that look good:");
+        text.push_str("\n  Plausible backup superblocks:");
         for (block, block_size) in backups.iter().take(SHOWN_BACKUPS) {
             let _ = write!(text, "\n    block {} of {block_size} bytes", block.0);
         }

@@ -1,13 +1,13 @@
-//! Signatures of others beside that of an ext file system: what an accident with mkfs leaves behind.
+//! Detects signatures of other formats in an ext file system, as left by an accidental mkfs.
 
 use floe_blockdev::{IDENTIFY_BYTES, ReadBlocks, identify};
 
-/// Words for what claims a whole device. Archives, disk images and partition tables do not.
+/// Formats that claim a whole device. Archives, disk images and partition tables do not.
 const CLAIMS: [&str; 8] =
     ["file system", "swap space", "encrypted", "APFS", "LVM2", "RAID", "ZFS", "bcache"];
 
-/// What else the start of a device says that it is, which is an ext file system: `mount` finds two, and
-/// refuses to choose.
+/// The other format whose signature is at the start of a device with an ext file system: `mount`
+/// finds two formats, and refuses to choose.
 pub(crate) fn other_signature(device: &dyn ReadBlocks) -> Option<&'static str> {
     let len = device.size_bytes().min(IDENTIFY_BYTES as u64) as usize;
     let mut head = vec![0; len];
@@ -16,11 +16,11 @@ pub(crate) fn other_signature(device: &dyn ReadBlocks) -> Option<&'static str> {
     CLAIMS.iter().any(|words| name.contains(words)).then_some(name)
 }
 
-/// What to know about it. `word` is the device as a shell takes it.
+/// A note for the user. `word` is the device, quoted for a shell.
 pub(crate) fn note(name: &str, word: &str) -> String {
     format!(
-        "Note: the device begins like {name}, too, as after mkfs on the wrong device. `mount` and `blkid` see \
-         two\nsignatures and may refuse both or take the other: say `mount -t ext4`. `wipefs {word}` lists them \
+        "Note: the device also begins like {name}, as after mkfs on the wrong device. `mount` and `blkid` see \
+         two\nsignatures and may refuse both or use the other: try `mount -t ext4`. `wipefs {word}` lists them \
          with their\noffsets, and removes one with --offset."
     )
 }

@@ -1,5 +1,5 @@
-//! Man pages and shell completions, made from the command line itself: for packages. Not part of the
-//! program that people run (feature `generate`, see `make install`).
+//! Generates man pages and shell completions from the command line definition, for packages. Not
+//! part of the installed program (feature `generate`, see `make install`).
 
 use std::fs;
 use std::io::Write;
@@ -17,13 +17,13 @@ use crate::e2fsck::table::{CONF, EXTENDED, FLAGS, Named};
 use crate::exit::Outcome;
 use crate::files;
 
-/// The names of links to the program, which completions are made for.
+/// Names of links to the program, for which completions are generated.
 const NAMES: [&str; 3] = ["fsck.ext4", "fsck.ext3", "fsck.ext2"];
 
 /// Write man pages and completions to a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder; gets man1, man8, bash, zsh and fish
+    /// Output folder; gets man1, man8, bash, zsh and fish
     folder: PathBuf,
 }
 
@@ -81,7 +81,7 @@ impl Args {
     }
 }
 
-/// Shells complete the names of files where a file is to be named.
+/// Makes shells complete file names where options take files.
 fn hint_files(command: Command) -> Command {
     let hint = |option: Arg| match files::names_file(&option) {
         true => option.value_hint(clap::ValueHint::FilePath),
@@ -90,7 +90,7 @@ fn hint_files(command: Command) -> Command {
     command.mut_args(hint).mut_subcommands(hint_files)
 }
 
-/// e2fsck's command line as clap would have it, from the table of options.
+/// e2fsck's command line as a clap command, from the table of options.
 fn fsck_command(name: &'static str) -> Command {
     let flags = FLAGS.iter().map(|flag| {
         let letter = char::from(flag.letter);
@@ -148,13 +148,13 @@ fn fsck_page() -> anyhow::Result<Vec<u8>> {
     }
     page.control("SH", ["EXIT CODE"]);
     page.text([roman(
-        "The sum of: 0 clean, 1 repaired, 2 repaired and the system should be restarted, 4 damage \
-         left, 8 the work could not be done, 16 wrong command line, 32 ended by the user.",
+        "The sum of: 0 clean, 1 repaired, 2 repaired and a reboot is required, 4 damage \
+         left, 8 operational error, 16 usage error, 32 cancelled by the user.",
     )]);
     page.control("SH", ["SIGNALS"]);
     page.text([roman(
-        "SIGUSR1 starts the output of progress, SIGUSR2 ends it (see -C). SIGINT, SIGTERM and SIGHUP \
-         end the run; where the device is being written, that is finished first.",
+        "SIGUSR1 starts the progress output, SIGUSR2 stops it (see -C). SIGINT, SIGTERM and SIGHUP \
+         end the run; writes to the device are finished first.",
     )]);
     page.control("SH", ["SEE ALSO"]);
     page.text([roman("floe(1), floe-check(1), floe-repair(1), floe-undo(1), fsck(8)")]);

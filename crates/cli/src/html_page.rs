@@ -1,4 +1,4 @@
-//! The page of a report: what it needs besides the report, and where it goes.
+//! The HTML page of a report: its additional data, and its destination.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use floe_check::Report;
 use floe_check::reader::Reader;
 use floe_report::html::DiskMap;
 
-/// A page begins with this.
+/// The first bytes of a page.
 pub(crate) const HEAD: &[u8] = b"<!DOCTYPE html>";
 
-/// The map of the disk that a report is about.
+/// The map of the reported disk.
 pub(crate) fn disk_map(report: &Report, device: &dyn ReadBlocks) -> anyhow::Result<DiskMap> {
     let block_size = Some(report.geometry.block_size);
     let reader = Reader::open(device, report.used_backup, block_size);
@@ -19,9 +19,9 @@ pub(crate) fn disk_map(report: &Report, device: &dyn ReadBlocks) -> anyhow::Resu
     Ok(DiskMap::new(&reader, &report.found))
 }
 
-/// Sees whether a page could be written to `path`, before the long work begins.
+/// Tests early whether a page can be written to `path`.
 pub(crate) fn probe(path: &Path) -> anyhow::Result<()> {
-    // Who reads from a pipe would take this for its end.
+    // Opening a pipe would make its reader see the end.
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         return Ok(());
     }
@@ -30,7 +30,7 @@ pub(crate) fn probe(path: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes the page: all of it, or none.
+/// Writes the page completely or not at all.
 pub(crate) fn write(path: &Path, page: &str) -> anyhow::Result<()> {
     NewFile::replace(path, 0o666, HEAD, page.as_bytes())
         .with_context(|| format!("cannot write {}", path.display()))

@@ -1,4 +1,4 @@
-//! `floe repair --policy`: how far a repair may go, and what is said of it.
+//! `floe repair --policy`: how far a repair may go, and its report.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -11,12 +11,12 @@ use floe_report::human::{grouped, plural, size};
 use floe_report::repair::Ending;
 use serde_json::{Value, json};
 
-/// Stages, and what they may cost.
+/// Stages, and their allowed loss.
 #[derive(Debug)]
 pub(crate) struct Ladder {
     pub(crate) stages: Vec<Stage>,
     pub(crate) allowance: Allowance,
-    /// How it went, once it did.
+    /// The outcome, once known.
     outcome: RefCell<Option<Told>>,
 }
 
@@ -30,11 +30,11 @@ struct Told {
 /// A stage on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Named {
-    /// What e2fsck repairs unattended; anything else, and nothing is repaired
+    /// The repairs that e2fsck makes unattended; any other finding prevents all repairs
     Preen,
-    /// All that loses nothing; the rest is left
+    /// All repairs without loss; other findings are left
     Safe,
-    /// Everything
+    /// All possible repairs
     All,
 }
 
@@ -57,7 +57,7 @@ impl Ladder {
         }
     }
 
-    /// Finds the repair that is to be made.
+    /// Selects the repair to make.
     pub(crate) fn climb<'d>(
         &self,
         device: &dyn ReadBlocks,
@@ -69,7 +69,7 @@ impl Ladder {
         Ok(climbed.repair)
     }
 
-    /// The member `policy` of the report for programs. `clean`: nothing is left to repair.
+    /// The member `policy` of the JSON report. `clean`: nothing is left to repair.
     pub(crate) fn json(&self, clean: bool, ending: &Ending) -> Value {
         let outcome = self.outcome.borrow();
         let Some(told) = &*outcome else { return Value::Null };
@@ -104,7 +104,7 @@ impl Ladder {
         })
     }
 
-    /// The same for people.
+    /// The same as text.
     pub(crate) fn tell(&self, out: &mut impl Write) -> io::Result<()> {
         let outcome = self.outcome.borrow();
         let Some(told) = &*outcome else { return Ok(()) };
@@ -117,18 +117,18 @@ impl Ladder {
                 _ => format!("leaves {left} finding{}", plural(attempt.left)),
             };
             let more =
-                if attempt.allowed || attempt.halted { "" } else { ": more than is allowed" };
+                if attempt.allowed || attempt.halted { "" } else { ": exceeds the allowed loss" };
             writeln!(out, "Policy {stage}: {what}, {}{more}", loss(&attempt.toll))?;
         }
         match told.stage {
-            Some(stage) => writeln!(out, "Policy {} decides.", stage.name()),
-            None => writeln!(out, "No policy may go on: nothing is repaired."),
+            Some(stage) => writeln!(out, "Policy {} is used.", stage.name()),
+            None => writeln!(out, "No policy is within the allowed loss: nothing is repaired."),
         }
     }
 }
 
 fn loss(toll: &Toll) -> String {
-    let uncounted = if toll.uncounted { ", and what cannot be counted" } else { "" };
+    let uncounted = if toll.uncounted { ", and an uncountable amount" } else { "" };
     match toll.things {
         0 => format!("loses nothing{uncounted}"),
         things => format!(

@@ -1,9 +1,9 @@
-//! Arguments of a command that are made up when it is called.
+//! Builds a subcommand's arguments lazily, only when it is invoked.
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 
-/// The arguments `A` of a command, which cost nothing where another command is called: to make up those of
-/// all commands would be a good part of the check of a small file system.
+/// Defers building the arguments `A` of a subcommand: building those of all subcommands would take
+/// a good part of the time of checking a small file system.
 #[derive(Debug)]
 pub(crate) struct Later<A>(pub(crate) A);
 
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn command_lines_are_sound_and_explained() {
-        // Makes up the arguments of all commands, and judges them.
+        // Builds and validates the arguments of all commands.
         Cli::command().debug_assert();
         let mut floe = Cli::command();
         floe.build();

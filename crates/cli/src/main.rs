@@ -50,8 +50,8 @@ use files::Files;
 /// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
 /// `mount` and `fsck -y` or `-p` ever write to a device.
 ///
-/// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 the work could not be done,
-/// 16 wrong command line, 32 ended by the user.
+/// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 operational error, 16
+/// usage error, 32 cancelled.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     let outcome = run(&arguments, &mut device, &mut out).unwrap_or_else(|error| {
         let outcome = Outcome::of_error(&error);
         let text = format!("{error:#}");
-        // Whoever wants JSON gets a document, whatever went wrong; if it cannot be written, nobody reads.
+        // A caller that requests JSON gets a document for every error; a failing write is ignored.
         let _ = document::of_error(&mut out, &arguments, &device, &text, outcome);
         eprintln!("floe: {text}");
         outcome
@@ -77,8 +77,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Standard output whose reader may leave early (`floe check | head`): what is written then is
-/// lost, but the verdict in the exit code stays.
+/// Standard output whose reader may close it early (`floe check | head`): later output is
+/// discarded, but the exit code is still correct.
 struct Patient<W>(W);
 
 impl<W: Write> Patient<W> {
@@ -101,7 +101,7 @@ impl<W: Write> Write for Patient<W> {
     }
 }
 
-/// The name that we were called by, if it is one of e2fsck's: by a link that `fsck` runs.
+/// The name of the program, if it is one of e2fsck's: a link that `fsck` runs.
 fn e2fsck_name(program: &OsString) -> Option<&'static str> {
     let name = Path::new(program).file_name()?;
     ["e2fsck", "fsck.ext2", "fsck.ext3", "fsck.ext4", "fsck.ext4dev"]
@@ -109,7 +109,7 @@ fn e2fsck_name(program: &OsString) -> Option<&'static str> {
         .find(|known| name == *known)
 }
 
-/// The type that the name stands for that we were called by, if it is one of mke2fs's.
+/// The file system type implied by the program's name, if it is one of mke2fs's.
 fn mke2fs_type(program: &OsString) -> Option<&'static str> {
     let names =
         [("mke2fs", "ext2"), ("mkfs.ext2", "ext2"), ("mkfs.ext3", "ext3"), ("mkfs.ext4", "ext4")];
@@ -117,13 +117,13 @@ fn mke2fs_type(program: &OsString) -> Option<&'static str> {
     names.into_iter().find(|(known, _)| name == *known).map(|(_, fs_type)| fs_type)
 }
 
-/// Runs a command line; `device` becomes the name of the device, once that is known.
+/// Runs a command line; sets `device` to the name of the device as soon as it is known.
 fn run(
     arguments: &[OsString],
     device: &mut String,
     out: &mut impl Write,
 ) -> anyhow::Result<Outcome> {
-    // e2fsck's own command line is not clap's: bundled flags, and its own exit codes.
+    // e2fsck's command line is not clap's: bundled flags, and its own exit codes.
     if let Some(program) = arguments.first().and_then(e2fsck_name) {
         return commands::fsck::run(program, &arguments[1..], out);
     }
@@ -148,14 +148,14 @@ fn run(
             cli.command.run(&judged, out)
         }
         Err(error) => {
-            // To standard output or standard error; if neither can be written, nobody reads.
+            // To standard output or standard error; a failing write is ignored.
             let _ = error.print();
             if !error.use_stderr() {
                 return Ok(Outcome::CLEAN);
             }
             let text = error.to_string();
             document::of_error(out, arguments, "", text.trim_end(), Outcome::USAGE)?;
-            // As mount(8).
+            // Like mount(8).
             let is_mount = arguments.get(1).is_some_and(|verb| verb == "mount");
             Ok(if is_mount { Outcome::own(1) } else { Outcome::USAGE })
         }

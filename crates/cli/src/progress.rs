@@ -1,7 +1,7 @@
-//! How far a run is, for people: one bar over all phases on a terminal; for programs: lines of JSON.
+//! Displays progress: for people, one bar over all phases on a terminal; for programs, JSON lines.
 //!
-//! A thread of its own looks at the counters now and then; the run itself never waits for it. Nothing
-//! is shown where standard error is no terminal, and in the first half second.
+//! A separate thread samples the counters; the run itself never waits for it. Nothing is displayed
+//! if standard error is not a terminal, or during the first half second.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -17,43 +17,43 @@ use serde_json::{Value, json};
 
 use crate::usage;
 
-/// Time between two looks of the bar.
+/// Interval between two updates of the bar.
 const EVERY: Duration = Duration::from_millis(100);
-/// Times between two looks for programs: a fiftieth of the time so far, within these bounds.
+/// Interval between two lines for programs: a fiftieth of the elapsed time, within these bounds.
 const EVERY_LINE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 /// Runs shorter than this show no bar.
 const SHOWN_AFTER: Duration = Duration::from_millis(500);
-/// Columns of a terminal that does not tell.
+/// Assumed width of a terminal that does not report it.
 const USUAL_COLUMNS: usize = 80;
-/// Columns of the bar and of the percentage behind it.
+/// Columns for the bar and the percentage after it.
 const BAR_COLUMNS: usize = 31;
-/// Positions of the bar.
+/// Steps of the bar.
 const BAR_LENGTH: u64 = 1000;
 
-/// When progress is shown.
+/// Form of the progress display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum When {
-    /// A bar, where standard error is a terminal
+    /// A bar, if standard error is a terminal
     #[default]
     Auto,
     /// Nothing
     Never,
-    /// Lines of JSON on standard error (see docs/progress.md)
+    /// JSON lines on standard error (see docs/progress.md)
     Json,
 }
 
-/// How far a run is, and how it is shown.
+/// The progress of a run, and its display.
 pub(crate) struct Watch<'t> {
     progress: Progress,
     bar: Option<ProgressBar>,
     json: bool,
-    /// Is told the share of the run that is over, from 0 to 1.
+    /// Callback for the completed share of the run, from 0 to 1.
     tell: Option<&'t (dyn Fn(f64) + Sync)>,
-    /// What the process had used before.
+    /// Resources that the process had used before.
     before: Used,
 }
 
-/// What the process used of the machine.
+/// Resources used by the process.
 #[derive(Clone, Copy, Default)]
 struct Used {
     processor: Duration,
@@ -70,7 +70,7 @@ impl Used {
 }
 
 impl<'t> Watch<'t> {
-    /// Shows nothing itself, and tells `tell`, if there is somebody.
+    /// Displays nothing itself, and calls `tell`, if given.
     pub(crate) fn telling(tell: Option<&'t (dyn Fn(f64) + Sync)>) -> Self {
         let before = if tell.is_some() { Used::now() } else { Used::default() };
         Self { tell, before, ..Self::new(When::Never) }
@@ -80,7 +80,7 @@ impl<'t> Watch<'t> {
         Self::over(work::progress(), when)
     }
 
-    /// Shows how far a run with other phases than a check's is.
+    /// Displays the progress of a run whose phases differ from those of a check.
     pub(crate) fn over(progress: Progress, when: When) -> Self {
         let shown = when == When::Auto && std::io::stderr().is_terminal();
         Self {
@@ -92,7 +92,7 @@ impl<'t> Watch<'t> {
         }
     }
 
-    /// What the run took of the machine, having read so much.
+    /// Resources used by the run so far, given the bytes it read.
     fn spent(&self, bytes_read: u64) -> Spent {
         let (now, before) = (Used::now(), self.before);
         Spent {
@@ -102,12 +102,12 @@ impl<'t> Watch<'t> {
         }
     }
 
-    /// What the run reports to; `None` where nobody looks.
+    /// Receiver of the run's progress; `None` if nothing is displayed.
     pub(crate) fn progress(&self) -> Option<&Progress> {
         (self.bar.is_some() || self.json || self.tell.is_some()).then_some(&self.progress)
     }
 
-    /// Does `work` and shows how far it is. `bytes_read` tells what was read so far.
+    /// Runs `work` and displays its progress. `bytes_read` returns the bytes read so far.
     pub(crate) fn during<T>(
         &self,
         bytes_read: &(dyn Fn() -> u64 + Sync),
@@ -119,13 +119,13 @@ impl<'t> Watch<'t> {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let shower = scope.spawn(|| self.show(bytes_read, &stop));
-            // Also when `work` panics: the scope waits for its threads.
+            // Also stops the thread if `work` panics, because the scope waits for its threads.
             let _end = End { stop: &stop, shower: shower.thread().clone() };
             work()
         })
     }
 
-    /// Does `ask` with the bar out of the way.
+    /// Runs `ask` with the bar hidden.
     pub(crate) fn aside<T>(&self, ask: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(ask),
@@ -135,13 +135,13 @@ impl<'t> Watch<'t> {
 
     fn show(&self, bytes_read: &dyn Fn() -> u64, stop: &AtomicBool) {
         let (mut furthest, mut estimator) = (0.0f64, Estimator::default());
-        // One look at least, however short the run.
+        // At least one update, however short the run.
         loop {
             let last = stop.load(Ordering::Relaxed);
             let now = self.progress.snapshot();
             let bytes = bytes_read();
             let eta = estimator.look(&now, Some(self.spent(bytes)));
-            // Honest, but never backwards: what turns out to be more work makes the bar slower.
+            // Never decrease: additional work only makes the bar slower.
             furthest = eta.map_or(furthest, |eta| eta.share.max(furthest));
             if let Some(tell) = self.tell {
                 tell(furthest);
@@ -153,7 +153,7 @@ impl<'t> Watch<'t> {
                 if last {
                     line["phases"] = now.phases.iter().map(phase_line).collect();
                 }
-                // Nobody may be there to read it.
+                // Standard error may be closed.
                 let _ = writeln!(std::io::stderr(), "{line}");
             } else if let (Some(bar), true) = (&self.bar, now.elapsed >= SHOWN_AFTER) {
                 if bar.is_hidden() {
@@ -177,7 +177,7 @@ impl<'t> Watch<'t> {
     }
 }
 
-/// Ends the thread that shows.
+/// Stops the display thread when dropped.
 struct End<'s> {
     stop: &'s AtomicBool,
     shower: thread::Thread,
@@ -196,12 +196,13 @@ fn hidden() -> ProgressDrawTarget {
 
 fn style() -> ProgressStyle {
     ProgressStyle::with_template("{bar:24} {percent:>3} % {wide_msg}")
-        // A template of ours: the test shows that it is one.
+        // The template is a constant; a test shows that it is valid.
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=> ")
 }
 
-/// What stands behind the bar, in `columns`: what people wait for first, and the rest as far as it fits.
+/// The text after the bar, limited to `columns`: the most important parts first, the rest if they
+/// fit.
 fn text(
     now: &Snapshot,
     eta: Option<Eta>,
@@ -213,9 +214,9 @@ fn text(
     let parts = [
         eta.map(|eta| format!("{} left", clock(eta.left))),
         Some(phase_text(now)),
-        // Nothing is counted where a file system is made.
+        // Nothing is read while creating a file system.
         (bytes > 0).then(|| format!("{} read", size(bytes))),
-        // A rate fits by far.
+        // A rate is far below the limit.
         (bytes > 0).then(|| format!("{}/s", size(rate as u64))),
         memory.map(|bytes| format!("{} of memory", size(bytes))),
     ];
@@ -223,7 +224,7 @@ fn text(
     for (index, part) in parts.into_iter().enumerate() {
         let Some(part) = part else { continue };
         let between = if text.is_empty() { "" } else { " | " };
-        // The first two are cut at the edge rather than left out.
+        // The first two parts are truncated rather than omitted.
         if index > 1 && text.len() + between.len() + part.len() > columns {
             break;
         }
@@ -233,18 +234,18 @@ fn text(
     text
 }
 
-/// Columns of the terminal behind the bar, if it tells how wide it is.
+/// Columns of the terminal after the bar, if its width is known.
 fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok();
     let columns = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);
     columns.unwrap_or(USUAL_COLUMNS).saturating_sub(BAR_COLUMNS)
 }
 
-/// The phase and how much of it is done, in things that people count.
+/// The phase and its progress, in natural units.
 fn phase_text(now: &Snapshot) -> String {
     let round = match now.rounds {
         0 | 1 => String::new(),
-        rounds => format!(", look {} of {rounds}", now.round),
+        rounds => format!(", examination {} of {rounds}", now.round),
     };
     let Some(phase) = now.running.and_then(|at| now.phases.get(at)) else {
         return if now.round == 0 { "opening".to_owned() } else { format!("staging{round}") };
@@ -260,9 +261,9 @@ fn phase_text(now: &Snapshot) -> String {
     }
 }
 
-/// A time as a clock shows it: minutes and seconds, hours if there are any.
+/// A duration as minutes and seconds, with hours if needed.
 fn clock(time: Duration) -> String {
-    // What is left is not known to the second.
+    // The remaining time is not known precisely, so round up to seconds.
     let seconds = time.as_secs_f64().ceil() as u64;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     if hours > 0 {
@@ -272,7 +273,7 @@ fn clock(time: Duration) -> String {
     }
 }
 
-/// One look, for programs.
+/// A progress line for programs.
 fn line(now: &Snapshot, eta: Option<Eta>, share: f64, bytes: u64) -> Value {
     let running = now.running.and_then(|at| now.phases.get(at));
     json!({
@@ -290,7 +291,7 @@ fn line(now: &Snapshot, eta: Option<Eta>, share: f64, bytes: u64) -> Value {
     })
 }
 
-/// What a phase took, for programs, and what the model says of it; of the last round.
+/// The state of a phase for programs, with the model's estimate; for the last round.
 fn phase_line(phase: &PhaseState) -> Value {
     json!({
         "name": phase.name,
@@ -337,7 +338,7 @@ mod tests {
         assert!(all.starts_with("0:"), "{all}");
         assert!(all.contains(" left | 1,000 of 4,000 inodes | 5.0 MiB read | "), "{all}");
         assert!(all.ends_with("/s | 7.0 MiB of memory"), "{all}");
-        // Memory goes first, then the rate; the time that is left never does.
+        // Memory is omitted first, then the rate; the remaining time never is.
         for columns in 0..all.len() {
             let short = text(columns);
             assert!(all.starts_with(&short) && short.contains(" inodes"), "{columns}: {short}");
@@ -349,7 +350,7 @@ mod tests {
         assert!(line["left_seconds"].as_f64().unwrap() >= 0.0);
         progress.end();
         progress.expect_rounds(3);
-        assert_eq!(phase_text(&progress.snapshot()), "staging, look 1 of 3");
+        assert_eq!(phase_text(&progress.snapshot()), "staging, examination 1 of 3");
     }
 
     #[test]

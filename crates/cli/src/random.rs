@@ -3,14 +3,14 @@
 use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Bytes for identifiers that must be unique, and for keys that nobody may guess: from the kernel
-/// itself, for a container or an early initramfs may have no `/dev/urandom`.
+/// Random bytes for unique identifiers and for keys: from the kernel's system call, because a
+/// container or an early initramfs may lack `/dev/urandom`.
 ///
 /// # Errors
 /// The system has no source of random bytes.
 pub(crate) fn random_bytes() -> anyhow::Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    // So few come at once and whole.
+    // So few bytes are returned at once and completely.
     getrandom(&mut bytes, GetRandomFlags::empty()).context("the system gives no random bytes")?;
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! One repair, from the device to its report: what `floe repair` and `floe fsck` share.
+//! One repair, from the device to its report: the common part of `floe repair` and `floe fsck`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ use crate::shell::quoted_path;
 use crate::watched::{self, Watched};
 use crate::{failure, foreign, html_page, signals, undo_target, usage};
 
-/// How to repair and how to say it.
+/// Options of a repair and its report.
 pub(crate) struct RepairRun<'a> {
     pub(crate) source: &'a Source,
     pub(crate) threads: usize,
@@ -41,27 +41,27 @@ pub(crate) struct RepairRun<'a> {
     pub(crate) external_journal: Option<&'a Path>,
     pub(crate) verbose: bool,
     pub(crate) json: bool,
-    /// What is done about blocks that several files claim.
+    /// Resolution of blocks that several files claim.
     pub(crate) shared_blocks: SharedBlocks,
-    /// Most memory that may be taken.
+    /// Memory limit in bytes.
     pub(crate) memory_bytes: Option<u64>,
-    /// Show what would be done, and write nothing.
+    /// Show the changes, and write nothing.
     pub(crate) dry_run: bool,
-    /// Save what would be done in a new file, and write nothing to the device.
+    /// Save the changes as a plan in a new file, and write nothing to the device.
     pub(crate) plan: Option<&'a Path>,
-    /// Where the old content of what is written is saved.
+    /// Undo file for the old content.
     pub(crate) undo: Option<&'a Path>,
-    /// Write over blocks that cannot be read.
+    /// Overwrite unreadable blocks.
     pub(crate) overwrite_unreadable: bool,
-    /// What is done besides mending.
+    /// Optional work besides repairs.
     pub(crate) extras: Extras,
-    /// What the list of bad blocks is to be.
+    /// Changes to the bad block list.
     pub(crate) bad_blocks: Option<&'a BadBlocks>,
-    /// What e2fsck's command line asks for besides.
+    /// Additional options of e2fsck's command line.
     pub(crate) front: Option<&'a Front>,
-    /// Shows how far it is.
+    /// Progress display.
     pub(crate) watch: &'a Watch<'a>,
-    /// Where the report goes as a page, besides.
+    /// Path of an additional HTML report.
     pub(crate) html: Option<&'a Path>,
     /// Stages that decide instead of a policy.
     pub(crate) ladder: Option<&'a Ladder>,
@@ -69,16 +69,16 @@ pub(crate) struct RepairRun<'a> {
 
 /// Why a repair ended without an account.
 enum Stopped {
-    /// The user ended it; nothing was written.
+    /// The user cancelled it; nothing was written.
     Cancelled,
-    /// It could not be planned.
+    /// Planning failed.
     Planning(RepairError),
-    /// It could not be written.
+    /// Writing failed.
     Writing(CommitError),
 }
 
 impl RepairRun<'_> {
-    /// Repairs as `policy` decides, and writes the report to `out`.
+    /// Repairs under `policy`, and writes the report to `out`.
     pub(crate) fn run(
         &self,
         policy: &mut dyn Policy,
@@ -128,7 +128,7 @@ impl RepairRun<'_> {
                 Ok(repair) => repair,
                 Err(error) => return self.stopped(&Stopped::Planning(error), &counted, out),
             };
-        // Before anything is written: paths are looked up in the device as it was.
+        // Before any write, because paths are looked up on the unmodified device.
         let name = self.source.name();
         let mut account = Account::new(&repair, &counted, name, Ending::DryRun);
         let disk = self.disk_map(&account, &counted)?;
@@ -149,7 +149,7 @@ impl RepairRun<'_> {
         self.tell(account, disk.as_ref(), &counted, started, out)
     }
 
-    /// Opens and claims the device of an external journal.
+    /// Opens and claims the external journal device.
     fn open_journal(&self) -> anyhow::Result<Option<(WritableFile, Seen)>> {
         let Some(path) = self.external_journal else { return Ok(None) };
         let device = WritableFile::open_exclusive(path)?;
@@ -160,15 +160,15 @@ impl RepairRun<'_> {
         Ok(Some((device, seen)))
     }
 
-    /// The undo file of a journal on another device, beside that of the file system.
+    /// The undo file of an external journal, beside that of the file system.
     fn undo_of_journal(&self) -> Option<PathBuf> {
         let mut path = self.undo?.as_os_str().to_owned();
         path.push(".journal");
         Some(path.into())
     }
 
-    /// Writes the journal's device, once what the journal held is in place and durable. Returns the command
-    /// that undoes it, if anything was saved.
+    /// Writes the external journal device, after the replayed transactions are durable in the file
+    /// system. Returns the command that undoes this, if an undo file was written.
     fn commit_journal(
         &self,
         repair: &Repair<'_>,
@@ -183,7 +183,7 @@ impl RepairRun<'_> {
             seen,
             undo: undo.as_deref().map(|path| UndoTarget { path, fs_offset_bytes: 0 }),
             overwrite_unreadable: self.overwrite_unreadable,
-            // The file system is written: there is no stopping in between.
+            // The file system is already written, so an interruption in between is not possible.
             interrupt: None,
             progress: None,
         };
@@ -277,7 +277,7 @@ impl RepairRun<'_> {
         Ending::Written { undo, not_saved: committed.not_saved }
     }
 
-    /// The map of the disk as it was, if a page is wanted.
+    /// The map of the disk before the repair, if an HTML report is requested.
     fn disk_map(
         &self,
         account: &Account<'_>,
@@ -311,7 +311,7 @@ impl RepairRun<'_> {
         if self.json {
             let mut value = json::account(&account, outcome.code());
             if let Some(memory) = value["cost"]["memory"].as_object_mut() {
-                // Of all of the repair, not of an examination.
+                // The limit of the whole repair, not of one examination.
                 memory.insert("budget_bytes".to_owned(), self.memory_bytes.into());
             }
             if let Some(ladder) = self.ladder {
@@ -332,7 +332,7 @@ impl RepairRun<'_> {
         }
         if let Some(front) = self.front {
             front.log_problems(|| json::account(&account, outcome.code()));
-            // After a halt, nobody knows.
+            // After a halt the state is unknown.
             if account.repair.halted.is_none() && !self.extras.journal_only {
                 front.end(out, &account.repair.after, &account.cost)?;
             }
@@ -343,7 +343,7 @@ impl RepairRun<'_> {
         Ok(outcome)
     }
 
-    /// The user ended it before anything was written.
+    /// The user cancelled before anything was written.
     fn cancelled(&self) -> Outcome {
         Outcome { cancelled: front::cancel_code(self.front) != 0, ..Outcome::CLEAN }
     }
@@ -359,7 +359,7 @@ impl RepairRun<'_> {
         }
     }
 
-    /// How to undo what was written before an error.
+    /// The command that undoes what was written before an error.
     fn way_back(&self, error: &CommitError) -> String {
         let undo = self.undo.filter(|_| !error.nothing_written());
         let command = undo.map(|path| self.source.undo_command(path));
@@ -368,7 +368,7 @@ impl RepairRun<'_> {
             .unwrap_or_default()
     }
 
-    /// Says why there is no account.
+    /// Explains why there is no account.
     fn stopped(
         &self,
         stopped: &Stopped,
@@ -378,11 +378,9 @@ impl RepairRun<'_> {
         let name = self.source.name();
         let memory_option = front::memory_option(self.front);
         let (text, problems, outcome) = match stopped {
-            Stopped::Cancelled | Stopped::Planning(RepairError::Quit) => (
-                format!("{name}: ended on request; nothing was written"),
-                Vec::new(),
-                self.cancelled(),
-            ),
+            Stopped::Cancelled | Stopped::Planning(RepairError::Quit) => {
+                (format!("{name}: cancelled; nothing was written"), Vec::new(), self.cancelled())
+            }
             Stopped::Planning(RepairError::OverBudget { phase, need_bytes, budget_bytes }) => {
                 let text = failure::of_repair_over_budget(
                     &name,
@@ -403,7 +401,7 @@ impl RepairRun<'_> {
                 if error.kind() == std::io::ErrorKind::UnexpectedEof =>
             {
                 let text = format!(
-                    "{name}: the repair needs what lies past the end of the device, which is \
+                    "{name}: the repair needs blocks past the end of the device, which is \
                      shorter than the file system; nothing was written.\n  Restore the full device \
                      or image first."
                 );
@@ -411,8 +409,8 @@ impl RepairRun<'_> {
             }
             Stopped::Planning(error @ RepairError::NoRoom { .. }) => {
                 let text = format!(
-                    "{name}: {error}.\n  Copy what can still be read first (`mount -o ro`, `debugfs -c`). A \
-                     repair is possible once so many blocks in a row are free."
+                    "{name}: {error}.\n  Copy readable files first (`mount -o ro`, `debugfs -c`). A \
+                     repair is possible once that many contiguous blocks are free."
                 );
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::FAILED })
             }
@@ -423,8 +421,8 @@ impl RepairRun<'_> {
             Stopped::Planning(error @ RepairError::HiddenFromJournal { .. }) => {
                 let text = format!(
                     "{name}: {error}.\n  Copy the device to a sound one (ddrescue) and repair the \
-                     copy. If nothing better can be had, floe repair --overwrite-unreadable gives up \
-                     what is in blocks that cannot be read."
+                     copy. As a last resort, floe repair --overwrite-unreadable gives up the \
+                     content of unreadable blocks."
                 );
                 (text, Vec::new(), Outcome { damaged: true, ..Outcome::CLEAN })
             }
@@ -445,7 +443,7 @@ impl RepairRun<'_> {
     }
 }
 
-/// Findings that ended an examination.
+/// The findings that ended an examination.
 fn problems_of(error: &CheckError) -> Vec<Problem> {
     match error {
         CheckError::Fatal { problem } => vec![problem.clone()],
@@ -458,8 +456,8 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
     }
 }
 
-/// Says what an examination will take, before the first one begins. The rest of the budget is for what is
-/// staged.
+/// Prints the estimate for an examination, before the first one begins. The rest of the memory
+/// limit is for staged blocks.
 fn tell_plan(plan: &Plan) {
     eprintln!("floe: each examination will take {}", check_run::describe(plan));
 }

@@ -1,4 +1,4 @@
-//! How threads are shared between the passes of a check, and the cores with other programs.
+//! Division of threads between the passes of a check, and of cores with other programs.
 
 use clap::ValueEnum;
 use floe_check::SharedCores;
@@ -7,28 +7,28 @@ use floe_exec::{Dealing, Policy, ProcCores, enter_idle_class, try_idle_class};
 /// Options of every command that checks.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct SharingArgs {
-    /// How threads are shared between the passes over inodes and directories: one pass after the
-    /// other, in equal parts, or by the work that waits. Findings are the same
+    /// How the passes over inodes and directories share threads: one pass after the other, in equal
+    /// parts, or by pending work. Findings are the same
     #[arg(long, value_name = "POLICY", value_enum)]
     schedule: Option<How>,
-    /// How a pass is split between threads: piece by piece in the order of the disk, or in a stretch of the
-    /// disk for each thread with as many inodes in use. Findings are the same
+    /// How a pass is divided among threads: chunk by chunk in on-disk order, or in one segment per
+    /// thread with equal numbers of used inodes. Findings are the same
     #[arg(long, value_name = "HOW", value_enum)]
     split: Option<Split>,
-    /// Leave cores to other programs: MIN threads (1 if not given) compete for them as any program does;
-    /// further threads run only where a core would be idle, and there are no more of them than such cores,
-    /// counted ten times a second. With 0 all threads give way: the check then waits while all cores are busy
+    /// Yield cores to other programs: MIN threads (default 1) compete for cores as usual; further
+    /// threads run only on idle cores, whose number is measured ten times per second. With 0 all
+    /// threads yield: the check then waits while all cores are busy
     #[arg(long, value_name = "MIN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     share_cores: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum How {
-    /// One pass after the other, each by all threads
+    /// One pass after the other, each with all threads
     Data,
-    /// As many threads for inodes as for directories, at the same time
+    /// Equal numbers of threads for inodes and directories, concurrently
     SplitEqual,
-    /// Threads in proportion to the work that waits, at the same time
+    /// Threads in proportion to the pending work, concurrently
     Dynamic,
 }
 
@@ -44,9 +44,9 @@ impl From<How> for Policy {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Split {
-    /// All threads together go through the disk in order
+    /// All threads process chunks in on-disk order
     InOrder,
-    /// Each thread has a stretch of the disk, and takes half of another's when it is done
+    /// Each thread processes its own segment, then takes half of another's
     ByUse,
 }
 
@@ -59,7 +59,7 @@ impl From<Split> for Dealing {
     }
 }
 
-/// What was asked for, in force.
+/// The active settings.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     pub(crate) policy: Policy,
@@ -68,7 +68,7 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// How the cores are shared, if they are.
+    /// The core sharing, if enabled.
     pub(crate) fn cores(&self) -> Option<SharedCores<'_>> {
         let (source, minimum) = self.cores.as_ref()?;
         Some(SharedCores { source, minimum: *minimum })
@@ -76,8 +76,8 @@ impl Sharing {
 }
 
 impl SharingArgs {
-    /// Puts the options in force; to be called before any thread is started. What the system refuses is
-    /// said, and does without.
+    /// Applies the options; must be called before any thread is started. A refusal by the system is
+    /// reported and otherwise ignored.
     pub(crate) fn enter(&self) -> Sharing {
         let mut sharing = Sharing::default();
         if let Some(how) = self.schedule {
@@ -87,12 +87,13 @@ impl SharingArgs {
             sharing.dealing = split.into();
         }
         if let Some(minimum) = self.share_cores {
-            // Without a minimum the whole program gives way; otherwise threads do that are started later.
+            // Without a minimum the whole program yields; otherwise only threads that are started
+            // later.
             let entered = if minimum == 0 { enter_idle_class() } else { try_idle_class() };
             if let Err(error) = entered {
                 eprintln!(
-                    "floe: --share-cores: the system does not let this program run only where a core is \
-                     idle ({error}); it goes on with the usual priority"
+                    "floe: --share-cores: the system refuses the idle scheduling class ({error}); continuing \
+                     with normal priority"
                 );
             }
             sharing.cores = Some((ProcCores::new(), minimum));

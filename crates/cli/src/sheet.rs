@@ -1,10 +1,10 @@
-//! Fields and tables, as text or JSON: what `info` and `dump` show.
+//! Fields and tables as text or JSON: the output of `info` and `dump`.
 
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-/// A titled list of fields, then perhaps a table, then remarks.
+/// A titled list of fields, optionally with a table and remarks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sheet {
     title: String,
@@ -31,7 +31,7 @@ impl Sheet {
         self.fields.extend(fields.into_iter().map(readable));
     }
 
-    /// Names the columns of the table.
+    /// Sets the columns of the table.
     pub(crate) fn columns(&mut self, columns: &[&'static str]) {
         self.columns = columns.to_vec();
     }
@@ -92,7 +92,7 @@ impl Sheet {
     }
 }
 
-/// The value of a decoded field for people: bits also in hexadecimal, text as text.
+/// The value of a decoded field for people: bit masks also in hexadecimal, text as text.
 fn readable(name: &str, value: String) -> String {
     const BITS: [&str; 6] = ["magic", "checksum", "flags", "feature", "csum", "hash"];
     if let Ok(number) = value.parse::<u64>() {
@@ -118,10 +118,10 @@ fn readable(name: &str, value: String) -> String {
     bytes[..end].escape_ascii().to_string()
 }
 
-/// Writes sheets, one after the other, or as one JSON array.
+/// Writes sheets one after the other, or as a JSON array.
 ///
 /// # Errors
-/// What `out` said.
+/// A write error of `out`.
 pub(crate) fn write(out: &mut impl Write, sheets: &[Sheet], as_json: bool) -> io::Result<()> {
     if as_json {
         let sheets: Vec<Value> = sheets.iter().map(Sheet::to_json).collect();

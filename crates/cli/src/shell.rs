@@ -1,16 +1,17 @@
-//! Commands that are printed for people, so that they mean the same when they are pasted into a shell.
+//! Quotes commands printed for people, so that they can be pasted into a shell.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Bytes that no shell gives a meaning.
+/// Bytes without special meaning in any shell.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"/._-+:,@%".contains(&byte)
 }
 
-/// A word as a shell takes it; what is no text as `$'...'`, which POSIX shells of 2024 and before know.
+/// Quotes a word for a shell; words that are not UTF-8 as `$'...'` (POSIX 2024, and most shells
+/// before).
 pub(crate) fn quoted(word: &OsStr) -> String {
     match word.to_str() {
         Some(text) if !text.is_empty() && text.bytes().all(is_plain) => text.to_owned(),
@@ -20,7 +21,7 @@ pub(crate) fn quoted(word: &OsStr) -> String {
         _ => {
             let mut text = "$'".to_owned();
             for &byte in word.as_bytes() {
-                // A String takes everything.
+                // Writing to a String cannot fail.
                 let _ = match byte {
                     b'\'' | b'\\' => write!(text, "\\{}", char::from(byte)),
                     b' '..=b'~' => write!(text, "{}", char::from(byte)),
@@ -32,7 +33,7 @@ pub(crate) fn quoted(word: &OsStr) -> String {
     }
 }
 
-/// A file, so that its name is not taken for an option.
+/// Quotes a file name, so that it is not taken for an option.
 pub(crate) fn quoted_path(path: &Path) -> String {
     if path.as_os_str().as_bytes().starts_with(b"-") {
         return quoted(Path::new(".").join(path).as_os_str());

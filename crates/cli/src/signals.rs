@@ -1,5 +1,5 @@
-//! Ctrl-C, SIGTERM and a closed terminal: where nothing is half done they end the program, with the
-//! exit code of a run that the user ended; where something is, it is finished first.
+//! Ctrl-C, SIGTERM and SIGHUP: they end the program with the exit code for cancellation; work that
+//! must not be interrupted is finished first.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -16,20 +16,21 @@ use crate::checkpoint::CheckpointFile;
 use crate::document;
 use crate::exit::Outcome;
 
-/// A report is being written to standard output.
+/// Whether a report is being written to standard output.
 static REPORTING: AtomicBool = AtomicBool::new(false);
 
-/// Standard output gets the beginning of what a run has to say.
+/// Marks the start of the report on standard output.
 pub(crate) fn reporting() {
     REPORTING.store(true, Ordering::Relaxed);
 }
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The exit code of a run that the user ended.
+/// The exit code of a cancelled run.
 pub(crate) const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
 
-/// For what only reads: a signal ends the program at once, with a word about what becomes of `work`.
+/// For read-only work: a signal ends the program at once, with a message on the consequences for
+/// `work`.
 pub(crate) fn end_at_once(work: &'static str) -> anyhow::Result<()> {
     end_at_once_with(CANCELLED, work)
 }
@@ -37,7 +38,7 @@ pub(crate) fn end_at_once(work: &'static str) -> anyhow::Result<()> {
 /// The same, with another exit code.
 pub(crate) fn end_at_once_with(code: u8, work: &'static str) -> anyhow::Result<()> {
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Ends with the program.
+    // Runs until the program ends.
     thread::spawn(move || {
         if signals.forever().next().is_some() {
             end(code, &format!("interrupted; {work}"));
@@ -46,26 +47,26 @@ pub(crate) fn end_at_once_with(code: u8, work: &'static str) -> anyhow::Result<(
     Ok(())
 }
 
-/// Ends the program with a word, and a document for who wants one.
+/// Ends the program with a message, and a JSON document if requested.
 fn end(code: u8, text: &str) -> ! {
-    // Who has the beginning of a report cannot use another document.
+    // A second document after the start of a report would be useless.
     if !REPORTING.load(Ordering::Relaxed)
         && let Some(document) = document::of_signal(text, code)
-        // Not by way of `io::stdout`, which the main thread has locked.
+        // Not through `io::stdout`, which the main thread has locked.
         && let Ok(out) = rustix::io::dup(std::io::stdout())
     {
-        // Nobody may be there to read it.
+        // Standard error may be closed.
         let _ = writeln!(File::from(out), "{document}");
     }
-    // A bar may stand on the line.
+    // A progress bar may be displayed on the line.
     let before = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
     eprint!("{before}");
     eprintln!("floe: {text}");
     std::process::exit(i32::from(code))
 }
 
-/// For what writes: a signal ends the program at once unless somebody holds the interrupt that is
-/// returned, and is only noted then.
+/// For writes: a signal ends the program at once, unless the returned interrupt is held; it is then
+/// only recorded.
 pub(crate) fn end_between_writes() -> anyhow::Result<Arc<Interrupt>> {
     end_between_writes_with(CANCELLED)
 }
@@ -75,13 +76,13 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
     let interrupt = Arc::new(Interrupt::new());
     let asked = Arc::clone(&interrupt);
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Ends with the program.
+    // Runs until the program ends.
     thread::spawn(move || {
         for _ in signals.forever() {
             match asked.ask() {
                 Answer::EndNow => end(code, "interrupted; nothing was written"),
                 Answer::Later => {
-                    eprintln!("floe: the device is being written; this is finished first");
+                    eprintln!("floe: the device is being written; finishing that first");
                 }
             }
         }
@@ -89,23 +90,25 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
     Ok(interrupt)
 }
 
-/// For a check with a checkpoint: a signal ends the leg that is running, whose record is written; a
-/// second one, or one where nothing runs in legs, ends the program at once.
+/// For a check with a checkpoint: a signal ends the current leg, whose record is then written; a
+/// second signal, or one outside of a leg, ends the program at once.
 pub(crate) fn end_between_legs(file: &CheckpointFile) -> anyhow::Result<()> {
     let (asked, path) = (file.shared_interrupt(), file.path().to_owned());
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Ends with the program.
+    // Runs until the program ends.
     thread::spawn(move || {
         let mut before = false;
         for _ in signals.forever() {
             let path = path.display();
             match asked.ask() {
                 Answer::Later if !before => {
-                    eprintln!("floe: stopping, once {path} has what was found; again: at once");
+                    eprintln!(
+                        "floe: stopping as soon as {path} is written; repeat to stop at once"
+                    );
                 }
                 _ => {
                     let text =
-                        format!("interrupted; to go on from {path}, give the same command again");
+                        format!("interrupted; to resume from {path}, give the same command again");
                     end(CANCELLED, &text);
                 }
             }
@@ -115,7 +118,7 @@ pub(crate) fn end_between_legs(file: &CheckpointFile) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A signal runs `then`, on a thread of its own, which ends the program with [`cancelled`].
+/// Runs `then` on a signal, in a thread of its own, which ends the program with [`cancelled`].
 pub(crate) fn on_signal(then: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
     thread::spawn(move || {
@@ -126,10 +129,10 @@ pub(crate) fn on_signal(then: impl FnOnce() + Send + 'static) -> anyhow::Result<
     Ok(())
 }
 
-/// Every signal runs `then`, with the number of signals before it, on a thread of its own.
+/// Runs `then` on every signal, in a thread of its own, with the number of earlier signals.
 pub(crate) fn on_each_signal(mut then: impl FnMut(usize) + Send + 'static) -> anyhow::Result<()> {
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
-    // Ends with the program.
+    // Runs until the program ends.
     thread::spawn(move || {
         for (before, _) in signals.forever().enumerate() {
             then(before);
@@ -138,12 +141,12 @@ pub(crate) fn on_each_signal(mut then: impl FnMut(usize) + Send + 'static) -> an
     Ok(())
 }
 
-/// Ends the program as one that the user ended.
+/// Ends the program with the exit code for cancellation.
 pub(crate) fn cancelled() -> ! {
     std::process::exit(i32::from(CANCELLED))
 }
 
-/// For what must end by itself: signals change nothing.
+/// For work that must end by itself: ignores signals.
 pub(crate) fn ignore() -> anyhow::Result<()> {
     let seen = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {
@@ -153,7 +156,7 @@ pub(crate) fn ignore() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The signals to act on: not those that we were told to ignore (`nohup`, `command &`).
+/// The signals to handle: not those ignored at the start (`nohup`, `command &`).
 fn wanted() -> Vec<i32> {
     let ignored = std::fs::read_to_string("/proc/self/status")
         .ok()

@@ -1,10 +1,10 @@
-//! Numbers of bytes on the command line: wherever one is asked for, units are understood.
+//! Byte sizes on the command line: every such option accepts units.
 
-/// Units by their letters, each 1024 times the one before.
+/// The unit letters, each 1024 times the previous one.
 const UNITS: &str = "KMGTPE";
 
-/// A number of bytes, perhaps with K, M, G, T, P or E behind it (also as KiB or KB, and in small letters), and
-/// with a decimal point if that makes whole bytes: `4096`, `64K`, `1.5GiB`.
+/// Parses a number of bytes, optionally with a unit K, M, G, T, P or E (also KiB or KB, in any
+/// case), and with a decimal point if the result is a whole number: `4096`, `64K`, `1.5GiB`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || "is not a number of bytes, such as 4096, 64K or 1.5G".to_owned();
     let number = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
@@ -22,17 +22,17 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     if whole.is_empty() || ends_in_point || !is_number(whole) || !is_number(fraction) {
         return Err(wrong());
     }
-    // A longer fraction makes no whole bytes of any unit.
+    // A longer fraction cannot give a whole number of bytes.
     if whole.len() > 20 || fraction.len() > 15 {
-        return Err("is too long a number".to_owned());
+        return Err("has too many digits".to_owned());
     }
     let scale = 10u128.pow(fraction.len() as u32);
     let digits: u128 = format!("{whole}{fraction}").parse().map_err(|_| wrong())?;
-    let scaled = digits.checked_mul(unit_bytes).ok_or("is too much")?;
+    let scaled = digits.checked_mul(unit_bytes).ok_or("is too large")?;
     if !scaled.is_multiple_of(scale) {
-        return Err("is no whole number of bytes".to_owned());
+        return Err("is not a whole number of bytes".to_owned());
     }
-    u64::try_from(scaled / scale).map_err(|_| "is too much".to_owned())
+    u64::try_from(scaled / scale).map_err(|_| "is too large".to_owned())
 }
 
 #[cfg(test)]
@@ -62,7 +62,7 @@ mod tests {
         assert!(bytes("99999999999T").is_err() && bytes(&"9".repeat(60)).is_err());
     }
 
-    /// Every option that asks for bytes, whichever command it belongs to.
+    /// Every option for a number of bytes, in every command.
     #[test]
     fn every_option_for_bytes_takes_units() {
         let mut floe = Cli::command();
@@ -80,7 +80,7 @@ mod tests {
             let (Some(long), Some(names)) = (option.get_long(), option.get_value_names()) else {
                 continue;
             };
-            // lvcreate's own, which has units of its own.
+            // Passed to lvcreate, which has its own units.
             if !names.iter().any(|name| ["BYTES", "SIZE"].contains(&name.as_str()))
                 || long == "snapshot-size"
             {
@@ -92,7 +92,7 @@ mod tests {
                 let parsed = Cli::parse_files(&line.map(OsString::from));
                 parsed.map(drop).map_err(|error| error.kind())
             };
-            // Others are wrong with the line, such as too many words, but not this value.
+            // Other errors concern the command line, such as too many words, but not this value.
             let refused = |result: Result<(), ErrorKind>| {
                 matches!(result, Err(ErrorKind::ValueValidation | ErrorKind::InvalidValue))
             };

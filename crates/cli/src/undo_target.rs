@@ -1,4 +1,4 @@
-//! The undo file that a repair is to write, and what to do if its name is taken.
+//! The undo file of a repair, and the treatment of an existing file.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use anyhow::{Context, bail};
 use floe_blockdev::{UndoFile, UndoReadError, UndoWriter, WriteBlocks};
 use floe_repair::undo::{Standing, standing, undo};
 
-/// Makes sure that an undo file can be made at `path`, before the long work begins.
+/// Ensures that an undo file can be created at `path`, before the long work begins.
 ///
-/// An undo file is there already if a repair was cut off: then what was half written is undone
-/// first, so that the repair starts from what was there before, and ends as if it had not been cut
-/// off. A file that would undo nothing may go; any other stays, and this is an error.
+/// An existing undo file of an interrupted repair is applied first, so that the repair starts from
+/// the original state and ends as if it had never been interrupted. A file that would undo nothing
+/// is removed; any other file stays, and this returns an error.
 pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<()> {
     let file = match UndoFile::open(path) {
         Ok(file) => file,
@@ -19,7 +19,7 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
         {
             return Ok(UndoWriter::probe(path)?);
         }
-        Err(error) => bail!("{error}; it is in the way of a new undo file. Name another one"),
+        Err(error) => bail!("{error}; it is in the way of a new undo file. Choose another name"),
     };
     let shown = path.display();
     match standing(&file, &device)? {
@@ -27,13 +27,13 @@ pub(crate) fn make_way(path: &Path, device: &dyn WriteBlocks) -> anyhow::Result<
         Standing::Partly => {
             let restored = undo(&file, device)?;
             eprintln!(
-                "floe: an earlier repair was cut off; {shown} undid it ({} bytes). Repairing anew.",
+                "floe: an earlier repair was cut off; {shown} undid it ({} bytes). Repairing again.",
                 restored.bytes
             );
             if let Some(first) = file.not_saved().first() {
                 eprintln!(
-                    "floe: warning: {} blocks, the first at byte {first}, could not be read before that \
-                     repair and so not be undone: they may hold what it wrote.",
+                    "floe: warning: {} blocks, the first at byte {first}, were unreadable before that \
+                     repair and cannot be restored: they may hold its writes.",
                     file.not_saved().len()
                 );
             }

@@ -1,10 +1,10 @@
-//! What this process used of the machine.
+//! Resources used by this process.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Largest resident memory so far, in bytes; `None` where `/proc` does not tell.
+/// Peak resident memory so far, in bytes; `None` if `/proc` is unavailable.
 pub(crate) fn peak_memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -12,7 +12,7 @@ pub(crate) fn peak_memory_bytes() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Resident memory now, in bytes; `None` where `/proc` does not tell.
+/// Current resident memory in bytes; `None` if `/proc` is unavailable.
 pub(crate) fn memory_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -20,15 +20,15 @@ pub(crate) fn memory_bytes() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Processor time of all threads so far, the system's for them included.
+/// Processor time of all threads so far, user and system.
 pub(crate) fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Bytes that were read from devices for this process, and were not in memory already; `None` where `/proc`
-/// does not tell.
+/// Bytes read from devices for this process, excluding page cache hits; `None` if `/proc` is
+/// unavailable.
 pub(crate) fn bytes_from_device() -> Option<u64> {
     let io = std::fs::read_to_string("/proc/self/io").ok()?;
     io.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()

@@ -1,4 +1,4 @@
-//! A policy whose decisions tell the progress how many looks a repair will take.
+//! A policy whose decisions tell the progress display how many examinations a repair will need.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use floe_repair::policy::{Decision, Policy, Sharing};
 
 use crate::progress::Watch;
 
-/// Another policy, watched.
+/// A wrapper around another policy.
 pub(crate) struct Watched<'w> {
     pub(crate) inner: &'w mut dyn Policy,
     pub(crate) watch: &'w Watch<'w>,
@@ -34,12 +34,12 @@ impl Policy for Watched<'_> {
     }
 }
 
-/// Looks of a repair that finds something, until the first has ended: one that finds it, one that finds what follows
-/// from its repair (names, counts), one as proof.
+/// Expected examinations of a repair with findings, until the first one has ended: one that finds
+/// the damage, one that finds consequences of its repair (names, counts), one as proof.
 pub(crate) const USUAL_LOOKS: u32 = 3;
 
-/// Examinations that follow if all of `found` is mended: one after each phase whose edits change what
-/// others are found by, also of edits that follow from these; a last one proves the result.
+/// Further examinations if all of `found` is repaired: one after each phase whose edits affect
+/// other findings, also for edits that follow from these; a last one proves the result.
 fn looks_to_come(found: &[Problem]) -> u32 {
     let edits = found.iter().flat_map(|problem| match plan(problem) {
         Plan::Edits(edits) => edits,
@@ -51,7 +51,7 @@ fn looks_to_come(found: &[Problem]) -> u32 {
         let disturbs = !edit.is_quiet();
         add(edit.phase(), disturbs);
         if disturbs && (Phase::Inodes..Phase::Counts).contains(&edit.phase()) {
-            // What is in use has changed.
+            // The blocks in use have changed.
             add(Phase::Counts, false);
         }
     }
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(looks_to_come(&[]), 0);
         assert_eq!(looks_to_come(&[links.clone(), count.clone()]), 1, "links disturb nothing");
         assert_eq!(looks_to_come(&[size.clone(), links, count]), 2);
-        // After the size of a file its blocks are counted anew.
+        // After the size of a file its blocks are recounted.
         assert_eq!(looks_to_come(&[size]), 2);
     }
 }

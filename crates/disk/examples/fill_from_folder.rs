@@ -1,5 +1,5 @@
-//! Makes an ext4 image that just fits from a folder: `fill_from_folder FOLDER IMAGE [THREADS]`. Says
-//! how long each step took, and how much memory the process has needed so far.
+//! Makes an ext4 image that just fits a folder: `fill_from_folder FOLDER IMAGE [THREADS]`. Prints
+//! how long each step took, and the process's peak memory so far.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let Loaded { tree, contents } = directory(&folder)?;
     lap("scanned");
 
-    // A pure function of parameters and tree: nothing is written yet.
+    // A pure function of parameters and tree that writes nothing.
     let fresh = Fresh { uuid: [1; 16], hash_seed: [2; 16], now: Timestamp::default() };
     let params = Options::of_type(FsType::Ext4).params(1 << 30, None, &fresh)?;
     let plan = TreePlan::fitted(&params, &tree, 0)?;

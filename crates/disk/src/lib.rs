@@ -1,4 +1,4 @@
-//! How an ext2, ext3 or ext4 file system is made, and how changes to one become durable.
+//! Makes ext2, ext3 and ext4 file systems, and makes changes to them durable.
 //!
 //! [`mkfs`] makes file systems: a plan that writes nothing, then a writer. [`volume`] is one that is written, [`ops`] what
 //! can be done to it, [`space`] its free space. [`journal`] changes one so that a crash at any write leaves all or nothing

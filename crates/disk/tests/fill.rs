@@ -1,4 +1,4 @@
-//! File systems filled from trees in memory: judged by e2fsck and the kernel.
+//! File systems filled from trees in memory, checked by e2fsck and the kernel.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,7 +13,7 @@ use floe_disk::mkfs::{FillOptions, Fresh, FsType, Options, Params, PlanError, Tr
 use floe_testkit::profile::Profile;
 use floe_testkit::{Image, kernel, oracle, tool, tree as read_back};
 
-/// Bytes that follow from a content's number and the offset alone.
+/// Bytes determined by a content's number and the offset alone.
 struct MadeUp;
 
 fn byte_at(content: ContentId, offset: u64) -> u8 {
@@ -132,7 +132,7 @@ fn add_xattrs(tree: &mut Tree, root: NodeId, etc: NodeId, profile: Profile) -> R
         let body = Body::file(10, ContentId(at as u64), 0);
         tree.insert(root, format!("xattr {at}").as_bytes(), own, body)?;
         if at == 2 {
-            // The default list of a directory, as well.
+            // With a default ACL as well.
             let set = vec![xattr("system.posix_acl_default", acl), xattr("user.on dir", b"x")];
             let xattrs = tree.keep_xattrs(set);
             tree.set_attributes(etc, Attributes { xattrs, ..attributes(2, 0o2750) });
@@ -149,7 +149,7 @@ fn write(plan: &TreePlan<'_>, folder: &Path, threads: usize) -> Result<Image> {
     Image::open(&path)
 }
 
-/// Writes twice, with one thread and with three, and lets e2fsck judge.
+/// Writes with one thread and with three, compares the bytes, and runs e2fsck.
 fn made(params: &Params, tree: &Tree, folder: &Path) -> Result<Image> {
     let plan = TreePlan::new(params, tree)?;
     let (one, three) = (write(&plan, folder, 1)?, write(&plan, folder, 3)?);
@@ -162,7 +162,7 @@ fn made(params: &Params, tree: &Tree, folder: &Path) -> Result<Image> {
     Ok(one)
 }
 
-/// Compares what testkit's reader finds with the tree.
+/// Compares the file system, as testkit's reader sees it, with the tree.
 fn compare_stored(image: &Image, tree: &Tree) -> Result<()> {
     let found = read_back::stored(image)?;
     for node in tree.ordered() {
@@ -203,7 +203,7 @@ fn trees_of_every_profile_are_whole() {
         let done = || -> Result<()> {
             let folder = tool::scratch("floe-fill-")?;
             let tree = everything(profile, profile != Profile::Ext2Rev0)?;
-            // Its inode is not in use by anybody, whatever quotas say.
+            // No quota counts the inode of the orphan file.
             let more = ('O', if profile == Profile::Quota { "orphan_file" } else { "" });
             let image = made(&params(profile, &[more], None)?, &tree, folder.path())?;
             if let Ok(keep) = std::env::var("FLOE_KEEP") {
@@ -218,7 +218,7 @@ fn trees_of_every_profile_are_whole() {
     assert!(faults.is_empty(), "{} profiles\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Everything that a mount shows of a tree, contents and times too.
+/// Compares a mount with the tree, including contents and times.
 fn compare_mounted(folder: &Path, tree: &Tree) -> Result<()> {
     use std::os::unix::ffi::OsStrExt;
     for node in tree.ordered() {
@@ -288,15 +288,15 @@ fn linux_sees_the_tree() {
         let names = |path: &[u8]| acl[path].xattrs.len();
         assert_eq!((names(b"/xattr 1"), names(b"/xattr 2"), names(b"/xattr 3")), (3, 1, 3));
         std::fs::write(mount.path().join("new"), "written by Linux").expect("a new file");
-        mount.unmount().expect("nobody uses it");
+        mount.unmount().expect("the mount is not in use");
         seen.unwrap_or_else(|error| panic!("{profile}: {error:#}"));
         let judged = oracle::run(image.path(), &["-fn"]).expect("a verdict");
         assert_eq!(judged.exit, Some(0), "{profile}: {}", judged.text);
     }
 }
 
-/// Files of all sizes about the limit, directories of all numbers of names, with and without attributes
-/// that take the same room.
+/// Files of all sizes around the limit of inline data, and directories of all numbers of names,
+/// with and without attributes that compete for the space.
 fn small_things() -> Result<Tree> {
     let mut tree = Tree::new(attributes(1, 0o755));
     let root = tree.root();
@@ -306,7 +306,7 @@ fn small_things() -> Result<Tree> {
             bytes => vec![Xattr::new(*b"user.a", vec![1; bytes])],
         })
     };
-    // None, some, and so much that there is no room for a value, or not even for its entry.
+    // None, some, and so many that a value, or even its entry, has no space.
     let sets = [set(0), set(8), set(60), set(64), set(400)];
     for (kind, xattrs) in sets.into_iter().enumerate() {
         for size in 0..=140u32 {
@@ -346,8 +346,8 @@ fn small_files_and_directories_lie_in_their_inodes() {
             superblock.blocks_count() - superblock.free_blocks_count()
         };
         let saved = used(&with("^inline_data")) - used(&with("inline_data"));
-        // Of 256 bytes an inode has 96 for attributes: 68 are left for a value behind its 60. All
-        // files of up to 128 bytes without attributes, and so on.
+        // An inode of 256 bytes has 96 for attributes, of which a value can take 68 beside the 60
+        // in `i_block`. So all files of up to 128 bytes without attributes are inline, and so on.
         assert!(saved > if inode_size == "256" { 400 } else { 700 }, "{inode_size}: {saved}");
         let folder = tool::scratch("floe-fill-").expect("a folder");
         let image = made(&with("inline_data"), &tree, folder.path()).expect("an image");
@@ -358,7 +358,7 @@ fn small_files_and_directories_lie_in_their_inodes() {
         }
         let mount = kernel::Mounted::new(image.path(), "").expect("Linux mounts it");
         let seen = compare_mounted(mount.path(), &tree);
-        // Everything grows out of its inode.
+        // All inline files and directories grow out of their inodes.
         for node in tree.ordered() {
             use std::os::unix::ffi::OsStrExt;
             let path = tree.path(node);
@@ -371,14 +371,14 @@ fn small_files_and_directories_lie_in_their_inodes() {
             };
             grown.expect("Linux writes it");
         }
-        mount.unmount().expect("nobody uses it");
+        mount.unmount().expect("the mount is not in use");
         seen.unwrap_or_else(|error| panic!("{inode_size}: {error:#}"));
         let judged = oracle::run(image.path(), &["-fn"]).expect("a verdict");
         assert_eq!(judged.exit, Some(0), "{}", judged.text);
     }
 }
 
-/// Inserted in another order, the same tree gives the same bytes.
+/// Inserting the same tree in another order gives the same bytes.
 #[test]
 fn the_order_of_the_source_does_not_matter() {
     let make = |backwards: bool| -> Result<Vec<u8>> {
@@ -461,7 +461,7 @@ fn a_fitted_file_system_has_no_room_left() {
     }
 }
 
-/// Many files without data: the tables are nearly all of the file system.
+/// Many files without data: the inode tables take nearly the whole file system.
 #[test]
 fn a_tree_of_names_alone_fits() {
     let mut tree = Tree::new(attributes(0, 0o755));

@@ -3,192 +3,50 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 mod changes;
+mod traced;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use changes::{CREDITS, Changes};
-use floe_blockdev::{Event, MemDevice, ReadBlocks, Recorder, WriteBlocks};
+use floe_blockdev::{MemDevice, ReadBlocks, Recorder, WriteBlocks};
 use floe_disk::journal::{Journal, JournalError, TransactionId};
-use floe_disk::recovery::recover;
-use floe_ext4::fs::FileSystem;
-use floe_ext4::journal as ext4_journal;
-use floe_ext4::tx::{DirectTx, Refusal, Tx};
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::BlockRun;
 use floe_format::ext::fast_commit::{FcTag, FcWriter};
-use floe_format::ext::jbd2::{self, COMMIT_BLOCK, CommitBlock, JournalSuperblock};
-use floe_format::{BlockNr, BlockRun};
-use floe_testkit::{Image, Profile, build, oracle, tool};
-
-/// A device in memory with an image, which records.
-fn device(profile: Profile) -> Recorder<MemDevice> {
-    Recorder::new(MemDevice::new(build::base(profile).unwrap().to_vec().unwrap()))
-}
-
-fn located(device: &dyn ReadBlocks) -> ext4_journal::Journal {
-    let fs = FileSystem::open(&device).unwrap();
-    let descs = fs.space.groups.descs();
-    ext4_journal::find(device, &fs.superblock, fs.geometry(), descs, None).0.unwrap()
-}
-
-/// A block of the log, or of the rest of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    LogSuperblock,
-    Log,
-    Commit,
-    Other,
-    Flush,
-}
-
-/// Classifies each event behind the first `from` ones; runs of the same kind count once.
-fn kinds(device: &Recorder<MemDevice>, from: usize) -> Vec<Kind> {
-    let place = located(device);
-    let offsets: Vec<u64> = (0..place.blocks).filter_map(|at| place.offset_bytes(at)).collect();
-    let mut kinds: Vec<Kind> = device.trace().events[from..]
-        .iter()
-        .map(|event| match event {
-            Event::Flush => Kind::Flush,
-            Event::Write { offset_bytes, .. } if *offset_bytes == offsets[0] => Kind::LogSuperblock,
-            Event::Write { offset_bytes, bytes } if offsets.contains(offset_bytes) => {
-                match jbd2::header(bytes).map(|header| header.blocktype) {
-                    Some(COMMIT_BLOCK) => Kind::Commit,
-                    _ => Kind::Log,
-                }
-            }
-            Event::Write { .. } => Kind::Other,
-        })
-        .collect();
-    kinds.dedup_by(|next, last| next == last && *next != Kind::Flush);
-    kinds
-}
-
-/// The sequence and time of each commit block in a trace, in order.
-fn commits(device: &Recorder<MemDevice>) -> Vec<(u32, (u64, u32))> {
-    let events = device.trace().events;
-    let blocks = events.iter().filter_map(|event| match event {
-        Event::Write { bytes, .. } => jbd2::header(bytes).map(|header| (header, bytes.clone())),
-        Event::Flush => None,
-    });
-    blocks
-        .filter(|(header, _)| header.blocktype == COMMIT_BLOCK)
-        .map(|(header, bytes)| {
-            let commit = CommitBlock::decode(bytes.first_chunk().unwrap());
-            (header.sequence, (commit.commit_sec, commit.commit_nsec))
-        })
-        .collect()
-}
-
-/// Free blocks of the file system, never handed out: tests write them raw.
-fn free_blocks(device: &dyn ReadBlocks, count: u64) -> Vec<BlockNr> {
-    let volume = FileSystem::open(&device).unwrap();
-    let (mut free, device) = (Vec::new(), NoWrites(device));
-    for group in 0..volume.geometry().group_count {
-        let group = floe_format::GroupNr(group);
-        let mut tx = DirectTx::new(&device, volume.geometry().clone());
-        let bits = volume.space.groups.block_bitmap(&mut tx, group).unwrap();
-        let home = volume.geometry().blocks_of(group);
-        for bit in 0..u32::try_from(home.len_blocks).unwrap() {
-            if !floe_format::ext::bitmap::test(&bits, bit) {
-                free.push(BlockNr(home.start.0 + u64::from(bit)));
-            }
-        }
-    }
-    assert!(free.len() as u64 >= count);
-    free.truncate(usize::try_from(count).unwrap());
-    free
-}
-
-/// A device that must not be written.
-struct NoWrites<'a>(&'a dyn ReadBlocks);
-
-impl ReadBlocks for NoWrites<'_> {
-    fn size_bytes(&self) -> u64 {
-        self.0.size_bytes()
-    }
-
-    fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.read_at(offset_bytes, into)
-    }
-}
-
-impl WriteBlocks for NoWrites<'_> {
-    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        panic!("written");
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        panic!("flushed");
-    }
-}
-
-/// Gives an empty journal these features; those of the file system stay. The fast-commit area is what mke2fs left for it.
-fn set_log_features<D: WriteBlocks>(device: &D, compat: u32, incompat: u32) {
-    let place = located(device);
-    let mut superblock = place.superblock.clone();
-    (superblock.feature_compat, superblock.feature_incompat) = (compat, incompat);
-    superblock.checksum_type = if incompat & 0x18 == 0 { 0 } else { 4 };
-    superblock.num_fc_blks = superblock.maxlen - 1024;
-    let mut bytes = [0; 1024];
-    superblock.encode_into(&mut bytes);
-    superblock.checksum = JournalSuperblock::compute_checksum(&bytes);
-    superblock.encode_into(&mut bytes);
-    device.write_at(place.offset_bytes(0).unwrap(), &bytes).unwrap();
-}
-
-/// Fills blocks with a byte, in one transaction.
-fn fill<D: WriteBlocks>(journal: &Journal<D>, blocks: &[BlockNr], byte: u8) -> TransactionId {
-    let mut tx = journal.begin(u32::try_from(blocks.len()).unwrap()).unwrap();
-    for &block in blocks {
-        tx.zeroed(block).unwrap().fill(byte);
-    }
-    tx.finish().unwrap()
-}
-
-/// The first byte of a block.
-fn first_byte(device: &dyn ReadBlocks, block: BlockNr, block_size: u64) -> u8 {
-    let mut byte = [0];
-    device.read_at(block.0 * block_size, &mut byte).unwrap();
-    byte[0]
-}
-
-/// What recovery makes of a device as it is.
-fn recovered(device: &Recorder<MemDevice>) -> MemDevice {
-    let copy = MemDevice::new(device.base_bytes());
-    recover(&copy).unwrap();
-    copy
-}
-
-/// A copy of all bytes.
-trait BaseBytes {
-    fn base_bytes(&self) -> Vec<u8>;
-}
-
-impl BaseBytes for Recorder<MemDevice> {
-    fn base_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; usize::try_from(self.size_bytes()).unwrap()];
-        self.read_at(0, &mut bytes).unwrap();
-        bytes
-    }
-}
+use floe_testkit::{Profile, tool};
+use traced::{
+    Kind, commits, device, fill, first_byte, free_blocks, kinds, located, recovered,
+    set_log_features,
+};
 
 #[test]
-fn r2_a_change_takes_no_more_than_it_reserved() {
+fn r2_room_is_there_before_the_first_change_and_no_change_outgrows_a_transaction() {
     if tool::missing() {
         return;
     }
     let device = device(Profile::Ext4K1);
-    let blocks = free_blocks(&device, 3);
+    let limit = u64::from(located(&device).ring().unwrap().len_blocks() / 4);
+    let blocks = free_blocks(&device, limit);
     let journal = Journal::open(&device).unwrap();
-    let mut tx = journal.begin(2).unwrap();
-    tx.zeroed(blocks[0]).unwrap();
-    tx.block_mut(blocks[1]).unwrap();
-    tx.block_mut(blocks[0]).unwrap();
-    assert_eq!(tx.credits_left(), 0);
-    assert!(matches!(tx.zeroed(blocks[2]), Err(Refusal::TooMuch(_))));
-    assert!(matches!(tx.block_mut(blocks[2]), Err(Refusal::TooMuch(_))));
-    tx.block(blocks[2]).unwrap();
-    tx.revoke(BlockRun::new(blocks[0], 1));
-    tx.zeroed(blocks[2]).unwrap();
+    let first = fill(&journal, &blocks[..100], 1);
+    // Together they would be too long: the first one is committed before the second one begins.
+    let mut tx = journal.begin(200).unwrap();
+    assert_eq!(journal.durable(), first);
+    let mut changed = 0;
+    for &block in &blocks {
+        match tx.zeroed(block) {
+            Ok(bytes) => bytes.fill(2),
+            Err(Refusal::TooMuch(_)) => break,
+            Err(refusal) => panic!("{refusal}"),
+        }
+        changed += 1;
+    }
+    assert!((limit - 10..limit).contains(&changed), "{changed} of {limit}");
+    assert!(matches!(tx.block_mut(blocks[limit as usize - 1]), Err(Refusal::TooMuch(_))));
+    tx.block_mut(blocks[0]).unwrap()[0] = 3;
+    journal.commit(tx.finish().unwrap()).unwrap();
+    assert_eq!(first_byte(&recovered(&device), blocks[0], 1024), 3);
 }
 
 #[test]
@@ -482,158 +340,4 @@ fn r11_no_transaction_is_longer_than_a_quarter_of_the_log() {
     assert!(commits(&device).len() > 1);
     let copy = recovered(&device);
     assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == 1));
-}
-
-#[test]
-fn a_dropped_change_changes_nothing() {
-    if tool::missing() {
-        return;
-    }
-    let device = device(Profile::Ext4K1);
-    let block = free_blocks(&device, 2);
-    let journal = Journal::open(&device).unwrap();
-    let id = fill(&journal, &block[..1], 1);
-    let mut tx = journal.begin(2).unwrap();
-    tx.block_mut(block[0]).unwrap().fill(2);
-    tx.zeroed(block[1]).unwrap().fill(2);
-    tx.revoke(BlockRun::new(block[0], 1));
-    drop(tx);
-    assert_eq!(first_byte(&journal, block[0], 1024), 1);
-    journal.sync().unwrap();
-    assert_eq!(journal.durable(), id);
-    assert_eq!(first_byte(&recovered(&device), block[0], 1024), 1);
-    // A change of nothing is durable with what there was before.
-    assert_eq!(journal.begin(1).unwrap().finish().unwrap(), id);
-}
-
-#[test]
-fn a_block_that_begins_like_the_journal_is_escaped() {
-    if tool::missing() {
-        return;
-    }
-    let image = build::base(Profile::Ext4K1).unwrap();
-    let block = free_blocks(&image, 1);
-    let journal = Journal::open(&image).unwrap();
-    let mut tx = journal.begin(1).unwrap();
-    tx.zeroed(block[0]).unwrap()[..4].copy_from_slice(&jbd2::MAGIC.to_be_bytes());
-    tx.block_mut(block[0]).unwrap()[4] = 5;
-    journal.commit(tx.finish().unwrap()).unwrap();
-    drop(journal);
-    let by_e2fsck = image.copy().unwrap();
-    assert_eq!(oracle::run(by_e2fsck.path(), &["-fy"]).unwrap().exit, Some(0));
-    recover(&image).unwrap();
-    for image in [image, by_e2fsck] {
-        let mut bytes = [0; 5];
-        image.read(block[0].0 * 1024, &mut bytes).unwrap();
-        assert_eq!(bytes, [0xc0, 0x3b, 0x39, 0x98, 5]);
-    }
-}
-
-#[test]
-fn a_logged_superblock_still_needs_recovery() {
-    if tool::missing() {
-        return;
-    }
-    let device = device(Profile::Ext4);
-    let mut fs = FileSystem::open(&device).unwrap();
-    let journal = Journal::open(&device).unwrap();
-    let mut tx = journal.begin(1).unwrap();
-    // Read before the journal was opened, so that it does not say so.
-    fs.finish(&mut tx).unwrap();
-    journal.commit(tx.finish().unwrap()).unwrap();
-    let flagged = |device: &dyn ReadBlocks| {
-        let fs = FileSystem::open(&device).unwrap();
-        fs.geometry().features.incompat.contains(floe_format::features::Incompat::RECOVER)
-    };
-    assert!(flagged(&journal));
-    journal.checkpoint().unwrap();
-    assert!(flagged(&device), "written home without it");
-    let device = journal.close().unwrap();
-    assert!(!flagged(device));
-}
-
-/// Many threads that each wait for their own change: flushes are shared.
-#[test]
-fn one_flush_serves_all_who_wait() {
-    if tool::missing() {
-        return;
-    }
-    struct Slow(Recorder<MemDevice>);
-    impl ReadBlocks for Slow {
-        fn size_bytes(&self) -> u64 {
-            self.0.size_bytes()
-        }
-        fn read_at(&self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
-            self.0.read_at(offset_bytes, into)
-        }
-    }
-    impl WriteBlocks for Slow {
-        fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
-            self.0.write_at(offset_bytes, from)
-        }
-        fn flush(&self) -> io::Result<()> {
-            std::thread::sleep(std::time::Duration::from_millis(2));
-            self.0.flush()
-        }
-    }
-    let (threads, rounds) = (8, 20);
-    let device = Slow(device(Profile::Ext4K1));
-    let blocks = free_blocks(&device, threads);
-    let journal = Journal::open(&device).unwrap();
-    let from = device.0.trace().events.len();
-    std::thread::scope(|scope| {
-        for block in &blocks {
-            let journal = &journal;
-            scope.spawn(move || {
-                for round in 0..rounds {
-                    let id = fill(journal, &[*block], round);
-                    journal.commit(id).unwrap();
-                    assert!(journal.durable() >= id);
-                }
-            });
-        }
-    });
-    let events = device.0.trace().events;
-    let flushes = events[from..].iter().filter(|event| **event == Event::Flush).count();
-    let acknowledged = blocks.len() * usize::from(rounds);
-    assert!(flushes * 2 < acknowledged, "{flushes} flushes for {acknowledged} commits");
-    let copy = recovered(&device.0);
-    assert!(blocks.iter().all(|block| first_byte(&copy, *block, 1024) == rounds - 1));
-}
-
-/// Each checksum version that a journal may have: recovered by e2fsck and by Floe.
-#[test]
-fn every_checksum_version_is_written_as_e2fsck_reads_it() {
-    if tool::missing() {
-        return;
-    }
-    // compat, incompat.
-    for (compat, incompat) in [(0, 0), (1, 0), (0, 0x8), (0, 0x10), (0, 0x12), (0, 0xa), (0, 0x4)] {
-        let image = build::base(Profile::NoCsum).unwrap();
-        set_log_features(&image, compat, incompat);
-        let block = free_blocks(&image, 300);
-        let journal = Journal::open(&image).unwrap();
-        for (byte, blocks) in (1..).zip(block.chunks(100)) {
-            journal.commit(fill(&journal, blocks, byte)).unwrap();
-        }
-        let mut tx = journal.begin(1).unwrap();
-        tx.revoke(BlockRun::new(block[7], 1));
-        journal.commit(tx.finish().unwrap()).unwrap();
-        drop(journal);
-        image.write(block[7].0 * 1024, &[0xee; 1024]).unwrap();
-
-        let by_e2fsck = image.copy().unwrap();
-        let verdict = oracle::run(by_e2fsck.path(), &["-fy"]).unwrap();
-        assert!(verdict.clean(), "{compat:#x} {incompat:#x}: {}", verdict.text);
-        assert_eq!(recover(&image).unwrap().transactions, 4, "{compat:#x} {incompat:#x}");
-        check_filled(&image, &block);
-        check_filled(&by_e2fsck, &block);
-    }
-}
-
-fn check_filled(image: &Image, blocks: &[BlockNr]) {
-    for (at, block) in blocks.iter().enumerate() {
-        let expected = if at == 7 { 0xee } else { (at / 100) as u8 + 1 };
-        assert_eq!(first_byte(image, *block, 1024), expected, "{block}");
-    }
 }

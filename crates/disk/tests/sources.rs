@@ -1,4 +1,4 @@
-//! Trees of directories, archives, layers and images, without the command around them.
+//! Trees from directories, archives, layers and images, without the command-line program.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -42,7 +42,7 @@ fn load(bytes: &[u8]) -> Result<Loaded<BoxedContents>, SourceError> {
     source::tar(archive)
 }
 
-/// Every path with its content, target or type.
+/// Every path with its content, link target or type.
 fn listed(loaded: &Loaded<BoxedContents>) -> Vec<String> {
     let tree = &loaded.tree;
     let mut lines = Vec::new();
@@ -114,7 +114,7 @@ fn the_last_entry_of_a_path_counts() {
         |path: &str| loaded.tree.node(loaded.tree.look_up_path(path.as_bytes()).unwrap()).mode();
     assert_eq!(mode("/") & 0o7777, 0o711);
     assert_eq!(mode("/dir") & 0o7777, 0o710);
-    // Implied.
+    // An implied directory.
     assert_eq!(mode("/absolute") & 0o7777, 0o755);
 }
 
@@ -139,7 +139,7 @@ fn hard_links_find_targets_before_and_behind() {
     assert_eq!(listed(&loaded).len(), 6);
     let lost = archive(|archive| link(archive, Kind::HardLink, "a", "b"));
     let error = load(&lost).err().unwrap();
-    assert_eq!(error.to_string(), "a: its hard link leads to b, which is not there");
+    assert_eq!(error.to_string(), "a: its hard link leads to b, which does not exist");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn paths_that_leave_the_root_are_refused() {
     assert!(load(&looped).err().unwrap().to_string().contains("too many symbolic links"));
 }
 
-/// Writes an OCI layout with layers, and returns where.
+/// Writes an OCI layout with these layers, and returns its path.
 fn layout(folder: &Path, layers: &[Vec<u8>]) -> PathBuf {
     let blobs = folder.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
@@ -220,7 +220,7 @@ fn layers_hide_what_is_below_them() {
         file(archive, "dir/new", "2");
         file(archive, "dir/.wh.old", "");
         file(archive, ".wh.gone", "");
-        // Before the marker or behind it: what this layer has stays.
+        // Entries of this layer stay, before the opaque marker and behind it.
         file(archive, "opaque/a/new", "2");
         file(archive, "opaque/.wh..wh..opq", "");
         file(archive, "opaque/new", "2");
@@ -278,7 +278,7 @@ fn blobs_must_have_their_digests() {
     }
     fs::write(place.join("index.json"), r#"{"manifests":[{"digest":"sha256:../../x"}]}"#).unwrap();
     let error = source::oci(&place, None, scratch.path()).err().unwrap();
-    assert!(error.to_string().contains("is no digest"), "{error}");
+    assert!(error.to_string().contains("is not a SHA-256 digest"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Empty file systems of every profile, beside those of mke2fs.
+//! Compares empty file systems of every profile with those of mke2fs.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use floe_testkit::profile::Profile;
 use floe_testkit::rng::Rng;
 use floe_testkit::{oracle, tool};
 
-/// What Debian's mke2fs.conf says, so that the answer does not depend on the machine's.
+/// The content of Debian's mke2fs.conf, so that the result does not depend on the machine's.
 const CONF: &str = "[defaults]
 base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
 default_mntopts = acl,user_xattr
@@ -55,7 +55,7 @@ const UUID: &str = "f10e0000-0001-4002-8003-000000000004";
 const HASH_SEED: &str = "f10e0000-0005-4006-8007-000000000008";
 const NOW: i64 = 1_700_000_000;
 
-/// Makes a file system as mke2fs would with these options.
+/// Makes a file system like mke2fs with these options.
 fn floe(path: &Path, bytes: u64, args: &[&str]) -> Result<()> {
     let mut options = Options::of_type(FsType::Ext2);
     for pair in args.chunks(2) {
@@ -80,7 +80,7 @@ fn mke2fs(folder: &Path, path: &Path, bytes: u64, args: &[&str]) -> Result<bool>
     let conf = folder.join("mke2fs.conf");
     std::fs::write(&conf, CONF)?;
     std::fs::File::create(path)?.set_len(bytes)?;
-    // mke2fs listens to one -E only.
+    // mke2fs uses only the last -E.
     let mut extended = format!("hash_seed={HASH_SEED},lazy_itable_init=0");
     let mut command = tool::command("mke2fs");
     command.env("MKE2FS_CONFIG", &conf).env("E2FSPROGS_FAKE_TIME", NOW.to_string());
@@ -102,8 +102,8 @@ fn dumpe2fs(path: &Path) -> Result<Vec<String>> {
     command.arg(path);
     let text = tool::run(&command, 120)?.expect("dumpe2fs", &[0])?;
     let differs = |line: &&str| {
-        // How much was written in all, which no superblock of ours says; sums of blocks that
-        // contain it; when and by whom the block of multiple-mount protection was written.
+        // Lines that must differ: the lifetime writes, which Floe does not record; checksums of
+        // blocks that contain them; and when and by which host the MMP block was written.
         !line.starts_with("Lifetime writes")
             && !line.starts_with("Checksum:  ")
             && !line.trim_start().starts_with("mmp_update")
@@ -133,7 +133,7 @@ fn system_inodes(path: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Compares one file system of both; gives what differs. `None`: mke2fs makes none.
+/// Makes one file system with each program; returns the differences. `None`: mke2fs refuses.
 fn compare(bytes: u64, args: &[&str]) -> Result<Option<Vec<String>>> {
     let folder = tool::scratch("floe-mkfs-")?;
     let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
@@ -229,9 +229,9 @@ fn sizes_and_usage_types_are_those_of_mke2fs() {
     judge(&cases);
 }
 
-/// Options of mke2fs drawn at random: letter and value by turns, and bytes of the device.
+/// Random options of mke2fs (letters and values in turns), and the size of the device.
 ///
-/// Left out is what is known to differ: tables packed without flexible groups, flexible groups of tiny
+/// Known differences are left out: tables packed without flexible groups, flexible groups of tiny
 /// groups, and bigalloc, where mke2fs leaves more bitmaps to the kernel.
 fn random_options(seed: u64) -> (u64, Vec<String>) {
     const FEATURES: &str = "has_journal ext_attr resize_inode dir_index filetype extent 64bit flex_bg \
@@ -309,7 +309,7 @@ fn random_options_are_those_of_mke2fs() {
     assert!(made * 3 > count, "only {made} of {count} were made");
 }
 
-/// A device that cannot discard keeps no signature of what it held, and no stale metadata.
+/// A device that cannot discard keeps no signature of its earlier content, and no stale metadata.
 #[test]
 fn old_signatures_are_gone() {
     let folder = tempfile::tempdir().expect("a folder");

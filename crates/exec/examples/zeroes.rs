@@ -1,7 +1,7 @@
 //! Work on all cores without a lock: `cargo run -p floe-exec --example zeroes -- disk.img`
 //!
-//! Counts how much of a file is zero. Each worker fills a share of its own; the shares are merged at
-//! the end, and neither their number nor their order can be seen in the result.
+//! Counts the zero blocks of a file. Each worker fills an accumulator of its own. They are merged
+//! at the end, and neither their number nor their order affects the result.
 
 use std::error::Error;
 use std::fs::File;
@@ -14,10 +14,10 @@ use floe_exec::{Accumulator, Pool, default_threads};
 
 /// Bytes of a unit of work.
 const UNIT: u64 = 1 << 20;
-/// Bytes that are looked at together.
+/// Bytes tested together.
 const BLOCK: usize = 4096;
 
-/// What one worker counted.
+/// The counts of one worker.
 #[derive(Default)]
 struct Share {
     blocks: u64,

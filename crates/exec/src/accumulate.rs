@@ -1,13 +1,13 @@
-//! Private shares of a pass, and how they become one.
+//! Accumulators: the private evidence of each worker, and how it is merged.
 
-/// One worker's private share of a pass. Law (property-tested for each implementation): neither the
-/// order of merges nor how the work was divided can be seen in the result.
+/// The private evidence of one worker in a pass. Law (property-tested for each implementation):
+/// neither the order of merges nor the division of the work affects the result.
 pub trait Accumulator: Default + Send {
-    /// Adds another worker's share to this one.
+    /// Merges another worker's accumulator into this one.
     fn merge(&mut self, other: Self);
 }
 
-/// Moves `other` behind `mine`, with no room to spare: what is merged is read, and grows no more.
+/// Appends `other` to `mine` and shrinks the capacity to fit, because merged lists are only read.
 pub fn append<T>(mine: &mut Vec<T>, mut other: Vec<T>) {
     if mine.is_empty() {
         *mine = other;
@@ -17,13 +17,14 @@ pub fn append<T>(mine: &mut Vec<T>, mut other: Vec<T>) {
     }
 }
 
-/// Takes each of `what` out of `from` once; the others keep their order. Returns whether all were in there.
+/// Removes one occurrence of each element of `what` from `from`; the others keep their order.
+/// Returns whether all were present.
 pub fn take_back<T: Ord>(from: &mut Vec<T>, mut what: Vec<T>) -> bool {
     if what.is_empty() {
         return true;
     }
     what.sort_unstable();
-    // Of equal ones, how many were found, with the first of them.
+    // For each run of equal elements of `what`: the number found so far, stored at its first index.
     let mut found = vec![0; what.len()];
     let before = from.len();
     from.retain(|item| {
@@ -56,9 +57,9 @@ mod tests {
     #[test]
     fn each_is_taken_out_as_often_as_it_was_put_in() {
         let mut all = vec![3, 1, 3, 2, 3, 5];
-        assert!(!take_back(&mut all, vec![3, 5, 3, 7]), "there was no 7");
+        assert!(!take_back(&mut all, vec![3, 5, 3, 7]), "7 was not in the list");
         assert_eq!(all, [1, 2, 3]);
-        assert!(!take_back(&mut all, vec![2, 2]), "there was one 2");
+        assert!(!take_back(&mut all, vec![2, 2]), "2 was in the list only once");
         assert!(take_back(&mut all, vec![3, 1]));
         assert!(take_back(&mut all, Vec::new()));
         assert_eq!(all, []);

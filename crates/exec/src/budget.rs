@@ -1,18 +1,18 @@
-//! What a run may use: cores and memory.
+//! The resources that a run may use: cores and memory.
 
 use std::fs;
 
 use floe_sync::Arc;
 use floe_sync::atomic::{AtomicU64, Ordering};
 
-/// Workers to start when nobody says otherwise: the processors this process may use, at least 1.
-/// Affinity (`taskset`) and CPU quotas of control groups are respected.
+/// The default number of workers: the processors that this process may use, at least 1. Affinity
+/// (`taskset`) and CPU quotas of control groups are respected.
 pub fn default_threads() -> usize {
     floe_sync::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Bytes of memory this process may still take: what the system calls available, or less where a
-/// control group's limit is nearer. `None` where the system does not say.
+/// Bytes of memory that this process may still use: `MemAvailable`, or less if the limit of a
+/// control group is lower. `None` if the system does not say.
 pub fn available_memory_bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -27,7 +27,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Where a control group's memory figures lie.
+/// The directory of a memory control group, and the names of its files.
 #[derive(Debug, PartialEq, Eq)]
 struct GroupDirectory {
     path: String,
@@ -38,14 +38,14 @@ struct GroupDirectory {
 impl GroupDirectory {
     fn headroom_bytes(&self) -> Option<u64> {
         let read = |name| fs::read_to_string(format!("{}/{name}", self.path)).ok();
-        // "max" does not parse: no limit. A missing usage counts as nothing used.
+        // "max" does not parse, and means no limit. A missing usage counts as 0.
         let limit: u64 = read(self.limit)?.trim().parse().ok()?;
         let used = read(self.usage).and_then(|text| text.trim().parse().ok()).unwrap_or(0);
         Some(limit.saturating_sub(used))
     }
 }
 
-/// The memory control groups above a process, nearest first, from its `/proc/self/cgroup`.
+/// The memory control groups of a process, innermost first, from its `/proc/self/cgroup`.
 fn group_directories(cgroup: &str) -> Vec<GroupDirectory> {
     let mut found = Vec::new();
     for line in cgroup.lines() {
@@ -58,8 +58,8 @@ fn group_directories(cgroup: &str) -> Vec<GroupDirectory> {
         } else {
             continue;
         };
-        // A limit anywhere above holds too. "/" itself is the mount point: in a container, that
-        // is the container's own group.
+        // The limit of any ancestor applies, too. "/" is the mount point itself: in a container,
+        // that is the container's own group.
         let mut path = path.trim_end_matches('/');
         loop {
             found.push(GroupDirectory { path: format!("{root}{path}"), limit, usage });
@@ -70,22 +70,22 @@ fn group_directories(cgroup: &str) -> Vec<GroupDirectory> {
     found
 }
 
-/// Memory for a purpose does not fit.
+/// There is not enough memory for a purpose.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{purpose} needs {need_bytes} bytes; {free_bytes} of a budget of {limit_bytes} are left")]
 pub struct OverBudget {
-    /// What the memory is for.
+    /// The use of the memory.
     pub purpose: &'static str,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub need_bytes: u64,
-    /// Bytes that were free then.
+    /// Bytes that were free.
     pub free_bytes: u64,
     /// Bytes of the whole budget.
     pub limit_bytes: u64,
 }
 
-/// A hard limit on the memory of a run, kept by reservation: whoever is about to allocate much
-/// reserves it first and takes a leaner way if that fails. Clones share the budget.
+/// A hard limit on the memory of a run. Before a large allocation, code reserves the memory, and
+/// takes a leaner way if that fails. Clones share the budget.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     shared: Arc<Shared>,
@@ -97,9 +97,9 @@ struct Shared {
     used_bytes: AtomicU64,
 }
 
-/// Memory set aside; given back when dropped.
+/// Reserved memory; dropping it returns the memory to the budget.
 #[derive(Debug)]
-#[must_use = "the memory is given back as soon as this is dropped"]
+#[must_use = "dropping the reservation returns the memory to the budget"]
 pub struct Reservation {
     budget: MemoryBudget,
     bytes: u64,
@@ -111,8 +111,8 @@ impl MemoryBudget {
         Self { shared: Arc::new(Shared { limit_bytes, used_bytes: AtomicU64::new(0) }) }
     }
 
-    /// Half of what is available now: the rest is left to the page cache and to others. 1 GiB
-    /// where the system does not say what is available.
+    /// Half of the memory available now; the rest is left to the page cache and to other programs.
+    /// 1 GiB if the system does not say.
     pub fn of_this_machine() -> Self {
         Self::new(available_memory_bytes().map_or(1 << 30, |bytes| bytes / 2))
     }
@@ -124,14 +124,14 @@ impl MemoryBudget {
 
     /// Bytes reserved now.
     pub fn used_bytes(&self) -> u64 {
-        // Relaxed, here and below: only this counter is kept in order, not memory around it.
+        // Relaxed, here and below: the counter orders no other memory.
         self.shared.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sets `bytes` aside for `purpose`.
+    /// Reserves `bytes` for `purpose`.
     ///
     /// # Errors
-    /// [`OverBudget`] if that many are not free; nothing is reserved then.
+    /// [`OverBudget`] if fewer are free; nothing is reserved then.
     pub fn reserve(&self, purpose: &'static str, bytes: u64) -> Result<Reservation, OverBudget> {
         let limit_bytes = self.shared.limit_bytes;
         let grown = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit_bytes);
@@ -148,19 +148,19 @@ impl MemoryBudget {
 }
 
 impl Reservation {
-    /// Bytes set aside.
+    /// Bytes reserved.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Sets `bytes` more aside for `purpose`.
+    /// Reserves `bytes` more for `purpose`.
     ///
     /// # Errors
-    /// [`OverBudget`] if that many are not free; what was reserved before stays.
+    /// [`OverBudget`] if fewer are free; the earlier reservation stays.
     pub fn grow(&mut self, purpose: &'static str, bytes: u64) -> Result<(), OverBudget> {
         let mut more = self.budget.reserve(purpose, bytes)?;
-        // Both fit the limit together, so the sum does not overflow. `more` no longer owns its
-        // share.
+        // Both fit the limit together, so the sum does not overflow. `more` must not return its
+        // bytes when it is dropped.
         self.bytes += std::mem::take(&mut more.bytes);
         Ok(())
     }

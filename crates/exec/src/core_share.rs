@@ -1,6 +1,6 @@
-//! A budget of cores over all passes of a run: workers beyond it are not started, or wait between two
-//! units of work. A fair minimum of workers always runs, in the usual scheduling class; those past it
-//! run only where a core would be idle.
+//! A budget of cores for all passes of a run: workers beyond it are not started, or wait between
+//! two units of work. A fair minimum of workers always runs in the normal scheduling class; those
+//! past it run in the idle class.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,16 +9,17 @@ use crate::cores::{CoreSource, next_budget};
 use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use floe_sync::{Condvar, Mutex, PoisonError};
 
-/// How many workers may be busy while other programs need cores, too. The budget outlives a pass and is
-/// adjusted while passes run (section 5.4.1 of the pFSCK paper).
+/// The number of workers that may be busy while other programs need cores, too. The budget outlives
+/// a pass and is adjusted while passes run (section 5.4.1 of the pFSCK paper).
 pub struct CoreShare<'c> {
     source: &'c dyn CoreSource,
     look_every: Duration,
-    /// Workers that never wait and keep the usual scheduling class; 0: all give way, and one works.
+    /// Workers that never wait and stay in the normal scheduling class. With 0, all run in the idle
+    /// class, and at least one works.
     minimum: usize,
     most: usize,
     budget: AtomicUsize,
-    /// When to look next. Those who wait hold it, too.
+    /// The time of the next adjustment. Waiting workers use this lock, too.
     look_at: Mutex<Instant>,
     wake: Condvar,
 }
@@ -35,7 +36,7 @@ impl fmt::Debug for CoreShare<'_> {
 
 impl<'c> CoreShare<'c> {
     /// A budget of `minimum` to `most` workers, adjusted every `look_every` while there is work. It
-    /// begins with the cores that are free now, if `source` knows, and otherwise with `most`.
+    /// starts with the cores that are free now, if `source` knows, and otherwise with `most`.
     pub fn new(
         source: &'c dyn CoreSource,
         most: usize,
@@ -56,10 +57,10 @@ impl<'c> CoreShare<'c> {
         }
     }
 
-    /// Lets worker `me`, on whose thread it is called, give way to all other programs if it is past the
-    /// minimum. Where the system refuses, the worker keeps the usual class.
+    /// Puts the calling thread, worker `me`, into the idle class if it is past the minimum. If the
+    /// system refuses, the worker stays in the normal class.
     pub(crate) fn settle(&self, me: usize) {
-        // Under shuttle all workers run on one thread of the system.
+        // Under shuttle, all workers run on one thread of the system.
         #[cfg(not(feature = "shuttle"))]
         if me >= self.minimum {
             let _ = crate::idle_class::enter_idle_class();
@@ -70,8 +71,8 @@ impl<'c> CoreShare<'c> {
 
     /// Workers that may be busy.
     pub fn budget(&self) -> usize {
-        // Relaxed, here and below: who waits looks again under the lock; for all others the figure
-        // orders nothing.
+        // Relaxed, here and below: waiting workers check again under the lock, and for all others
+        // the number orders nothing.
         self.budget.load(Ordering::Relaxed)
     }
 
@@ -82,7 +83,7 @@ impl<'c> CoreShare<'c> {
         self.wake.notify_all();
     }
 
-    /// Looks at the cores and adjusts the budget, if it is time; `false` if it is not.
+    /// Samples the cores and adjusts the budget, if it is time; otherwise returns `false`.
     pub(crate) fn look(&self) -> bool {
         let now = Instant::now();
         {
@@ -99,11 +100,11 @@ impl<'c> CoreShare<'c> {
     }
 }
 
-/// What the workers of one pass go through before each unit.
+/// The gate that the workers of one pass go through before each unit.
 #[derive(Debug)]
 pub(crate) struct Gate<'g> {
     share: Option<&'g CoreShare<'g>>,
-    /// There is nothing left to wait for.
+    /// The pass has no more units, so nobody needs to wait.
     open: AtomicBool,
 }
 
@@ -112,8 +113,8 @@ impl<'g> Gate<'g> {
         Self { share, open: AtomicBool::new(false) }
     }
 
-    /// Waits until worker `me` may be busy. The first one, which looks at the cores and starts `more`
-    /// workers when the budget has grown, always may.
+    /// Waits until worker `me` may be busy. The first worker always may; it samples the cores, and
+    /// calls `more` to start workers after the budget has grown.
     pub(crate) fn pass(&self, me: usize, more: &dyn Fn()) {
         let Some(share) = self.share else { return };
         if me == 0 {
@@ -130,13 +131,13 @@ impl<'g> Gate<'g> {
         }
     }
 
-    /// To be kept by the first worker: dropped, also while unwinding, it lets all others go on.
+    /// Returns a guard for worker 0. Dropping it, even during a panic, releases the other workers.
     pub(crate) fn opened_by(&self, me: usize) -> Option<OpenAtEnd<'_>> {
         (me == 0).then(|| OpenAtEnd(self))
     }
 }
 
-/// Opens a gate for good.
+/// Opens a gate permanently when dropped.
 pub(crate) struct OpenAtEnd<'a>(&'a Gate<'a>);
 
 impl Drop for OpenAtEnd<'_> {
@@ -156,7 +157,7 @@ mod tests {
     use crate::{Accumulator, Pool};
     use floe_sync::thread;
 
-    /// Cores that are used by others, all or none, by turns.
+    /// Cores that other programs use, all or none, in turns.
     struct ByTurns(AtomicUsize);
 
     impl CoreSource for ByTurns {
@@ -206,7 +207,7 @@ mod tests {
             }
         }
 
-        /// Somebody needs all the cores, all the time.
+        /// Other programs use all cores, all the time.
         struct Busy;
 
         impl CoreSource for Busy {
@@ -215,7 +216,7 @@ mod tests {
             }
         }
 
-        /// Most workers that were at work at once.
+        /// The largest number of workers that were busy at once.
         #[derive(Default)]
         struct Most(usize);
 
@@ -239,7 +240,7 @@ mod tests {
             pool.run(&[(); 100], work);
             assert_eq!(share.budget(), 1);
             let Most(most) = pool.run(&[(); 200], work);
-            assert_eq!(most, 1, "the second pass began with what the first had learned");
+            assert_eq!(most, 1, "the second pass starts with the budget of the first");
         }
 
         #[test]
@@ -253,7 +254,7 @@ mod tests {
             assert_eq!(share.budget(), 3);
         }
 
-        /// Cores of which some are free, as is known at once.
+        /// A source that knows at once how many cores are free.
         struct Free(usize);
 
         impl CoreSource for Free {
@@ -266,7 +267,7 @@ mod tests {
             }
         }
 
-        /// The scheduling classes of the threads that did something: 0 usual, 5 idle.
+        /// The scheduling classes of the threads that did a unit: 0 normal, 5 idle.
         #[derive(Default)]
         struct Classes(Vec<u32>);
 
@@ -289,7 +290,7 @@ mod tests {
                         all.0.extend(crate::idle_class::policy_of_this_thread());
                         met.fetch_add(1, Ordering::Relaxed);
                     }
-                    // Each worker has at least one unit, if it is there at all.
+                    // Each worker that was started gets at least one unit.
                     let begin = Instant::now();
                     while met.load(Ordering::Relaxed) < workers && begin.elapsed().as_secs() < 5 {
                         thread::yield_now();

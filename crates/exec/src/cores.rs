@@ -6,20 +6,20 @@ use std::ops::RangeInclusive;
 
 use floe_sync::{Mutex, PoisonError};
 
-/// How busy the cores were since the last look. Fractions of cores, added up.
+/// The use of the cores since the last sample, in cores (fractions add up).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoreSample {
-    /// Cores that nobody used.
+    /// Idle cores.
     pub idle: f64,
-    /// Cores that this process used.
+    /// Cores used by this process.
     pub own: f64,
     /// Cores that this process may use, by its affinity and the quota of its control group.
     pub allowed: usize,
 }
 
-/// Tells how busy the cores are: the system, or a test.
+/// Samples the use of the cores: the system, or a test.
 pub trait CoreSource: Sync {
-    /// What happened since the last call; `None` the first time, or if the system does not say.
+    /// The use since the last call; `None` the first time, or if the system does not say.
     fn sample(&self) -> Option<CoreSample>;
 
     /// Cores that no other program needs at this moment; `None` if the system does not say.
@@ -28,12 +28,13 @@ pub trait CoreSource: Sync {
     }
 }
 
-/// How many workers may be busy from now on, at least 1 and at most `most`; up to now it was
-/// `budget`. Idle cores are added. Where there are none and the workers had fewer cores than they
-/// are, they would take turns on them: then there should be as many workers as cores that they had.
-/// Never more than this process may use: a control group that is over its quota is stopped as a whole.
+/// The number of workers that may be busy from now on, at least 1 and at most `most`, if it was
+/// `budget` before. Idle cores are added. If there are none and the workers got less processor time
+/// than their number, they compete for cores, so the budget falls to the number of cores that they
+/// used. It never exceeds the cores that this process may use, because the kernel throttles a
+/// control group over its quota as a whole.
 pub fn next_budget(budget: usize, most: usize, seen: CoreSample) -> usize {
-    /// Cores that count as one more: a little noise must not cost a whole core.
+    /// Cores that are rounded up, so that noise does not cost a whole core.
     const ROUND_UP: f64 = 0.2;
     let idle = (seen.idle + ROUND_UP).max(0.0) as usize;
     let own = (seen.own + 0.5).max(0.0) as usize;
@@ -50,15 +51,15 @@ struct Ticks {
     own: u64,
 }
 
-/// Asks `/proc` (Linux). Only cores that this process may use count, and no more of them than the quota
-/// of its control group pays for.
+/// Samples `/proc` (Linux). Counts only cores that this process may use, up to the quota of its
+/// control group.
 #[derive(Debug, Default)]
 pub struct ProcCores {
     last: Mutex<Option<Ticks>>,
 }
 
 impl ProcCores {
-    /// Looks for the first time.
+    /// Takes the first sample.
     pub fn new() -> Self {
         Self { last: Mutex::new(read_ticks()) }
     }
@@ -76,18 +77,18 @@ impl CoreSource for ProcCores {
         let running = running_threads(&fs::read_to_string("/proc/loadavg").ok()?)?;
         let allowed = allowed_cores(&fs::read_to_string("/proc/self/status").ok()?);
         let (cores, ..) = system_ticks(&fs::read_to_string("/proc/stat").ok()?, &allowed);
-        // One of those that run is who asks.
+        // The calling thread is one of the running ones.
         let others = running.saturating_sub(1);
         Some((cores as usize).saturating_sub(others).min(allowed_now()))
     }
 }
 
-/// Cores that this process may use at most: of its affinity and its control group's quota, the less.
+/// Cores that this process may use: the smaller of its affinity and its control group's quota.
 fn allowed_now() -> usize {
     floe_sync::available_parallelism().map_or(usize::MAX, usize::from)
 }
 
-/// Threads of the system that run or wait for a core, of the text of `/proc/loadavg`.
+/// Threads of the system that run or wait for a core, from the text of `/proc/loadavg`.
 fn running_threads(loadavg: &str) -> Option<usize> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }
@@ -99,7 +100,7 @@ fn read_ticks() -> Option<Ticks> {
     Some(Ticks { cores, idle, all, own: own_ticks(&read("/proc/self/stat")?)? })
 }
 
-/// What was used between two looks. `None` if no time has passed.
+/// The use between two samples. `None` if no time has passed.
 fn difference(before: Ticks, now: Ticks, allowed: usize) -> Option<CoreSample> {
     let all = now.all.checked_sub(before.all).filter(|&all| all > 0)?;
     let cores = |ticks: u64, earlier: u64| {
@@ -109,7 +110,8 @@ fn difference(before: Ticks, now: Ticks, allowed: usize) -> Option<CoreSample> {
     Some(CoreSample { idle, own, allowed })
 }
 
-/// The cores that a process may use, of its `/proc/self/status`: "0-3,8". Empty: not said.
+/// The cores that a process may use, from its `/proc/self/status`, such as "0-3,8". Empty if it
+/// does not say.
 fn allowed_cores(status: &str) -> Vec<RangeInclusive<u32>> {
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let range = |part: &str| {
@@ -119,7 +121,7 @@ fn allowed_cores(status: &str) -> Vec<RangeInclusive<u32>> {
     line.unwrap_or_default().split(',').filter_map(range).collect()
 }
 
-/// Cores, their idle ticks and all their ticks, of the text of `/proc/stat`.
+/// The number of cores, their idle ticks and all their ticks, from the text of `/proc/stat`.
 fn system_ticks(stat: &str, allowed: &[RangeInclusive<u32>]) -> (u64, u64, u64) {
     let (mut cores, mut idle, mut all) = (0, 0, 0);
     for line in stat.lines() {
@@ -127,12 +129,13 @@ fn system_ticks(stat: &str, allowed: &[RangeInclusive<u32>]) -> (u64, u64, u64) 
         else {
             continue;
         };
-        // The line without a number is the sum over all.
+        // The line without a number is the total.
         let Ok(core) = core.parse::<u32>() else { continue };
         if !allowed.is_empty() && !allowed.iter().any(|range| range.contains(&core)) {
             continue;
         }
-        // user nice system idle iowait irq softirq steal; guests are in user already.
+        // The fields: user nice system idle iowait irq softirq steal. The guest fields that follow
+        // are included in user.
         let ticks: Vec<u64> =
             ticks.split_whitespace().take(8).map_while(|tick| tick.parse().ok()).collect();
         cores += 1;
@@ -142,9 +145,10 @@ fn system_ticks(stat: &str, allowed: &[RangeInclusive<u32>]) -> (u64, u64, u64) 
     (cores, idle, all)
 }
 
-/// Ticks that a process has used, of its `/proc/self/stat`.
+/// Ticks that a process has used, from its `/proc/self/stat`.
 fn own_ticks(stat: &str) -> Option<u64> {
-    // The second field is the program's name in parentheses, and may hold anything.
+    // The second field is the program's name in parentheses, which may contain spaces and
+    // parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
@@ -163,14 +167,18 @@ mod tests {
     fn idle_cores_are_taken_and_busy_ones_are_left() {
         assert_eq!(next_budget(4, 16, seen(3.0, 4.0)), 7);
         assert_eq!(next_budget(4, 16, seen(0.85, 4.0)), 5, "nearly a whole core");
-        assert_eq!(next_budget(15, 16, seen(9.0, 4.0)), 16, "no more than there are workers");
-        assert_eq!(next_budget(8, 16, seen(0.1, 3.2)), 3, "eight took turns on three");
-        assert_eq!(next_budget(8, 16, seen(0.1, 7.9)), 8, "all are used, and by us");
-        assert_eq!(next_budget(8, 16, seen(0.0, 0.0)), 1, "somebody must work");
-        assert_eq!(next_budget(2, 16, seen(0.0, 5.0)), 2, "others used what we did before");
+        assert_eq!(next_budget(15, 16, seen(9.0, 4.0)), 16, "at most all workers");
+        assert_eq!(next_budget(8, 16, seen(0.1, 3.2)), 3, "eight workers shared three cores");
+        assert_eq!(next_budget(8, 16, seen(0.1, 7.9)), 8, "this process uses all cores");
+        assert_eq!(next_budget(8, 16, seen(0.0, 0.0)), 1, "one worker must always run");
+        assert_eq!(
+            next_budget(2, 16, seen(0.0, 5.0)),
+            2,
+            "the other programs took no cores from the workers"
+        );
         assert_eq!(next_budget(0, 0, seen(0.0, 0.0)), 1);
         let quota = CoreSample { allowed: 2, ..seen(9.0, 2.0) };
-        assert_eq!(next_budget(4, 16, quota), 2, "idle cores are no use beyond the quota");
+        assert_eq!(next_budget(4, 16, quota), 2, "the budget stays within the quota");
     }
 
     #[test]
@@ -201,7 +209,7 @@ mod tests {
         };
         assert!(ticks.cores >= 1 && ticks.idle <= ticks.all, "{ticks:?}");
         let cores = ProcCores::new();
-        // Until a tick has passed, there is nothing to say.
+        // Until a tick has passed, there is no sample.
         let begin = std::time::Instant::now();
         let sample = loop {
             if let Some(sample) = cores.sample() {

@@ -1,84 +1,88 @@
-//! How long the rest of a run will take: from a model of the work, calibrated by what was done.
+//! Predicts the remaining time of a run: from a model of the work, calibrated by the work done so
+//! far.
 //!
-//! Each phase has an expected time by a model ([`Work`]), which knows neither this machine nor its disk:
-//! time of processors, time of going to places of the device, and time of reading bytes from it. Each of
-//! the three has a *pace*, which is the time that it needed here over the model's time for the same work:
+//! The model gives an expected time for each phase ([`Work`]) without knowing this machine or its
+//! disk: processor time, seek time, and transfer time. Each of the three has a *pace*: the time
+//! that it took on this machine, divided by the model's time for the same work.
 //!
-//! - processors: what was not waited for the device. Processor time that the process used ([`Spent`])
-//!   tells what was waiting, and bytes that came from the device tell whether it was for that. Where nothing
-//!   came from it, time in which no processor worked for this run is time that other programs took.
-//! - places and bytes: told apart by phases that have more of the one or of the other. A hard disk is slow
-//!   at places and a network disk may be slow at bytes. While only bytes were seen, places are expected to be as
-//!   slow as they; what else was not seen yet is expected as the model has it.
+//! - Processors: the time that was not spent waiting for the device. The processor time of the
+//!   process ([`Spent`]) shows how much was waiting, and the bytes that came from the device show
+//!   whether it was for the device. If nothing came from the device, the waiting time is time that
+//!   other programs had the processors.
+//! - Seeks and transfers: separated by phases with different proportions of the two. A hard disk
+//!   has slow seeks, and a network disk may have slow transfers. Until seeks were observed, their
+//!   pace is assumed to equal that of transfers; a pace without any observation is the model's.
 //!
-//! The phase that is running goes on at a pace between that of all its time and that of the second half: a disk
-//! with a cache, or with a quota, is not as fast later as in its first seconds. Before a tenth of it is done that is mixed with
-//! what the three paces say, which alone count for phases to come. Each further round of a
-//! repair takes the average of the rounds that ended, or the whole model time of a round at these paces.
+//! The running phase is expected to continue at a pace between the average of all its time and that
+//! of its second half, because a disk with a cache or a quota slows down after its first seconds.
+//! Until a tenth of the phase is done, that prediction is mixed with the one by the three paces,
+//! which alone count for later phases. Each further round of a repair is expected to take the
+//! average of the rounds that ended, or else the model time of a whole round at these paces.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::progress::{PhaseState, Snapshot, Work};
 
-/// Share of a phase from which on its own pace counts alone; below, it is mixed with that of all.
+/// Share of a phase from which on only its own pace counts; below, it is mixed with the general
+/// paces.
 const OWN_PACE_SHARE: f64 = 0.1;
-/// Paces between the model and this machine that are believed.
+/// The range of plausible paces.
 const PACES: std::ops::RangeInclusive<f64> = 0.01..=10_000.0;
-/// Model seconds of which twice as much is enough to believe a pace, of processors and of the device: what
-/// opening a small file system takes, and some sixty places or 5 MB. Of less, a start that was slow by
-/// accident may be most.
+/// Model seconds at which the confidence in a pace is 0.5 (at twice as many it is 0.8), for
+/// processors and for the device: the time of opening a small file system, and of about sixty seeks
+/// or 5 MB. In less time, a slow start may dominate.
 const LITTLE_BUSY: f64 = 0.005;
 const LITTLE_WAIT: f64 = 0.002_5;
-/// How firmly the paces of the device are held to the usual ones where nothing tells them apart: as by so
-/// many model seconds.
+/// Regularisation of the device paces towards the usual ones where phases do not tell seeks from
+/// transfers, in model seconds.
 const FIRMNESS: f64 = 0.000_05;
-/// From this share of bytes on that came from the device, all waiting is for the device.
+/// If this share of the bytes or more came from the device, all waiting is for the device.
 const FROM_DEVICE: f64 = 0.05;
-/// Looks at the running phase that are kept.
+/// Samples of the running phase that are kept.
 const MOST_LOOKS: usize = 256;
 
-/// What is to be expected of the rest of a run.
+/// The prediction for the rest of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Eta {
-    /// Time that is left.
+    /// Remaining time.
     pub left: Duration,
-    /// The share of the whole time that has passed, from 0 to 1.
+    /// The elapsed share of the whole time, from 0 to 1.
     pub share: f64,
 }
 
-/// What the run took of the machine so far.
+/// The resources that the run used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spent {
     /// Processor time, of all threads together.
     pub processor: Duration,
-    /// Bytes that were read.
+    /// Bytes read.
     pub bytes_read: u64,
-    /// How many bytes came from the device for that, and were not in memory. The kernel may bring more than it
-    /// was asked for.
+    /// The part of these bytes that came from the device instead of the page cache. Readahead may
+    /// make it larger than `bytes_read`.
     pub bytes_from_device: u64,
 }
 
-/// Predicts the rest of a run from one look to the next.
+/// Predicts the rest of a run, sample by sample.
 #[derive(Debug, Default)]
 pub struct Estimator {
     round: u32,
     elapsed: f64,
     spent: Spent,
-    /// What each phase took in this round, in their order.
+    /// The resources that each phase used in this round, in phase order.
     phases: Vec<Taken>,
-    /// Paces of the rounds before.
+    /// The paces of earlier rounds.
     earlier: Option<Paces>,
     last: Option<Paces>,
     own: OwnPace,
 }
 
-/// What a phase took so far.
+/// The resources that a phase used so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
-    /// Its time at the last look, this round's or an earlier one's.
+    /// Its elapsed time at the last sample, in this or an earlier round.
     time: f64,
-    /// Of this round: on the clock, of processors, bytes.
+    /// In this round: elapsed seconds, processor seconds, bytes.
     seconds: f64,
     processor: f64,
     bytes_read: f64,
@@ -86,8 +90,8 @@ struct Taken {
 }
 
 impl Estimator {
-    /// The rest of a run, seen at `now`, later than any look before. `None` while nothing was planned or done.
-    /// Without `spent`, nothing is known to have been waited for.
+    /// Predicts the rest of a run from `now`, which must be later than all samples before. `None`
+    /// while nothing was planned or done. Without `spent`, all time counts as processor time.
     pub fn look(&mut self, now: &Snapshot, spent: Option<Spent>) -> Option<Eta> {
         self.take(now, spent);
         self.last = self.paces(now, spent.is_some()).or(self.last);
@@ -96,12 +100,12 @@ impl Estimator {
         for (at, phase) in now.phases.iter().enumerate().filter(|(_, phase)| !phase.ended) {
             let by_model = paces.time(&phase.work) * (1.0 - phase.share);
             left += match phase.time {
-                // Nobody counts what is done in it.
+                // The phase has no counter of work done.
                 Some(time) if phase.share == 0.0 => (by_model - time.as_secs_f64()).max(0.0),
                 Some(time) => {
                     let own = self.own.look(at, time.as_secs_f64(), phase.share);
                     let trust = (phase.share / OWN_PACE_SHARE).min(1.0);
-                    // Without a plan there is nothing else to go by.
+                    // Without a plan, the phase's own pace is the only source.
                     if phase.work.is_zero() { own } else { own * trust + by_model * (1.0 - trust) }
                 }
                 None => by_model,
@@ -117,13 +121,14 @@ impl Estimator {
         Some(Eta { left, share: elapsed / (elapsed + left.as_secs_f64()).max(f64::MIN_POSITIVE) })
     }
 
-    /// Notes what was spent since the last look, each phase's share by its share of the time.
+    /// Distributes the resources used since the last sample over the phases, by their elapsed time.
     fn take(&mut self, now: &Snapshot, spent: Option<Spent>) {
         if now.round != self.round {
             self.round = now.round;
             self.earlier = self.last;
             for (taken, phase) in self.phases.iter_mut().zip(&now.phases) {
-                // Phases before this round keep their time, the others begin anew.
+                // Phases that are not repeated in this round keep their time; the others start
+                // again.
                 let time = phase.time.map_or(0.0, |time| time.as_secs_f64());
                 let again = !phase.ended || time < taken.time;
                 *taken = Taken { time: if again { 0.0 } else { time }, ..Taken::default() };
@@ -150,9 +155,9 @@ impl Estimator {
         (self.elapsed, self.spent) = (elapsed, spent);
     }
 
-    /// `None` while nothing is known of this round.
+    /// `None` while there is no observation in this round.
     fn paces(&self, now: &Snapshot, spent_is_known: bool) -> Option<Paces> {
-        // What nobody counts in a phase is known when it ends.
+        // The work of a phase without a counter is known only when it ends.
         let done: Vec<Done> = (self.phases.iter().zip(&now.phases))
             .filter(|(taken, phase)| {
                 taken.seconds > 0.0 && !phase.work.is_zero() && phase.share > 0.0
@@ -172,12 +177,13 @@ impl Estimator {
         let any = (sum(|done| done.from_device) / read / FROM_DEVICE).clamp(0.0, 1.0);
         let (usual_place, usual_byte) = (usual.place * any, usual.byte * any);
         let (_, byte) = of_device(&done, usual_place, usual_byte);
-        // Little is known by a phase in which it was little.
+        // A phase with little of a kind of work says little about its pace.
         let place_seen =
             sum(|done| done.model[1].powi(2) / (done.model[1] + done.model[2]).max(1e-9));
         let byte_seen =
             sum(|done| done.model[2].powi(2) / (done.model[1] + done.model[2]).max(1e-9));
-        // A disk that is slow, or fast, is so in all it does, until seen otherwise.
+        // Until seeks were observed, assume that a disk with slow (or fast) transfers has slow (or
+        // fast) seeks.
         let like_bytes = byte.max(f64::MIN_POSITIVE) / usual_byte.max(f64::MIN_POSITIVE);
         let usual_place = between(known(byte_seen, LITTLE_WAIT), like_bytes, 1.0) * usual_place;
         let (place, byte) = of_device(&done, usual_place, usual_byte);
@@ -187,18 +193,18 @@ impl Estimator {
     }
 }
 
-/// How far a pace is believed of which so many seconds of the model were seen, from 0 to 1.
+/// Confidence (0 to 1) in a measured pace, given how many modelled seconds it is based on.
 fn known(model: f64, little: f64) -> f64 {
     model * model / (model * model + little * little)
 }
 
-/// Between what was `seen` and what is `usual`, in proportion.
+/// The geometric mean of `seen` and `usual`, weighted by the confidence `known` in `seen`.
 fn between(known: f64, seen: f64, usual: f64) -> f64 {
     seen.powf(known) * usual.powf(1.0 - known)
 }
 
-/// The paces of places and bytes, by what phases waited for both: least squares of the relative error, by
-/// how much was done, with paces held to what is `usual` where phases do not tell.
+/// The paces of seeks and transfers, fitted to the waiting times of the phases: least squares of
+/// the relative error, weighted by the amount of work, regularised towards the usual paces.
 fn of_device(done: &[Done], usual_place: f64, usual_byte: f64) -> (f64, f64) {
     let (mut pp, mut pb, mut bb) = (FIRMNESS, 0.0, FIRMNESS);
     let (mut py, mut by) = (FIRMNESS * usual_place, FIRMNESS * usual_byte);
@@ -213,11 +219,11 @@ fn of_device(done: &[Done], usual_place: f64, usual_byte: f64) -> (f64, f64) {
             by += all * byte * pace;
         }
     }
-    // Not singular: `FIRMNESS` was added.
+    // Not singular, because `FIRMNESS` was added.
     let of = pp * bb - pb * pb;
     let (place, byte) = ((py * bb - by * pb) / of, (by * pp - py * pb) / of);
     let most = *PACES.end();
-    // Nothing is faster than at once; then the other one is all there is.
+    // A pace cannot be negative; the other one then explains all waiting.
     if place < 0.0 {
         (0.0, (by / bb).clamp(0.0, most))
     } else if byte < 0.0 {
@@ -227,7 +233,7 @@ fn of_device(done: &[Done], usual_place: f64, usual_byte: f64) -> (f64, f64) {
     }
 }
 
-/// Time that was needed for each second of the model.
+/// Seconds on this machine for each second of the model.
 #[derive(Clone, Copy, Debug)]
 struct Paces {
     busy: f64,
@@ -236,22 +242,22 @@ struct Paces {
 }
 
 impl Paces {
-    /// Seconds of that work on this machine.
+    /// Predicted seconds of some work on this machine.
     fn time(self, work: &Work) -> f64 {
         let [busy, places, bytes] = on_the_clock(work);
         self.busy * busy + self.place * places + self.byte * bytes
     }
 }
 
-/// What was done in a phase so far, in seconds on the clock.
+/// The work done in a phase so far, in elapsed seconds.
 #[derive(Clone, Copy, Debug)]
 struct Done {
-    /// Without the device, and waiting for it.
+    /// Seconds of computing, and of waiting for the device.
     busy: f64,
     waited: f64,
-    /// By the model: processors, places, bytes.
+    /// Model seconds: processors, seeks, transfers.
     model: [f64; 3],
-    /// Bytes in all, and of the device.
+    /// Bytes in all, and from the device.
     read: f64,
     from_device: f64,
 }
@@ -271,15 +277,15 @@ impl Done {
     }
 }
 
-/// Seconds on the clock: of processors, which threads share, of places and of bytes. A device goes from place to place
-/// and reads bytes at its own pace, whoever asks: it is told ahead of most of what is read, by one thread as by several.
+/// Elapsed seconds of processors (shared by the threads), of seeks and of transfers. The device's
+/// times do not depend on the number of threads, because most reads are prefetched.
 fn on_the_clock(work: &Work) -> [f64; 3] {
     let threads = work.threads.max(1) as f64;
     let [busy, places, bytes] = [work.busy, work.places, work.bytes].map(|time| time.as_secs_f64());
     [busy / threads, places, bytes]
 }
 
-/// What was seen of the running phase: its time and its share, from look to look.
+/// The samples of the running phase: elapsed time and share done.
 #[derive(Debug, Default)]
 struct OwnPace {
     phase: usize,
@@ -287,10 +293,10 @@ struct OwnPace {
 }
 
 impl OwnPace {
-    /// What is left of the phase.
+    /// Adds a sample and returns the remaining seconds of the phase.
     fn look(&mut self, phase: usize, time: f64, share: f64) -> f64 {
         let last = self.looks.back().copied().unwrap_or_default();
-        // Another phase, the same in another round, or one whose plan has changed.
+        // Another phase, the same phase in another round, or a changed plan.
         if phase != self.phase || time < last.0 || share < last.1 {
             (self.phase, self.looks) = (phase, VecDeque::new());
         }
@@ -310,7 +316,7 @@ impl OwnPace {
         let whole = time * (1.0 - share) / share;
         match share > done {
             true => whole.midpoint((time - since) * (1.0 - share) / (share - done)),
-            // Nothing was done since.
+            // No progress since.
             false => whole,
         }
     }
@@ -349,14 +355,14 @@ mod tests {
         }
     }
 
-    /// Seconds of processors, and the share of what was read that came from the device.
+    /// `processor` seconds, and the share of the bytes read that came from the device.
     fn spent(processor: f64, from_device: f64) -> Option<Spent> {
         let bytes_from_device = (from_device * 1e6) as u64;
         let processor = Duration::from_secs_f64(processor);
         Some(Spent { processor, bytes_read: 1_000_000, bytes_from_device })
     }
 
-    /// Seconds that are left, in a single look.
+    /// The remaining seconds, predicted from a single sample.
     fn left(now: &Snapshot, spent: Option<Spent>) -> f64 {
         Estimator::default().look(now, spent).unwrap().left.as_secs_f64()
     }
@@ -367,7 +373,7 @@ mod tests {
 
     #[test]
     fn later_phases_go_at_the_pace_so_far() {
-        // Three times as slow as the model: 30 s done, 30 s of this phase, 60 s of the next.
+        // Three times as slow as the model: 30 s done, 30 s left of this phase, 60 s of the next.
         let phases =
             [phase("a", work(20, 0, 0), Some(30.0), 0.5), phase("b", work(20, 0, 0), None, 0.0)];
         let eta = Estimator::default().look(&at(30.0, &phases), None).unwrap();
@@ -382,7 +388,8 @@ mod tests {
             phase("b", work(10, 0, 0), Some(100.0), 0.5),
         ];
         is_about(left(&at(110.0, &phases), None), 100.0);
-        // One that has hardly begun is judged by the others: the model says 99 s, it itself 9900.
+        // A phase that has hardly begun is predicted by the others: the model predicts 99 s, its
+        // own pace 9900 s.
         let phases = [
             phase("a", work(100, 0, 0), Some(100.0), 1.0),
             phase("b", work(100, 0, 0), Some(100.0), 0.01),
@@ -393,7 +400,8 @@ mod tests {
 
     #[test]
     fn a_phase_that_becomes_slower_is_judged_by_its_second_half() {
-        // A hundredth a second for 20 s, as long as a quota of the disk lasts; then a tenth of that.
+        // A hundredth per second for 20 s, until the disk's burst quota is used up; then a tenth of
+        // that rate.
         let mut estimator = Estimator::default();
         let mut said = 0.0;
         for second in 1..=60 {
@@ -402,14 +410,14 @@ mod tests {
             let phases = [phase("a", work(5, 0, 50), Some(time), share)];
             said = estimator.look(&at(time, &phases), spent(1.0, 1.0)).unwrap().left.as_secs_f64();
         }
-        // By all of it 190 s would be left; by its second half, 760.
+        // By its average pace 190 s are left; by its second half, 760 s.
         is_about(said, (60.0 / 0.24 * 0.76 + 0.76 / 0.001) / 2.0);
     }
 
     #[test]
     fn a_slow_device_makes_those_phases_long_that_wait_for_it() {
-        // 10 s of processors as by the model, 90 of a device that is nine times as slow; to come: 10 s of
-        // processors, then 20 s of that device.
+        // 10 s of processor time as modelled, 90 s of a device that is nine times slower; left: 10
+        // s of processor time, then 20 model seconds of that device.
         let phases = [
             phase("a", work(10, 5, 5), Some(100.0), 1.0),
             phase("b", work(10, 0, 0), None, 0.0),
@@ -417,15 +425,15 @@ mod tests {
         ];
         let now = at(100.0, &phases);
         is_about(left(&now, spent(10.0, 1.0)), 10.0 + 9.0 * 20.0);
-        // All was in memory, so other programs had the processors for nine tenths of the time.
+        // All bytes were cached, so other programs had the processors for nine tenths of the time.
         is_about(left(&now, spent(10.0, 0.0)), 10.0 * 10.0);
-        // Nothing was waited for, although the device was asked: hardly anything will be.
+        // There was no waiting although the device was read: little waiting is expected.
         is_about(left(&now, spent(100.0, 1.0)), 10.0 * 10.0);
-        // Nobody knows: as slow as so far.
+        // The cause is unknown: expect the same pace.
         is_about(left(&now, None), 10.0 * 10.0);
     }
 
-    /// Of milliseconds rather than seconds.
+    /// `work` in milliseconds instead of seconds.
     fn milliseconds(work: Work) -> Work {
         Work {
             busy: work.busy / 1000,
@@ -437,8 +445,8 @@ mod tests {
 
     #[test]
     fn places_and_bytes_have_a_pace_each() {
-        // A hard disk by the model of another one: fifty times as slow at places, three times at bytes. A few
-        // of the former are all that was seen, in a phase that was over soon.
+        // A hard disk, modelled by a faster one: seeks take fifty times as long, transfers three
+        // times. Only a few seeks were observed, in a short phase.
         let phases = [
             phase("a", milliseconds(work(10, 100, 10)), Some(5.04), 1.0),
             phase("b", milliseconds(work(100, 7, 2000)), Some(3.225), 0.5),
@@ -446,7 +454,7 @@ mod tests {
         ];
         let said = left(&at(8.265, &phases), spent(0.06, 1.0));
         assert!((said / (3.225 + 301.3) - 1.0).abs() < 0.2, "{said}");
-        // Where only bytes were seen, and they were slow, places are expected to be as slow.
+        // If only slow transfers were observed, seeks are expected to be as slow.
         let phases = [
             phase("b", milliseconds(work(1, 0, 2000)), Some(10.001), 1.0),
             phase("c", milliseconds(work(0, 6000, 0)), None, 0.0),
@@ -456,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_phase_that_waits_is_told_from_one_that_works() {
-        // The same processor for all: that the first phase only waits is seen between two looks.
+        // All phases share one processor; only two samples show that the first phase only waits.
         let mut estimator = Estimator::default();
         let device = |share: f64| phase("a", work(1, 0, 10), Some(20.0 * share), share);
         let phases = [device(0.5), phase("b", work(10, 0, 0), None, 0.0)];
@@ -465,13 +473,13 @@ mod tests {
         let _ = estimator.look(&at(20.0, &[device(1.0), phases[1]]), spent(1.0, 1.0));
         let phases = [phases[0], phases[1], phase("c", work(10, 0, 0), None, 0.0)];
         let eta = estimator.look(&at(30.0, &phases), spent(11.0, 1.0)).unwrap();
-        // 10 s of b, and twice as long for c.
+        // 10 s of b, and 11/6 times as long for c.
         is_about(eta.left.as_secs_f64(), 10.0 + 11.0 / 6.0 * 10.0);
     }
 
     #[test]
     fn a_slow_beginning_says_little() {
-        // Of 1000 ms of waiting by the model, 1 ms was done, in 51.
+        // 1 ms of 1000 modelled milliseconds of waiting was done; it took 51 ms.
         let phases = [
             phase("a", milliseconds(work(1, 0, 1)), Some(0.051), 1.0),
             phase("b", milliseconds(work(1000, 0, 999)), None, 0.0),
@@ -484,7 +492,7 @@ mod tests {
     fn threads_share_the_work() {
         let shared = Work { threads: 4, ..work(40, 40, 40) };
         let phases = [phase("a", work(10, 5, 5), Some(20.0), 1.0), phase("b", shared, None, 0.0)];
-        // But not what they wait for.
+        // Threads share the computing, but not the waiting.
         is_about(left(&at(20.0, &phases), spent(10.0, 1.0)), 10.0 + 40.0 + 40.0);
         let phases = [phase("a", shared, Some(90.0), 1.0), phase("b", work(10, 5, 5), None, 0.0)];
         is_about(left(&at(90.0, &phases), spent(40.0, 1.0)), 20.0);
@@ -521,7 +529,7 @@ mod tests {
         let mut now = Snapshot { round: 2, rounds: 2, ..at(52.0, &anew) };
         let said = estimator.look(&now, None).unwrap().left.as_secs_f64();
         is_about(said, 51.0 / 11.0 * 10.0);
-        // And goes on at its own.
+        // Later its own pace counts.
         now.phases[1] = phase("a", work(10, 0, 0), Some(10.0), 0.5);
         now.elapsed = Duration::from_secs(62);
         is_about(estimator.look(&now, None).unwrap().left.as_secs_f64(), 10.0);

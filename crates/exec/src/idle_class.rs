@@ -1,4 +1,4 @@
-//! Leaving the processor to everybody else.
+//! The idle scheduling class, which leaves the processor to all other programs.
 
 use std::io;
 
@@ -8,18 +8,19 @@ use thread_priority::unix::{
 };
 use thread_priority::{Error, ThreadPriority};
 
-/// Puts the calling thread, and all that it starts from now on, into the scheduling class
-/// `SCHED_IDLE`: it runs where a core would be idle, and gives way to any other program at once.
-/// Needs no privilege. It cannot be left again without one, so call it where the whole program
-/// should give way. Niceness, which means nothing in this class, may become 0.
+/// Puts the calling thread, and all threads and processes that it starts from now on, into the
+/// scheduling class `SCHED_IDLE`: it runs when a core would be idle, and any other program preempts
+/// it. Entering needs no privilege, leaving does, so call this only where the whole program should
+/// yield. The nice value, which has no effect in this class, may become 0.
 ///
 /// # Errors
-/// What the system said, if it refused; nothing has changed then.
+/// The system's error, if it refused; nothing has changed then.
 pub fn enter_idle_class() -> io::Result<()> {
     let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     let set = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle);
     match (set, thread_schedule_policy()) {
-        // After the class was entered, niceness could not be set, as is the rule without privilege.
+        // Setting the nice value may fail after the class was entered, because raising priority
+        // needs privilege.
         (_, Ok(policy)) if policy == idle => Ok(()),
         (Err(Error::OS(code)), _) | (_, Err(Error::OS(code))) => {
             Err(io::Error::from_raw_os_error(code))
@@ -28,24 +29,24 @@ pub fn enter_idle_class() -> io::Result<()> {
     }
 }
 
-/// Tries on a thread of its own whether the system lets threads enter the idle class; the caller keeps its
-/// class.
+/// Tests on a separate thread whether the system lets threads enter the idle class; the caller
+/// keeps its class.
 ///
 /// # Errors
-/// As [`enter_idle_class`].
+/// Those of [`enter_idle_class`].
 pub fn try_idle_class() -> io::Result<()> {
     let tried = floe_sync::thread::spawn(enter_idle_class).join();
-    tried.unwrap_or_else(|_| Err(io::Error::other("the trial ended early")))
+    tried.unwrap_or_else(|_| Err(io::Error::other("the test thread panicked")))
 }
 
-/// The scheduling policy of the calling thread: 0 usual, 5 idle.
+/// The scheduling policy of the calling thread: 0 normal, 5 idle.
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) fn policy_of_this_thread() -> Option<u32> {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(38)?.parse().ok()
 }
 
-/// Whether the system keeps threads from the idle class.
+/// Whether the system does not allow the idle class.
 #[cfg(all(test, not(feature = "shuttle")))]
 pub(crate) fn is_refused() -> bool {
     try_idle_class().is_err()
@@ -62,7 +63,7 @@ mod tests {
         let before = policy();
         let entered = thread::spawn(|| {
             enter_idle_class()?;
-            let child = thread::spawn(policy).join().expect("it only reads");
+            let child = thread::spawn(policy).join().expect("the thread does not panic");
             Ok::<_, io::Error>((policy(), child))
         });
         match entered.join().unwrap() {

@@ -1,12 +1,12 @@
-//! A wish to stop, from outside: noted at any time, and obeyed only where nothing is half done.
+//! Requests to stop from outside: recorded at any time, and obeyed only when nothing is half done.
 
 use floe_sync::{Mutex, PoisonError};
 
-/// Whether the user wants the program to end, and whether it may.
+/// Whether the user wants the program to stop, and whether it may.
 ///
-/// Whoever receives the wish (a signal) calls [`Interrupt::ask`] and ends the program at once if
-/// that says so. Whoever must not be cut off holds it: while a [`Hold`] lives, the wish is only
-/// noted. Both decide under one lock, so a hold is never granted while the program is ending.
+/// The signal handler's thread calls [`Interrupt::ask`] and ends the program at once if the answer
+/// says so. Code that must not be cut off takes a [`Hold`]; while one exists, the request is only
+/// recorded. Both decide under one lock, so a hold is never granted while the program is ending.
 #[derive(Debug, Default)]
 pub struct Interrupt {
     state: Mutex<State>,
@@ -19,33 +19,33 @@ struct State {
     holds: usize,
 }
 
-/// What is to be done about a wish to stop.
+/// The reaction to a request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Nothing is half done: end the program. No hold is granted any more.
     EndNow,
-    /// Something must be finished first. The program ends by itself then.
+    /// Something must be finished first. The program then ends by itself.
     Later,
 }
 
-/// The program must not be ended while this lives.
+/// While this exists, the program must not be ended.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold<'a> {
     of: &'a Interrupt,
 }
 
-/// The user asked to stop before the hold was asked for.
+/// The user asked to stop before the hold was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
 impl Interrupt {
-    /// Nobody has asked yet.
+    /// Without a request to stop.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes that the user wants to stop.
+    /// Records that the user wants to stop.
     pub fn ask(&self) -> Answer {
         self.change(|state| {
             state.asked = true;
@@ -59,10 +59,10 @@ impl Interrupt {
         self.change(|state| state.asked)
     }
 
-    /// Begins what must not be cut off.
+    /// Enters code that must not be cut off.
     ///
     /// # Errors
-    /// If the user has asked to stop already: nothing new should begin.
+    /// If the user has already asked to stop, because nothing new should begin.
     pub fn hold(&self) -> Result<Hold<'_>, Interrupted> {
         self.change(|state| {
             if state.asked {
@@ -74,7 +74,7 @@ impl Interrupt {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        // A panic elsewhere leaves no half of these three values.
+        // A panic elsewhere leaves these three values consistent.
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -113,7 +113,7 @@ mod interleavings {
     use super::*;
     use floe_sync::{Arc, shuttle, thread};
 
-    /// Either the program ends and nothing was begun, or what was begun is finished.
+    /// Either the program ends before the work begins, or the work is finished.
     #[test]
     fn what_was_begun_is_never_cut_off() {
         shuttle::check_dfs(

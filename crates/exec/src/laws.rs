@@ -14,15 +14,15 @@ const MOST_WORKERS: usize = 8;
 /// Items of one case, at most.
 const MOST_ITEMS: usize = 64;
 
-/// Makes the property test of an [`Accumulator`]: neither the order of merges nor how the work was
-/// divided, nor the order within a worker, can be seen in the result.
+/// Makes the property test of an [`Accumulator`]: neither the order of merges, nor the division of
+/// the work, nor the order within a worker affects the result.
 ///
 /// - the accumulator's type;
 /// - a proptest strategy for one item of work (`Value: Clone + Debug`);
-/// - how an item is added: `Fn(&mut Type, Item)`;
-/// - what can be seen of the result: `Fn(Type) -> impl PartialEq + Debug`.
+/// - a function that adds an item: `Fn(&mut Type, Item)`;
+/// - a function that extracts the visible result: `Fn(Type) -> impl PartialEq + Debug`.
 ///
-/// Once a module, since it defines a test of a fixed name.
+/// Use it once per module, because it defines a test with a fixed name.
 ///
 /// ```ignore
 /// accumulator_laws!(LinkCounts, 1u32..20, |all: &mut LinkCounts, inode| all.add(inode, 1),
@@ -38,8 +38,8 @@ macro_rules! accumulator_laws {
     };
 }
 
-/// One division of work: which worker gets each item, in which order items are taken, and in which
-/// order (and nesting) the shares are merged.
+/// One division of the work: which worker gets each item, the order of the items, and the order
+/// (and nesting) of the merges.
 #[derive(Clone, Debug)]
 struct Division {
     workers: Vec<usize>,
@@ -58,7 +58,7 @@ fn divisions() -> impl Strategy<Value = Division> {
 }
 
 impl Division {
-    /// All items, done by these workers and merged in this order.
+    /// Adds all items with these workers and merges the accumulators in this order.
     fn accumulate<A: Accumulator, I: Clone>(&self, items: &[I], add: &impl Fn(&mut A, I)) -> A {
         let mut shares: Vec<A> = (0..MOST_WORKERS).map(|_| A::default()).collect();
         let mut taken: Vec<usize> = (0..items.len()).collect();
@@ -74,19 +74,19 @@ impl Division {
                 shares[into].merge(share);
             }
         }
-        // Whatever is left, into a fresh one: merging with nothing must be invisible too.
+        // Merges the rest into an empty accumulator, because that must have no effect, either.
         let mut all = A::default();
         shares.into_iter().for_each(|share| all.merge(share));
         all
     }
 }
 
-/// The test behind [`accumulator_laws!`](crate::accumulator_laws); `file` is where it stands, so
-/// that a failing case is kept beside it.
+/// The test behind [`accumulator_laws!`](crate::accumulator_laws); `file` is its source file, so
+/// that a failing case is stored next to it.
 ///
 /// # Panics
-/// If the law is broken, with the smallest case that shows it.
-#[allow(clippy::panic)] // It is how a test fails.
+/// If the law is broken, with the smallest case found.
+#[allow(clippy::panic)] // Tests fail by panicking.
 pub fn check<A, S, O>(
     file: &'static str,
     items: S,
@@ -111,7 +111,9 @@ pub fn check<A, S, O>(
     });
     match outcome {
         Ok(()) => {}
-        Err(TestError::Fail(why, case)) => panic!("the division can be seen: {why}\n{case:#?}"),
+        Err(TestError::Fail(why, case)) => {
+            panic!("the division of the work affects the result: {why}\n{case:#?}")
+        }
         Err(TestError::Abort(why)) => panic!("no verdict: {why}"),
     }
 }
@@ -131,7 +133,7 @@ mod tests {
     crate::accumulator_laws!(Sum, 0u64..1000, |sum: &mut Sum, item| sum.0 += item, |sum: Sum| sum
         .0);
 
-    /// Breaks the law: the first item it sees stays.
+    /// Breaks the law: keeps the first item it sees.
     #[derive(Default)]
     struct First(Option<u64>);
     impl Accumulator for First {
@@ -140,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Breaks the law: an empty share counts.
+    /// Breaks the law: counts merges of empty accumulators.
     #[derive(Default)]
     struct Merges(u64);
     impl Accumulator for Merges {

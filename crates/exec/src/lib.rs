@@ -1,10 +1,10 @@
-//! How work is shared between threads. Knows nothing of file systems.
+//! Shares work between threads. Knows nothing of file systems.
 //!
-//! A [`Pool`] hands units of work to workers; each fills an [`Accumulator`] of its own, and these are
-//! merged at the end, so no result depends on who was faster. A [`Pipeline`] has several stages with
-//! queues between them. [`Progress`] counts what is done, [`MemoryBudget`] what may be used, and
-//! [`Interrupt`] keeps signals away from what must not be cut off. `examples/zeroes.rs` reads a file
-//! with all cores.
+//! A [`Pool`] hands units of work to workers. Each worker fills an [`Accumulator`] of its own;
+//! these are merged at the end, so no result depends on the speed of a worker. A [`Pipeline`] has
+//! several stages with queues between them. [`Progress`] counts work done, [`MemoryBudget`] limits
+//! memory, and [`Interrupt`] defers signals while something must not be cut off.
+//! `examples/zeroes.rs` reads a file with all cores.
 //!
 //! ```
 //! use floe_exec::{Accumulator, Pool};
@@ -24,10 +24,10 @@
 //! ```
 
 pub mod accumulate;
-mod board;
 pub mod budget;
 pub mod core_share;
 pub mod cores;
+mod dispatcher;
 pub mod eta;
 pub mod idle_class;
 pub mod interrupt;
@@ -40,13 +40,13 @@ pub mod queue;
 pub mod scheduler;
 pub mod split;
 pub mod stage;
-mod turn;
+mod work_item;
 
 pub use accumulate::{Accumulator, append, take_back};
-pub use board::{Counts, StageCounts};
 pub use budget::{MemoryBudget, OverBudget, Reservation, default_threads};
 pub use core_share::CoreShare;
 pub use cores::{CoreSample, CoreSource, ProcCores};
+pub use dispatcher::{Counts, StageCounts};
 pub use idle_class::{enter_idle_class, try_idle_class};
 pub use interrupt::{Hold, Interrupt, Interrupted};
 pub use pool::{Dealing, Pool};
@@ -54,4 +54,4 @@ pub use progress::{Phase, PhaseState, Progress, Shape, Snapshot, Work};
 pub use queue::{Entry, Limits};
 pub use scheduler::Policy;
 pub use stage::{Found, Outcome, Pipeline, Schedule, StageId};
-pub use turn::Turn;
+pub use work_item::WorkItem;

@@ -1,12 +1,13 @@
-//! Workers begin on cores of their own.
+//! Starts each worker on a core of its own.
 //!
-//! Linux may queue a new thread behind the one that started it though another core is idle, and
-//! sees that at one of the next ticks of its clock only (4 ms each at 250 Hz): a check of a million
-//! inodes takes 50. So who starts a worker lets it run at once, and a worker that finds itself on a
-//! core of another one leaves it. Where it goes from there is up to the system, as ever.
+//! Linux may queue a new thread behind the one that started it even if another core is idle, and
+//! corrects that only at one of the next scheduler ticks (4 ms each at 250 Hz). That is long for a
+//! check of a million inodes, which takes 50 ms. So the starting thread yields to the new worker,
+//! and a worker that finds itself on the core of another worker moves away. Afterwards the
+//! scheduler is free to move it, as usual.
 //!
-//! By the C library, not by rustix: that looks for the system's page of functions at its true address,
-//! which is not there for a program that valgrind runs.
+//! Uses the C library instead of rustix, because rustix looks up the vDSO at its true address,
+//! which does not exist under valgrind.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use of_linux::Placement;
@@ -18,18 +19,19 @@ mod of_linux {
 
     use floe_sync::{Mutex, PoisonError};
 
-    /// The cores on which workers began.
+    /// The cores on which workers started.
     #[derive(Debug, Default)]
     pub(crate) struct Placement {
         taken: Mutex<Vec<usize>>,
     }
 
     impl Placement {
-        /// Takes a core for the calling thread: the one that it is on, or, if that is taken, one of
-        /// the others that it may use, as long as there are any. Which cores it may use is as before.
-        /// Where the system refuses, the thread stays where it is.
+        /// Claims a core for the calling thread: its current one, or, if that is taken, another one
+        /// that it may use, if there is one. Its affinity is the same afterwards. If the system
+        /// refuses, the thread stays where it is.
         pub(crate) fn take_core(&self) {
-            // Held while moving, so that no two take the same. Once a worker and pass.
+            // Held while moving, so that no two workers take the same core. Taken once per worker
+            // and pass.
             let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
             let Ok(mut core) = sched_getcpu() else { return };
             if taken.contains(&core) {
@@ -39,21 +41,22 @@ mod of_linux {
         }
     }
 
-    /// The calling thread, for the system.
+    /// The calling thread, in system calls.
     const SELF: Pid = Pid::from_raw(0);
 
-    /// Moves the calling thread to a core that is not one of `taken`, and says to which. `None` if there is none.
+    /// Moves the calling thread to a core that is not in `taken`, and returns that core. `None` if
+    /// there is none.
     fn move_from(taken: &[usize]) -> Option<usize> {
         let allowed = sched_getaffinity(SELF).ok()?;
         let mut free = allowed;
         for &core in taken {
             free.unset(core).ok()?;
         }
-        // An empty set is refused: there are more workers than cores.
+        // The system refuses an empty set: there are more workers than cores.
         sched_setaffinity(SELF, &free).ok()?;
         let core = sched_getcpu();
-        // What was allowed a moment ago is refused only if somebody took all of it away since, and then the
-        // system has chosen cores anew already.
+        // Restoring the affinity fails only if another process has changed it since, and then the
+        // system has already moved the thread.
         let _ = sched_setaffinity(SELF, &allowed);
         core.ok()
     }
@@ -77,7 +80,8 @@ mod of_linux {
             one
         }
 
-        /// Workers who all begin on one core: what they took, and what they may use then.
+        /// Workers that all start on one core: the cores they claimed, and their affinity
+        /// afterwards.
         fn taken_by(workers: usize, allowed: &CpuSet) -> (Vec<usize>, Vec<CpuSet>) {
             let placement = Placement::default();
             let one = one_of(allowed);
@@ -88,7 +92,8 @@ mod of_linux {
                     sched_setaffinity(SELF, allowed).expect("back to all");
                     placement.take_core();
                     begun.fetch_add(1, atomic::Ordering::Relaxed);
-                    // Busy until all have one: nobody leaves a core by going to sleep.
+                    // Spin until all have a core, so that none becomes free because a worker
+                    // sleeps.
                     while begun.load(atomic::Ordering::Relaxed) < workers {
                         thread::yield_now();
                     }
@@ -133,7 +138,7 @@ mod of_linux {
     }
 }
 
-/// What is explored there has no cores.
+/// Shuttle's threads have no cores.
 #[cfg(feature = "shuttle")]
 #[derive(Debug, Default)]
 pub(crate) struct Placement(());

@@ -1,4 +1,4 @@
-//! Workers that take units of work from one queue and keep what they find to themselves.
+//! Workers that take units of work from one queue and accumulate their findings privately.
 
 use std::cell::RefCell;
 
@@ -6,23 +6,23 @@ use crate::accumulate::Accumulator;
 use crate::core_share::{CoreShare, Gate};
 use crate::placement::Placement;
 use crate::progress::{OwnLine, Phase, Progress};
-use crate::turn::{Turn, take_turns};
+use crate::work_item::{WorkItem, process_items};
 use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use floe_sync::thread;
 
-/// How the units of a pass are dealt to its workers. The results are the same.
+/// How the units of a pass are assigned to its workers. The results are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dealing {
-    /// One at a time and in order, as with [`Pool::run`]: all workers together read a disk in the order of
-    /// the units.
+    /// One at a time and in order, as with [`Pool::run`]: the workers together read the disk in the
+    /// order of the units.
     #[default]
     InOrder,
-    /// A range of about the same weight for each worker, as with [`Pool::run_weighted`] (lwFSCK's split by
-    /// inodes in use): each reads a stretch of the disk of its own.
+    /// A range of about the same weight for each worker, as with [`Pool::run_weighted`] (lwFSCK's
+    /// split by inodes in use): each worker reads its own region of the disk.
     Ranges,
 }
 
-/// How many workers serve a pass.
+/// The workers of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool<'p> {
     threads: usize,
@@ -38,22 +38,22 @@ impl<'p> Pool<'p> {
         Self { threads, dealing: Dealing::InOrder, progress: None, cores: None }
     }
 
-    /// The same workers; each unit counts in the phase that is running when [`Pool::run`] begins.
+    /// The same workers; units count in the phase that is running when [`Pool::run`] begins.
     pub const fn watched(self, progress: Option<&'p Progress>) -> Self {
         Self { progress, ..self }
     }
 
-    /// The same workers, dealt units that have a weight in this way ([`Pool::run_dealt`]).
+    /// The same workers, with this assignment of weighted units ([`Pool::run_dealt`]).
     pub const fn dealing(self, dealing: Dealing) -> Self {
         Self { dealing, ..self }
     }
 
-    /// How units that have a weight are dealt.
+    /// The assignment of weighted units.
     pub const fn dealt(&self) -> Dealing {
         self.dealing
     }
 
-    /// The same workers; no more of them are busy than the budget of cores allows.
+    /// The same workers, limited by a budget of cores.
     pub const fn sharing(self, cores: Option<&'p CoreShare<'p>>) -> Self {
         Self { cores, ..self }
     }
@@ -63,7 +63,7 @@ impl<'p> Pool<'p> {
         self.cores
     }
 
-    /// What workers go through before each unit.
+    /// The gate that workers pass before each unit.
     pub(crate) fn gate(&self) -> Gate<'p> {
         Gate::new(self.cores)
     }
@@ -73,14 +73,14 @@ impl<'p> Pool<'p> {
         self.progress.and_then(Progress::running)
     }
 
-    /// Says in the progress that something was found.
+    /// Tells the progress that something was found.
     pub fn note_found(&self) {
         if let Some(progress) = self.progress {
             progress.note_found();
         }
     }
 
-    /// Says in the phase that is running that so many units are to come.
+    /// Adds `units` to the total of the running phase.
     pub fn expect(&self, units: usize) {
         if let Some(phase) = self.phase() {
             phase.expect(units as u64);
@@ -92,15 +92,15 @@ impl<'p> Pool<'p> {
         self.threads
     }
 
-    /// Runs `work` on each of `units`, in order of their index within a worker, and merges what
-    /// the workers accumulated. With one worker, or one unit, no thread is started.
+    /// Runs `work` on each of `units`, in index order within a worker, and merges the accumulators.
+    /// With one worker or one unit, no thread is started.
     ///
     /// Units are handed out one at a time and in order, so a slow unit delays only its own worker,
-    /// and all workers together read a disk in the order of the units. Put large units first, or
-    /// make units small, if their sizes differ much.
+    /// and the workers together read the disk in the order of the units. If sizes differ much, put
+    /// large units first, or make units small.
     ///
     /// # Panics
-    /// If `work` does: no further unit is begun, and the panic goes on in the caller.
+    /// If `work` panics: no worker starts another unit, and the panic continues in the caller.
     pub fn run<U, A, F>(&self, units: &[U], work: F) -> A
     where
         U: Sync,
@@ -108,34 +108,35 @@ impl<'p> Pool<'p> {
         F: Fn(&mut A, &U) + Sync,
     {
         self.expect(units.len());
-        self.run_until(units, |all: &mut A, turn| work(all, turn.unit()), || false).0
+        self.run_until(units, |all: &mut A, item| work(all, item.unit()), || false).0
     }
 
-    /// [`Pool::run`] or [`Pool::run_weighted`], as the pool was told; `work` can learn which unit is its worker's next.
+    /// [`Pool::run`] or [`Pool::run_weighted`], depending on [`Pool::dealing`]; `work` can ask for
+    /// its worker's next unit.
     ///
     /// # Panics
-    /// As these do.
+    /// As those functions do.
     pub fn run_dealt<U, A, F>(&self, units: &[U], weight: impl Fn(&U) -> u64 + Sync, work: F) -> A
     where
         U: Sync,
         A: Accumulator,
-        F: Fn(&mut A, &mut Turn<'_, '_, U>) + Sync,
+        F: Fn(&mut A, &mut WorkItem<'_, '_, U>) + Sync,
     {
         match self.dealing {
             Dealing::InOrder => {
                 self.expect(units.len());
                 self.run_until(units, work, || false).0
             }
-            Dealing::Ranges => self.weighted_turns(units, weight, work),
+            Dealing::Ranges => self.weighted_items(units, weight, work),
         }
     }
 
-    /// As [`Pool::run`], until `pause` says so, which each worker asks after each unit: what was
-    /// accumulated up to then, and the number of units that were done, which are the first ones; all
-    /// if nobody asked for a pause. One unit at least is done, if there is one. `work` can learn which unit is its
-    /// worker's next; one that it has learnt of is done before the pause.
+    /// Like [`Pool::run`], until `pause` returns true, which each worker asks after each unit.
+    /// Returns what was accumulated until then, and the number of units done, which are the first
+    /// ones. At least one unit is done, if there is one. `work` can ask for its worker's next unit;
+    /// that unit is then done before the pause.
     ///
-    /// For long work in several legs: the caller says how many units there are ([`Pool::expect`]),
+    /// For long work in several legs. The caller announces the number of units ([`Pool::expect`])
     /// once.
     ///
     /// # Panics
@@ -149,29 +150,29 @@ impl<'p> Pool<'p> {
     where
         U: Sync,
         A: Accumulator,
-        F: Fn(&mut A, &mut Turn<'_, '_, U>) + Sync,
+        F: Fn(&mut A, &mut WorkItem<'_, '_, U>) + Sync,
     {
         let workers = self.threads.min(units.len());
         let phase = self.phase();
-        let work = |all: &mut A, turn: &mut Turn<'_, '_, U>| {
-            work(all, turn);
+        let work = |all: &mut A, item: &mut WorkItem<'_, '_, U>| {
+            work(all, item);
             if let Some(phase) = phase {
                 phase.advance(1);
             }
         };
         let next = OwnLine(AtomicUsize::new(0));
-        // What is handed out is done, too: a worker pauses between units only.
+        // Units that were handed out are done, because a worker pauses only between units.
         let paused = AtomicBool::new(false);
-        // Relaxed: the counter hands out indexes and orders nothing else. It cannot wrap: a worker goes past the last
-        // unit a few times at most.
+        // Relaxed: the counter hands out indexes and orders nothing else. It cannot wrap, because a
+        // worker passes the last unit only a few times.
         let take = || {
             let more = !paused.load(Ordering::Relaxed);
             more.then(|| units.get(next.0.fetch_add(1, Ordering::Relaxed))).flatten()
         };
         if workers <= 1 {
             let mut all = A::default();
-            take_turns(take, |turn| {
-                work(&mut all, turn);
+            process_items(take, |item| {
+                work(&mut all, item);
                 if pause() {
                     paused.store(true, Ordering::Relaxed);
                 }
@@ -184,8 +185,8 @@ impl<'p> Pool<'p> {
             let stop = StopOnPanic { next: &next.0, end: units.len() };
             let mut own = A::default();
             gate.pass(me, more);
-            take_turns(take, |turn| {
-                work(&mut own, turn);
+            process_items(take, |item| {
+                work(&mut own, item);
                 if pause() {
                     paused.store(true, Ordering::Relaxed);
                 }
@@ -199,9 +200,9 @@ impl<'p> Pool<'p> {
     }
 }
 
-/// Starts workers 1 to `workers - 1`, each on a core of its own if there are enough, goes on as worker 0,
-/// and merges what they all have. With a budget of cores, no more are started than it allows, and the rest
-/// when worker 0 calls the function that `first` is given, once the budget allows it.
+/// Starts workers 1 to `workers - 1`, each on a core of its own if there are enough, continues as
+/// worker 0, and merges the accumulators. With a budget of cores, starts only as many as it allows;
+/// worker 0 starts the rest with the function that is passed to `first`, once the budget allows it.
 ///
 /// # Panics
 /// If a worker does.
@@ -223,7 +224,7 @@ pub(crate) fn work_together<A: Accumulator>(
                 placement.take_core();
                 one_worker(|| other(me))
             });
-            // If it waits for this core, it runs now, and goes to another one.
+            // If the new worker is queued on this core, it runs now and moves to another one.
             thread::yield_now();
             worker
         };
@@ -241,7 +242,7 @@ pub(crate) fn work_together<A: Accumulator>(
         for other in others.take() {
             match other.join() {
                 Ok(own) => merge_one(&mut all, own),
-                // A worker's panic is a bug of ours: let it end the run as it would have.
+                // A panicking worker is a bug: continue the panic in the caller.
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -249,20 +250,20 @@ pub(crate) fn work_together<A: Accumulator>(
     })
 }
 
-/// What one worker does: a function of its own, so that a profiler tells it from what only one does
+/// The body of a worker: a separate function, so that a profiler can tell parallel from serial work
 /// (`cargo xtask scaling`).
 #[inline(never)]
 fn one_worker<A>(work: impl FnOnce() -> A) -> A {
     work()
 }
 
-/// Likewise for merging.
+/// Separate for the same reason.
 #[inline(never)]
 fn merge_one<A: Accumulator>(all: &mut A, own: A) {
     all.merge(own);
 }
 
-/// Hands out no further unit once a worker has panicked: dropped only while unwinding.
+/// Stops handing out units when a worker panics: dropped only while unwinding.
 struct StopOnPanic<'a> {
     next: &'a AtomicUsize,
     end: usize,
@@ -278,7 +279,7 @@ impl Drop for StopOnPanic<'_> {
 mod tests {
     use super::*;
 
-    /// What was done, in the order in which one worker did it; shares one after the other.
+    /// The units done, in the order of one worker; merging appends.
     #[derive(Default)]
     struct Done(Vec<Vec<usize>>);
 
@@ -302,7 +303,7 @@ mod tests {
         let Done(shares) = Pool::new(threads).run(&list, |done: &mut Done, &unit| done.note(unit));
         assert!(shares.len() <= threads.max(1));
         for share in &shares {
-            assert!(share.is_sorted_by(|a, b| a < b), "out of order in a worker: {share:?}");
+            assert!(share.is_sorted_by(|a, b| a < b), "out of order within a worker: {share:?}");
         }
         let mut all = shares.concat();
         all.sort_unstable();
@@ -324,7 +325,7 @@ mod tests {
                 progress.end();
             }
             let [one, two] = progress.snapshot().phases[..] else { panic!("two phases") };
-            assert_eq!((one.done, one.total), (0, 0), "nothing was running");
+            assert_eq!((one.done, one.total), (0, 0), "no phase was running");
             assert_eq!((two.done, two.total), (14, 14));
         }
 
@@ -349,10 +350,10 @@ mod tests {
                     let pause = || count.fetch_add(1, Ordering::Relaxed) >= 20;
                     let (share, units) = Pool::new(threads).run_until(
                         &list[begin..],
-                        |done: &mut Done, turn| {
-                            done.note(*turn.unit());
-                            if turn.unit() % 3 == 0 {
-                                turn.next_unit();
+                        |done: &mut Done, item| {
+                            done.note(*item.unit());
+                            if item.unit() % 3 == 0 {
+                                item.next_unit();
                             }
                         },
                         pause,
@@ -361,7 +362,7 @@ mod tests {
                     begin += units;
                     legs += 1;
                     done.sort_unstable();
-                    assert_eq!(done, list[..begin], "{threads} threads: not the first ones");
+                    assert_eq!(done, list[..begin], "{threads} threads: not the first units");
                     assert!(units > 0);
                 }
                 assert!(legs > 10, "{legs} legs");
@@ -413,10 +414,10 @@ mod tests {
                 || {
                     let list = [0, 1, 2, 3, 4];
                     let pause = AtomicBool::new(false);
-                    let work = |done: &mut Done, turn: &mut Turn<'_, '_, usize>| {
-                        let unit = *turn.unit();
-                        // The next one is done before the pause, then.
-                        turn.next_unit();
+                    let work = |done: &mut Done, item: &mut WorkItem<'_, '_, usize>| {
+                        let unit = *item.unit();
+                        // The next unit is then done before the pause.
+                        item.next_unit();
                         done.note(unit);
                         if unit == 1 {
                             pause.store(true, Ordering::Relaxed);
@@ -427,7 +428,7 @@ mod tests {
                     let mut done = shares.concat();
                     done.sort_unstable();
                     assert_eq!(done, list[..units]);
-                    assert!(units >= 2, "whoever paused had unit 1");
+                    assert!(units >= 2, "the worker that paused had asked for unit 1");
                 },
                 2000,
             );

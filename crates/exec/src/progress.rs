@@ -1,7 +1,7 @@
-//! One source of progress: what bars, `-C` output and logs read.
+//! The one source of progress: for bars, `-C` output and logs.
 //!
-//! Workers count what they have done, phase by phase; one reader asks now and then ([`snapshot`])
-//! and works out how long the rest will take ([`crate::eta`]).
+//! Workers count the work done, phase by phase. One reader takes [`snapshot`]s and predicts the
+//! remaining time ([`crate::eta`]).
 //!
 //! [`snapshot`]: Progress::snapshot
 
@@ -10,37 +10,37 @@ use std::time::{Duration, Instant};
 use floe_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use floe_sync::{Mutex, PoisonError};
 
-/// Keeps what many threads write apart from everything else, so that they do not slow each other
-/// down: two cache lines, since processors fetch them in pairs.
+/// Separates data that many threads write from everything else, to avoid false sharing: two cache
+/// lines, because processors prefetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct OwnLine<T>(pub(crate) T);
 
-/// How far a run is, phase by phase. Workers add to it; one reader asks now and then.
+/// The progress of a run, phase by phase. Workers add to it; one reader takes snapshots.
 ///
-/// It is for people: no result may depend on it. Adding is one relaxed atomic addition for a chunk
-/// of work, which [`crate::Pool::watched`] does by itself.
+/// It is for people: no result may depend on it. Adding costs one relaxed atomic addition per unit
+/// of work, which [`crate::Pool::watched`] does automatically.
 ///
 /// Phases run one after the other. A repair runs them several times, in rounds.
 #[derive(Debug)]
 pub struct Progress {
     start: Instant,
     phases: Vec<Phase>,
-    /// Index of the phase that is running; the number of phases if none is.
+    /// Index of the running phase; the number of phases if none is running.
     running: AtomicUsize,
     rounds: Mutex<Rounds>,
-    /// Something was found that further rounds are for.
+    /// Something was found that may require further rounds.
     found: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Rounds {
     begun: u32,
-    /// Rounds known to be necessary, those that began included.
+    /// Rounds known to be necessary, including those that have begun.
     expected: u32,
-    /// As long as the first runs: how many are expected if something is found.
+    /// During the first round: the number of rounds expected if something is found.
     if_found: u32,
-    /// Nanoseconds of what ended rounds spent in phases, and of how many rounds.
+    /// Nanoseconds that ended rounds spent in phases, and the number of those rounds.
     past_ns: u64,
     past: u32,
 }
@@ -52,39 +52,40 @@ pub struct Phase {
     done: OwnLine<AtomicU64>,
     /// May grow while the phase runs, as more work is discovered.
     total: OwnLine<AtomicU64>,
-    /// What the whole phase is expected to take, by a model that need not know this machine; nothing
-    /// while that is not known.
+    /// The expected work of the whole phase, by a model that need not know this machine; zero while
+    /// unknown.
     work: Mutex<Work>,
-    /// What was met and done that no plan could know: nanoseconds of processors, places and bytes.
+    /// Work done that the plan could not know: nanoseconds of processors, seeks and transfers.
     met: OwnLine<[AtomicU64; 3]>,
-    /// What people count in the phase: inodes, blocks; 0 while nothing is known.
+    /// The number of objects of the phase (inodes, blocks) for display; 0 while unknown.
     objects: AtomicU64,
-    /// Nanoseconds since the start at which it began and ended, each plus 1; 0: not yet.
+    /// Nanoseconds from the start of the run to the begin and end of the phase, each plus 1; 0: not
+    /// yet.
     begun: AtomicU64,
     ended: AtomicU64,
     shape: Mutex<Shape>,
 }
 
-/// What a phase takes by a model, on the machine that the model knows.
+/// The work of a phase, as time on the machine that the model describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Processor time, of all threads together.
     pub busy: Duration,
-    /// Time of going to places of a device, if nothing that is read is in memory; whoever asks.
+    /// Seek time of a device if nothing is cached, for any number of threads.
     pub places: Duration,
-    /// Time of reading the bytes there, likewise.
+    /// Time to transfer the bytes, likewise.
     pub bytes: Duration,
-    /// Threads that share all of it but the bytes; 0 counts as 1.
+    /// Threads that share the processor time; 0 counts as 1.
     pub threads: usize,
 }
 
 impl Work {
-    /// Nothing was planned.
+    /// Whether nothing was planned.
     pub fn is_zero(&self) -> bool {
         [self.busy, self.places, self.bytes].iter().all(Duration::is_zero)
     }
 
-    /// The same work of a part, from 0 to 1, of all that is worked on.
+    /// The work of a share (0 to 1) of the whole.
     #[must_use]
     pub fn part(&self, share: f64) -> Self {
         let part = |time: Duration| time.mul_f64(share.clamp(0.0, 1.0));
@@ -93,8 +94,8 @@ impl Work {
     }
 }
 
-/// How the work of a phase is spread over its units: after so many units, so much of the work is
-/// done. Ascending in both; empty: evenly.
+/// The distribution of a phase's work over its units: pairs of units done and work done by then.
+/// Ascending in both; empty: even.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape(Vec<(u64, u64)>);
 
@@ -102,7 +103,7 @@ pub struct Shape(Vec<(u64, u64)>);
 const MOST_POINTS: usize = 1024;
 
 impl Shape {
-    /// The shape of parts, each with its units and its work, in the order in which they are done.
+    /// The shape of consecutive parts, each with its units and its work.
     pub fn of(parts: impl ExactSizeIterator<Item = (u64, u64)>) -> Self {
         let every = parts.len().div_ceil(MOST_POINTS).max(1);
         let (mut units, mut work, mut points) = (0u64, 0u64, Vec::new());
@@ -117,12 +118,12 @@ impl Shape {
         Self(points)
     }
 
-    /// Units in all; 0 for an even shape.
+    /// Total units; 0 for an even shape.
     fn units(&self) -> u64 {
         self.0.last().map_or(0, |&(units, _)| units)
     }
 
-    /// The share of the work that is done after `done` units, from 0 to 1.
+    /// The share of the work, from 0 to 1, that is done after `done` units.
     pub fn share(&self, done: u64) -> f64 {
         let after = self.0.partition_point(|&(units, _)| units <= done);
         let (units, work) = match after.checked_sub(1) {
@@ -141,30 +142,30 @@ impl Shape {
     }
 }
 
-/// How far one phase was when asked.
+/// The state of one phase in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PhaseState {
     /// The phase's name.
     pub name: &'static str,
     /// Units done.
     pub done: u64,
-    /// Units known so far; 0 before the phase knows any. May still grow.
+    /// Units known so far; 0 before any are known. May still grow.
     pub total: u64,
     /// The share of its work that is done, from 0 to 1.
     pub share: f64,
-    /// What people count in the phase: inodes, blocks; 0 while nothing is known.
+    /// The number of objects of the phase (inodes, blocks) for display; 0 while unknown.
     pub objects: u64,
-    /// What the whole phase is expected to take, by the model, before this machine is known, with what was
-    /// met in it so far and as much for the rest.
+    /// The modelled work of the whole phase, with the unplanned work met so far, extrapolated to
+    /// the rest.
     pub work: Work,
-    /// Time that it took, up to now or to its end; `None` before it began.
+    /// Elapsed time, up to now or to its end; `None` before it began.
     pub time: Option<Duration>,
     /// Whether it has ended.
     pub ended: bool,
 }
 
 impl PhaseState {
-    /// Done in thousandths, 0 to 1000; 0 while no total is known.
+    /// Work done in thousandths, 0 to 1000; 0 while no total is known.
     pub fn per_mille(&self) -> u16 {
         if self.total == 0 {
             return 0;
@@ -175,13 +176,13 @@ impl PhaseState {
     }
 }
 
-/// How far a run was when asked.
+/// The state of a run at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// Time since the start.
     pub elapsed: Duration,
-    /// Index of the phase that is running; `None` between rounds, before the first phase and after
-    /// the last.
+    /// Index of the running phase; `None` between rounds, before the first phase and after the
+    /// last.
     pub running: Option<usize>,
     /// All phases.
     pub phases: Vec<PhaseState>,
@@ -189,12 +190,12 @@ pub struct Snapshot {
     pub round: u32,
     /// Rounds known to be necessary: at least [`Snapshot::round`].
     pub rounds: u32,
-    /// Average time of the rounds that ended; `None` before one did.
+    /// Average time of the rounds that ended; `None` before the first has ended.
     pub round_time: Option<Duration>,
 }
 
 impl Progress {
-    /// Phases of these names, in the order in which they run, with nothing to do yet.
+    /// Phases with these names, in the order in which they run, without work yet.
     pub fn new(names: &[&'static str]) -> Self {
         let phase = |&name: &&'static str| Phase {
             name,
@@ -216,7 +217,7 @@ impl Progress {
         }
     }
 
-    /// The phase of that index in the names given; `None` if there is none.
+    /// The phase at that index of the names given; `None` past the end.
     pub fn phase(&self, index: usize) -> Option<&Phase> {
         self.phases.get(index)
     }
@@ -228,12 +229,12 @@ impl Progress {
 
     /// The phase that is running.
     pub fn running(&self) -> Option<&Phase> {
-        // Relaxed, here and below: figures for people; nothing is ordered by them.
+        // Relaxed, here and below: the numbers are for people and order nothing.
         self.phases.get(self.running.load(Ordering::Relaxed))
     }
 
-    /// A phase begins; the one that is running ends. Names that are none of its phases count as
-    /// part of no phase.
+    /// Begins a phase and ends the running one. With an unknown name, no phase is running
+    /// afterwards.
     pub fn begin(&self, name: &str) {
         self.end();
         let index = self.phases.iter().position(|phase| phase.name == name);
@@ -245,7 +246,7 @@ impl Progress {
         self.running.store(index, Ordering::Relaxed);
     }
 
-    /// The phase that is running ends.
+    /// Ends the running phase.
     pub fn end(&self) {
         if let Some(phase) = self.running() {
             phase.ended.store(self.now_ns(), Ordering::Relaxed);
@@ -253,7 +254,7 @@ impl Progress {
         self.running.store(self.phases.len(), Ordering::Relaxed);
     }
 
-    /// Another round begins with the phase `first`: it and all after it will be done anew.
+    /// Begins another round at the phase `first`: that phase and all after it are repeated.
     pub fn begin_round(&self, first: &str) {
         self.end();
         let from = self.phases.iter().position(|phase| phase.name == first).unwrap_or(0);
@@ -269,28 +270,29 @@ impl Progress {
         again.iter().for_each(Phase::reset);
     }
 
-    /// So many rounds will be necessary, those that began included; `0`: no more than those.
+    /// Announces how many rounds will be necessary, including those that have begun; `0`: no more
+    /// than those.
     pub fn expect_rounds(&self, rounds: u32) {
         let mut known = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         known.expected = rounds.max(known.begun);
         known.if_found = 0;
     }
 
-    /// If something is found in the first round, so many will be necessary, as a guess until
-    /// [`Progress::expect_rounds`] tells. Without this call the first is the only one.
+    /// Sets how many rounds to expect if something is found in the first round, until
+    /// [`Progress::expect_rounds`] gives the number. Without this call, one round is expected.
     pub fn expect_rounds_if_found(&self, rounds: u32) {
         self.rounds.lock().unwrap_or_else(PoisonError::into_inner).if_found = rounds;
     }
 
-    /// Something was found.
+    /// Records that something was found.
     pub fn note_found(&self) {
-        // What many threads write would slow them down.
+        // Written only once, because frequent writes by many threads would slow them down.
         if !self.found.load(Ordering::Relaxed) {
             self.found.store(true, Ordering::Relaxed);
         }
     }
 
-    /// How far each phase is. While workers run, the phases are not from the same instant.
+    /// The state of each phase. While workers run, the phases are not from exactly the same moment.
     pub fn snapshot(&self) -> Snapshot {
         let now_ns = self.now_ns();
         let rounds = *self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,27 +318,27 @@ impl Progress {
 }
 
 impl Phase {
-    /// Adds `units` to what is to be done.
+    /// Adds `units` to the total.
     pub fn expect(&self, units: u64) {
         self.total.0.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Adds `units` to what is done.
+    /// Adds `units` to those done.
     pub fn advance(&self, units: u64) {
         self.done.0.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Says what the whole phase will take, by a model of the work: only the proportions of
-    /// the phases count. `objects` is what people count in it; `shape` says how the work is spread
-    /// over the units.
+    /// Sets the modelled work of the whole phase: only the proportions between phases matter.
+    /// `objects` is the number of objects to display; `shape` is the distribution of the work over
+    /// the units.
     pub fn plan(&self, work: Work, objects: u64, shape: Shape) {
         *self.work.lock().unwrap_or_else(PoisonError::into_inner) = work;
         self.objects.store(objects, Ordering::Relaxed);
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = shape;
     }
 
-    /// Adds work that was done in the phase and that its plan could not know. As much of it is expected for
-    /// the rest, in proportion.
+    /// Adds work done in the phase that its plan could not know. The same amount, in proportion, is
+    /// expected for the rest.
     pub fn met(&self, work: &Work) {
         for (sum, time) in self.met.0.iter().zip([work.busy, work.places, work.bytes]) {
             // 2^64 nanoseconds are centuries.
@@ -344,8 +346,8 @@ impl Phase {
         }
     }
 
-    /// What the whole phase takes by the model, if as much is met in the rest of it as in the share that is
-    /// done.
+    /// The modelled work of the whole phase, if unplanned work continues at the rate seen in the
+    /// share done.
     fn whole_work(&self, share: f64) -> Work {
         let planned = *self.work.lock().unwrap_or_else(PoisonError::into_inner);
         if planned.is_zero() || share <= 0.0 {
@@ -363,12 +365,12 @@ impl Phase {
         }
     }
 
-    /// The units to come are no longer those of the plan's shape: each weighs the same.
+    /// Ignores the plan's shape from now on: all units weigh the same.
     pub(crate) fn spread_evenly(&self) {
         *self.shape.lock().unwrap_or_else(PoisonError::into_inner) = Shape::default();
     }
 
-    /// Counts and times anew; what was planned stays.
+    /// Resets counts and times; the plan stays.
     fn reset(&self) {
         let counts = [&self.done.0, &self.total.0, &self.begun, &self.ended];
         for value in counts.into_iter().chain(&self.met.0) {
@@ -403,8 +405,8 @@ impl Phase {
         }
     }
 
-    /// The share of the work that is done. Units that the plan does not know weigh as much as those
-    /// that it knows, on average.
+    /// The share of the work done. Units beyond the plan weigh as much as the planned ones on
+    /// average.
     fn share(&self, done: u64, total: u64) -> f64 {
         let shape = self.shape.lock().unwrap_or_else(PoisonError::into_inner);
         let planned = shape.units();
@@ -460,7 +462,7 @@ mod tests {
             Work { busy: seconds(100), bytes: seconds(10), threads: 3, ..Work::default() };
         phase.plan(planned, 0, Shape::default());
         phase.expect(10);
-        // Before anything is done nobody knows of how much that is a part.
+        // Before any unit is done, the unplanned work cannot be extrapolated.
         phase.met(&Work { busy: seconds(20), places: seconds(1), ..Work::default() });
         assert_eq!(progress.snapshot().phases[0].work, planned);
         phase.met(&Work { busy: seconds(30), ..Work::default() });
@@ -514,12 +516,12 @@ mod tests {
         progress.note_found();
         assert_eq!(progress.snapshot().rounds, 3);
         progress.expect_rounds(2);
-        assert_eq!(progress.snapshot().rounds, 2, "known by now");
+        assert_eq!(progress.snapshot().rounds, 2, "the second round has begun");
     }
 
     #[test]
     fn a_shape_says_where_the_work_is() {
-        // Ten units of no work, ten with all of it.
+        // Ten units without work, then ten with all the work.
         let shape = Shape::of([(10, 0), (10, 100)].into_iter());
         let phase = Progress::new(&["inodes"]);
         let inodes = phase.phase(0).unwrap();
@@ -536,6 +538,6 @@ mod tests {
         let long = Shape::of((0..100_000u32).map(|_| (1, 2)));
         assert!(long.0.len() <= MOST_POINTS + 1);
         assert!((long.share(25_000) - 0.25).abs() < 1e-9);
-        assert_eq!(Shape::of([(5, 0)].into_iter()).share(1), 1.0, "no work at all");
+        assert_eq!(Shape::of([(5, 0)].into_iter()).share(1), 1.0, "a shape without work");
     }
 }

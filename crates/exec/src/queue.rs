@@ -1,16 +1,17 @@
-//! A queue that hands out entries in the order of their places on the disk.
+//! A queue that hands out entries in disk order.
 
 use std::any::Any;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// What waits in a queue of a pipeline: a piece of work of one stage.
+/// An entry in a queue of a pipeline: a piece of work for one stage.
 pub trait Entry: Send + Sync + 'static {
-    /// Where the work lies on the disk, in any unit: entries are handed out in ascending order.
+    /// The position of the work on the disk, in any unit: entries are handed out in ascending
+    /// order.
     fn address(&self) -> u64;
 
-    /// How many elements are in it, such as inodes of a chunk: n_i of pFSCK's equation 1. 0 counts
-    /// as 1.
+    /// The number of elements in the entry, such as inodes of a chunk: n_i of pFSCK's equation 1. 0
+    /// counts as 1.
     fn elements(&self) -> u64 {
         1
     }
@@ -20,24 +21,24 @@ fn elements_of<T: Entry>(entry: &T) -> u64 {
     entry.elements().max(1)
 }
 
-/// What a stage takes at a time, and what may wait for it.
+/// Limits of a stage: size of a batch and of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// A batch is full when it has this many elements. An entry is never divided, so one that is
     /// larger is a batch of its own.
     pub batch_elements: u64,
-    /// Entries that may wait. What the pipeline starts with is not counted against it.
+    /// Entries that may wait in the queue. The initial entries of the pipeline do not count.
     pub most_entries: usize,
-    /// w_i of equation 1 until the run has measured it: time of an element, as measured before. `None`:
-    /// as heavy as the heaviest that was.
+    /// w_i of equation 1 until this run has measured it: time of an element in earlier runs.
+    /// `None`: as heavy as the heaviest stage that was measured.
     pub weight: Option<Duration>,
 }
 
-/// Works like a lift: what is waiting when a sweep begins is handed out in ascending order, and what
-/// comes in meanwhile waits for the next sweep.
+/// An elevator: the entries that wait when a sweep begins are handed out in ascending order;
+/// entries that arrive meanwhile wait for the next sweep.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// Descending, as the next one is taken from the end.
+    /// Descending, because entries are taken from the end.
     sweep: Vec<T>,
     incoming: Vec<T>,
     elements: u64,
@@ -45,29 +46,29 @@ pub(crate) struct Queue<T> {
     most_seen: usize,
 }
 
-/// A queue whose entries are of a type that the caller does not know. Each `dyn Any` is a `Vec` of
-/// that type.
+/// A queue with a type of entries that the caller does not know. Each `dyn Any` is a `Vec` of that
+/// type.
 pub(crate) trait AnyQueue: Send {
-    /// Entries that wait.
+    /// Entries in the queue.
     fn entries(&self) -> usize;
-    /// Elements in them.
+    /// Elements in these entries.
     fn elements(&self) -> u64;
-    /// Most entries that waited at a time.
+    /// The largest number of entries so far.
     fn most_seen(&self) -> usize;
-    /// Moves as many entries as there is room for to the queue, from the front; returns how many
-    /// are left.
+    /// Moves entries from the front of the list to the queue, as many as fit; returns how many are
+    /// left.
     fn offer(&mut self, entries: &mut dyn Any) -> usize;
     /// Replaces `batch` by the next batch, ascending; returns its elements.
     fn take(&mut self, batch: &mut dyn Any) -> u64;
 }
 
-/// The list of entries behind a `dyn Any`.
+/// The list of entries in a `dyn Any`.
 pub(crate) fn list<T: 'static>(list: &mut dyn Any) -> &mut Vec<T> {
-    // Whoever makes a list for a stage asks the stage, which knows the type.
+    // Only the stage, which knows the type, makes lists for itself.
     list.downcast_mut().expect("the stage is one of this pipeline")
 }
 
-/// Takes a batch from the end of `entries`, which stays in order; returns its elements.
+/// Takes a batch from the end of `entries`, whose order stays; returns its elements.
 pub(crate) fn take_from_end<T: Entry>(
     entries: &mut Vec<T>,
     batch: &mut Vec<T>,
@@ -84,7 +85,7 @@ pub(crate) fn take_from_end<T: Entry>(
 }
 
 impl<T: Entry> Queue<T> {
-    /// A queue that begins with `entries`, however many.
+    /// A queue that starts with `entries`, whatever their number.
     pub(crate) fn new(entries: Vec<T>, limits: Limits) -> Self {
         let elements =
             entries.iter().fold(0u64, |sum, entry| sum.saturating_add(elements_of(entry)));
@@ -148,17 +149,21 @@ mod tests {
     fn sweeps_ascend_and_the_bound_holds() {
         let limits = Limits { batch_elements: 4, most_entries: 5, weight: None };
         let mut queue = Queue::new(vec![51, 31, 11, 41, 21, 61], limits);
-        assert_eq!((queue.entries(), queue.elements()), (6, 6), "seeds may be more");
+        assert_eq!(
+            (queue.entries(), queue.elements()),
+            (6, 6),
+            "initial entries may exceed the limit"
+        );
         let mut batch = Vec::<u64>::new();
         assert_eq!(queue.take(&mut batch), 4);
         assert_eq!(batch, [11, 21, 31, 41]);
         let mut more = vec![1u64, 2, 7, 9];
         assert_eq!(queue.offer(&mut more), 1);
-        assert_eq!((queue.entries(), more), (5, vec![9]), "what does not fit stays");
+        assert_eq!((queue.entries(), more), (5, vec![9]), "entries that do not fit stay");
         assert_eq!(queue.offer(&mut vec![9u64]), 1);
         assert_eq!(queue.take(&mut batch), 2);
-        assert_eq!(batch, [51, 61], "the sweep goes on to its end");
-        assert_eq!(queue.take(&mut batch), 10, "an entry is not divided");
+        assert_eq!(batch, [51, 61], "the sweep continues to its end");
+        assert_eq!(queue.take(&mut batch), 10, "an entry is never split");
         assert_eq!(batch, [1, 2, 7]);
         assert_eq!((queue.take(&mut batch), batch.len(), queue.elements()), (0, 0, 0));
         assert_eq!(queue.most_seen(), 6);
@@ -169,7 +174,7 @@ mod tests {
         let limits = Limits { batch_elements: 0, most_entries: 0, weight: None };
         let mut queue = Queue::<u64>::new(Vec::new(), limits);
         let mut entries = vec![10u64, 20];
-        assert_eq!(queue.offer(&mut entries), 1, "a queue has room for one at least");
+        assert_eq!(queue.offer(&mut entries), 1, "a queue always has room for one entry");
         assert_eq!((queue.elements(), entries.len()), (1, 1));
         let mut batch = Vec::<u64>::new();
         assert_eq!(queue.take(&mut batch), 1);

@@ -1,14 +1,16 @@
-//! Who works on what: how many workers each stage of a pipeline gets, and which stage the next one
-//! takes. Pure: it is told the state of the queues, and neither locks nor waits.
+//! Assigns workers to the stages of a pipeline: how many each stage gets, and which stage a free
+//! worker takes. Pure: it is given the state of the queues, and neither locks nor waits.
 //!
 //! The policies are those of Domingo and Kannan, *pFSCK: Accelerating File System Checking and
-//! Repair for Modern Storage*, FAST '21, sections 5.1 to 5.3. pFSCK looks at the queues now and then,
-//! from a thread of its own; here whoever needs work looks, as the figures lie before it anyway.
+//! Repair for Modern Storage*, FAST '21, sections 5.1 to 5.3. pFSCK inspects the queues
+//! periodically from a separate thread; here each worker that needs work does, because it holds the
+//! lock anyway.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How workers are shared between the stages of a pipeline. The results are the same.
+/// The scheduling policy: how workers are shared between the stages of a pipeline. The results are
+/// the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// All workers on one stage after the other (`datapara` in the paper).
@@ -18,7 +20,7 @@ pub enum Policy {
     /// (`datapara+pipeline-split-equal`).
     SplitEqual,
     /// Workers in proportion to the outstanding work of each stage, by equations 1 and 2 with
-    /// measured weights (`sched`). Who would be idle takes whatever there is.
+    /// measured weights (`sched`). A worker that would be idle takes any work there is.
     Dynamic,
 }
 
@@ -26,7 +28,7 @@ impl Policy {
     /// All policies.
     pub const ALL: [Self; 3] = [Self::Data, Self::SplitEqual, Self::Dynamic];
 
-    /// The name by which a user chooses it.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Data => "data",
@@ -42,12 +44,12 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What a stage has cost so far.
+/// The measured cost of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
     /// Elements done.
     pub elements: u64,
-    /// Time they took, added up over workers.
+    /// Their time, summed over workers.
     pub time: Duration,
 }
 
@@ -58,37 +60,37 @@ impl Meter {
         self.time = self.time.saturating_add(time);
     }
 
-    /// w_i of equation 1: seconds an element, as measured. `None` before anything was.
+    /// w_i of equation 1: measured seconds per element. `None` before anything was measured.
     pub fn weight(&self) -> Option<f64> {
         (self.elements > 0).then(|| self.time.as_secs_f64() / self.elements as f64)
     }
 }
 
-/// A stage as the scheduler sees it, in a list in the order of the pipeline.
+/// The scheduler's view of a stage. Stages are listed in the order of the pipeline.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StageLoad {
-    /// Entries that wait: q_i of equation 1.
+    /// Entries in the queue: q_i of equation 1.
     pub entries: u64,
-    /// Elements in these entries: q_i n_i, added up, as entries differ in size.
+    /// Elements in these entries: q_i n_i, as a sum, because entries differ in size.
     pub elements: u64,
-    /// What it has cost so far: gives w_i.
+    /// Its cost so far, which gives w_i.
     pub meter: Meter,
-    /// w_i before this run has measured it, from earlier runs.
+    /// w_i from earlier runs, used until this run has measured it.
     pub expected: Option<Duration>,
-    /// Workers busy in it.
+    /// Workers that are busy in it.
     pub workers: usize,
 }
 
 impl StageLoad {
-    /// w_i: seconds an element. `None` while nobody knows.
+    /// w_i: seconds per element. `None` while unknown.
     fn weight(&self) -> Option<f64> {
         self.meter.weight().or_else(|| self.expected.map(|time| time.as_secs_f64()))
     }
 }
 
-/// Workers that each stage should have, for a list of stages.
+/// Computes how many workers each stage should have.
 ///
-/// Keeps room between calls, so that none is allocated.
+/// Keeps its buffers between calls, so that no call allocates.
 #[derive(Clone, Debug, Default)]
 pub struct Scheduler {
     policy: Policy,
@@ -107,7 +109,7 @@ impl Scheduler {
         self.policy
     }
 
-    /// t_i: how many of `budget` workers each stage should have now.
+    /// t_i: the number of the `budget` workers that each stage should have now.
     pub fn targets(&mut self, stages: &[StageLoad], budget: usize) -> &[usize] {
         self.targets.clear();
         self.targets.resize(stages.len(), 0);
@@ -121,10 +123,11 @@ impl Scheduler {
         &self.targets
     }
 
-    /// The stage that a worker should take a batch from, if it should work at all: one that has
-    /// entries and fewer workers than it should have; the one it was in, if possible.
+    /// The stage from which a worker should take a batch: one that has entries and fewer workers
+    /// than its target; preferably the one where the worker was last. `None`: the worker should
+    /// sleep.
     ///
-    /// Never `None` while entries wait and nobody works, so that somebody always does.
+    /// Never `None` while entries wait and no worker is busy, so that the run always continues.
     pub fn pick(
         &mut self,
         stages: &[StageLoad],
@@ -143,7 +146,7 @@ impl Scheduler {
         if let Some(own) = was_in.filter(|&own| lacking(own).is_some()) {
             return Some(own);
         }
-        // Of equals the last, because work that is finished takes no room in queues.
+        // Of equal ones the last stage, because finishing work frees space in queues.
         let most = (0..stages.len()).filter_map(|at| Some((lacking(at)?, at))).max();
         match (most, self.policy) {
             (Some((_, at)), _) => Some(at),
@@ -152,8 +155,8 @@ impl Scheduler {
         }
     }
 
-    /// Equations 1 and 2: t_i = C q_i n_i w_i / W_total, in whole workers. What rounding leaves over
-    /// goes to the stages that lost most by it.
+    /// Equations 1 and 2: t_i = C q_i n_i w_i / W_total, in whole workers. Workers left over by
+    /// rounding go to the stages with the largest remainders.
     fn split_by_work(&mut self, stages: &[StageLoad], budget: usize) {
         self.weigh(stages);
         let total: f64 = self.work.iter().sum();
@@ -162,7 +165,7 @@ impl Scheduler {
             let share = if total > 0.0 { budget as f64 * *work / total } else { 0.0 };
             *target = (share as usize).min(left);
             left -= *target;
-            // From here on: what rounding took.
+            // From here on, `work` holds the remainders.
             *work = share - *target as f64;
         }
         while left > 0 {
@@ -176,12 +179,12 @@ impl Scheduler {
         }
     }
 
-    /// q_i n_i w_i of each stage, into `work`. The weight is what this run has measured, or else what
-    /// was measured before. A stage of which neither is known counts as the heaviest of the others, so
-    /// that it soon is.
+    /// Stores q_i n_i w_i of each stage in `work`. The weight is the one measured in this run, or
+    /// else in earlier runs. A stage without either gets the weight of the heaviest other stage, so
+    /// that it is measured soon.
     fn weigh(&mut self, stages: &[StageLoad]) {
         let measured = stages.iter().filter_map(StageLoad::weight);
-        // A clock may be too coarse to see anything: then elements alone count.
+        // If the clock is too coarse to measure anything, only elements count.
         let heaviest = Some(measured.fold(0.0, f64::max)).filter(|&weight| weight > 0.0);
         let weight = |stage: &StageLoad| match heaviest {
             Some(heaviest) => stage.weight().unwrap_or(heaviest).max(heaviest / 1e6),
@@ -193,7 +196,7 @@ impl Scheduler {
         }));
     }
 
-    /// The stage with the most work for each worker that it has and would have.
+    /// The stage with the most outstanding work per worker, counting one more worker.
     fn most_outstanding(&mut self, stages: &[StageLoad]) -> Option<usize> {
         self.weigh(stages);
         let each = |at: usize| self.work[at] / (stages[at].workers + 1) as f64;
@@ -203,7 +206,8 @@ impl Scheduler {
     }
 }
 
-/// Equal parts, larger ones first; at least one worker each, as whoever is free takes what is there.
+/// Equal parts, the first ones larger by one if needed; at least one worker each, because a free
+/// worker takes any work there is.
 fn split_equally(targets: &mut [usize], budget: usize) {
     let (each, more) = (budget / targets.len(), budget % targets.len());
     for (at, target) in targets.iter_mut().enumerate() {
@@ -224,7 +228,7 @@ mod tests {
 
     #[test]
     fn equations_1_and_2() {
-        // 10 x 100 x 1 and 5 x 100 x 2 and 20 x 10 x 10: 1000, 1000 and 2000 of 4000.
+        // 10 x 100 x 1, 5 x 100 x 2, and 20 x 10 x 10: 1000, 1000 and 2000 of 4000.
         let stages = [stage(10, 1000, 1, 0), stage(5, 500, 2, 0), stage(20, 200, 10, 0)];
         let mut scheduler = Scheduler::new(Policy::Dynamic);
         assert_eq!(scheduler.targets(&stages, 16), [4, 4, 8]);
@@ -239,7 +243,7 @@ mod tests {
         let unmeasured = StageLoad { meter: Meter::default(), ..stage(1, 100, 0, 0) };
         let mut scheduler = Scheduler::new(Policy::Dynamic);
         assert_eq!(scheduler.targets(&[stage(1, 100, 5, 0), unmeasured], 8), [4, 4]);
-        assert_eq!(scheduler.targets(&[unmeasured, unmeasured], 8), [4, 4], "none is measured");
+        assert_eq!(scheduler.targets(&[unmeasured, unmeasured], 8), [4, 4], "no stage is measured");
         let expected = Some(Duration::from_nanos(35));
         let known = StageLoad { expected, ..unmeasured };
         assert_eq!(scheduler.targets(&[stage(1, 100, 5, 0), known], 8), [1, 7]);
@@ -265,9 +269,13 @@ mod tests {
         let mut scheduler = Scheduler::new(Policy::SplitEqual);
         let all = [stage(5, 5, 1, 2), stage(0, 0, 1, 0), stage(7, 7, 1, 0)];
         assert_eq!(scheduler.targets(&all, 8), [3, 3, 2]);
-        assert_eq!(scheduler.pick(&all, 8, Some(1)), Some(2), "two lack there, one at the first");
+        assert_eq!(
+            scheduler.pick(&all, 8, Some(1)),
+            Some(2),
+            "the third stage lacks two workers, the first one"
+        );
         let saturated = [stage(5, 5, 1, 3), stage(0, 0, 1, 0), stage(7, 7, 1, 2)];
-        assert_eq!(scheduler.pick(&saturated, 8, Some(1)), None, "the third part waits for work");
+        assert_eq!(scheduler.pick(&saturated, 8, Some(1)), None, "the third stage has no entries");
         let first_done = [stage(0, 0, 1, 0), stage(1, 1, 1, 0), stage(7, 7, 1, 2)];
         assert_eq!(scheduler.targets(&first_done, 8), [0, 4, 4]);
         assert_eq!(scheduler.targets(&all, 1), [1, 1, 1]);
@@ -276,7 +284,7 @@ mod tests {
     #[test]
     fn who_would_be_idle_takes_what_there_is() {
         let mut scheduler = Scheduler::new(Policy::Dynamic);
-        // One entry is left, and it is worth one worker; two are there already.
+        // One entry is left, which is worth one worker, but two are busy there.
         let stages = [stage(1, 1, 1, 2), stage(0, 0, 1, 0)];
         assert_eq!(scheduler.pick(&stages, 3, Some(1)), Some(0));
     }
@@ -286,7 +294,7 @@ mod tests {
         let mut scheduler = Scheduler::new(Policy::Dynamic);
         let stages = [stage(9, 90, 1, 1), stage(9, 90, 1, 0)];
         assert_eq!(scheduler.pick(&stages, 4, Some(0)), Some(0));
-        assert_eq!(scheduler.pick(&stages, 4, None), Some(1), "where most are missing");
+        assert_eq!(scheduler.pick(&stages, 4, None), Some(1), "the stage that lacks most workers");
     }
 
     proptest! {

@@ -1,14 +1,14 @@
-//! Units of work split between workers by weight, in ranges that each worker goes through in order;
-//! who is done early takes half of what another has left.
+//! Splits units of work between workers by weight, into ranges that each worker processes in order.
+//! A worker that finishes early takes half of another worker's remaining range.
 
 use crate::accumulate::Accumulator;
 use crate::pool::{Pool, work_together};
 use crate::progress::OwnLine;
-use crate::turn::{Turn, take_turns};
+use crate::work_item::{WorkItem, process_items};
 use floe_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Units that a worker has left: `next..end`, packed into one word so that one exchange takes from
-/// it, by the worker from the front or by another from the back.
+/// The remaining units of a worker: `next..end`, packed into one word so that one compare-and-swap
+/// takes units, its own worker from the front or another one from the back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     next: u32,
@@ -34,14 +34,14 @@ impl Range {
 
 /// The ranges of all workers.
 struct Split {
-    /// Weight of all units before each, and of all at the end.
+    /// Prefix sums of the weights, with the total at the end.
     before: Vec<u64>,
     ranges: Vec<OwnLine<AtomicU64>>,
     stopped: AtomicBool,
 }
 
 impl Split {
-    /// Divides units of these weights into one range a worker, of about equal weight.
+    /// Divides units of these weights into one range per worker, of about equal weight.
     fn new(weights: impl Iterator<Item = u64>, workers: usize) -> Self {
         let mut before = vec![0u64];
         for weight in weights {
@@ -49,7 +49,7 @@ impl Split {
             before.push(sum.saturating_add(weight.max(1)));
         }
         let total = u128::from(before.last().copied().unwrap_or(0));
-        // Where the share of the first `worker` workers ends; units fit 32 bits.
+        // The end of the first `worker` workers' share; units fit 32 bits.
         let cut = |worker: usize| {
             if worker == workers {
                 return before.len() as u32 - 1;
@@ -69,7 +69,7 @@ impl Split {
         self.before[range.end as usize] - self.before[range.next as usize]
     }
 
-    /// The next unit for worker `me`; `None` once there is none that it could take.
+    /// The next unit for worker `me`; `None` if it can take none.
     fn next(&self, me: usize) -> Option<usize> {
         loop {
             // Relaxed, here and below: the words hand out indexes and order nothing else.
@@ -95,8 +95,9 @@ impl Split {
         Some(Range::unpack(before).next as usize)
     }
 
-    /// Moves the later half, by weight, of the heaviest range to `me`, which has none; `false` if
-    /// all are empty. A range on its way between two workers is not seen; it is not lost.
+    /// Moves the later half, by weight, of the heaviest range to `me`, whose own is empty. `false`
+    /// if all are empty. A range that is moving between two other workers is not seen, but not
+    /// lost.
     fn steal(&self, me: usize) -> bool {
         loop {
             let victim = self
@@ -109,7 +110,7 @@ impl Split {
             let range = Range::unpack(word);
             let half = self.before[range.next as usize] + self.weight(range) / 2;
             let middle = self.before.partition_point(|&sum| sum <= half) as u32;
-            // At least one unit; the first one stays with its worker if there is another.
+            // Takes at least one unit. The first stays with its worker if there is another.
             let least = if range.end - range.next > 1 { range.next + 1 } else { range.next };
             let middle = middle.clamp(least, range.end - 1);
             let left = Range { next: range.next, end: middle };
@@ -126,16 +127,15 @@ impl Split {
 }
 
 impl Pool<'_> {
-    /// Runs `work` on each of `units`, and merges what the workers accumulated, like [`Pool::run`];
-    /// but each worker has a range of its own of about the same weight, such as inodes in use, which
-    /// it goes through in order. So each reads one stretch of the disk, and no two touch the same
-    /// memory until one is done with its range: then it takes the later half of the heaviest one.
+    /// Runs `work` on each of `units`, and merges the accumulators, like [`Pool::run`]; but each
+    /// worker processes a range of its own, of about the same weight (such as inodes in use), in
+    /// order. So each worker reads one region of the disk, and workers share no cache lines until
+    /// one finishes its range and takes the later half of the heaviest one.
     ///
-    /// At most 2^32 - 1 units; more are divided like those of [`Pool::run`]. A weight of 0 counts
-    /// as 1.
+    /// At most 2^32 - 1 units; more are assigned as by [`Pool::run`]. A weight of 0 counts as 1.
     ///
     /// # Panics
-    /// If `work` does: no further unit is begun, and the panic goes on in the caller.
+    /// If `work` panics: no worker starts another unit, and the panic continues in the caller.
     pub fn run_weighted<U, A, F>(
         &self,
         units: &[U],
@@ -147,11 +147,11 @@ impl Pool<'_> {
         A: Accumulator,
         F: Fn(&mut A, &U) + Sync,
     {
-        self.weighted_turns(units, weight, |all: &mut A, turn| work(all, turn.unit()))
+        self.weighted_items(units, weight, |all: &mut A, item| work(all, item.unit()))
     }
 
-    /// As [`Pool::run_weighted`]; `work` can learn which unit is its worker's next.
-    pub(crate) fn weighted_turns<U, A, F>(
+    /// Like [`Pool::run_weighted`]; `work` can ask for its worker's next unit.
+    pub(crate) fn weighted_items<U, A, F>(
         &self,
         units: &[U],
         weight: impl Fn(&U) -> u64 + Sync,
@@ -160,7 +160,7 @@ impl Pool<'_> {
     where
         U: Sync,
         A: Accumulator,
-        F: Fn(&mut A, &mut Turn<'_, '_, U>) + Sync,
+        F: Fn(&mut A, &mut WorkItem<'_, '_, U>) + Sync,
     {
         let workers = self.threads().min(units.len());
         if workers <= 1 || u32::try_from(units.len()).is_err() {
@@ -170,7 +170,8 @@ impl Pool<'_> {
         let split = Split::new(units.iter().map(&weight), workers);
         let phase = self.phase();
         if let Some(phase) = phase {
-            // Several stretches at once: what is done is the sum of the weights, not a place.
+            // Several regions are processed at once, so progress is the sum of weights, not a
+            // position.
             phase.spread_evenly();
             phase.expect(units.iter().map(|unit| weight(unit).max(1)).sum());
         }
@@ -181,10 +182,10 @@ impl Pool<'_> {
             let mut own = A::default();
             gate.pass(me, more);
             let take = || split.next(me).map(|unit| &units[unit]);
-            take_turns(take, |turn| {
-                work(&mut own, turn);
+            process_items(take, |item| {
+                work(&mut own, item);
                 if let Some(phase) = phase {
-                    phase.advance(weight(turn.unit()).max(1));
+                    phase.advance(weight(item.unit()).max(1));
                 }
                 gate.pass(me, more);
             });
@@ -195,7 +196,7 @@ impl Pool<'_> {
     }
 }
 
-/// Hands out no further unit once a worker has panicked: dropped only while unwinding.
+/// Stops handing out units when a worker panics: dropped only while unwinding.
 struct StopOnPanic<'a>(&'a AtomicBool);
 
 impl Drop for StopOnPanic<'_> {
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
     use floe_sync::thread;
 
-    /// Units by worker, in the order in which it did them.
+    /// The units of each worker, in the order of processing.
     #[derive(Default)]
     struct Done(Vec<Vec<usize>>);
 
@@ -231,7 +232,7 @@ mod tests {
         let Done(shares) = Pool::new(threads).run_weighted(&units, |&unit| weights[unit], note);
         let mut all = shares.concat();
         all.sort_unstable();
-        assert_eq!(all, units, "each unit once");
+        assert_eq!(all, units, "not each unit once");
         shares
     }
 
@@ -259,7 +260,7 @@ mod tests {
 
         #[test]
         fn who_is_done_takes_from_who_is_slow() {
-            // The first range takes long: others finish theirs and help.
+            // The first range takes long; the other workers finish theirs and take parts of it.
             let shares = run(4, &[1; 400], |unit| {
                 if unit < 100 {
                     thread::sleep(Duration::from_millis(1));

@@ -1,7 +1,8 @@
-//! A pipeline of stages with a queue each: workers take batches, do them, and hand on what they find.
+//! A pipeline of stages with a queue each: workers take batches, process them, and deliver the
+//! entries they produce.
 //!
-//! Stages overlap unless the policy says otherwise, and every policy gives the same results: workers
-//! share nothing but the queues, and what they accumulate does not depend on order or division.
+//! Stages overlap unless the policy forbids it, and every policy gives the same results: workers
+//! share only the queues, and accumulators do not depend on order or division of the work.
 
 use std::any::Any;
 use std::fmt;
@@ -9,15 +10,15 @@ use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use crate::accumulate::Accumulator;
-use crate::board::{Board, Counts, Done, Lists, Next};
 use crate::core_share::CoreShare;
+use crate::dispatcher::{Counts, Dispatcher, Done, Lists, Next};
 use crate::pool::work_together;
 use crate::queue::{AnyQueue, Entry, Limits, Queue, list, take_from_end};
 use crate::scheduler::Policy;
 
 /// A stage of a [`Pipeline`] whose queue holds entries of type `T`.
 pub struct StageId<T> {
-    /// How many stages were declared before.
+    /// The number of stages declared before.
     declared: usize,
     of: PhantomData<fn(T)>,
 }
@@ -36,7 +37,7 @@ impl<T> fmt::Debug for StageId<T> {
     }
 }
 
-/// Where a handler leaves work that it found. It is handed on when the batch is done.
+/// Receives the entries that a handler produces. They are delivered when the batch is done.
 pub struct Found<'a, T> {
     lists: &'a mut Lists,
     own: usize,
@@ -44,15 +45,15 @@ pub struct Found<'a, T> {
 }
 
 impl<T: Entry> Found<'_, T> {
-    /// More work for the handler's own stage.
+    /// Adds work for the handler's own stage.
     pub fn again(&mut self, entry: T) {
         list::<T>(&mut *self.lists[self.own]).push(entry);
     }
 
-    /// Work for a later stage.
+    /// Adds work for a later stage.
     ///
     /// # Panics
-    /// If the stage is one of another pipeline.
+    /// If the stage belongs to another pipeline.
     pub fn push<U: Entry>(&mut self, stage: StageId<U>, entry: U) {
         let at = self.lists.len().checked_sub(stage.declared + 1);
         let at = at.expect("the stage is one of this pipeline");
@@ -60,14 +61,14 @@ impl<T: Entry> Found<'_, T> {
     }
 }
 
-/// Stages of work. `A` is what a worker accumulates, over all stages.
+/// Stages of work. `A` is the accumulator of a worker, for all stages.
 ///
-/// A stage is declared *before* those that feed it, so that work can only be handed on, never back:
-/// a run ends if each stage adds only finitely much to itself.
+/// Declare a stage *before* those that feed it, so that work can only be passed on, never back: a
+/// run ends if each stage adds only finitely much to itself.
 ///
-/// Memory: of what waits, at most `most_entries` of each stage (or what it began with), and with
-/// each worker what one batch finds. Where a queue is full, the worker does at once what it found,
-/// the latest first.
+/// Memory: in each queue at most `most_entries` (or the initial entries), and per worker the
+/// entries that one batch produces. If a queue is full, the worker processes the entries it
+/// produced itself, the latest first.
 ///
 /// ```
 /// use floe_exec::{Accumulator, Entry, Found, Limits, Pipeline, Policy, Schedule};
@@ -93,7 +94,7 @@ impl<T: Entry> Found<'_, T> {
 ///
 /// let limits = Limits { batch_elements: 256, most_entries: 16_384, weight: None };
 /// let mut pipeline = Pipeline::new();
-/// // The last stage first: who feeds it needs its name.
+/// // The last stage first, because the stage that feeds it needs its id.
 /// let blocks = pipeline.stage("directories", limits, vec![],
 ///     |seen: &mut Seen, batch: &mut Vec<DirBlock>, _| seen.blocks += batch.len() as u64);
 /// pipeline.stage("inodes", limits, (0..10).map(Chunk).collect(),
@@ -107,40 +108,40 @@ impl<T: Entry> Found<'_, T> {
 /// assert_eq!((outcome.all.chunks, outcome.all.blocks), (10, 10));
 /// ```
 pub struct Pipeline<'a, A> {
-    /// As declared: the last stage first.
+    /// In the order of declaration: the last stage first.
     stages: Vec<Box<dyn AnyStage<A> + 'a>>,
 }
 
-/// How a pipeline is run.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 pub struct Schedule<'a> {
-    /// Most workers, at least one. The caller is one of them.
+    /// Workers, at most; at least one. The caller is one of them.
     pub workers: usize,
-    /// How workers are shared between stages.
+    /// The scheduling policy.
     pub policy: Policy,
-    /// Work that is done sooner starts no thread.
+    /// Time that the caller works alone; if the run ends earlier, no thread is started.
     pub alone_for: Duration,
-    /// The budget of cores: no more workers are busy than it allows, and it is adjusted meanwhile.
+    /// The budget of cores, which limits the busy workers, and which the run adjusts.
     pub cores: Option<&'a CoreShare<'a>>,
-    /// Asked before each batch; `true` ends the run.
+    /// Called before each batch; `true` ends the run.
     pub stop: Option<&'a (dyn Fn() -> bool + Sync)>,
-    /// Time since some moment, instead of the system's clock: for tests.
+    /// A clock (time since any fixed moment) instead of the system's: for tests.
     pub clock: Option<&'a (dyn Fn() -> Duration + Sync)>,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome<A> {
-    /// All that the workers accumulated.
+    /// The merged accumulators.
     pub all: A,
     /// Whether the run was stopped before all was done.
     pub stopped: bool,
-    /// What it took.
+    /// Its statistics.
     pub counts: Counts,
 }
 
 impl Schedule<'_> {
-    /// All of `workers` all the time, alone for the first millisecond, and no stop.
+    /// All `workers` all the time, after one millisecond alone, without a stop.
     pub fn new(workers: usize, policy: Policy) -> Self {
         Self {
             workers,
@@ -165,9 +166,9 @@ impl<'a, A: Accumulator> Pipeline<'a, A> {
         Self { stages: Vec::new() }
     }
 
-    /// Declares a stage that comes before all that are declared so far, and begins with `entries`.
+    /// Declares a stage that precedes all those declared so far, with initial `entries`.
     ///
-    /// `handler` is given a batch, sorted by address, and may take entries out of it; what stays is
+    /// `handler` is given a batch, sorted by address, and may take entries out of it; the rest is
     /// dropped.
     pub fn stage<T, F>(
         &mut self,
@@ -185,19 +186,19 @@ impl<'a, A: Accumulator> Pipeline<'a, A> {
         StageId { declared, of: PhantomData }
     }
 
-    /// Does all the work. With one worker, no thread is started.
+    /// Runs the pipeline to the end. With one worker, no thread is started.
     ///
     /// # Panics
-    /// If a handler does: no further batch is begun, and the panic goes on in the caller.
+    /// If a handler panics: no worker starts another batch, and the panic continues in the caller.
     pub fn run(mut self, schedule: &Schedule<'_>) -> Outcome<A> {
         self.stages.reverse();
         let queues = self.stages.iter_mut().map(|stage| stage.queue()).collect();
         let workers = schedule.workers.max(1);
         let budget = schedule.cores.map_or(workers, |cores| cores.budget().min(workers));
         let priors = self.stages.iter().map(|stage| stage.weight()).collect();
-        let board = Board::new(queues, priors, schedule.policy, (workers, budget));
+        let dispatcher = Dispatcher::new(queues, priors, schedule.policy, (workers, budget));
         let begin = Instant::now();
-        let run = Run { stages: &self.stages, board: &board, schedule, begin };
+        let run = Run { stages: &self.stages, dispatcher: &dispatcher, schedule, begin };
         let mut first = Worker::new(&run, 0);
         let alone_until = (workers > 1).then_some(schedule.alone_for);
         let all = if run.work(&mut first, alone_until, &|| ()) {
@@ -205,22 +206,23 @@ impl<'a, A: Accumulator> Pipeline<'a, A> {
         } else {
             run.work_together(first, workers)
         };
-        let (counts, stopped) = board.into_counts(self.stages.iter().map(|stage| stage.name()));
+        let (counts, stopped) =
+            dispatcher.into_counts(self.stages.iter().map(|stage| stage.name()));
         Outcome { all, stopped, counts }
     }
 }
 
-/// A stage whose entries are of a type that the caller does not know. Each `dyn Any` is a `Vec` of
-/// that type.
+/// A stage with a type of entries that the caller does not know. Each `dyn Any` is a `Vec` of that
+/// type.
 trait AnyStage<A>: Sync {
     fn name(&self) -> &'static str;
-    /// What an element costs, before any was measured.
+    /// The expected cost of an element, before any was measured.
     fn weight(&self) -> Option<Duration>;
-    /// The queue, with what the stage begins with; once.
+    /// The queue with the stage's initial entries; call it once.
     fn queue(&mut self) -> Box<dyn AnyQueue>;
     /// An empty list of entries.
     fn list(&self) -> Box<dyn Any>;
-    /// Does a batch, and empties its list.
+    /// Processes a batch, and empties its list.
     fn handle(&self, share: &mut A, batch: &mut dyn Any, lists: &mut Lists, own: usize);
     /// Moves a batch from the end of `found` to `batch`, sorted; returns its elements.
     fn spill(&self, found: &mut dyn Any, batch: &mut dyn Any) -> u64;
@@ -268,15 +270,15 @@ where
     }
 }
 
-/// What the workers of a run look at.
+/// The state that the workers of a run share.
 struct Run<'r, 'a, A> {
     stages: &'r [Box<dyn AnyStage<A> + 'a>],
-    board: &'r Board,
+    dispatcher: &'r Dispatcher,
     schedule: &'r Schedule<'r>,
     begin: Instant,
 }
 
-/// What a worker keeps to itself.
+/// The private state of a worker.
 struct Worker<A> {
     me: usize,
     share: A,
@@ -297,7 +299,7 @@ impl<A: Accumulator> Run<'_, '_, A> {
         self.schedule.clock.map_or_else(|| self.begin.elapsed(), |clock| clock())
     }
 
-    /// Starts the other workers, goes on with the first, and merges what they all have.
+    /// Starts the other workers, continues as the first, and merges the accumulators.
     fn work_together(&self, mut first: Worker<A>, workers: usize) -> A {
         let own = |more: &dyn Fn()| {
             self.work(&mut first, None, more);
@@ -310,14 +312,14 @@ impl<A: Accumulator> Run<'_, '_, A> {
         })
     }
 
-    /// Works until all is done, or until it is later than `until`; `true` if all is done. `more` starts
-    /// workers for which there are cores now.
+    /// Works until everything is done, or until `until`; returns whether everything is done. `more`
+    /// starts workers for cores that have become free.
     fn work(&self, worker: &mut Worker<A>, until: Option<Duration>, more: &dyn Fn()) -> bool {
-        let stop = StopOnPanic(self.board);
+        let stop = StopOnPanic(self.dispatcher);
         let ended = loop {
             let now = self.now();
             if self.schedule.stop.is_some_and(|stop| stop()) {
-                self.board.stop();
+                self.dispatcher.stop();
             }
             if until.is_some_and(|until| now >= until) {
                 break false;
@@ -325,11 +327,11 @@ impl<A: Accumulator> Run<'_, '_, A> {
             let Worker { me, found, batches, done, .. } = worker;
             if let (0, Some(cores)) = (*me, self.schedule.cores) {
                 if cores.look() {
-                    self.board.set_budget(cores.budget());
+                    self.dispatcher.set_budget(cores.budget());
                 }
                 more();
             }
-            match self.board.visit(*me, done.take(), found, batches) {
+            match self.dispatcher.visit(*me, done.take(), found, batches) {
                 Next::End => break true,
                 Next::Batch { stage, elements } => {
                     self.handle(worker, stage, elements);
@@ -353,8 +355,8 @@ impl<A: Accumulator> Run<'_, '_, A> {
     }
 }
 
-/// Ends the run once a worker has panicked: dropped only while unwinding.
-struct StopOnPanic<'a>(&'a Board);
+/// Ends the run when a worker panics: dropped only while unwinding.
+struct StopOnPanic<'a>(&'a Dispatcher);
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {

@@ -1,6 +1,6 @@
-//! Predictions of runs that are made up: phases, machines and disks at random, none of them the model's,
-//! whose speed wavers as the run goes. After a tenth of a run, what is said to be left must be right
-//! within a fifth, nearly always.
+//! Predictions for simulated runs: random phases, machines and disks that differ from the model's,
+//! with speeds that vary during the run. After a tenth of a run, the predicted remaining time must
+//! be right within a fifth, nearly always.
 
 #![cfg(not(feature = "shuttle"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::unreachable)] // a test may
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Seconds of the model for each phase: processors, places of the device, bytes of it; threads.
+/// Model seconds for each phase: processors, seeks, transfers; threads.
 const MODEL: [([f64; 3], usize); 5] = [
     ([0.3, 0.15, 0.05], 1),
     ([40.0, 1.0, 29.0], 2),
@@ -23,25 +23,25 @@ const MODEL: [([f64; 3], usize); 5] = [
     ([2.0, 2.0, 1.0], 2),
 ];
 
-/// A machine, by the model's.
+/// A machine, relative to the model's.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
-    /// Time of processors, of places and of bytes for each second of the model.
+    /// Seconds of processors, of seeks and of transfers for each second of the model.
     pace: [f64; 3],
     /// Whether anything comes from the device.
     cold: bool,
-    /// The share of the time that other programs have the processors.
+    /// The share of the time in which other programs use the processors.
     taken: f64,
 }
 
-/// How a phase is not what the model says: its times are longer by these.
+/// The error of the model for each phase: factors on its times.
 type Faults = [[f64; 3]; MODEL.len()];
 
-/// Steps in which a phase is lived through.
+/// Steps in which a phase is simulated.
 const STEPS: usize = 200;
 
-/// Lives through the run; comes back with how far off the prediction after a tenth was, by what was left.
-/// `waver` is how much longer or shorter than on average each step takes.
+/// Simulates the run. Returns the relative error of the prediction after a tenth of the run.
+/// `waver` has the factors by which the speed of each step differs from the average.
 fn off_after_a_tenth(machine: Machine, faults: Faults, waver: &[f64]) -> f64 {
     let seconds = |phase: usize, of: usize| {
         let (model, threads) = MODEL[phase];
@@ -54,7 +54,7 @@ fn off_after_a_tenth(machine: Machine, faults: Faults, waver: &[f64]) -> f64 {
     let mut steps = Vec::new();
     for phase in 0..MODEL.len() {
         for step in 0..STEPS {
-            // Slow and fast stretches last for a while.
+            // Slow and fast periods last for a while.
             let waver = waver[(phase * STEPS + step) / 20 % waver.len()];
             let each = |of| seconds(phase, of) / STEPS as f64 * waver;
             let processor = each(0) * (1.0 - machine.taken) * MODEL[phase].1 as f64;
@@ -112,10 +112,10 @@ fn machines() -> impl Strategy<Value = Machine> {
     let device = (decades(1.7), -0.5..0.5);
     (decades(1.0), device, any::<bool>(), 0.0..0.7).prop_map(
         |(processor, (places, bytes), cold, taken)| Machine {
-            // Disks differ more in places than in bytes.
+            // Disks differ more in seeks than in transfers.
             pace: [processor, places, 10f64.powf(bytes)],
             cold,
-            // Who waits for a device and for processors cannot tell the two apart.
+            // If both the device and other programs cause waiting, the two cannot be told apart.
             taken: if cold { 0.0 } else { taken },
         },
     )

@@ -1,4 +1,4 @@
-//! Finding room.
+//! Allocates blocks and inodes.
 
 use floe_format::ext::bitmap;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
@@ -6,23 +6,25 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 use crate::group::Groups;
 use crate::tx::{Refusal, Tx};
 
-/// Hands out clusters.
+/// Allocates clusters.
 pub trait Allocate {
-    /// A run of 1 to `len_blocks` free blocks that begins a cluster, best at or behind `goal`, marked as used. A goal outside the
-    /// file system counts as none. Rounded up to whole clusters; the run may be shorter than wanted.
+    /// Allocates a run of 1 to `len_blocks` blocks that starts at a cluster boundary, preferably at
+    /// or behind `goal`, and marks it as used. A goal outside the file system is ignored. The
+    /// length is rounded up to whole clusters; the run may be shorter than requested.
     ///
     /// # Errors
-    /// [`Refusal::Full`], or that bitmaps cannot be read or changed.
+    /// [`Refusal::Full`], or an error of reading or changing bitmaps.
     fn run(&mut self, tx: &mut dyn Tx, goal: BlockNr, len_blocks: u64)
     -> Result<BlockRun, Refusal>;
 
-    /// Marks the clusters of a run as free. Whether another part of the file lies in them is the caller's to know.
+    /// Marks the clusters of a run as free. The caller must know whether other blocks of the file
+    /// still use them.
     ///
     /// # Errors
-    /// [`Refusal::Outside`], or that bitmaps cannot be read or changed.
+    /// [`Refusal::Outside`], or an error of reading or changing bitmaps.
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal>;
 
-    /// One free block, marked as used: as [`Allocate::run`].
+    /// Allocates one block, like [`Allocate::run`].
     ///
     /// # Errors
     /// As [`Allocate::run`].
@@ -31,21 +33,22 @@ pub trait Allocate {
     }
 }
 
-/// An allocator that keeps the groups it hands out from.
+/// An allocator with access to its groups.
 pub trait Space: Allocate {
-    /// The groups, with all changes.
+    /// The groups, including changes.
     fn groups(&self) -> &Groups;
 
-    /// The groups, to be changed.
+    /// The groups, for changes.
     fn groups_mut(&mut self) -> &mut Groups;
 }
 
-/// Counts what passes through an allocator, so that `i_blocks` of one inode can follow.
+/// Counts the clusters that pass through an allocator, so that `i_blocks` of an inode can be
+/// updated.
 #[derive(Debug)]
 pub struct Tally<'a, A: ?Sized> {
     space: &'a mut A,
     cluster_bits: u32,
-    /// Clusters taken, less those given back.
+    /// Clusters allocated minus clusters released.
     pub clusters: i64,
 }
 
@@ -55,7 +58,7 @@ impl<'a, A: Allocate + ?Sized> Tally<'a, A> {
         Self { space, cluster_bits, clusters: 0 }
     }
 
-    /// Clusters that a run touches. Of a file system: far below 2^63.
+    /// Clusters that a run touches; far below 2^63 inside a file system.
     fn clusters_of(&self, run: BlockRun) -> i64 {
         run.len_blocks.div_ceil(1 << self.cluster_bits).cast_signed()
     }
@@ -80,24 +83,24 @@ impl<A: Allocate + ?Sized> Allocate for Tally<'_, A> {
     }
 }
 
-/// Free is what the bitmaps say.
+/// An allocator by the block bitmaps.
 #[derive(Clone, Debug)]
 pub struct FromBitmaps {
-    /// What the bitmaps belong to.
+    /// The groups with these bitmaps.
     pub groups: Groups,
-    /// Places that were looked at so far: a measure of work.
+    /// Search steps so far: a measure of work.
     pub steps: u64,
-    /// Blocks that are not to be handed out although they are free: in order, apart from each other.
+    /// Free blocks that must not be allocated: sorted, not adjacent.
     withheld: Vec<BlockRun>,
 }
 
 impl FromBitmaps {
-    /// Hands out whatever is free in these groups.
+    /// Allocates any free cluster of these groups.
     pub const fn new(groups: Groups) -> Self {
         Self { groups, steps: 0, withheld: Vec::new() }
     }
 
-    /// Hands out none of these blocks from now on, although they are free.
+    /// Excludes these blocks from allocation from now on, although they are free.
     pub fn withhold(&mut self, runs: impl IntoIterator<Item = BlockRun>) {
         self.withheld.extend(runs.into_iter().filter(|run| run.len_blocks > 0));
         self.withheld.sort_unstable();
@@ -111,7 +114,8 @@ impl FromBitmaps {
         });
     }
 
-    /// How many blocks of a run come before anything withheld; if none, where that ends.
+    /// The number of blocks of a run before the first withheld one; if it starts with a withheld
+    /// one, the end of that withheld run.
     fn before_withheld(&self, run: BlockRun) -> Result<u64, BlockNr> {
         let at = self.withheld.partition_point(|other| other.end() <= run.start);
         match self.withheld.get(at) {
@@ -121,7 +125,7 @@ impl FromBitmaps {
         }
     }
 
-    /// Free blocks of a group, from bit `from` of its bitmap on: the first run of at most `len_blocks`.
+    /// The first free run in a group from bit `from` of its bitmap on, limited to `len_blocks`.
     fn run_in(
         &mut self,
         tx: &mut dyn Tx,
@@ -142,14 +146,14 @@ impl FromBitmaps {
         while let Some(bit) = bitmap::first_clear(&bytes, at..end) {
             self.steps += 1;
             let stop = bitmap::first_set(&bytes, bit..end).unwrap_or(end);
-            // Below the clusters of a group, which fit 32 bits.
+            // At most the clusters of a group, which fit 32 bits.
             let len = u64::from(stop - bit).min(wanted);
             let start = BlockNr(home.start.0 + (u64::from(bit) << bits));
             let whole = len << bits;
             let run = BlockRun::new(start, whole.min(home.end().0.saturating_sub(start.0)));
             let until = match self.before_withheld(run) {
                 Ok(blocks) if blocks == run.len_blocks => return Ok(Some(run)),
-                // Whole clusters alone.
+                // Whole clusters only.
                 Ok(blocks) if blocks >> bits > 0 => {
                     return Ok(Some(BlockRun::new(start, blocks >> bits << bits)));
                 }
@@ -184,7 +188,7 @@ impl Allocate for FromBitmaps {
         let home = geo.group_of(goal).unwrap_or(GroupNr(0));
         let within = goal.0.saturating_sub(geo.group_start(home).0) >> geo.cluster_bits;
         let from = u32::try_from(within).unwrap_or(0);
-        // Last of all the part of the goal's group before the goal.
+        // The last candidate is the part of the goal's group before the goal.
         let others = (home.0 + 1..geo.group_count).chain(0..home.0).map(|group| (group, 0));
         let places = std::iter::once((home.0, from)).chain(others).chain([(home.0, 0)]);
         for (group, from) in places {
@@ -203,10 +207,11 @@ impl Allocate for FromBitmaps {
     }
 }
 
-/// A free inode, marked as used and zeroed: the first one in the group of `near`, then in the groups behind it.
+/// Allocates an inode, marks it as used and zeroes it: the first free one in the group of `near`,
+/// else in the groups after it.
 ///
 /// # Errors
-/// [`Refusal::Full`], or that bitmaps cannot be read or changed.
+/// [`Refusal::Full`], or an error of reading or changing bitmaps.
 pub fn inode(
     groups: &mut Groups,
     tx: &mut dyn Tx,

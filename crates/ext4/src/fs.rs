@@ -1,4 +1,4 @@
-//! A file system that is being changed: its superblock, its groups, and access to inodes.
+//! A file system open for changes: its superblock, its groups, and access to inodes.
 
 use floe_blockdev::ReadBlocks;
 use floe_format::crc::Seed;
@@ -12,12 +12,13 @@ use crate::group::Groups;
 use crate::inode_table::{inode_place, read_groups};
 use crate::tx::{Refusal, Tx};
 
-/// A file system that is being changed. Nothing of it is judged: what cannot be followed is refused.
+/// A file system open for changes. It is not checked: structures that cannot be followed are
+/// refused.
 #[derive(Clone, Debug)]
 pub struct FileSystem<S = FromBitmaps> {
-    /// The primary superblock. Its totals of free blocks and inodes follow with [`FileSystem::finish`].
+    /// The primary superblock. [`FileSystem::finish`] updates its totals of free blocks and inodes.
     pub superblock: Superblock,
-    /// What is in use.
+    /// The groups and the allocator.
     pub space: S,
 }
 
@@ -25,7 +26,8 @@ impl FileSystem {
     /// Reads the primary superblock and all descriptors.
     ///
     /// # Errors
-    /// [`Refusal::Io`], [`Refusal::Damaged`] where there is no superblock, or one that contradicts itself.
+    /// [`Refusal::Io`], or [`Refusal::Damaged`] if there is no superblock, or one that contradicts
+    /// itself.
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, Refusal> {
         let mut bytes = [0; 1024];
         let read = device.read_at(OFFSET_BYTES, &mut bytes);
@@ -39,7 +41,8 @@ impl FileSystem {
         Self::of(device, superblock, geometry)
     }
 
-    /// As [`FileSystem::open`], with a superblock and geometry that the caller has read and judged.
+    /// Like [`FileSystem::open`], with a superblock and geometry that the caller has read and
+    /// validated.
     ///
     /// # Errors
     /// [`Refusal::Damaged`] if a descriptor cannot be read.
@@ -55,26 +58,26 @@ impl FileSystem {
 }
 
 impl<S: Space> FileSystem<S> {
-    /// What follows from the superblock.
+    /// The geometry.
     pub fn geometry(&self) -> &Geometry {
         self.space.groups().geometry()
     }
 
-    /// The start of metadata checksums, where metadata has them.
+    /// The seed of metadata checksums; `None` without metadata_csum.
     pub fn seed(&self) -> Option<Seed> {
         self.geometry().features.metadata_csum().then(|| self.superblock.seed())
     }
 
-    /// Block and byte in it at which an inode starts.
+    /// The block of an inode, and its offset in it.
     fn place(&self, number: InodeNr) -> Result<(BlockNr, usize), Refusal> {
         inode_place(number, self.geometry(), self.space.groups().descs())
             .ok_or(Refusal::Missing("such inode, or its table has no place"))
     }
 
-    /// An inode, with the changes.
+    /// An inode, including changes in `tx`.
     ///
     /// # Errors
-    /// [`Refusal::Missing`], or that it cannot be read.
+    /// [`Refusal::Missing`], or an error of reading it.
     pub fn inode(&self, tx: &mut dyn Tx, number: InodeNr) -> Result<OwnedInode, Refusal> {
         let (block, at) = self.place(number)?;
         let bytes = tx.block(block)?;
@@ -82,10 +85,10 @@ impl<S: Space> FileSystem<S> {
         raw.and_then(|raw| OwnedInode::of(number, raw.to_vec())).ok_or(Refusal::Damaged("an inode"))
     }
 
-    /// Writes an inode, with its checksum where inodes have one.
+    /// Writes an inode, with its checksum if the file system has them.
     ///
     /// # Errors
-    /// As [`FileSystem::inode`].
+    /// Those of [`FileSystem::inode`].
     pub fn put_inode(&self, tx: &mut dyn Tx, inode: &mut OwnedInode) -> Result<(), Refusal> {
         let (block, at) = self.place(inode.number)?;
         let raw = inode.seal(self.seed());
@@ -94,20 +97,21 @@ impl<S: Space> FileSystem<S> {
         Ok(())
     }
 
-    /// Writes the primary superblock, with the totals of free blocks and inodes as the descriptors have them.
+    /// Writes the primary superblock, with the totals of free blocks and inodes from the
+    /// descriptors.
     ///
     /// # Errors
-    /// That its block cannot be read or changed.
+    /// If its block cannot be read or changed.
     pub fn finish(&mut self, tx: &mut dyn Tx) -> Result<(), Refusal> {
         let groups = self.space.groups();
         let blocks = groups.free_clusters() << groups.geometry().cluster_bits;
         self.superblock.free_blocks_count_lo = (blocks & 0xffff_ffff) as u32;
         self.superblock.free_blocks_count_hi = (blocks >> 32) as u32;
-        // Never more than there are inodes, whose number has 32 bits.
+        // At most the number of inodes, which fits 32 bits.
         self.superblock.free_inodes_count = u32::try_from(groups.free_inodes()).unwrap_or(u32::MAX);
         let size = u64::from(groups.geometry().block_size);
         let bytes = tx.block_mut(BlockNr(OFFSET_BYTES / size))?;
-        // Below the size of a block.
+        // Less than the size of a block.
         let place = bytes.get_mut((OFFSET_BYTES % size) as usize..);
         let place = place.and_then(|rest| rest.first_chunk_mut());
         self.superblock.encode_with_checksum(place.ok_or(Refusal::Damaged("the superblock"))?);

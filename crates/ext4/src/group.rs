@@ -1,4 +1,4 @@
-//! What is in use: bitmaps, the counts and the checksums that follow, changed as one.
+//! Groups: bitmaps, counts and checksums, changed together.
 
 use std::ops::Range;
 
@@ -11,13 +11,14 @@ use floe_format::{BlockNr, BlockRun, ClusterNr, Geometry, GroupNr, InodeNr};
 use crate::inode_table::{desc_place, inode_place};
 use crate::tx::{Refusal, Tx};
 
-/// The groups of a file system. Each change of a bitmap changes the counts of its descriptor and both checksums with it; the
-/// totals of the superblock are the caller's ([`Groups::free_clusters`], [`Groups::free_inodes`]).
+/// The groups of a file system. Each change of a bitmap also updates the counts of its descriptor
+/// and both checksums. The caller updates the totals of the superblock ([`Groups::free_clusters`],
+/// [`Groups::free_inodes`]).
 #[derive(Clone, Debug)]
 pub struct Groups {
     geometry: Geometry,
     checksum: DescChecksum,
-    /// Of bitmaps, with metadata_csum.
+    /// The seed of bitmap checksums, with metadata_csum.
     seed: Option<Seed>,
     descs: Vec<GroupDesc>,
 }
@@ -29,12 +30,12 @@ impl Groups {
         Self { geometry, checksum: DescChecksum::of(superblock), seed, descs }
     }
 
-    /// What follows from the superblock.
+    /// The geometry.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// All descriptors, with the changes.
+    /// All descriptors, including changes.
     pub fn descs(&self) -> &[GroupDesc] {
         &self.descs
     }
@@ -57,7 +58,7 @@ impl Groups {
         self.descs.iter().map(|desc| u64::from(desc.free_inodes_count)).sum()
     }
 
-    /// Clusters of a run that lies inside the file system: the first, and the one behind the last.
+    /// The clusters of a run that lies inside the file system.
     fn clusters_of(&self, run: BlockRun) -> Result<Range<ClusterNr>, Refusal> {
         let geo = &self.geometry;
         if !geo.contains(run.start) || run.end().0 > geo.blocks_count {
@@ -67,10 +68,10 @@ impl Groups {
         Ok(ClusterNr(geo.cluster_of(run.start))..ClusterNr(last + 1))
     }
 
-    /// Marks the clusters of a run of blocks as used or free. Returns how many of them were not so before.
+    /// Marks the clusters of a run of blocks as used or free. Returns how many of them changed.
     ///
     /// # Errors
-    /// [`Refusal::Outside`], or that a bitmap or descriptor cannot be read or changed.
+    /// [`Refusal::Outside`], or an error of reading or changing a bitmap or descriptor.
     pub fn mark_blocks(
         &mut self,
         tx: &mut dyn Tx,
@@ -86,7 +87,7 @@ impl Groups {
         while at < clusters.end.0 {
             let group = at / per_group;
             let end = ((group + 1) * per_group).min(clusters.end.0);
-            // Clusters of a group fit 32 bits, and so does the number of a group.
+            // The clusters of a group and the number of a group fit 32 bits.
             let bits = (at - group * per_group) as u32..(end - group * per_group) as u32;
             changed += u64::from(self.mark_in_group(tx, GroupNr(group as u32), bits, used)?);
             at = end;
@@ -121,11 +122,12 @@ impl Groups {
         Ok(changed)
     }
 
-    /// Marks an inode as used or free, and counts; a directory as such, too. Inodes before it that were never written are
-    /// zeroed where a descriptor no longer hides them. Returns whether it was not so before.
+    /// Marks an inode as used or free, and updates the counts, for a directory the count of
+    /// directories, too. Zeroes inodes before it that were never written if the descriptor no
+    /// longer excludes them (`bg_itable_unused`). Returns whether it changed.
     ///
     /// # Errors
-    /// As [`Groups::mark_blocks`]; [`Refusal::Missing`] where there is no such inode.
+    /// Those of [`Groups::mark_blocks`]; [`Refusal::Missing`] if there is no such inode.
     pub fn mark_inode(
         &mut self,
         tx: &mut dyn Tx,
@@ -146,7 +148,7 @@ impl Groups {
             desc.itable_unused = per_group;
         }
         if hides && used {
-            // These were never written; from now on they are read.
+            // These were never written, but readers will now read them.
             for hidden in per_group.saturating_sub(desc.itable_unused)..index {
                 self.zero_inode(tx, self.geometry.inode_at(group, hidden))?;
             }
@@ -176,7 +178,7 @@ impl Groups {
     /// Makes all bytes of an inode zero.
     ///
     /// # Errors
-    /// [`Refusal::Missing`], or that its block cannot be read or changed.
+    /// [`Refusal::Missing`], or an error of reading or changing its block.
     pub fn zero_inode(&self, tx: &mut dyn Tx, inode: InodeNr) -> Result<(), Refusal> {
         let (block, at) = inode_place(inode, &self.geometry, &self.descs)
             .ok_or(Refusal::Missing("such inode, or its table has no place"))?;
@@ -190,17 +192,18 @@ impl Groups {
     /// Whether an inode is marked as used.
     ///
     /// # Errors
-    /// As [`Groups::mark_inode`].
+    /// Those of [`Groups::mark_inode`].
     pub fn is_inode_used(&self, tx: &mut dyn Tx, inode: InodeNr) -> Result<bool, Refusal> {
         let place = self.geometry.place_of(inode);
         let (group, index) = place.ok_or(Refusal::Missing("such inode"))?;
         Ok(bitmap::test(&self.inode_bitmap(tx, group)?, index))
     }
 
-    /// The block bitmap of a group: of one that was never written, what it would hold.
+    /// The block bitmap of a group; for an uninitialised one (BLOCK_UNINIT), the bitmap it stands
+    /// for.
     ///
     /// # Errors
-    /// [`Refusal::Missing`], or that it cannot be read.
+    /// [`Refusal::Missing`], or an error of reading it.
     pub fn block_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
         let desc = self.desc(group)?;
         if self.geometry.features.group_desc_csum() && desc.block_uninit() {
@@ -209,10 +212,11 @@ impl Groups {
         tx.block(desc.block_bitmap)
     }
 
-    /// The inode bitmap of a group: of one that was never written, what it would hold.
+    /// The inode bitmap of a group; for an uninitialised one (INODE_UNINIT), the bitmap it stands
+    /// for.
     ///
     /// # Errors
-    /// As [`Groups::block_bitmap`].
+    /// Those of [`Groups::block_bitmap`].
     pub fn inode_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
         let desc = self.desc(group)?;
         if self.geometry.features.group_desc_csum() && desc.inode_uninit() {
@@ -223,7 +227,7 @@ impl Groups {
         tx.block(desc.inode_bitmap)
     }
 
-    /// The block bitmap of a group that was never written: metadata of the file system that lies in the group is in use.
+    /// The block bitmap of a group with BLOCK_UNINIT: the metadata in the group is in use.
     fn first_block_bitmap(&self, group: GroupNr, desc: &GroupDesc) -> Vec<u8> {
         let geo = &self.geometry;
         let home = geo.blocks_of(group);
@@ -241,7 +245,7 @@ impl Groups {
         for run in runs {
             let (start, end) = (run.start.max(home.start).0, run.end().min(home.end()).0);
             if start < end {
-                // Inside one group, so the differences fit.
+                // Both lie in one group, so the differences fit.
                 let first = ((start - home.start.0) >> geo.cluster_bits) as u32;
                 let last = ((end - 1 - home.start.0) >> geo.cluster_bits) as u32;
                 bitmap::fill(&mut bytes, first..last + 1, true);
@@ -254,7 +258,7 @@ impl Groups {
     /// Reads the descriptors that lie in a block anew: its changes were given up.
     ///
     /// # Errors
-    /// That the block cannot be read.
+    /// If the block cannot be read.
     pub fn reread(&mut self, tx: &mut dyn Tx, block: BlockNr) -> Result<(), Refusal> {
         let geo = &self.geometry;
         let Some(index) = (0..geo.desc_blocks).find(|&at| geo.primary_desc_block(at) == block)

@@ -1,4 +1,4 @@
-//! Where inodes and descriptors lie.
+//! The places of inodes and descriptors.
 
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::group_desc::GroupDesc;
@@ -27,18 +27,18 @@ pub fn inode_offset(inode: InodeNr, geo: &Geometry, groups: &[GroupDesc]) -> Opt
     Some(geo.offset_bytes(table) + u64::from(index) * u64::from(geo.inode_size))
 }
 
-/// Block and byte in it at which an inode starts.
+/// The block of an inode, and its offset in it.
 pub fn inode_place(
     inode: InodeNr,
     geo: &Geometry,
     groups: &[GroupDesc],
 ) -> Option<(BlockNr, usize)> {
     let (offset, size) = (inode_offset(inode, geo, groups)?, u64::from(geo.block_size));
-    // Below the size of a block.
+    // Less than the size of a block.
     Some((BlockNr(offset / size), (offset % size) as usize))
 }
 
-/// Block and byte in it at which the primary descriptor of a group lies.
+/// The block of a group's primary descriptor, and its offset in it.
 pub fn desc_place(group: GroupNr, geo: &Geometry) -> (BlockNr, usize) {
     let per_block = geo.block_size / geo.desc_size;
     let block = geo.primary_desc_block(group.0 / per_block);

@@ -1,4 +1,4 @@
-//! Blocks that are changed together.
+//! Sets of blocks that are changed together.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ pub enum Refusal {
     Io {
         /// The block.
         block: BlockNr,
-        /// What the device said.
+        /// The device's error.
         source: io::Error,
     },
     /// An inode, group or table that does not exist.
@@ -34,39 +34,40 @@ pub enum Refusal {
     TooMuch(&'static str),
 }
 
-/// Blocks of a file system that are changed together. All changes are seen by later reads; when and how they reach the
-/// device is up to the implementation.
+/// Blocks of a file system that are changed together. Later reads see all changes. The
+/// implementation decides when and how they reach the device.
 pub trait Tx {
-    /// A block as it is, with all changes.
+    /// The current content of a block, including changes.
     ///
     /// # Errors
     /// [`Refusal::Outside`], [`Refusal::Io`].
     fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal>;
 
-    /// A block to be changed: its bytes are read, and what is done to them is kept.
+    /// A block to modify: its current bytes are read, and changes to them are kept.
     ///
     /// # Errors
-    /// As [`Tx::block`].
+    /// Those of [`Tx::block`].
     fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal>;
 
-    /// A block to be written anew: its old bytes do not matter and are not read, it begins as zeroes.
+    /// A block to overwrite: its old bytes are not read; it starts as zeroes.
     ///
     /// # Errors
     /// [`Refusal::Outside`].
     fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal>;
 
-    /// Blocks of metadata that are free from now on: changes of them need not be written, and no older copy of them may be
-    /// replayed over whatever comes to lie there.
+    /// Frees metadata blocks: changes of them need not be written, and no older copy of them may be
+    /// replayed over their new content.
     fn revoke(&mut self, run: BlockRun);
 }
 
-/// Changed blocks that are kept before they are written: 16 MiB with blocks of 4 KiB.
+/// Changed blocks kept in memory: 16 MiB with blocks of 4 KiB.
 const MOST_KEPT: usize = 4096;
 
-/// Changes that go to a device without a journal, in the order of blocks: an overlay, whose writes are staged anyway, or a
-/// device that nobody uses yet, as that of a new file system.
+/// A transaction without a journal: changes go to the device in block order. For an overlay, whose
+/// writes are staged anyway, or for a device not yet in use, such as a new file system.
 ///
-/// Blocks are kept until [`DirectTx::commit`], or until there are 4,096 of them. Dropped without it, changes are lost.
+/// Changed blocks are kept in memory until [`DirectTx::commit`], or until there are 4,096 of them.
+/// Dropping it without a commit loses the changes.
 pub struct DirectTx<'a, D: ?Sized> {
     device: &'a D,
     geometry: Geometry,
@@ -74,7 +75,7 @@ pub struct DirectTx<'a, D: ?Sized> {
 }
 
 impl<'a, D: ReadBlocks + WriteBlocks + ?Sized> DirectTx<'a, D> {
-    /// Changes of the file system of that geometry on `device`.
+    /// A transaction on `device`, whose file system has this geometry.
     pub const fn new(device: &'a D, geometry: Geometry) -> Self {
         Self { device, geometry, changed: BTreeMap::new() }
     }
@@ -82,7 +83,7 @@ impl<'a, D: ReadBlocks + WriteBlocks + ?Sized> DirectTx<'a, D> {
     /// Writes all changes to the device, without flushing it.
     ///
     /// # Errors
-    /// [`Refusal::Io`]; blocks that were not written are kept.
+    /// [`Refusal::Io`]; blocks that could not be written are kept.
     pub fn commit(&mut self) -> Result<(), Refusal> {
         while let Some(entry) = self.changed.first_entry() {
             let block = *entry.key();
@@ -103,7 +104,7 @@ impl<'a, D: ReadBlocks + WriteBlocks + ?Sized> DirectTx<'a, D> {
         read.map(|()| bytes).map_err(|source| Refusal::Io { block, source })
     }
 
-    /// Makes room for one more.
+    /// Makes space for one more block.
     fn make_room(&mut self) -> Result<(), Refusal> {
         if self.changed.len() < MOST_KEPT { Ok(()) } else { self.commit() }
     }

@@ -1,5 +1,5 @@
-//! Structures built anew in real images, judged by e2fsck: files keep their contents, and nothing is
-//! found wrong.
+//! Rebuilds structures in real images and runs e2fsck: files keep their contents, and e2fsck finds
+//! no problem.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use floe_format::{BlockNr, BlockRun, InodeNr};
 use floe_testkit::volume::Volume;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
 
-/// Builds the map of a file anew in the blocks of the old one.
+/// Rebuilds the map of a file in the blocks of the old map.
 fn rebuilt(volume: &Volume<'_>, inode: InodeNr) -> Result<Built> {
     let bytes = volume.inode_bytes(inode)?;
     let decoded = Inode::decode(&bytes).context("an inode")?;
@@ -61,7 +61,7 @@ fn files_with_rebuilt_maps_are_whole() {
             let inode = volume.lookup(path).unwrap();
             let before = volume.map(inode).unwrap();
             let built = rebuilt(&volume, inode).unwrap();
-            // What is not written now must not be found by luck.
+            // Clear the old nodes, so that a node that is not rewritten does not go unnoticed.
             for node in &before.nodes {
                 volume.put_block(node.block, &vec![0xa5; volume.block_bytes()]).unwrap();
             }
@@ -75,7 +75,7 @@ fn files_with_rebuilt_maps_are_whole() {
             let after = volume.map(inode).unwrap();
             assert_eq!(after.data, before.data, "{profile} {path}");
             with_nodes += usize::from(!built.blocks.is_empty());
-            // A shallower tree leaves blocks behind, which would be found.
+            // A shallower tree would leave blocks unused, which e2fsck would report.
             assert_eq!(after.nodes.len(), before.nodes.len(), "{profile} {path}");
         }
         assert!(with_nodes > 0, "{profile}: no map has a block of its own");
@@ -96,7 +96,7 @@ fn contents(volume: &Volume<'_>, inode: InodeNr) -> Result<Vec<u8>> {
     Ok(file)
 }
 
-/// What a sound quota file says of usage.
+/// The usage recorded in a valid quota file.
 fn usage_in(file: &[u8]) -> Result<BTreeMap<u32, Usage>> {
     let mut usage = BTreeMap::new();
     let read = |at: u64, into: &mut [u8; BLOCK_SIZE]| -> Result<()> {
@@ -129,7 +129,7 @@ fn rebuilt_quota_files_are_read_by_others() {
         let usage = usage_in(&old).unwrap();
         assert!(usage.len() > 1, "{kind:?}: {usage:?}");
         let mut limits = Limits::of(kind, &old);
-        // Limits of an id that uses something, and of a neighbour of it that does not.
+        // Limits of an id with usage, and of the next id, which has none.
         let known = *usage.keys().next_back().unwrap();
         let new_id = known ^ 1;
         assert!(!usage.contains_key(&new_id));
@@ -159,7 +159,7 @@ fn rebuilt_quota_files_are_read_by_others() {
     }
     let verdict = oracle::e2fsck(&image).unwrap();
     assert!(verdict.clean(), "{}", verdict.text);
-    // The kernel reads the files when it mounts to write, and refuses bad ones.
+    // The kernel reads the quota files when it mounts for writing, and refuses invalid ones.
     let mounts = |image: &Image| {
         kernel::Mounted::new(image.copy()?.path(), "").and_then(kernel::Mounted::unmount)
     };
@@ -169,14 +169,14 @@ fn rebuilt_quota_files_are_read_by_others() {
     }
 }
 
-/// What debugfs answers.
+/// The answer of debugfs.
 fn debugfs(image: &Image, request: &str) -> Result<String> {
     let mut command = tool::command("debugfs");
     command.args(["-R", request]).arg(image.path());
     Ok(tool::run(&command, 60)?.text)
 }
 
-/// An image of `blocks` blocks of 1 KiB with a journal as mke2fs makes it, which it does not zero.
+/// An image of `blocks` blocks of 1 KiB with a journal made by mke2fs, which does not zero it.
 fn made(blocks: u64, features: &str) -> Result<Image> {
     let image = Image::empty(blocks * 1024)?;
     let late = "lazy_journal_init=1,lazy_itable_init=1,nodiscard";

@@ -1,4 +1,4 @@
-//! Files made in real images with nothing but this crate, judged by e2fsck and read by debugfs.
+//! Files created in real images with this crate alone, checked by e2fsck and read by debugfs.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -42,7 +42,8 @@ fn link(fs: &FileSystem, tx: &mut dyn Tx, device: &Image, name: &[u8], inode: In
     dir::seal(bytes, dir.inode_seed(&format));
 }
 
-/// Makes a file of 20 scattered blocks (so that its tree needs a node), with attributes in the inode and in a block.
+/// Creates a file of 20 scattered blocks (so that its tree needs a node), with attributes in the
+/// inode and in a block.
 fn make_file(fs: &mut FileSystem, tx: &mut dyn Tx) -> OwnedInode {
     let number = alloc::inode(&mut fs.space.groups, tx, InodeNr::ROOT, false).unwrap();
     let (geo, seed) = (fs.geometry().clone(), fs.seed());
@@ -58,7 +59,7 @@ fn make_file(fs: &mut FileSystem, tx: &mut dyn Tx) -> OwnedInode {
     let (size, cluster) = (u64::from(geo.block_size), u64::from(geo.cluster_blocks));
     let (mut extents, mut data) = (Vec::new(), Vec::new());
     for at in 0..20 {
-        // Every other cluster, so that nothing is joined.
+        // Use every other cluster, so that no extents are merged.
         let run = fs.space.run(tx, geo.first_data_block, 2 * cluster).unwrap();
         let kept = BlockRun::new(run.start, 1);
         if run.len_blocks > cluster {
@@ -120,7 +121,7 @@ fn a_file_made_by_hand_is_sound_and_read_by_others() {
     }
 }
 
-/// Whatever is marked as used and then as free leaves the counts as they were, and nothing for e2fsck to find.
+/// Marking anything as used and then as free restores the counts, and e2fsck finds no problem.
 #[test]
 fn all_that_is_free_is_handed_out_once_and_taken_back() {
     if tool::missing() {

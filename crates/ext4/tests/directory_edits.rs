@@ -1,5 +1,5 @@
-//! Single edits of directories in real images, judged by e2fsck: entries that come and go, blocks
-//! without names, inline directories, and what is left of a broken block.
+//! Single edits of directories in real images, checked by e2fsck: inserting and removing entries,
+//! blocks without names, inline directories, and salvage of broken blocks.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -101,7 +101,7 @@ fn blocks_without_names_are_in_order() {
         volume.put_block(of_dir[0], &build_dir::first_block(&format, &dir)).unwrap();
         volume.put_block(of_dir[1], &build_dir::empty_block(&format, &dir)).unwrap();
         clean(&image, profile.name());
-        // lost+found keeps its blocks when it is built anew.
+        // A rebuilt lost+found keeps its blocks.
         let (format, found) = directory(&volume, "/lost+found");
         let of_found = blocks(&volume, found.inode);
         let size = of_found.len() as u64;
@@ -152,7 +152,7 @@ fn inline_directories_take_entries() {
         let (start, len) = {
             let inode = Inode::decode(&raw).unwrap();
             let data = InlineData::of(&inode).expect("an inline directory");
-            // An empty value lies nowhere.
+            // An empty value has no storage.
             match data.in_xattr {
                 [] => (raw.len(), 0),
                 value => (value.as_ptr().addr() - raw.as_ptr().addr(), value.len()),
@@ -181,14 +181,14 @@ fn inline_directories_take_entries() {
     }
 }
 
-/// What a broken block still holds, by our salvage and by `e2fsck -fy`.
+/// The names that survive in a broken block, by Floe's salvage and by `e2fsck -fy`.
 #[test]
 fn no_name_is_lost_that_e2fsck_saves_from_a_broken_block() {
     if tool::missing() {
         return;
     }
     let seeds = std::env::var("FLOE_SALVAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    // 1105 had a name that was lost once.
+    // Seed 1105 once lost a name.
     for seed in (0..seeds.unwrap_or(40)).chain([1105]) {
         for profile in [Profile::Ext2Plain, Profile::Ext4K1] {
             broken_block(profile, seed);
@@ -214,7 +214,7 @@ fn broken_block(profile: Profile, seed: u64) {
     let mut rng = Rng::new(seed);
     for _ in 0..1 + rng.below(3) {
         let at = *rng.pick(&offsets).unwrap() as usize;
-        // Lengths of records and names, and a few wild bytes.
+        // Lengths of records and names, and a few random bytes.
         let (field, value) = match rng.below(6) {
             0 => (4, (rng.below(40) * 4) as u8),
             1 => (4, rng.below(256) as u8),
@@ -246,7 +246,7 @@ fn broken_block(profile: Profile, seed: u64) {
     assert!(lost.is_empty(), "{profile} seed {seed}: {lost:?}");
 }
 
-/// The edits for a broken first block; inode and name of what is left.
+/// The edits for a broken first block; inodes and names that survive.
 fn mend(
     bytes: &mut [u8],
     form: AreaForm,

@@ -1,5 +1,5 @@
-//! Names that come and go in directories of real images, judged by e2fsck: linear blocks, an index that is made, leaves and
-//! nodes that are split, a root that gets a level.
+//! Inserts and removes names in directories of real images, checked by e2fsck: linear blocks, new
+//! indexes, splits of leaves and nodes, and roots that gain a level.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -17,7 +17,7 @@ fn clean(image: &Image, what: &str) {
     assert!(verdict.clean(), "{what}: {}", verdict.text);
 }
 
-/// Changes the names of `/dir/sub`, all of which are names of `/file`, until they are those of `wanted`.
+/// Changes the names in `/dir/sub`, all links to `/file`, until they are exactly `wanted`.
 fn settle(image: &Image, there: &BTreeMap<Vec<u8>, bool>) -> (u64, bool) {
     let volume = Volume::open(image).unwrap();
     let (parent, number) = (volume.lookup("/dir").unwrap(), volume.lookup("/dir/sub").unwrap());
@@ -54,7 +54,7 @@ fn directories_grow_and_shrink_in_every_form() {
     if tool::missing() {
         return;
     }
-    // With blocks of 1 KiB the root of an index is full at 123 leaves.
+    // With blocks of 1 KiB, the root of an index is full at 123 leaves.
     let cases = [
         (Profile::Ext4K1, 6000),
         (Profile::Ext4, 1500),
@@ -73,12 +73,12 @@ fn directories_grow_and_shrink_in_every_form() {
         clean(&image, &format!("{profile}, a few"));
         let (size, indexed) = settle(&image, &some(3, count, true));
         assert!(indexed, "{profile}: {size} bytes");
-        // More leaves than a root names: a level came between.
+        // More leaves than a root can name: a level was added.
         assert!(profile != Profile::Ext4K1 || size > 200 * 1024, "{profile}: {size} bytes");
         clean(&image, &format!("{profile}, all"));
         settle(&image, &some(0, count / 20, false));
         clean(&image, &format!("{profile}, some less"));
-        // The room of those that went is used again.
+        // The space of removed names is reused.
         let (again, _) = settle(&image, &some(0, count / 20, true));
         assert!(again <= size + 8 * 4096, "{profile}: {size}, then {again} bytes");
         clean(&image, &format!("{profile}, all again"));

@@ -1,5 +1,5 @@
-//! The editor of extent trees against a model, in memory: whatever comes and goes, the tree says what the model says,
-//! no node is lost, and none is emptier than it has to be.
+//! Tests the editor of extent trees against a model in memory: after any inserts and removals the
+//! tree equals the model, no node is leaked, and none is emptier than necessary.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 
 const BLOCK_SIZE: u32 = 1024;
 const SEED: u32 = 7;
-/// Where nodes come from; data lies elsewhere.
+/// Nodes lie from here on; data lies elsewhere.
 const FIRST_NODE: u64 = 1 << 40;
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Tx for Blocks {
     }
 }
 
-/// Hands out nodes by number, and notes which are in use.
+/// Allocates nodes by number, and records which are in use.
 #[derive(Default)]
 struct Nodes {
     used: BTreeSet<BlockNr>,
@@ -80,7 +80,7 @@ impl Visitor for Reader<'_> {
         let bytes = self.blocks.0.get(&node)?;
         let parsed = ExtentNode::new(bytes).unwrap();
         assert_eq!(parsed.stored_checksum(), Some(parsed.compute_checksum(SEED)));
-        assert!(parsed.header().entries > 0, "an empty node stays");
+        assert!(parsed.header().entries > 0, "an empty node was kept");
         self.nodes.insert(node);
         Some(bytes.clone())
     }
@@ -92,7 +92,10 @@ impl Visitor for Reader<'_> {
             let below = ExtentNode::new(&self.blocks.0[&entry.extent.run.start]).unwrap();
             let first =
                 if entry.level == 1 { below.extent(0).logical } else { below.index(0).logical };
-            assert_eq!(entry.extent.logical, first, "an index says where its node begins");
+            assert_eq!(
+                entry.extent.logical, first,
+                "an index entry and its node begin differently"
+            );
         }
         Go::On
     }
@@ -102,7 +105,7 @@ impl Visitor for Reader<'_> {
     }
 }
 
-/// Blocks of a file, and whether they are unwritten.
+/// The blocks of a file, and whether they are unwritten.
 type Model = BTreeMap<u64, (u64, bool)>;
 
 struct File {
@@ -149,7 +152,7 @@ impl File {
         let (extents, nodes) = (Vec::new(), BTreeSet::new());
         let mut reader = Reader { blocks: &self.blocks, extents, nodes };
         walk(&self.root, InodeFlags::EXTENTS, BLOCK_SIZE, Depths::Agree, &mut reader);
-        assert_eq!(reader.nodes, self.nodes.used, "a node is in use that the tree does not have");
+        assert_eq!(reader.nodes, self.nodes.used, "an allocated node is not in the tree");
         reader.extents
     }
 
@@ -179,7 +182,8 @@ fn extent(logical: u64, start: u64, len_blocks: u64, unwritten: bool) -> Extent 
     Extent { logical: LogicalBlock(logical), run, unwritten }
 }
 
-/// Places on a grid, so that extents meet and go on; the physical place mostly follows the logical one.
+/// Positions on a grid, so that extents often touch; the physical block mostly follows the logical
+/// one.
 fn changes() -> impl Strategy<Value = Vec<(bool, u64, u64, u64, bool)>> {
     let len = prop_oneof![4 => 1u64..4, 1 => 1u64..600];
     let one = (prop::bool::weighted(0.75), 0u64..3000, len, 0u64..4, any::<bool>());
@@ -208,7 +212,7 @@ proptest! {
         prop_assert_eq!(file.root, TreeEditor::EMPTY);
     }
 
-    /// Without room a change is refused, and what is mapped already is never mapped twice.
+    /// Without free blocks a change is refused; a mapped block is never mapped again.
     #[test]
     fn refusals_lose_nothing_that_was_mapped(starts in vec(0u64..4000, 1..400), most in 0usize..4) {
         let mut file = File::new(most);
@@ -244,9 +248,9 @@ fn long_runs_are_cut_and_joined() {
     file.insert(extent(0, 1000, 70_000, false)).unwrap();
     assert_eq!(file.extents().len(), 3);
     file.insert(extent(70_000, 71_000, 10, false)).unwrap();
-    assert_eq!(file.extents().len(), 3, "joined to the last");
+    assert_eq!(file.extents().len(), 3, "not merged with the last extent");
     file.remove(100, 101);
     file.insert(extent(100, 1100, 1, false)).unwrap();
-    assert_eq!(file.extents().len(), 3, "joined on both sides");
+    assert_eq!(file.extents().len(), 3, "not merged on both sides");
     assert!(file.insert(extent(100, 5, 1, false)).is_err());
 }

@@ -1,4 +1,5 @@
-//! The walker of maps: it finds what was built, and it ends on any bytes after reading each node once.
+//! Tests the walker of maps: it visits what was built, and for any bytes it ends after reading each
+//! node at most once.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -17,7 +18,7 @@ use proptest::prelude::*;
 const DEPTHS: [Depths; 3] = [Depths::Agree, Depths::OfRoot, Depths::OfAnyRoot];
 const BLOCK_SIZE: u32 = 1024;
 
-/// Notes everything, and answers every fault with the same.
+/// Records everything, and reacts to every fault in the same way.
 struct Notes<'a> {
     blocks: &'a BTreeMap<BlockNr, Vec<u8>>,
     read: Vec<BlockNr>,
@@ -80,7 +81,7 @@ impl Visitor for Notes<'_> {
     }
 }
 
-/// Runs with gaps: single blocks at odd places, so that trees have many entries.
+/// Runs with gaps: single blocks at odd offsets, so that trees have many entries.
 fn runs() -> impl Strategy<Value = Vec<Extent>> {
     vec((1u64..300, 1u64..9, 0u64..1 << 30), 0..400).prop_map(|parts| {
         let mut logical = 0;
@@ -122,7 +123,7 @@ proptest! {
         judge_built(&built, InodeFlags::empty(), &expected);
     }
 
-    /// Nodes that lead to each other in any way, with sound headers, so that the walk goes deep.
+    /// Nodes with valid headers that point to each other in any way, so that the walk goes deep.
     #[test]
     fn any_graph_of_nodes_is_walked_once(
         root in (0u16..12, vec(0u64..40, 0..5)),
@@ -171,7 +172,8 @@ proptest! {
     }
 }
 
-/// Each block was read once at most, entries are bounded by what was read, and a walk that ends at faults saw one.
+/// Each block was read at most once, the number of entries is bounded by the blocks read, and a
+/// walk that ended at a fault reported one.
 fn judge_walk(notes: &Notes<'_>, blocks: usize) -> Result<(), TestCaseError> {
     let mut read = notes.read.clone();
     read.sort_unstable();

@@ -1,46 +1,46 @@
-//! Free clusters and inodes, by what was found in use: the bitmaps on the disk are asked only where a
-//! part of the device cannot be read.
+//! Allocates free clusters and inodes from the evidence of an examination. The on-disk bitmaps are
+//! consulted only where part of the device is unreadable.
 
 use floe_check::Examination;
 use floe_check::evidence::block_set::BlockSet;
 use floe_format::ext::bitmap;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
-/// Hands out what nothing uses.
+/// Allocates clusters and inodes that no claim covers.
 pub(crate) struct Allocator<'a> {
     evidence: &'a Examination<'a>,
     used: BlockSet,
-    /// Clusters that are not in use.
+    /// Clusters that are still free.
     left: u64,
     taken_inodes: Vec<InodeNr>,
 }
 
 impl<'a> Allocator<'a> {
-    /// Free is what no claim of the examination covers.
+    /// Takes every cluster that no claim of the examination covers as free.
     pub(crate) fn new(evidence: &'a Examination<'a>) -> Self {
         let used = evidence.claims.used().clone();
         let left = evidence.volume.geometry.clusters_count().saturating_sub(used.len());
         Self { evidence, used, left, taken_inodes: Vec::new() }
     }
 
-    /// Clusters that can still be handed out.
+    /// Clusters that can still be allocated.
     pub(crate) const fn left(&self) -> u64 {
         self.left
     }
 
-    /// Hands out no block from now on.
+    /// Makes every later allocation of blocks fail.
     pub(crate) const fn hand_out_no_more(&mut self) {
         self.left = 0;
     }
 
-    /// Hands out none of these clusters from now on.
+    /// Marks clusters as used.
     fn take(&mut self, first: u64, len: u64) {
         let mut taken = len;
         self.used.insert(first, len, |_, before| taken -= u64::from(before.count_ones()));
         self.left = self.left.saturating_sub(taken);
     }
 
-    /// Hands out nothing that the block bitmap of a group marks as used.
+    /// Marks as used every cluster that the block bitmap of a group marks.
     pub(crate) fn avoid_marked(&mut self, group: GroupNr, bitmap: &[u8]) {
         let geometry = &self.evidence.volume.geometry;
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
@@ -51,7 +51,7 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// Hands out nothing of a run of blocks.
+    /// Marks the clusters of a run of blocks as used.
     pub(crate) fn withhold(&mut self, run: BlockRun) {
         let geometry = &self.evidence.volume.geometry;
         let last = BlockNr(run.end().0.saturating_sub(1));
@@ -61,15 +61,15 @@ impl<'a> Allocator<'a> {
         }
     }
 
-    /// Hands out nothing of a group.
+    /// Marks all clusters of a group as used.
     pub(crate) fn avoid_group(&mut self, group: GroupNr) {
         let geometry = &self.evidence.volume.geometry;
         let first = u64::from(group.0) * u64::from(geometry.clusters_per_group);
         self.take(first, u64::from(geometry.clusters_of(group)));
     }
 
-    /// The first block of a free cluster, the next one from `goal` on, then from the start; `None`
-    /// if all are in use.
+    /// Allocates a free cluster and returns its first block. Searches from `goal` to the end, then
+    /// from the start; `None` if no cluster is free.
     pub(crate) fn block(&mut self, goal: BlockNr) -> Option<BlockNr> {
         if self.left == 0 {
             return None;
@@ -82,7 +82,7 @@ impl<'a> Allocator<'a> {
         Some(first_block(geometry, cluster))
     }
 
-    /// A free run of `len_blocks` blocks inside `within`; `None` if there is none.
+    /// Allocates a run of `len_blocks` free blocks inside `within`; `None` if there is none.
     pub(crate) fn run(&mut self, within: BlockRun, len_blocks: u64) -> Option<BlockNr> {
         let geometry = &self.evidence.volume.geometry;
         let clusters = len_blocks.div_ceil(u64::from(geometry.cluster_blocks));
@@ -119,14 +119,14 @@ impl<'a> Allocator<'a> {
         None
     }
 
-    /// A free inode, the first one from the group of `near` on.
+    /// Allocates a free inode, searching from the group of `near` onwards.
     pub(crate) fn inode(&mut self, near: InodeNr) -> Option<InodeNr> {
         let evidence = self.evidence;
         let geometry = &evidence.volume.geometry;
         let (home, _) = geometry.place_of(near)?;
         let groups = (home.0..geometry.group_count).chain(0..home.0).map(GroupNr);
         for group in groups {
-            // An inode table that has no place cannot hold one.
+            // A group without a valid inode table has no inodes to allocate.
             if !geometry.contains(evidence.volume.group(group).inode_table) {
                 continue;
             }

@@ -1,15 +1,15 @@
-//! Writing what is staged: undo data first, then the blocks, then the superblock.
+//! Writes staged changes: the undo file first, then the blocks, then the superblock.
 //!
-//! The order of writes, with a flush at the end of each step:
+//! The order of writes, each step ending with a flush:
 //!
-//! 1. the undo file, complete, under its name; until here the device is untouched
-//! 2. the superblock as it was, but for "unmounted cleanly"
-//! 3. every changed block that the next steps do not name
-//! 4. the group descriptors behind the primary superblock
-//! 5. superblocks of journals that were waiting to be replayed
+//! 1. the complete undo file, under its final name; the device is untouched until then
+//! 2. the old superblock with the "cleanly unmounted" flag cleared
+//! 3. every changed block that no later step names
+//! 4. the group descriptors after the primary superblock
+//! 5. superblocks of journals that needed recovery
 //! 6. the block of the primary superblock, as staged, once the rest reads back as written
 //!
-//! `docs/safety.md` says why, and which tests show it.
+//! `docs/safety.md` gives the reasons and names the tests.
 
 mod changes;
 mod error;
@@ -25,7 +25,7 @@ use changes::{Changes, Ranges};
 pub use error::CommitError;
 pub(crate) use mark::marked;
 
-/// What a session saw of a device when it opened it.
+/// Size and superblock of a device at the time a session opened it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     size_bytes: u64,
@@ -34,12 +34,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Looks at the device. To be done before anything else of it is read.
+    /// Records size and superblock. Must run before anything else reads the device.
     pub fn of(device: &dyn ReadBlocks) -> Self {
         Self { size_bytes: device.size_bytes(), superblock: superblock_of(device) }
     }
 
-    /// `Err` if the device is not what it was.
+    /// Fails if size or superblock of the device changed since.
     fn still(&self, device: &dyn WriteBlocks) -> Result<(), CommitError> {
         let now_bytes =
             device.current_size_bytes().map_err(|source| CommitError::Size { source })?;
@@ -60,52 +60,53 @@ pub(crate) fn superblock_of(device: &dyn ReadBlocks) -> Option<Box<[u8; 1024]>> 
     device.read_at(SUPERBLOCK_AT, bytes.as_mut_slice()).ok().map(|()| bytes)
 }
 
-/// Where old bytes are saved.
+/// Destination for the old bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct UndoTarget<'a> {
-    /// A path at which nothing is yet.
+    /// A path that must not exist yet.
     pub path: &'a Path,
-    /// Byte of the whole device at which the file system begins: what `e2undo` has to add.
+    /// Byte of the whole device at which the file system begins: the offset that `e2undo` must be
+    /// given.
     pub fs_offset_bytes: u64,
 }
 
-/// How a commit is made.
+/// Options of a commit.
 #[derive(Clone, Copy, Debug)]
 pub struct CommitOptions<'a> {
-    /// What the session saw when it opened the device.
+    /// Size and superblock recorded when the session opened the device.
     pub seen: &'a Seen,
-    /// Where old bytes are saved; `None`: nowhere, and there is no way back.
+    /// Destination for the old bytes; `None`: they are not saved, and the commit cannot be undone.
     pub undo: Option<UndoTarget<'a>>,
-    /// Whether blocks may be written whose old bytes cannot be read, and so not be saved. Writing
-    /// often mends a bad sector.
+    /// Allows blocks to be overwritten although their old bytes cannot be read and therefore not be
+    /// saved. A write often makes a bad sector readable again.
     pub overwrite_unreadable: bool,
-    /// A wish to stop is obeyed up to the first write to the device, and then only noted.
+    /// Honoured until the first write to the device; after that, only recorded.
     pub interrupt: Option<&'a Interrupt>,
     /// Counts bytes written.
     pub progress: Option<&'a Phase>,
 }
 
-/// What a commit did.
+/// Result of a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// Bytes that differed and were written.
+    /// Bytes that differed from the device and were written.
     pub bytes: u64,
     /// Bytes of the undo file; 0 without one.
     pub undo_bytes: u64,
-    /// Bytes of the device at which pages begin that could not be read before they were written:
-    /// the undo file names them and is without them.
+    /// Device offsets of pages that were unreadable before they were overwritten: the undo file
+    /// lists them, but lacks their content.
     pub not_saved: Vec<u64>,
 }
 
 /// Writes the staged pages that differ from the device, and reads them back.
 ///
-/// `staged` lies over `device`: both begin where the file system does. Pages that hold what the
-/// device holds are not written, but for that of a superblock which calls the file system clean: it
-/// does not while the rest is being written. If nothing differs, nothing is done: no undo file is
-/// made.
+/// `staged` is an overlay over `device`; both begin where the file system does. Pages equal to
+/// those of the device are not written, except the page of a superblock that calls the file system
+/// clean, because that flag is cleared during the commit. If no page differs, nothing is written
+/// and no undo file is made.
 ///
 /// # Errors
-/// [`CommitError`]; [`CommitError::nothing_written`] tells whether the device was touched.
+/// [`CommitError`]; [`CommitError::nothing_written`] says whether the device was touched.
 pub fn commit<D: ReadBlocks>(
     staged: &Overlay<D>,
     device: &dyn WriteBlocks,
@@ -122,7 +123,7 @@ pub fn commit<D: ReadBlocks>(
     {
         return Err(CommitError::Unreadable { offset_bytes, pages: changes.unreadable.len() });
     }
-    // Pages that read from elsewhere on the device get bytes of their own before that changes.
+    // Staged copies of other device blocks must be read before those blocks are overwritten.
     staged
         .settle(|range| changes.all.touch(&range))
         .map_err(|source| CommitError::Staged { source })?;
@@ -150,7 +151,7 @@ pub fn commit<D: ReadBlocks>(
     Ok(Committed { bytes: writing.done_bytes, undo_bytes, not_saved: changes.unreadable })
 }
 
-/// Writes the undo file. Returns its bytes.
+/// Writes the undo file and returns its size in bytes.
 fn save<D: ReadBlocks>(
     staged: &Overlay<D>,
     device: &dyn ReadBlocks,
@@ -161,7 +162,7 @@ fn save<D: ReadBlocks>(
         source: std::io::Error::other("the staged superblock cannot be read"),
     })?;
     let options = UndoWriterOptions {
-        // Came from a u32.
+        // `page_bytes` came from a u32.
         block_bytes: staged.page_bytes() as u32,
         fs_offset_bytes: undo.fs_offset_bytes,
         superblock_after: *superblock,
@@ -179,15 +180,15 @@ fn save<D: ReadBlocks>(
     Ok(writer.finish()?)
 }
 
-/// Takes away an undo file of this commit, which wrote nothing.
+/// Removes the undo file of a commit that wrote nothing to the device.
 fn remove(undo: Option<&UndoTarget<'_>>) {
     if let Some(undo) = undo {
-        // If it stays, it undoes nothing: the device is as it says.
+        // A leftover file is harmless: undoing it would change nothing.
         let _ = std::fs::remove_file(undo.path);
     }
 }
 
-/// The device being written.
+/// A device in the middle of a commit.
 struct Writing<'c, D> {
     staged: &'c Overlay<D>,
     device: &'c dyn WriteBlocks,
@@ -196,7 +197,8 @@ struct Writing<'c, D> {
 }
 
 impl<D: ReadBlocks> Writing<'_, D> {
-    /// Makes the device say that it is not clean, durably. Not needed if a single block is written.
+    /// Clears the clean flag on the device and flushes. Skipped if the commit writes only one
+    /// block.
     fn mark(&self, changes: &Changes) -> Result<(), CommitError> {
         if changes.superblock.bytes() == changes.all.bytes() {
             return Ok(());
@@ -229,7 +231,7 @@ impl<D: ReadBlocks> Writing<'_, D> {
         last.map_or(Ok(()), |last| self.flush(last))
     }
 
-    /// Reads ranges back, from the medium where that is possible.
+    /// Reads ranges back, bypassing the page cache if possible, and compares them.
     fn verify(&self, ranges: &Ranges) -> Result<(), CommitError> {
         let (mut staged, mut written) = (Vec::new(), Vec::new());
         for chunk in ranges.chunks() {
@@ -255,7 +257,7 @@ impl<D: ReadBlocks> Writing<'_, D> {
             .map_err(|source| self.failed(offset_bytes, source))
     }
 
-    /// The place is for the message: what was written before it may be lost too.
+    /// `offset_bytes` is for the message only: earlier writes may be lost too.
     fn flush(&self, offset_bytes: u64) -> Result<(), CommitError> {
         self.device.flush().map_err(|source| self.failed(offset_bytes, source))
     }

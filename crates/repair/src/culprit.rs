@@ -1,20 +1,20 @@
-//! Which owner of shared blocks is the one that is wrong, where the evidence tells.
+//! Identifies the owner of shared blocks whose claims are wrong, if the evidence does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use floe_check::{Problem, Report};
 use floe_format::InodeNr;
 
-/// What is done about blocks that several inodes claim.
+/// Policy for blocks that several inodes claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharedBlocks {
-    /// Every owner gets its own copy. Nothing is deleted, and somebody has foreign data.
+    /// Gives every owner its own copy. Nothing is deleted, and one of the owners has foreign data.
     #[default]
     Clone,
-    /// The owner that is damaged otherwise too is deleted, if all it shares blocks with are sound;
+    /// Deletes an owner that has other damage too, if none of those it shares blocks with has any;
     /// else as `Clone`.
     DropCulprit,
-    /// The policy is asked for each group of owners.
+    /// Asks the policy for each group of owners.
     Ask,
 }
 
@@ -23,19 +23,18 @@ pub enum SharedBlocks {
 pub struct Owner {
     /// Its number.
     pub inode: InodeNr,
-    /// Blocks of it that something else claims too.
+    /// Its blocks that something else claims too.
     pub shared_blocks: u64,
-    /// Whether some of these belong to the metadata of the file system.
+    /// Whether some of these hold metadata of the file system.
     pub with_metadata: bool,
-    /// Ids of findings that say that its claims are not to be believed, in the order of their names.
+    /// Ids of findings that cast doubt on its claims, in alphabetical order.
     pub doubts: Vec<&'static str>,
-    /// Whether the evidence convicts it: its claims are in doubt, and those of no inode that it
-    /// shares blocks with.
+    /// Whether the evidence convicts it: its claims are in doubt, and those of the inodes that it
+    /// shares blocks with are not.
     pub culprit: bool,
 }
 
-/// Inodes that share blocks with each other, directly or through others, in the order of their
-/// numbers.
+/// Inodes that share blocks with each other, directly or through others, by inode number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedGroup {
     /// At least one: blocks may be shared with metadata, or be claimed twice by one file.
@@ -43,19 +42,19 @@ pub struct SharedGroup {
 }
 
 impl SharedGroup {
-    /// Those that the evidence convicts.
+    /// The owners that the evidence convicts.
     pub fn culprits(&self) -> impl Iterator<Item = &Owner> {
         self.owners.iter().filter(|owner| owner.culprit)
     }
 }
 
-/// What is found wrong, from the first examination of a repair to the last, with inodes and their
-/// maps: it is mended before anybody looks at shared blocks, but not forgotten.
+/// Findings about inodes and their maps, from all examinations of a repair. They are repaired
+/// before shared blocks are judged, but still count as evidence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Doubts(BTreeMap<InodeNr, BTreeSet<&'static str>>);
 
 impl Doubts {
-    /// Notes what a report says.
+    /// Adds the findings of a report.
     pub(crate) fn note(&mut self, report: &Report) {
         for problem in report.found.iter().filter(|problem| casts_doubt(problem)) {
             if let Some(inode) = problem.inode() {
@@ -64,8 +63,8 @@ impl Doubts {
         }
     }
 
-    /// Inodes that share blocks and whose maps or checksums are damaged, while no other owner's are:
-    /// their claims are not to be believed.
+    /// Inodes that share blocks and have damaged maps or checksums, while no other owner does, so
+    /// that their claims are not trusted.
     pub(crate) fn culprits(&self, report: &Report) -> BTreeSet<InodeNr> {
         let mut sharers: BTreeMap<InodeNr, bool> = BTreeMap::new();
         for problem in &report.found {
@@ -80,27 +79,26 @@ impl Doubts {
         sharers.into_iter().filter_map(convicted).collect()
     }
 
-    /// Why an inode is deleted for the blocks that it shares, for a person: there is no room for copies, or it is
-    /// the one whose claims are in doubt.
+    /// Explains to the user why an inode that shares blocks is deleted: there is no free space for
+    /// copies, or its claims are in doubt.
     pub(crate) fn why_it_goes(&self, inode: InodeNr, no_room: bool) -> String {
         let doubts: Vec<&str> = self.0.get(&inode).into_iter().flatten().copied().collect();
         let why = match (no_room, doubts.is_empty()) {
-            (true, true) => {
-                "nothing else tells who is wrong, and it takes the most from the others"
-            }
+            (true, true) => "no other evidence exists, and it shares the most blocks",
             (true, false) => "its claims are in doubt",
-            (false, _) => "its claims are in doubt, and those of the others are not",
+            (false, _) => "its claims are in doubt and those of the others are not",
         };
         let found = if doubts.is_empty() {
             String::new()
         } else {
-            format!(" (found of it: {})", doubts.join(", "))
+            format!(" (findings: {})", doubts.join(", "))
         };
-        let room = if no_room { "there is no room to give every owner its own copy; " } else { "" };
+        let room =
+            if no_room { "there is no free space to give every owner its own copy; " } else { "" };
         format!("{inode} shares blocks with others: {room}{why}{found}")
     }
 
-    /// The groups of inodes that share blocks, by the smallest inode of each.
+    /// The groups of inodes that share blocks, ordered by their smallest inode.
     pub(crate) fn groups(&self, report: &Report) -> Vec<SharedGroup> {
         let culprits = self.culprits(report);
         let mut owners: BTreeMap<InodeNr, Owner> = BTreeMap::new();
@@ -151,7 +149,7 @@ impl Doubts {
     }
 }
 
-/// Whether a finding says that an inode, or its map, holds what nobody wrote there on purpose.
+/// Whether a finding says that an inode or its map holds garbage.
 fn casts_doubt(problem: &Problem) -> bool {
     matches!(
         problem,

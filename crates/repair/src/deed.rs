@@ -1,4 +1,4 @@
-//! Deeds: changes that were staged, what each costs, and why a finding is left.
+//! Changes that a repair staged, what each one costs, and why a finding is left.
 
 use floe_check::Problem;
 use floe_check::problem::Evidence;
@@ -10,19 +10,20 @@ use crate::edit::{Edit, Loss, TreeEdit};
 /// One change that was staged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deed {
-    /// The first finding that asked for it; `None` for what follows from other deeds.
+    /// The first finding that required the change; `None` if the change follows from others.
     pub problem: Option<Problem>,
     /// The change.
     pub edit: Edit,
-    /// What it costs.
+    /// What it costs the user.
     pub loss: Loss,
-    /// Path of the inode it is about, as bytes, if it was known.
+    /// Path of the affected inode as bytes, if known.
     pub path: Option<Vec<u8>>,
-    /// What else there is to say.
+    /// Further remarks for the report.
     pub notes: Vec<String>,
-    /// The round it was made in, from 1 on.
+    /// The round that made the change, from 1.
     pub round: u32,
-    /// No damage asked for it: it is part of [`crate::RepairOptions::extras`], or follows from one.
+    /// The change repairs no damage: it is part of [`crate::RepairOptions::extras`] or follows from
+    /// them.
     pub extra: bool,
 }
 
@@ -33,35 +34,36 @@ pub enum Reason {
     Refused,
     /// No repair is possible.
     Impossible(&'static str),
-    /// The repair failed.
+    /// The repair was attempted and failed.
     Failed(String),
-    /// The repair was made, and did not help.
+    /// The repair was made, but the next examination found the same problem again.
     CameBack,
 }
 
-/// What happened to something that a user would miss.
+/// Data loss or change that a user would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
-    /// A file or directory is gone.
+    /// A file or directory is deleted.
     Deleted,
-    /// A part of a file is gone.
+    /// Part of a file is lost.
     Cut,
-    /// A file shared blocks with others: each has its own now, and one of them foreign data.
+    /// A file shared blocks with others: each owner now has a copy, and one of them has foreign
+    /// data.
     Cloned,
-    /// Extended attributes are gone.
+    /// Extended attributes are lost.
     Attributes,
-    /// A name is gone or changed.
+    /// A name is lost or changed.
     Name,
-    /// It is in lost+found.
+    /// A file or directory is in lost+found.
     Moved,
 }
 
 impl Fate {
-    /// All fates, the worst first.
+    /// All fates, worst first.
     pub const ALL: [Self; 6] =
         [Self::Deleted, Self::Cut, Self::Cloned, Self::Attributes, Self::Name, Self::Moved];
 
-    /// The name in reports for programs.
+    /// Name in machine-readable reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Deleted => "deleted",
@@ -75,9 +77,9 @@ impl Fate {
 }
 
 impl Deed {
-    /// What a user would miss, if anything.
+    /// The loss that a user would notice, if any.
     pub fn fate(&self) -> Option<Fate> {
-        // An empty file without a name is nobody's.
+        // An unattached empty file is nobody's loss.
         if matches!(self.problem, Some(Problem::UnattachedEmptyInode { .. })) {
             return None;
         }
@@ -92,26 +94,26 @@ impl Deed {
         }
     }
 
-    /// What was done, as a sentence without its full stop.
+    /// The change as a sentence without a full stop.
     pub fn describe(&self, tense: Tense) -> String {
         match self.edit {
-            // The last owner of shared blocks has nothing to copy.
+            // The last owner of shared blocks keeps them and copies nothing.
             Edit::CloneShared { .. } if self.notes.is_empty() => match tense {
-                Tense::Done => "it keeps its blocks: whoever claimed them too got copies",
-                Tense::Would => "it keeps its blocks: whoever claims them too would get copies",
+                Tense::Done => "it keeps its blocks, and the other owners got copies",
+                Tense::Would => "it keeps its blocks, and the other owners would get copies",
             }
             .to_owned(),
             _ => self.edit.describe(tense),
         }
     }
 
-    /// The inode that it changed, or that its finding is about.
+    /// The inode that was changed, or else the one that the finding is about.
     pub fn inode(&self) -> Option<InodeNr> {
         let of_problem = || self.problem.as_ref().and_then(Problem::inode);
         self.edit.inode().or_else(of_problem).filter(|inode| inode.0 != 0)
     }
 
-    /// The name of the directory entry that it is about, safe to print.
+    /// Name of the affected directory entry, escaped for printing.
     pub fn entry_name(&self) -> Option<String> {
         let Edit::Entry { .. } = self.edit else { return None };
         let evidence = self.problem.as_ref()?.evidence();
@@ -121,7 +123,7 @@ impl Deed {
         })
     }
 
-    /// The directory that `..` of a directory without a name leads to.
+    /// The directory that `..` of an unattached directory names.
     pub fn parent(&self) -> Option<InodeNr> {
         match self.problem {
             Some(
@@ -134,7 +136,7 @@ impl Deed {
 }
 
 impl Edit {
-    /// The inode that it changes, if it changes one.
+    /// The inode that it changes, if any.
     pub const fn inode(&self) -> Option<InodeNr> {
         match self {
             Self::Inode { inode, .. }
@@ -158,19 +160,17 @@ impl Edit {
 }
 
 impl Reason {
-    /// Why a finding is left, for a person.
+    /// Why the finding is left, for a person.
     pub fn describe(&self) -> String {
         match self {
             Self::Refused => "its repair was refused".to_owned(),
             Self::Impossible(why) => format!("it cannot be repaired: {why}"),
             Self::Failed(why) => format!("its repair failed: {why}"),
-            Self::CameBack => {
-                "its repair was made, and did not help: please report this".to_owned()
-            }
+            Self::CameBack => "its repair did not help: please report this as a bug".to_owned(),
         }
     }
 
-    /// The name in reports for programs.
+    /// Name in machine-readable reports.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Refused => "refused",

@@ -1,4 +1,4 @@
-//! Each change in words: a pure function of the edit, as something that was done or would be.
+//! Describes each change in words, as done or as it would be done.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::edit::{
     OrphanEdit, OrphanFileEdit, SuperblockEdit, TreeEdit,
 };
 
-/// Whether changes were made, or only looked at.
+/// Whether changes were made or are only planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tense {
     /// "the link count was set to 2"
@@ -21,7 +21,7 @@ pub enum Tense {
 }
 
 impl Tense {
-    /// The verb after one thing.
+    /// The verb after a singular noun.
     pub const fn was(self) -> &'static str {
         match self {
             Self::Done => "was",
@@ -29,7 +29,7 @@ impl Tense {
         }
     }
 
-    /// The verb after several.
+    /// The verb after a plural noun.
     pub const fn were(self) -> &'static str {
         match self {
             Self::Done => "were",
@@ -45,36 +45,38 @@ impl fmt::Display for Edit {
 }
 
 impl Edit {
-    /// A sentence without its full stop. What it is about is left out where a report says it in
-    /// the line above: the inode, the directory, the group.
+    /// A sentence without a full stop. It omits the object (inode, directory or group) because a
+    /// report names that in the line above.
     pub fn describe(&self, tense: Tense) -> String {
         let (was, were) = (tense.was(), tense.were());
         match self {
             Self::Superblock(edit) => superblock(edit, tense),
             Self::Group { edit, .. } => group(*edit, tense),
             Self::Journal(edit) => journal(edit, tense),
-            Self::CleanMmp => format!("the block against multiple mounts {was} written clean"),
+            Self::CleanMmp => format!("the MMP block {was} marked clean"),
             Self::Orphans(OrphanEdit::Finish(inode)) => {
-                format!("{inode} {was} taken off the list of orphans: released, or cut to its size")
+                format!(
+                    "{inode} {was} removed from the orphan list: released, or truncated to its size"
+                )
             }
-            Self::Orphans(OrphanEdit::Empty) => format!("the list of orphans {was} emptied"),
+            Self::Orphans(OrphanEdit::Empty) => format!("the orphan list {was} cleared"),
             Self::RecreateResizeInode => {
-                format!("the inode that reserves blocks for growing {was} made anew")
+                format!("the resize inode {was} recreated")
             }
             Self::BadBlocks { blocks, replace } => bad_blocks(blocks.len(), *replace, tense),
-            Self::NotBad { block } => format!("{block} {was} taken off the list of bad blocks"),
+            Self::NotBad { block } => format!("{block} {was} removed from the bad block list"),
             Self::Inode { edit, .. } => inode(*edit, tense),
             Self::Map { edit, .. } => map(*edit, tense),
             Self::AttributeBlock { block, edit } => match edit {
                 AttributeBlockEdit::Checksum => {
-                    format!("the checksum of the attribute block {block} {was} computed anew")
+                    format!("the checksum of the attribute block {block} {was} recomputed")
                 }
                 AttributeBlockEdit::References(count) => {
                     format!("the attribute block {block} {was} set to {count} users")
                 }
             },
             Self::CloneShared { .. } => {
-                format!("blocks that others claim too {were} copied, so that the file has its own")
+                format!("multiply-claimed blocks {were} cloned")
             }
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
@@ -85,34 +87,34 @@ impl Edit {
                     format!("the type in the entry {was} set to {}", type_name(*kind))
                 }
                 EntryEdit::LegalCharacters => {
-                    format!("the characters that no name may have {were} replaced by dots")
+                    format!("illegal characters in the name {were} replaced by dots")
                 }
                 EntryEdit::ValidText => {
-                    format!("the bytes of the name that are no valid text {were} replaced by dots")
+                    format!("invalid UTF-8 in the name {were} replaced by dots")
                 }
             },
             Self::Tree(edit) => tree(*edit, tense),
             Self::RebuildDirectory { .. } => {
-                format!("the directory {was} written anew, sorted and indexed, with all its names")
+                format!("the directory {was} rebuilt, sorted and indexed, with all its names")
             }
             Self::RebuildExtents { .. } => {
-                format!("the extent tree {was} written anew, as flat as it can be")
+                format!("the extent tree {was} rebuilt with minimal depth")
             }
             Self::Release { .. } => format!("the inode {was} cleared: it is empty and has no name"),
-            Self::Attach { .. } => format!("it {was} entered in lost+found"),
+            Self::Attach { .. } => format!("it {was} connected to lost+found"),
             Self::LinkCount { links, .. } => format!("the link count {was} set to {links}"),
             Self::GroupMaps { .. } => {
-                format!("bitmaps and counts {were} written as computed from what is in use")
+                format!("bitmaps and counts {were} rewritten from the blocks and inodes in use")
             }
             Self::Totals => {
-                format!("the totals of free blocks and inodes {were} written as counted")
+                format!("the totals of free blocks and inodes {were} corrected")
             }
             Self::QuotaFile { kind } => {
-                format!("the {kind} quota file {was} written with the usage that was counted")
+                format!("the {kind} quota file {was} rewritten with the counted usage")
             }
             Self::OrphanFile(edit) => orphan_file(*edit, tense),
             Self::Backups => {
-                format!("all backups of the superblock and descriptors {were} written anew")
+                format!("all backups of the superblock and descriptors {were} rewritten")
             }
         }
     }
@@ -121,9 +123,9 @@ impl Edit {
 fn bad_blocks(count: usize, replace: bool, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match (replace, count) {
-        (true, _) => format!("the list of bad blocks {was} replaced by one of {count}"),
-        (false, 1) => format!("1 block {was} put on the list of bad blocks"),
-        (false, _) => format!("{count} blocks {were} put on the list of bad blocks"),
+        (true, _) => format!("the bad block list {was} replaced by one of {count} blocks"),
+        (false, 1) => format!("1 block {was} added to the bad block list"),
+        (false, _) => format!("{count} blocks {were} added to the bad block list"),
     }
 }
 
@@ -132,11 +134,11 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
         SuperblockEdit::PrimaryFromBackup => {
-            format!("the primary superblock and descriptors {were} written from a backup")
+            format!("the primary superblock and descriptors {were} restored from a backup")
         }
         SuperblockEdit::RandomUuid => format!("a random UUID {was} stored"),
         SuperblockEdit::InodesPerGroup(count) => {
-            format!("the number of inodes of a group {was} set to {count}")
+            format!("the number of inodes per group {was} set to {count}")
         }
         SuperblockEdit::DescriptorSize(bytes) => {
             format!("the size of group descriptors {was} set to {bytes}")
@@ -144,21 +146,21 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::InodesCount(count) => format!("the number of inodes {was} set to {count}"),
         SuperblockEdit::Revision1 => format!("the revision {was} set to 1"),
         SuperblockEdit::ClearTestFlag => {
-            format!("the mark of a test file system {was} removed")
+            format!("the test file system flag {was} cleared")
         }
         SuperblockEdit::HashSignedness => {
-            format!("the kind of characters that names are hashed with {was} stored")
+            format!("the signedness of the directory hash {was} stored")
         }
         SuperblockEdit::MountTimeNow => format!("the time of the last mount {was} set to now"),
         SuperblockEdit::WriteTimeNow => format!("the time of the last write {was} set to now"),
         SuperblockEdit::MinExtraIsize(bytes) => {
-            format!("the least extra size of inodes {was} set to {bytes}")
+            format!("the required extra inode size {was} set to {bytes}")
         }
         SuperblockEdit::WantExtraIsize(bytes) => {
-            format!("the wanted extra size of inodes {was} set to {bytes}")
+            format!("the desired extra inode size {was} set to {bytes}")
         }
         SuperblockEdit::NoReservedDescriptors => {
-            format!("the count of blocks reserved for growing {was} set to 0")
+            format!("the number of reserved GDT blocks {was} set to 0")
         }
         SuperblockEdit::FirstMetaBg(group) => {
             format!("the first meta block group {was} set to {group}, as in a backup")
@@ -169,6 +171,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::DropGroupChecksums => switched_off("uninit_bg", tense),
         SuperblockEdit::DropFiletype => switched_off("filetype", tense),
         SuperblockEdit::DropMmp => switched_off("mmp", tense),
+        SuperblockEdit::AsExamined(field) => {
+            format!("superblock field {field} {was} stored as it must be")
+        }
         SuperblockEdit::MmpBlock(block) => {
             format!("the superblock {was} made to name {block} against multiple mounts")
         }
@@ -190,12 +195,12 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         SuperblockEdit::NoJournalDevice => {
             format!("the number of the journal device {was} removed from the superblock")
         }
-        SuperblockEdit::MadeByLinux => format!("the maker of the file system {was} set to Linux"),
+        SuperblockEdit::MadeByLinux => format!("the creator OS {was} set to Linux"),
         SuperblockEdit::MendQuotaInode(kind) => {
             format!("the number of the {kind} quota inode {was} corrected in the superblock")
         }
         SuperblockEdit::ProjectQuotaInode(inode) => {
-            format!("the superblock {was} made to name {inode} as the project quota file")
+            format!("{inode} {was} set as the project quota file")
         }
         SuperblockEdit::MoveQuotaInode(kind) => {
             format!("the {kind} quota file {was} moved to its reserved inode")
@@ -211,24 +216,24 @@ fn group(edit: GroupEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
         GroupEdit::Distrust => format!(
-            "the checksum of the descriptor {was} computed anew, and what it says of unused parts \
-             {was} dropped"
+            "the checksum of the descriptor {was} recomputed, and its uninit flags and unused \
+             inode count {were} cleared"
         ),
-        GroupEdit::ClearUninit => format!("the marks of uninitialised bitmaps {were} removed"),
-        GroupEdit::ItableUnusedZero => format!("the count of never used inodes {was} set to 0"),
+        GroupEdit::ClearUninit => format!("the uninit flags of the bitmaps {were} cleared"),
+        GroupEdit::ItableUnusedZero => format!("the count of unused inodes {was} set to 0"),
         GroupEdit::ClearBlockUninit => {
-            format!("the mark of an uninitialised block bitmap {was} removed")
+            format!("the uninit flag of the block bitmap {was} cleared")
         }
         GroupEdit::ClearInodeUninit => {
-            format!("the mark of an uninitialised inode bitmap {was} removed")
+            format!("the uninit flag of the inode bitmap {was} cleared")
         }
-        GroupEdit::PlaceBlockBitmap => format!("the block bitmap {was} given a new place"),
-        GroupEdit::PlaceInodeBitmap => format!("the inode bitmap {was} given a new place"),
+        GroupEdit::PlaceBlockBitmap => format!("the block bitmap {was} relocated"),
+        GroupEdit::PlaceInodeBitmap => format!("the inode bitmap {was} relocated"),
         GroupEdit::PlaceInodeTable => {
-            format!("the inode table {was} found by a backup descriptor, or made anew, empty")
+            format!("the inode table {was} located by a backup descriptor, or recreated empty")
         }
         GroupEdit::InodeTableFromBackup => {
-            format!("the place of the inode table {was} taken from a backup descriptor")
+            format!("the location of the inode table {was} restored from a backup descriptor")
         }
         GroupEdit::MoveBlockBitmap => format!("the block bitmap {was} moved to a free block"),
         GroupEdit::MoveInodeBitmap => format!("the inode bitmap {was} moved to a free block"),
@@ -239,24 +244,29 @@ fn group(edit: GroupEdit, tense: Tense) -> String {
 fn journal(edit: &JournalEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
-        JournalEdit::Drop => format!("the damaged journal {was} removed, to be made anew"),
-        JournalEdit::Reset => format!("the journal {was} emptied"),
-        JournalEdit::Forget => format!("the fields of a journal that is not there {were} cleared"),
+        JournalEdit::Drop => format!("the damaged journal {was} removed, to be recreated later"),
+        JournalEdit::Reset => format!("the journal {was} reset to empty"),
+        JournalEdit::Forget => {
+            format!("the journal fields of a file system without journal {were} cleared")
+        }
         JournalEdit::ClearNeedsRecovery => {
-            format!("the note that the journal must be replayed {was} cleared")
+            format!("the needs_recovery flag {was} cleared")
         }
         JournalEdit::ClearError => format!("the error that the journal recorded {was} cleared"),
         JournalEdit::Replay => format!("the journal {was} replayed"),
+        JournalEdit::Bounds { first, blocks } => {
+            format!("the log of the journal {was} said to begin at block {first} of {blocks}")
+        }
         JournalEdit::ZeroStaleFields => format!("stale fields of the journal {were} cleared"),
-        JournalEdit::Create => format!("a new journal {was} made"),
+        JournalEdit::Create => format!("a new journal {was} created"),
         JournalEdit::BackUpMap => {
-            format!("the copy of the journal inode in the superblock {was} renewed")
+            format!("the backup of the journal inode in the superblock {was} updated")
         }
         JournalEdit::Hide(name) => {
             format!("the visible journal file {name} {was} moved to the hidden inode")
         }
         JournalEdit::ExternalChecksum => {
-            format!("the checksum of the external journal's superblock {was} computed anew")
+            format!("the checksum of the external journal's superblock {was} recomputed")
         }
     }
 }
@@ -266,24 +276,25 @@ fn flipped_back(flips: Flips, tense: Tense) -> String {
     let bits: Vec<String> = flips.bits().map(bit).collect();
     let (bits, verb) =
         (bits.join(" and "), if flips.is_single() { tense.was() } else { tense.were() });
-    format!("{bits} {verb} flipped back, as the checksum of the inode proves")
+    format!("{bits} {verb} flipped back: the checksum of the inode then matches")
 }
 
 fn inode(edit: InodeEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
-        InodeEdit::Clear => format!("the inode {was} cleared: what it was is deleted"),
+        InodeEdit::Clear => format!("the inode {was} cleared: the file is deleted"),
         InodeEdit::Zero => format!("the inode {was} filled with zeroes"),
         InodeEdit::ZeroBase => format!("the first 128 bytes of the inode {were} set to zero"),
-        InodeEdit::Checksum => format!("the checksum of the inode {was} computed anew"),
+        InodeEdit::Checksum => format!("the checksum of the inode {was} recomputed"),
         InodeEdit::Keep => format!(
-            "the inode {was} kept, as names and blocks prove it: its checksum {was} computed anew"
+            "the inode {was} kept because names and blocks confirm it, and its checksum {was} \
+             recomputed"
         ),
         InodeEdit::FlipBack(flips) => flipped_back(flips, tense),
         InodeEdit::DtimeZero => format!("the deletion time {was} set to 0"),
         InodeEdit::DtimeNow => format!("the deletion time {was} set to now"),
         InodeEdit::SettleDtime => {
-            format!("the deletion time {was} settled: 0 for a file in use, else now")
+            format!("the deletion time {was} corrected: 0 for a file in use, else now")
         }
         InodeEdit::Mode(mode) => format!("the mode {was} set to 0{mode:o}"),
         InodeEdit::BecomeDirectory => format!("the type {was} set to directory"),
@@ -312,16 +323,19 @@ fn inode(edit: InodeEdit, tense: Tense) -> String {
             format!("the attribute {was} given the size of its whole value: {size} bytes")
         }
         InodeEdit::ValueHere { .. } => {
-            format!("the number of an inode {was} taken from the attribute: its value is beside it")
+            format!(
+                "the value inode number {was} removed from the attribute, whose value is stored \
+                 in place"
+            )
         }
         InodeEdit::DropOwnAttributes => {
             format!("the extended attributes in the inode {were} dropped")
         }
         InodeEdit::ExtraIsize => format!("the extra size of the inode {was} set to a valid one"),
         InodeEdit::Epoch(field) => format!("the epoch bits of {field} {were} corrected"),
-        InodeEdit::EmptyInline => format!("the file {was} made empty: its data are missing"),
+        InodeEdit::EmptyInline => format!("the file {was} truncated to zero: its data are missing"),
         InodeEdit::InlineDirectorySize => {
-            format!("the size of the inline directory {was} set to a possible one")
+            format!("the size of the inline directory {was} set to a valid one")
         }
         InodeEdit::EaReferences(count) => {
             format!("the count of inodes that use this attribute value {was} set to {count}")
@@ -333,26 +347,28 @@ fn map(edit: MapEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
         MapEdit::RemoveExtent { logical, .. } => {
-            format!("the extent at {logical} {was} removed, with all that it led to")
+            format!("the extent at {logical} {was} removed, with everything below it")
         }
         MapEdit::ZeroPointer { logical, level: 0, block } => {
-            format!("the pointer to {block} at {logical} {was} removed: a hole is there")
+            format!("the pointer to {block} at {logical} {was} removed, which leaves a hole")
         }
         MapEdit::ZeroPointer { logical, block, .. } => format!(
-            "the pointer to the indirect block {block} from {logical} on {was} removed: a hole is \
-             there"
+            "the pointer to the indirect block {block} from {logical} on {was} removed, which \
+             leaves a hole"
         ),
         MapEdit::Checksum { node } => {
-            format!("the checksum of the extent node {node} {was} computed anew")
+            format!("the checksum of the extent node {node} {was} recomputed")
         }
         MapEdit::Depth { node, depth } => {
             format!("the depth of the extent node {node} {was} set to {depth}")
         }
         MapEdit::IndexStarts => {
-            format!("the starts in the extent index {were} set to those of the nodes")
+            format!("the logical starts in the extent index {were} set to those of the nodes")
         }
         MapEdit::CloseGap { logical, to } => {
-            format!("the gap before {logical} {was} closed: it is {to} of the directory")
+            format!(
+                "the gap before {logical} of the directory {was} closed: the block moved to {to}"
+            )
         }
         MapEdit::MarkWritten => format!("unwritten extents of the directory {were} marked written"),
         MapEdit::ToExtents => format!("the block map {was} converted to extents"),
@@ -360,39 +376,39 @@ fn map(edit: MapEdit, tense: Tense) -> String {
 }
 
 fn directory(edit: DirectoryEdit, tense: Tense) -> String {
-    let (was, were) = (tense.was(), tense.were());
+    let was = tense.was();
     match edit {
         DirectoryEdit::Salvage => {
-            format!("broken records {were} mended; names that can be told apart stay")
+            format!("the block {was} salvaged, with every readable name")
         }
         DirectoryEdit::Fill => format!("the hole {was} filled with an empty directory block"),
-        DirectoryEdit::Empty => format!("the unreadable block {was} made empty"),
-        DirectoryEdit::Checksum => format!("the checksum of the block {was} computed anew"),
+        DirectoryEdit::Empty => format!("the unreadable block {was} emptied"),
+        DirectoryEdit::Checksum => format!("the checksum of the block {was} recomputed"),
         DirectoryEdit::MakeDot => format!("\".\" {was} made anew"),
         DirectoryEdit::MakeDotdot => format!("\"..\" {was} made anew"),
-        DirectoryEdit::TrimDot => format!("\".\" {was} cut to its size"),
+        DirectoryEdit::TrimDot => format!("the record of \".\" {was} shortened"),
     }
 }
 
 fn tree(edit: TreeEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
-        TreeEdit::CreateRoot => format!("a new root directory {was} made"),
-        TreeEdit::CreateLostFound => format!("the directory /lost+found {was} made"),
+        TreeEdit::CreateRoot => format!("a new root directory {was} created"),
+        TreeEdit::CreateLostFound => format!("the directory /lost+found {was} created"),
         TreeEdit::UnlinkLostFound => {
-            format!("the name lost+found {was} taken from what cannot serve as such")
+            format!("the entry lost+found {was} removed, because it is no usable directory")
         }
         TreeEdit::Unlink { dir, child } => {
             format!("entries of {dir} that name {child} {were} removed: they close a loop")
         }
         TreeEdit::Reconnect(_) => {
-            format!("the directory {was} entered in lost+found, with all that is in it")
+            format!("the directory {was} connected to lost+found, with its content")
         }
         TreeEdit::Parent { parent, .. } => format!("\"..\" {was} set to {parent}"),
     }
 }
 
-/// Names of flags as they are commonly written; the number where there is none.
+/// Names of flags as e2fsprogs writes them; the number for unknown flags.
 fn flag_names<F>(names: impl Iterator<Item = (&'static str, F)>, bits: u32) -> String {
     let names: Vec<_> = names.map(|(name, _)| name.to_ascii_lowercase()).collect();
     if names.is_empty() { format!("{bits:#x}") } else { names.join(", ") }
@@ -405,13 +421,13 @@ fn orphan_file(edit: OrphanFileEdit, tense: Tense) -> String {
             format!("the number of the orphan file {was} removed from the superblock")
         }
         OrphanFileEdit::Adopt(inode) => {
-            format!("{inode} {was} named as the orphan file, or released if there is another one")
+            format!("{inode} {was} set as the orphan file, or released if there is another one")
         }
         OrphanFileEdit::Remove => format!("the orphan file {was} removed"),
-        OrphanFileEdit::Recreate => format!("the orphan file {was} made anew"),
-        OrphanFileEdit::Clean => format!("all blocks of the orphan file {were} emptied"),
+        OrphanFileEdit::Recreate => format!("the orphan file {was} recreated"),
+        OrphanFileEdit::Clean => format!("all blocks of the orphan file {were} cleared"),
         OrphanFileEdit::ClearPresent => {
-            format!("the note that the orphan file holds something {was} cleared")
+            format!("the orphan_present flag {was} cleared")
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What a repair changes, as data: one value for each kind of change, made from findings by
-//! [`crate::plan`], carried out by [`crate::fixes`].
+//! The changes that a repair can make, as data: [`crate::plan`] derives them from findings, and
+//! [`crate::fixes`] carries them out.
 //!
-//! Edits are ordered by phase, then by object, and equal ones are one: several findings may ask for
-//! the same.
+//! Edits are ordered by phase, then by object. Equal edits collapse into one, because several
+//! findings may require the same change.
 
 use floe_check::problem::Name;
 use floe_format::ext::inode_flips::Flips;
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
-/// When an edit is made. Later phases look at what earlier ones left: the file system is examined
-/// again in between.
+/// When an edit is made. The file system is examined again between phases, so a later phase sees
+/// the result of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// Superblock, descriptors, journal: what everything else is found by.
+    /// Superblock, descriptors and journal, on which everything else depends.
     Ground,
     /// Inodes, their maps and attributes.
     Inodes,
@@ -20,11 +20,11 @@ pub enum Phase {
     SharedBlocks,
     /// Blocks of directories and their entries.
     Directories,
-    /// The tree: the root, lost+found, directories without a place.
+    /// The directory tree: the root, lost+found, unconnected directories.
     Tree,
-    /// Directories and extent trees written anew.
+    /// Directories and extent trees that are rebuilt.
     Rebuild,
-    /// Files without a name, link counts.
+    /// Unattached files, link counts.
     Links,
     /// Bitmaps, counts, quotas, the orphan file, a new journal.
     Counts,
@@ -51,15 +51,15 @@ impl Phase {
 pub enum Loss {
     /// Nothing.
     None,
-    /// A file or directory lost its name and is in lost+found.
+    /// A file or directory lost its name and was connected to lost+found.
     Moved,
     /// A name was removed or changed.
     Name,
     /// Extended attributes were dropped.
     Attributes,
-    /// A part of a file may be gone or may hold what another file holds.
+    /// Part of a file may be lost, or may hold another file's data.
     Data,
-    /// A file is gone.
+    /// A file is lost.
     File,
 }
 
@@ -82,7 +82,7 @@ impl Loss {
 pub enum Edit {
     /// The superblock.
     Superblock(SuperblockEdit),
-    /// A group descriptor, or where it says that bitmaps and tables are.
+    /// A group descriptor, or the location of the bitmaps and tables that it names.
     Group {
         /// The group.
         group: GroupNr,
@@ -91,20 +91,20 @@ pub enum Edit {
     },
     /// The journal.
     Journal(JournalEdit),
-    /// The block against multiple mounts is written clean.
+    /// Marks the MMP block clean.
     CleanMmp,
-    /// The list of orphans: what it names is finished as recovery does.
+    /// The orphan list: its inodes are processed as recovery does.
     Orphans(OrphanEdit),
-    /// The inode that reserves blocks for growing is made anew.
+    /// Recreates the resize inode.
     RecreateResizeInode,
-    /// Blocks are put on the list of bad blocks.
+    /// Adds blocks to the bad block list.
     BadBlocks {
         /// The blocks.
         blocks: Vec<BlockNr>,
-        /// Whether what is on it goes.
+        /// Whether the old list is dropped first.
         replace: bool,
     },
-    /// A block is taken off the list of bad blocks.
+    /// Removes a block from the bad block list.
     NotBad {
         /// The block.
         block: BlockNr,
@@ -123,19 +123,19 @@ pub enum Edit {
         /// The change.
         edit: MapEdit,
     },
-    /// A block of attributes.
+    /// A block of extended attributes.
     AttributeBlock {
         /// The block.
         block: BlockNr,
         /// The change.
         edit: AttributeBlockEdit,
     },
-    /// Blocks of a file that others claim too are copied, so that it has its own.
+    /// Clones the multiply-claimed blocks of a file.
     CloneShared {
         /// The file.
         inode: InodeNr,
     },
-    /// A block of a directory.
+    /// A directory block.
     Directory {
         /// The directory.
         dir: InodeNr,
@@ -144,7 +144,7 @@ pub enum Edit {
         /// The change.
         edit: DirectoryEdit,
     },
-    /// An entry of a directory.
+    /// A directory entry.
     Entry {
         /// The directory.
         dir: InodeNr,
@@ -155,24 +155,25 @@ pub enum Edit {
         /// The change.
         edit: EntryEdit,
     },
-    /// The tree of directories.
+    /// The directory tree.
     Tree(TreeEdit),
-    /// A directory is written anew, sorted and indexed.
+    /// Rebuilds a directory, sorted and indexed.
     RebuildDirectory {
         /// The directory.
         dir: InodeNr,
     },
-    /// An extent tree is written anew, as flat as it can be.
+    /// Rebuilds an extent tree with minimal depth.
     RebuildExtents {
         /// The file.
         inode: InodeNr,
     },
-    /// A file or directory without a name is entered in lost+found.
+    /// Connects an unattached file or directory to lost+found.
     Attach {
         /// The inode.
         inode: InodeNr,
     },
-    /// An empty file without a name is given up, once every name there is has been saved.
+    /// Releases an unattached empty file, once every directory entry that can be saved has been
+    /// saved.
     Release {
         /// The inode.
         inode: InodeNr,
@@ -181,24 +182,24 @@ pub enum Edit {
     LinkCount {
         /// The inode.
         inode: InodeNr,
-        /// Names found.
+        /// Names counted.
         links: u16,
     },
-    /// The bitmaps and counts of a group are written as computed.
+    /// Rewrites the bitmaps and counts of a group as computed.
     GroupMaps {
         /// The group.
         group: GroupNr,
     },
-    /// The free totals of the superblock are written as computed.
+    /// Rewrites the free totals of the superblock as computed.
     Totals,
-    /// A quota file is written anew with the usage that was counted.
+    /// Rewrites a quota file with the counted usage.
     QuotaFile {
         /// `user`, `group` or `project`.
         kind: &'static str,
     },
     /// The orphan file.
     OrphanFile(OrphanFileEdit),
-    /// All backup superblocks and descriptors are written anew.
+    /// Rewrites all backup superblocks and descriptors.
     Backups,
 }
 
@@ -206,12 +207,12 @@ pub enum Edit {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)] // the names say it
 pub enum SuperblockEdit {
-    /// The primary superblock and descriptors are written anew from the backup in use.
+    /// Restores the primary superblock and descriptors from the backup in use.
     PrimaryFromBackup,
     RandomUuid,
     InodesCount(u32),
     InodesPerGroup(u32),
-    /// Bytes of a group descriptor.
+    /// Bytes per group descriptor.
     DescriptorSize(u16),
     Revision1,
     ClearTestFlag,
@@ -221,14 +222,14 @@ pub enum SuperblockEdit {
     MinExtraIsize(u16),
     WantExtraIsize(u16),
     NoReservedDescriptors,
-    /// The first meta block group is the one that a backup names.
+    /// Takes the first meta block group from a backup.
     FirstMetaBg(u32),
     DropMetaBg,
     DropResizeInodeFeature,
     DropChecksumSeed,
     DropGroupChecksums,
     DropFiletype,
-    /// Protection against multiple mounts is switched off: its block is lost.
+    /// Switches multiple mount protection off, because its block is lost.
     DropMmp,
     /// The number that a backup superblock has.
     MmpBlock(BlockNr),
@@ -237,6 +238,8 @@ pub enum SuperblockEdit {
     ClearRoCompat(u32),
     NoJournalDevice,
     MadeByLinux,
+    /// A field gets the value with which the file system was looked at.
+    AsExamined(&'static str),
     /// The number gets the value with which the file system was looked at.
     MendQuotaInode(&'static str),
     ProjectQuotaInode(InodeNr),
@@ -247,20 +250,20 @@ pub enum SuperblockEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum GroupEdit {
-    /// Shortcuts are no longer trusted and the checksum is written anew.
+    /// Clears the uninit flags and the unused inode count, and recomputes the checksum.
     Distrust,
     ClearUninit,
     ItableUnusedZero,
     ClearBlockUninit,
     ClearInodeUninit,
-    /// The location is lost: a new one.
+    /// The location is invalid: assign a new one.
     PlaceBlockBitmap,
     PlaceInodeBitmap,
-    /// From a backup descriptor if one is good, else an empty table elsewhere.
+    /// Takes the location from a valid backup descriptor, else creates an empty table elsewhere.
     PlaceInodeTable,
-    /// From a backup descriptor, which leads to more of what looks like inodes.
+    /// Takes the location from a backup descriptor, because more of that table looks like inodes.
     InodeTableFromBackup,
-    /// The location is taken: the content moves.
+    /// The location is already in use: move the content.
     MoveBlockBitmap,
     MoveInodeBitmap,
     MoveInodeTable,
@@ -270,24 +273,29 @@ pub enum GroupEdit {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum JournalEdit {
-    /// The journal is dropped, to be made anew at the end.
+    /// Drops the journal; a new one is created at the end.
     Drop,
-    /// A fresh, empty journal superblock.
+    /// Writes a fresh, empty journal superblock.
     Reset,
-    /// The superblock forgets a journal that it says not to have.
+    /// Clears the journal fields of a superblock without the has_journal feature.
     Forget,
     ClearNeedsRecovery,
-    /// Recovery is asked for, and made.
+    /// Sets the recovery flag and replays the journal.
     Replay,
     ZeroStaleFields,
-    /// An error that the journal recorded was dealt with.
+    /// Stores the `s_first` and `s_maxlen` with which the log was examined.
+    Bounds {
+        first: u32,
+        blocks: u32,
+    },
+    /// Clears an error that the journal recorded.
     ClearError,
-    /// A new journal, after the old one was dropped.
+    /// Creates a new journal after the old one was dropped.
     Create,
     BackUpMap,
-    /// The visible journal file becomes the hidden inode.
+    /// Moves the visible journal file to the hidden inode.
     Hide(Name),
-    /// The superblock of an external journal gets its checksum.
+    /// Recomputes the checksum of an external journal's superblock.
     ExternalChecksum,
 }
 
@@ -295,9 +303,9 @@ pub enum JournalEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum OrphanEdit {
-    /// An inode of the list is released, or cut to its size.
+    /// Releases an inode of the list, or truncates it to its size.
     Finish(InodeNr),
-    /// The list is emptied.
+    /// Clears the list.
     Empty,
 }
 
@@ -305,13 +313,13 @@ pub enum OrphanEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum OrphanFileEdit {
-    /// The superblock forgets a number that is not the orphan file's.
+    /// Clears the number of an inode that is not the orphan file.
     Forget,
-    /// The superblock names this inode if it names no other one, else the inode is released.
+    /// Sets this inode as the orphan file if the superblock names no other one, else releases it.
     Adopt(InodeNr),
     Remove,
     Recreate,
-    /// All blocks are written clean.
+    /// Clears all blocks.
     Clean,
     ClearPresent,
 }
@@ -320,23 +328,25 @@ pub enum OrphanFileEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum InodeEdit {
-    /// The file is deleted.
+    /// Deletes the file.
     Clear,
-    /// All bytes become zero.
+    /// Zeroes all bytes.
     Zero,
-    /// The first 128 bytes become zero.
+    /// Zeroes the first 128 bytes.
     ZeroBase,
     Checksum,
-    /// An inode that lies amid garbage, and is proved by other evidence, gets its checksum.
+    /// Recomputes the checksum of an inode that lies amid garbage but is confirmed by other
+    /// evidence.
     Keep,
-    /// Bits that were flipped, as the checksum proves, are flipped back.
+    /// Flips back bits whose flip explains the wrong checksum.
     FlipBack(Flips),
     DtimeZero,
     DtimeNow,
-    /// The deletion time that looks like an orphan link: zero if the inode has links, else now.
+    /// Corrects a deletion time that looks like an orphan link: zero if the inode has links, else
+    /// now.
     SettleDtime,
     Mode(u16),
-    /// The type becomes directory, permissions stay.
+    /// Sets the type to directory and keeps the permissions.
     BecomeDirectory,
     SetFlags(u32),
     ClearFlags(u32),
@@ -348,27 +358,27 @@ pub enum InodeEdit {
     SizeHighZero,
     BlocksHighZero,
     FileAclHighZero,
-    /// The attribute block is forgotten.
+    /// Clears the reference to the attribute block.
     DropAttributeBlock,
-    /// The attributes in the inode are dropped.
+    /// Drops the attributes in the inode.
     DropOwnAttributes,
     ExtraIsize,
-    /// A date before 1970 gets its epoch bits right.
+    /// Corrects the epoch bits of a date before 1970.
     Epoch(&'static str),
-    /// A file whose inline data are missing becomes empty.
+    /// Truncates a file whose inline data are missing to zero.
     EmptyInline,
-    /// The size of an inline directory becomes a possible one.
+    /// Sets the size of an inline directory to a valid one.
     InlineDirectorySize,
     EaReferences(u64),
-    /// An attribute gets the size of its value, which lies in an inode of its own. Block 0: the
-    /// attribute is in the inode itself.
+    /// Sets the size of an attribute value that lies in an inode of its own. Block 0: the attribute
+    /// is in the inode itself.
     ValueSize {
         block: BlockNr,
         offset_bytes: u32,
         size: u32,
     },
-    /// An attribute that names an inode has its value beside its name after all. Block 0: the
-    /// attribute is in the inode itself.
+    /// Clears the value inode number of an attribute whose value is in fact stored in place. Block
+    /// 0: the attribute is in the inode itself.
     ValueHere {
         block: BlockNr,
         offset_bytes: u32,
@@ -379,26 +389,26 @@ pub enum InodeEdit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum MapEdit {
-    /// An entry of an extent node goes, with all below it. `node` 0: the root in the inode. `block`:
-    /// where it leads, where that is known.
+    /// Removes an entry of an extent node, with everything below it. `node` 0: the root in the
+    /// inode. `block`: where it leads, if known.
     RemoveExtent { node: BlockNr, logical: LogicalBlock, block: Option<BlockNr> },
-    /// A pointer of a block map becomes a hole. Level 0: to data.
+    /// Turns a pointer of a block map into a hole. Level 0: to data.
     ZeroPointer { logical: LogicalBlock, level: u8, block: BlockNr },
-    /// An extent node keeps its content and gets its checksum.
+    /// Keeps the content of an extent node and recomputes its checksum.
     Checksum { node: BlockNr },
-    /// An extent node keeps its entries and says how many levels are below it.
+    /// Keeps the entries of an extent node and corrects its depth.
     Depth { node: BlockNr, depth: u16 },
-    /// The first logical blocks of index entries follow their nodes.
+    /// Sets the first logical blocks of index entries to those of their nodes.
     IndexStarts,
-    /// An extent of a directory moves down to close a gap.
+    /// Moves an extent of a directory down to close a gap.
     CloseGap { logical: LogicalBlock, to: LogicalBlock },
-    /// Extents of a directory that were never written count as written.
+    /// Marks the unwritten extents of a directory as written.
     MarkWritten,
-    /// The block map becomes extents.
+    /// Converts a block map to extents.
     ToExtents,
 }
 
-/// A change of a block of attributes.
+/// A change of a block of extended attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum AttributeBlockEdit {
@@ -406,53 +416,53 @@ pub enum AttributeBlockEdit {
     References(u32),
 }
 
-/// A change of a block of a directory.
+/// A change of a directory block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum DirectoryEdit {
-    /// Broken records are mended, so that all names that can be told apart stay.
+    /// Repairs broken records, so that every readable name is kept.
     Salvage,
-    /// A hole gets a block.
+    /// Allocates a block for a hole.
     Fill,
-    /// A block that cannot be read counts as empty.
+    /// Replaces an unreadable block by an empty one.
     Empty,
     Checksum,
-    /// The first slot becomes `.`.
+    /// Makes the first record `.`.
     MakeDot,
-    /// The second slot becomes `..`.
+    /// Makes the second record `..`.
     MakeDotdot,
-    /// `.` is cut to its size.
+    /// Shortens the record of `.`.
     TrimDot,
 }
 
-/// A change of an entry.
+/// A change of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum EntryEdit {
     Clear,
     Type(u8),
-    /// Slashes and zero bytes become dots.
+    /// Replaces slashes and zero bytes by dots.
     LegalCharacters,
-    /// What is no valid text becomes dots.
+    /// Replaces invalid UTF-8 by dots.
     ValidText,
 }
 
-/// A change of the tree of directories.
+/// A change of the directory tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
 pub enum TreeEdit {
     CreateRoot,
     CreateLostFound,
-    /// What is called lost+found, and cannot be it, loses the name.
+    /// Removes the entry lost+found of an inode that cannot serve as such.
     UnlinkLostFound,
-    /// Entries of a directory that name another one go: they close a loop.
+    /// Removes the entries of a directory that name another one, because they close a loop.
     Unlink {
         dir: InodeNr,
         child: InodeNr,
     },
-    /// A directory that hangs on nothing is entered in lost+found.
+    /// Connects an unconnected directory to lost+found.
     Reconnect(InodeNr),
-    /// `..` is made to name the parent.
+    /// Makes `..` name the parent.
     Parent {
         dir: InodeNr,
         parent: InodeNr,
@@ -460,7 +470,7 @@ pub enum TreeEdit {
 }
 
 impl Edit {
-    /// When the edit is made.
+    /// The phase in which the edit is made.
     pub const fn phase(&self) -> Phase {
         match self {
             Self::Superblock(_)
@@ -486,8 +496,8 @@ impl Edit {
         }
     }
 
-    /// Whether nothing that other findings are about depends on the edit: neither which blocks and
-    /// inodes are in use, nor the tree of directories.
+    /// Whether no other finding depends on the edit: it changes neither the blocks and inodes in
+    /// use nor the directory tree.
     pub const fn is_quiet(&self) -> bool {
         match self {
             Self::Inode { edit, .. } => matches!(
@@ -515,7 +525,7 @@ impl Edit {
         }
     }
 
-    /// What the edit costs.
+    /// What the edit costs the user.
     pub const fn loss(&self) -> Loss {
         match self {
             Self::Inode { edit, .. } => match edit {

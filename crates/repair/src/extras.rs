@@ -1,5 +1,5 @@
-//! What a repair does besides mending: what e2fsck's `-D` and `-E` ask for, and indexes for large
-//! directories. Only a file system without damage gets any of it.
+//! Optional work besides repairs: the options of e2fsck's `-D` and `-E`, and indexes for large
+//! directories. Done only on a file system without damage.
 
 use floe_check::scan::inode_reader::InodeReader;
 use floe_check::{Examination, Problem};
@@ -9,26 +9,27 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 
 use crate::edit::{Edit, MapEdit, SuperblockEdit};
 
-/// Blocks from which on a directory gets an index.
+/// Directories of at least this many blocks get an index.
 const INDEX_FROM_BLOCKS: u32 = 3;
-/// Bytes of a symlink that lie in the inode.
+/// A symlink target shorter than this lies in the inode.
 const FAST_SYMLINK_BYTES: u64 = 60;
 
-/// What is to be done besides mending.
+/// Optional work of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // options of a command line
 pub struct Extras {
-    /// The journal is replayed, and nothing else is done or even looked at.
+    /// Replay the journal, and neither repair nor examine anything else.
     pub journal_only: bool,
-    /// Files that share blocks get their own, so that the file system can be written again.
+    /// Give every file its own copy of shared blocks, so that the file system becomes writable
+    /// again.
     pub unshare_blocks: bool,
-    /// Block maps become extents.
+    /// Convert block maps to extents.
     pub to_extents: bool,
-    /// All directories are written anew.
+    /// Rebuild all directories.
     pub rebuild_directories: bool,
-    /// Directories that are large and have no index get one.
+    /// Index large directories that have no index.
     pub index_directories: bool,
-    /// Extent trees that are sound, and could be smaller, are written anew.
+    /// Rebuild valid extent trees that could be smaller.
     pub shrink_extent_trees: bool,
 }
 
@@ -61,7 +62,7 @@ impl Extras {
         steps.into_iter().filter(|(asked, _)| *asked).map(|(_, step)| step).collect()
     }
 
-    /// Whether nothing is to be done about a finding, although something could be.
+    /// Whether a finding is left although it could be repaired.
     pub(crate) fn skips(&self, problem: &Problem) -> bool {
         let of_trees = matches!(
             problem,
@@ -73,10 +74,11 @@ impl Extras {
     }
 }
 
-/// One thing that is done to a file system without damage.
+/// One step on a file system without damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Sharing is forbidden; what is shared is damage then, and mended as such.
+    /// Drops the shared_blocks feature; the shared blocks then count as damage and are repaired as
+    /// such.
     UnshareBlocks,
     ToExtents,
     RebuildDirectories,
@@ -84,7 +86,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// What is to be done, all of it in one phase.
+    /// The edits of the step, all in one phase.
     pub(crate) fn edits(self, examination: &Examination<'_>) -> Vec<Edit> {
         match self {
             Self::UnshareBlocks if examination.volume.has_ro_compat(RoCompat::SHARED_BLOCKS) => {
@@ -108,13 +110,12 @@ impl Step {
     }
 }
 
-/// Whether a repair may touch the content of an inode: those reserved but the root are for the file
-/// system itself.
+/// Whether a repair may change the content of an inode: any but the reserved ones, except the root.
 fn is_for_users(examination: &Examination<'_>, inode: InodeNr) -> bool {
     inode == InodeNr::ROOT || !examination.volume.geometry.is_reserved(inode)
 }
 
-/// Files with a block map, where files may have extents.
+/// Files with a block map, if the file system supports extents.
 fn block_mapped<'e>(examination: &'e Examination<'_>) -> impl Iterator<Item = InodeNr> + 'e {
     let volume = &examination.volume;
     let chunks =
@@ -140,7 +141,7 @@ fn has_block_map(inode: &Inode<'_>) -> bool {
         }
 }
 
-/// Directories that would have an index if Linux had filled them today.
+/// Directories that Linux would have indexed.
 fn without_index<'e>(examination: &'e Examination<'_>) -> impl Iterator<Item = InodeNr> + 'e {
     let volume = &examination.volume;
     let lost_found = examination.entries.lost_found.map(|found| found.inode);

@@ -5,40 +5,41 @@ use std::io;
 use floe_blockdev::UnreadablePage;
 use floe_format::{BlockNr, GroupNr};
 
-/// Why an edit could not be made. The finding behind it stays; the rest of the repair goes on.
+/// Why an edit could not be made. Its finding stays, and the rest of the repair continues.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// No free block or inode is left.
+    /// No free block, inode or number is left.
     #[error("no free {0} is left in the file system")]
     NoSpace(&'static str),
     /// No free run of blocks holds a bitmap or an inode table of a group. The repair ends with
     /// [`crate::RepairError::NoRoom`].
-    #[error("{group} has no place for its {what}: no run of {blocks} blocks is free")]
+    #[error("{group} has no room for its {what}: no {blocks} contiguous blocks are free")]
     NoRun {
         /// The group.
         group: GroupNr,
         /// "block bitmap", "inode bitmap" or "inode table".
         what: &'static str,
-        /// Blocks that it takes.
+        /// Blocks that it needs.
         blocks: u64,
     },
-    /// A block is outside the file system, or what should be in it is not.
+    /// A block is outside the file system, or does not hold the expected structure.
     #[error("{0} is not where it should be")]
     Misplaced(BlockNr),
-    /// The state of the file system does not allow it; another finding says more.
+    /// The state of the file system does not allow the edit; another finding says more.
     #[error("{0}")]
     NotNow(&'static str),
     /// Another edit of the same object failed, and this one with it.
     #[error("{0}")]
     Together(String),
-    /// The examination went by sums, for lack of memory, and did not keep what the edit must know. The
-    /// repair ends with [`crate::RepairError::OverBudget`].
-    #[error("what it must know was not kept, for lack of memory")]
+    /// Under a low memory limit the examination used fingerprints and did not keep the evidence
+    /// that the edit needs. The repair ends with [`crate::RepairError::OverBudget`].
+    #[error("the memory limit was too low to keep the evidence that this repair needs")]
     NotKept,
-    /// A block cannot be read, and so is neither written over nor given up.
+    /// A block cannot be read, so it is neither overwritten nor given up.
     #[error(
-        "{0}, and it is not written over because it may come back: copy the device first (ddrescue) and \
-         repair the copy, or give the block up with `floe repair --overwrite-unreadable`"
+        "{0}, and it is not overwritten because a copy of the device may recover it: copy the \
+         device first (ddrescue) and repair the copy, or give the block up with `floe repair \
+         --overwrite-unreadable`"
     )]
     Unreadable(UnreadablePage),
     /// The device or the staging area failed.

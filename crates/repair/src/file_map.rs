@@ -1,5 +1,5 @@
-//! The map of a file as a list of runs, taken out of its inode and put back: extent trees and block
-//! maps alike are written anew, so that no node keeps anything stale.
+//! The map of a file as a list of runs. It is decoded from the inode and stored again; extent trees
+//! and block maps are rebuilt from scratch, so that no node keeps stale entries.
 
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::InodeFlags;
@@ -16,24 +16,25 @@ use floe_ext4::map::walk::{Depths, Entry, Fault, Go, Visitor, has_map, push_join
 /// The blocks of a file.
 #[derive(Clone, Debug, Default)]
 pub struct FileMap {
-    /// Whether they are mapped by extents.
+    /// Whether the map is an extent tree; else it is a block map.
     pub extents: bool,
     /// Mapped runs, in the order of the map.
     pub runs: Vec<Extent>,
     /// Blocks of the map itself, as far as the examination followed it.
     pub nodes: Vec<BlockNr>,
-    /// Whether parts of it hang on a node that lies on metadata: what is there no examination followed,
-    /// so that nodes below may be anybody's blocks, and data below counts as free.
+    /// Whether part of the map hangs on a node that overlaps metadata. The examination followed
+    /// nothing below such a node, so the nodes below may be other owners' blocks, and the data
+    /// below counts as free.
     pub goes_on_unseen: bool,
 }
 
 impl FileMap {
-    /// Follows the map of an inode, leaving out what leads nowhere.
+    /// Decodes the map of an inode, omitting invalid entries.
     pub fn load(stage: &Stage<'_>, image: &InodeImage) -> Self {
         Self::load_without(stage, image, &mut |_| false)
     }
 
-    /// The same, leaving out entries that `drop` names, with all below them.
+    /// The same, omitting entries for which `drop` returns true, with everything below them.
     pub fn load_without(
         stage: &Stage<'_>,
         image: &InodeImage,
@@ -49,14 +50,13 @@ impl FileMap {
         follow.map
     }
 
-    /// The map of a new file, without blocks: by extents if the file system has them.
+    /// An empty map: extents if the file system has them.
     pub fn empty(stage: &Stage<'_>) -> Self {
         let extents = stage.geometry.features.incompat.contains(Incompat::EXTENTS);
         Self { extents, ..Self::default() }
     }
 
-    /// The map of a new file of `blocks` blocks: one run if there is room for it, else whatever
-    /// clusters are free.
+    /// The map of a new file of `blocks` blocks: one run if possible, else any free clusters.
     ///
     /// # Errors
     /// No space.
@@ -79,7 +79,7 @@ impl FileMap {
         Ok(map)
     }
 
-    /// Drops what maps logical blocks from `blocks` on.
+    /// Removes all mappings from logical block `blocks` on.
     pub fn truncate(&mut self, blocks: u64) {
         self.runs.retain_mut(|extent| {
             let left = blocks.saturating_sub(extent.logical.0);
@@ -88,7 +88,8 @@ impl FileMap {
         });
     }
 
-    /// Gives each of the first `blocks` logical blocks a place; what was unwritten counts as written.
+    /// Allocates every hole among the first `blocks` logical blocks, and marks unwritten extents as
+    /// written.
     ///
     /// # Errors
     /// No space.
@@ -114,12 +115,12 @@ impl FileMap {
         })
     }
 
-    /// Puts the runs in order.
+    /// Sorts the runs by logical block.
     pub fn sort(&mut self) {
         self.runs.sort_by_key(|extent| extent.logical);
     }
 
-    /// The same as [`FileMap::find`] in a map whose runs are in order, fast.
+    /// As [`FileMap::find`], by binary search: the runs must be sorted.
     pub fn find_in_order(&self, logical: LogicalBlock) -> Option<BlockNr> {
         let behind = self.runs.partition_point(|extent| extent.logical <= logical);
         let extent = self.runs.get(behind.checked_sub(1)?)?;
@@ -127,13 +128,13 @@ impl FileMap {
         (offset < extent.run.len_blocks).then(|| BlockNr(extent.run.start.0 + offset))
     }
 
-    /// One logical block behind the last that is mapped.
+    /// The logical block after the last mapped one.
     pub fn end(&self) -> u64 {
         self.runs.iter().map(|extent| extent.logical.0 + extent.run.len_blocks).max().unwrap_or(0)
     }
 
-    /// A block for a logical one that has none: of the cluster that its neighbours have, if they have
-    /// one, else a new one.
+    /// Allocates a block for an unmapped logical one: from the cluster of its neighbours if they
+    /// have one, else a new cluster.
     ///
     /// # Errors
     /// No space.
@@ -155,19 +156,19 @@ impl FileMap {
         Ok(BlockNr(stage.allocate(goal)?.0 + place))
     }
 
-    /// Maps one more block, where no other is.
+    /// Maps a logical block that has no mapping.
     pub fn insert(&mut self, logical: LogicalBlock, block: BlockNr) {
         let extent = Extent { logical, run: BlockRun::new(block, 1), unwritten: false };
         let at = self.runs.partition_point(|other| other.logical < logical);
         self.runs.insert(at, extent);
     }
 
-    /// Maps a logical block elsewhere.
+    /// Remaps a logical block.
     pub fn replace(&mut self, logical: LogicalBlock, block: BlockNr) {
         self.set(logical, Some(block));
     }
 
-    /// Makes a logical block a hole.
+    /// Turns a logical block into a hole.
     pub fn remove(&mut self, logical: LogicalBlock) {
         self.set(logical, None);
     }
@@ -196,19 +197,19 @@ impl FileMap {
         self.runs.splice(at..at, kept);
     }
 
-    /// Blocks that are mapped, those of the map included.
+    /// Mapped blocks, including those of the map itself.
     pub fn blocks(&self) -> u64 {
         let data: u64 = self.runs.iter().map(|extent| extent.run.len_blocks).sum();
         data + self.nodes.len() as u64
     }
 
-    /// The runs, as block maps have them.
+    /// The runs in the form that block maps use.
     fn mapped(&self) -> Vec<MappedRun> {
         let mapped = |extent: &Extent| MappedRun { logical: extent.logical, run: extent.run };
         self.runs.iter().map(mapped).collect()
     }
 
-    /// Blocks that the map itself takes.
+    /// Blocks that the map itself needs.
     ///
     /// # Errors
     /// Runs that overlap or do not fit the map.
@@ -221,14 +222,15 @@ impl FileMap {
         .map_err(impossible)
     }
 
-    /// Writes the map into the inode and its nodes, the old ones first; more are allocated as
-    /// needed. The inode itself is not staged. `i_blocks` is left to the next examination.
+    /// Writes the map into the inode and its nodes, reusing the old nodes and allocating more as
+    /// needed. Neither stages the inode nor updates `i_blocks`, which the next examination
+    /// corrects.
     ///
     /// # Errors
     /// No space, or runs that overlap or do not fit the map.
     pub fn store(&mut self, stage: &mut Stage<'_>, image: &mut InodeImage) -> Result<(), Failure> {
         self.sort();
-        // What others claim too may be their data: it is not written.
+        // A node that other owners claim may hold their data, so it is not overwritten.
         self.nodes.retain(|&node| !stage.is_contested(node));
         let block_size = stage.geometry.block_size;
         let needed = self.nodes_needed(block_size)?;
@@ -265,12 +267,13 @@ fn impossible(error: BuildError) -> Failure {
     Failure::Together(error.to_string())
 }
 
-/// Follows a map as the examination does: what nodes below the root say of their own depth counts for nothing, nor do
-/// levels that are too deep for it.
+/// Follows a map as the examination does: it ignores the depth that nodes below the root state, and
+/// levels that are too deep.
 struct Follow<'w, 'a> {
     stage: &'w Stage<'a>,
     drop: &'w mut dyn FnMut(&Entry) -> bool,
-    /// Of the nodes being followed, whether one on the way to each was not followed by the examination.
+    /// For each node on the current path: whether the examination did not follow it or one of its
+    /// ancestors.
     unseen: Vec<bool>,
     map: FileMap,
 }

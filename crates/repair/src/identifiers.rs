@@ -1,16 +1,16 @@
-//! Identifiers for what has lost its own, where two repairs of the same bytes must give the same bytes.
+//! Replaces lost identifiers reproducibly: two repairs of the same bytes produce the same bytes.
 
 use std::hash::Hasher;
 
 use floe_blockdev::ReadBlocks;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-/// Bytes from the start of the device that tell file systems apart: superblock and descriptors.
+/// Bytes at the start of the device that distinguish file systems: superblock and descriptors.
 const HEAD_BYTES: u64 = 64 << 10;
 
-/// Sixteen bytes for [`RepairOptions::random`](crate::RepairOptions::random) that depend on nothing but the
-/// device, as far as it can be read, and `epoch_seconds`: the same for the same image, and others for
-/// others. For reproducible images (`SOURCE_DATE_EPOCH`), where anybody may know them.
+/// Sixteen bytes for [`RepairOptions::random`](crate::RepairOptions::random), derived only from the
+/// readable part of the device and from `epoch_seconds`. Equal images give equal bytes. Meant for
+/// reproducible images (`SOURCE_DATE_EPOCH`), because anyone can compute them.
 pub fn derived(device: &dyn ReadBlocks, epoch_seconds: i64) -> [u8; 16] {
     let mut hasher = SipHasher24::new();
     hasher.write(b"identifiers of floe");

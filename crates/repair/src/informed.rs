@@ -1,5 +1,5 @@
-//! Better repairs than a finding alone asks for: what a backup, a count or a hash still says saves
-//! what the plan would give up.
+//! Improves on the edits that a finding alone suggests: a backup, a count or a hash may save data
+//! that the plan would give up.
 
 use floe_check::{Examination, Problem};
 use floe_format::ext::indirect;
@@ -14,8 +14,7 @@ use crate::fixes;
 use crate::plan::Wanted;
 use crate::stage::{InodeImage, Stage};
 
-/// What is wanted, with better edits where there are any. `stage` is opened if one must be looked
-/// for on the device.
+/// Replaces edits by better ones where possible. Opens `stage` only if it must read the device.
 pub(crate) fn informed<'a>(
     examination: &Examination<'_>,
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
@@ -35,7 +34,8 @@ pub(crate) fn informed<'a>(
                     | Problem::XattrHashBad { .. }),
                 ),
             ) => fixes::mended_value(stage, problem),
-            // All of its map is known: nothing is written to where a wrong pointer leads.
+            // The whole map is known, so it is recreated without writing to the target of a wrong
+            // pointer.
             (Edit::Map { inode: InodeNr::RESIZE, .. }, _) if has_resize_inode(examination) => {
                 Some(Edit::RecreateResizeInode)
             }
@@ -46,8 +46,8 @@ pub(crate) fn informed<'a>(
     wanted.into_iter().map(better).collect()
 }
 
-/// A node of a block map that lies on metadata of the file system, and does not look like pointers, never was one:
-/// its pointer goes, and all else of the file stays. A copy of it would lead to any blocks.
+/// Removes the pointer to a block map node that overlaps metadata and does not look like pointers,
+/// and keeps the rest of the file. Cloning such a node would map arbitrary blocks.
 pub(crate) fn without_metadata_as_maps<'a>(
     examination: &Examination<'_>,
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
@@ -75,8 +75,8 @@ pub(crate) fn without_metadata_as_maps<'a>(
     wanted
 }
 
-/// The level of a node of a block map whose content is none: half of its pointers, or one that leads out of the
-/// file system, cannot be pointers. `None`: it may be one, or there is no such node.
+/// The level of a block map node whose content is implausible: more than half of its pointers lead
+/// to metadata, or one is out of range. `None`: it may be a node, or there is no such node.
 fn level_of_wrong_node<'a>(
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     inode: InodeNr,
@@ -97,7 +97,8 @@ fn level_of_wrong_node<'a>(
     level_of_node(stage, &image, logical, block)
 }
 
-/// The level of the node of a block map that begins at `logical` and lies in `block`; `None` if there is none.
+/// The level of the block map node that covers `logical` and lies in `block`; `None` if there is
+/// none.
 fn level_of_node<'a>(
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     image: &InodeImage,
@@ -127,14 +128,14 @@ fn level_of_node<'a>(
     None
 }
 
-/// Whether inode 7 reserves blocks for growing.
+/// Whether inode 7 is in use as the resize inode.
 fn has_resize_inode(examination: &Examination<'_>) -> bool {
     let volume = &examination.volume;
     volume.has_compat(Compat::RESIZE_INODE) && !volume.has_incompat(Incompat::META_BG)
 }
 
-/// A group whose descriptor says that its inodes were never used, and yet counts some that are: the
-/// flag is wrong, not every file of the group. The first group always has the root.
+/// For a group with the inode bitmap marked uninitialised but a count of used inodes: the flag is
+/// wrong, rather than every file of the group. The first group always has the root.
 fn used_after_all(examination: &Examination<'_>, group: GroupNr) -> Option<Edit> {
     let volume = &examination.volume;
     let per_group = volume.geometry.inodes_per_group;

@@ -1,6 +1,5 @@
-//! Repairs for programs: stages that go further and further, of which the first that mends everything
-//! is made, if it costs no more than is allowed. All is decided on what is staged, before a byte is
-//! written.
+//! Repairs in escalating stages: makes the first stage that repairs everything, provided its cost
+//! stays within the allowance. The decision falls on staged repairs, before any byte is written.
 
 use std::collections::BTreeSet;
 
@@ -19,11 +18,11 @@ use crate::session::{Repair, RepairError};
 /// How far a repair may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// What e2fsck does unattended; anything else, and nothing is done.
+    /// The repairs that e2fsck makes unattended; any other finding stops the repair.
     Preen,
-    /// All that is safe ([`is_safe`]), and the rest is left.
+    /// All safe repairs ([`is_safe`]); other findings are left.
     Safe,
-    /// Everything that can be repaired.
+    /// All possible repairs.
     All,
 }
 
@@ -38,29 +37,29 @@ impl Stage {
     }
 }
 
-/// What a repair may cost. `None`: any amount.
+/// Maximum cost of a repair. `None`: unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
-    /// Things that are lost, see [`Toll::things`].
+    /// Lost objects, see [`Toll::things`].
     pub things: Option<u64>,
-    /// Bytes of files.
+    /// Bytes of lost file data.
     pub bytes: Option<u64>,
 }
 
-/// What a staged repair costs.
+/// Cost of a staged repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Toll {
-    /// Files, directories, names and parts of the file system that a change touched that is not safe:
-    /// each once. What is in lost+found is not lost.
+    /// Files, directories, names and parts of the file system that an unsafe change touched, each
+    /// counted once. Objects in lost+found are not lost.
     pub things: u64,
-    /// Bytes of files that were deleted or cut, as mapped before.
+    /// Bytes of deleted or truncated files, as mapped before the repair.
     pub bytes: u64,
-    /// Something is lost that nobody can count: a journal with what it holds, a table of inodes.
+    /// A loss that cannot be counted: a journal with its transactions, or an inode table.
     pub uncounted: bool,
 }
 
 impl Toll {
-    /// The toll of a repair of what is on `device`.
+    /// The cost of a repair of the file system on `device`.
     pub fn of(repair: &Repair<'_>, device: &dyn ReadBlocks) -> Self {
         let risky: Vec<&Deed> = repair
             .deeds
@@ -71,7 +70,7 @@ impl Toll {
         let mut emptied: BTreeSet<InodeNr> = BTreeSet::new();
         let mut toll = Self::default();
         for deed in risky {
-            // Of a file, one loss; of a directory, each name.
+            // A file counts as one loss; in a directory, each name counts.
             let name = matches!(deed.edit, Edit::Entry { .. });
             let inode = deed.inode();
             things.insert((inode, (name || inode.is_none()).then_some(&deed.edit)));
@@ -95,7 +94,7 @@ impl Toll {
         toll
     }
 
-    /// Whether it is no more than is allowed. What cannot be counted is more than any number of bytes.
+    /// Whether the cost is within the allowance. An uncounted loss exceeds any number of bytes.
     pub fn is_within(&self, allowance: &Allowance) -> bool {
         let none = allowance.things == Some(0) || allowance.bytes.is_some();
         allowance.things.is_none_or(|most| self.things <= most)
@@ -104,8 +103,8 @@ impl Toll {
     }
 }
 
-/// Inodes that are used no more, besides those that their owners had deleted: a second count, which
-/// does not go by what the deeds say of themselves.
+/// Inodes no longer in use, except those that their owners had deleted. An independent count that
+/// does not trust the list of changes.
 fn vanished(repair: &Repair<'_>) -> u64 {
     let finished = |deed: &&Deed| matches!(deed.edit, Edit::Orphans(OrphanEdit::Finish(_)));
     let finished = repair.deeds.iter().filter(finished).count() as u64;
@@ -113,7 +112,7 @@ fn vanished(repair: &Repair<'_>) -> u64 {
     before.saturating_sub(after).saturating_sub(finished)
 }
 
-/// Bytes that files had mapped and have no more.
+/// Bytes that files had mapped and lost.
 fn bytes_gone(repair: &Repair<'_>, device: &dyn ReadBlocks, inodes: &BTreeSet<InodeNr>) -> u64 {
     let block_size = repair.before.geometry.block_size;
     let open = |device, backup| Reader::open(device, backup, Some(block_size)).ok();
@@ -132,10 +131,10 @@ fn bytes_gone(repair: &Repair<'_>, device: &dyn ReadBlocks, inodes: &BTreeSet<In
     inodes.iter().map(gone).sum::<u64>().saturating_mul(u64::from(block_size))
 }
 
-/// Repairs all that is safe.
+/// Policy: makes all safe repairs.
 #[derive(Clone, Debug, Default)]
 struct Safe {
-    /// Findings whose repair turned out to need more than was planned.
+    /// Findings whose repair turned out to need more than planned.
     refused: BTreeSet<Problem>,
 }
 
@@ -152,7 +151,7 @@ impl Policy for Safe {
     }
 }
 
-/// Repairs nothing.
+/// Policy: repairs nothing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Nothing;
 
@@ -167,11 +166,11 @@ impl Policy for Nothing {
 pub struct Attempt {
     /// The stage.
     pub stage: Stage,
-    /// Whether it mends everything.
+    /// Whether it repairs everything.
     pub complete: bool,
-    /// Whether it may be made.
+    /// Whether its cost is within the allowance.
     pub allowed: bool,
-    /// It halted at a finding that needs a person.
+    /// Whether it halted at a finding that needs a person.
     pub halted: bool,
     /// Findings that it leaves.
     pub left: u64,
@@ -179,27 +178,28 @@ pub struct Attempt {
     pub toll: Toll,
 }
 
-/// The repair that is to be made, and how it was found.
+/// The selected repair, and the attempts that led to it.
 pub struct Climbed<'d> {
     /// The repair.
     pub repair: Repair<'d>,
-    /// Its stage; `None`: no stage may be made, and nothing is repaired but that the journal is
-    /// replayed, as any mount does.
+    /// Its stage; `None`: no stage is within the allowance, so only the journal is replayed, as any
+    /// mount does.
     pub stage: Option<Stage>,
     /// What it costs.
     pub toll: Toll,
-    /// All that was tried, in order.
+    /// All stages tried, in order.
     pub attempts: Vec<Attempt>,
 }
 
-/// Restarts of the safe stage after which it is given up.
+/// Maximum restarts of the safe stage.
 const MOST_RESTARTS: usize = 8;
 
-/// Stages repairs of what is on `device`, one after the other, until one mends everything and costs no
-/// more than is allowed. If none does, the last that may be made and mends something is it.
+/// Stages repairs of the file system on `device`, one stage after the other, until one repairs
+/// everything within the allowance. If none does, selects the last one that is allowed and repairs
+/// anything.
 ///
 /// # Errors
-/// As `stage`, which plans and stages a repair as a policy decides.
+/// Those of `stage`, the function that plans and stages a repair under a policy.
 pub fn climb<'d>(
     stages: &[Stage],
     allowance: &Allowance,
@@ -243,8 +243,8 @@ pub fn climb<'d>(
     Ok(Climbed { repair, stage: None, toll: Toll::default(), attempts })
 }
 
-/// The safe stage: if a change that was made is not safe after all, its finding is refused from the
-/// start. `None` if that never ends.
+/// The safe stage: if a change turns out not to be safe, starts over with its finding refused.
+/// `None` if that does not converge.
 fn stage_safely<'d>(
     stage: &mut impl FnMut(&mut dyn Policy) -> Result<Repair<'d>, RepairError>,
 ) -> Result<Option<Repair<'d>>, RepairError> {

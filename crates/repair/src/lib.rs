@@ -1,11 +1,11 @@
-//! What to do about a damaged ext2, ext3 or ext4 file system: the only crate that edits one.
+//! Repairs damaged ext2, ext3 and ext4 file systems.
 //!
 //! A repair is planned from the findings of a check, staged in memory, checked again until it is
-//! clean, and only then written: old blocks go to an undo file first.
+//! clean, and only then written; an undo file saves the old blocks first.
 //!
-//! [`repair()`] stages, asking a [`policy::Policy`] what may be done; it reads the device and never
-//! writes to it. The [`Repair`] that it gives knows every change, what each costs, and what is left;
-//! the crate `floe-report` tells of it, and [`commit::commit`] writes it. [`undo::undo`] takes it back.
+//! [`repair()`] plans and stages, asking a [`policy::Policy`] for decisions; it never writes to the
+//! device. The returned [`Repair`] lists every change with its cost, and the findings left. The
+//! crate `floe-report` prints it, [`commit::commit`] writes it, and [`undo::undo`] reverts it.
 //!
 //! ```
 //! use floe_blockdev::MemDevice;

@@ -1,5 +1,5 @@
-//! From a finding to the edits that mend it: a pure function of the finding alone, with no
-//! catch-all, so that a new problem does not compile before somebody has thought of its repair.
+//! Maps each finding to the edits that repair it. A pure function without a catch-all arm, so that
+//! a new problem does not compile until its repair is defined.
 //!
 //! The repairs follow the catalogue (`repair` in `check/problem/table.rs`).
 
@@ -15,30 +15,30 @@ use crate::edit::{
     OrphanEdit, OrphanFileEdit, SuperblockEdit, TreeEdit,
 };
 
-/// What a finding asks for.
+/// The repair of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// These edits, at least one.
     Edits(Vec<Edit>),
-    /// Another finding of the same examination brings the repair.
+    /// The repair of another finding of the same examination covers it.
     WithAnother,
-    /// It says something of the file system, and there is nothing to repair.
+    /// A remark on the file system that needs no repair.
     Remark,
-    /// It is settled at the end, when the file system is clean.
+    /// Updated at the end, once the file system is clean.
     AtTheEnd,
     /// No repair is possible, for this reason.
     Impossible(&'static str),
 }
 
-/// Edits, each with the first finding that asks for it.
+/// Edits, each with the first finding that requires it.
 pub(crate) type Wanted = BTreeMap<Edit, Option<Problem>>;
 
-/// Regular file, no permissions: what e2fsck gives files of the file system's own.
+/// Regular file without permissions: the mode that e2fsck gives internal files.
 const MODE_REGULAR: u16 = 0o100_000;
-/// `LINUX_S_IFDIR`-independent flags that special files must not have.
+/// Attribute flags that device, socket and FIFO inodes must not have.
 const SPECIAL_ATTRIBUTES: u32 = InodeFlags::IMMUTABLE.bits() | InodeFlags::APPEND.bits();
 const MAPPED: u32 = InodeFlags::EXTENTS.bits() | InodeFlags::INLINE_DATA.bits();
-/// Bytes that `s_min_extra_isize` and `s_want_extra_isize` get: all fields that are known.
+/// Value for `s_min_extra_isize` and `s_want_extra_isize`: room for all known fields.
 const EXTRA_ISIZE: u16 = 32;
 
 fn one(edit: Edit) -> Plan {
@@ -77,12 +77,12 @@ fn clear_flags(of: InodeNr, flags: InodeFlags) -> Plan {
     inode(of, InodeEdit::ClearFlags(flags.bits()))
 }
 
-/// The index is dropped and made anew.
+/// Drops the index and rebuilds it.
 fn rebuild(dir: InodeNr) -> Plan {
     one(Edit::RebuildDirectory { dir })
 }
 
-/// What is to be done about a finding.
+/// The plan for a finding.
 #[allow(clippy::too_many_lines)] // one arm a problem
 #[allow(clippy::match_same_arms)] // in the order of the table
 pub fn plan(problem: &Problem) -> Plan {
@@ -93,10 +93,10 @@ pub fn plan(problem: &Problem) -> Plan {
         P::GroupInodeTableOutOfRange { group: nr, .. } => group(nr, GroupEdit::PlaceInodeTable),
         P::SuperblockUnusable => Plan::Impossible("no superblock describes the file system"),
         P::FilesystemExceedsDevice { .. } => {
-            Plan::Impossible("what lies past the end of the device is not there to be repaired")
+            Plan::Impossible("the part past the end of the device cannot be repaired")
         }
         P::FirstDataBlockWrong { .. } | P::SuperblockFieldOutOfRange { .. } => {
-            Plan::Impossible("nothing can be located by this superblock; name a backup")
+            Plan::Impossible("this superblock locates nothing; use a backup (-b)")
         }
         P::UuidMissing => superblock(SuperblockEdit::RandomUuid),
         P::InodeCountMismatch { expected, .. } => match u32::try_from(expected) {
@@ -109,15 +109,21 @@ pub fn plan(problem: &Problem) -> Plan {
         P::InodesPerGroupWrong { expected, .. } => {
             superblock(SuperblockEdit::InodesPerGroup(expected))
         }
+        P::SuperblockFieldContradicted { field, .. } => {
+            superblock(SuperblockEdit::AsExamined(field))
+        }
         P::HurdFiletypeFeature => superblock(SuperblockEdit::DropFiletype),
         P::JournalInodeInvalid { .. } => journal(JournalEdit::Drop),
         P::ExternalJournalMultipleUsers { .. }
         | P::ExternalJournalNotFound { .. }
         | P::ExternalJournalNotAJournalDevice
         | P::ExternalJournalUuidMismatch => {
-            Plan::Impossible("the journal device that belongs to the file system must be named")
+            Plan::Impossible("the journal device of the file system must be given (-j)")
         }
         P::JournalSuperblockCorrupt { .. } => journal(JournalEdit::Reset),
+        P::JournalBoundsWrong { expected_first: first, expected_blocks: blocks, .. } => {
+            journal(JournalEdit::Bounds { first, blocks })
+        }
         P::JournalPresentWithoutFeature { .. } => journal(JournalEdit::Forget),
         P::NeedsRecoveryWithoutJournal => journal(JournalEdit::ClearNeedsRecovery),
         P::JournalHasDataWithoutNeedsRecovery { .. } => journal(JournalEdit::Replay),
@@ -131,7 +137,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::JournalUnknownRocompatFeature { .. }
         | P::JournalUnknownIncompatFeature { .. }
         | P::JournalVersionUnknown { .. } => {
-            Plan::Impossible("a newer tool must say what the journal holds")
+            Plan::Impossible("only a newer tool can read the journal")
         }
         P::JournalFileVisible { ref name, .. } => journal(JournalEdit::Hide(name.clone())),
         P::JournalStaleV2Fields { .. } => journal(JournalEdit::ZeroStaleFields),
@@ -259,7 +265,7 @@ pub fn plan(problem: &Problem) -> Plan {
             one(Edit::AttributeBlock { block, edit: AttributeBlockEdit::References(counted) })
         }
         P::DirectoryTooBig { inode: of, logical, block } => Plan::Edits(vec![
-            // Only the one that exists in this map does anything.
+            // Only the edit that matches the kind of map has an effect.
             Edit::Map { inode: of, edit: MapEdit::ZeroPointer { logical, level: 0, block } },
         ]),
         P::FileTooBig { inode: of, logical, block }
@@ -373,7 +379,7 @@ pub fn plan(problem: &Problem) -> Plan {
         | P::DotdotEntryNotTerminated { dir, logical } => {
             directory(dir, logical, DirectoryEdit::MakeDotdot)
         }
-        // `..` is not cleared, but made anew: the tree says later what it must name.
+        // `..` is not cleared but recreated: the tree phase sets the inode it names.
         P::DirentInodeIllegal { dir, logical, ref name, .. }
         | P::DirentInodeUnused { dir, logical, ref name, .. }
         | P::DirentInodeOnBadBlock { dir, logical, ref name, .. }
@@ -521,20 +527,20 @@ pub fn plan(problem: &Problem) -> Plan {
         }
 
         P::UnreadableBlock { .. } => {
-            Plan::Impossible("the device cannot read the block: copy the device first (ddrescue)")
+            Plan::Impossible("the block is unreadable: copy the device first (ddrescue)")
         }
         P::UnreadableInodeTable { .. } => {
-            Plan::Impossible("the device cannot read the block: copy the device first (ddrescue)")
+            Plan::Impossible("the block is unreadable: copy the device first (ddrescue)")
         }
         P::UnreadableBitmap { group: nr, kind, .. } => group(
             nr,
             if kind == "block" { GroupEdit::MoveBlockBitmap } else { GroupEdit::MoveInodeBitmap },
         ),
         P::UnreadableGroupDescriptors { .. } => {
-            Plan::Impossible("the device cannot read the block: copy the device first (ddrescue)")
+            Plan::Impossible("the block is unreadable: copy the device first (ddrescue)")
         }
         P::ImageTruncated { .. } => {
-            Plan::Impossible("what lies past the end of the device is not there to be repaired")
+            Plan::Impossible("the part past the end of the device cannot be repaired")
         }
         P::UnknownRevision { .. } | P::UnknownNameEncoding { .. } => {
             Plan::Impossible("a newer tool is needed")
@@ -547,7 +553,7 @@ pub fn plan(problem: &Problem) -> Plan {
         P::BackupSuperblockDiffers { .. }
         | P::BackupSuperblockBad { .. }
         | P::BackupDescriptorsBad { .. } => one(Edit::Backups),
-        P::MmpInUse { .. } => Plan::Impossible("somebody else uses the file system"),
+        P::MmpInUse { .. } => Plan::Impossible("another host or program uses the file system"),
         P::BadBlockListUnreadable { inode: of, .. } => inode(of, InodeEdit::ZeroBase),
     }
 }

@@ -1,7 +1,7 @@
-//! A staged repair as a file, to be written to the device later: `docs/plan-file.md`.
+//! Stores a staged repair in a file, to be written to the device later: `docs/plan-file.md`.
 //!
-//! The file holds each changed page with a hash of what it replaces. A device that differs from the
-//! one that was examined, in any page that is to be written, its size or its superblock, is refused.
+//! The file holds each changed page with a hash of the content it replaces. Staging fails if the
+//! device differs from the examined one in any page to be written, in size or in its superblock.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -15,40 +15,40 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use crate::commit::superblock_of;
 use crate::session::Repair;
 
-/// A plan file begins with this.
+/// Magic number of a plan file.
 pub const MAGIC: [u8; 8] = *b"FLOEPLAN";
 const END: [u8; 8] = *b"FLOE END";
-/// Number of the format.
+/// Version of the format.
 pub const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 128;
 const CHECKSUM_AT: usize = HEADER_BYTES - 4;
-/// Place, length, flags, hash of the old content.
+/// Offset, length, flags, hash of the old content.
 const RECORD_BYTES: usize = 32;
-/// The old content could not be read.
+/// Flag: the old content could not be read.
 const UNREADABLE: u32 = 1;
 const CLEAN: u32 = 1;
 const REPAIRED: u32 = 2;
 
-/// What a plan file says of itself.
+/// Header of a plan file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanHeader {
     /// Bytes of a page: the block size of the file system.
     pub page_bytes: u32,
-    /// Bytes of the device, from where the file system begins.
+    /// Bytes of the device, from the start of the file system.
     pub size_bytes: u64,
-    /// Pages that change.
+    /// Changed pages.
     pub pages: u64,
-    /// Whether the file system is clean afterwards.
+    /// Whether the file system will be clean.
     pub clean: bool,
-    /// Whether damage is mended.
+    /// Whether any damage is repaired.
     pub repaired: bool,
-    /// Findings that are left.
+    /// Findings left.
     pub left: u32,
-    /// Changes, as a report counts them.
+    /// Number of changes, as in a report.
     pub changes: u64,
     /// UUID of the file system.
     pub uuid: [u8; 16],
-    /// Hash of the primary superblock before; zeroes if it could not be read.
+    /// Hash of the old primary superblock; zeroes if it was unreadable.
     superblock: [u8; 16],
 }
 
@@ -61,10 +61,10 @@ pub enum PlanFileError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// It is no plan file, or a damaged one.
+    /// Not a plan file, or a damaged one.
     #[error("{}: {what}", path.display())]
     Damaged {
         /// The file.
@@ -72,17 +72,17 @@ pub enum PlanFileError {
         /// What is wrong.
         what: &'static str,
     },
-    /// It was made by a newer version.
-    #[error("{}: its format has version {version}, this program knows {VERSION}", path.display())]
+    /// A newer version made the file.
+    #[error("{}: unknown format version {version} (supported: {VERSION})", path.display())]
     Version {
         /// The file.
         path: PathBuf,
         /// Its version.
         version: u32,
     },
-    /// The device is not the one that was examined, or was used since.
+    /// The device is not the examined one, or has changed since.
     #[error(
-        "the device is not what it was when the plan was made: {what}. Nothing was written; make \
+        "the device has changed since the plan was made: {what}. Nothing was written; make \
          a new plan"
     )]
     Changed {
@@ -123,10 +123,11 @@ impl PlanHeader {
         bytes
     }
 
-    /// The header in `bytes`, or what is wrong with it; a version that is not ours as `Ok(Err)`.
+    /// Decodes the header in `bytes`. `Err` describes the fault; `Ok(Err)` holds an unsupported
+    /// version.
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Result<Self, u32>, &'static str> {
         if bytes[..8] != MAGIC {
-            return Err("this is no plan of a repair");
+            return Err("not a repair plan");
         }
         let version = u32_at(bytes, 8);
         if version != VERSION {
@@ -149,7 +150,7 @@ impl PlanHeader {
         };
         let size = header.page_bytes;
         if !(1024..=65536).contains(&size) || !size.is_power_of_two() {
-            return Err("its page size is impossible");
+            return Err("its page size is invalid");
         }
         Ok(Ok(header))
     }
@@ -167,10 +168,10 @@ fn sixteen(bytes: &[u8], at: usize) -> [u8; 16] {
     std::array::from_fn(|index| bytes[at + index])
 }
 
-/// Saves a staged repair in a new file. Returns its header.
+/// Saves a staged repair to a new file, and returns its header.
 ///
 /// # Errors
-/// [`PlanFileError`]: the file exists or cannot be written (then none is left behind), or a staged
+/// [`PlanFileError`]: the file exists or cannot be written (a partial file is removed), or a staged
 /// block cannot be read.
 pub fn save(
     repair: &Repair<'_>,
@@ -184,10 +185,10 @@ pub fn save(
     Ok(header)
 }
 
-/// Sees whether a plan could be saved at `path`, long before there is one.
+/// Tests early whether a plan can be saved at `path`.
 ///
 /// # Errors
-/// [`PlanFileError::File`]: something has that name, or no file can be made there.
+/// [`PlanFileError::File`]: the path exists, or no file can be created there.
 pub fn probe(path: &Path) -> Result<(), PlanFileError> {
     new_file(path).map(drop)
 }
@@ -214,7 +215,7 @@ fn write(
         }
     }
     let header = PlanHeader {
-        // Came from a u32.
+        // `page_bytes` came from a u32.
         page_bytes: staged.page_bytes() as u32,
         size_bytes: device.size_bytes(),
         pages: changed.len() as u64,
@@ -247,14 +248,14 @@ fn write(
     Ok(header)
 }
 
-/// Reads pages of two devices.
+/// Reads pages from two devices.
 struct Pages {
     page_bytes: u64,
     size_bytes: u64,
 }
 
 impl Pages {
-    /// The staged page at `offset`, and the one on the device if it can be read.
+    /// The staged page at `offset`, and the page on the device if readable.
     #[allow(clippy::type_complexity)] // a page and perhaps another
     fn both(
         &mut self,
@@ -271,7 +272,7 @@ impl Pages {
     }
 }
 
-/// A stream whose bytes are hashed on their way.
+/// A stream that hashes all bytes passing through it.
 struct Hashed<I> {
     inner: I,
     hasher: SipHasher24,
@@ -292,17 +293,17 @@ impl<R: Read> Hashed<R> {
     }
 }
 
-/// Stages what a plan file holds over `device`. The whole file has been verified when this returns.
+/// Stages the content of a plan file over `device`. On success the whole file has been verified.
 ///
 /// # Errors
-/// [`PlanFileError`]: the file is damaged, or the device is not what it was.
+/// [`PlanFileError`]: the file is damaged, or the device has changed.
 pub fn stage<'d>(
     path: &Path,
     device: &'d dyn ReadBlocks,
     staging_bytes: u64,
 ) -> Result<(PlanHeader, Overlay<&'d dyn ReadBlocks>), PlanFileError> {
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof => damaged(path, "it is cut off"),
+        io::ErrorKind::UnexpectedEof => damaged(path, "it is truncated"),
         _ => PlanFileError::File { path: path.to_owned(), source },
     };
     let file = File::open(path).map_err(failed)?;
@@ -317,7 +318,7 @@ pub fn stage<'d>(
         return Err(changed(format!("it had {then} bytes and has {now}")));
     }
     if header.superblock != hash_of_superblock(device) {
-        return Err(changed("its superblock is another one".to_owned()));
+        return Err(changed("its superblock differs".to_owned()));
     }
     let spill = SpillOptions::in_temporary_folder(staging_bytes);
     let staged = Overlay::with_spill(device, header.page_bytes, spill);
@@ -333,9 +334,9 @@ pub fn stage<'d>(
             || u64::from(len) != whole
             || len == 0
         {
-            return Err(damaged(path, "a page in it is out of place"));
+            return Err(damaged(path, "one of its pages is out of order"));
         }
-        // Not past the size of the device, and so not past u64.
+        // At most the size of the device, so within u64.
         next = offset + whole;
         // At most a page.
         old.resize(whole as usize, 0);
@@ -344,7 +345,7 @@ pub fn stage<'d>(
         if flags & UNREADABLE == 0 {
             device.read_at(offset, &mut old).map_err(PlanFileError::Stage)?;
             if hash(&old) != sixteen(&record, 16) {
-                return Err(changed(format!("the block at byte {offset} is another one")));
+                return Err(changed(format!("the block at byte {offset} differs")));
             }
         }
         floe_blockdev::WriteBlocks::write_at(&staged, offset, &new)
@@ -357,7 +358,7 @@ pub fn stage<'d>(
         return Err(damaged(path, "its checksum is wrong"));
     }
     if input.inner.read(&mut end).map_err(failed)? != 0 {
-        return Err(damaged(path, "something follows its end"));
+        return Err(damaged(path, "it has trailing bytes"));
     }
     Ok((header, staged))
 }

@@ -1,46 +1,46 @@
-//! Who decides which findings are repaired: before anything is written.
+//! Policies: decide which findings are repaired, before anything is written.
 
 use floe_check::problem::Weight;
 use floe_check::{Problem, Report};
 
 use crate::culprit::SharedGroup;
 
-/// What is to be done about new findings.
+/// Decision about new findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Repair those that are true, in the order asked.
+    /// Repair the findings whose flag is true; same order as the request.
     Each(Vec<bool>),
-    /// Repair nothing, and end: this finding needs a person.
+    /// Repair nothing and stop: this finding needs a person.
     Halt(Problem),
-    /// Repair nothing, and end: a person wants it so.
+    /// Repair nothing and stop: the user asked for it.
     Quit,
 }
 
-/// What is to be done about blocks that several inodes claim.
+/// Decision about blocks that several inodes claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Every owner gets its own copy.
+    /// Give every owner its own copy.
     Clone,
-    /// Those that the evidence convicts are deleted; without any, as `Clone`.
+    /// Delete the owners that the evidence convicts; if there are none, as `Clone`.
     DropCulprit,
-    /// They stay shared: what follows of it stays damaged.
+    /// Leave the blocks shared, and the damage that follows from it.
     Leave,
-    /// Repair nothing, and end: a person wants it so.
+    /// Repair nothing and stop: the user asked for it.
     Quit,
 }
 
-/// Decides. Each finding is asked for once in a repair.
+/// Decides which findings to repair. Asked about each finding once per repair.
 pub trait Policy {
-    /// Says what to do about `problems`, which `report` found. All of them can be repaired.
+    /// Decides about `problems`, which `report` found. All of them can be repaired.
     fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision;
 
-    /// Says what to do about a group of inodes that share blocks, which `report` found. Asked once for
-    /// each group, and only with [`SharedBlocks::Ask`](crate::SharedBlocks::Ask).
+    /// Decides about a group of inodes that share blocks according to `report`. Asked once per
+    /// group, and only with [`SharedBlocks::Ask`](crate::SharedBlocks::Ask).
     fn share(&mut self, _group: &SharedGroup, _report: &Report) -> Sharing {
         Sharing::Clone
     }
 
-    /// Whether the file that `problem` is about may be deleted, after its repair found no room.
+    /// Whether the file of `problem` may be deleted after its repair ran out of space.
     fn may_delete(&mut self, _problem: &Problem) -> bool {
         false
     }
@@ -60,8 +60,8 @@ impl Policy for Yes {
     }
 }
 
-/// Repairs what is safe without a person (`--preen`): it goes on past remarks, and halts at damage
-/// that it must not act on.
+/// Makes the repairs that need no person (`--preen`): continues past remarks, and halts at damage
+/// that it must not repair.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Preen;
 

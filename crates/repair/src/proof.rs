@@ -1,16 +1,19 @@
-//! Evidence that an inode is what it claims to be, although its checksum is wrong. Weighed before a repair clears an
-//! inode for its checksum, or believes its bytes.
+//! Weighs evidence that an inode with a wrong checksum is still the inode it claims to be, before a
+//! repair clears it or trusts its content.
 //!
-//! - One or two flipped bits that make the checksum right again prove all other bits (`ext/inode_flips.rs`).
-//! - The checksum of the inode's extent nodes and directory blocks begins with its number and generation, and the
-//!   first entry of a directory is its number: a block that fits says whose it is, with chance 2^-32 of a mistake.
-//! - A directory names it, with the type that its mode says.
-//! - Its map leads to blocks that nobody else claims.
+//! - If flipping one or two bits makes the checksum match, all other bits are correct
+//!   (`ext/inode_flips.rs`).
+//! - The checksums of extent nodes and directory blocks are seeded with the inode's number and
+//!   generation, and the first entry of a directory is its own number. A block that matches
+//!   therefore identifies its owner, with an error probability of 2^-32.
+//! - A directory names it, with the file type of its mode.
+//! - Its map leads to blocks that no other inode claims.
 //!
-//! A device, pipe or socket that a directory names as such, with nothing in its map but the number of a device, is
-//! one, whatever its flags say.
+//! A directory entry that names a device, FIFO or socket, together with a map that holds only a
+//! device number, proves the type regardless of the flags.
 //!
-//! The last two prove an inode only together, and only where its bytes are not sealed as those of another inode.
+//! The last two items prove an inode only together, and only if its bytes do not carry the checksum
+//! of another inode.
 
 use std::cell::{LazyCell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,32 +32,32 @@ use crate::file_map::FileMap;
 use crate::plan::Wanted;
 use crate::stage::{InodeImage, Stage};
 
-/// Most links that Linux gives a file.
+/// Maximum link count of a file in Linux.
 const MOST_LINKS: u16 = 65_000;
 
-/// Flags that no device, pipe or socket has.
+/// Flags that no device, FIFO or socket has.
 const NOT_OF_SPECIAL_FILES: InodeFlags = InodeFlags::EXTENTS
     .union(InodeFlags::INLINE_DATA)
     .union(InodeFlags::INDEX)
     .union(InodeFlags::IMMUTABLE)
     .union(InodeFlags::APPEND);
 
-/// What is known of an inode whose checksum is wrong.
+/// Verdict on an inode whose checksum is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// These bits were flipped; all others are as they were written.
+    /// These bits were flipped; all others are correct.
     Flipped(Flips),
-    /// Its bytes may be wrong in parts, but it is this inode.
+    /// Some bytes may be wrong, but it is this inode.
     Proved,
-    /// It may be anything.
+    /// It may be garbage.
     Unproved,
 }
 
-/// The types that entries of directories give to inodes.
+/// The file types that directory entries give to inodes.
 type Named = BTreeMap<InodeNr, BTreeSet<Option<u8>>>;
 
-/// What is wanted, after the evidence was weighed: bits that were flipped are flipped back before anything else is
-/// done to an inode, and an inode that lies amid garbage is cleared only if nothing proves it.
+/// Adjusts the wanted edits to the evidence: flips bits back before any other edit of an inode, and
+/// clears an inode amid garbage only if nothing proves it.
 pub(crate) fn weighed<'a>(
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     wanted: Wanted,
@@ -73,7 +76,8 @@ pub(crate) fn weighed<'a>(
     let evidence = Evidence { asked, ..Evidence::of(stage, &amid_garbage) };
     let verdicts: BTreeMap<InodeNr, Verdict> =
         doubted.iter().map(|&inode| (inode, evidence.weigh(inode))).collect();
-    // Keeping an inode gives it its checksum. If that is right, it is the map that is garbage, and stays so.
+    // Keeping an inode recomputes its checksum. If the checksum is already right, its map is
+    // garbage, and no edit would help.
     let verdicts: BTreeMap<InodeNr, Verdict> = verdicts
         .into_iter()
         .filter(|(inode, verdict)| {
@@ -82,7 +86,7 @@ pub(crate) fn weighed<'a>(
                 || has_wrong_checksum(stage, *inode)
         })
         .collect();
-    // Directories that are kept may name others of those: they are looked at once more.
+    // Directories that are kept may name other such inodes, so look at those again.
     let names_may_follow = amid_garbage
         .iter()
         .any(|inode| verdicts.get(inode).is_some_and(|verdict| *verdict != Verdict::Unproved));
@@ -115,7 +119,7 @@ pub(crate) fn weighed<'a>(
     kept
 }
 
-/// Whether an inode has a checksum that is not right.
+/// Whether the checksum of an inode is wrong.
 fn has_wrong_checksum(stage: &Stage<'_>, number: InodeNr) -> bool {
     stage.checksummed()
         && stage.read_inode(number).is_ok_and(|image| {
@@ -123,7 +127,7 @@ fn has_wrong_checksum(stage: &Stage<'_>, number: InodeNr) -> bool {
         })
 }
 
-/// The inode that an edit clears for the company that it keeps.
+/// The inode that an edit clears because its neighbours are garbage.
 fn clears_garbage((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
     match (edit, cause) {
         (
@@ -134,7 +138,8 @@ fn clears_garbage((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
     }
 }
 
-/// The inode that an edit deletes or makes a directory for flags that no device, pipe or socket has.
+/// The inode that an edit deletes or turns into a directory because of flags that no device, FIFO
+/// or socket has.
 fn goes_for_its_flags((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeNr> {
     let &Edit::Inode { inode, edit: InodeEdit::Clear | InodeEdit::BecomeDirectory } = edit else {
         return None;
@@ -154,7 +159,7 @@ fn goes_for_its_flags((edit, cause): (&Edit, &Option<Problem>)) -> Option<InodeN
     .then_some(inode)
 }
 
-/// The inode that an edit is about, if what is found of it follows from bits that are flipped back.
+/// The inode that an edit changes, if its finding follows from bits that are flipped back.
 fn concerns(edit: &Edit, cause: &Option<Problem>) -> Option<InodeNr> {
     match (edit, cause) {
         (Edit::Journal(_), Some(Problem::JournalInodeInvalid { .. })) => Some(InodeNr::JOURNAL),
@@ -163,13 +168,13 @@ fn concerns(edit: &Edit, cause: &Option<Problem>) -> Option<InodeNr> {
     }
 }
 
-/// What the examination of this round knows, and what is looked up for several inodes at once.
+/// The evidence of this round, with lookups shared by several inodes.
 struct Evidence<'s, 'a> {
     stage: &'s Stage<'a>,
     syndromes: Option<Syndromes>,
-    /// Inodes that the examination passed over, so that their own claims are not among those that it knows.
+    /// Inodes that the examination skipped, so that their own claims are not in its evidence.
     unclaimed: &'s BTreeSet<InodeNr>,
-    /// Inodes whose names are asked for.
+    /// Inodes whose names are looked up.
     asked: BTreeSet<InodeNr>,
     named: OnceCell<Named>,
 }
@@ -204,15 +209,15 @@ impl<'s, 'a> Evidence<'s, 'a> {
         Verdict::Unproved
     }
 
-    /// Whether the bytes carry the checksum of another inode that exists: they were written for that one.
+    /// Whether the bytes carry the checksum of another existing inode, for which they were written.
     fn is_sealed_as_another(&self, image: &InodeImage) -> bool {
         let geometry = &self.stage.geometry;
         owner_by_checksum(&image.raw, self.stage.seed, image.number)
             .is_some_and(|owner| owner != image.number && geometry.place_of(owner).is_some())
     }
 
-    /// Whether an inode in use has a type, and either a block of its own says that it is this inode, or a directory
-    /// names it as one of this type.
+    /// Whether an inode in use has a valid type, and either a block of its own or a directory entry
+    /// of that type confirms it.
     fn is_named_file(&self, image: &InodeImage) -> bool {
         let links = image.base.links_count;
         let Some(file_type) = FileType::of_mode(image.base.mode) else { return false };
@@ -224,7 +229,7 @@ impl<'s, 'a> Evidence<'s, 'a> {
             || self.named().get(&image.number).is_some_and(|types| types.contains(&entry_type))
     }
 
-    /// Whether the first block of its map, or of a directory, says that it belongs to this inode.
+    /// Whether the first block of its map or directory carries a checksum or entry of this inode.
     fn owns_block(&self, image: &InodeImage, file_type: FileType) -> bool {
         let Some(seed) = self.stage.checksummed().then(|| self.stage.inode_seed(image)) else {
             return false;
@@ -247,8 +252,8 @@ impl<'s, 'a> Evidence<'s, 'a> {
         })
     }
 
-    /// The flags that an inode has and no device, pipe or socket can have, if it is one: every directory entry says
-    /// so, and its map has nothing but the two forms of a device's number.
+    /// The invalid flags of an inode that is proved to be a device, FIFO or socket: every directory
+    /// entry says so, and its map holds only the two encodings of a device number.
     fn flags_of_no_special_file(&self, inode: InodeNr) -> Option<u32> {
         let image = self.stage.read_inode(inode).ok()?;
         let file_type = FileType::of_mode(image.base.mode)?;
@@ -264,7 +269,8 @@ impl<'s, 'a> Evidence<'s, 'a> {
         (is_named && !has_map && !flags.is_empty()).then_some(flags.bits())
     }
 
-    /// Whether the map of an inode, as far as it has one, is in order, and leads to blocks that nobody else claims.
+    /// Whether the map of an inode, if any, is valid and leads to blocks that no other inode
+    /// claims.
     fn is_plausible(&self, image: &InodeImage) -> bool {
         let in_use = image.base.links_count > 0 && !self.stage.geometry.is_reserved(image.number);
         if in_use && FileType::of_mode(image.base.mode).is_none() {
@@ -288,7 +294,7 @@ impl<'s, 'a> Evidence<'s, 'a> {
         root_ok && !map.goes_on_unseen && runs.all(|run| self.is_its_own(image.number, run))
     }
 
-    /// Whether blocks exist, and no metadata and no other inode is known to have them.
+    /// Whether blocks exist and neither metadata nor another inode claims them.
     fn is_its_own(&self, inode: InodeNr, run: BlockRun) -> bool {
         let geometry = &self.stage.geometry;
         let Some(last) = run.end().0.checked_sub(1).map(BlockNr) else { return false };
@@ -306,12 +312,12 @@ impl<'s, 'a> Evidence<'s, 'a> {
             && evidence.volume.metadata.is_clear_in(start, end - start)
     }
 
-    /// Whether entries of directories have types.
+    /// Whether directory entries store file types.
     fn has_types(&self) -> bool {
         self.stage.geometry.features.incompat.contains(Incompat::FILETYPE)
     }
 
-    /// What all directories name.
+    /// The types of all inodes asked for, from all directories.
     fn named(&self) -> &Named {
         self.named.get_or_init(|| {
             let mut named = Named::new();

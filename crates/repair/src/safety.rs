@@ -1,7 +1,7 @@
-//! Which changes are safe: after them, no byte of a user, no name and no attribute is gone, cut or
-//! replaced, and nothing is switched off that protects data. `docs/automation.md` lists them.
+//! Defines the safe changes: they remove, truncate or replace no user data, name or attribute, and
+//! switch off no feature that protects data. `docs/automation.md` lists them.
 //!
-//! A match without a catch-all arm: a new change has to say which it is.
+//! A match without a catch-all arm, so that every new change must be classified.
 
 use floe_check::Problem;
 
@@ -10,8 +10,8 @@ use crate::edit::{
     OrphanFileEdit, SuperblockEdit, TreeEdit,
 };
 
-/// Whether a change that a finding asks for is safe. Those that are not may be harmless, too: they
-/// are for a person to judge.
+/// Whether the change for a finding is safe. A change that is not may still be harmless; a person
+/// must judge it.
 pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
     match edit {
         Edit::Superblock(edit) => superblock(edit),
@@ -19,9 +19,9 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         Edit::Journal(edit) => journal(edit),
         // Another host may be using the file system.
         Edit::CleanMmp => false,
-        // What is on the list was deleted by its owner; every mount finishes it.
+        // Inodes on the list were deleted by their owner, and every mount releases them.
         Edit::Orphans(edit) => matches!(edit, OrphanEdit::Finish(_)),
-        // New data may go to a block that does not keep it.
+        // Later writes may go to a block that does not retain them.
         Edit::NotBad { .. } | Edit::BadBlocks { .. } => false,
         Edit::Inode { edit, .. } => inode(*edit, problem),
         Edit::Map { edit, .. } => match edit {
@@ -34,7 +34,7 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
             | MapEdit::CloseGap { .. }
             | MapEdit::MarkWritten => false,
         },
-        // One of the files holds what is another's; afterwards only the report knows which they are.
+        // One of the files holds another's data, and afterwards only the report tells which.
         Edit::CloneShared { .. } => false,
         Edit::Directory { edit, .. } => match edit {
             DirectoryEdit::Fill | DirectoryEdit::Checksum | DirectoryEdit::TrimDot => true,
@@ -51,7 +51,7 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
             TreeEdit::CreateLostFound | TreeEdit::Reconnect(_) | TreeEdit::Parent { .. } => true,
             TreeEdit::CreateRoot | TreeEdit::UnlinkLostFound | TreeEdit::Unlink { .. } => false,
         },
-        // Deletes, though only what is empty.
+        // Deletes an inode, although an empty one.
         Edit::Release { .. } => false,
         Edit::OrphanFile(edit) => match edit {
             OrphanFileEdit::Forget
@@ -64,7 +64,7 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
         | Edit::AttributeBlock { .. }
         | Edit::RebuildDirectory { .. }
         | Edit::RebuildExtents { .. }
-        // It had no name any more, and gets one.
+        // The inode had no name, and gets one.
         | Edit::Attach { .. }
         | Edit::LinkCount { .. }
         | Edit::GroupMaps { .. }
@@ -92,6 +92,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::NoJournalDevice
         | E::MadeByLinux
         | E::MmpBlock(_)
+        | E::AsExamined(_)
         | E::MendQuotaInode(_)
         | E::ProjectQuotaInode(_)
         | E::MoveQuotaInode(_) => true,
@@ -130,12 +131,13 @@ fn journal(edit: &JournalEdit) -> bool {
     match edit {
         JournalEdit::Replay
         | JournalEdit::ZeroStaleFields
+        | JournalEdit::Bounds { .. }
         | JournalEdit::ClearError
         | JournalEdit::Create
         | JournalEdit::BackUpMap
         | JournalEdit::Hide(_)
         | JournalEdit::ExternalChecksum => true,
-        // What it holds may be the only copy of the newest changes.
+        // The journal may hold the only copy of the latest changes.
         JournalEdit::Drop
         | JournalEdit::Reset
         | JournalEdit::Forget
@@ -146,11 +148,11 @@ fn journal(edit: &JournalEdit) -> bool {
 fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
     use InodeEdit as E;
     match edit {
-        // Only if it grows: bytes behind the end of a file are gone for its user.
+        // Only if the size grows: a smaller size hides data from the user.
         E::Size(to) => {
             matches!(problem, Some(Problem::InodeSizeWrong { stored, .. }) if to >= *stored)
         }
-        // A system file without attributes: what is dropped is none of a user's.
+        // Internal inodes have no user attributes to lose.
         E::ExtraIsize | E::DropAttributeBlock | E::DropOwnAttributes | E::ClearFlags(_)
             if is_of_special_inode(problem) =>
         {
@@ -188,7 +190,7 @@ fn inode(edit: InodeEdit, problem: Option<&Problem>) -> bool {
     }
 }
 
-/// Whether the finding is about a field of a system inode that users have no part in.
+/// Whether the finding is about a field of an internal inode that holds no user data.
 fn is_of_special_inode(problem: Option<&Problem>) -> bool {
     matches!(
         problem,

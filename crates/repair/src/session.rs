@@ -1,5 +1,5 @@
-//! A repair from the first look to the staged file system: examine, plan, stage, examine again, until
-//! nothing is left that could be mended. Nothing is written to the device.
+//! Runs a repair up to the staged file system: examine, plan, stage, examine again, until nothing
+//! repairable is left. Never writes to the device.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -45,49 +45,51 @@ use order::{
 };
 use settle::{edit_superblock, fold, hidden_target, mark_errors, settle, settle_superblock};
 
-/// Rounds after which a repair gives up: each mends at least one phase, and there are eight.
+/// Maximum rounds: each completes at least one of eight phases.
 const MOST_ROUNDS: u32 = 64;
-/// Times that a finding may come back although its repair was made.
+/// Maximum attempts to repair a finding that comes back.
 const MOST_TRIES: u32 = 3;
 
-/// How a repair is made.
+/// Options of a repair.
 #[derive(Clone, Copy)]
 pub struct RepairOptions<'a> {
-    /// How the file system is examined. `now_seconds` also dates what a repair writes.
+    /// Options of the examinations. `now_seconds` also dates everything that a repair writes.
     pub check: CheckOptions<'a>,
-    /// Bytes of staged blocks that are kept in memory; more go to a temporary file.
+    /// Bytes of staged blocks kept in memory; the rest goes to a temporary file.
     pub staging_bytes: u64,
-    /// Most memory that the repair may take, in bytes: fewer threads, leaner structures, blocks in the
-    /// temporary file; examinations by sums where all evidence does not fit, by which not every repair can
-    /// be made; else it is refused. What is staged is the same. `None`: no limit.
+    /// Memory limit of the repair in bytes. To stay below it, the repair uses fewer threads and
+    /// leaner structures, keeps blocks in the temporary file, and examines by fingerprints, which
+    /// rules out some repairs; it fails if even that is not enough. The staged result is the same.
+    /// `None`: no limit.
     pub memory_bytes: Option<u64>,
-    /// Folder of that file; `None`: where the system puts temporary files.
+    /// Folder of the temporary file; `None`: the system's default.
     pub scratch: Option<&'a Path>,
-    /// Random bytes, for a UUID where there is none.
+    /// Random bytes for a missing UUID.
     pub random: [u8; 16],
-    /// What is done besides mending.
+    /// Optional work besides repairs.
     pub extras: Extras,
-    /// What is done about blocks that several inodes claim.
+    /// Policy for blocks that several inodes claim.
     pub shared_blocks: SharedBlocks,
-    /// Whether blocks may be written over that cannot be read, and what is in them be given up. If not,
-    /// they and what depends on them stay as they are: a copy of the device may bring them back.
+    /// Allows unreadable blocks to be overwritten, and their content to be given up. Otherwise they
+    /// and everything that depends on them stay untouched, because a copy of the device may recover
+    /// them.
     pub overwrite_unreadable: bool,
-    /// What the list of bad blocks is to be, once the rest is sound.
+    /// Changes to the bad block list, made once the file system has no other damage.
     pub bad_blocks: Option<&'a BadBlocks>,
-    /// Whether the clock is right, so that the time of the check may be noted.
+    /// Whether the clock is trusted, so that the time of the check may be stored.
     pub clock_believed: bool,
-    /// Between two rounds only inodes near those that were edited are read again, if that is so many of
-    /// a hundred or fewer; 0: always all. What is staged does not depend on it, and the examination that
-    /// finds nothing more to do reads all of them anyway.
+    /// Between two rounds, re-read only inodes near the edited ones, if those make up at most this
+    /// percentage of all; 0: always re-read everything. The staged result does not depend on it,
+    /// and the examination that finds nothing more to do reads everything anyway.
     pub rescan_percent: u32,
 }
 
-/// A change of the list of bad blocks that somebody asks for.
+/// A requested change of the bad block list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadBlocks {
-    /// Blocks that belong on it; those outside the file system are left out.
+    /// Blocks to add; those outside the file system are ignored.
     pub blocks: Vec<BlockNr>,
-    /// Whether what it holds goes.
+    /// Whether to drop the old list first.
     pub replace: bool,
 }
 
@@ -111,28 +113,27 @@ impl Default for RepairOptions<'_> {
 
 /// A staged repair.
 pub struct Repair<'d> {
-    /// The file system as it will be.
+    /// The file system after the repair.
     pub staged: Overlay<&'d dyn ReadBlocks>,
-    /// The device of the external journal as it will be, if one was given: to be written after the
-    /// file system.
+    /// The device of the external journal after the repair, if one was given: to be written after
+    /// the file system.
     pub staged_journal: Option<Overlay<&'d dyn ReadBlocks>>,
-    /// What the first examination found, after recovery of the journal.
+    /// Report of the first examination, after journal recovery.
     pub before: Report,
-    /// What the last one found.
+    /// Report of the last examination.
     pub after: Report,
-    /// What was done, in order.
+    /// The changes made, in order.
     pub deeds: Vec<Deed>,
     /// Damage that is left, and why.
     pub left: Vec<(Problem, Reason)>,
-    /// The finding at which an unattended repair halted: nothing is staged but the mark of a file
-    /// system with errors.
+    /// The finding at which an unattended repair halted. The only staged change is then the error
+    /// flag of the file system.
     pub halted: Option<Problem>,
-    /// What became of the journal.
+    /// Result of journal recovery.
     pub journal: JournalState,
-    /// Examinations made.
+    /// Number of examinations.
     pub rounds: u32,
-    /// Parts of inode tables that were read in each of those that took over the rest from the one
-    /// before.
+    /// Number of inode table chunks that each partial examination re-read.
     pub rescans: Vec<u32>,
 }
 
@@ -145,39 +146,40 @@ pub enum RepairError {
     /// Staging failed.
     #[error("cannot stage the repair: {0}")]
     Stage(#[from] Failure),
-    /// It would take more memory than it may.
-    #[error("{phase} takes {need_bytes} bytes of memory, of {budget_bytes} that are allowed")]
+    /// The repair would exceed its memory limit.
+    #[error("{phase} needs {need_bytes} bytes of memory, but the limit is {budget_bytes}")]
     OverBudget {
-        /// What would be done next: "start" before anything was.
+        /// The next step; "start" before the first.
         phase: &'static str,
-        /// Bytes that would do, as far as is known.
+        /// Bytes that would suffice, as far as known.
         need_bytes: u64,
-        /// Bytes that are allowed.
+        /// The limit in bytes.
         budget_bytes: u64,
     },
-    /// A bitmap or an inode table has no place, and none can be found: without it, names of files would be
-    /// given up although the files may be there.
+    /// No free run can hold a bitmap or inode table that has no valid location. Without it the
+    /// repair would drop names of files that may still exist.
     #[error(
-        "{group} has no place for its {what} (free blocks in a row that it takes: {blocks}); nothing was written"
+        "{group} has no room for its {what}, which needs {blocks} contiguous free blocks; \
+         nothing was written"
     )]
     NoRoom {
         /// The group.
         group: GroupNr,
         /// "block bitmap", "inode bitmap" or "inode table".
         what: &'static str,
-        /// Blocks that it takes, in a row.
+        /// Contiguous blocks that it needs.
         blocks: u64,
     },
-    /// What the journal holds cannot be brought where it belongs without giving up a block that cannot
-    /// be read; and without it the disk is no state that a file system was ever in.
+    /// Replaying the journal would give up an unreadable block, and without replay the file system
+    /// is inconsistent.
     #[error("{what}: {block}; nothing was written")]
     HiddenFromJournal {
-        /// Of which block it is said.
+        /// Message about the block.
         what: &'static str,
         /// The block.
         block: UnreadablePage,
     },
-    /// A person ended it; nothing is staged.
+    /// The user ended it; nothing is staged.
     #[error("ended on request; nothing was written")]
     Quit,
 }
@@ -188,12 +190,12 @@ impl Repair<'_> {
         self.after.is_clean()
     }
 
-    /// Whether anything is to be written.
+    /// Whether there is anything to write.
     pub fn changes(&self) -> bool {
         !self.staged.is_empty()
     }
 
-    /// Whether damage was mended, beyond what every run writes.
+    /// Whether any damage was repaired, beyond the updates of every run.
     pub fn repaired(&self) -> bool {
         if self.halted.is_some() {
             return false;
@@ -206,7 +208,7 @@ impl Repair<'_> {
 /// Plans a repair of the file system on `device` and stages it.
 ///
 /// # Errors
-/// [`RepairError`]: the file system could not be looked at, or staging failed.
+/// [`RepairError`]: the file system could not be examined, or staging failed.
 pub fn repair<'d>(
     device: &'d dyn ReadBlocks,
     options: &RepairOptions<'d>,
@@ -252,7 +254,7 @@ pub fn repair<'d>(
     })
 }
 
-/// What a session ends with, besides the staged blocks.
+/// Result of a session, besides the staged blocks.
 struct Outcome {
     before: Report,
     after: Report,
@@ -264,59 +266,59 @@ struct Outcome {
     rescans: Vec<u32>,
 }
 
-/// A repair under way.
+/// A repair in progress.
 struct Session<'s> {
     staged: &'s Overlay<&'s dyn ReadBlocks>,
     /// The device of an external journal.
     journal_device: Option<&'s Overlay<&'s dyn ReadBlocks>>,
     options: RepairOptions<'s>,
     policy: &'s mut dyn Policy,
-    /// What the policy said of each finding.
+    /// The policy's decision about each finding.
     decided: BTreeMap<Problem, bool>,
-    /// What was found of inodes whose claims may be wrong.
+    /// Findings that cast doubt on the claims of inodes.
     doubts: Doubts,
-    /// What the policy said of owners of shared blocks.
+    /// The policy's decision about owners of shared blocks.
     sharing: BTreeMap<InodeNr, Sharing>,
-    /// Why inodes are deleted for the blocks that they share.
+    /// Reasons for deleting inodes that share blocks.
     sentences: BTreeMap<InodeNr, String>,
-    /// How often the repair of a finding was made or failed.
+    /// Attempts to repair each finding, successful or not.
     tries: BTreeMap<Problem, u32>,
     failures: BTreeMap<Problem, String>,
-    /// Findings whose repair found no room.
+    /// Findings whose repair ran out of space.
     without_space: BTreeSet<Problem>,
     deeds: Vec<Deed>,
     halted: Option<Problem>,
     quit: bool,
     journal: JournalState,
     journal_dropped: bool,
-    /// The primary superblock was written from a backup.
+    /// Whether the primary superblock was restored from a backup.
     primary_written: bool,
-    /// There was no room for a lost+found: the root serves instead.
+    /// There was no space for lost+found, so the root is used instead.
     root_is_lost_found: bool,
-    /// What recovery found: it is not found again afterwards.
+    /// Findings of journal recovery, which appear only in the first round.
     of_recovery: Findings,
     rounds: u32,
-    /// What is still to be done besides mending.
+    /// Optional steps still to be made.
     steps: VecDeque<Step>,
-    /// One of them was made: what is found from then on follows from it.
+    /// An optional step was made; later findings follow from it.
     extra: bool,
-    /// Sharing of blocks was forbidden, and files are getting their own.
+    /// The shared_blocks feature was dropped, and files are getting their own copies.
     unsharing: bool,
-    /// What the last examination could not see.
+    /// Parts that the last examination could not read.
     blind: Blind,
-    /// What was asked for and could not be done.
+    /// Requested work that could not be done.
     not_done: Vec<(Problem, Reason)>,
-    /// The list of bad blocks was changed: bitmaps and counts follow from that.
+    /// The bad block list was changed, and bitmaps and counts follow from that.
     listed: bool,
-    /// How the next examination can be a short one.
+    /// State for partial re-examinations.
     again: Again,
 }
 
-/// What follows an examination.
+/// Next step after an examination.
 enum Next {
     /// Another round.
     Again,
-    /// Nothing is left to be done.
+    /// Nothing is left to do.
     Done,
 }
 
@@ -353,7 +355,7 @@ impl<'s> Session<'s> {
             blind: Blind::default(),
             not_done: Vec::new(),
             listed: false,
-            // What a later look takes over is in no estimate.
+            // The memory estimate does not cover the evidence kept for a partial examination.
             again: Again::new(options.memory_bytes.map_or(options.rescan_percent, |_| 0)),
         }
     }
@@ -363,7 +365,7 @@ impl<'s> Session<'s> {
         loop {
             self.rounds += 1;
             let opened = self.recover()?;
-            // Without the right journal the disk is no state that a file system was ever in.
+            // Without the right journal the file system is inconsistent.
             let fatal = |problem: &&Problem| problem.row().weight == Weight::Fatal;
             if let Some(problem) = self.of_recovery.0.iter().find(fatal) {
                 return Err(CheckError::Fatal { problem: problem.clone() }.into());
@@ -386,15 +388,15 @@ impl<'s> Session<'s> {
             self.again.note(&examination);
             self.must_hold_findings(&examination)?;
             if !examination.report.is_clean() && staged.read_holes() {
-                // A file system below may call a hole what is none: nothing is dropped on its word.
+                // The file system below may wrongly report a hole, so no finding may rest on that.
                 self.of_recovery = of_recovery;
                 self.rounds -= 1;
                 continue;
             }
             let before = before.get_or_insert_with(|| examination.report.clone());
             let next = self.round(&examination, used_backup)?;
-            // What recovery found is found once; the verdict is that of a look without it, and of one at
-            // everything. (A halt goes back to what the first one found.)
+            // Journal findings appear only in the first round. The final verdict needs a full
+            // examination made after recovery. (A halt returns to the findings of the first one.)
             let no_proof = examination.rescanned_parts.is_some() && self.halted.is_none();
             let again =
                 matches!(next, Next::Again) || (recovery_failed && self.rounds == 1) || no_proof;
@@ -407,7 +409,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// Opens the staged file system; a journal that can be replayed is replayed into it.
+    /// Opens the staged file system and replays its journal, if possible.
     fn recover(&mut self) -> Result<Opened, RepairError> {
         let mut options = self.options.check;
         options.journal = JournalUse::Replay;
@@ -428,8 +430,8 @@ impl<'s> Session<'s> {
         Ok(open(self.staged, &options)?)
     }
 
-    /// A journal with data of which a part cannot be read is left as it is, and so is all else: `seen` is
-    /// what could not be read before anybody looked for it.
+    /// Fails if part of the journal's data is unreadable, so that nothing is written. `seen` lists
+    /// the pages found unreadable before the journal was searched.
     fn must_have_seen_journal(
         &self,
         opened: &Opened,
@@ -444,7 +446,7 @@ impl<'s> Session<'s> {
         let offsets = self.staged.unreadable_offsets();
         match offsets.into_iter().find(|offset| !seen.contains(offset)) {
             Some(offset_bytes) => Err(RepairError::HiddenFromJournal {
-                what: "the journal holds changes that cannot all be read",
+                what: "the journal holds transactions that are partly unreadable",
                 block: UnreadablePage {
                     page: offset_bytes / self.staged.page_bytes(),
                     offset_bytes,
@@ -454,14 +456,16 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// The end of a repair that only replays the journal: recovery has marked the superblock, and
-    /// what it found is all that is known.
+    /// Ends a repair that only replays the journal: recovery has updated the superblock, and only
+    /// its findings are known.
     fn recovered(self, opened: Opened) -> Outcome {
         let found = in_order(self.of_recovery);
         let left = found
             .iter()
             .filter(|problem| problem.row().weight > Weight::Remark)
-            .map(|problem| (problem.clone(), Reason::Impossible("only the journal was asked for")))
+            .map(|problem| {
+                (problem.clone(), Reason::Impossible("only journal replay was requested"))
+            })
             .collect();
         let report = Report {
             found,
@@ -489,7 +493,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// One round: the first phase that has something to do is done.
+    /// One round: makes the edits of the first phase that has any.
     fn round(
         &mut self,
         examination: &Examination<'_>,
@@ -503,12 +507,13 @@ impl<'s> Session<'s> {
             return Ok(Next::Done);
         }
         if used_backup && !self.primary_written && !self.blind.hides_ground() {
-            // A named backup is no finding, and yet the primary is to be written from it, which helps once.
+            // A backup named by the user is no finding, but the primary must be restored from it
+            // once.
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
             wanted.entry(edit).or_insert(None);
         }
         let (now, random) = (self.options.check.now_seconds, self.options.random);
-        // To look, not to edit; few rounds have to.
+        // Used only to read, and needed in few rounds.
         let stage = LazyCell::new(|| Stage::new(self.staged, examination, now, random));
         for (group, problem) in self.misplaced_tables(examination, &wanted, &stage) {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
@@ -519,7 +524,7 @@ impl<'s> Session<'s> {
         wanted = weighed(&stage, wanted);
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && examination.rescanned_parts.is_some() {
-            // That is for a look at everything to say.
+            // Only a full examination may conclude that nothing is left.
             self.again.prove();
             return Ok(Next::Again);
         }
@@ -528,7 +533,7 @@ impl<'s> Session<'s> {
             wanted.insert(Edit::Journal(JournalEdit::Create), None);
         }
         if wanted.is_empty() {
-            // It asks for the types of all inodes.
+            // This step needs the types of all inodes.
             let asks_for_all = self.steps.contains(&Step::ToExtents);
             if asks_for_all && !examination.volume.scope.is_all() {
                 return Err(self.lacks_evidence(examination));
@@ -539,21 +544,21 @@ impl<'s> Session<'s> {
         let more = wanted.len();
         let edits = without_hasty_edits(in_turn(first_phases(wanted)));
         if edits.len() == more || self.rounds + 2 >= MOST_ROUNDS {
-            // Nothing waits for another round: what follows may be the proof.
+            // Nothing is pending for another round, so the next examination may be the final one.
             self.again.prove();
         }
         self.again.look(self.staged, examination, edits.keys(), self.options.check.threads);
         self.make(examination, edits)?;
         if phase == Phase::Ground {
-            // The primary is good from now on.
+            // From now on the primary superblock is valid.
             self.options.check.superblock = None;
             self.options.check.block_size = None;
         }
         Ok(Next::Again)
     }
 
-    /// Groups whose inode tables are found by a backup, with the finding that the backup differs: only
-    /// at the start, before anything is written to where the wrong tables are.
+    /// Groups whose inode table a backup locates elsewhere, with the finding that the backup
+    /// differs. Only valid in the first round, before anything is written to the wrong tables.
     fn misplaced_tables<'e>(
         &self,
         examination: &Examination<'_>,
@@ -569,11 +574,11 @@ impl<'s> Session<'s> {
         groups.into_iter().map(|group| (group, problem.clone())).collect()
     }
 
-    /// The next step besides mending, when nothing is left to mend.
+    /// The next optional step, when nothing is left to repair.
     fn extras(&mut self, examination: &Examination<'_>) -> Vec<Edit> {
         let report = &examination.report;
         if !is_sound(report) {
-            // There was no room to give every file its own blocks: sharing stays legal.
+            // There was no space for copies, so the blocks stay shared.
             return if self.unsharing { self.share_again(report) } else { Vec::new() };
         }
         self.unsharing = false;
@@ -623,7 +628,7 @@ impl<'s> Session<'s> {
             &Err(Failure::NoRun { group, what, blocks }) => Some((group, what, blocks)),
             _ => None,
         });
-        // A new place for one thing may tell that what seems to fill the disk does not.
+        // A relocated structure may show that the disk is less full than it seemed.
         let is_news = |edit: &Edit| *edit != Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
         let is_stuck =
             edits.iter().zip(&results).all(|(edit, (made, _))| made.is_err() || !is_news(edit));
@@ -666,16 +671,16 @@ impl<'s> Session<'s> {
         Ok(())
     }
 
-    /// A block against multiple mounts that ends every check is mended at once, if that is accepted.
+    /// Repairs an MMP block that stops every check at once, if the policy agrees.
     fn mend_mmp(&mut self, problem: &Problem) -> Result<bool, RepairError> {
         let opened = open(self.staged, &self.options.check)?;
         let Plan::Edits(edits) = plan(problem) else { return Ok(false) };
         if self.staged.protects() && !self.staged.unreadable_offsets().is_empty() {
-            // Whether another machine is at work may be in a block that cannot be read.
+            // An unreadable MMP block may hold the record of another active host.
             return Ok(false);
         }
-        // Nothing can be shown for a decision before it is mended: what an unattended repair must not
-        // do is left to those who accept everything.
+        // No report exists yet for a decision. Only policies that accept everything may make a
+        // repair that is not allowed unattended.
         if !problem.row().preen && !self.policy.may_delete(problem) {
             return Ok(false);
         }
@@ -712,7 +717,7 @@ impl<'s> Session<'s> {
         Ok(true)
     }
 
-    /// Settles the superblock, and says what is left.
+    /// Updates the superblock, and lists the findings that are left.
     fn end(self, before: Report, after: Report) -> Result<Outcome, RepairError> {
         let after = if self.halted.is_some() { before.clone() } else { after };
         let clean = after.is_clean() && self.halted.is_none();
@@ -729,7 +734,7 @@ impl<'s> Session<'s> {
             .chain(self.not_done.iter().cloned())
             .collect();
         let Self { deeds, halted, journal, rounds, again, .. } = self;
-        // Nothing of a repair that halted is used.
+        // The changes of a halted repair are discarded.
         let deeds = if halted.is_some() { Vec::new() } else { deeds };
         let rescans = again.rescans;
         Ok(Outcome { before, after, deeds, left, halted, journal, rounds, rescans })
@@ -754,7 +759,7 @@ impl<'s> Session<'s> {
     }
 }
 
-/// Whether nothing is wrong but what is settled at the end.
+/// Whether the only findings are those updated at the end.
 fn is_sound(report: &Report) -> bool {
     report.found.iter().all(|problem| {
         problem.row().weight <= Weight::Remark || matches!(plan(problem), Plan::AtTheEnd)

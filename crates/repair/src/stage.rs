@@ -1,7 +1,7 @@
-//! A file system whose edits are staged: reads see them, the device does not.
+//! A file system with staged edits: reads see them, the device does not change.
 //!
-//! One stage lives for one round: it looks at the evidence of one examination, edits, and writes
-//! superblock and descriptors back into the overlay at its end.
+//! A stage lives for one round: it uses the evidence of one examination, takes edits, and at the
+//! end writes superblock and descriptors back into the overlay.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
@@ -20,24 +20,24 @@ use crate::alloc::Allocator;
 use crate::failure::Failure;
 use crate::fixes::{SharedLedger, serves_as_lost_found};
 
-/// `i_mode` of a regular file that its owner alone may read and write.
+/// `i_mode` of a regular file with mode 0600.
 pub(crate) const MODE_PRIVATE: u16 = 0o100_600;
 
-/// A file system being repaired, for one round.
+/// The file system under repair, for one round.
 pub struct Stage<'a> {
-    /// Where edits go.
+    /// Destination of edits.
     pub overlay: &'a Overlay<&'a dyn ReadBlocks>,
-    /// What the examination of this round learned.
+    /// Evidence of the examination of this round.
     pub evidence: &'a Examination<'a>,
-    /// The device of an external journal, where edits of it go.
+    /// The device of an external journal; its edits are staged here.
     pub journal_device: Option<&'a Overlay<&'a dyn ReadBlocks>>,
-    /// What follows from the superblock as it was at the start of the round.
+    /// Derived from the superblock as it was at the start of the round.
     pub geometry: Geometry,
-    /// The start of metadata checksums.
+    /// Seed of the metadata checksums.
     pub seed: Seed,
-    /// Seconds since 1970 that count as now.
+    /// The current time, in seconds since 1970.
     pub now_seconds: i64,
-    /// 16 random bytes, for a file system that has no UUID.
+    /// 16 random bytes for a missing UUID.
     pub random: [u8; 16],
     superblock: Superblock,
     groups: Vec<GroupDesc>,
@@ -45,41 +45,41 @@ pub struct Stage<'a> {
     all_groups: bool,
     superblock_changed: bool,
     backups: bool,
-    /// The superblock is looked at with another `s_inodes_per_group` than it has (finding
-    /// `inodes-per-group-wrong`), and that is not mended in this round: each copy keeps its own.
+    /// The examination used another `s_inodes_per_group` than the superblock stores (finding
+    /// `inodes-per-group-wrong`), and this round does not repair it, so each copy keeps its own
+    /// value.
     keeps_inodes_per_group: bool,
-    /// The same of `s_desc_size` (finding `descriptor-size-wrong`).
+    /// The same for `s_desc_size` (finding `descriptor-size-wrong`).
     keeps_desc_size: bool,
-    // Made when it is first asked: it copies the map of what is in use.
+    // Created on first use, because it copies the set of used clusters.
     allocator: Option<Allocator<'a>>,
-    /// What bitmaps mark as used is kept, although nothing was found to use it: see
+    /// Keeps blocks that the bitmaps mark as used although nothing claims them: see
     /// [`Stage::keep_marked`].
     keeps_marked: bool,
-    /// All descriptors as a backup has them, once somebody asked.
+    /// All descriptors from a backup, read on first use.
     backup_groups: OnceCell<Vec<GroupDesc>>,
     ledger: Option<SharedLedger>,
     lost_found: Option<InodeNr>,
     notes: Vec<String>,
-    /// Something was asked for that the evidence of this examination does not have.
+    /// An edit needed evidence that this examination did not keep.
     lacks_evidence: Cell<bool>,
 }
 
-/// An inode, taken apart.
+/// A decoded inode.
 #[derive(Clone, Debug)]
 pub struct InodeImage {
     /// Its number.
     pub number: InodeNr,
     /// The first 128 bytes.
     pub base: InodeBase,
-    /// The fields behind, zero where the inode is too short.
+    /// The fields beyond 128 bytes, zero if the inode is too short.
     pub extra: InodeExtra,
-    /// All bytes, `s_inode_size` of them; those of `base` and `extra` are replaced when it is
-    /// written.
+    /// All `s_inode_size` bytes; `base` and `extra` overwrite theirs when the inode is written.
     pub raw: Vec<u8>,
 }
 
 impl InodeImage {
-    /// Takes the bytes of an inode apart; `None` below 128 bytes.
+    /// Decodes an inode; `None` if it has fewer than 128 bytes.
     pub fn of(number: InodeNr, raw: Vec<u8>) -> Option<Self> {
         let inode = inode::Inode::decode(&raw)?;
         let (base, extra) = (inode.base.clone(), inode.extra.clone());
@@ -102,7 +102,7 @@ impl InodeImage {
         self.base.size_high = (size >> 32) as u32;
     }
 
-    /// Where in-inode attributes begin; `None` if the inode has no room for them.
+    /// Offset of the in-inode attributes; `None` if the inode has no room for any.
     pub fn attributes_offset(&self) -> Option<usize> {
         let at = 128 + usize::from(self.extra.extra_isize);
         (self.raw.len() > 128 && at.is_multiple_of(4) && at + 4 <= self.raw.len()).then_some(at)
@@ -110,7 +110,7 @@ impl InodeImage {
 }
 
 impl<'a> Stage<'a> {
-    /// A stage over `overlay` as `evidence` found it.
+    /// A stage over `overlay`, which `evidence` examined.
     pub fn new(
         overlay: &'a Overlay<&'a dyn ReadBlocks>,
         evidence: &'a Examination<'a>,
@@ -147,14 +147,14 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Not all of the file system could be read: what its bitmaps mark as used may be in use. To be
-    /// said before anything is allocated.
+    /// Keeps every block that the bitmaps mark as used, because part of the file system is
+    /// unreadable and may claim it. Must be called before any allocation.
     pub(crate) const fn keep_marked(&mut self) {
         self.keeps_marked = true;
     }
 
-    /// The block bitmap of a group as it is, if what it marks is to be kept; a group whose bitmap was
-    /// never written marks nothing. `Some(Err)`: it cannot be read.
+    /// The stored block bitmap of a group, if its marks must be kept; an uninitialised bitmap marks
+    /// nothing. `Some(Err)`: it is unreadable.
     pub(crate) fn marked_blocks(&self, group: GroupNr) -> Option<Result<Vec<u8>, Failure>> {
         let desc = self.group(group);
         let shortcuts = self.geometry.features.group_desc_csum();
@@ -162,35 +162,35 @@ impl<'a> Stage<'a> {
         (self.keeps_marked && was_written).then(|| self.read_block(desc.block_bitmap))
     }
 
-    /// The superblock, with the edits of this round.
+    /// The superblock with the edits of this round.
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// The superblock, to be changed.
+    /// The superblock, for editing.
     pub const fn superblock_mut(&mut self) -> &mut Superblock {
         self.superblock_changed = true;
         &mut self.superblock
     }
 
-    /// The superblock gets the inodes of a group with which it was looked at.
+    /// Stores the value of `s_inodes_per_group` that the examination used.
     pub(crate) const fn mend_inodes_per_group(&mut self, count: u32) {
         self.keeps_inodes_per_group = false;
         self.superblock_mut().inodes_per_group = count;
     }
 
-    /// The superblock gets the size of descriptors with which it was looked at.
+    /// Stores the value of `s_desc_size` that the examination used.
     pub(crate) const fn mend_desc_size(&mut self, bytes: u16) {
         self.keeps_desc_size = false;
         self.superblock_mut().desc_size = bytes;
     }
 
-    /// The descriptor of a group, with the edits of this round; a zeroed one outside.
+    /// The descriptor of a group with the edits of this round; a zeroed one if out of range.
     pub fn group(&self, group: GroupNr) -> GroupDesc {
         self.groups.get(group.0 as usize).copied().unwrap_or_default()
     }
 
-    /// All descriptors as the first backup that can be read has them; none if there is none.
+    /// All descriptors from the first readable backup; empty if there is none.
     pub(crate) fn backup_groups(&self) -> &[GroupDesc] {
         self.backup_groups.get_or_init(|| self.read_backup_groups().unwrap_or_default())
     }
@@ -208,7 +208,7 @@ impl<'a> Stage<'a> {
         unread.0.is_empty().then_some(groups)
     }
 
-    /// Changes the descriptor of a group; its checksum follows.
+    /// Edits the descriptor of a group and updates its checksum.
     pub fn edit_group(&mut self, group: GroupNr, edit: impl FnOnce(&mut GroupDesc)) {
         if let Some(desc) = self.groups.get_mut(group.0 as usize) {
             edit(desc);
@@ -216,17 +216,17 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// All descriptors are written with new checksums.
+    /// Rewrites all descriptors with new checksums at the end of the round.
     pub const fn rewrite_groups(&mut self) {
         self.all_groups = true;
     }
 
-    /// Backups are written at the end of the round.
+    /// Rewrites all backups at the end of the round.
     pub const fn write_backups(&mut self) {
         self.backups = true;
     }
 
-    /// The directory for what has no name, if there is a usable one.
+    /// The lost+found directory, if there is a usable one.
     pub fn lost_found(&self) -> Option<InodeNr> {
         self.lost_found.or_else(|| {
             let inode = self.evidence.entries.lost_found?.inode;
@@ -235,47 +235,47 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// A new lost+found.
+    /// Sets a newly created lost+found.
     pub(crate) const fn set_lost_found(&mut self, inode: InodeNr) {
         self.lost_found = Some(inode);
     }
 
-    /// Who still shares which blocks; made from the findings when it is first asked for.
+    /// Takes the ledger of shared clusters; computed from the findings on first use.
     pub(crate) fn take_ledger(&mut self) -> SharedLedger {
         let found = &self.evidence.report.found;
         self.ledger.take().unwrap_or_else(|| SharedLedger::of(found, &self.geometry))
     }
 
-    /// Keeps it for the next inode.
+    /// Puts the ledger back for the next inode.
     pub(crate) fn put_ledger(&mut self, ledger: SharedLedger) {
         self.ledger = Some(ledger);
     }
 
-    /// Tells the person something that the edit alone does not say.
+    /// Adds a note for the report, beyond the description of the edit.
     pub fn note(&mut self, text: String) {
         self.notes.push(text);
     }
 
-    /// What was told since the last call.
+    /// The notes since the last call.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub const fn block_size(&self) -> usize {
         self.geometry.block_size as usize
     }
 
-    /// `i_mtime` and the like: now, in 32 bits.
+    /// The current time in 32 bits, for `i_mtime` and the like.
     pub const fn now32(&self) -> u32 {
-        // The low 32 bits are what such fields hold.
+        // Such fields hold the low 32 bits.
         self.now_seconds as u32
     }
 
-    /// One block, with the edits.
+    /// Reads a block with its staged edits.
     ///
     /// # Errors
-    /// [`Failure::Misplaced`] outside the file system, or that it cannot be read.
+    /// [`Failure::Misplaced`] outside the file system; a read error.
     pub fn read_block(&self, block: BlockNr) -> Result<Vec<u8>, Failure> {
         if !self.geometry.contains(block) {
             return Err(Failure::Misplaced(block));
@@ -288,7 +288,7 @@ impl<'a> Stage<'a> {
     /// Stages a block.
     ///
     /// # Errors
-    /// [`Failure::Misplaced`] outside the file system, or that it cannot be staged.
+    /// [`Failure::Misplaced`] outside the file system; an error of the staging area.
     pub fn write_block(&self, block: BlockNr, bytes: &[u8]) -> Result<(), Failure> {
         if !self.geometry.contains(block) {
             return Err(Failure::Misplaced(block));
@@ -297,7 +297,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Byte of the device at which an inode lies.
+    /// Byte offset of an inode on the device.
     fn inode_offset(&self, inode: InodeNr) -> Result<u64, Failure> {
         let place = self.geometry.place_of(inode);
         let (group, index) = place.ok_or(Failure::NotNow("there is no such inode"))?;
@@ -307,23 +307,23 @@ impl<'a> Stage<'a> {
             || !self.geometry.contains(table)
             || run.end().0 > self.geometry.blocks_count
         {
-            return Err(Failure::NotNow("the inode table has no place yet"));
+            return Err(Failure::NotNow("the inode table has no location yet"));
         }
         let within = u64::from(index) * u64::from(self.geometry.inode_size);
         Ok(self.geometry.offset_bytes(table) + within)
     }
 
-    /// An inode, with the edits.
+    /// Reads an inode with its staged edits.
     ///
     /// # Errors
-    /// That there is no such inode, its table has no place, or it cannot be read.
+    /// No such inode, a table without a valid location, or a read error.
     pub fn read_inode(&self, number: InodeNr) -> Result<InodeImage, Failure> {
         let mut raw = vec![0; self.geometry.inode_size as usize];
         self.overlay.read_at(self.inode_offset(number)?, &mut raw)?;
         InodeImage::of(number, raw).ok_or(Failure::NotNow("inodes are too short"))
     }
 
-    /// Stages the bytes of an inode as they are.
+    /// Stages the raw bytes of an inode.
     ///
     /// # Errors
     /// As [`Stage::read_inode`].
@@ -332,7 +332,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Stages an inode with its checksum.
+    /// Stages an inode and updates its checksum.
     ///
     /// # Errors
     /// As [`Stage::read_inode`].
@@ -342,24 +342,24 @@ impl<'a> Stage<'a> {
             image.base.encode_into(base);
         }
         if let Some(extra) = raw.get_mut(128..).and_then(|rest| rest.first_chunk_mut::<32>()) {
-            // Fields beyond `extra_isize` belong to the attributes.
+            // Bytes beyond `extra_isize` belong to the attributes.
             let mut all = [0; 32];
             image.extra.encode_into(&mut all);
             let len = usize::from(image.extra.extra_isize).clamp(4, 32);
             extra[..len].copy_from_slice(&all[..len]);
         }
         if self.checksummed() {
-            // Nothing else than a length below 128 fails.
+            // Fails only for fewer than 128 bytes.
             let _ = inode::write_checksum(&mut raw, self.seed, image.number);
         }
         self.overlay.write_at(self.inode_offset(image.number)?, &raw)?;
         Ok(())
     }
 
-    /// An inode of a new file: one link, no content, made now.
+    /// A new inode: one link, no content, with the current time.
     ///
     /// # Errors
-    /// That inodes are too short.
+    /// Inodes have fewer than 128 bytes.
     pub fn new_inode(&self, number: InodeNr, mode: u16) -> Result<InodeImage, Failure> {
         let mut image = InodeImage::of(number, vec![0; self.geometry.inode_size as usize])
             .ok_or(Failure::NotNow("inodes are too short"))?;
@@ -368,14 +368,14 @@ impl<'a> Stage<'a> {
         image.base.links_count = 1;
         (image.base.mtime, image.base.ctime, image.base.atime) = (now, now, now);
         if self.geometry.inode_size > 128 {
-            // A damaged wish must not spoil the inode.
+            // A damaged `s_want_extra_isize` must not corrupt the inode.
             let most = u16::try_from(self.geometry.inode_size - 128).unwrap_or(u16::MAX);
             image.extra.extra_isize = self.superblock.want_extra_isize.clamp(4, most.max(4)) & !3;
         }
         Ok(image)
     }
 
-    /// Changes an inode.
+    /// Edits an inode.
     ///
     /// # Errors
     /// As [`Stage::read_inode`].
@@ -394,13 +394,13 @@ impl<'a> Stage<'a> {
         self.geometry.features.metadata_csum()
     }
 
-    /// The start of checksums of what belongs to an inode: extent nodes, directory blocks.
+    /// Checksum seed of the extent nodes and directory blocks of an inode.
     pub fn inode_seed(&self, image: &InodeImage) -> u32 {
         self.seed.of_inode(image.number, image.base.generation)
     }
 
-    /// To be asked before what is in use of all groups is believed: an examination by sums knows that of a
-    /// few alone (`docs/memory.md`).
+    /// Ensures that the evidence covers all groups: an examination by fingerprints records the
+    /// blocks in use of only a few (`docs/memory.md`).
     ///
     /// # Errors
     /// [`Failure::NotKept`], which ends the repair.
@@ -409,7 +409,7 @@ impl<'a> Stage<'a> {
         self.must(volume.scope.is_all() && volume.claim_scope.is_all())
     }
 
-    /// As [`Stage::must_know_all`], of one group.
+    /// As [`Stage::must_know_all`], for one group.
     ///
     /// # Errors
     /// [`Failure::NotKept`], which ends the repair.
@@ -426,32 +426,32 @@ impl<'a> Stage<'a> {
         Err(Failure::NotKept)
     }
 
-    /// Whether [`Failure::NotKept`] was the answer to anything, even if whoever asked did without.
+    /// Whether any call returned [`Failure::NotKept`], even if the caller tolerated it.
     pub(crate) fn lacks_evidence(&self) -> bool {
         self.lacks_evidence.get()
     }
 
-    /// Whether more than one owner claims a block, or metadata of the file system lies there.
+    /// Whether more than one owner claims a block, or it holds metadata.
     pub fn is_contested(&self, block: BlockNr) -> bool {
         self.geometry.contains(block)
             && (self.evidence.claims.shared().contains(self.geometry.cluster_of(block))
                 || self.evidence.volume.is_metadata(block))
     }
 
-    /// Whether anything claims a block's cluster; of one outside the file system, nobody asks. Where that
-    /// was not kept, the repair ends ([`Stage::lacks_evidence`]).
+    /// Whether the cluster of a block is claimed; `false` outside the file system. Without evidence
+    /// for the group the repair ends ([`Stage::lacks_evidence`]).
     pub(crate) fn is_claimed(&self, block: BlockNr) -> bool {
         let kept = self.geometry.group_of(block).map_or(Ok(()), |group| self.must_know(group));
         kept.is_ok() && self.evidence.claims.used().contains(self.geometry.cluster_of(block))
     }
 
-    /// A block that nothing uses (the first one of its cluster), best at or behind `goal`.
+    /// Allocates a free cluster and returns its first block, at or after `goal` if possible.
     ///
     /// # Errors
     /// [`Failure::NoSpace`].
     pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
         loop {
-            // One that cannot be read is of no use to anybody, and stays taken.
+            // An unreadable block is useless and stays allocated.
             let block = self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))?;
             if self
                 .hidden_in(BlockRun::new(block, u64::from(self.geometry.cluster_blocks)))
@@ -462,7 +462,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The first block of a run that cannot be read, where that matters.
+    /// The first unreadable block of a run, if unreadable blocks must be kept.
     fn hidden_in(&self, run: BlockRun) -> Option<BlockNr> {
         if !self.overlay.protects() {
             return None;
@@ -471,7 +471,7 @@ impl<'a> Stage<'a> {
         (run.start.0..last).map(BlockNr).find(|&block| self.read_block(block).is_err())
     }
 
-    /// Clusters that can still be allocated.
+    /// Number of free clusters.
     ///
     /// # Errors
     /// [`Failure::NotKept`].
@@ -479,14 +479,14 @@ impl<'a> Stage<'a> {
         Ok(self.allocator()?.left())
     }
 
-    /// No block is allocated any more.
+    /// Makes every later allocation of blocks fail.
     pub(crate) fn hand_out_no_more(&mut self) {
         if let Some(allocator) = &mut self.allocator {
             allocator.hand_out_no_more();
         }
     }
 
-    /// As many blocks as there are goals, or none.
+    /// Allocates one block per goal, or none.
     ///
     /// # Errors
     /// [`Failure::NoSpace`].
@@ -500,7 +500,7 @@ impl<'a> Stage<'a> {
         goals.iter().map(|&goal| self.allocate(goal)).collect()
     }
 
-    /// A free run of blocks inside `within`.
+    /// Allocates a run of free blocks inside `within`.
     ///
     /// # Errors
     /// [`Failure::NoSpace`].
@@ -517,8 +517,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Blocks that are not to be handed out although nothing was found to use them; those outside the
-    /// file system are nobody's concern.
+    /// Excludes blocks from allocation although nothing claims them; ignores blocks outside the
+    /// file system.
     ///
     /// # Errors
     /// [`Failure::NotKept`].
@@ -527,7 +527,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// What it hands out follows from what all of the file system has in use.
+    /// The allocator, which needs evidence for all groups.
     fn allocator(&mut self) -> Result<&mut Allocator<'a>, Failure> {
         self.must_know_all()?;
         let allocator = self.allocator.take().unwrap_or_else(|| self.new_allocator());
@@ -546,7 +546,8 @@ impl<'a> Stage<'a> {
         allocator
     }
 
-    /// A free inode, best in the group of `near`; the shortcuts of its group no longer hide it.
+    /// Allocates an inode, in the group of `near` if possible, and marks its part of the inode
+    /// table as initialised.
     ///
     /// # Errors
     /// [`Failure::NoSpace`].
@@ -556,11 +557,11 @@ impl<'a> Stage<'a> {
         Ok(inode)
     }
 
-    /// Makes the shortcuts of a group admit that an inode may be in use. What they hid was never
-    /// written, so it is zeroed up to the inode.
+    /// Clears the uninit flags of a group and lowers its unused inode count as far as an inode
+    /// requires. That part of the table was never written, so it is zeroed up to the inode.
     ///
     /// # Errors
-    /// That the table cannot be staged.
+    /// The table cannot be staged.
     pub fn uncover_inode(&mut self, inode: InodeNr) -> Result<(), Failure> {
         if !self.geometry.features.group_desc_csum() {
             return Ok(());
@@ -587,10 +588,10 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Stages superblock and descriptors, with their checksums.
+    /// Stages superblock and descriptors with their checksums.
     ///
     /// # Errors
-    /// That they cannot be staged.
+    /// They cannot be staged.
     pub fn finish(mut self) -> Result<(), Failure> {
         self.write_groups()?;
         if self.superblock_changed {
@@ -598,7 +599,7 @@ impl<'a> Stage<'a> {
         }
         if self.backups {
             match self.write_all_backups() {
-                // A device that was cut off has no room for some; the check says so.
+                // A truncated device lacks some of the blocks; the check reports that.
                 Err(Failure::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                 written => written?,
             }
@@ -606,7 +607,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A superblock with its checksum, at a byte of the device.
+    /// Stages a superblock with its checksum, at a byte offset of the device.
     fn write_superblock(&self, offset: u64, superblock: &Superblock) -> Result<(), Failure> {
         let mut bytes = [0; 1024];
         let mut superblock = superblock.clone();
@@ -622,7 +623,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// A copy of the superblock; where there is none, the primary one.
+    /// A backup of the superblock; if invalid, the primary one.
     fn stored_copy(&self, offset: u64) -> Result<Superblock, Failure> {
         let stored = |offset| {
             let mut bytes = [0; 1024];
@@ -632,7 +633,7 @@ impl<'a> Stage<'a> {
         Ok(copy.map_or_else(|| stored(OFFSET_BYTES), Ok)?)
     }
 
-    /// The bytes of a descriptor, with its checksum.
+    /// The encoded descriptor of a group, with its checksum.
     fn encode_group(&self, group: GroupNr) -> Vec<u8> {
         let mut raw = vec![0; self.geometry.desc_size as usize];
         self.group(group).seal(&mut raw, group, DescChecksum::of(&self.superblock));
@@ -651,7 +652,7 @@ impl<'a> Stage<'a> {
             let index = group / per_block;
             let block = self.geometry.primary_desc_block(index);
             if group % per_block == 0 && self.all_groups && self.read_block(block).is_err() {
-                // What cannot be read can only be written whole.
+                // An unreadable block can only be written as a whole.
                 self.write_block(block, &self.descriptor_block(index))?;
                 continue;
             }
@@ -661,7 +662,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Block `index` of a table of descriptors.
+    /// Block `index` of the descriptor table.
     fn descriptor_block(&self, index: u32) -> Vec<u8> {
         let geometry = &self.geometry;
         let per_block = geometry.block_size / geometry.desc_size;
@@ -675,14 +676,15 @@ impl<'a> Stage<'a> {
         bytes
     }
 
-    /// All backups: superblocks as those of a clean file system, then descriptors.
+    /// Stages all backups: superblocks marked clean, then descriptors.
     fn write_all_backups(&self) -> Result<(), Failure> {
         let geometry = &self.geometry;
         let per_block = geometry.block_size / geometry.desc_size;
         for group in (1..geometry.group_count).map(GroupNr) {
             if let Some(block) = geometry.superblock_of(group) {
                 let mut copy = self.superblock.clone();
-                // Groups past 65,535 store what fits; readers know their place anyway.
+                // `s_block_group_nr` has 16 bits and stores the low ones; readers know the group
+                // from the location.
                 copy.block_group_nr = (group.0 & 0xffff) as u16;
                 copy.state &= !floe_format::ext::superblock::STATE_VALID;
                 copy.feature_incompat &= !floe_format::features::Incompat::RECOVER.bits();
@@ -693,7 +695,7 @@ impl<'a> Stage<'a> {
                 && group.0 / per_block >= geometry.first_meta_bg
                 && geometry.features.incompat.contains(floe_format::features::Incompat::META_BG);
             for at in 0..run.len_blocks {
-                // At most the number of descriptor blocks, which is 32 bits.
+                // At most the number of descriptor blocks, which has 32 bits.
                 let index = if meta_bg { group.0 / per_block } else { at as u32 };
                 if index >= geometry.desc_blocks
                     || geometry.primary_desc_block(index).0 == run.start.0 + at
@@ -708,7 +710,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// A backup in a block that cannot be read is left; the check says so.
+/// Ignores an unreadable backup block; the check reports it.
 fn unless_hidden(written: Result<(), Failure>) -> Result<(), Failure> {
     match written {
         Err(Failure::Unreadable(_)) => Ok(()),

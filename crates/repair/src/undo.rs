@@ -1,34 +1,34 @@
-//! Going back: what an undo file and a device have to do with each other, and undoing.
+//! Compares an undo file with a device, and reverts a repair.
 
 use floe_blockdev::{ReadBlocks, RestoreError, Restored, UndoFile, WriteBlocks};
 use floe_format::ext::superblock::OFFSET_BYTES as SUPERBLOCK_AT;
 
 use crate::commit::{marked, superblock_of};
 
-/// Bytes that a disk writes whole or not at all: a superblock may be torn between two of these.
+/// Sector size that disks write atomically: a superblock may be torn between two sectors.
 const SECTOR_BYTES: usize = 512;
 
-/// How a device stands to an undo file.
+/// State of a device with respect to an undo file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It holds all the old bytes: there is nothing to undo.
+    /// The device holds all the old bytes: nothing to undo.
     Untouched,
-    /// The change was begun and not finished, or is half undone.
+    /// The commit or an earlier undo was interrupted.
     Partly,
-    /// The change is complete.
+    /// The commit is complete.
     Committed,
-    /// Its superblock is neither that from before nor that from after the change, nor one that a
-    /// crash in between can leave: the undo file is of another file system, or this one was used
-    /// since.
+    /// The superblock is neither the old nor the new one, nor one that a crash in between can
+    /// leave: the undo file belongs to another file system, or this one was used since.
     Foreign,
 }
 
-/// How `device` stands to an undo file. `device` begins where the file system does.
+/// Determines the state of `device` with respect to an undo file. `device` begins where the file
+/// system does.
 ///
-/// `e2undo` knows only one state, the complete change, and wants to be forced in all others.
+/// `e2undo` recognises only the completed change and must be forced in all other states.
 ///
 /// # Errors
-/// If the device is smaller than the undo file needs, or one of the two cannot be read.
+/// The device is smaller than the undo file needs, or one of the two cannot be read.
 pub fn standing(file: &UndoFile, device: &dyn ReadBlocks) -> Result<Standing, RestoreError> {
     if file.differing(device)?.is_empty() {
         return Ok(Standing::Untouched);
@@ -41,7 +41,7 @@ pub fn standing(file: &UndoFile, device: &dyn ReadBlocks) -> Result<Standing, Re
     let mut before = [0; 1024];
     file.read_old(device, SUPERBLOCK_AT, &mut before)?;
     if !is_saved(file) && before != *after {
-        // What is read as old is only what is there now: it tells nothing.
+        // The old superblock was not saved, so the comparison says nothing.
         return Ok(Standing::Foreign);
     }
     let known = [Some(before), Some(*after), marked(&before), marked(after)];
@@ -53,15 +53,15 @@ pub fn standing(file: &UndoFile, device: &dyn ReadBlocks) -> Result<Standing, Re
     Ok(if all_known { Standing::Partly } else { Standing::Foreign })
 }
 
-/// Brings all old bytes back, after which the device holds what it held before the change.
+/// Restores all old bytes, after which the device has its state from before the commit.
 ///
-/// While that is under way, the file system does not call itself clean. It can be done again after
-/// a crash or an error. The caller has looked at [`standing`].
+/// The clean flag is cleared meanwhile. Undoing can be repeated after a crash or an error. The
+/// caller has checked [`standing`].
 ///
 /// # Errors
 /// [`RestoreError`] says whether anything was written.
 pub fn undo(file: &UndoFile, device: &dyn WriteBlocks) -> Result<Restored, RestoreError> {
-    // Without a saved superblock there would be no way back for the mark.
+    // The clean flag must not be cleared if no saved superblock restores it.
     if is_saved(file)
         && !file.differing(&device)?.is_empty()
         && let Some(superblock) = superblock_of(&device).and_then(|now| marked(&now))
@@ -74,7 +74,7 @@ pub fn undo(file: &UndoFile, device: &dyn WriteBlocks) -> Result<Restored, Resto
     file.restore(device)
 }
 
-/// Whether the primary superblock is among what was saved.
+/// Whether the undo file includes the primary superblock.
 fn is_saved(file: &UndoFile) -> bool {
     file.saved().iter().any(|saved| {
         let range = saved.range();

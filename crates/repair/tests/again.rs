@@ -1,6 +1,5 @@
-//! Examinations in the middle of a repair that read only inodes near those that were edited: they are
-//! made, they save reading, what is staged is the same without them, and the last examination is a whole
-//! one.
+//! Partial examinations in the middle of a repair: they happen, save reads, do not change the
+//! staged result, and the last examination is a full one.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -26,7 +25,7 @@ fn options(threads: usize, rescan_percent: u32) -> RepairOptions<'static> {
     RepairOptions { check, random: [7; 16], rescan_percent, ..RepairOptions::default() }
 }
 
-/// What is staged, what was done and what is left, as text.
+/// Staged pages, changes and findings left, as text.
 fn result(repaired: &Repair<'_>) -> String {
     let mut staged = Vec::new();
     for range in repaired.staged.staged_ranges() {
@@ -39,7 +38,7 @@ fn result(repaired: &Repair<'_>) -> String {
     format!("{deeds:#?}\n{:#?}\n{:?}\n{staged:?}", repaired.left, repaired.after.found)
 }
 
-/// 40,000 files, some of them near each other damaged as `bench --repair` does it.
+/// 40,000 files; some that lie close together are damaged as `bench --repair` does it.
 fn scattered() -> (tempfile::TempDir, Image) {
     const DAMAGE: [(u64, &[u8]); 4] =
         [(0x1a, &[7, 0]), (0x00, &[0, 0]), (0x28 + 20, &[0xf0, 0xff, 0xff, 0xff]), (0x70, &[55])];
@@ -80,7 +79,7 @@ fn scattered_damage_is_examined_in_part_and_proved_in_whole() {
     let (whole_bytes, whole_rounds, none, expected) = read(0);
     let (bytes, rounds, rescans, got) = read(25);
     assert_eq!((none, whole_rounds), (vec![], 3));
-    // The one in the middle read a few of some twenty parts.
+    // The middle examination re-read a few of about twenty chunks.
     assert_eq!((rounds, rescans.len()), (3, 1), "{rescans:?}");
     assert!((1..=5).contains(&rescans[0]), "{rescans:?}");
     assert!(got == expected, "whole: {expected}\nin part: {got}");
@@ -100,9 +99,9 @@ fn what_concerns_all_inodes_has_all_of_them_read() {
         (repaired.rounds, repaired.rescans)
     };
     assert!(!rescans(25).1.is_empty());
-    // More than may be read twice.
+    // More inodes changed than the percentage allows.
     assert!(rescans(1).1.is_empty());
-    // One of the damaged files claims the blocks of another one too.
+    // One of the damaged files also claims blocks of another one.
     {
         let volume = Volume::open(&image).unwrap();
         let root_of = |inode: u32| volume.inode_bytes(InodeNr(inode)).unwrap()[0x28..0x64].to_vec();
@@ -112,8 +111,8 @@ fn what_concerns_all_inodes_has_all_of_them_read() {
     assert!(rescans(25).1.is_empty());
 }
 
-/// Writes random words into some inodes: what one file lost is of many kinds, so that there are rounds in
-/// the middle.
+/// Writes random words into some inodes: the damage is of many kinds, so that the repair takes
+/// several rounds.
 fn damage_inodes(image: &Image, rng: &mut Rng) {
     let volume = Volume::open(image).unwrap();
     let used = volume.used_inodes().unwrap();
@@ -142,7 +141,7 @@ fn short_examinations_are_not_seen_in_what_is_staged() {
             let (expected, got) = (result(&whole), result(&again));
             assert!(got == expected, "{profile}, seed {seed}:\nwhole: {expected}\nshort: {got}");
             assert!(whole.rescans.is_empty());
-            // The last one is whole, and so is the first.
+            // The first and the last examination are full ones.
             assert!(
                 again.rescans.len() as u32 + 2 <= again.rounds.max(2),
                 "{profile}, seed {seed}"
@@ -151,5 +150,5 @@ fn short_examinations_are_not_seen_in_what_is_staged() {
         }
     }
     println!("{short} short examinations");
-    assert!(short as u64 > seeds * 5, "{short} of so many repairs");
+    assert!(short as u64 > seeds * 5, "only {short} partial examinations");
 }

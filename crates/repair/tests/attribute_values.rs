@@ -1,4 +1,4 @@
-//! An attribute that names an inode for its value, which is beside its name: nothing is lost.
+//! An attribute that names a value inode although its value is stored in place: nothing is lost.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -10,8 +10,8 @@ use floe_testkit::recipe::{self, Edit, Recipe};
 use floe_testkit::tree::stored;
 use floe_testkit::{Profile, tool};
 
-/// Byte of an inode with 32 extra bytes, and of an attribute block, at which the first attribute says
-/// which inode holds its value.
+/// Byte offset of the value inode number of the first attribute: in an inode with 32 extra bytes,
+/// and in an attribute block.
 const IN_INODE: usize = 128 + 32 + 4 + 4;
 const IN_BLOCK: usize = 32 + 4;
 
@@ -46,7 +46,7 @@ fn a_value_beside_its_name_is_kept() {
         let options = RepairOptions { check, ..RepairOptions::default() };
         let repaired = repair(&image, &options, &mut Yes).unwrap();
         assert!(repaired.is_clean() && repaired.left.is_empty(), "{name}: {:?}", repaired.left);
-        // Each user of a block is told of.
+        // The report covers each user of a block.
         let users = if name == "in a block of two" { 2 } else { 1 };
         assert_eq!(repaired.deeds.len(), users, "{name}: {:?}", repaired.deeds);
         let copy = image.copy().unwrap();

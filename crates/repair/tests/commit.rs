@@ -1,4 +1,4 @@
-//! Commits of arbitrary changes to real images: order, failures, crashes, and the way back.
+//! Commits of arbitrary changes to real images: write order, failures, crashes and undo.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -26,7 +26,8 @@ fn options<'a>(seen: &'a Seen, undo: Option<UndoTarget<'a>>) -> CommitOptions<'a
     CommitOptions { seen, undo, overwrite_unreadable: false, interrupt: None, progress: None }
 }
 
-/// Stages changes, commits them to a recorded copy, and says what it held, holds, and went through.
+/// Stages changes, commits them to a recorded copy, and returns the bytes before and after and the
+/// trace of writes.
 fn committed(scene: &Scene, undo: Option<&PathBuf>) -> (Vec<u8>, Vec<u8>, Trace) {
     let before = scene.before.clone();
     let device = Recorder::new(MemDevice::new(before.clone()));
@@ -76,7 +77,7 @@ fn only_what_differs_is_written_and_in_order() {
             let range = index * block..(index + 1) * block;
             let differs = before[range.clone()] != after[range];
             let is_superblock = index == 1024 / block;
-            // Blocks of 1 KiB: the mark is a write of just the superblock's block.
+            // With 1 KiB blocks, clearing the clean flag writes just the block of the superblock.
             let most = 1 + u32::from(is_superblock && block == 1024);
             assert!(*times >= u32::from(differs) && *times <= most * u32::from(differs), "{index}");
         }
@@ -89,7 +90,7 @@ fn only_what_differs_is_written_and_in_order() {
         assert_eq!(descriptors[..], [(scene.descriptors(), block)]);
         assert_eq!(journals[..], [(scene.journal_superblock, block)]);
         assert_eq!(last[..], [((1024 / block * block) as u64, block)]);
-        assert!(end.is_empty(), "the last thing is a flush");
+        assert!(end.is_empty(), "the commit ends with a flush");
     }
 }
 
@@ -109,8 +110,8 @@ fn nothing_is_done_where_nothing_differs() {
     assert!(!path.exists());
 }
 
-/// While other blocks are written, a file system does not call itself clean, and does again at the
-/// end, even if its superblock need not change.
+/// The clean flag is cleared while other blocks are written and set again at the end, even if the
+/// superblock does not change otherwise.
 #[test]
 fn a_superblock_that_stays_is_marked_all_the_same() {
     for (profile, stage_superblock) in [("ext4-1k", true), ("ext4-1k", false), ("ext4", false)] {
@@ -150,8 +151,8 @@ fn a_superblock_that_stays_is_marked_all_the_same() {
     }
 }
 
-/// From each state that a crash can leave, undo gives the original bytes back; and so it does when
-/// undoing is cut off itself.
+/// Undo restores the original bytes from every state that a crash can leave, even if undo itself is
+/// interrupted.
 #[test]
 fn from_every_crash_there_is_a_way_back() {
     for (profile, effort) in [
@@ -175,7 +176,7 @@ fn from_every_crash_there_is_a_way_back() {
             met[index] += 1;
             ensure!((index == 0) == (now == before), "{standing:?}");
             ensure!((index == 2) == (now == after), "{standing:?}");
-            // Nobody takes what is half written for a clean file system.
+            // No half-written state carries the clean flag.
             let wrong = state(&now) & STATE_VALID != 0
                 && Superblock::checksum_ok(now[1024..2048].try_into()?);
             ensure!(!wrong || index != 1, "half written, and called clean");
@@ -207,7 +208,8 @@ fn undo_cut_off_anywhere(file: &UndoFile, now: &[u8], before: &[u8]) -> anyhow::
     Ok(())
 }
 
-/// e2fsck restores the same bytes from our undo file, and looks closely at what is half written.
+/// e2fsck restores the same bytes from our undo file, and does not skip its check of a half-written
+/// state.
 #[test]
 fn the_tools_of_e2fsprogs_agree() {
     let Some(scene) = Scene::of("ext4-1k") else { return };
@@ -217,7 +219,7 @@ fn the_tools_of_e2fsprogs_agree() {
     image.write(0, &after).unwrap();
     floe_testkit::tool::must("e2undo", &[path.as_path(), image.path()], &[0]).unwrap();
     assert!(image.to_vec().unwrap() == before);
-    // After the mark, and nothing else.
+    // Only the clean flag was cleared.
     let device = MemDevice::new(before.clone());
     trace.replay(&Crash::after(2), &device).unwrap();
     for (bytes, checked) in [(before, false), (device.to_vec(), true)] {
@@ -247,7 +249,7 @@ fn a_device_that_others_changed_is_left_alone() {
     assert!(matches!(error, CommitError::Interrupted), "{error}");
     untouched(error, &scene.before);
 
-    // A mount counts itself, in the superblock.
+    // A mount increments its count in the superblock.
     device.write_at(1024 + 0x34, &[77]).unwrap();
     let error = commit(&staged, &device, &options(&seen, target)).unwrap_err();
     assert!(matches!(error, CommitError::ChangedMeanwhile), "{error}");
@@ -255,7 +257,7 @@ fn a_device_that_others_changed_is_left_alone() {
     untouched(error, &mounted);
 }
 
-/// A device on which the user presses Ctrl-C whenever it is written.
+/// A device on which the user presses Ctrl-C at every write.
 struct Impatient<'a> {
     inner: MemDevice,
     interrupt: &'a Interrupt,
@@ -336,7 +338,7 @@ fn an_undo_file_that_cannot_be_made_stops_the_commit() {
 fn write_errors_say_how_far_it_got_and_can_be_undone() {
     let Some(scene) = Scene::of("ext4-1k") else { return };
     let (_, _, trace) = committed(&scene, None);
-    // Some block in the middle of the writes, and the very last.
+    // A block in the middle of the writes, and the last one.
     let writes: Vec<u64> = trace
         .events
         .iter()
@@ -361,7 +363,7 @@ fn write_errors_say_how_far_it_got_and_can_be_undone() {
         let target = Some(UndoTarget { path: &path, fs_offset_bytes: 0 });
         let error = commit(&staged, &device, &options(&seen, target)).unwrap_err();
         let text = error.to_string();
-        assert!(!error.nothing_written() && text.contains("brings everything back"), "{text}");
+        assert!(!error.nothing_written() && text.contains("restores the original state"), "{text}");
         match (&error, &fault) {
             (CommitError::Write { offset_bytes, .. }, Fault::Unwritable)
             | (CommitError::Verify { offset_bytes, .. }, Fault::LosesWrites) => {
@@ -369,7 +371,7 @@ fn write_errors_say_how_far_it_got_and_can_be_undone() {
             }
             _ => panic!("{fault:?}: {text}"),
         }
-        // The final superblock is not written over blocks that did not arrive.
+        // The final superblock must not be written if other blocks did not arrive.
         let now = device.inner().to_vec();
         assert!(now[1024..2048] != scene.after_superblock[..]);
         let file = UndoFile::open(&path).unwrap();
@@ -395,7 +397,7 @@ fn unreadable_blocks_are_overwritten_only_on_request_and_never_lost_silently() {
     let error = commit(&staged, &broken, &refusing).unwrap_err();
     assert!(matches!(error, CommitError::Unreadable { pages: 1, .. }), "{error}");
     assert!(broken.inner().to_vec() == scene.before && !path.exists());
-    // The sector stays bad here, so reading back fails; everything else is written and saved.
+    // The sector stays bad, so verification fails; everything else is written and saved.
     let willing = CommitOptions { overwrite_unreadable: true, ..refusing };
     let error = commit(&staged, &broken, &willing).unwrap_err();
     assert!(!error.nothing_written(), "{error}");
@@ -419,7 +421,7 @@ fn an_undo_file_of_another_file_system_is_foreign() {
     let file = UndoFile::open(&path).unwrap();
     let device = MemDevice::new(other.before.clone());
     assert_eq!(standing(&file, &device).unwrap(), Standing::Foreign);
-    // The same file system after more was written to it: its time of writing is another.
+    // The same file system after further writes: its write time differs.
     let device = MemDevice::new(after);
     assert_eq!(standing(&file, &device).unwrap(), Standing::Committed);
     device.write_at(1024 + 0x30, &[1, 2, 3]).unwrap();

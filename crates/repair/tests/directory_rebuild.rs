@@ -1,5 +1,5 @@
-//! Directories built anew and written into real images, which e2fsck, debugfs and the kernel then
-//! judge; and the same directory built by `e2fsck -fyD`, leaf for leaf.
+//! Rebuilt directories in real images, judged by e2fsck, debugfs and the kernel; and compared leaf
+//! by leaf with the result of `e2fsck -fyD`.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -18,10 +18,10 @@ use floe_testkit::kernel::{Mounted, mount_available};
 use floe_testkit::problems::write_context;
 use floe_testkit::{Image, Profile, Rng, Volume, build, oracle, tool};
 
-/// Fifos that entries name.
+/// FIFOs that entries name.
 const TARGETS: usize = 8;
 
-/// Not random (fscrypt's version 1): modes, flags, key, nonce.
+/// A constant fscrypt version 1 context: modes, flags, key, nonce.
 const CONTEXT: [u8; 28] = [1; 28];
 
 /// A kind of directory on a kind of file system.
@@ -30,11 +30,12 @@ struct Case {
     name: &'static str,
     mke2fs: &'static [&'static str],
     size_mib: u64,
-    /// Commands for debugfs before anything else.
+    /// debugfs commands to run first.
     script: &'static str,
     encrypted: bool,
     casefolded: bool,
-    /// Whether this machine's kernel can be asked: it needs small blocks and no keys.
+    /// Whether this machine's kernel can judge the image: it needs small blocks and no encryption
+    /// keys.
     kernel: bool,
     names: usize,
     name_len: usize,
@@ -103,7 +104,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// An image with fifos `/t0`.. and a directory `/d`, and what is needed to write into it.
+/// An image with FIFOs `/t0`.. and a directory `/d`, and the state for writing to it.
 struct Stage {
     image: Image,
     case: Case,
@@ -144,7 +145,7 @@ impl Stage {
             let inode = self.targets[at % TARGETS];
             let mut entry = Entry::new(inode, name, FileType::Fifo as u8);
             if self.dir.hashed() {
-                // Few enough hashes that leaves begin in the middle of one.
+                // So few hashes that some leaves begin in the middle of one.
                 entry.hash = Some(((rng.below(64) as u32) << 26, rng.below(1 << 30) as u32));
             }
             entry
@@ -152,7 +153,7 @@ impl Stage {
         (0..self.case.names).map(entry).collect()
     }
 
-    /// Gives `/d` this content, and what follows from it.
+    /// Writes the content of `/d`, and sets its size, map and link counts.
     fn install(&self, content: &[u8], indexed: bool) {
         let block_size = self.format.block_size;
         let blocks = content.len() / block_size;
@@ -166,7 +167,7 @@ impl Stage {
         self.install_head(content, indexed);
     }
 
-    /// Gives `/d`, whose blocks are in place, its flags, and the link counts that follow from them.
+    /// Sets the flags and link counts of `/d`, whose blocks are in place.
     fn install_head(&self, content: &[u8], indexed: bool) {
         let volume = Volume::open(&self.image).unwrap();
         let change = |inode: InodeNr, change: &dyn Fn(&mut [u8])| {
@@ -209,7 +210,7 @@ impl Stage {
     }
 }
 
-/// Inodes and names, in the order of the disk, of what `/d` of an image holds.
+/// Inodes and names in `/d`, in on-disk order.
 fn listing(image: &Image, dir: &Directory, format: &DirFormat) -> Vec<(u32, Vec<u8>)> {
     let volume = Volume::open(image).unwrap();
     let map = volume.map(dir.inode).unwrap().data;
@@ -245,7 +246,7 @@ fn e2fsck_and_floe_find_nothing_wrong_with_what_was_built() {
     }
 }
 
-/// Around the size at which one block does not do any more.
+/// Sizes around the limit of one block.
 #[test]
 fn the_smallest_index_is_in_order() {
     if tool::missing() {
@@ -264,7 +265,7 @@ fn the_smallest_index_is_in_order() {
     assert_eq!(indexed.into_iter().collect::<Vec<_>>(), [(false, 1), (true, 3)]);
 }
 
-/// debugfs lists all names and finds them by way of the index.
+/// debugfs lists all names and finds them through the index.
 fn debugfs_reads(stage: &Stage, rebuilt: &Rebuilt, entries: &[Entry<'_>]) {
     let run = |command: &str| {
         let path = stage.image.path().to_str().unwrap();
@@ -275,7 +276,7 @@ fn debugfs_reads(stage: &Stage, rebuilt: &Rebuilt, entries: &[Entry<'_>]) {
         texts.push(run("htree_dump /d"));
     }
     if stage.case.encrypted {
-        // It shows neither encrypted names nor their hashes as they are stored.
+        // debugfs does not show encrypted names and hashes as stored.
         return;
     }
     for text in texts {
@@ -290,7 +291,7 @@ fn debugfs_reads(stage: &Stage, rebuilt: &Rebuilt, entries: &[Entry<'_>]) {
     }
 }
 
-/// `e2fsck -fyD` builds the same leaves from what we built.
+/// `e2fsck -fyD` produces the same leaves from our directory.
 fn same_as_e2fsck(stage: &Stage, rebuilt: &Rebuilt) {
     let name = stage.case.name;
     let copy = stage.image.copy().unwrap();
@@ -305,13 +306,13 @@ fn same_as_e2fsck(stage: &Stage, rebuilt: &Rebuilt) {
             |image: &Image| Volume::open(image).unwrap().map(stage.dir.inode).unwrap().data.len();
         assert_eq!(blocks(&stage.image), blocks(&copy), "{name}: another number of blocks");
     } else {
-        // Which of two names of one inode comes first is open there.
+        // e2fsck leaves the order of two names of one inode open.
         let sorted = |list: Vec<_>| list.into_iter().collect::<BTreeSet<_>>();
         assert_eq!(sorted(ours), sorted(theirs), "{name}");
     }
 }
 
-/// The kernel finds each name, adds and removes others, and e2fsck is content after that.
+/// The kernel finds each name, adds and removes others, and e2fsck accepts the result.
 #[test]
 fn the_kernel_finds_each_name_and_can_go_on() {
     if tool::missing() {
@@ -329,7 +330,7 @@ fn the_kernel_finds_each_name_and_can_go_on() {
         let mounted = match Mounted::new(stage.image.path(), "") {
             Ok(mounted) => mounted,
             Err(refusal) => {
-                // Not every kernel is built with casefolding.
+                // Some kernels lack casefolding.
                 assert!(case.casefolded, "{}: {refusal:#}", case.name);
                 eprintln!("skipped {}: {refusal:#}", case.name);
                 continue;
@@ -357,8 +358,8 @@ fn the_kernel_finds_each_name_and_can_go_on() {
     }
 }
 
-/// An index with two levels of interior nodes: too many blocks for debugfs to add them one by one,
-/// so the content comes as a file that changes places with the directory.
+/// An index with two interior levels: too many blocks for debugfs to add one by one, so the content
+/// arrives as a file that swaps its map with the directory.
 #[test]
 fn the_deepest_index_is_read_too() {
     if tool::missing() {
@@ -397,7 +398,7 @@ fn the_deepest_index_is_read_too() {
     mounted.unmount().unwrap();
 }
 
-/// Lets `/d` have the blocks of `/f`, and the other way round.
+/// Swaps the blocks of `/d` and `/f`.
 fn change_places(stage: &Stage) {
     let volume = Volume::open(&stage.image).unwrap();
     let [mut one, mut other] =
@@ -416,7 +417,7 @@ fn change_places(stage: &Stage) {
     }
 }
 
-/// Names that are there twice are settled as by e2fsck.
+/// Duplicate names are resolved as e2fsck does.
 #[test]
 fn twins_are_settled_as_by_e2fsck() {
     if tool::missing() {
@@ -441,7 +442,7 @@ fn twins_are_settled_as_by_e2fsck() {
             let inode = if rng.chance(3) { twin.inode } else { stage.targets[(at + 3) % TARGETS] };
             entries.push(Entry::new(inode, name, twin.file_type));
         }
-        // Written without a look at twins: as many directories of unique names, side by side.
+        // Written without looking for duplicates: two directories of unique names, concatenated.
         let mut content = Vec::new();
         let mut left = entries.clone();
         while !left.is_empty() {
@@ -452,7 +453,7 @@ fn twins_are_settled_as_by_e2fsck() {
             let part = rebuild(&stage.format, &stage.dir, 1, false, now);
             content.extend(part.content);
         }
-        // Only the first block may begin with dots.
+        // Only the first block may begin with `.` and `..`.
         let dots = stage.format.block_size;
         let mut at = dots;
         while at < content.len() {
@@ -482,8 +483,8 @@ fn twins_are_settled_as_by_e2fsck() {
     }
 }
 
-/// Cuts a made-up name to what both programs agree about: e2fsck gives up the last characters of
-/// some names for the new ones, which we never do.
+/// Shortens a name to the range in which both programs agree: e2fsck overwrites the last characters
+/// of some names, which Floe never does.
 fn shorten(name: &mut Vec<u8>) {
     if name.ends_with(b"~0") {
         name.truncate("N00000-".len());

@@ -1,4 +1,5 @@
-//! Nodes of extent trees that say a wrong depth: what is written to mend them, and what is not.
+//! Extent nodes with a wrong depth: the writes that repair them, and the writes that must not
+//! happen.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -13,7 +14,7 @@ use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
 const ID: &str = "extent-node-depth-wrong";
 
-/// Accepts everything but the depth.
+/// Accepts all repairs but that of the depth.
 struct NoDepth;
 
 impl Policy for NoDepth {
@@ -40,8 +41,8 @@ fn leaf(image: &Image) -> (BlockNr, Vec<u8>) {
     (block, volume.block(block).unwrap())
 }
 
-/// Without checksums nothing proves that a block that two files claim is the node of the one and not
-/// the data of the other.
+/// Without checksums nothing proves whether a block that two files claim is a node of one or data
+/// of the other.
 #[test]
 fn a_node_that_another_file_claims_is_not_written() {
     if tool::missing() {
@@ -58,7 +59,7 @@ fn a_node_that_another_file_claims_is_not_written() {
     assert!(volume.block(*data).unwrap() == bytes, "{data}, once {node}");
 }
 
-/// Two edits of one node: what is refused of them stays.
+/// Two edits of one node: a refused one is not made.
 #[test]
 fn a_refused_depth_stays_while_the_checksum_is_mended() {
     if tool::missing() {
@@ -75,14 +76,14 @@ fn a_refused_depth_stays_while_the_checksum_is_mended() {
     assert_eq!(depth(&after), 0);
 }
 
-/// Linux refuses to mount with such a journal; e2fsck replays it, and so does Floe, which drops nothing
-/// that was written.
+/// Linux refuses to mount with such a journal; e2fsck and Floe replay it, so no transaction is
+/// lost.
 #[test]
 fn a_journal_with_a_node_of_a_wrong_depth_is_replayed() {
     if tool::missing() {
         return;
     }
-    // Groups so small that a journal is in many pieces.
+    // Groups so small that the journal has many extents.
     let profile = Profile::MetaBg32;
     let base = build::base(profile).unwrap();
     let volume = Volume::open(&base).unwrap();
@@ -102,7 +103,7 @@ fn a_journal_with_a_node_of_a_wrong_depth_is_replayed() {
         .build()
         .unwrap();
     let content = |image: &Image| Volume::open(image).unwrap().block(target).unwrap();
-    assert_ne!(content(&image), [0x5a; 1024], "it is in the journal alone");
+    assert_ne!(content(&image), [0x5a; 1024], "only the journal has the new content");
     let theirs = image.copy().unwrap();
     oracle::run(theirs.path(), &["-y", "-E", "journal_only"]).unwrap();
     assert_eq!(content(&theirs), [0x5a; 1024]);

@@ -1,5 +1,5 @@
-//! What a repair does besides mending, on real images: e2fsck finds nothing afterwards, no file is
-//! lost or changed, and a second run has nothing to do.
+//! Optional work of a repair on real images: e2fsck finds nothing afterwards, no file is lost or
+//! changed, and a second run has nothing to do.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -16,7 +16,7 @@ use floe_repair::{Edit, Extras, Repair, RepairOptions, repair};
 use floe_testkit::tree::stored;
 use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
-/// Repairs as an unattended repair does, so that nothing but what was asked for can be damage.
+/// Repairs unattended, so that only the requested work can count as damage.
 fn run<'d>(image: &'d Image, extras: Extras) -> Repair<'d> {
     let now_seconds = i64::from(tool::NOW);
     let check = CheckOptions { threads: 2, now_seconds, ..CheckOptions::default() };
@@ -24,11 +24,11 @@ fn run<'d>(image: &'d Image, extras: Extras) -> Repair<'d> {
     repair(image, &options, &mut Preen).unwrap()
 }
 
-/// What a user sees: paths, types, sizes and contents.
+/// The user's view: paths, types, sizes and contents.
 fn seen(image: &Image) -> BTreeMap<Vec<u8>, (Option<FileType>, u64, String)> {
     let of_node = |(path, node): (_, floe_testkit::tree::Node)| {
         let (file_type, size, content) = node.identity();
-        // Sizes of directories are theirs to change.
+        // The repair may change the sizes of directories.
         let size = if node.is_dir() { 0 } else { size };
         (path, (file_type, size, content.to_owned()))
     };
@@ -57,7 +57,7 @@ fn flags(image: &Image, path: &str) -> InodeFlags {
     Inode::decode(&bytes).unwrap().flags()
 }
 
-/// Does it, and demands what is true of all extras. Returns the image behind it.
+/// Runs the optional work and verifies all its invariants. Returns the resulting image.
 fn done(image: &Image, extras: Extras) -> (Image, Vec<Edit>) {
     let first = run(image, extras);
     assert!(first.is_clean() && first.left.is_empty(), "{:?} {:?}", first.halted, first.left);
@@ -99,7 +99,7 @@ fn large_directories_without_an_index_get_one() {
     assert!(run(&image, Extras::default()).deeds.is_empty(), "the file system has no indexes");
     edit_superblock(&image, |sb| sb.feature_compat |= Compat::DIR_INDEX.bits());
     let none = Extras { index_directories: false, ..Extras::default() };
-    // Backups get the feature.
+    // The backups get the feature too.
     let image = image.with_staged(&run(&image, none).staged).unwrap();
     assert!(run(&image, none).deeds.is_empty());
     assert!(!flags(&image, "/big").contains(InodeFlags::INDEX));
@@ -127,7 +127,7 @@ fn block_maps_become_extents() {
     }
 }
 
-/// An image in which `/file` has a block of `/blocks`, lawfully.
+/// An image in which `/file` legally shares a block of `/blocks`.
 fn sharing() -> Image {
     let image = build::base(Profile::Ext4K1).unwrap();
     let volume = Volume::open(&image).unwrap();
@@ -135,7 +135,7 @@ fn sharing() -> Image {
     let first = *blocks.data.values().next().unwrap();
     let file = volume.lookup("/file").unwrap();
     let mut raw = volume.inode_bytes(file).unwrap();
-    // The first extent of the root: its physical block.
+    // Physical block of the first extent in the root.
     raw[0x28 + 12 + 8..][..4].copy_from_slice(&u32::try_from(first.0).unwrap().to_le_bytes());
     volume.put_inode(file, &raw).unwrap();
     volume.fix_inode(file).unwrap();
@@ -174,7 +174,7 @@ fn blocks_stay_shared_where_there_is_no_room_for_copies() {
     let image = sharing();
     let folder = tool::scratch("floe-extras-").unwrap();
     let filler = folder.path().join("filler");
-    // debugfs writes what fits and complains of the rest.
+    // debugfs writes as much as fits and complains about the rest.
     fs::write(&filler, vec![0xff; 8 << 20]).unwrap();
     let script = format!("write {} filler\n", filler.display());
     assert!(build::debugfs(&image, &script).is_err());
@@ -183,7 +183,7 @@ fn blocks_stay_shared_where_there_is_no_room_for_copies() {
 
     let tried = run(&image, UNSHARE);
     assert!(tried.is_clean(), "{:?}", tried.after.found);
-    assert!(!tried.left.is_empty(), "what was asked for was not done");
+    assert!(!tried.left.is_empty(), "the requested work was not done");
     let after = image.with_staged(&tried.staged).unwrap();
     assert_eq!(seen(&after), seen(&image));
     assert!(superblock(&after).features().ro_compat.contains(RoCompat::SHARED_BLOCKS));

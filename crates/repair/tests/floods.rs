@@ -1,4 +1,4 @@
-//! Damage that meets many things at once: one repair is enough, in few rounds.
+//! Damage that affects many objects at once: one repair of few rounds is enough.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -13,7 +13,8 @@ use floe_repair::{Repair, RepairOptions, repair};
 use floe_testkit::tree::stored;
 use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
-/// A repair that leaves nothing, neither for Floe nor for e2fsck; the image as it will be.
+/// Repairs an image, and checks that neither Floe nor e2fsck finds anything after that; returns the
+/// resulting image too.
 fn repaired(image: &Image) -> (Repair<'_>, Image) {
     let check =
         CheckOptions { threads: 2, now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
@@ -42,7 +43,7 @@ fn with_block(mut raw: Vec<u8>, block: u32) -> Vec<u8> {
     if raw[0x22] & 8 == 0 {
         raw[0x28..0x2c].copy_from_slice(&block.to_le_bytes());
     } else {
-        // One entry behind the header: `ee_len`, `ee_start_lo`.
+        // One extent after the header: `ee_len`, `ee_start_lo`.
         raw[0x2a] = 1;
         raw[0x38] = 1;
         raw[0x3c..0x40].copy_from_slice(&block.to_le_bytes());
@@ -50,8 +51,8 @@ fn with_block(mut raw: Vec<u8>, block: u32) -> Vec<u8> {
     raw
 }
 
-/// As where blocks of an inode table were written to the wrong place: one inode stands there again and
-/// again, and there is room for few copies of what it claims.
+/// Simulates inode table blocks written to the wrong place: one inode appears again and again, and
+/// there is space for few copies of its blocks.
 #[test]
 fn copies_of_one_inode_go_together_where_there_is_no_room() {
     if tool::missing() {
@@ -81,12 +82,12 @@ fn copies_of_one_inode_go_together_where_there_is_no_room() {
             _ => None,
         })
         .collect();
-    assert!(gone.is_subset(&copies), "others go: {gone:?}");
+    assert!(gone.is_subset(&copies), "others were deleted: {gone:?}");
     assert!((40..copies.len()).contains(&gone.len()), "{} go", gone.len());
     assert!(repaired.rounds < 16, "{} rounds", repaired.rounds);
 }
 
-/// All at once, in a lost+found that has to be made and to grow.
+/// All orphans at once, in a lost+found that must be created and must grow.
 #[test]
 fn whatever_lost_its_name_is_in_lost_and_found() {
     if tool::missing() {
@@ -98,14 +99,14 @@ fn whatever_lost_its_name_is_in_lost_and_found() {
         let mut nameless: BTreeSet<InodeNr> = many(&volume).into_iter().collect();
         let big = volume.lookup("/big").unwrap();
         let names = volume.entries(big).unwrap();
-        // Hard links of what has a name elsewhere keep that.
+        // Hard links to objects with another name keep that name.
         let file = volume.lookup("/file").unwrap();
         let in_big =
             names.iter().filter(|entry| ![b"." as &[u8], b"..", b""].contains(&&*entry.name));
         nameless.extend(
             in_big.map(|entry| entry.inode).filter(|inode| ![InodeNr(0), file].contains(inode)),
         );
-        // Empty files without a name go: each gets a block from the end of the image.
+        // Unattached empty files are released, so each gets a block from the end of the image.
         let end = u32::try_from(volume.geometry.blocks_count).unwrap();
         for (&inode, block) in nameless.iter().zip(end - 400..) {
             let raw = volume.inode_bytes(inode).unwrap();
@@ -133,7 +134,7 @@ fn whatever_lost_its_name_is_in_lost_and_found() {
     }
 }
 
-/// Deeper than any stack, and than any path that Linux takes.
+/// Deeper than any stack, and than any path that Linux accepts.
 #[test]
 fn a_very_deep_tree_is_mended() {
     if tool::missing() {
@@ -152,7 +153,7 @@ fn a_very_deep_tree_is_mended() {
     let chain: Vec<InodeNr> =
         std::iter::successors(below(InodeNr::ROOT), |dir| below(*dir)).collect();
     assert_eq!(chain.len(), LEVELS);
-    // All have a wrong link count, and one in the middle is gone.
+    // All have a wrong link count, and one in the middle is missing.
     let lost = chain[LEVELS / 2];
     for &dir in &chain {
         let mut raw = volume.inode_bytes(dir).unwrap();

@@ -1,5 +1,5 @@
-//! Repairs of damage on which a fuzzer once succeeded (`fuzz/regressions/repair_image`, and what hurt
-//! the check), and of some it never saw.
+//! Repairs of damage found by fuzzing (`fuzz/regressions/repair_image`, and the inputs that broke
+//! the check), and of some random damage.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn random_scripts_are_repaired_once_and_undone() {
     }
     let (mut stages, mut rng) = (Stages::default(), Rng::new(0xf10e));
     for round in 0..120u32 {
-        // A few profiles, as building an image takes longer than looking at it.
+        // Few profiles, because building an image takes longer than checking it.
         let profiles = [Profile::Ext4K1, Profile::Ext3, Profile::Bigalloc, Profile::InlineEaInode];
         let script = script::random(&mut rng, profiles[round as usize % profiles.len()]);
         eprintln!("round {round}: {script:02x?}");

@@ -1,5 +1,5 @@
-//! What the kernel makes of repaired file systems: it mounts them, reads everything, writes; and
-//! e2fsck is content afterwards. And the repaired image is the same for any number of threads.
+//! The kernel mounts repaired file systems, reads everything and writes, and e2fsck accepts the
+//! result. The repaired image does not depend on the number of threads.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -14,11 +14,11 @@ use floe_testkit::kernel::{Mounted, mount_available};
 use floe_testkit::recipe::{Recipe, map_node};
 use floe_testkit::{Image, Profile, damage, oracle, tool, tree};
 
-/// Profiles that any kernel with ext4 mounts, each with damage of several kinds.
+/// Profiles that every kernel with ext4 can mount; each gets damage of several kinds.
 const PROFILES: [&str; 6] = ["ext2-1k", "ext3", "ext4", "ext4-1k", "no-csum", "meta-bg"];
 const SEEDS: std::ops::Range<u64> = 20..24;
 
-/// The bytes of a repaired copy; `None` if damage is left that only a person can settle.
+/// The bytes of a repaired copy; `None` if damage is left that needs a person.
 fn repaired(image: &Image, threads: usize) -> Option<MemDevice> {
     let check = CheckOptions {
         threads,
@@ -66,7 +66,7 @@ fn the_kernel_reads_and_writes_what_was_repaired() {
         let mut bytes = vec![0; image.size() as usize];
         device.read_at(0, &mut bytes).unwrap();
         image.write(0, &bytes).unwrap();
-        // Features that this kernel was not built with are no fault of the repair.
+        // This kernel may lack some features.
         let Ok(mount) = Mounted::new(image.path(), "rw") else { continue };
         let all = tree::mounted(mount.path()).unwrap();
         assert!(all.len() > 20, "{name}: only {} objects are there", all.len());
@@ -80,7 +80,7 @@ fn the_kernel_reads_and_writes_what_was_repaired() {
     assert!(mounted >= 12, "only {mounted} images were mounted");
 }
 
-/// Linux compares what a node says of its depth with where the node hangs; e2fsck 1.47 does not.
+/// Linux compares the depth stored in a node with its level in the tree; e2fsck 1.47 does not.
 #[test]
 fn the_kernel_reads_what_hangs_on_nodes_of_a_wrong_depth_once_it_is_mended() {
     if let Err(reason) = tool::available().and_then(|()| mount_available()) {
@@ -110,12 +110,12 @@ fn the_kernel_reads_what_hangs_on_nodes_of_a_wrong_depth_once_it_is_mended() {
         assert!(sound.len() > 10_000, "{name}: {} bytes", sound.len());
         let image = edits.into_iter().fold(recipe, Recipe::edit).build().unwrap();
         let refused = read(&image).map(|content| content.len()).unwrap_err();
-        // A wrong checksum is EBADMSG, all else is EUCLEAN; either is EIO to who reads, or itself.
+        // A wrong checksum gives EBADMSG, other damage EUCLEAN; the reader sees that or EIO.
         let codes = [5, 74, 117];
         assert!(refused.raw_os_error().is_some_and(|code| codes.contains(&code)), "{refused}");
         let device = repaired(&image, 2).unwrap();
         image.write(0, &device.to_vec()).unwrap();
-        assert!(read(&image).unwrap() == sound, "{name}: the content is another");
+        assert!(read(&image).unwrap() == sound, "{name}: the content differs");
         let after = oracle::e2fsck(&image).unwrap();
         assert!(after.clean(), "{name}: {}", after.text);
     }

@@ -1,4 +1,4 @@
-//! What Linux refuses and e2fsck passes over: the repair leaves what users have alone.
+//! Damage that Linux refuses and e2fsck ignores: the repair keeps all user data.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -12,7 +12,7 @@ use floe_testkit::problems::cases;
 use floe_testkit::recipe::{Recipe, inode};
 use floe_testkit::{Image, Profile, Volume, oracle, tool};
 
-/// Repairs an image in place; it must be clean then, and for e2fsck, too.
+/// Repairs an image in place; Floe and e2fsck must then find it clean.
 fn mend(image: &Image) {
     let check = CheckOptions { now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
     let repaired =
@@ -57,12 +57,12 @@ fn a_file_that_the_superblock_calls_the_orphan_file_keeps_its_content_and_name()
         assert_eq!(superblock(&image).orphan_file_inum, before.0.0);
         mend(&image);
         assert_eq!(content(&image, path), before);
-        // The real one, and not a new one.
+        // The original orphan file, not a new one.
         assert_eq!(superblock(&image).orphan_file_inum, 12);
     }
 }
 
-/// A journal inode is restored from the superblock's copy, and nothing else of it is kept.
+/// A journal inode is restored from its backup in the superblock, and no other field is kept.
 #[test]
 fn a_restored_journal_inode_is_clean_in_all_its_fields() {
     if tool::missing() {
@@ -70,7 +70,7 @@ fn a_restored_journal_inode_is_clean_in_all_its_fields() {
     }
     for profile in [Profile::Ext4K1, Profile::Ext3, Profile::Inode128, Profile::NoCsum] {
         let recipe = Recipe::new("garbage").on(profile).edit(inode("<8>").raw(|raw| {
-            // All but the checksum, and noise that is no zero.
+            // Nonzero noise everywhere but in the checksum.
             for (at, byte) in raw.iter_mut().enumerate() {
                 *byte = (at * 37 + 11) as u8;
             }

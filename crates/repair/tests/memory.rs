@@ -1,5 +1,6 @@
-//! Repairs with little memory: what is staged is the same, or the repair is refused. By sums, where all
-//! evidence does not fit; in a temporary file, where staged blocks do not.
+//! Repairs under a memory limit: the staged result is the same, or the repair is refused.
+//! Examinations by fingerprints if the full evidence does not fit; staged blocks in a temporary
+//! file.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -25,7 +26,7 @@ fn options(accounting: Accounting, threads: usize) -> RepairOptions<'static> {
     RepairOptions { check, random: [7; 16], ..RepairOptions::default() }
 }
 
-/// What is staged, what was done and what is left, as text.
+/// Staged pages, changes and findings left, as text.
 fn result(repaired: &Repair<'_>) -> String {
     let mut staged = Vec::new();
     for range in repaired.staged.staged_ranges() {
@@ -42,7 +43,7 @@ fn result(repaired: &Repair<'_>) -> String {
     format!("{deeds:#?}\n{:#?}\n{before:?}\n{after:?}\n{staged:?}", repaired.left)
 }
 
-/// Repairs by sums: what keeps all evidence must come to the same. `None`: refused.
+/// Repairs by fingerprints, and compares with the result of full evidence. `None`: refused.
 fn by_sums(subject: &Subject, threads: usize) -> Option<bool> {
     let device = subject.device();
     let expected = repair(&device, &options(Accounting::Exact, 1), &mut Yes);
@@ -50,12 +51,15 @@ fn by_sums(subject: &Subject, threads: usize) -> Option<bool> {
     let name = &subject.name;
     match (expected, got) {
         (_, Err(RepairError::OverBudget { phase, .. })) => {
-            assert_eq!(phase, "to know all that is in use", "{name}");
+            assert_eq!(phase, "recording everything in use", "{name}");
             None
         }
         (Ok(expected), Ok(got)) => {
             let (by_all, by_sums) = (result(&expected), result(&got));
-            assert!(by_all == by_sums, "{name}\nall evidence: {by_all}\nby sums: {by_sums}");
+            assert!(
+                by_all == by_sums,
+                "{name}\nall evidence: {by_all}\nby fingerprints: {by_sums}"
+            );
             Some(got.before.plan.is_some_and(|plan| plan.way.sums))
         }
         (Err(expected), Err(got)) => {
@@ -68,7 +72,7 @@ fn by_sums(subject: &Subject, threads: usize) -> Option<bool> {
     }
 }
 
-/// How many repairs were made by sums, and how many were refused.
+/// Number of repairs made by fingerprints, and number refused.
 fn count(made: &[Option<bool>]) -> (usize, usize) {
     let by_sums = made.iter().filter(|made| **made == Some(true)).count();
     (by_sums, made.iter().filter(|made| made.is_none()).count())
@@ -81,7 +85,7 @@ fn sound_images_need_no_evidence() {
     }
     let made: Vec<_> = subjects::sound().map(|subject| by_sums(&subject.unwrap(), 2)).collect();
     let (by_sums, refused) = count(&made);
-    assert!(by_sums >= 10 && refused == 0, "{by_sums} by sums, {refused} refused");
+    assert!(by_sums >= 10 && refused == 0, "{by_sums} by fingerprints, {refused} refused");
 }
 
 #[test]
@@ -92,8 +96,8 @@ fn the_image_of_every_problem() {
     let made: Vec<_> =
         subjects::of_every_problem().map(|subject| by_sums(&subject.unwrap(), 1)).collect();
     let (by_sums, refused) = count(&made);
-    eprintln!("{by_sums} by sums, {refused} refused, of {}", made.len());
-    assert!(by_sums >= 150 && refused >= 20, "{by_sums} by sums, {refused} refused");
+    eprintln!("{by_sums} by fingerprints, {refused} refused, of {}", made.len());
+    assert!(by_sums >= 150 && refused >= 20, "{by_sums} by fingerprints, {refused} refused");
 }
 
 #[test]
@@ -107,11 +111,11 @@ fn damaged_images() {
         made.push(by_sums(&subject, 1 + seed as usize % 3));
     }
     let (by_sums, refused) = count(&made);
-    eprintln!("{by_sums} by sums, {refused} refused, of {}", made.len());
-    assert!(by_sums >= 3, "{by_sums} by sums, {refused} refused");
+    eprintln!("{by_sums} by fingerprints, {refused} refused, of {}", made.len());
+    assert!(by_sums >= 3, "{by_sums} by fingerprints, {refused} refused");
 }
 
-/// Scattered damage as `bench --repair` makes it, in several groups: nothing of it needs a free block.
+/// Scattered damage in several groups, as `bench --repair` makes it: no repair needs a free block.
 #[test]
 fn scattered_damage_is_repaired_by_sums() {
     const DAMAGE: [(u64, &[u8]); 6] = [
@@ -142,7 +146,7 @@ fn scattered_damage_is_repaired_by_sums() {
     assert_eq!(by_sums(&subject, 2), Some(true));
 }
 
-/// Files and directories with a wrong count here and there, and one block bitmap with a bit too many.
+/// Some files and directories with a wrong count, and one block bitmap with a bit too many.
 fn worn() -> (tempfile::TempDir, Image) {
     let folder = tool::scratch("floe-memory-").unwrap();
     let image = fill(&folder.path().join("image"), Shape::file_intensive(40_000)).unwrap();
@@ -176,7 +180,7 @@ fn what_is_staged_does_not_depend_on_the_budget() {
         panic!("6 MiB are enough");
     };
     assert!(((6 << 20)..(6 << 20) + 16).contains(&budget_bytes), "{budget_bytes}");
-    // As the command line says it.
+    // The value as given on the command line.
     let repaired = with(need_bytes.next_multiple_of(1 << 20)).unwrap();
     assert!(result(&repaired) == expected, "{need_bytes} bytes");
     assert_eq!(repaired.before.plan.unwrap().way.threads, 1);

@@ -1,5 +1,5 @@
-//! A superblock or descriptors that cannot be as they are: mended where the rest tells how, refused at once
-//! where nothing can help, and never a flood of findings.
+//! Impossible values in a superblock or descriptors: repaired if other evidence reveals the right
+//! ones, refused at once if nothing can help, and never a flood of findings.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -17,7 +17,7 @@ fn repaired(image: &Image) -> Result<Repair<'_>, RepairError> {
     repair(image, &options, &mut Yes)
 }
 
-/// Writes a word of the descriptor of a group, also in the backups.
+/// Writes a word of a group's descriptor, in all backups too.
 fn put_in_descriptors(volume: &Volume<'_>, group: u32, at: u64, value: u32) {
     let geometry = &volume.geometry;
     let primary = geometry.offset_bytes(geometry.primary_desc_block(0));
@@ -30,8 +30,8 @@ fn put_in_descriptors(volume: &Volume<'_>, group: u32, at: u64, value: u32) {
     }
 }
 
-/// An image with fewer free blocks than an inode table takes, where a block in the middle of the tables of
-/// these groups is bad and their descriptors do not say where they are.
+/// An image with fewer free blocks than an inode table needs. A block in the middle of the inode
+/// tables of `groups` is bad, and their descriptors have no valid location.
 fn without_room(groups: &[u32], inode_table: u32) -> Image {
     let image = Image::empty(8 << 20).unwrap();
     let features = "^has_journal,^resize_inode,^flex_bg,^metadata_csum,^64bit";
@@ -70,8 +70,8 @@ fn descriptors_that_no_free_run_satisfies_are_refused_at_once() {
     }
 }
 
-/// Every group's metadata is said to lie where that of the first group is, and the disk is full: what seems
-/// to fill it does not.
+/// Every descriptor locates its metadata in the first group, and the disk is full, but the space is
+/// only apparently in use.
 #[test]
 fn room_that_a_repair_makes_is_used() {
     if tool::missing() {
@@ -98,7 +98,7 @@ fn sizes_of_descriptors_that_cannot_be_are_mended_without_a_backup() {
         return;
     }
     for profile in [Profile::Bigalloc, Profile::BigallocK1, Profile::Ext2K1, Profile::NoCsum] {
-        // With a backup, too: it knows better.
+        // With backups, which have the right value.
         for size in [1, 3, 8, 63, 65, 2048, u16::MAX] {
             let recipe = Recipe::new("size").on(profile);
             let image = recipe.edit(superblock(move |sb| sb.desc_size = size)).build().unwrap();
@@ -131,7 +131,7 @@ fn a_wrong_number_of_inodes_is_mended_without_a_backup() {
     }
 }
 
-/// Most of what is claimed is not there: that is one finding, not some for each group.
+/// Most of the claimed size does not exist: one finding, not several per group.
 #[test]
 fn a_small_image_that_claims_much_raises_few_findings() {
     if tool::missing() {
@@ -141,7 +141,7 @@ fn a_small_image_that_claims_much_raises_few_findings() {
     for bits in [20, 24, 28] {
         let image = Recipe::new("claims").on(Profile::Ext2Rev0).empty();
         let image = image.edit(claims(1 << bits)).build().unwrap();
-        // Without its backups, which know better.
+        // Without its backups, which have the right value.
         for block in [2049, 4097, 6145, 8193] {
             let _ = image.write(block * 1024 + 56, &[0, 0]);
         }

@@ -1,4 +1,4 @@
-//! Where there is no room for copies of shared blocks, the one file goes that takes them from all others.
+//! Without space for copies of shared blocks, the file that claims blocks of all others is deleted.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -37,7 +37,7 @@ fn only_the_file_goes_that_claims_what_all_others_have() {
     if tool::missing() {
         return;
     }
-    // Behind its first block lie those of the journal and of most files.
+    // The blocks after its first one belong to the journal and to most files.
     let claims_all = || inode("/dir/sub/deep/file").extent(0, |extent| extent.len = 6559);
     let deleted_after =
         |change: Change| deleted(&Recipe::new("no room").edit(change).build().unwrap());

@@ -12,7 +12,7 @@ use floe_repair::{RepairOptions, repair};
 use floe_testkit::{Image, Profile, build, tool};
 use proptest::prelude::*;
 
-/// A damaged image, its repair's bytes, and the plan of it in a folder.
+/// A damaged image, the bytes of its repair, and its plan in a folder.
 struct Planned {
     image: Image,
     repaired: Vec<u8>,
@@ -40,7 +40,7 @@ impl Planned {
         self.folder.path().join("plan")
     }
 
-    /// The image as the plan at `path` makes it.
+    /// The image with the plan at `path` applied.
     fn staged(&self, path: &Path) -> Result<Vec<u8>, PlanFileError> {
         let (_, staged) = stage(path, &self.image, 1 << 20)?;
         let mut bytes = vec![0; self.image.size() as usize];
@@ -62,7 +62,7 @@ fn a_plan_is_the_repair() {
 fn a_device_that_changed_is_refused() {
     let Some(planned) = Planned::new() else { return };
     let before = planned.image.to_vec().unwrap();
-    // Any byte of a block that is to be written, or of the superblock.
+    // Any byte of a block to be written, or of the superblock.
     let differing: Vec<usize> =
         (0..before.len()).filter(|&at| before[at] != planned.repaired[at]).collect();
     let places = [differing[0], differing[differing.len() / 2], differing[differing.len() - 1]];

@@ -1,9 +1,8 @@
-//! Every problem of the table, repaired: the image of each recipe is mended, and what comes out is
-//! clean for our own check and for e2fsck, holds everything that e2fsck's repair saves, and is left
-//! alone by a second repair.
+//! Repairs the image of each recipe in the problem table. The result must be clean for Floe and for
+//! e2fsck, hold everything that e2fsck's repair saves, and stay unchanged by a second repair.
 //!
-//! `FLOE_CASE=part cargo test -p floe-repair --test problems -- --nocapture` looks at the cases with
-//! `part` in their names, and tells what was done.
+//! `FLOE_CASE=part cargo test -p floe-repair --test problems -- --nocapture` runs the cases with
+//! `part` in their names, and prints the changes.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -20,12 +19,12 @@ use floe_testkit::compare::{ReadBy, Terms, judge};
 use floe_testkit::problems::{Case, cases};
 use floe_testkit::tool::{self, Outcome};
 
-/// A case that no repair mends as the others.
+/// A case that is not repaired like the others.
 struct Exception {
     name: &'static str,
     why: &'static str,
-    /// Parts of the faults that are found, and of no others: each is found, and whatever is found has
-    /// one of them.
+    /// Parts of the expected faults: each part must occur in a fault, and each fault must contain a
+    /// part.
     faults: &'static [&'static str],
 }
 
@@ -38,14 +37,14 @@ const fn exception(
 }
 
 const NO_JOURNAL_DEVICE: &str = "only a person knows the right journal device";
-const NEWER: &str = "only a newer tool knows what it means";
+const NEWER: &str = "only a newer tool knows its meaning";
 const NO_BACKUP: &str = "the file system is too small for a backup; e2fsck gives up, too";
-const CUT_OFF: &str = "with what lies past the end all may be well: nothing is mended, and the file system is \
-                       not called clean";
-const UNREADABLE: &str = "what is in the block may come back with a copy of the device: all that \
-                          does not depend on it is mended, and the file system is not called clean";
+const CUT_OFF: &str = "the part past the end may be intact: nothing is repaired, and the \
+                       file system is not marked clean";
+const UNREADABLE: &str = "a copy of the device may recover the block: everything that does not \
+                          depend on it is repaired, and the file system is not marked clean";
 
-/// A repair that is refused stages nothing: there is an error, and no staged file system.
+/// A refused repair stages nothing: it returns an error instead.
 const EXCEPTIONS: &[Exception] = &[
     exception("journal not given", NO_JOURNAL_DEVICE, &["which was not found"]),
     exception("no journal", NO_JOURNAL_DEVICE, &["does not hold a journal"]),
@@ -76,12 +75,12 @@ const EXCEPTIONS: &[Exception] = &[
     exception("unreadable table", UNREADABLE, &["unreadable-inode-table"]),
     exception(
         "to a value",
-        "e2fsck knows since 1.47.4 that no name may lead to the value of an attribute; 1.47.0 leaves it",
+        "e2fsck rejects names of value inodes since 1.47.4; 1.47.0 leaves them",
         &["/dir/file (Gone, Regular)"],
     ),
     exception(
         "block maps: a directory far behind",
-        "the directory shares its map with a file, whose blocks Floe keeps; e2fsck takes them away",
+        "the directory shares its map with a file, whose blocks Floe keeps and e2fsck frees",
         &["/far (Content, Regular)"],
     ),
     exception(
@@ -103,12 +102,12 @@ fn options<'a>(case: &Case, journal: Option<&'a Image>) -> RepairOptions<'a> {
     RepairOptions { check, random: [7; 16], ..RepairOptions::default() }
 }
 
-/// Writes what is staged over the image at `path`.
+/// Writes the staged blocks over the image at `path`.
 fn commit(repair: &Repair<'_>, path: &Path) -> Result<()> {
     Image::open(path)?.write_staged(&repair.staged)
 }
 
-/// Which findings a repair left, and why.
+/// The findings that a repair left, with reasons.
 fn left(repair: &Repair<'_>) -> Vec<String> {
     repair
         .left
@@ -117,11 +116,11 @@ fn left(repair: &Repair<'_>) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with the repair of a device that e2fsck cannot be asked about.
+/// Faults in the repair of a device that e2fsck cannot examine.
 fn faults_alone(case: &Case, image: &Image) -> Result<Vec<String>, RepairError> {
     let journal = case.external_journal.as_ref();
     let mut options = options(case, journal);
-    // What is done without permission is in the test `unreadable`.
+    // The test `unreadable` covers the behaviour without permission.
     options.overwrite_unreadable = case.has_unreadable_blocks();
     let block_bytes = u32::try_from(case.recipe.profile().block_size()).unwrap_or(1024);
     let unreadable = case.unreadable_blocks(image);
@@ -150,7 +149,7 @@ fn faults_alone(case: &Case, image: &Image) -> Result<Vec<String>, RepairError> 
     Ok(faults)
 }
 
-/// What is wrong with the repair of an image, against e2fsck's.
+/// Faults in the repair of an image, compared with that of e2fsck.
 fn faults_against_e2fsck(case: &Case, image: &Image) -> Result<Vec<String>> {
     let runs = Cell::new(0);
     let of_floe = std::cell::RefCell::new(Vec::new());
@@ -187,7 +186,7 @@ fn faults_against_e2fsck(case: &Case, image: &Image) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// What is wrong with the repair of a case.
+/// Faults in the repair of a case.
 fn faults(case: &Case) -> Vec<String> {
     let image = match case.recipe.build() {
         Ok(image) => image,
@@ -199,7 +198,7 @@ fn faults(case: &Case) -> Vec<String> {
     faults_against_e2fsck(case, &image).unwrap_or_else(|error| vec![format!("{error:#}")])
 }
 
-/// Judges all cases, two at a time: the names of those judged, and the faults of those with any.
+/// Judges all cases, two at a time: returns the names of all, and the faults of those with any.
 fn judge_all(cases: &[Case]) -> Vec<(String, Vec<String>)> {
     let wanted = std::env::var("FLOE_CASE").ok();
     let next = AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! Inodes whose checksum is wrong are weighed before they are cleared: what e2fsck keeps is kept, flipped bits are
-//! flipped back, and what nothing proves still goes.
+//! Weighs evidence before an inode with a wrong checksum is cleared: keeps those that e2fsck keeps,
+//! flips bits back, and still clears those without proof.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -20,7 +20,8 @@ use floe_testkit::{Image, Profile, build, tool};
 
 mod judged;
 
-/// Blocks of inode tables with so many directories and more, as the number of the first inode.
+/// Inode table blocks with at least `directories` directories, as the numbers of their first
+/// inodes.
 fn crowded_blocks(volume: &Volume<'_>, directories: usize) -> Result<Vec<u32>> {
     let per_block = volume.geometry.block_size / volume.geometry.inode_size;
     let mut blocks = BTreeMap::<u32, usize>::new();
@@ -60,7 +61,7 @@ fn directories() -> Result<Image> {
     Ok(image)
 }
 
-/// What is wrong with Floe's repair of `image`, which was `original`, and what it made of it.
+/// Faults in Floe's repair of `image`, a damaged copy of `original`, and the repaired image.
 fn faults(image: &Image, original: &Image) -> Result<(Vec<String>, Image)> {
     let terms = Terms { read_by: ReadBy::Testkit, original: Some(original) };
     let judgement = judge(image, &terms, &judged::program)?;
@@ -127,7 +128,7 @@ fn named_inodes_amid_garbage_are_kept() {
         let volume = Volume::open(&image).unwrap();
         for inode in in_use(&volume, first).unwrap() {
             let mut raw = volume.inode_bytes(inode).unwrap();
-            // The times and the version are noise: too many bits to tell which.
+            // The times and the version are noise: too many flipped bits to identify.
             Rng::new(u64::from(inode.0)).fill(&mut raw[0x08..0x14]);
             Rng::new(u64::from(inode.0)).fill(&mut raw[0x24..0x28]);
             volume.put_inode(inode, &raw).unwrap();
@@ -212,7 +213,8 @@ fn who_goes_for_shared_blocks_goes_with_a_reason() {
     let onto_another = Edit::new(|volume| {
         let (thief, owner) = (volume.lookup("/blocks")?, volume.lookup("/file")?);
         let (mut raw, other) = (volume.inode_bytes(thief)?, volume.inode_bytes(owner)?);
-        // The place of the first extent, and noise in the times, so that the checksum is wrong for good.
+        // The location of the first extent, and noise in the times, so that no bit flip explains
+        // the checksum.
         raw[0x3c..0x40].copy_from_slice(&other[0x3c..0x40]);
         raw[0x08..0x14].fill(0x55);
         volume.put_inode(thief, &raw)

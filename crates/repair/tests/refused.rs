@@ -1,4 +1,4 @@
-//! What a person refuses is not written along with what is accepted.
+//! Edits that a person refuses are not written along with accepted ones.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -41,8 +41,8 @@ fn copy_at(device: &dyn ReadBlocks, offset: u64) -> Superblock {
     copy
 }
 
-/// The number of inodes of a group is what the file system was looked at with; another change of the
-/// superblock does not write it.
+/// The file system is examined with a derived number of inodes per group, but another change of the
+/// superblock must not store it.
 #[test]
 fn a_refused_number_of_inodes_is_written_to_no_superblock() {
     if tool::missing() {
@@ -68,13 +68,13 @@ fn a_refused_number_of_inodes_is_written_to_no_superblock() {
     }
 }
 
-/// A backup that is written anew keeps its number, as long as nobody may write another.
+/// A rewritten backup keeps its own number as long as no other is accepted.
 #[test]
 fn a_refused_number_of_inodes_is_written_to_no_backup() {
     if tool::missing() {
         return;
     }
-    // All copies are wrong, so that none is believed; one is old besides, and one is none.
+    // All copies are wrong, so none is trusted; one is also outdated, and one is invalid.
     let double = |sb: &mut Superblock| sb.inodes_per_group *= 2;
     let mut recipe = Recipe::new("inodes of a group in all copies").on(Profile::Ext4K1);
     let groups = [1, 3];
@@ -92,12 +92,16 @@ fn a_refused_number_of_inodes_is_written_to_no_backup() {
         geometry.offset_bytes(block)
     });
     let primary = copy_at(&image, OFFSET_BYTES);
-    assert_eq!(geometry.inodes_per_group * 2, primary.inodes_per_group, "it was proved wrong");
+    assert_eq!(
+        geometry.inodes_per_group * 2,
+        primary.inodes_per_group,
+        "the derived number differs"
+    );
     let refused = mended(&image, &mut AllBut(REFUSED));
     assert_eq!(times_of(&refused, &Edit::Backups), 1, "{:?}", refused.deeds);
     for offset in backups {
         let copy = copy_at(&refused.staged, offset);
-        assert_eq!(copy.uuid, primary.uuid, "it was written anew");
+        assert_eq!(copy.uuid, primary.uuid, "it was rewritten");
         assert_eq!(copy.inodes_per_group, primary.inodes_per_group);
     }
     assert_eq!(copy_at(&refused.staged, OFFSET_BYTES).inodes_per_group, primary.inodes_per_group);
@@ -108,8 +112,8 @@ fn a_refused_number_of_inodes_is_written_to_no_backup() {
     }
 }
 
-/// A backup whose own number is all that is wrong with it cannot be mended before the primary is: it is
-/// not said to have been, and not tried over and over.
+/// A backup that differs only in its own number cannot be repaired before the primary: it is
+/// neither reported as repaired nor tried repeatedly.
 #[test]
 fn another_number_in_a_backup_waits_for_that_in_the_primary() {
     if tool::missing() {

@@ -1,4 +1,5 @@
-//! Damage of N things of a kind takes as many rounds as damage of one: no repair mends one thing a round.
+//! Damage to N objects of a kind takes as many rounds as damage to one: no repair handles one
+//! object per round.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -13,7 +14,7 @@ use floe_testkit::problems::Recipes;
 use floe_testkit::volume::View;
 use floe_testkit::{Image, Profile, Volume, build, oracle, tool};
 
-/// A repair that leaves nothing, neither for Floe nor for e2fsck.
+/// Repairs an image, and checks that neither Floe nor e2fsck finds anything after that.
 fn repaired<'i>(image: &'i Image, what: &str) -> Repair<'i> {
     let check =
         CheckOptions { threads: 2, now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
@@ -25,7 +26,7 @@ fn repaired<'i>(image: &'i Image, what: &str) -> Repair<'i> {
     repaired
 }
 
-/// `users` files that share one attribute block, as files with one access list do.
+/// `users` files that share one attribute block, as files with the same ACL do.
 fn shared_attributes(users: usize) -> (Image, Vec<InodeNr>) {
     let image = Image::empty(16 << 20).unwrap();
     let format = ["-t", "ext4", "-b", "1024", "-N", "4096", "-O", "^has_journal"];
@@ -46,7 +47,7 @@ fn shared_attributes(users: usize) -> (Image, Vec<InodeNr>) {
         volume.fix_inode(inode).unwrap();
         inodes.push(inode);
     }
-    // The counts of the block follow.
+    // The reference counts of the block follow.
     assert_eq!(oracle::run(image.path(), &["-fy"]).unwrap().exit, Some(1 - i32::from(users == 1)));
     (image, inodes)
 }
@@ -61,7 +62,7 @@ fn all_users_of_an_attribute_block_let_go_of_it_in_one_round() {
     if tool::missing() {
         return;
     }
-    // Each of these ends the judgement of the block elsewhere: magic, blocks, a name, a hash.
+    // Each byte breaks another part of the block: magic number, block count, a name, a hash.
     for (at, byte) in [(0, 7), (8, 2), (33, 0), (44, 0x55)] {
         let rounds = [1, 100, 1000].map(|users| {
             let (image, inodes) = shared_attributes(users);
@@ -78,7 +79,7 @@ fn all_users_of_an_attribute_block_let_go_of_it_in_one_round() {
     }
 }
 
-/// Paths of recipes, and the folder whose members stand for them.
+/// Paths in recipes, with the folder whose members replace them.
 const KINDS: &[(&str, &[&str])] = &[
     (
         "files",
@@ -91,7 +92,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("devices", &["/char", "/block"]),
 ];
 
-/// A file system with so many objects of each kind.
+/// A file system with `count` objects of each kind.
 fn multitude(profile: Profile, count: usize) -> Image {
     let image = Image::empty(16 << 20).unwrap();
     let mut format = profile.mke2fs_args().to_vec();
@@ -122,7 +123,8 @@ fn multitude(profile: Profile, count: usize) -> Image {
     image
 }
 
-/// The image of a recipe on these objects of each kind; `None` if it is not made on all of them.
+/// The image of a recipe applied to `count` objects of each kind; `None` if it does not apply to
+/// all of them.
 fn on_objects(
     recipes: &Recipes,
     name: &str,
@@ -144,7 +146,7 @@ fn on_objects(
     Some(image)
 }
 
-/// Rounds of a repair that leaves nothing; what is left otherwise.
+/// Number of rounds of a complete repair; otherwise the findings left.
 fn rounds_of(image: &Image) -> Result<u32, String> {
     let check =
         CheckOptions { threads: 2, now_seconds: i64::from(tool::NOW), ..CheckOptions::default() };
@@ -154,18 +156,21 @@ fn rounds_of(image: &Image) -> Result<u32, String> {
     if clean { Ok(repaired.rounds) } else { Err(format!("{:?}", repaired.left)) }
 }
 
-/// Recipes whose damage of many is another one than that of one.
+/// Recipes whose damage changes in kind when it affects many objects.
 const OTHERWISE: &[(&str, &str)] = &[
     ("six levels", "the trees share their nodes"),
-    ("sharing: half the disk", "there is room for a few copies, and owners go until the rest fits"),
+    (
+        "sharing: half the disk",
+        "there is space for a few copies, and owners are deleted until the rest fits",
+    ),
     ("journal with a name", "there is one journal to be moved"),
     (
         "a directory whose map is empty from word 13 on",
-        "the holes of many directories take a few rounds more (6 for 12 directories): not mended yet",
+        "the holes of many directories take a few more rounds (6 for 12): a known weakness",
     ),
 ];
 
-/// `FLOE_ROUNDS=1000` looks at that many objects for each recipe; it takes a while.
+/// `FLOE_ROUNDS=1000` uses that many objects per recipe, which is slow.
 #[test]
 fn recipes_on_many_objects_take_no_more_rounds() {
     if tool::missing() {
@@ -182,12 +187,12 @@ fn recipes_on_many_objects_take_no_more_rounds() {
             }
             let on = |objects| on_objects(&recipes, &name, &base, objects);
             let (Some(one), Some(other)) = (on(0..1), on(1..2)) else { continue };
-            // It is about something else than these objects.
+            // The recipe damages other objects than these.
             if one.to_vec().unwrap() == other.to_vec().unwrap() {
                 continue;
             }
             let Some(all) = on(0..many) else { continue };
-            // What no repair mends is the same for one.
+            // A recipe without a repair for one object has none for many.
             let Ok(one) = rounds_of(&one) else { continue };
             multiplied += 1;
             match rounds_of(&all) {

@@ -8,7 +8,7 @@ use floe_testkit::{Profile, build, damage, tool};
 
 mod judged;
 
-/// Profile, seed, and what it was about.
+/// Profile, seed, and the damage.
 const SEEDS: &[(&str, u64, &str)] = &[
     ("mmp", 10178, "wrong lengths inside of wrong lengths of extents"),
     ("no-dir-index", 10069, "a wrong length at the end of a leaf, and a node's checksum"),
@@ -84,8 +84,8 @@ fn what_was_lost_once_is_not_lost_again() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Variants and pairs of recipes (`cargo xtask differential --repair --recipes`) that are judged each time:
-/// every so many of each list.
+/// Variants and pairs of recipes (`cargo xtask differential --repair --recipes`) judged in each
+/// run: every `STEP`th of each list.
 const STEP: usize = 16;
 
 #[test]

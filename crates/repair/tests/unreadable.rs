@@ -1,5 +1,5 @@
-//! Repairs of devices of which a part cannot be read: the rest is mended, and nothing is given up
-//! that comes back with a copy of the device.
+//! Repairs of devices with unreadable parts: everything else is repaired, and nothing is given up
+//! that a copy of the device recovers.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -16,7 +16,8 @@ mod yes_to_all;
 
 use yes_to_all::options;
 
-/// Writes what is staged over a copy of an image, and nothing where it could not be read.
+/// Writes the staged blocks over a copy of an image, and verifies that unreadable ones stay
+/// untouched.
 fn written(repair: &Repair<'_>, image: &Image, untouched: &[BlockNr]) -> Image {
     let copy = image.copy().unwrap();
     let block_bytes = repair.staged.page_bytes();
@@ -37,7 +38,7 @@ fn faulty<'i>(image: &'i Image, profile: Profile, blocks: &[BlockNr]) -> Faulty<
     Faulty::new(image, block_bytes, blocks.iter().map(|&block| (block, Fault::Unreadable)))
 }
 
-/// Blocks of inode tables in which inodes are that are in use.
+/// Inode table blocks that hold inodes in use.
 fn table_blocks(image: &Image) -> Vec<BlockNr> {
     let volume = Volume::open(image).unwrap();
     let geometry = &volume.geometry;
@@ -49,12 +50,12 @@ fn table_blocks(image: &Image) -> Vec<BlockNr> {
     blocks
 }
 
-/// How many damaged images are repaired: more with `FLOE_SEEDS`.
+/// Number of damaged images to repair; `FLOE_SEEDS` changes it.
 fn seeds() -> usize {
     std::env::var("FLOE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(44)
 }
 
-/// A repair while inodes cannot be read loses nothing that a repair saves when they can be again.
+/// A repair with unreadable inodes loses nothing that a repair of the readable device saves.
 #[test]
 fn what_comes_back_is_as_if_it_had_always_been_there() {
     if tool::missing() {
@@ -75,14 +76,14 @@ fn what_comes_back_is_as_if_it_had_always_been_there() {
         let name = format!("{profile}:{seed}, {hidden:?} hidden");
         let direct = match repair(&image, &options(), &mut Yes) {
             Ok(direct) if direct.is_clean() => written(&direct, &image, &[]),
-            // Not even a device that can be read is mended.
+            // Even the fully readable device cannot be repaired.
             _ => continue,
         };
         let device = faulty(&image, profile, &hidden);
         let Ok(blind) = repair(&device, &options(), &mut Yes) else { continue };
         let of_table = |problem: &Problem| matches!(problem, Problem::UnreadableInodeTable { .. });
         if !blind.after.found.iter().any(of_table) {
-            // The damage leads elsewhere: the block is no table's any more.
+            // The damage redirects the table: the block no longer belongs to one.
             continue;
         }
         assert!(!blind.is_clean(), "{name}");
@@ -92,21 +93,21 @@ fn what_comes_back_is_as_if_it_had_always_been_there() {
         assert!(second.is_clean(), "{name}: {:?}", second.left);
         let ours = written(&second, &copy, &[]);
         let theirs = oracle::e2fsck(&ours).unwrap();
-        // There are images with which e2fsck is never content.
+        // Some images never satisfy e2fsck.
         let is_measure = oracle::e2fsck(&direct).unwrap().clean();
         assert!(theirs.clean() || !is_measure, "{name}: {}", theirs.text);
         let trees = [&direct, &ours, &base].map(|image| tree::stored(image).unwrap());
         let lost = losses(&trees[0], &trees[1], &trees[2]);
         assert!(lost.is_empty(), "{name}: {lost:?}\n{:#?}", blind.deeds);
     }
-    assert!(mended * 2 > seeds(), "only {mended} were mended at all");
+    assert!(mended * 2 > seeds(), "only {mended} were repaired");
 }
 
 fn deed_about(deeds: &[Deed], is: fn(&Problem) -> bool) -> bool {
     deeds.iter().any(|deed| deed.problem.as_ref().is_some_and(is))
 }
 
-/// What is certain is mended; what depends on hidden inodes is left, with the reason.
+/// Certain damage is repaired; findings that depend on hidden inodes are left, with the reason.
 #[test]
 fn the_rest_is_mended_and_what_is_hidden_left() {
     if tool::missing() {
@@ -114,7 +115,7 @@ fn the_rest_is_mended_and_what_is_hidden_left() {
     }
     let profile = Profile::Ext4K1;
     let image = build::base(profile).unwrap();
-    // A file that is not hidden: a wrong count of blocks, and a block of it that is marked as free.
+    // A readable file with a wrong block count, and one of its blocks marked as free.
     build::debugfs(&image, "sif /fragmented blocks 9\n").unwrap();
     let volume = Volume::open(&image).unwrap();
     let map = volume.map(volume.lookup("/fragmented").unwrap()).unwrap();
@@ -127,7 +128,7 @@ fn the_rest_is_mended_and_what_is_hidden_left() {
     let blind = repair(&device, &options(), &mut Yes).unwrap();
     assert!(deed_about(&blind.deeds, |it| matches!(it, Problem::InodeBlockCountWrong { .. })));
     assert!(deed_about(&blind.deeds, |it| matches!(it, Problem::BlockBitmapMissingBlock { .. })));
-    // Blocks and names of hidden files look unused, and are not touched.
+    // Blocks and names of hidden files seem unused, and are not touched.
     let because = |problem: &Problem| {
         blind.left.iter().find(|(left, _)| left == problem).map(|(_, reason)| reason.clone())
     };
@@ -147,7 +148,7 @@ fn the_rest_is_mended_and_what_is_hidden_left() {
     let (before, after) = (bitmap(&volume).unwrap(), bitmap(&ours).unwrap());
     assert!(before.iter().zip(&after).all(|(before, after)| before & !after == 0), "freed");
     assert!(ours.lookup("/many/f050").is_ok());
-    // Once all can be read there is nothing left to do but counts.
+    // Once everything is readable, only counts are left to repair.
     let second = repair(&copy, &options(), &mut Yes).unwrap();
     assert!(second.is_clean());
     let copy = written(&second, &copy, &[]);
@@ -155,7 +156,7 @@ fn the_rest_is_mended_and_what_is_hidden_left() {
     assert_eq!(losses(&base, &tree::stored(&copy).unwrap(), &base), []);
 }
 
-/// Descriptors that cannot be read are written anew from a backup that can, if that is allowed.
+/// Unreadable descriptors are restored from a readable backup, if that is allowed.
 #[test]
 fn descriptors_come_from_a_backup() {
     if tool::missing() {
@@ -178,7 +179,7 @@ fn descriptors_come_from_a_backup() {
         assert!(oracle::e2fsck(&ours).unwrap().clean(), "{profile}");
         let base = tree::stored(&image).unwrap();
         assert_eq!(losses(&base, &tree::stored(&ours).unwrap(), &base), [], "{profile}");
-        // Without a backup nothing can be found for certain, and nothing is written.
+        // Without a backup nothing can be located with certainty, and nothing is written.
         for group in 1..volume.geometry.group_count {
             if let Some(block) = volume.geometry.superblock_of(GroupNr(group)) {
                 let at = volume.geometry.offset_bytes(block);
@@ -191,7 +192,7 @@ fn descriptors_come_from_a_backup() {
     }
 }
 
-/// A sparse file of which the file system below says that everything is a hole.
+/// A sparse file that the underlying file system reports to be one large hole.
 struct Liar<'i>(&'i Image);
 
 impl ReadBlocks for Liar<'_> {
@@ -208,7 +209,7 @@ impl ReadBlocks for Liar<'_> {
     }
 }
 
-/// Nothing is dropped because somebody calls it a hole: it is read first.
+/// Nothing is dropped because of a reported hole: the blocks are read first.
 #[test]
 fn what_is_called_a_hole_is_read_before_anything_is_dropped() {
     if tool::missing() {
@@ -217,7 +218,7 @@ fn what_is_called_a_hole_is_read_before_anything_is_dropped() {
     let image = build::base(Profile::Ext4K1).unwrap();
     let options = options();
     let believed = floe_check::check(&Liar(&image), &options.check).unwrap();
-    assert!(!believed.is_clean(), "the lie matters");
+    assert!(!believed.is_clean(), "the reported hole has an effect");
     assert!(floe_check::check(&NoHoles(Liar(&image)), &options.check).unwrap().is_clean());
     let liar = Liar(&image);
     let repaired = repair(&liar, &options, &mut Yes).unwrap();

@@ -1,7 +1,7 @@
-//! Each block that a check reads, unreadable in its turn: a repair neither writes over it nor gives up
-//! what it holds, so that once it can be read again all is as it was.
+//! Makes each block that a check reads unreadable in turn: a repair neither overwrites it nor gives
+//! up its content, so that everything is intact once it is readable again.
 //!
-//! `FLOE_SEEDS=0` looks at every block instead of a sample, and tells which.
+//! `FLOE_SEEDS=0` tests every block instead of a sample, and prints each.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -22,7 +22,7 @@ mod yes_to_all;
 
 use yes_to_all::options;
 
-/// Notes which blocks are read.
+/// Records the blocks that are read.
 struct Noting<'i> {
     image: &'i Image,
     block_bytes: u64,
@@ -61,8 +61,8 @@ fn sample(blocks: Vec<BlockNr>, most: usize) -> Vec<BlockNr> {
     blocks.into_iter().step_by(step).collect()
 }
 
-/// Repairs `image` without one of its blocks, and again with it; returns the image, and whether the first
-/// repair noticed.
+/// Repairs `image` with one block unreadable, and again with all readable; returns the image, and
+/// whether the first repair noticed the block.
 fn repaired_twice(
     image: &Image,
     hidden: BlockNr,
@@ -72,9 +72,10 @@ fn repaired_twice(
     let device = Faulty::new(image, block_bytes, [(hidden, Fault::Unreadable)]);
     let (copy, noticed) = match repair(&device, &options(), &mut Yes) {
         Ok(blind) => {
-            assert!(!is_staged(&blind, hidden), "{hidden} is written over");
+            assert!(!is_staged(&blind, hidden), "{hidden} is overwritten");
             let noticed = !blind.staged.unreadable_offsets().is_empty();
-            // Maps, names and the like can only be left; bitmaps and backups can be made anew elsewhere.
+            // Maps, names and the like can only be left; bitmaps and backups can be recreated
+            // elsewhere.
             let mended = blind.is_clean() && blind.left.is_empty();
             assert!(!mended || !must_be_left.contains(&hidden), "{hidden}: {:?}", blind.deeds);
             (image.with_staged(&blind.staged).unwrap(), noticed)
@@ -89,7 +90,7 @@ fn repaired_twice(
     (copy.with_staged(&second.staged).unwrap(), noticed)
 }
 
-/// Blocks of names, maps and inodes in use of a sound file system.
+/// Blocks with names, maps and used inodes of an undamaged file system.
 fn metadata_of_files(image: &Image) -> BTreeSet<BlockNr> {
     let volume = Volume::open(image).unwrap();
     let mut blocks = BTreeSet::new();
@@ -108,7 +109,7 @@ fn metadata_of_files(image: &Image) -> BTreeSet<BlockNr> {
     blocks
 }
 
-/// Of a sound file system nothing is lost, whichever block is hidden while it is repaired.
+/// An undamaged file system loses nothing, whichever block is unreadable during the repair.
 #[test]
 fn whatever_cannot_be_read_is_there_when_it_comes_back() {
     if tool::missing() {
@@ -134,7 +135,7 @@ fn whatever_cannot_be_read_is_there_when_it_comes_back() {
     }
 }
 
-/// Of a damaged one no more is lost than a repair loses that could read everything.
+/// A damaged one loses no more than in a repair that can read everything.
 #[test]
 fn damage_beside_it_is_no_reason_to_give_it_up() {
     if tool::missing() {
@@ -144,7 +145,7 @@ fn damage_beside_it_is_no_reason_to_give_it_up() {
         let base = tree::stored(&build::base(profile).unwrap()).unwrap();
         let (image, _) = damage::damaged_image(profile, seed).unwrap();
         let direct = repair(&image, &options(), &mut Yes).unwrap();
-        assert!(direct.is_clean(), "another seed is needed than {seed}");
+        assert!(direct.is_clean(), "seed {seed} is unsuitable");
         let direct = tree::stored(&image.with_staged(&direct.staged).unwrap()).unwrap();
         let block_bytes = u32::try_from(profile.block_size()).unwrap();
         for hidden in sample(blocks_read(&image, u64::from(block_bytes)), 12) {
@@ -155,7 +156,7 @@ fn damage_beside_it_is_no_reason_to_give_it_up() {
     }
 }
 
-/// With permission the blocks are written over, and what was in them is given up.
+/// With permission the unreadable blocks are overwritten, and their content is given up.
 #[test]
 fn by_permission_a_directory_block_is_emptied() {
     if tool::missing() {

@@ -80,7 +80,10 @@ fn what_a_wrong_number_names_stays_as_it_was() {
     if tool::missing() {
         return;
     }
-    for profile in [Profile::Quota, Profile::OrphanFile, Profile::Mmp, Profile::Ext3] {
+    // The last one has no backup superblock.
+    for profile in
+        [Profile::Quota, Profile::OrphanFile, Profile::Mmp, Profile::Ext3, Profile::Bigalloc]
+    {
         for (inode, block) in of_users(profile) {
             let fields = INODES.map(|(field, put)| (field, put, u64::from(inode.0)));
             let blocks = BLOCKS.map(|(field, put)| (field, put, block));
@@ -126,5 +129,21 @@ fn the_real_block_against_multiple_mounts_is_found_again() {
         let mended = superblock_of(&spoil_and_mend(Profile::Mmp, field, put, block));
         assert_eq!(mended.mmp_block, whole.mmp_block);
         assert_eq!(mended.feature_incompat, whole.feature_incompat);
+    }
+}
+
+/// More blocks reserved for descriptors than there are: lists of a new resize inode would be written over others.
+#[test]
+fn no_list_of_reserved_descriptors_is_written_over_others() {
+    if tool::missing() {
+        return;
+    }
+    for profile in [Profile::Ext4, Profile::Ext4K1, Profile::Ext3] {
+        let whole = superblock_of(&Recipe::new("whole").on(profile).build().unwrap());
+        let stored = whole.reserved_gdt_blocks;
+        let put: Put = |sb, number| sb.reserved_gdt_blocks = number as u16;
+        let number = u64::from(stored) + 40;
+        let image = spoil_and_mend(profile, "s_reserved_gdt_blocks", put, number);
+        assert_eq!(superblock_of(&image).reserved_gdt_blocks, stored, "{profile}");
     }
 }

@@ -1,8 +1,8 @@
-//! Stages a repair in memory and shows it, without a way to write:
+//! Stages a repair in memory and prints it; cannot write to the device:
 //! `cargo run -p floe-report --example preview -- disk.img`
 //!
-//! The device is opened for reading alone. To carry the repair out, give [`floe_repair::commit`] what
-//! is staged and a device that can be written.
+//! The device is opened read-only. To carry the repair out, pass the staged repair and a writable
+//! device to [`floe_repair::commit`].
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ pub(crate) fn show(
     mut out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let device = FileDevice::open(path)?;
-    // Who decides: this policy says yes to everything. The time is what a repair would note.
+    // The policy accepts everything. The time is the one a repair would store.
     let check = CheckOptions { now_seconds, ..CheckOptions::default() };
     let options = RepairOptions { check, ..RepairOptions::default() };
     let repair = repair(&device, &options, &mut Yes)?;

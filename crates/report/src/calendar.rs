@@ -1,7 +1,8 @@
-//! Dates of the Gregorian calendar, for reports and for the names of files.
+//! Dates of the Gregorian calendar, for reports and file names.
 
-/// Year, month and day of a day counted from 1970: by eras of 400 years that begin with a March, so
-/// that the leap day is the last of a year (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Year, month and day of a day counted from 1970: computed in eras of 400 years that start in
+/// March, so that the leap day ends a year (Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms").
 pub const fn date(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
     let era = days.div_euclid(146_097);

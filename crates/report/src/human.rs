@@ -1,4 +1,4 @@
-//! The report for people: findings by object, then a summary and the verdict.
+//! The report for people: findings by object, a summary, and the verdict.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,20 +11,20 @@ use floe_format::{GroupNr, InodeNr};
 use super::place::Place;
 use super::rank::Rank;
 
-/// Findings of one kind that are shown in one object before the rest is only counted.
+/// Findings of one kind shown per object before the rest is only counted.
 const SHOWN_PER_KIND: usize = 10;
-/// Places with the same kinds of findings that are shown before the rest is only counted.
+/// Places with the same kinds of findings shown before the rest is only counted.
 const SHOWN_ALIKE: usize = 10;
-/// Findings shown in all before the rest is only counted.
+/// Total findings shown before the rest is only counted.
 const SHOWN_IN_ALL: usize = 1000;
 
-/// Columns of a line of explanation.
+/// Maximum columns of an explanation.
 const WIDTH: usize = 96;
 
-/// How much to say, of a check or of a repair.
+/// Level of detail for the report of a check or repair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// Every finding and change, with codes, what a repair does and the evidence, and the time of each
+    /// Show every finding and change with its code, repair and evidence, and the time of each
     /// phase.
     pub verbose: bool,
 }
@@ -32,7 +32,7 @@ pub struct Style {
 /// Writes the whole report.
 ///
 /// # Errors
-/// What `out` said.
+/// A write error of `out`.
 pub fn write(out: &mut impl Write, report: &Report, cost: &Cost, style: Style) -> io::Result<()> {
     header(out, report)?;
     findings(out, report, style)?;
@@ -46,10 +46,11 @@ pub fn write(out: &mut impl Write, report: &Report, cost: &Cost, style: Style) -
     writeln!(out, "{}", verdict_line(report))
 }
 
-/// Writes which file system it is: label, UUID, size, and whether a backup superblock was used.
+/// Writes the identity of the file system: label, UUID, size, and whether a backup superblock was
+/// used.
 ///
 /// # Errors
-/// What `out` said.
+/// A write error of `out`.
 pub fn identity(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let geometry = &report.geometry;
     let label = match report.superblock.label() {
@@ -69,7 +70,7 @@ pub fn identity(out: &mut impl Write, report: &Report) -> io::Result<()> {
     if let Some(block) = report.used_backup {
         writeln!(
             out,
-            "Judged with the backup superblock at {block}, which may be older than the data.",
+            "Checked with the backup superblock at {block}, which may be older than the data.",
         )?;
     }
     Ok(())
@@ -81,7 +82,7 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
         JournalState::None | JournalState::Clean => Ok(()),
         JournalState::Replayed { transactions, blocks } => writeln!(
             out,
-            "The journal holds {} transaction{} ({} block{}) not yet in place: judged as it will be \
+            "The journal holds {} transaction{} ({} block{}) to replay: checked as it will be \
              after recovery.\nNothing was written.",
             grouped(transactions),
             plural(transactions),
@@ -90,12 +91,12 @@ fn header(out: &mut impl Write, report: &Report) -> io::Result<()> {
         ),
         JournalState::Ignored => writeln!(
             out,
-            "Warning: the journal holds changes not yet in place, which were left out. Findings \
-             may be due to that."
+            "Warning: the journal holds transactions that were not replayed. Findings may be due \
+             to that."
         ),
         JournalState::Unusable => writeln!(
             out,
-            "Warning: the journal cannot be replayed: judged as the file system lies on the disk."
+            "Warning: the journal cannot be replayed: the file system was checked without it."
         ),
     }
 }
@@ -105,7 +106,7 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
     for problem in &report.found {
         by_place.entry(Place::of(problem)).or_default().push(problem);
     }
-    // What may be lost first: bitmaps of thousands of groups must not hide the one file that is.
+    // Data at risk first: bitmaps of thousands of groups must not hide the one damaged file.
     let places: BTreeMap<(Rank, Place), Vec<&Problem>> = by_place
         .into_iter()
         .map(|(place, problems)| ((Rank::of_all(problems.iter().copied()), place), problems))
@@ -125,7 +126,7 @@ fn findings(out: &mut impl Write, report: &Report, style: Style) -> io::Result<(
                 continue;
             }
         }
-        // Stable: within the same rank the order of the codes stays.
+        // Stable sort: within a rank the order of the codes stays.
         problems.sort_by_key(|problem| Rank::of(problem));
         writeln!(out, "\n{}", place.title(&|inode| report.path(inode)))?;
         for same in problems.chunk_by(|one, other| one.row().code == other.row().code) {
@@ -162,7 +163,7 @@ fn id_of(code: u32) -> Option<&'static str> {
     ROWS.iter().find(|row| row.code == code).map(|row| row.id)
 }
 
-/// Findings of one kind in one place: the first `shown` of them, then what they mean.
+/// Findings of one kind in one place: the first `shown` of them, then their meaning.
 fn kind(
     out: &mut impl Write,
     report: &Report,
@@ -180,7 +181,7 @@ fn kind(
     }
     let row = same[0].row();
     if shown < same.len() {
-        writeln!(out, "  ... and {} more like this", grouped((same.len() - shown) as u64))?;
+        writeln!(out, "  ... and {} more of this kind", grouped((same.len() - shown) as u64))?;
     }
     wrapped(out, row.meaning)?;
     if style.verbose {
@@ -191,10 +192,10 @@ fn kind(
     Ok(())
 }
 
-/// A paragraph, indented and broken at 96 columns.
+/// Writes a paragraph, indented and wrapped at 96 columns.
 ///
 /// # Errors
-/// What `out` said.
+/// A write error of `out`.
 pub fn wrapped(out: &mut impl Write, text: &str) -> io::Result<()> {
     let mut column = 0;
     for word in text.split(' ') {
@@ -214,10 +215,10 @@ pub fn wrapped(out: &mut impl Write, text: &str) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Findings that say that data is at risk.
+/// Label of findings with data at risk.
 const AT_RISK: &str = "DATA AT RISK";
 
-/// What a finding is called: `damage`, `DATA AT RISK`.
+/// The label of a finding: `damage`, `DATA AT RISK`.
 pub fn tag(problem: &Problem) -> &'static str {
     let row = problem.row();
     match (row.weight, row.severity) {
@@ -254,23 +255,23 @@ fn phases(out: &mut impl Write, report: &Report) -> io::Result<()> {
     }
     match report.rescanned_groups {
         None => Ok(()),
-        Some(0) => writeln!(out, "  proved by sums, in one scan"),
+        Some(0) => writeln!(out, "  proved by fingerprints, in one scan"),
         Some(groups) => writeln!(
             out,
-            "  proved by sums, but for {} of {} groups, for which all was scanned again",
+            "  proved by fingerprints, except {} of {} groups, which needed a second scan",
             grouped(u64::from(groups)),
             grouped(u64::from(report.geometry.group_count)),
         ),
     }
 }
 
-/// What the pipeline took: directories were judged in the phase of the inodes.
+/// Writes figures of the pipeline, in which directories are checked while inodes are scanned.
 fn pipeline(out: &mut impl Write, used: &PipelineUse) -> io::Result<()> {
     let PipelineUse { policy, counts, blocks } = used;
     writeln!(
         out,
-        "  inodes and directories overlapped ({policy}): {} directory blocks ahead, {} of them proved \
-         later, {} left to the directory pass",
+        "  inodes and directories overlapped ({policy}): {} directory blocks ahead, {} of them \
+         proved later, {} left to the directory pass",
         grouped(blocks.plain + blocks.delayed),
         grouped(blocks.delayed),
         grouped(blocks.left),
@@ -306,10 +307,10 @@ fn summary(out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()>
     self::cost(out, cost)
 }
 
-/// The line of what it cost.
+/// Writes the line of time, reads and memory.
 ///
 /// # Errors
-/// What `out` said.
+/// A write error of `out`.
 pub fn cost(out: &mut impl Write, cost: &Cost) -> io::Result<()> {
     write!(
         out,
@@ -326,18 +327,18 @@ pub fn cost(out: &mut impl Write, cost: &Cost) -> io::Result<()> {
     }
 }
 
-/// What a person should know before doing anything about the damage.
+/// Advice for the user before any action on the damage.
 fn advice(report: &Report) -> Option<&'static str> {
     let worst = report.worst_damage()?;
     let cut_off =
         report.found.iter().any(|found| matches!(found, Problem::FilesystemExceedsDevice { .. }));
     Some(if cut_off {
-        "A part of the file system is not on this device: find the whole of it before any repair."
+        "Part of the file system is not on this device: provide all of it before any repair."
     } else if worst >= Severity::DataRisk {
         "Files, names or attributes are at risk: copy the device before any repair.\n\
          `floe repair --dry-run` shows what a repair would do, and what it would cost."
     } else {
-        "Nothing that was found is known to put files, names or attributes at risk.\n\
+        "No finding is known to put files, names or attributes at risk.\n\
          `floe repair --dry-run` shows what a repair would do, and what it would cost."
     })
 }
@@ -369,14 +370,15 @@ pub fn verdict_line(report: &Report) -> String {
             )
         }
         Verdict::Incomplete => format!(
-            "INCOMPLETE: the check could not go on ({} finding{}{and_remarks}). Nothing was changed.",
+            "INCOMPLETE: the check could not be completed ({} finding{}{and_remarks}). Nothing was \
+             changed.",
             grouped(damage),
             plural(damage),
         ),
     }
 }
 
-/// The ending of a noun that is counted.
+/// The plural ending of a noun.
 pub const fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
@@ -429,7 +431,7 @@ mod tests {
         assert!(inode < group && group < superblock, "remarks come last: {text}");
         assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
         assert!(text.contains("\"lost\\xff\\n\""), "names are escaped: {text}");
-        assert!(text.contains("judged as it will be after recovery"), "{text}");
+        assert!(text.contains("checked as it will be after recovery"), "{text}");
         assert!(!text.contains("Repair:"), "{text}");
         let last = text.lines().last().unwrap();
         assert!(
@@ -460,7 +462,7 @@ mod tests {
         let exceeds = Problem::FilesystemExceedsDevice { blocks: 65536, device_blocks: 9 };
         report.found.push(exceeds);
         let text = written(&report, false);
-        assert!(!text.contains(risk) && text.contains("find the whole of it before"), "{text}");
+        assert!(!text.contains(risk) && text.contains("provide all of it before"), "{text}");
         report.found.retain(|problem| problem.row().severity < Severity::DataRisk);
         let text = written(&report, false);
         assert!(!text.contains(risk) && text.contains("`floe repair --dry-run` shows"), "{text}");
@@ -486,7 +488,7 @@ mod tests {
         let mut report = sample();
         report.found = (0..30_000).map(|number| of(number / 15, number)).collect();
         let text = written(&report, false);
-        assert!(text.contains("  ... and 5 more like this"), "{text}");
+        assert!(text.contains("  ... and 5 more of this kind"), "{text}");
         let rest = "... and 1,990 more groups like group 0 (group-free-block-count-wrong)";
         assert!(text.contains(rest), "{text}");
         assert!(text.lines().count() < 200, "{}", text.lines().count());
@@ -496,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_different_findings_ends_too() {
-        // Each inode has another set of kinds, so that none is like another.
+        // Each inode has another set of kinds, so that no two places are alike.
         let inode = |number: u32| InodeNr(number + 100);
         let mut report = sample();
         report.found = (0..400u32)

@@ -1,4 +1,4 @@
-//! The report for programs. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
+//! The report in JSON. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
 
 use floe_check::memory::Plan;
 use floe_check::problem::{Evidence, Problem, Weight};
@@ -6,13 +6,13 @@ use floe_check::report::{Cost, JournalState, PhaseTime, PipelineUse, Report};
 use floe_format::ext::inode::FileType;
 use serde_json::{Map, Value, json};
 
-/// Number of the schema. Raised when a member is removed or changes its meaning; new members may
-/// come without.
+/// Schema version. Raised when a member is removed or changes its meaning; new members may appear
+/// without that.
 pub const VERSION: u32 = 1;
 
 /// The whole report as one JSON object.
 ///
-/// `device` is the path as the user gave it, `exit_code` what the command will exit with.
+/// `device` is the path as the user gave it, `exit_code` the exit code of the command.
 pub fn report(report: &Report, spent: &Cost, device: &str, exit_code: u8) -> Value {
     json!({
         "schema": "floe-check",
@@ -34,7 +34,7 @@ pub fn report(report: &Report, spent: &Cost, device: &str, exit_code: u8) -> Val
     })
 }
 
-/// What the pipeline took, where passes overlapped.
+/// Figures of the pipeline, where passes overlapped.
 fn pipeline(used: &PipelineUse) -> Value {
     let PipelineUse { policy, counts, blocks } = used;
     json!({
@@ -60,7 +60,7 @@ fn pipeline(used: &PipelineUse) -> Value {
     })
 }
 
-/// What a check or a repair cost.
+/// Time, reads and memory of a check or a repair.
 pub fn cost(cost: &Cost) -> Value {
     json!({
         "seconds": cost.elapsed.as_secs_f64(),
@@ -86,7 +86,7 @@ fn with_phases(mut cost: Value, report: &Report) -> Value {
     cost
 }
 
-/// How the check was made, and what that was thought to take.
+/// The memory plan of the check, and its estimates.
 pub fn memory(plan: &Plan) -> Value {
     json!({
         "budget_bytes": plan.budget_bytes,
@@ -96,7 +96,7 @@ pub fn memory(plan: &Plan) -> Value {
     })
 }
 
-/// A check that could not look at all, in the same schema: no findings but an error.
+/// A check that could not run, in the same schema: an error instead of a report.
 pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -> Value {
     json!({
         "schema": "floe-check",
@@ -110,7 +110,7 @@ pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -
     })
 }
 
-/// Which file system it is.
+/// The identity of the file system.
 pub fn filesystem(report: &Report) -> Value {
     let (superblock, geometry) = (&report.superblock, &report.geometry);
     json!({
@@ -143,7 +143,7 @@ fn totals(report: &Report) -> Value {
     })
 }
 
-/// What became of the journal.
+/// Result of journal recovery.
 pub fn journal(journal: JournalState) -> Value {
     match journal {
         JournalState::None => json!({ "state": "none" }),
@@ -156,7 +156,7 @@ pub fn journal(journal: JournalState) -> Value {
     }
 }
 
-/// Findings of each severity, those that need repair, and all.
+/// Numbers of findings of each severity, of those that need repair, and of all.
 pub fn counts(report: &Report) -> Value {
     let mut map: Map<String, Value> = report
         .counts()

@@ -1,9 +1,9 @@
-//! How results look: reports of checks and accounts of repairs for people ([`human`]), for programs
-//! ([`json`]) and as a page ([`html`]).
+//! Formats results: reports of checks and repairs as text ([`human`]), JSON ([`json`]) and HTML
+//! ([`html`]).
 //!
-//! The modules at the root write the [`floe_check::Report`] of a check and hold what both kinds of report need;
-//! [`repair`] writes the account of a [`floe_repair::Repair`]. `examples/preview.rs` shows the changes
-//! that a repair would make.
+//! The modules at the root format the [`floe_check::Report`] of a check and hold the parts common
+//! to both kinds of report; [`repair`] formats the account of a [`floe_repair::Repair`].
+//! `examples/preview.rs` prints the changes that a repair would make.
 
 pub mod calendar;
 pub mod html;

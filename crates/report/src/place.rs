@@ -1,10 +1,10 @@
-//! What findings are grouped by in reports for people.
+//! The places by which reports group findings.
 
 use floe_check::Report;
 use floe_check::problem::{Object, Problem};
 use floe_format::{GroupNr, InodeNr};
 
-/// What findings are grouped by, in the order in which it is shown.
+/// The place of a finding, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The file system as a whole.
@@ -16,7 +16,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// What messages about the place begin with, and what its title already says.
+    /// The prefix of messages about the place, which its title already contains.
     fn prefix(self) -> Option<String> {
         match self {
             Self::Filesystem(_) => None,
@@ -25,14 +25,14 @@ impl Place {
         }
     }
 
-    /// The message of a finding under the title of its place: without what the title says.
+    /// The message of a finding, without the prefix that the title of its place contains.
     pub fn message(self, problem: &Problem) -> String {
         let message = problem.to_string();
         let short = self.prefix().and_then(|prefix| message.strip_prefix(&prefix));
         short.map_or_else(|| message.clone(), str::to_owned)
     }
 
-    /// The message of a finding under the title of its place, with the paths of other inodes in it.
+    /// The same, with the paths of other inodes added.
     pub fn message_of(self, report: &Report, problem: &Problem) -> String {
         let mut message = self.message(problem);
         for other in problem.others() {
@@ -48,14 +48,14 @@ impl Place {
         let row = problem.row();
         match (row.object, problem.inode(), problem.group()) {
             (Object::Group | Object::Bitmap, _, Some(group)) => Self::Group(group),
-            // Inode 0 stands for "no inode".
+            // Inode 0 means "no inode".
             (_, Some(inode), _) if inode.0 != 0 => Self::Inode(inode),
             (_, _, Some(group)) => Self::Group(group),
             (object, ..) => Self::Filesystem(object),
         }
     }
 
-    /// The line above what is said of the place. `path` gives paths of inodes, safe to print.
+    /// The title of the place. `path` returns the paths of inodes, escaped for printing.
     pub fn title(self, path: &dyn Fn(InodeNr) -> Option<String>) -> String {
         match self {
             Self::Filesystem(object) => match object {
@@ -80,11 +80,11 @@ impl Place {
 
 fn reserved_name(inode: InodeNr) -> Option<&'static str> {
     Some(match inode {
-        InodeNr::BAD_BLOCKS => "the list of bad blocks",
+        InodeNr::BAD_BLOCKS => "the bad block list",
         InodeNr::ROOT => "the root directory",
         InodeNr::USER_QUOTA => "the user quota file",
         InodeNr::GROUP_QUOTA => "the group quota file",
-        InodeNr::RESIZE => "blocks reserved for growing",
+        InodeNr::RESIZE => "the resize inode",
         InodeNr::JOURNAL => "the journal",
         _ => return None,
     })

@@ -1,25 +1,24 @@
-//! In which order people are told of findings.
+//! The order in which reports list findings.
 
 use floe_check::problem::{Object, Problem, Row, Severity, Weight};
 
-/// How much a finding matters to those whose files these are; what comes first is told first. What a repair
-/// computes anew from everything else, and so mends without a loss, comes behind all other damage, however
-/// much there is of it.
+/// Importance of a finding to the user; the lowest value is reported first. Bitmaps and counts,
+/// which a repair recomputes without loss, come after all other damage, however many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// The check ended there.
+    /// The check ended at this finding.
     Fatal,
     /// Files, names or attributes may be lost.
     AtRisk,
-    /// Metadata is wrong that nothing of a user's depends on.
+    /// Metadata is wrong, but no user data depends on it.
     Damage,
-    /// Bitmaps and counts, which follow from all else.
+    /// Bitmaps and counts, which follow from everything else.
     Bookkeeping,
     /// Nothing needs repair.
     Remark,
 }
 
-/// The class of codes of bitmaps and counts: e2fsck's fifth pass.
+/// The code class of bitmaps and counts: e2fsck's pass 5.
 const BITMAPS_AND_COUNTS: u32 = 5;
 
 impl Rank {
@@ -41,7 +40,7 @@ impl Rank {
         Self::of_row(problem.row())
     }
 
-    /// The rank of a place with these findings: that of the first of them.
+    /// The rank of a place with these findings: that of the most important one.
     pub fn of_all<'p>(problems: impl IntoIterator<Item = &'p Problem>) -> Self {
         problems.into_iter().map(Self::of).min().unwrap_or(Self::Remark)
     }
@@ -59,7 +58,7 @@ mod tests {
     use floe_check::problem::ROWS;
     use floe_check::report::Cost;
 
-    /// A file that is lost is told before the bitmaps of thousands of groups, on each of the two pages.
+    /// A lost file is listed before the bitmaps of thousands of groups, in text and HTML.
     #[test]
     fn bitmaps_do_not_hide_what_is_lost() {
         let mut report = sample();
@@ -84,7 +83,7 @@ mod tests {
     #[test]
     fn what_follows_from_all_else_comes_behind_damage() {
         let rank = |code| ROWS.iter().find(|row| row.code == code).map(Rank::of_row);
-        // A name that leads nowhere, a wrong link count, a block that is marked as free, a total.
+        // A dangling name, a wrong link count, a block wrongly marked as free, a total.
         let ranks = [0x02_0003, 0x04_0003, 0x05_0005].map(rank);
         let expected = [Rank::AtRisk, Rank::Damage, Rank::Bookkeeping].map(Some);
         assert_eq!(ranks, expected);

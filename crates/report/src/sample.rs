@@ -27,7 +27,7 @@ fn superblock() -> Superblock {
     superblock
 }
 
-/// A report with a finding of each weight and of several objects.
+/// A report with a finding of each weight, about several objects.
 pub(crate) fn sample() -> Report {
     let link_count = Problem::InodeLinkCountWrong { inode: InodeNr(12), stored: 3, counted: 2 };
     let found = vec![

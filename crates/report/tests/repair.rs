@@ -1,4 +1,4 @@
-//! What is told of repairs of real images.
+//! Reports on repairs of real images.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -38,7 +38,7 @@ fn written(account: &Account<'_>, verbose: bool) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// A file, a directory with a file in it, and a link: `/f`, `/d/inside`, `/g`.
+/// An image with a file, a directory that contains a file, and a link: `/f`, `/d/inside`, `/g`.
 fn populated() -> Option<Image> {
     let image = image("ext4-1k")?;
     let source = tempfile::NamedTempFile::new().unwrap();
@@ -53,7 +53,7 @@ fn populated() -> Option<Image> {
 #[test]
 fn fates_are_told_with_paths() {
     let Some(image) = populated() else { return };
-    // `/d` loses its name, `/f` its inode, `/g` has a wrong count.
+    // `/d` loses its name, `/f` its inode, and `/g` has a wrong count.
     debugfs(&image, &["unlink d", "clri f", "sif g links_count 7"]);
     let device: &dyn ReadBlocks = &image;
     let staged = repair(device, &RepairOptions::default(), &mut Yes).unwrap();
@@ -68,7 +68,7 @@ fn fates_are_told_with_paths() {
     assert!(text.contains("\"f\" in / (inode 2)"), "{text}");
     assert!(text.contains("formerly in /: inode"), "the directory's parent is known: {text}");
     assert!(text.contains("is /lost+found/#"), "{text}");
-    assert!(!text.contains("was set"), "a dry run says would: {text}");
+    assert!(!text.contains("was set"), "a dry run uses the conditional: {text}");
     let last = text.lines().last().unwrap();
     assert!(last.starts_with("WOULD BE REPAIRED: "), "{last}");
     assert!(last.ends_with("Nothing was changed."), "{last}");
@@ -95,7 +95,7 @@ fn neither_the_report_nor_the_bytes_depend_on_threads() {
         account.cost = Cost::default();
         let mut bytes = vec![0; image.size() as usize];
         staged.staged.read_at(0, &mut bytes).unwrap();
-        // More threads need more memory, and the estimate says so.
+        // More threads need more memory, which changes the estimate.
         let mut report = json::account(&account, 1);
         assert!(report.as_object_mut().unwrap().remove("cost").is_some());
         (written(&account, true), report, bytes)
@@ -120,7 +120,7 @@ fn an_unattended_repair_that_halts_stages_the_mark_alone() {
     let (before, mut after) = (image.to_vec().unwrap(), vec![0; image.size() as usize]);
     staged.staged.read_at(0, &mut after).unwrap();
     let differing: Vec<usize> = (0..before.len()).filter(|&at| before[at] != after[at]).collect();
-    // The state of the superblock and its checksum.
+    // The state field of the superblock and its checksum.
     let allowed =
         |at: usize| (1024 + 0x3a..1024 + 0x3c).contains(&at) || (2044..2048).contains(&at);
     assert!(!differing.is_empty() && differing.iter().all(|&at| allowed(at)), "{differing:x?}");
@@ -142,11 +142,11 @@ fn an_unattended_repair_does_what_is_safe() {
     assert_eq!(staged.halted, None, "{:?}", staged.before.found);
     let account = Account::new(&staged, device, "x".into(), Ending::DryRun);
     assert_eq!(account.verdict(), Verdict::Repaired);
-    assert!(written(&account, false).contains("bitmaps and counts would be written"));
+    assert!(written(&account, false).contains("bitmaps and counts would be rewritten"));
     assert_eq!(account.losses(), []);
 }
 
-/// Refuses findings of one code.
+/// Refuses findings of one kind.
 struct Refuses(&'static str);
 
 impl Policy for Refuses {
@@ -171,7 +171,7 @@ fn what_is_refused_is_left_and_the_rest_repaired() {
     assert!(staged.left.iter().all(|(problem, _)| problem.row().id == "inode-link-count-wrong"));
     let text = written(&account, false);
     assert!(text.contains("its repair was refused"), "{text}");
-    assert!(text.contains("the directory would be entered in lost+found"), "{text}");
+    assert!(text.contains("the directory would be connected to lost+found"), "{text}");
     assert!(text.lines().last().unwrap().starts_with("DAMAGE LEFT: "), "{text}");
 }
 
@@ -219,7 +219,7 @@ fn the_culprit_is_deleted_only_on_request_and_only_if_evidence_names_it() {
     let both_cloned = |fates: &[(Fate, Option<String>)]| {
         fates.len() == 2 && fates.iter().all(|(fate, _)| *fate == Fate::Cloned)
     };
-    // Both look sound: nobody can tell whose the block is.
+    // Both look valid: no evidence tells which owns the block.
     assert!(both_cloned(&fates(&image, SharedBlocks::DropCulprit)));
     debugfs(&image, &["sif culprit block[1] 4000000000"]);
     let deleted = fates(&image, SharedBlocks::DropCulprit);

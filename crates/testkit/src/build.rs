@@ -1,5 +1,5 @@
-//! Builds populated, clean images without root: mke2fs, then a script for debugfs, then
-//! `e2fsck -fyD`, which builds the hash trees and settles quotas and link counts.
+//! Builds populated, clean images without root: mke2fs, then a debugfs script, then `e2fsck -fyD`,
+//! which builds the hash trees and corrects quotas and link counts.
 
 mod populate;
 
@@ -13,7 +13,7 @@ use crate::image::{Contents, Image};
 use crate::profile::Profile;
 use crate::{oracle, tool};
 
-/// Configuration of mke2fs, so that an image does not depend on the distribution's.
+/// The mke2fs configuration, so that images do not depend on the distribution's.
 const MKE2FS_CONF: &str = "[defaults]
 base_features = sparse_super,large_file,filetype,resize_inode,dir_index,ext_attr
 default_mntopts = acl,user_xattr
@@ -35,51 +35,51 @@ pub const UUID: &str = "f10e0000-0001-4002-8003-000000000004";
 /// Hash seed of every image.
 const HASH_SEED: &str = "f10e0000-0005-4006-8007-000000000008";
 
-/// The populated image of a profile: a private copy. The image itself is built once per process.
+/// A private copy of the populated image of a profile. The image itself is built once per process.
 ///
-/// Which files it holds says the module `populate`.
+/// The module `populate` lists its files.
 ///
 /// # Errors
-/// A tool is missing or refuses, or e2fsck does not find the image clean.
+/// A tool is missing or fails, or e2fsck does not find the image clean.
 pub fn base(profile: Profile) -> Result<Image> {
     base_contents(profile)?.to_image()
 }
 
-/// The contents of [`base`], for those who copy them themselves.
+/// The contents of [`base`], for callers that copy them themselves.
 ///
 /// # Errors
 /// As [`base`].
 pub fn base_contents(profile: Profile) -> Result<Contents> {
     static BUILT: [OnceLock<Result<Contents, String>>; Profile::ALL.len()] =
         [const { OnceLock::new() }; Profile::ALL.len()];
-    // Variants count from 0 in the order of `ALL`.
+    // Variants are numbered from 0 in the order of `ALL`.
     BUILT[profile as usize]
         .get_or_init(|| build(profile).map_err(|error| format!("{error:#}")))
         .clone()
         .map_err(|error| anyhow::anyhow!("building profile {profile}: {error}"))
 }
 
-/// An image of a profile with nothing but what mke2fs puts there.
+/// An image of a profile as mke2fs makes it, without further files.
 ///
 /// # Errors
-/// mke2fs is missing or refuses.
+/// mke2fs is missing or fails.
 pub fn empty(profile: Profile) -> Result<Image> {
     let image = Image::empty(profile.size_mib() << 20)?;
     mke2fs(image.path(), profile.mke2fs_args())?;
     Ok(image)
 }
 
-/// Makes a file system on the file `path`, with fixed identifiers and clock.
+/// Makes a file system in the file `path`, with fixed identifiers and clock.
 ///
 /// # Errors
-/// mke2fs is missing or refuses.
+/// mke2fs is missing or fails.
 pub fn mke2fs(path: &Path, args: &[&str]) -> Result<()> {
     let folder = tool::scratch("floe-mke2fs-")?;
     let config = folder.path().join("mke2fs.conf");
     fs::write(&config, MKE2FS_CONF)?;
     let mut command = tool::command("mke2fs");
     command.env("MKE2FS_CONFIG", &config).args(["-q", "-F", "-U", UUID]);
-    // mke2fs listens to one -E only.
+    // mke2fs honours only one -E.
     let mut extended = format!("hash_seed={HASH_SEED},lazy_itable_init=0,root_owner=0:0");
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
@@ -95,22 +95,22 @@ pub fn mke2fs(path: &Path, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs commands of debugfs, one a line, on an image, and wants no complaint.
+/// Runs debugfs commands, one per line, on an image, and fails on any complaint.
 ///
 /// # Errors
-/// debugfs complains, or is missing.
+/// debugfs complains or is missing.
 pub fn debugfs(image: &Image, script: &str) -> Result<String> {
     let folder = tool::scratch("floe-debugfs-")?;
     populate::debugfs(image.path(), folder.path(), script)
 }
 
 fn build(profile: Profile) -> Result<Contents> {
-    // Tools that open an image with multiple-mount protection for writing wait for many seconds:
-    // fill it without, and protect it afterwards.
+    // With MMP, tools that open an image for writing wait for many seconds, so enable it only after
+    // the image is populated.
     let protected = profile.has("mmp");
     let image = if protected { empty(Profile::Ext4K1)? } else { empty(profile)? };
     populate::populate(profile, &image)?;
-    // Link counts, hash trees, quotas: 1 says that something was put right.
+    // Link counts, hash trees, quotas: exit status 1 means that something was corrected.
     let settled = oracle::run(image.path(), &["-fyD"])?;
     ensure!(
         matches!(settled.exit, Some(0 | 1)),
@@ -148,7 +148,7 @@ mod tests {
             match pair {
                 (Ok(first), Ok(second)) if first.same_as(&second) => {}
                 (Ok(first), Ok(second)) => faults.push(format!(
-                    "{profile} depends on something else than its profile: {:x?}",
+                    "{profile} depends on more than its profile: {:x?}",
                     first.differences(&second)
                 )),
                 (Err(fault), _) | (_, Err(fault)) => faults.push(format!("{profile}: {fault:#}")),

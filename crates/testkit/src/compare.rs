@@ -1,5 +1,5 @@
-//! Judges a repair: the program under test and e2fsck repair a copy each of one damaged image, and
-//! what the program made must be clean for e2fsck, must stay as it is in a second run, and must hold
+//! Judges a repair: the program under test and e2fsck each repair a copy of a damaged image. The
+//! program's result must be clean for e2fsck, must not change in a second run, and must hold
 //! everything that e2fsck saved.
 
 mod losses;
@@ -21,29 +21,30 @@ use crate::{kernel, oracle};
 
 pub use losses::{Loss, LossKind, losses};
 
-/// Runs of e2fsck until it must find nothing more.
+/// Maximum runs of e2fsck until it finds nothing more.
 const ORACLE_RUNS: usize = 3;
 
-/// How the files of repaired images are read.
+/// Method of reading the files of repaired images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadBy {
-    /// By testkit's own reader, which needs no rights.
+    /// With testkit's own reader, without special privileges.
     Testkit,
-    /// Through a mount; by testkit's own reader where the kernel refuses one of the two images.
+    /// Through a mount; with testkit's own reader if the kernel refuses one of the two images.
     Kernel,
 }
 
-/// By what a repair is judged, besides e2fsck's.
+/// Terms of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms<'a> {
-    /// How files are read.
+    /// Method of reading files.
     pub read_by: ReadBy,
-    /// The image before it was damaged. What a repair brings back of it is no loss, whatever e2fsck
-    /// makes of it; and e2fsck is told where it has a backup of its superblock, should it find none.
+    /// The image before the damage. Data that a repair restores to this state is not a loss,
+    /// whatever e2fsck's result is; and e2fsck is told the backup superblock of this image if it
+    /// finds none.
     pub original: Option<&'a Image>,
 }
 
-/// What is wrong with a repair, the worst first.
+/// Faults of a repair, worst first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The program crashed; its exit status.
@@ -51,34 +52,34 @@ pub enum Fault {
         /// Exit status; `None` after a signal.
         exit: Option<i32>,
     },
-    /// The program did not end in time.
+    /// The program exceeded its time limit.
     Timeout,
-    /// What e2fsck saved is gone or different.
+    /// Data that e2fsck saved is missing or different.
     Lost(Loss),
-    /// e2fsck still finds something, or the program gave up where e2fsck does not.
+    /// e2fsck still finds damage, or the program gave up although e2fsck does not.
     Unclean {
         /// Exit status of the program.
         ours: Option<i32>,
         /// Exit status of `e2fsck -fn` on the result.
         theirs: Option<i32>,
-        /// What it found.
+        /// Codes of its findings.
         codes: BTreeSet<u32>,
     },
-    /// A second run of the program has something to say or to write.
+    /// A second run of the program finds or writes something.
     NotFixpoint {
         /// Its exit status.
         exit: Option<i32>,
-        /// Whether it changed anything besides times and counts of the superblock.
+        /// Whether it changed more than times and counts in the superblock.
         changed: bool,
     },
-    /// Linux refuses to mount the result, or to read something in it; in its words.
+    /// Linux refuses to mount the result or to read part of it; with its message.
     Refused(String),
-    /// Permissions, owner, attributes or hard links differ from e2fsck's.
+    /// Permissions, owner, attributes or hard links differ from e2fsck's result.
     Metadata(Loss),
 }
 
 impl Fault {
-    /// One line for a group of faults with the same cause; `name` gives the id of a code.
+    /// One line for a group of faults with the same cause; `name` returns the id of a code.
     pub fn cause(&self, name: &dyn Fn(u32) -> String) -> String {
         match self {
             Self::Crash { exit } => format!("crash: exit status {exit:?}"),
@@ -117,31 +118,31 @@ impl fmt::Display for Fault {
 /// A judged repair.
 #[derive(Debug)]
 pub struct Judgement {
-    /// What is wrong with it, the worst first.
+    /// Its faults, worst first.
     pub faults: Vec<Fault>,
-    /// Why e2fsck's own repair is no measure, if it is none: then nothing can be called lost, and
-    /// the program may give up, too.
+    /// Why e2fsck's own repair cannot serve as reference, if so: then nothing counts as lost, and
+    /// the program may give up too.
     pub no_measure: Option<String>,
-    /// Whether e2fsck had to be told where a backup of the superblock lies. A program that is not
-    /// told may give up.
+    /// Whether e2fsck needed the location of a backup superblock. The program under test, which
+    /// gets no such hint, may then give up.
     pub hinted: bool,
-    /// What e2fsck made of the image.
+    /// The image that e2fsck repaired.
     pub theirs: Image,
-    /// What the program made of the image.
+    /// The image that the program repaired.
     pub ours: Image,
-    /// Whether the program says that it repaired everything.
+    /// Whether the program claims to have repaired everything.
     pub done: bool,
-    /// What the program said in its first run.
+    /// Output of the program's first run.
     pub said: String,
-    /// Codes of what e2fsck repaired.
+    /// Codes of the problems that e2fsck repaired.
     pub codes: BTreeSet<u32>,
 }
 
-/// Lets the program and e2fsck repair a copy each of `image` and compares. `program` repairs the
-/// image at a path, as `e2fsck -fy` does.
+/// Lets the program and e2fsck each repair a copy of `image`, and compares the results. `program`
+/// repairs the image at a path, like `e2fsck -fy`.
 ///
 /// # Errors
-/// A program cannot be started, or there is no room for copies.
+/// A program cannot be started, or there is no space for copies.
 pub fn judge(
     image: &Image,
     terms: &Terms<'_>,
@@ -168,25 +169,25 @@ pub fn judge(
     Ok(judgement)
 }
 
-/// e2fsck's repair.
+/// e2fsck's repair, the reference.
 struct Measure {
-    /// What it made.
+    /// The repaired image.
     image: Image,
-    /// What it found in all runs.
+    /// Codes found in all runs.
     codes: BTreeSet<u32>,
-    /// Why it is no measure.
+    /// Why it cannot serve as reference.
     none: Option<String>,
-    /// Whether it was told where a backup lies.
+    /// Whether it needed the location of a backup superblock.
     hinted: bool,
-    /// How its last run ended.
+    /// Exit status of its last run.
     exit: Option<i32>,
 }
 
-/// e2fsck's repair; should it give up, its repair from a backup of the superblock.
+/// Repairs with e2fsck; if it gives up, again with a backup superblock.
 fn by_oracle(image: &Image, terms: &Terms<'_>) -> Result<Measure> {
     let alone = repaired_by_oracle(image, None)?;
     let backup = terms.original.and_then(backup_of);
-    // 8: it cannot go on, which is not always a matter of the superblock.
+    // 8: an operational error, not always because of the superblock.
     let gave_up = alone.exit.is_some_and(|exit| exit & 8 != 0);
     if gave_up && let Some(backup) = backup {
         let hinted = repaired_by_oracle(image, Some(backup))?;
@@ -197,7 +198,7 @@ fn by_oracle(image: &Image, terms: &Terms<'_>) -> Result<Measure> {
     Ok(alone)
 }
 
-/// Block and block size of the first backup of the superblock.
+/// Block number and block size of the first backup superblock.
 fn backup_of(original: &Image) -> Option<(BlockNr, u32)> {
     let geometry = Volume::open(original).ok()?.geometry;
     let backup = (1..geometry.group_count).find_map(|nr| geometry.superblock_of(GroupNr(nr)))?;
@@ -219,18 +220,18 @@ fn repaired_by_oracle(image: &Image, backup: Option<(BlockNr, u32)>) -> Result<M
         let mut args = vec!["-fy"];
         args.extend(hint.iter().map(String::as_str));
         let verdict = oracle::run(copy.path(), &args)?;
-        // The primary superblock is good after the first run.
+        // The primary superblock is valid after the first run.
         hint.clear();
         codes.extend(verdict.codes());
         last = verdict.exit;
         if verdict.timed_out {
-            let none = Some("e2fsck does not end in time".to_owned());
+            let none = Some("e2fsck exceeds the time limit".to_owned());
             return Ok(Measure { image: copy, codes, none, hinted, exit: last });
         }
         if last == Some(0) {
-            // What it forgets while it repairs, it may still find while it only looks.
+            // e2fsck may forget a finding while repairing that it still reports with -n.
             let after = oracle::e2fsck(&copy)?;
-            let why = "e2fsck finds something in what it calls clean".to_owned();
+            let why = "e2fsck -n finds damage after e2fsck -y ended with 0".to_owned();
             let none = (!after.clean()).then_some(why);
             return Ok(Measure { image: copy, codes, none, hinted, exit: last });
         }
@@ -243,7 +244,7 @@ fn crash(outcome: &Outcome) -> Option<Fault> {
     match outcome.exit {
         _ if outcome.timed_out => Some(Fault::Timeout),
         exit @ None => Some(Fault::Crash { exit }),
-        // A panic is 101, a signal more than 128.
+        // A panic gives 101, a signal more than 128.
         exit @ Some(100..) => Some(Fault::Crash { exit }),
         Some(_) => None,
     }
@@ -255,9 +256,9 @@ fn judge_result(
     terms: &Terms<'_>,
     program: &dyn Fn(&Path) -> Result<Outcome>,
 ) -> Result<()> {
-    // 2: the machine should be restarted, which is only ever said of a root device.
+    // 2 asks for a reboot, which happens only for a root device.
     let done = matches!(first.exit, Some(0..=3));
-    // A program that was not told of the backup may give up.
+    // A program without the hint may give up.
     let wanted = judgement.no_measure.is_none() && !judgement.hinted;
     if done || wanted {
         let after = oracle::e2fsck(&judgement.ours)?;
@@ -281,7 +282,7 @@ fn judge_result(
         Some(fault) => judgement.faults.push(fault),
         None => {
             let changed = !same_but_times(&before, &judgement.ours)?;
-            // What neither of the two can repair stays as it is.
+            // Damage that neither can repair may stay.
             let unfinished = second.exit != Some(0) && (done || wanted);
             if changed || unfinished {
                 judgement.faults.push(Fault::NotFixpoint { exit: second.exit, changed });
@@ -291,7 +292,7 @@ fn judge_result(
     Ok(())
 }
 
-/// What the images hold, read in the same way.
+/// The content of both images, read in the same way.
 struct Trees {
     theirs: Tree,
     ours: Tree,
@@ -313,19 +314,18 @@ fn trees(theirs: &Image, ours: &Image, terms: &Terms<'_>) -> Result<Trees> {
             return Ok(Trees { theirs, ours, original });
         }
     }
-    let theirs = tree::stored(theirs).context("reading what e2fsck calls clean")?;
-    // Nothing to read is everything lost.
+    let theirs = tree::stored(theirs).context("reading the image that e2fsck repaired")?;
+    // An unreadable result counts as total loss.
     let ours = tree::stored(ours).unwrap_or_default();
     let original = terms.original.map(tree::stored).transpose()?.unwrap_or_default();
     Ok(Trees { theirs, ours, original })
 }
 
-/// Fields of the superblock that any run may change: times, counts of mounts and written data, and
-/// its checksum.
+/// Superblock fields that any run may change: times, mount and write counts, and the checksum.
 const TIMES: [Range<usize>; 5] = [0x2c..0x36, 0x40..0x44, 0x178..0x180, 0x274..0x27a, 0x3fc..0x400];
 
-/// Whether two images differ at most in fields of the primary superblock that any run may change,
-/// and in the block of multiple-mount protection.
+/// Whether two images differ only in superblock fields that any run may change, and in the MMP
+/// block.
 ///
 /// # Errors
 /// The images cannot be read.
@@ -372,7 +372,7 @@ mod tests {
         tool::run(&command, 60)
     }
 
-    /// What is wrong with a repair of a damaged image that `spoil` follows.
+    /// Faults of a repair whose result `spoil` then modifies.
     fn faults_after(spoil: fn(&Path)) -> Vec<Fault> {
         let (image, _) = damaged_image(Profile::Ext4K1, 3).expect("an image");
         let judgement = judge(&image, &TERMS, &|path| {
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(restless, [Fault::NotFixpoint { exit: Some(0), changed: true }]);
     }
 
-    /// What came back as it was before the damage is no loss; what did not, is one.
+    /// Data restored to its original state is no loss; anything else is.
     #[test]
     fn the_undamaged_image_is_as_good_as_e2fscks_repair() {
         if tool::missing() {

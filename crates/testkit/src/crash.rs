@@ -1,18 +1,19 @@
-//! The states in which power failure can leave a device that was being written.
+//! The states in which a power failure can leave a device during writes.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use anyhow::{Context, Result};
-use floe_blockdev::{Crash, Event, MemDevice, Trace};
+use floe_blockdev::{Crash, Event, MemDevice, SECTOR_BYTES, Trace};
 
 use crate::rng::Rng;
 
-/// How many crashes of each kind are tried.
+/// Number of crashes of each kind to try.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Between two flushes: random choices of writes that never arrived, whatever their order.
+    /// Between two flushes: random subsets of writes that never arrived.
     pub random_per_epoch: usize,
-    /// Seed of those choices.
+    /// Seed of those subsets.
     pub seed: u64,
 }
 
@@ -22,54 +23,119 @@ impl Default for Effort {
     }
 }
 
-/// Crashes after every single event of a trace, with the last write whole and torn inside a
-/// sector and between sectors; and, for each epoch between flushes, with random writes of it lost,
-/// and with all but one lost.
+/// Crashes after every single event of a trace, with the last write whole, torn inside a sector and between sectors,
+/// and with random sectors of it lost; and, for each epoch between flushes (and what follows the last one), with random
+/// writes of it lost, with random sectors of all of it lost or just one, with all but one write lost, and with just one lost.
+///
+/// Writes that overtake each other are among those states: the later one arrived, the earlier one did not.
 pub fn crashes(trace: &Trace, effort: Effort) -> Vec<Crash> {
     let mut rng = Rng::new(effort.seed);
     let mut all = vec![Crash::default()];
     for (index, event) in trace.events.iter().enumerate() {
         let issued = index + 1;
-        all.push(Crash::after(issued));
         if let Event::Write { bytes, .. } = event {
+            all.push(Crash::after(issued));
             let torn = [512, bytes.len() / 2, rng.index(bytes.len())];
             for torn_bytes in torn.into_iter().filter(|&torn| torn < bytes.len()) {
                 all.push(Crash { torn_bytes: Some(torn_bytes), ..Crash::after(issued) });
             }
-            continue;
+            if bytes.len() > SECTOR_BYTES {
+                let lost_sectors = sectors(trace, index, &mut rng, 2);
+                all.push(Crash { lost_sectors, ..Crash::after(issued) });
+            }
+        } else {
+            // Just before the flush: everything since the last one may be lost.
+            unflushed(trace, index, effort, &mut rng, &mut all);
+            all.push(Crash::after(issued));
         }
-        // Just before the flush: everything since the last one may be lost.
-        let epoch: Vec<usize> = (trace.durable_until(index)..index).collect();
-        if epoch.len() < 2 {
-            all.push(Crash { lost: epoch.into_iter().collect(), ..Crash::after(index) });
-            continue;
-        }
-        for _ in 0..effort.random_per_epoch {
-            let lost: BTreeSet<usize> = epoch.iter().copied().filter(|_| rng.chance(2)).collect();
-            all.push(Crash { lost, ..Crash::after(index) });
-        }
-        let kept = rng.index(epoch.len());
-        let lost = epoch.iter().copied().filter(|&write| write != epoch[kept]).collect();
-        all.push(Crash { lost, ..Crash::after(index) });
     }
+    unflushed(trace, trace.events.len(), effort, &mut rng, &mut all);
     all
 }
 
-/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is what the
-/// device held when the trace began.
+/// Sectors of a write, each with the chance of one in `one_in`.
+fn sectors(trace: &Trace, index: usize, rng: &mut Rng, one_in: u64) -> BTreeSet<(usize, usize)> {
+    let Event::Write { bytes, .. } = &trace.events[index] else { return BTreeSet::new() };
+    let count = bytes.len().div_ceil(SECTOR_BYTES);
+    (0..count).filter(|_| rng.chance(one_in)).map(|sector| (index, sector)).collect()
+}
+
+/// What may be lost of the writes that no flush covers after `issued` events.
+fn unflushed(trace: &Trace, issued: usize, effort: Effort, rng: &mut Rng, all: &mut Vec<Crash>) {
+    let epoch: Vec<usize> = (trace.durable_until(issued)..issued)
+        .filter(|&index| trace.events[index] != Event::Flush)
+        .collect();
+    if epoch.is_empty() {
+        return;
+    }
+    let mut lose = |lost: BTreeSet<usize>| all.push(Crash { lost, ..Crash::after(issued) });
+    lose(epoch.iter().copied().collect());
+    if epoch.len() > 1 {
+        let kept = epoch[rng.index(epoch.len())];
+        lose(epoch.iter().copied().filter(|&write| write != kept).collect());
+        lose(BTreeSet::from([epoch[rng.index(epoch.len())]]));
+        for _ in 0..effort.random_per_epoch {
+            lose(epoch.iter().copied().filter(|_| rng.chance(2)).collect());
+        }
+    }
+    for at in 0..effort.random_per_epoch.div_ceil(2) {
+        let lost_sectors = match at % 3 {
+            0 => epoch.iter().flat_map(|&write| sectors(trace, write, rng, 2)).collect(),
+            1 => epoch.iter().flat_map(|&write| sectors(trace, write, rng, 8)).collect(),
+            _ => {
+                let all: Vec<_> =
+                    epoch.iter().flat_map(|&write| sectors(trace, write, rng, 1)).collect();
+                rng.pick(&all).copied().into_iter().collect()
+            }
+        };
+        all.push(Crash { lost_sectors, ..Crash::after(issued) });
+    }
+}
+
+/// Whether a crash tore a write between sectors that lie in a range of bytes of the device: some arrived, others did not.
+pub fn tears(trace: &Trace, crash: &Crash, range: Range<u64>) -> bool {
+    let last = crash.issued.checked_sub(1).filter(|_| crash.torn_bytes.is_some());
+    let torn: BTreeSet<usize> =
+        crash.lost_sectors.iter().map(|&(index, _)| index).chain(last).collect();
+    torn.into_iter().any(|index| {
+        let Some(Event::Write { offset_bytes, bytes }) = trace.events.get(index) else {
+            return false;
+        };
+        let arrived: BTreeSet<bool> = (0..bytes.len().div_ceil(SECTOR_BYTES))
+            .filter(|sector| range.contains(&(offset_bytes + (sector * SECTOR_BYTES) as u64)))
+            .map(|sector| {
+                let cut = crash.torn_bytes.filter(|_| Some(index) == last);
+                let before_cut = cut.is_none_or(|cut| (sector + 1) * SECTOR_BYTES <= cut);
+                before_cut && !crash.lost_sectors.contains(&(index, sector))
+            })
+            .collect();
+        arrived.len() == 2
+    })
+}
+
+/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is the content of
+/// the device at the start of the trace.
 ///
 /// # Errors
-/// The first error of `judge`, with the crash that led to it.
+/// The first error of `judge`, with the crash that caused it.
 pub fn each_state(
     trace: &Trace,
     before: &[u8],
     effort: Effort,
     mut judge: impl FnMut(MemDevice, &Crash) -> Result<()>,
 ) -> Result<usize> {
-    let all = crashes(trace, effort);
+    let mut all = crashes(trace, effort);
+    all.sort_by_key(|crash| crash.issued);
+    // What is durable lies in the base, so that long traces are not replayed from their beginning each time.
+    let (base, mut replayed) = (MemDevice::new(before.to_vec()), 0);
     for crash in &all {
-        let device = MemDevice::new(before.to_vec());
-        trace.replay(crash, &device).context("replaying the trace")?;
+        let durable = trace.durable_until(crash.issued);
+        if durable > replayed {
+            trace.replay_from(replayed, &Crash::after(durable), &base)?;
+            replayed = durable;
+        }
+        let device = MemDevice::new(base.to_vec());
+        trace.replay_from(replayed, crash, &device).context("replaying the trace")?;
         judge(device, crash).with_context(|| format!("after {crash:?}"))?;
     }
     Ok(all.len())
@@ -108,7 +174,7 @@ mod tests {
                 }
             }
         }
-        // The last write lost, torn and whole; the first three are durable by then.
+        // The last write lost, torn and complete; the first three are durable by then.
         let last: Vec<_> = states.iter().filter(|state| state.3 > 0).collect();
         assert!(last.iter().all(|state| (state.0, state.1, state.2) == (1, 2, 3)), "{states:?}");
         assert!(last.len() >= 2 && states.contains(&(1, 2, 3, 1024)), "{states:?}");
@@ -116,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_a_judge_says_names_the_crash() {
-        let trace = Trace { events: vec![Event::Flush] };
+        let trace = Trace::of(vec![Event::Flush]);
         let error = each_state(&trace, &[0], Effort::default(), |_, crash| {
             anyhow::ensure!(crash.issued == 0, "no");
             Ok(())

@@ -1,5 +1,5 @@
-//! Random damage that a seed names for good: to fields of known structures, to their bytes, to
-//! whole blocks. Half of it gets past checksums, because they are set right afterwards.
+//! Random damage, reproducible from a seed: to fields of known structures, to their bytes, to whole
+//! blocks. Half of it passes checksum verification, because the checksums are updated afterwards.
 
 mod aimed;
 mod fields;
@@ -19,12 +19,12 @@ use crate::volume::{Place, Volume, survey};
 pub use aimed::AIMED_FROM;
 pub use fields::{Field, fields_of};
 
-/// What was done to an image.
+/// Description of the damage to an image.
 #[derive(Clone, Debug)]
 pub struct Damage {
-    /// The seed that repeats it.
+    /// The seed that reproduces it.
     pub seed: u64,
-    /// One line an event: place, field, old and new value, and whether checksums were set right.
+    /// One line per event: place, field, old and new value, and whether checksums were updated.
     pub events: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// The base image of a profile, damaged as `seed` says.
+/// The base image of a profile, damaged according to `seed`.
 ///
 /// # Errors
 /// The base image cannot be built.
@@ -44,15 +44,16 @@ pub fn damaged_image(profile: Profile, seed: u64) -> Result<(Image, Damage)> {
     Ok((image, damage))
 }
 
-/// Damages an image that was undamaged until now.
+/// Damages an undamaged image.
 ///
 /// # Errors
-/// It was not, or cannot be written.
+/// The image was already damaged, or cannot be written.
 pub fn damage(image: &Image, seed: u64) -> Result<Damage> {
     let volume = Volume::open(image)?;
     let places = survey(&volume).context("damage starts from an undamaged image")?;
     let mut rng = Rng::new(seed);
-    // Mostly one event, so that its effect can be told; sometimes several, for their interplay.
+    // Mostly one event, so that its effect can be isolated; sometimes several, for their
+    // interaction.
     let count = if rng.chance(3) { 2 + rng.below(3) } else { 1 };
     let mut events = Vec::new();
     if seed >= AIMED_FROM {
@@ -66,10 +67,10 @@ pub fn damage(image: &Image, seed: u64) -> Result<Damage> {
     Ok(Damage { seed, events })
 }
 
-/// One damage; its description.
+/// Makes one random damage; returns its description.
 fn event(volume: &Volume<'_>, places: &[Place], rng: &mut Rng) -> Result<String> {
     let place = choose(places, rng).context("an image has a superblock")?;
-    // A place may have moved out of reach by an earlier event (a descriptor's).
+    // An earlier event (to a descriptor) may have made the place unreachable.
     let Ok((at, len)) = volume.range_of(place) else {
         return Ok(format!("{place:?} out of reach by now"));
     };
@@ -104,21 +105,21 @@ fn event(volume: &Volume<'_>, places: &[Place], rng: &mut Rng) -> Result<String>
         _ => change_field(volume, place, &mut bytes, rng),
     };
     if bytes == before {
-        return Ok(format!("{place:?}: {what}, which changes nothing"));
+        return Ok(format!("{place:?}: {what}, without effect"));
     }
     volume.image.write(at, &bytes)?;
     let mut line = format!("{place:?}: {what}");
     if rng.chance(2) {
-        // Impossible where the damage itself moved things; then checksums stay wrong.
+        // Fails if damage moved structures; then the checksums stay wrong.
         if volume.fix(place).is_ok() {
-            line.push_str(", checksum set right");
+            line.push_str(", checksum updated");
         }
     }
     Ok(line)
 }
 
-/// Chooses a kind of metadata first, so that the many inodes do not get all the damage, then one
-/// of the kind.
+/// Chooses a kind of metadata first and then one of that kind, so that the many inodes do not get
+/// all the damage.
 fn choose(places: &[Place], rng: &mut Rng) -> Option<Place> {
     let weight = |place: &Place| match place {
         Place::Inode(_) => 6,
@@ -162,7 +163,7 @@ fn flip_bytes(bytes: &mut [u8], rng: &mut Rng) -> String {
     done.join(", ")
 }
 
-/// Flips a run of bits of a bitmap, most often inside the group.
+/// Flips a run of bits of a bitmap, mostly within the group.
 fn flip_bits(volume: &Volume<'_>, place: Place, bytes: &mut [u8], rng: &mut Rng) -> String {
     let geometry = &volume.geometry;
     let inside = match place {
@@ -179,8 +180,8 @@ fn flip_bits(volume: &Volume<'_>, place: Place, bytes: &mut [u8], rng: &mut Rng)
     format!("{run} bits flipped from {first} on")
 }
 
-/// Copies the bytes of another place of the same kind: duplicates, and structures whose contents
-/// are sound but belong to someone else.
+/// Copies the bytes of another place of the same kind: duplicates, and structures with valid
+/// content that belongs to another owner.
 fn copy_from_another(
     volume: &Volume<'_>,
     places: &[Place],
@@ -217,7 +218,7 @@ fn change_field(volume: &Volume<'_>, place: Place, bytes: &mut [u8], rng: &mut R
     format!("{} {old:#x} -> {:#x}", field.name, field.get(bytes))
 }
 
-/// A value that is likely to hurt: near the old one, at an edge, or sound but somebody else's.
+/// A value that is likely to do harm: near the old one, at a limit, or valid for another owner.
 fn other_value(volume: &Volume<'_>, field: &Field, old: u64, bytes: &[u8], rng: &mut Rng) -> u64 {
     let geometry = &volume.geometry;
     match rng.below(10) {
@@ -227,7 +228,7 @@ fn other_value(volume: &Volume<'_>, field: &Field, old: u64, bytes: &[u8], rng: 
         3 => old.wrapping_sub(1),
         4 | 5 => old ^ 1 << rng.below(field.size as u64 * 8),
         6 => rng.next_u64(),
-        // Sound as a block or an inode: someone else's, or just past the end.
+        // Valid as a block or an inode of another owner, or just past the end.
         7 => rng.below(geometry.blocks_count + 2),
         8 if field.size == 4 => rng.below(u64::from(geometry.inodes_count) + 2),
         8 => old.wrapping_mul(2),

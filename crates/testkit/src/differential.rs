@@ -1,5 +1,5 @@
-//! Compares a checker's verdict on randomly damaged images with e2fsck's, and groups what differs
-//! by its likely cause.
+//! Compares a checker's verdict on randomly damaged images with e2fsck's, and groups the
+//! differences by likely cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,36 +11,38 @@ use crate::image::Image;
 use crate::oracle;
 use crate::profile::Profile;
 
-/// Codes of what Linux refuses and e2fsck 1.47 calls clean: whoever finds it is right, and it is listed in
-/// `docs/differences.md`: an extent node with a wrong depth, and all of `docs/linux-refuses.md`.
+/// Codes of damage that Linux refuses and e2fsck 1.47 accepts: finding it is right, and
+/// `docs/differences.md` lists it: an extent node with a wrong depth, everything in
+/// `docs/linux-refuses.md`, and the flag of attribute values on anything but a regular file, which
+/// e2fsck finds from 1.47.1 on.
 pub fn is_stricter(code: u32) -> bool {
-    code == 0x07_001a || (0x07_0101..0x07_0200).contains(&code)
+    [0x07_001a, 0x01_0091].contains(&code) || (0x07_0101..0x07_0200).contains(&code)
 }
 
-/// What a checker under test said of an image.
+/// The verdict of a checker under test on an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opinion {
-    /// Exit status; `None` after a crash or when its time was up.
+    /// Exit status; `None` after a crash or a timeout.
     pub exit: Option<i32>,
     /// Codes of its findings.
     pub codes: BTreeSet<u32>,
-    /// What it printed, or why it has no exit status.
+    /// Its output, or why it has no exit status.
     pub text: String,
 }
 
-/// How two opinions differ, the worst first.
+/// How two verdicts differ, worst first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Difference {
     /// The checker crashed or hung.
     Crash,
-    /// e2fsck found damage, the checker none.
+    /// e2fsck found damage, but the checker did not.
     Missed {
-        /// What e2fsck found.
+        /// Codes that e2fsck found.
         codes: BTreeSet<u32>,
     },
-    /// The checker found damage, e2fsck none.
+    /// The checker found damage, but e2fsck did not.
     FalseAlarm {
-        /// What the checker found.
+        /// Codes that the checker found.
         codes: BTreeSet<u32>,
     },
     /// Both found damage, but the exit statuses differ.
@@ -50,39 +52,39 @@ pub enum Difference {
         /// The checker's.
         ours: Option<i32>,
     },
-    /// The same exit status, but other findings.
+    /// Equal exit statuses, but different findings.
     Codes {
-        /// Found by e2fsck alone.
+        /// Found only by e2fsck.
         only_theirs: BTreeSet<u32>,
-        /// Found by the checker alone.
+        /// Found only by the checker.
         only_ours: BTreeSet<u32>,
     },
-    /// The checker found damage that e2fsck is known not to find ([`is_stricter`]).
+    /// The checker found damage that e2fsck is known to miss ([`is_stricter`]).
     Stricter {
-        /// All that the checker found.
+        /// All codes that the checker found.
         codes: BTreeSet<u32>,
     },
 }
 
-/// One damaged image on which opinions differ.
+/// A damaged image with different verdicts.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The base image.
+    /// Profile of the base image.
     pub profile: Profile,
-    /// The damage.
+    /// Seed of the damage.
     pub seed: u64,
-    /// What the damage did.
+    /// Description of the damage.
     pub events: Vec<String>,
-    /// How the opinions differ.
+    /// How the verdicts differ.
     pub difference: Difference,
 }
 
-/// Damages the base image of `profile` as `seed` says, asks both checkers, and returns the case if
-/// they differ. Of e2fsck's codes only those count that `comparable` lets pass: some announce
-/// other problems, or offer a repair for all of them together.
+/// Damages the base image of `profile` according to `seed`, runs both checkers, and returns the
+/// case if they differ. Only those of e2fsck's codes count that `comparable` accepts: some announce
+/// other problems, or offer one repair for all of them.
 ///
 /// # Errors
-/// The image cannot be built, or e2fsck or the checker cannot be asked.
+/// The image cannot be built, or e2fsck or the checker cannot be run.
 pub fn compare(
     profile: Profile,
     seed: u64,
@@ -103,7 +105,7 @@ pub fn compare(
     }))
 }
 
-/// How two opinions differ; `None` if they do not.
+/// How two verdicts differ; `None` if they agree.
 pub fn difference(theirs: &Opinion, ours: &Opinion) -> Option<Difference> {
     let alone =
         |one: &Opinion, other: &Opinion| one.codes.difference(&other.codes).copied().collect();
@@ -164,12 +166,12 @@ impl Difference {
         }
     }
 
-    /// Whether the verdicts themselves differ: clean or not.
+    /// Whether one verdict is clean and the other is not.
     pub fn is_of_verdict(&self) -> bool {
         self.rank() <= 2
     }
 
-    /// One line; `name` gives the id of a code.
+    /// One line; `name` returns the id of a code.
     pub fn describe(&self, name: &dyn Fn(u32) -> String) -> String {
         let list = |codes: &BTreeSet<u32>| -> String {
             let names: Vec<String> = codes.iter().map(|&code| name(code)).collect();
@@ -218,7 +220,7 @@ mod tests {
         assert_eq!(rank(&clean, &opinion(4, &[1, 0x07_001a])), Some(5));
         assert_eq!(rank(&opinion(8, &[]), &damaged), Some(3));
         assert_eq!(rank(&damaged, &opinion(4, &[2, 3])), Some(4));
-        // Findings that change no verdict (remarks) are no difference of clean images.
+        // Findings without effect on the verdict (remarks) are no difference for clean images.
         assert_eq!(rank(&clean, &opinion(0, &[7])), None);
     }
 

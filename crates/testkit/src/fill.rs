@@ -2,8 +2,8 @@
 //! inode tables, directory blocks, bitmaps, descriptors and totals are written directly.
 //!
 //! The shapes are those that the papers on fast checkers measure: *file-intensive* (99 files of one
-//! block in each directory) and *directory-intensive* (one file in each). File contents are holes of
-//! the image file: no checker reads them.
+//! block in each directory) and *directory-intensive* (one file in each). File contents are holes
+//! in the image file, because no checker reads them.
 
 pub mod aged;
 
@@ -25,15 +25,15 @@ use crate::image::Image;
 use crate::tool::NOW;
 use crate::volume::Volume;
 
-/// Directories below the root; all others are spread over them.
+/// Directories in the root; all others are distributed among them.
 const TOP_DIRS: u32 = 64;
 /// First inode that mke2fs leaves free: lost+found has 11.
 const FIRST_FREE: u32 = 12;
 
-/// What a large image holds.
+/// Shape of a large image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Directories, besides 64 that hold them.
+    /// Directories, in addition to the 64 in the root.
     pub dirs: u32,
     /// Files in each.
     pub files_per_dir: u32,
@@ -44,7 +44,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// 99 files in a directory, about `inodes` inodes in all.
+    /// 99 files per directory, about `inodes` inodes in total.
     pub const fn file_intensive(inodes: u32) -> Self {
         Self {
             dirs: inodes / 99,
@@ -54,12 +54,12 @@ impl Shape {
         }
     }
 
-    /// One file in a directory, about `inodes` inodes in all.
+    /// One file per directory, about `inodes` inodes in total.
     pub const fn directory_intensive(inodes: u32) -> Self {
         Self { dirs: inodes / 2, files_per_dir: 1, file_blocks: 1, size_bytes: image_size(inodes) }
     }
 
-    /// Inodes besides those of an empty file system.
+    /// Inodes in addition to those of an empty file system.
     pub fn inodes(&self) -> Result<u32> {
         self.dirs
             .checked_mul(1 + self.files_per_dir)
@@ -68,22 +68,23 @@ impl Shape {
     }
 }
 
-/// 32 GiB up to a million inodes (as the papers' images), then 16 KiB an inode and a half more.
+/// 32 GiB for up to a million inodes (like the papers' images), then 16 KiB per inode plus half of
+/// that.
 const fn image_size(inodes: u32) -> u64 {
     let grown = (inodes as u64 * 24576).next_multiple_of(1 << 27);
     if grown > 32 << 30 { grown } else { 32 << 30 }
 }
 
-/// Makes the image file `path` (replacing what was there) and returns it.
+/// Creates or replaces the image file `path` and returns it.
 ///
 /// # Errors
 /// mke2fs is missing, the shape does not fit, or there is no space.
 pub fn fill(path: &Path, shape: Shape) -> Result<Image> {
-    // Twice the inodes, as the papers' images had: tables are half empty.
+    // Twice the inodes, like the papers' images: tables are half empty.
     fill_of(path, shape, u64::from(shape.inodes()?) * 2)
 }
 
-/// As [`fill`], in a file system with room for about so many inodes.
+/// As [`fill`], in a file system with room for about `inodes` inodes.
 ///
 /// # Errors
 /// As [`fill`].
@@ -103,11 +104,11 @@ pub fn fill_of(path: &Path, shape: Shape, inodes: u64) -> Result<Image> {
     Ok(image)
 }
 
-/// Makes the image file `path` of an empty file system without a journal, however large: few blocks of it
-/// are written, and the rest are holes.
+/// Creates the image file `path` with an empty file system of any size, without a journal. Only a
+/// few of its blocks are written; the rest are holes.
 ///
 /// # Errors
-/// mke2fs is missing, or the folder's file system has no files of that size.
+/// mke2fs is missing, or the underlying file system does not support files of that size.
 pub fn empty(path: &Path, size_bytes: u64) -> Result<Image> {
     let file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
     file.set_len(size_bytes)?;
@@ -118,8 +119,8 @@ pub fn empty(path: &Path, size_bytes: u64) -> Result<Image> {
     Image::open(path)
 }
 
-/// Lets the first extent of file `other` begin where that of file `one` does, as a stray pointer would:
-/// comes back with the first block that both claim. The checksum of the inode is right.
+/// Makes the first extent of file `other` start at that of file `one`, like a stray pointer, and
+/// updates the inode checksum. Returns the first block that both claim.
 ///
 /// # Errors
 /// One of them has no block.
@@ -143,15 +144,15 @@ struct Filler<'a> {
     seed: Seed,
     /// The block bitmap of each group.
     blocks: Vec<Vec<u8>>,
-    /// Groups that got a block.
+    /// Groups with an allocated block.
     touched: Vec<bool>,
     /// New directories of each group.
     dirs: Vec<u32>,
     /// The next inode to be written; inodes are written in order.
     next_inode: InodeNr,
-    /// Where the search for free blocks goes on.
+    /// Start of the search for free blocks.
     next_block: BlockNr,
-    /// Inodes of the current group that are not written yet, and the first of them.
+    /// Inodes of the current group that are not written yet, and the number of the first.
     table: Vec<u8>,
     table_start: InodeNr,
 }
@@ -177,7 +178,7 @@ impl<'a> Filler<'a> {
         Ok(filler)
     }
 
-    /// Block bitmaps from the disk; those never written are computed from where metadata lies.
+    /// Loads the block bitmaps; uninitialised ones are computed from the metadata locations.
     fn load_bitmaps(&mut self) -> Result<()> {
         let bits = self.geometry.block_size * 8;
         for group in (0..self.geometry.group_count).map(GroupNr) {
@@ -223,9 +224,9 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// Allocates `len` adjacent blocks of one group.
+    /// Allocates `len` contiguous blocks in one group.
     fn allocate(&mut self, len: u32) -> Result<BlockNr> {
-        // Near the inode, as the kernel does it.
+        // Near the inode, like the kernel does.
         let (home, _) = self.geometry.place_of(self.next_inode).context("too few inodes")?;
         self.next_block = self.next_block.max(self.geometry.group_start(home));
         loop {
@@ -254,7 +255,7 @@ impl<'a> Filler<'a> {
                 .map(|dir| Name::new(inode_of_dir(dir), FileType::Directory, format!("d{dir:07}")))
                 .collect();
             let links = u16::try_from(children.len() + 2).ok().filter(|&links| links <= 65000);
-            // More than 65,000 subdirectories are counted as 1 (dir_nlink).
+            // With dir_nlink, more than 65,000 subdirectories are stored as link count 1.
             self.write_dir(InodeNr::ROOT, &children, links.unwrap_or(1))?;
         }
         for dir in 0..shape.dirs {
@@ -283,11 +284,11 @@ impl<'a> Filler<'a> {
         let own = self.next_inode;
         let len = u16::try_from(self.dir_blocks(own, parent, names)?.len())?;
         let start = self.allocate(u32::from(len))?;
-        // Blocks of an image have numbers of 32 bits.
+        // Block numbers of the image have 32 bits.
         self.put_dir(parent, names, links, (start.0 as u32, len))
     }
 
-    /// As [`Self::write_dir`]; its blocks are known, and marked.
+    /// As [`Self::write_dir`], for blocks that are already allocated.
     fn put_dir(
         &mut self,
         parent: InodeNr,
@@ -307,7 +308,7 @@ impl<'a> Filler<'a> {
         self.write_inode(0o040_755, links, start, len)
     }
 
-    /// The blocks of a directory: `.`, `..`, then the names, one after the other.
+    /// The blocks of a directory: `.`, `..`, then the names in order.
     fn dir_blocks(&self, own: InodeNr, parent: InodeNr, names: &[Name]) -> Result<Vec<Vec<u8>>> {
         let size = self.volume.block_bytes();
         let end = if self.checksums() { size - TAIL_SIZE } else { size };
@@ -340,7 +341,7 @@ impl<'a> Filler<'a> {
         self.geometry.features.metadata_csum()
     }
 
-    /// Writes the next inode, with `len` blocks from `start` on.
+    /// Writes the next inode, with `len` blocks starting at `start`.
     fn write_inode(&mut self, mode: u16, links: u16, start: BlockNr, len: u16) -> Result<()> {
         if self.geometry.features.incompat.contains(Incompat::EXTENTS) {
             let root = extent_root(start, len);
@@ -355,7 +356,8 @@ impl<'a> Filler<'a> {
         self.put_inode(mode, links, (u32::from(len), u32::from(len)), 0, root)
     }
 
-    /// Writes the next inode: of `blocks` blocks, with those of its map `used`, which `root` leads to.
+    /// Writes the next inode, with `blocks` blocks including those of its map; `root` is the map's
+    /// root.
     fn put_inode(
         &mut self,
         mode: u16,
@@ -418,7 +420,7 @@ impl<'a> Filler<'a> {
         let blocks = self.dir_blocks(InodeNr::ROOT, InodeNr::ROOT, &names)?;
         ensure!(blocks.len() == 1, "the root fits a block");
         self.volume.put_block(block, &blocks[0])?;
-        // mke2fs gave the root another generation.
+        // mke2fs gave the root a different generation.
         self.volume.fix_dir_block(InodeNr::ROOT, block)?;
         let mut bytes = self.volume.inode_bytes(InodeNr::ROOT)?;
         let base_bytes = bytes.first_chunk_mut().context("an inode has 128 bytes")?;
@@ -472,7 +474,7 @@ impl<'a> Filler<'a> {
     }
 }
 
-/// An entry to be written.
+/// A directory entry to write.
 struct Name {
     inode: InodeNr,
     kind: FileType,
@@ -485,14 +487,14 @@ impl Name {
     }
 }
 
-/// A generation that differs between inodes, so that checksums do.
+/// A generation that differs between inodes, so that their checksums do too.
 fn generation(inode: InodeNr) -> u32 {
     inode.0.wrapping_mul(2_654_435_761)
 }
 
-/// Lets the entry at `last` span the rest of the block, and writes the tail.
+/// Extends the entry at `last` to the end of the block, and writes the checksum tail.
 fn close_block(block: &mut [u8], last: usize, end: usize, seed: u32) {
-    // At most a block of 4 KiB.
+    // At most a 4 KiB block.
     let rec_len = (end - last) as u16;
     block[last + 4..last + 6].copy_from_slice(&rec_len.to_le_bytes());
     if end < block.len() {

@@ -1,4 +1,4 @@
-//! A private copy of an image in a sparse file of its own.
+//! A private copy of an image in its own sparse file.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use tempfile::TempDir;
 
-/// Bytes of the pieces in which contents are kept; a multiple of every page size that matters.
+/// Chunk size in which contents are kept; a multiple of every relevant page size.
 const PIECE_BYTES: usize = 4096;
 
 /// The contents of an image without its holes; cheap to clone.
@@ -21,10 +21,10 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Reads an image file and forgets pieces that are zero throughout.
+    /// Reads an image file and drops chunks that are all zero.
     ///
     /// # Errors
-    /// What the system said.
+    /// An I/O error.
     pub fn read(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         let size_bytes = file.metadata()?.len();
@@ -46,12 +46,12 @@ impl Contents {
         self.size_bytes
     }
 
-    /// Whether two contents are the same bytes.
+    /// Whether two contents are equal.
     pub fn same_as(&self, other: &Self) -> bool {
         self.size_bytes == other.size_bytes && self.pieces == other.pieces
     }
 
-    /// Offsets of pieces (of 4 KiB) that differ, for a message.
+    /// Offsets of differing 4 KiB chunks, for a message.
     pub fn differences(&self, other: &Self) -> Vec<u64> {
         let mine: std::collections::BTreeMap<_, _> =
             self.pieces.iter().map(|(at, piece)| (*at, piece)).collect();
@@ -64,28 +64,28 @@ impl Contents {
         all
     }
 
-    /// A new image with these contents, in a file of its own that goes when the image goes.
+    /// A new image with these contents, in its own file, which is removed with the image.
     ///
     /// # Errors
-    /// No space or no temporary folder.
+    /// No space, or no temporary folder.
     pub fn to_image(&self) -> Result<Image> {
         let image = Image::empty(self.size_bytes)?;
         self.write_over(&image)?;
         Ok(image)
     }
 
-    /// Writes every piece that is not zero throughout over an image of the same size.
+    /// Writes every nonzero chunk over an image of the same size.
     ///
     /// # Errors
-    /// What the system said.
+    /// An I/O error.
     pub fn write_over(&self, image: &Image) -> Result<()> {
         self.write_at(image, 0)
     }
 
-    /// The same at byte `start` of an image that has room for it.
+    /// The same at byte `start` of an image that is large enough.
     ///
     /// # Errors
-    /// What the system said.
+    /// An I/O error.
     pub fn write_at(&self, image: &Image, start: u64) -> Result<()> {
         for (offset, piece) in self.pieces.iter() {
             let wanted = PIECE_BYTES.min((self.size_bytes - offset) as usize);
@@ -95,21 +95,21 @@ impl Contents {
     }
 }
 
-/// An image file that can be read and written at any byte. Its folder is removed with it.
+/// An image file with random access. Its folder is removed with it.
 #[derive(Debug)]
 pub struct Image {
     file: File,
     path: PathBuf,
     size_bytes: u64,
-    /// Kept for its `Drop`; `None` for an image that belongs to someone else.
+    /// Kept for its `Drop`; `None` for an image that another owner removes.
     folder: Option<TempDir>,
 }
 
 impl Image {
-    /// A new image that is one hole.
+    /// A new image that is a single hole.
     ///
     /// # Errors
-    /// No temporary folder.
+    /// No temporary folder can be created.
     pub fn empty(size_bytes: u64) -> Result<Self> {
         let folder = crate::tool::scratch("floe-testkit-")?;
         let path = folder.path().join("image");
@@ -119,10 +119,10 @@ impl Image {
         Ok(image)
     }
 
-    /// An image that stays when this value goes.
+    /// Opens an image file that outlives this value.
     ///
     /// # Errors
-    /// What the system said.
+    /// An I/O error.
     pub fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -133,7 +133,7 @@ impl Image {
         Ok(Self { file, path: path.to_owned(), size_bytes, folder: None })
     }
 
-    /// Where the image lies.
+    /// Path of the image file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -146,33 +146,33 @@ impl Image {
     /// Fills `into` from `offset_bytes` on.
     ///
     /// # Errors
-    /// The range passes the end, or what the system said.
+    /// The range exceeds the image, or an I/O error.
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<()> {
         self.file
             .read_exact_at(into, offset_bytes)
             .with_context(|| format!("reading {} bytes at {offset_bytes}", into.len()))
     }
 
-    /// Stores `from` at `offset_bytes`; never makes the image longer.
+    /// Stores `from` at `offset_bytes`; never extends the image.
     ///
     /// # Errors
-    /// The range passes the end, or what the system said.
+    /// The range exceeds the image, or an I/O error.
     pub fn write(&self, offset_bytes: u64, from: &[u8]) -> Result<()> {
         self.write_at(offset_bytes, from)
             .with_context(|| format!("writing {} bytes at {offset_bytes}", from.len()))
     }
 
-    /// Cuts the image (or makes it longer by a hole).
+    /// Truncates the image, or extends it by a hole.
     ///
     /// # Errors
-    /// What the system said.
+    /// An I/O error.
     pub fn set_size(&mut self, size_bytes: u64) -> Result<()> {
         self.file.set_len(size_bytes)?;
         self.size_bytes = size_bytes;
         Ok(())
     }
 
-    /// A copy in a file of its own.
+    /// A copy in its own file.
     ///
     /// # Errors
     /// As [`Contents::read`] and [`Contents::to_image`].
@@ -180,10 +180,10 @@ impl Image {
         Contents::read(&self.path)?.to_image()
     }
 
-    /// Writes what an overlay holds over this image.
+    /// Writes the staged pages of an overlay over this image.
     ///
     /// # Errors
-    /// What the system said.
+    /// An I/O error.
     pub fn write_staged<D: ReadBlocks>(&self, staged: &Overlay<D>) -> Result<()> {
         for range in staged.staged_ranges() {
             let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
@@ -193,7 +193,7 @@ impl Image {
         Ok(())
     }
 
-    /// A copy with what an overlay holds.
+    /// A copy with the staged pages of an overlay applied.
     ///
     /// # Errors
     /// As [`Image::copy`] and [`Image::write_staged`].
@@ -206,17 +206,17 @@ impl Image {
     /// All bytes.
     ///
     /// # Errors
-    /// What the system said.
+    /// An I/O error.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes)?];
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Keeps the file after this value has gone, for a look at it, and says where it lies.
+    /// Keeps the file after this value is dropped, for inspection, and returns its path.
     pub fn keep(mut self) -> PathBuf {
         if let Some(folder) = self.folder.take() {
-            // The path is already known; only the folder's removal is called off.
+            // The path is already known; this only prevents the removal of the folder.
             let _ = folder.keep();
         }
         self.path.clone()

@@ -1,8 +1,8 @@
-//! Loop mounts, for what the running kernel thinks of an image. Needs root; tests that cannot have it say
-//! why and go on.
+//! Loop mounts, for the running kernel's verdict on an image. They need root; tests without it
+//! print the reason and pass.
 //!
-//! For single mounts with little to do: under load, Linux was seen to deadlock. Load is for the guests of
-//! `cargo xtask kernel-load`.
+//! For single mounts with little load: Linux was seen to deadlock under load. Load belongs in the
+//! guests of `cargo xtask kernel-load`.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::profile::Profile;
 use crate::{build, tool};
 
-/// A loop mount that is undone when the value goes.
+/// A loop mount that is unmounted on drop.
 #[derive(Debug)]
 pub struct Mounted {
     folder: TempDir,
@@ -22,7 +22,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an image file with the options given (`""`: none but `loop`).
+    /// Mounts an image file with the given options (`""`: only `loop`).
     ///
     /// # Errors
     /// The kernel's refusal, in the words of `mount`.
@@ -36,7 +36,7 @@ impl Mounted {
         Ok(Self { folder, mounted: true })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -44,7 +44,7 @@ impl Mounted {
     /// Unmounts, so that the image file is complete.
     ///
     /// # Errors
-    /// It is busy, or the kernel says no.
+    /// The mount is busy, or another error of the kernel.
     pub fn unmount(mut self) -> Result<()> {
         self.mounted = false;
         unmount(self.folder.path())
@@ -61,7 +61,7 @@ fn unmount(folder: &Path) -> Result<()> {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.mounted && unmount(self.folder.path()).is_err() {
-            // Only after a failed test: let the mount go as soon as nobody uses it.
+            // Reached only after a failed test: detach as soon as the mount is unused.
             let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
         }
     }

@@ -1,8 +1,8 @@
-//! Builds, damages and judges file system images for Floe's tests. A dev-dependency only.
+//! Builds, damages and judges file system images for Floe's tests. Used only as a dev-dependency.
 //!
-//! The life of a test image: a [`profile::Profile`] names a feature set; [`build::base`] makes a
-//! populated, clean image of it once per process; [`image::Image`] is a private copy of one;
-//! [`damage`] or a [`recipe`] breaks it; [`oracle`] says what e2fsck and the kernel think of it.
+//! The life of a test image: a [`profile::Profile`] names a feature set; [`build::base`] builds its
+//! populated, clean image once per process; [`image::Image`] is a private copy; [`damage`] or a
+//! [`recipe`] damages it; [`oracle`] returns the verdicts of e2fsck and the kernel.
 //!
 //! Everything is deterministic: an image depends on its profile and a seed, not on the clock.
 

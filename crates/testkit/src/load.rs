@@ -1,5 +1,5 @@
-//! A random load on a mounted file system: several threads that create, write, cut, link, rename
-//! and remove in one small namespace, so that they get in each other's way.
+//! A random load on a mounted file system: several threads create, write, truncate, link, rename
+//! and remove in one small namespace, so that they contend.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -13,17 +13,18 @@ use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, XattrFlags};
 
 use crate::rng::Rng;
 
-/// Directories of the namespace; some of them inside others.
+/// Directories of the namespace, partly nested.
 const FOLDERS: u64 = 12;
 /// Names in each directory.
 const NAMES: u64 = 90;
-/// Files a thread keeps open, removed or not: a removed one is an orphan when the power fails.
+/// Files that a thread keeps open, unlinked or not: an unlinked one is an orphan after a power
+/// failure.
 const OPEN_FILES: usize = 8;
 
 /// Runs the load on `folder` until `stop`; returns the number of operations that succeeded.
 ///
-/// Failures of single operations (no such file, no space, a shut-down file system) are part of the
-/// load.
+/// Single operations may fail (no such file, no space, a shut-down file system); that is part of
+/// the load.
 pub fn run(folder: &Path, seed: u64, threads: u64, stop: &AtomicBool) -> u64 {
     let done = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -46,7 +47,7 @@ pub fn run(folder: &Path, seed: u64, threads: u64, stop: &AtomicBool) -> u64 {
     done.into_inner()
 }
 
-/// Opens without waiting: names may be FIFOs, which wait for someone at the other end.
+/// Opens without blocking, because a name may be a FIFO without a peer.
 fn opening() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
@@ -70,7 +71,7 @@ impl Worker<'_> {
 
     fn name(&mut self) -> PathBuf {
         let number = self.rng.below(NAMES);
-        // Long names fill directories; short ones fit into inodes.
+        // Long names fill directories; short ones fit inline.
         let name = match number % 3 {
             0 => format!("{number:x<120}"),
             1 => format!("name-{number}"),
@@ -111,7 +112,7 @@ impl Worker<'_> {
         let most = if self.rng.chance(4) { 30_000 } else { 600 };
         let mut bytes = vec![0; 1 + self.rng.index(most)];
         self.rng.fill(&mut bytes);
-        // At the end, or somewhere behind a hole.
+        // At the end, or after a hole.
         let at = if self.rng.chance(2) { file.metadata()?.len() } else { self.rng.below(200_000) };
         file.write_all_at(&bytes, at.min(400_000))
     }
@@ -129,7 +130,7 @@ impl Worker<'_> {
         }
         let len = if self.rng.chance(3) { 700 } else { 20 };
         let mut value = vec![0; 1 + self.rng.index(len)];
-        // Few values, so that files share blocks of attributes.
+        // Few values, so that files share attribute blocks.
         value.fill(self.rng.below(3) as u8);
         Ok(rustix::fs::lsetxattr(self.name(), name, &value, XattrFlags::empty())?)
     }
@@ -143,7 +144,7 @@ impl Worker<'_> {
         Ok(rustix::fs::mknodat(CWD, &path, kind, Mode::RUSR, device)?)
     }
 
-    /// Allocates blocks without writing them, or punches a hole.
+    /// Preallocates blocks, or punches a hole.
     fn allocate(&mut self) -> io::Result<()> {
         let file = opening().write(true).open(self.name())?;
         let flags = match self.rng.below(3) {
@@ -159,7 +160,7 @@ impl Worker<'_> {
         )?)
     }
 
-    /// Opens a file and perhaps removes its name, and closes the oldest open one.
+    /// Opens a file, sometimes unlinks it, and closes the oldest open one.
     fn keep_open(&mut self) -> io::Result<()> {
         let path = self.name();
         let file = opening().create(true).truncate(false).write(true).open(&path)?;

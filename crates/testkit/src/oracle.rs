@@ -1,8 +1,8 @@
-//! What e2fsck thinks of an image: its exit status and the codes of the problems it met.
+//! e2fsck's verdict on an image: its exit status and the codes of the problems it found.
 //!
-//! e2fsck keeps a *problem log* when its configuration file names one (`e2fsck.conf(5)`,
-//! `[options] problem_log_filename`), with the permanent code of every problem and the objects it
-//! was about. Codes, unlike messages, can be compared with ours.
+//! e2fsck writes a *problem log* if its configuration file names one (`e2fsck.conf(5)`, `[options]
+//! problem_log_filename`), with the permanent code of every problem and the affected objects.
+//! Unlike messages, the codes can be compared with ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,21 +13,21 @@ use anyhow::{Context, Result};
 use crate::Image;
 use crate::tool;
 
-/// Seconds after which e2fsck is taken to hang.
+/// Time limit in seconds, after which e2fsck counts as hung.
 const LIMIT_SECONDS: u32 = 60;
 
-/// One problem as e2fsck logged it.
+/// A problem in e2fsck's log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Logged {
     /// Its permanent code, `0x010001` and so on.
     pub code: u32,
-    /// Everything else it logged: `ino`, `ino2`, `dir`, `blk`, `blk2`, `num`, `group`, `str`,
-    /// `answer` (`1` yes, `0` no), `fixed`.
+    /// All other attributes: `ino`, `ino2`, `dir`, `blk`, `blk2`, `num`, `group`, `str`, `answer`
+    /// (`1` yes, `0` no), `fixed`.
     pub attributes: BTreeMap<String, String>,
 }
 
 impl Logged {
-    /// A number it logged, such as `ino`.
+    /// A numeric attribute, such as `ino`.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.attributes.get(name)?.parse().ok()
     }
@@ -38,11 +38,11 @@ impl Logged {
 pub struct Verdict {
     /// Exit status (bits 1 fixed, 4 left unfixed, 8 operational error); `None` after a signal.
     pub exit: Option<i32>,
-    /// Whether it was killed because it took more than a minute.
+    /// Whether it was killed at the time limit.
     pub timed_out: bool,
-    /// Problems, in the order in which it met them.
+    /// Problems, in the order of the log.
     pub problems: Vec<Logged>,
-    /// What it printed.
+    /// Its output.
     pub text: String,
 }
 
@@ -52,12 +52,12 @@ impl Verdict {
         self.problems.iter().map(|problem| problem.code).collect()
     }
 
-    /// Nothing was found and nothing was done.
+    /// Whether nothing was found and nothing changed.
     pub fn clean(&self) -> bool {
         self.exit == Some(0)
     }
 
-    /// The file system had damage, or could not be checked.
+    /// Whether the file system is damaged, or could not be checked.
     pub fn damaged(&self) -> bool {
         !self.clean()
     }
@@ -83,13 +83,13 @@ pub fn run(image: &Path, args: &[&str]) -> Result<Verdict> {
     let outcome = tool::run(&command, LIMIT_SECONDS)?;
     let problems = match fs::read(&log) {
         Ok(log) => parse_log(&String::from_utf8_lossy(&log)),
-        // Without a problem (or with an early end) there may be no log.
+        // Without problems, or after an early exit, there may be no log.
         Err(_) => Vec::new(),
     };
     Ok(Verdict { exit: outcome.exit, timed_out: outcome.timed_out, problems, text: outcome.text })
 }
 
-/// What `e2fsck -fn` thinks of an image; the image stays as it is.
+/// The verdict of `e2fsck -fn` on an image, which stays unchanged.
 ///
 /// # Errors
 /// As [`run`].
@@ -97,18 +97,18 @@ pub fn e2fsck(image: &Image) -> Result<Verdict> {
     run(image.path(), &["-fn"])
 }
 
-/// What `e2fsck -fy` makes of a copy: its verdict and the repaired copy.
+/// Repairs a copy with `e2fsck -fy`: its verdict and the repaired copy.
 ///
 /// # Errors
-/// As [`run`]; or no room for the copy.
+/// As [`run`]; or there is no space for the copy.
 pub fn e2fsck_repair(image: &Image) -> Result<(Verdict, Image)> {
     let copy = image.copy()?;
     let verdict = run(copy.path(), &["-fy"])?;
     Ok((verdict, copy))
 }
 
-/// What the kernel thinks: mounts a copy read-only with the options given, walks all of it, and
-/// says what went wrong. `Ok(Err(..))` is the kernel's refusal or an error of the walk.
+/// The kernel's verdict: mounts a copy read-only with the given options and walks it. `Ok(Err(..))`
+/// is the kernel's refusal or an error of the walk; `Ok(Ok(..))` the number of entries.
 ///
 /// # Errors
 /// The image cannot be copied.
@@ -119,11 +119,11 @@ pub fn kernel(image: &Image, options: &str) -> Result<Result<u64, String>> {
         Err(refusal) => return Ok(Err(format!("{refusal:#}"))),
     };
     let walked = walk(mounted.path());
-    mounted.unmount().context("unmounting what was only read")?;
+    mounted.unmount().context("unmounting after reading")?;
     Ok(walked.map_err(|error| error.to_string()))
 }
 
-/// Number of entries below a folder; reads every file and link target.
+/// Counts the entries below a folder; reads every file and link target.
 fn walk(folder: &Path) -> std::io::Result<u64> {
     let mut entries = 0;
     for entry in fs::read_dir(folder)? {
@@ -141,8 +141,8 @@ fn walk(folder: &Path) -> std::io::Result<u64> {
     Ok(entries)
 }
 
-/// Reads a problem log: lines `<problem code="0x010001" ino="12" .../>`. Anything else (the
-/// invocation, headers of passes) is passed over.
+/// Parses a problem log: lines `<problem code="0x010001" ino="12" .../>`. Ignores everything else
+/// (the invocation, pass headers).
 pub fn parse_log(log: &str) -> Vec<Logged> {
     log.lines().filter_map(|line| parse_problem(line.trim())).collect()
 }

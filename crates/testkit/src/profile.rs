@@ -1,32 +1,32 @@
-//! Feature sets that images are built with: each is a named mke2fs command line.
+//! Feature sets of test images: each is a named mke2fs command line.
 
 use std::fmt;
 
-/// A feature set. Images are small, so that thousands of them can be built, damaged and checked,
-/// but have several groups, so that nothing is special about group 0.
+/// Declares the profiles. Images are small, so that thousands can be built, damaged and checked,
+/// but have several groups, so that group 0 is not the only one.
 macro_rules! profiles {
     ($($(#[$meta:meta])* $variant:ident $name:literal $size_mib:literal [$($arg:literal),* $(,)?]),* $(,)?) => {
-        /// A feature set with the mke2fs options that give it.
+        /// A feature set, with its mke2fs options.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Profile {
             $($(#[$meta])* $variant,)*
         }
 
         impl Profile {
-            /// All profiles, in the order of their declaration.
+            /// All profiles, in declaration order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The name that command lines and reports use.
+            /// The name in command lines and reports.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// MiB of the image.
+            /// Size of the image in MiB.
             pub const fn size_mib(self) -> u64 {
                 match self { $(Self::$variant => $size_mib,)* }
             }
 
-            /// Options of mke2fs, without those that make the image reproducible.
+            /// mke2fs options, without those that make the image reproducible.
             pub const fn mke2fs_args(self) -> &'static [&'static str] {
                 match self { $(Self::$variant => &[$($arg),*],)* }
             }
@@ -41,12 +41,12 @@ profiles! {
     Ext2K4 "ext2-4k" 16 ["-t", "ext2", "-b", "4096", "-g", "2048", "-N", "1024"],
     /// ext2 as of 1993: revision 0, no features at all.
     Ext2Rev0 "ext2-rev0" 4 ["-t", "ext2", "-b", "1024", "-r", "0", "-g", "2048"],
-    /// ext2 without file types in directory entries and without backups left out.
+    /// ext2 without file types in directory entries, and with a backup in every group.
     Ext2Plain "ext2-plain" 8
         ["-t", "ext2", "-b", "1024", "-g", "2048", "-O", "^filetype,^sparse_super,^dir_index,^resize_inode"],
     /// ext3, blocks of 1 KiB.
     Ext3 "ext3" 8 ["-t", "ext3", "-b", "1024", "-g", "2048"],
-    /// ext4 as mke2fs makes it, blocks of 4 KiB.
+    /// ext4 with mke2fs's defaults, blocks of 4 KiB.
     Ext4 "ext4" 24 ["-t", "ext4", "-b", "4096", "-g", "2048", "-N", "1024"],
     /// ext4, blocks of 1 KiB: deep trees in a small image.
     Ext4K1 "ext4-1k" 8 ["-t", "ext4", "-b", "1024", "-g", "2048"],
@@ -65,14 +65,14 @@ profiles! {
     CsumSeed "csum-seed" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "metadata_csum_seed"],
     /// Small files and directories in their inodes.
     InlineData "inline-data" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "inline_data"],
-    /// Big extended attributes in inodes of their own.
+    /// Large extended attributes in inodes of their own.
     EaInode "ea-inode" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "ea_inode"],
-    /// Both of the above in inodes of 512 bytes.
+    /// Both of the above, with inodes of 512 bytes.
     InlineEaInode "inline-ea-inode" 8
         ["-t", "ext4", "-b", "1024", "-g", "2048", "-I", "512", "-O", "inline_data,ea_inode"],
     /// Clusters of 16 KiB, blocks of 4 KiB.
     Bigalloc "bigalloc" 32 ["-t", "ext4", "-b", "4096", "-O", "bigalloc", "-C", "16384", "-N", "1024"],
-    /// Clusters of 8 KiB, blocks of 1 KiB: the superblock lies in block 1 of group 0.
+    /// Clusters of 8 KiB, blocks of 1 KiB: the superblock lies in block 1.
     BigallocK1 "bigalloc-1k" 16
         ["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "8192", "-g", "8192", "-N", "1024"],
     /// User, group and project quotas.
@@ -80,24 +80,24 @@ profiles! {
         "-t", "ext4", "-b", "1024", "-g", "2048", "-O", "quota,project",
         "-E", "quotatype=usrquota:grpquota:prjquota",
     ],
-    /// Descriptors in their meta groups.
+    /// Descriptors in their meta block groups.
     MetaBg "meta-bg" 12 ["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode"],
-    /// Meta groups and descriptors of 32 bytes, no flexible groups.
+    /// Meta block groups and descriptors of 32 bytes, without flex_bg.
     MetaBg32 "meta-bg-32bit" 12
         ["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode,^64bit,^flex_bg"],
     /// Two backups of the superblock.
     SparseSuper2 "sparse-super2" 8
         ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "sparse_super2,^resize_inode"],
-    /// All of a group's metadata in the group.
+    /// All metadata of a group in that group.
     NoFlexBg "no-flex-bg" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^flex_bg"],
-    /// No reserved descriptors.
+    /// No reserved GDT blocks.
     NoResize "no-resize" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^resize_inode"],
-    /// A file that lists orphans.
+    /// Orphans in an orphan file.
     OrphanFile "orphan-file" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "orphan_file"],
-    /// Names compared without case.
+    /// Case-insensitive names.
     Casefold "casefold" 8
         ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "casefold", "-E", "encoding=utf8"],
-    /// The same, where bad names are refused.
+    /// The same, with invalid names rejected.
     CasefoldStrict "casefold-strict" 8 [
         "-t", "ext4", "-b", "1024", "-g", "2048", "-O", "casefold",
         "-E", "encoding=utf8,encoding_flags=strict",
@@ -108,18 +108,18 @@ profiles! {
     Inode1024 "inode-1024" 24 ["-t", "ext4", "-b", "4096", "-g", "2048", "-I", "1024", "-N", "512"],
     /// Block numbers of 32 bits.
     Bit32 "32bit" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^64bit"],
-    /// Encryption allowed.
+    /// Encryption enabled.
     Encrypt "encrypt" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "encrypt"],
-    /// Directories of more than two index levels allowed.
+    /// Directories with more than two index levels allowed.
     LargeDir "large-dir" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "large_dir"],
-    /// Multiple-mount protection.
+    /// Multiple mount protection.
     Mmp "mmp" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "mmp", "-E", "mmp_update_interval=1"],
-    /// Inode numbers and UUID that never change.
+    /// Inode numbers and UUID that must never change.
     StableInodes "stable-inodes" 8
         ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "stable_inodes,encrypt"],
-    /// fs-verity allowed.
+    /// fs-verity enabled.
     Verity "verity" 8 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "verity"],
-    /// An area for fast commits in the journal.
+    /// A fast commit area in the journal.
     FastCommit "fast-commit" 12 ["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "fast_commit"],
     /// Block maps instead of extents, with checksums.
     NoExtents "no-extents" 8
@@ -129,17 +129,17 @@ profiles! {
 }
 
 impl Profile {
-    /// The profile of this name.
+    /// The profile with this name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|profile| profile.name() == name)
     }
 
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub fn block_size(self) -> u64 {
         self.option("-b").and_then(|size| size.parse().ok()).unwrap_or(4096)
     }
 
-    /// Whether the options switch a feature on by name.
+    /// Whether the options explicitly enable a feature.
     pub fn has(self, feature: &str) -> bool {
         self.option("-O").is_some_and(|list| list.split(',').any(|one| one == feature))
     }
@@ -154,7 +154,7 @@ impl Profile {
         !self.has("^dir_index") && self != Self::Ext2Rev0
     }
 
-    /// The value behind an option of mke2fs.
+    /// The argument of a mke2fs option.
     fn option(self, name: &str) -> Option<&'static str> {
         let args = self.mke2fs_args();
         let at = args.iter().position(|&arg| arg == name)?;

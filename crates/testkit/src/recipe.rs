@@ -1,5 +1,5 @@
-//! Damaged images as short recipes: a base profile, edits named by path, and the problems that the
-//! edits must raise.
+//! Damaged images as short recipes: a base profile, edits of objects given by path, and the
+//! problems that the edits must raise.
 //!
 //! ```no_run
 //! use floe_testkit::Profile;
@@ -15,8 +15,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Paths are those of [`crate::build`]'s base images; `<8>` names inode 8. Checksums are set right
-//! after each edit, unless it is [`stale`](InodeEdit::stale).
+//! Paths are those of [`crate::build`]'s base images; `<8>` names inode 8. Each edit updates the
+//! checksums, unless it is [`stale`](InodeEdit::stale).
 
 mod edits;
 
@@ -39,13 +39,13 @@ pub struct Edit(Change);
 type Change = Box<dyn Fn(&Volume<'_>) -> Result<()> + Send + Sync>;
 
 impl Edit {
-    /// Any change that no other edit can say.
+    /// An arbitrary change, for which no specific edit exists.
     pub fn new(change: impl Fn(&Volume<'_>) -> Result<()> + Send + Sync + 'static) -> Self {
         Self(Box::new(change))
     }
 }
 
-/// A damaged image and what must be said of it.
+/// A damaged image, and the problems that a check must find.
 pub struct Recipe {
     name: String,
     profile: Profile,
@@ -56,7 +56,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// A recipe on [`Profile::Ext4K1`], without an edit yet.
+    /// A recipe on [`Profile::Ext4K1`] without edits.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -75,28 +75,28 @@ impl Recipe {
         self
     }
 
-    /// Starts from what mke2fs makes, without any files.
+    /// Starts from an image as mke2fs makes it, without any files.
     #[must_use]
     pub fn empty(mut self) -> Self {
         self.populated = false;
         self
     }
 
-    /// Adds a change; changes are made in order.
+    /// Adds a change; changes are applied in order.
     #[must_use]
     pub fn edit(mut self, edit: impl Into<Edit>) -> Self {
         self.edits.push(edit.into());
         self
     }
 
-    /// Cuts the image file to `size_bytes` at last.
+    /// Finally truncates the image file to `size_bytes`.
     #[must_use]
     pub fn cut(mut self, size_bytes: u64) -> Self {
         self.size_bytes = Some(size_bytes);
         self
     }
 
-    /// Ids of problems that a check of the image must find (it may find more).
+    /// Ids of problems that a check of the image must find; it may find more.
     #[must_use]
     pub fn expect(mut self, ids: &[&'static str]) -> Self {
         self.expected.extend_from_slice(ids);
@@ -126,12 +126,12 @@ impl Recipe {
         if self.populated { build::base(self.profile) } else { build::empty(self.profile) }
     }
 
-    /// Whether it leaves the populated image at its size.
+    /// Whether it starts from the populated image and keeps its size.
     pub fn is_whole(&self) -> bool {
         self.populated && self.size_bytes.is_none()
     }
 
-    /// Makes its edits on an image, on the objects that [`Volume::view`] says.
+    /// Applies its edits to an image, on the objects that [`Volume::view`] selects.
     ///
     /// # Errors
     /// An edit does not find its object.
@@ -142,7 +142,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Makes the image.
+    /// Builds the image.
     ///
     /// # Errors
     /// The base image cannot be built, or an edit does not find its object.
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::{oracle, tool};
 
-    /// Every kind of edit raises in e2fsck what it is meant to raise.
+    /// Every kind of edit makes e2fsck find the intended problem.
     #[test]
     fn edits_do_what_they_say() {
         if tool::missing() {

@@ -1,14 +1,14 @@
-//! A small random number generator whose numbers never change, so that a seed names a damage for
-//! good.
+//! A small random number generator whose output never changes, so that a seed identifies a damage
+//! permanently.
 
-/// SplitMix64: one 64-bit word of state, well mixed, the same on every machine.
+/// SplitMix64: 64 bits of state, well mixed, identical on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
 }
 
 impl Rng {
-    /// A generator that gives the same numbers for the same seed.
+    /// A generator with a fixed sequence for each seed.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -24,7 +24,7 @@ impl Rng {
 
     /// A number from 0 to `end - 1`; 0 if `end` is 0.
     pub const fn below(&mut self, end: u64) -> u64 {
-        // The bias of the remainder is of no account for test data.
+        // The modulo bias does not matter for test data.
         if end == 0 { 0 } else { self.next_u64() % end }
     }
 
@@ -33,12 +33,12 @@ impl Rng {
         self.below(len as u64) as usize
     }
 
-    /// One element, or `None` of an empty slice.
+    /// A random element; `None` if the slice is empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         from.get(self.index(from.len()))
     }
 
-    /// `true` once in `one_in` times.
+    /// `true` with probability 1/`one_in`.
     pub const fn chance(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
     }

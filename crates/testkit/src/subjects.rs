@@ -1,5 +1,5 @@
-//! Images for tests that compare several ways of looking at the same thing: sound ones, ones with random
-//! damage, and one for every problem.
+//! Images for tests that compare several implementations: undamaged ones, ones with random damage,
+//! and one for every problem.
 
 use std::ops::Range;
 
@@ -11,28 +11,28 @@ use crate::image::Image;
 use crate::profile::Profile;
 use crate::{build, damage, problems};
 
-/// An image that is looked at.
+/// An image under test.
 #[derive(Debug)]
 pub struct Subject {
     /// The image.
     pub image: Image,
-    /// What it was made as.
+    /// The profile of its base image.
     pub profile: Profile,
-    /// What it is, for whom a test fails.
+    /// A description for failing tests.
     pub name: String,
     unreadable: Vec<BlockNr>,
 }
 
 impl Subject {
-    /// An image all blocks of which can be read.
+    /// An image without unreadable blocks.
     pub fn new(image: Image, profile: Profile, name: &str) -> Self {
         Self { image, profile, name: name.to_owned(), unreadable: Vec::new() }
     }
 
-    /// The image as a device, on which some blocks cannot be read if that is the problem.
+    /// The image as a device, with unreadable blocks if they are the problem.
     pub fn device(&self) -> Faulty<&Image> {
         let faults = self.unreadable.iter().map(|&block| (block, Fault::Unreadable));
-        // At most 64 KiB.
+        // A block has at most 64 KiB.
         Faulty::new(&self.image, self.profile.block_size() as u32, faults)
     }
 }
@@ -44,7 +44,7 @@ pub fn sound() -> impl Iterator<Item = Result<Subject>> {
         .map(|&profile| Ok(Subject::new(build::base(profile)?, profile, profile.name())))
 }
 
-/// Images of each profile with random damage: one for each of `seeds`, which comes along.
+/// Images of each profile with random damage: one per seed in `seeds`, returned with its seed.
 pub fn damaged(seeds: Range<u64>) -> impl Iterator<Item = Result<(u64, Subject)>> {
     let each = move |&profile: &Profile| seeds.clone().map(move |seed| (profile, seed));
     Profile::ALL.iter().flat_map(each).map(|(profile, seed)| {

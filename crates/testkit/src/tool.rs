@@ -1,4 +1,4 @@
-//! Runs the tools of e2fsprogs, with a time limit and a fixed environment.
+//! Runs e2fsprogs tools, with a time limit and a fixed environment.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -7,39 +7,39 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-/// Seconds since 1970 that the tools take for "now", so that images do not depend on the clock:
+/// The fixed clock of the tools, in seconds since 1970, so that images do not depend on the time:
 /// 2024-01-01.
 pub const NOW: u32 = 1_704_067_200;
 
-/// What a program said and how it ended.
+/// Output and exit status of a program.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Exit status; `None` after a signal.
     pub exit: Option<i32>,
-    /// Whether it was killed because its time was up.
+    /// Whether it was killed at the time limit.
     pub timed_out: bool,
-    /// Standard output and standard error, one after the other.
+    /// Standard output followed by standard error.
     pub text: String,
 }
 
 impl Outcome {
-    /// `self` if the exit status is one of `allowed`.
+    /// Returns `self` if the exit status is one of `allowed`.
     ///
     /// # Errors
-    /// Any other end, with everything the program said.
+    /// Any other exit status, with all output.
     pub fn expect(self, program: &str, allowed: &[i32]) -> Result<Self> {
         match self.exit {
             Some(exit) if !self.timed_out && allowed.contains(&exit) => Ok(self),
-            exit => bail!("{program} ended with {exit:?} (time up: {}): {}", self.timed_out, {
+            exit => bail!("{program} ended with {exit:?} (timed out: {}): {}", self.timed_out, {
                 self.text.trim()
             }),
         }
     }
 }
 
-/// A command of the given program with a fixed clock, language and configuration.
+/// A command for the given program, with a fixed clock, language and configuration.
 ///
-/// Programs of e2fsprogs lie in `sbin`, which is not in everyone's `PATH`.
+/// e2fsprogs tools are in `sbin`, which `PATH` may lack.
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(locate(program));
     command
@@ -50,11 +50,11 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// A new temporary folder in memory where the system has one (`/dev/shm`), because the tools
-/// flush what they write; set `FLOE_TEST_TMP` to name another place.
+/// A new temporary folder, in memory if the system has `/dev/shm`, because the tools flush their
+/// writes. `FLOE_TEST_TMP` selects another place.
 ///
 /// # Errors
-/// No folder can be made there.
+/// No folder can be created there.
 pub fn scratch(prefix: &str) -> Result<TempDir> {
     let place = match std::env::var_os("FLOE_TEST_TMP") {
         Some(place) => place.into(),
@@ -67,7 +67,7 @@ pub fn scratch(prefix: &str) -> Result<TempDir> {
         .with_context(|| format!("making a folder in {}", place.display()))
 }
 
-/// The program in `sbin` if it is there, else its bare name, to be found by `PATH`.
+/// The path of the program in `sbin` if it exists, else its bare name for a search in `PATH`.
 pub fn locate(program: &str) -> String {
     ["/usr/sbin", "/sbin", "/usr/local/sbin"]
         .iter()
@@ -76,7 +76,7 @@ pub fn locate(program: &str) -> String {
         .unwrap_or_else(|| program.to_owned())
 }
 
-/// Whether all programs that build and judge images are installed; the reason if not.
+/// Whether all programs for building and judging images are installed.
 ///
 /// # Errors
 /// The first program that cannot be started.
@@ -90,7 +90,7 @@ pub fn available() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a test must be skipped because programs that build and judge images are missing; says so.
+/// Whether a test must be skipped because such programs are missing; prints the reason.
 pub fn missing() -> bool {
     available().inspect_err(|reason| eprintln!("skipped: {reason}")).is_err()
 }
@@ -98,7 +98,7 @@ pub fn missing() -> bool {
 /// Runs `command` and kills it after `limit_seconds`.
 ///
 /// # Errors
-/// The program (or coreutils' `timeout`, which keeps the time) cannot be started.
+/// The program cannot be started, or coreutils' `timeout`, which enforces the limit.
 pub fn run(command: &Command, limit_seconds: u32) -> Result<Outcome> {
     let mut timed = Command::new("timeout");
     timed.args(["-s", "KILL", &limit_seconds.to_string()]);
@@ -118,13 +118,13 @@ pub fn run(command: &Command, limit_seconds: u32) -> Result<Outcome> {
         .with_context(|| format!("starting {}", command.get_program().display()))?;
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.push_str(&String::from_utf8_lossy(&output.stderr));
-    // `timeout -s KILL` kills itself the same way, so both look like a KILL signal.
+    // `timeout -s KILL` kills itself in the same way, so both exits look like SIGKILL.
     let exit = output.status.code();
     let timed_out = exit == Some(137) || exit == Some(124) || exit.is_none();
     Ok(Outcome { exit, timed_out, text })
 }
 
-/// Runs a program of e2fsprogs to its end and wants one of the exit statuses `allowed`.
+/// Runs an e2fsprogs tool to completion, and requires one of the exit statuses `allowed`.
 ///
 /// # Errors
 /// As [`run`] and [`Outcome::expect`].

@@ -1,8 +1,8 @@
-//! What a file system holds: every path, with what a user would miss if a repair lost it.
+//! The content of a file system: every path, with everything a user would miss.
 //!
-//! Read in two ways that share nothing: by testkit's own small reader, which needs no rights and
-//! sees encrypted names as they are stored, and through a mount, as the kernel sees it. Trees are
-//! compared only with trees that were read the same way: names and attributes may look different.
+//! Read by two independent methods: by testkit's own small reader, which needs no privileges and
+//! sees encrypted names as stored, and through a mount, as the kernel sees it. Only trees read by
+//! the same method are comparable: names and attributes may look different.
 
 mod mounted;
 mod stored;
@@ -16,23 +16,23 @@ use floe_format::ext::inode::FileType;
 pub use mounted::mounted;
 pub use stored::stored;
 
-/// All paths below and with the root `/`, as bytes.
+/// All paths from the root `/`, as bytes.
 pub type Tree = BTreeMap<Vec<u8>, Node>;
 
-/// An object that a path leads to.
+/// The object at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its type; `None` for an undefined one.
+    /// Its type; `None` if invalid.
     pub kind: Option<FileType>,
     /// Paths with the same number are hard links.
     pub inode: InodeNr,
-    /// Bytes of a file or of a link's target; 0 for everything else.
+    /// Size of a file or a link target in bytes; 0 for other types.
     pub size_bytes: u64,
-    /// A digest of the content of a file, of a link's target or of a device's number; empty for
-    /// everything else. What cannot be read is said in words.
+    /// Digest of a file's content, a link target or a device number; empty for other types. If
+    /// unreadable, a message that says so.
     pub content: String,
-    /// Of a regular file: a digest of each piece of [`PIECE_BYTES`] bytes that is not all zeroes, by
-    /// its offset in bytes.
+    /// For regular files: digests of all chunks of [`PIECE_BYTES`] bytes that are not all zero, by
+    /// byte offset.
     pub pieces: Pieces,
     /// Permissions.
     pub permissions: u16,
@@ -45,17 +45,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// Why the content or the attributes cannot be read; `None` if they can.
+    /// The reason why content or attributes are unreadable, if so.
     pub fn unreadable(&self) -> Option<String> {
         if self.content.starts_with(UNREADABLE) {
             return Some(self.content.clone());
         }
-        // No attribute has an empty name.
+        // No real attribute has an empty name, so that key holds the error.
         let why = self.xattrs.get(&Vec::new())?;
         Some(format!("attributes: {}", String::from_utf8_lossy(why)))
     }
 
-    /// What makes two objects the same to a user, wherever they are.
+    /// Identity of the object for a user, regardless of its path.
     pub fn identity(&self) -> (Option<FileType>, u64, &str) {
         (self.kind, self.size_bytes, &self.content)
     }
@@ -66,16 +66,16 @@ impl Node {
     }
 }
 
-/// What the content begins with of an object that cannot be read.
+/// Prefix of the content of an unreadable object.
 pub const UNREADABLE: &str = "cannot be read";
 
-/// Digests of the pieces of a file, by their offsets in bytes.
+/// Digests of the chunks of a file, by byte offset.
 pub type Pieces = BTreeMap<u64, u64>;
 
-/// Bytes of the pieces that a digest is made of: no block is smaller.
+/// Bytes per digested chunk: the smallest block size.
 pub const PIECE_BYTES: usize = 1024;
 
-/// A digest of a file's content that holes and written zeroes do not change.
+/// A digest of a file's content that does not distinguish holes from written zeroes.
 #[derive(Default)]
 struct Digest {
     whole: DefaultHasher,
@@ -83,8 +83,8 @@ struct Digest {
 }
 
 impl Digest {
-    /// Goes on with `bytes`, which lie at `offset_bytes`, a multiple of [`PIECE_BYTES`]. Pieces must
-    /// come in order.
+    /// Adds `bytes`, located at `offset_bytes`, a multiple of [`PIECE_BYTES`]. Chunks must arrive
+    /// in order.
     fn add(&mut self, offset_bytes: u64, bytes: &[u8]) {
         for (at, piece) in (0u64..).zip(bytes.chunks(PIECE_BYTES)) {
             if piece.iter().all(|&byte| byte == 0) {
@@ -128,14 +128,14 @@ mod tests {
         assert_ne!(sparse.text(), digest(&[1, 2, 3]));
     }
 
-    /// The kernel and the small reader see the same files.
+    /// The kernel and the small reader return the same files.
     #[test]
     fn both_ways_of_reading_agree() {
         if let Err(reason) = tool::available().and_then(|()| kernel::mount_available()) {
             eprintln!("skipped: {reason}");
             return;
         }
-        // A mount takes long, so not every profile has one.
+        // Mounts are slow, so only some profiles are tested.
         let profiles = [
             Profile::Ext2K1,
             Profile::Ext2Rev0,
@@ -151,7 +151,7 @@ mod tests {
             let mount = kernel::Mounted::new(image.path(), "ro,noload").expect("a clean image");
             let mounted = mounted(mount.path()).expect("a clean image");
             mount.unmount().expect("nobody uses it");
-            // Names and attributes of ACLs look different; contents, owners and links do not.
+            // Names and attributes of ACLs look different; contents, owners and links must match.
             let plain = |tree: &Tree| -> Vec<_> {
                 let mut nodes: Vec<_> = tree
                     .values()

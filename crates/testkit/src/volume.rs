@@ -1,5 +1,5 @@
-//! Finds structures in an image that is not damaged (yet): a tiny reader, written apart from the
-//! checker's, so that a fault of one is not hidden by the same fault in the other.
+//! Locates structures in an image that is not damaged (yet): a tiny reader, written independently
+//! of the checker's, so that a bug in one is not masked by the same bug in the other.
 
 mod checksums;
 mod files;
@@ -18,27 +18,27 @@ pub use files::{Entry, FileMap, Node, NodeKind};
 pub use survey::{Place, survey};
 pub use view::View;
 
-/// An image with what is needed to find things in it.
+/// An image with the data for locating structures in it.
 ///
-/// Geometry and superblock are those of the moment of [`Volume::open`]; everything else is read
-/// anew by each call, so that edits are seen.
+/// Geometry and superblock are read once by [`Volume::open`]; everything else is read again by each
+/// call, so that edits are visible.
 #[derive(Debug)]
 pub struct Volume<'a> {
     /// The image itself.
     pub image: &'a Image,
     /// The primary superblock.
     pub superblock: Superblock,
-    /// Where things are.
+    /// Its geometry.
     pub geometry: Geometry,
-    /// What the paths and groups of recipes stand for.
+    /// Replacements for the paths and groups of recipes.
     pub view: View,
 }
 
 impl<'a> Volume<'a> {
-    /// Opens an image whose superblock makes sense.
+    /// Opens an image with a valid superblock.
     ///
     /// # Errors
-    /// It does not, or cannot be read.
+    /// The superblock is invalid or unreadable.
     pub fn open(image: &'a Image) -> Result<Self> {
         let mut bytes = [0; 1024];
         image.read(OFFSET_BYTES, &mut bytes)?;
@@ -72,7 +72,7 @@ impl<'a> Volume<'a> {
         self.image.write(self.geometry.offset_bytes(block), bytes)
     }
 
-    /// Byte of the image at which the primary descriptor of a group lies.
+    /// Byte offset of a group's primary descriptor in the image.
     pub fn desc_offset(&self, group: GroupNr) -> u64 {
         let per_block = self.geometry.block_size / self.geometry.desc_size;
         let block = self.geometry.primary_desc_block(group.0 / per_block);
@@ -83,7 +83,7 @@ impl<'a> Volume<'a> {
     /// The bytes of the primary descriptor of a group.
     ///
     /// # Errors
-    /// There is no such group, or it cannot be read.
+    /// The group does not exist, or its descriptor cannot be read.
     pub fn desc_bytes(&self, group: GroupNr) -> Result<Vec<u8>> {
         ensure!(group.0 < self.geometry.group_count, "there is no {group}");
         let mut bytes = vec![0; self.geometry.desc_size as usize];
@@ -101,7 +101,7 @@ impl<'a> Volume<'a> {
         Ok(GroupDesc::decode(lo, bytes.get(32..).and_then(|hi| hi.first_chunk())))
     }
 
-    /// Writes a descriptor over the old one, without its checksum being set right.
+    /// Overwrites a descriptor without updating its checksum.
     ///
     /// # Errors
     /// As [`Volume::desc_bytes`].
@@ -113,10 +113,10 @@ impl<'a> Volume<'a> {
         self.image.write(self.desc_offset(group), &bytes)
     }
 
-    /// Byte of the image at which an inode lies.
+    /// Byte offset of an inode in the image.
     ///
     /// # Errors
-    /// There is no such inode.
+    /// The inode does not exist.
     pub fn inode_offset(&self, inode: InodeNr) -> Result<u64> {
         let (group, index) =
             self.geometry.place_of(inode).with_context(|| format!("there is no {inode}"))?;
@@ -127,14 +127,14 @@ impl<'a> Volume<'a> {
     /// The bytes of an inode.
     ///
     /// # Errors
-    /// There is no such inode, or its table lies outside the image.
+    /// The inode does not exist, or its table lies outside the image.
     pub fn inode_bytes(&self, inode: InodeNr) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.geometry.inode_size as usize];
         self.image.read(self.inode_offset(inode)?, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Replaces an inode, without its checksum being set right.
+    /// Overwrites an inode without updating its checksum.
     ///
     /// # Errors
     /// As [`Volume::inode_bytes`].
@@ -143,7 +143,7 @@ impl<'a> Volume<'a> {
         self.image.write(self.inode_offset(inode)?, bytes)
     }
 
-    /// All inodes in use by their bitmaps.
+    /// All inodes in use according to the bitmaps.
     ///
     /// # Errors
     /// A bitmap lies outside the image.
@@ -168,7 +168,7 @@ impl<'a> Volume<'a> {
         Ok(used)
     }
 
-    /// Whether a block lies in the file system and so can be read as part of a file.
+    /// Returns the block number if it lies inside the file system.
     fn check_block(&self, block: u64) -> Result<BlockNr> {
         let block = BlockNr(block);
         ensure!(self.geometry.contains(block), "{block} lies outside the file system");

@@ -1,6 +1,6 @@
-//! `bench --shape aged`: a file system that grows old, with extents and with indirect blocks; checks of it
-//! at each age, with the rate at which each program processes what it reads (figure 11 of the ffsck paper)
-//! and the memory that it takes.
+//! `bench --shape aged`: an ageing file system with extents and with indirect blocks. Measures
+//! checks at each age: the processing rate of each program (figure 11 of the ffsck paper) and its
+//! memory use.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use floe_testkit::fill::aged::{Aged, Map};
 
 use super::{Args, Program, Row, alternate, median_wall, print_lines, prove};
 
-/// Operations on each file from one age to the next.
+/// Operations per file between two ages.
 const OPERATIONS: u64 = 2;
 
-/// Measures a file system with each kind of map at every age, from new to `args.ages`.
+/// Measures a file system with each kind of block map at every age, from new to `args.ages`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     for map in [Map::Extents, Map::Indirect] {
         let path = args.folder.join("aged.img");
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes the image of a file system with maps of a kind that has aged once.
+/// Writes the image of a file system aged once, with the given kind of block maps.
 pub(crate) fn build(path: &Path, map: Map, inodes: u32) -> Result<()> {
     let mut aged = Aged::new(map, inodes, 1, path)?;
     aged.age(OPERATIONS * u64::from(inodes))?;

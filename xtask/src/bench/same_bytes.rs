@@ -1,5 +1,5 @@
-//! The sequential reader: a program that reads the bytes that a check reads, once each and in the order of
-//! the disk, and does nothing with them. No check of a disk that is not cached can be faster.
+//! The sequential reader: reads all bytes that a check reads, once and in on-disk order, and does
+//! nothing with them. No check with a cold cache can be faster.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,19 +12,19 @@ use floe_blockdev::ReadBlocks;
 use floe_check::{CheckOptions, check};
 use floe_testkit::Image;
 
-/// Bytes of one read, at most.
+/// Maximum bytes per read.
 const READ_BYTES: u64 = 1 << 20;
 
-/// Options of the chore.
+/// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The image
     image: PathBuf,
-    /// What to read, a first byte and a length on each line
+    /// The ranges to read: a first byte and a length per line
     list: PathBuf,
 }
 
-/// Reads what the list says.
+/// Reads the ranges in the list.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let image = File::open(&args.image)?;
     let mut buffer = vec![0; READ_BYTES as usize];
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Notes what is read through it.
+/// A device that records all reads.
 struct Noted<'i> {
     image: &'i Image,
     ranges: Mutex<Vec<(u64, u64)>>,
@@ -65,7 +65,7 @@ impl ReadBlocks for Noted<'_> {
     }
 }
 
-/// Lists what a check of an image reads, in a file beside it.
+/// Lists the ranges that a check of an image reads, in a file beside it.
 pub(crate) fn list(image: &Path) -> Result<PathBuf> {
     let opened = Image::open(image)?;
     let noted = Noted { image: &opened, ranges: Mutex::default() };

@@ -14,9 +14,9 @@ use super::kept;
 /// Inodes for each damaged one.
 const INODES_PER_DAMAGE: u32 = 10_000;
 
-/// A field of an inode, by its byte, and what is written there.
+/// Byte offset of an inode field, and the damaged value.
 const DAMAGE: [(usize, &[u8]); 6] = [
-    // i_links_count, i_blocks, i_mode, the place of the first extent, i_faddr, i_dtime.
+    // i_links_count, i_blocks, i_mode, the start of the first extent, i_faddr, i_dtime.
     (0x1a, &[7, 0]),
     (0x1c, &[0xe7, 3, 0, 0]),
     (0x00, &[0, 0]),
@@ -25,8 +25,8 @@ const DAMAGE: [(usize, &[u8]); 6] = [
     (0x14, &[77, 0, 0, 0]),
 ];
 
-/// The damaged copy of an image, made if it is not there yet. Checksums are left wrong, as a stray
-/// write leaves them.
+/// The damaged copy of an image, created if it does not exist yet. Checksums stay wrong, as after a
+/// stray write.
 pub(crate) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
     let path = image.with_extension("damaged.img");
     kept(&path, |path| {
@@ -34,7 +34,7 @@ pub(crate) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
         let damaged = Image::open(path)?;
         let volume = Volume::open(&damaged)?;
         let kinds = DAMAGE.iter().cycle();
-        // The image may have been made with fewer.
+        // The image may have fewer inodes.
         let inodes = inodes.min(volume.superblock.inodes_count);
         let wanted = (1..inodes / INODES_PER_DAMAGE).map(|at| at * INODES_PER_DAMAGE);
         for (first, &(at, bytes)) in wanted.zip(kinds) {
@@ -58,7 +58,7 @@ pub(crate) fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Copies an image, holes as holes, over what is there.
+/// Copies an image sparsely over an existing file.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let copied = Command::new("cp").arg("--sparse=always").arg(from).arg(to).status()?;
     ensure!(copied.success(), "cannot write {}", to.display());

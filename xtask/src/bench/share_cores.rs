@@ -1,8 +1,9 @@
-//! `cargo xtask bench --share-cores`: a program that needs all cores, half of them, or none beside checks,
-//! and how much each loses: figure 9 of the pFSCK paper, with `xz` in the place of its database.
+//! `cargo xtask bench --share-cores`: runs checks beside a program that uses all cores, half of
+//! them or none, and measures the slowdown of each: figure 9 of the pFSCK paper, with `xz` in place
+//! of its database.
 //!
-//! A check is over in a moment, so checks follow each other for as long as the other program runs; those
-//! that end in that time count. Each round has every case once, in turns; medians are printed.
+//! A check is short, so checks are repeated for as long as the other program runs; those that end
+//! in that time count. Each round runs every case once; the medians are printed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,18 +13,18 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use floe_testkit::rng::Rng;
 
-/// Who runs.
+/// The programs that run in a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
-    /// The other program alone.
+    /// Only the other program.
     Busy,
-    /// Checks alone, for as long as the other program took in this round.
+    /// Only checks, for as long as the other program took in this round.
     Checks,
     /// Both.
     Beside,
-    /// Both, and checks with `--share-cores`: one thread competes for cores.
+    /// Both, with `--share-cores` checks: one of their threads competes for cores.
     Sharing,
-    /// Both, and checks with `--share-cores=0`: all threads give way.
+    /// Both, with `--share-cores=0` checks: all their threads yield.
     GivingWay,
 }
 
@@ -40,7 +41,7 @@ impl Case {
         }
     }
 
-    /// The option of its checks.
+    /// The option of the checks.
     const fn option(self) -> Option<&'static str> {
         match self {
             Self::Sharing => Some("--share-cores"),
@@ -50,34 +51,34 @@ impl Case {
     }
 }
 
-/// What one case came to.
+/// Result of a case.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
-    /// Seconds that the other program took; in [`Case::Checks`], that checks went on.
+    /// Duration of the other program in seconds; in [`Case::Checks`], of the series of checks.
     seconds: f64,
-    /// Checks that ended in that time.
+    /// Checks completed in that time.
     checks: u64,
 }
 
-/// What is run.
+/// Parameters of the measurement.
 pub(crate) struct Plan<'a> {
     /// The checker.
     pub(crate) floe: &'a Path,
-    /// The file system it checks.
+    /// The image to check.
     pub(crate) image: &'a Path,
-    /// Its `--schedule`; its own choice if `None`.
+    /// Its `--schedule`; `None`: its own choice.
     pub(crate) schedule: Option<&'a str>,
-    /// Where the file for the other program is kept.
+    /// Folder for the input of the other program.
     pub(crate) folder: &'a Path,
-    /// MiB of it.
+    /// Size of that input in MiB.
     pub(crate) mib: usize,
-    /// Rounds.
+    /// Number of rounds.
     pub(crate) runs: usize,
     /// Print a table in Markdown.
     pub(crate) markdown: bool,
 }
 
-/// Measures all cases in turns, and prints what each program loses.
+/// Measures all cases in alternation, and prints the slowdown of each program.
 pub(crate) fn run(plan: &Plan<'_>) -> Result<()> {
     let text = text(plan.folder, plan.mib)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -87,7 +88,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<()> {
     on_idle_cores(plan)
 }
 
-/// Measures all cases with so many copies of the other program.
+/// Measures all cases with `copies` copies of the other program.
 fn beside(plan: &Plan<'_>, copies: usize, text: &Path) -> Result<()> {
     if copies == 0 {
         return Ok(());
@@ -110,7 +111,7 @@ fn beside(plan: &Plan<'_>, copies: usize, text: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the budget of cores costs a check that has all cores: seconds of a check, median.
+/// The cost of the core budget for a check with all cores idle: median seconds per check.
 fn on_idle_cores(plan: &Plan<'_>) -> Result<()> {
     let cases = [Case::Checks, Case::Sharing, Case::GivingWay];
     let mut seconds = cases.map(|_| Vec::new());
@@ -163,7 +164,7 @@ fn one(plan: &Plan<'_>, case: Case, text: &Path, copies: usize, alone: f64) -> R
     Ok(Outcome { seconds: begin.elapsed().as_secs_f64(), checks })
 }
 
-/// One copy of the other program.
+/// Starts one copy of the other program.
 fn compress(text: &Path) -> Result<Child> {
     let mut command = Command::new("xz");
     command.args(["--keep", "--stdout", "--threads=1"]).arg(text).stdout(Stdio::null());
@@ -179,7 +180,7 @@ fn still_running(programs: &mut [Child]) -> Result<bool> {
     Ok(false)
 }
 
-/// Runs a check to its end; `false` if `over` said before that time is over.
+/// Runs a check to completion; `false` if `over` returned true before.
 fn check(
     plan: &Plan<'_>,
     case: Case,
@@ -203,7 +204,7 @@ fn check(
     }
 }
 
-/// A file of made-up words, which is about as hard to compress as text.
+/// A file of invented words, about as compressible as text.
 fn text(folder: &Path, mib: usize) -> Result<PathBuf> {
     let path = folder.join(format!("words-{mib}.txt"));
     if path.exists() {
@@ -217,7 +218,7 @@ fn text(folder: &Path, mib: usize) -> Result<PathBuf> {
     let words: Vec<_> = (0..20_000).map(|_| word()).collect();
     let mut content = Vec::with_capacity(mib << 20);
     while content.len() < mib << 20 {
-        // Few words are frequent.
+        // A skewed distribution: few words are frequent.
         let most = 1 + rng.below(words.len() as u64);
         content.extend_from_slice(&words[rng.below(most) as usize]);
         content.push(b' ');
@@ -239,7 +240,7 @@ fn print(plan: &Plan<'_>, copies: usize, outcomes: &[Vec<Outcome>; Case::ALL.len
         plan.image.file_name().unwrap_or_default().to_string_lossy(),
         plan.runs
     );
-    let header = ["who runs", "xz s", "xz loses", "checks a second", "checks lose"];
+    let header = ["running", "xz s", "xz slowdown", "checks/s", "check slowdown"];
     let mut lines = vec![header.map(str::to_owned)];
     for (at, case) in Case::ALL.into_iter().enumerate() {
         let seconds = median(at, |one| one.seconds);

@@ -1,5 +1,5 @@
-//! `bench --shape shared-blocks`: two files of a full file system claim one block. What does it cost to
-//! find out which two?
+//! `bench --shape shared-blocks`: two files of a full file system claim one block. Measures the
+//! cost of finding out which.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use floe_testkit::oracle;
 
 use super::{Args, Program, Row, alternate, kept, median_wall, print_lines, scattered};
 
-/// The damaged copy of an image, made if it is not there yet.
+/// The damaged copy of an image, created if it does not exist yet.
 fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
     let path = image.with_extension("shared.img");
     kept(&path, |path| {
         scattered::copy(image, path)?;
         let copy = Image::open(path)?;
-        // The first directory with files has inode 76; these are files far from each other.
+        // The first directory with files has inode 76; these two files are far apart.
         let file = |share: u32| InodeNr(76 + inodes / 100 * share / 100 * 100 + 31);
         share_block(&copy, file(20), file(85))?;
         let verdict = oracle::run(path, &["-fn"])?;
@@ -27,7 +27,8 @@ fn damaged(image: &Path, inodes: u32) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Measures checks of the image and of its damaged copy, and prints how much longer the latter take.
+/// Measures checks of the image and of its damaged copy, and prints how much longer the latter
+/// take.
 pub(crate) fn run(args: &Args, image: &Path) -> Result<()> {
     let damaged = damaged(image, args.inodes)?;
     let mut programs = Vec::new();

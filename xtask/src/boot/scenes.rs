@@ -1,41 +1,41 @@
-//! The boots: with what damage, and what has to be seen. What runs in the guest is `scenes.sh`.
+//! The boots: the damage of each, and the expected observations. `scenes.sh` runs in the guest.
 
-/// A disk of the guest, in the order of its disks.
+/// A disk of the guest, in device order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disk {
-    /// `/`, pass number 1.
+    /// `/`, fsck pass 1.
     Root,
-    /// `/data`, pass number 2: systemd-fsck@ checks it.
+    /// `/data`, fsck pass 2: systemd-fsck@ checks it.
     Data,
-    /// `/vault`, which floe-repair@ repairs before it is mounted, and which nobody has to have.
+    /// `/vault`, which floe-repair@ repairs before it is mounted, and which is optional.
     Vault,
 }
 
 /// How a boot ends.
 #[derive(Clone, Copy)]
 pub(super) enum End {
-    /// The scene was played to its end.
+    /// The scene completed.
     Done,
-    /// Somebody says this and waits for a person.
+    /// The system prints this and waits for a person.
     Stops(&'static str),
 }
 
-/// What is on a disk in the end.
+/// Final state of a disk.
 pub(super) enum Left {
     /// A clean file system.
     Clean,
-    /// What was there before, but for the superblock, which notes errors.
+    /// The old content, except that the superblock records errors.
     AsItWas,
-    /// Damage, as e2fsck sees it.
+    /// Damage, according to e2fsck.
     Damaged,
 }
 
-/// Who checks the root.
+/// The checker of the root file system.
 #[derive(Clone, Copy)]
 pub(super) enum Initramfs {
-    /// The initramfs, which has the program.
+    /// The initramfs, which includes the program.
     Checks,
-    /// systemd-fsck-root, for this initramfs has no program.
+    /// systemd-fsck-root, because this initramfs lacks the program.
     LeavesIt,
 }
 
@@ -43,26 +43,26 @@ pub(super) enum Initramfs {
 pub(super) struct Scene {
     pub(super) name: &'static str,
     pub(super) initramfs: Initramfs,
-    /// Requests to debugfs.
+    /// Commands for debugfs.
     pub(super) damage: &'static [(Disk, &'static str)],
     pub(super) end: End,
-    /// What some line of the console, which has the journal, contains.
+    /// Texts that must appear on the console, which includes the journal.
     pub(super) heard: &'static [&'static str],
-    /// What no line contains.
+    /// Texts that must not appear.
     pub(super) never: &'static [&'static str],
     pub(super) left: &'static [(Disk, Left)],
 }
 
-/// Nobody unmounted it, and a count of links is wrong: preen mends it.
+/// Not unmounted, and a wrong link count: preen repairs it.
 const HARMLESS: &str = "ssv state 0\nsif <2> links_count 77\n";
-/// A file has no name any more: a person has to look, says e2fsck, too.
+/// A file without a name: needs a person, according to e2fsck too.
 const NAMELESS: &str = "ssv state 0\nunlink letter\n";
-/// A name leads nowhere: to remove it is a loss.
+/// A dangling name: removing it is a loss.
 const LOSS: &str = "ssv state 0\nclri letter\n";
 
-/// The boots, in this order: each finds what the one before left.
+/// The boots, in this order: each finds the result of the previous one.
 pub(super) const SCENES: &[Scene] = &[
-    // systemd starts the system anew after a repair of the mounted root.
+    // After a repair of the mounted root, systemd reboots the system.
     Scene {
         name: "mended",
         initramfs: Initramfs::LeavesIt,
@@ -70,7 +70,7 @@ pub(super) const SCENES: &[Scene] = &[
         end: End::Done,
         heard: &[
             "root: inode 2 says that it has 77 names",
-            "root: this is the root file system, and it is mounted",
+            "root: this is the mounted root file system",
             "fsck failed with exit status 3.",
             "Requesting reboot.target",
             "data: inode 2 says that it has 77 names",

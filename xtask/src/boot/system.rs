@@ -1,4 +1,4 @@
-//! A Debian in a folder, with the packages of Floe and an initramfs, and the image of a disk with it.
+//! A Debian with Floe's packages and an initramfs in a folder, and a disk image made from it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,22 +13,22 @@ use tempfile::TempDir;
 use super::scenes::Initramfs;
 use crate::guest::Kernel;
 
-/// What the system has besides what every Debian has: a smaller one would not be a server's.
+/// Packages beyond debootstrap's minimum: without them the system would not resemble a server.
 const PACKAGES: &str = "systemd-sysv,udev,kmod,e2fsprogs,initramfs-tools,busybox,zstd,lvm2,man-db";
-/// The packages of Floe.
+/// Floe's packages.
 const NAMES: [&str; 2] = ["floe", "floe-fsck"];
-/// What is there when debootstrap is done.
+/// A file that exists once debootstrap has completed.
 const MADE: &str = "var/lib/dpkg/info/lvm2.list";
-/// Room on its disk.
+/// Size of its disk.
 const DISK_MIB: u64 = 2048;
-/// The boot finds file systems by label. Nobody has to have the vault.
+/// The boot locates file systems by label. The vault is optional.
 const FSTAB: &str = "LABEL=root / ext4 errors=remount-ro 0 1
 LABEL=data /data ext4 defaults 0 2
 LABEL=vault /vault ext4 nofail,x-systemd.requires=floe-repair@dev-disk-by\\x2dlabel-vault.service 0 0
 ";
-/// Without this, and without a device to look at, an initramfs has no program that checks the root.
+/// Without this, an initramfs built without a visible root device lacks the fsck program.
 const INITRAMFS: &str = "FSTYPE=ext4\n";
-/// What happens is seen on the console.
+/// Forwards the journal to the console.
 const JOURNAL: &str = "[Journal]\nForwardToConsole=yes\nMaxLevelConsole=info\n";
 const SCENE_UNIT: &str = "[Unit]
 Description=What is to be seen after this boot
@@ -49,12 +49,12 @@ WantedBy=multi-user.target emergency.target
 /// A system in a folder.
 pub(super) struct System {
     folder: TempDir,
-    /// Version of the kernel whose modules it has.
+    /// Version of the kernel whose modules are installed.
     version: String,
 }
 
 impl System {
-    /// Makes one, from what is in `base` or with debootstrap.
+    /// Creates the system, from the folder `base` or with debootstrap.
     pub(super) fn make(
         base: Option<&Path>,
         suite: &str,
@@ -64,7 +64,7 @@ impl System {
         let modules = kernel.modules().context("the kernel has no folder with modules")?;
         let version = modules.file_name().and_then(OsStr::to_str);
         let version = version.context("a version that is not UTF-8")?.to_owned();
-        // Too large for memory.
+        // On disk, because the system is too large for a memory file system.
         let folder = tempfile::Builder::new().prefix("floe-boot-").tempdir()?;
         let system = Self { folder, version };
         fs::set_permissions(system.folder.path(), fs::Permissions::from_mode(0o755))?;
@@ -82,7 +82,7 @@ impl System {
         fs::create_dir_all(&below)?;
         run(Command::new("cp").arg("-a").arg(modules).arg(&below))?;
         system.inside(&["depmod", &system.version])?;
-        // As a package of a kernel has it: this is how others know that there is one.
+        // Installed like a kernel package's files, so that other packages detect a kernel.
         let boot = root.join("boot");
         fs::write(boot.join(format!("config-{}", system.version)), kernel.config()?)?;
         fs::copy(kernel.image(), boot.join(format!("vmlinuz-{}", system.version)))?;
@@ -111,7 +111,8 @@ impl System {
         self.folder.path().join("root")
     }
 
-    /// Installs, updates, removes and installs the packages, with an initramfs; what was seen.
+    /// Installs, updates, removes and reinstalls the packages, with an initramfs; returns the
+    /// observations.
     pub(super) fn try_packages(&self, packages: &Path) -> Result<Vec<String>> {
         let root = self.root();
         for name in NAMES {
@@ -132,7 +133,7 @@ impl System {
         Ok(said.lines().filter_map(|line| Some(line.strip_prefix("tried ")?.to_owned())).collect())
     }
 
-    /// The file with an initramfs.
+    /// Path of the initramfs.
     pub(super) fn initramfs(&self, which: Initramfs) -> PathBuf {
         let name = match which {
             Initramfs::Checks => format!("initrd.img-{}", self.version),
@@ -141,7 +142,7 @@ impl System {
         self.root().join("boot").join(name)
     }
 
-    /// A disk with the system.
+    /// A disk image with the system.
     pub(super) fn image(&self) -> Result<Image> {
         let path = self.folder.path().join("root.img");
         fs::File::create(&path)?.set_len(DISK_MIB << 20)?;
@@ -151,7 +152,7 @@ impl System {
         Image::open(&path)
     }
 
-    /// Runs a program in the system, with the mounts that it needs, which go with it.
+    /// Runs a program in the system, with the mounts that it needs; they vanish with it.
     fn inside<S: AsRef<OsStr>>(&self, command: &[S]) -> Result<String> {
         let mut program = Command::new("unshare");
         program.args(["--mount", "--propagation", "private", "sh", "-ec"]);
@@ -167,7 +168,7 @@ impl System {
     }
 }
 
-/// What has to be there for a system, and is not.
+/// Lists the missing prerequisites of a system.
 pub(super) fn missing(base: Option<&Path>, packages: &Path) -> Vec<String> {
     let mut missing = Vec::new();
     if !rustix::process::geteuid().is_root() {
@@ -191,7 +192,7 @@ fn debootstrap(folder: &Path, suite: &str, mirror: &str) -> Result<()> {
     Ok(())
 }
 
-/// The newest file of a folder whose name begins so.
+/// The newest file in a folder whose name starts with `prefix`.
 fn newest(folder: &Path, prefix: &str) -> Result<PathBuf> {
     let files = fs::read_dir(folder)
         .with_context(|| format!("no packages in {}: make deb", folder.display()))?;
@@ -206,7 +207,7 @@ fn newest(folder: &Path, prefix: &str) -> Result<PathBuf> {
         .with_context(|| format!("no package {prefix}*.deb in {}: make deb", folder.display()))
 }
 
-/// Runs a program and wants it to succeed; what it said.
+/// Runs a program, and fails unless it succeeds; returns its output.
 fn run(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())

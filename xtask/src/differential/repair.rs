@@ -1,5 +1,4 @@
-//! `cargo xtask differential --repair`: what Floe makes of damaged images, compared with what e2fsck
-//! makes of them.
+//! `cargo xtask differential --repair`: compares the repairs of damaged images by Floe and e2fsck.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,7 +15,7 @@ use super::{Args, Names, built_floe, for_all_seeds, name_of, names, parse_case, 
 
 mod mixture;
 
-/// Seconds after which the program is taken to hang.
+/// Time limit in seconds, after which the program counts as hung.
 const LIMIT_SECONDS: u32 = 60;
 
 /// The program under test, with its first arguments.
@@ -43,7 +42,7 @@ impl Program {
     }
 }
 
-/// A damaged image whose repair has a fault, or for which e2fsck is no measure.
+/// A damaged image with a faulty repair, or without e2fsck's repair as reference.
 pub(super) struct Case {
     pub(super) profile: Profile,
     pub(super) seed: u64,
@@ -52,7 +51,7 @@ pub(super) struct Case {
     no_measure: Option<String>,
 }
 
-/// Judges the repair of an image that was made from the base image of `profile`.
+/// Judges the repair of an image derived from the base image of `profile`.
 fn judge_image(
     args: &Args,
     program: &Program,
@@ -84,7 +83,7 @@ fn judge_one(
     Ok(Some(Case { profile, seed, events: damage.events, faults, no_measure }))
 }
 
-/// Runs the chore; fails if a repair has a fault.
+/// Runs the command; fails if a repair is faulty.
 pub(super) fn run(args: &Args) -> Result<()> {
     let program = Program::of(args)?;
     let names = names();
@@ -103,17 +102,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
     })?;
     let (all, mut cases) = (cases.len(), cases.into_iter().flatten().collect::<Vec<Case>>());
     if all > cases.len() {
-        println!("{} recipes do not find their objects together", all - cases.len());
+        println!("{} combinations of recipes lack an object", all - cases.len());
     }
     let asked = linux.finish(&mut cases)?;
     if args.linux {
-        println!("Linux was asked about {asked} repaired images");
+        println!("Linux judged {asked} repaired images");
     }
     let no_measure = cases.iter().filter(|case| case.no_measure.is_some()).count();
     let faulty = cases.iter().filter(|case| !case.faults.is_empty()).count();
     print_groups(&cases, args.examples, &names);
     println!(
-        "{} images of {} profiles in {:.1} s: {faulty} faulty repairs; e2fsck was no measure for \
+        "{} images of {} profiles in {:.1} s: {faulty} faulty repairs; e2fsck was no reference for \
          {no_measure}",
         cases.len(),
         profiles.len(),
@@ -125,7 +124,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Groups cases by cause: the worst kinds of faults first, then the largest groups.
+/// Groups cases by cause: worst faults first, then the largest groups.
 fn print_groups(cases: &[Case], examples: usize, names: &Names) {
     let mut groups: BTreeMap<String, Vec<(&Case, &Fault)>> = BTreeMap::new();
     for case in cases {
@@ -138,7 +137,7 @@ fn print_groups(cases: &[Case], examples: usize, names: &Names) {
         }
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    // Faults of one cause are of one kind.
+    // Faults with one cause are of one kind.
     let worst = |members: &[(&Case, &Fault)]| members.first().map(|(_, fault)| rank(fault));
     groups.sort_by_key(|(_, members)| (worst(members), std::cmp::Reverse(members.len())));
     for (cause, mut members) in groups {
@@ -156,7 +155,7 @@ fn print_groups(cases: &[Case], examples: usize, names: &Names) {
         }
     }
     for (reason, mut members) in reasons {
-        println!("{:5}  not measured: {reason}", members.len());
+        println!("{:5}  without reference: {reason}", members.len());
         members.sort_by_key(|case| (case.profile, case.seed));
         for case in members.iter().take(examples) {
             println!("         {}:{} ({})", case.profile, case.seed, case.events.join("; "));
@@ -190,16 +189,16 @@ fn replay(args: &Args, case: &str, program: &Program, names: &Names) -> Result<(
     Ok(())
 }
 
-/// Prints what came of a case.
+/// Prints the result of a case.
 fn show(args: &Args, image: &Image, judgement: Judgement, names: &Names) {
     let codes: Vec<String> = judgement.codes.iter().map(|&code| name_of(names, code)).collect();
     println!("--- e2fsck repaired: {}", codes.join(" "));
-    println!("--- the program said:\n{}", judgement.said.trim());
+    println!("--- output of the program:\n{}", judgement.said.trim());
     if let Some(reason) = &judgement.no_measure {
-        println!("--- no measure: {reason}");
+        println!("--- no reference: {reason}");
     }
     if judgement.hinted {
-        println!("--- e2fsck had to be told where a backup of the superblock lies");
+        println!("--- e2fsck needed the location of a backup superblock");
     }
     for fault in &judgement.faults {
         println!("--- {}: {fault}", fault.cause(&|code| name_of(names, code)));

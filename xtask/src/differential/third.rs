@@ -1,4 +1,4 @@
-//! Linux as the third judge of repairs, in batches.
+//! Linux as an additional judge of repairs, in batches.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -10,21 +10,21 @@ use floe_testkit::{Image, Profile};
 use super::repair::Case;
 use crate::linux_judge::{BATCH, LinuxJudge, Opinion, known_profiles};
 
-/// A repaired image that waits for its batch.
+/// A repaired image waiting for its batch.
 struct Waiting {
     profile: Profile,
     seed: u64,
     image: Image,
 }
 
-/// What was found of a case.
+/// Verdict on a case.
 struct Found {
     profile: Profile,
     seed: u64,
     fault: Option<Fault>,
 }
 
-/// The third judge; without a guest it judges nothing.
+/// The additional judge; without a guest it accepts everything.
 pub(super) struct Third {
     judge: Option<LinuxJudge>,
     known: Vec<Profile>,
@@ -33,22 +33,22 @@ pub(super) struct Third {
 }
 
 impl Third {
-    /// Judges nothing.
+    /// A judge that accepts everything.
     pub(super) fn none() -> Self {
         Self { judge: None, known: Vec::new(), waiting: Mutex::default(), found: Mutex::default() }
     }
 
-    /// A guest's Linux, asked about those of the profiles that it knows.
+    /// The Linux of a guest, which judges images of the profiles that it supports.
     ///
     /// # Errors
-    /// There is no kernel to boot.
+    /// No kernel to boot was found.
     pub(super) fn find(profiles: &[Profile]) -> Result<Self> {
         let judge = LinuxJudge::find(None)?;
         let known = known_profiles(&judge, profiles)?;
         Ok(Self { judge: Some(judge), known, ..Self::none() })
     }
 
-    /// What Linux refuses of a repaired image.
+    /// Linux's refusal of a repaired image, if any.
     pub(super) fn opinion(&self, profile: Profile, image: &Image) -> Result<Option<Fault>> {
         match &self.judge {
             Some(judge) if self.known.contains(&profile) => {
@@ -59,7 +59,7 @@ impl Third {
         }
     }
 
-    /// Takes an image; the caller that fills a batch waits for its judgement.
+    /// Submits an image; the caller that fills a batch waits for its verdicts.
     pub(super) fn submit(&self, profile: Profile, seed: u64, image: Image) -> Result<()> {
         if !self.known.contains(&profile) {
             return Ok(());
@@ -88,7 +88,8 @@ impl Third {
         Ok(())
     }
 
-    /// Judges what still waits, and adds what was found to the cases; says how many images were judged.
+    /// Judges the remaining images, and adds the verdicts to the cases; returns the number of
+    /// images judged.
     pub(super) fn finish(self, cases: &mut [Case]) -> Result<usize> {
         let waiting =
             std::mem::take(&mut *self.waiting.lock().map_err(|_| anyhow!("a worker panicked"))?);

@@ -1,4 +1,4 @@
-//! The reads of a check, in order and by who made them, as strace saw them.
+//! The reads of a check, in order and by thread, recorded with strace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// Outwards to whole units of `align` bytes.
+    /// The range extended to multiples of `align` bytes.
     pub(super) fn aligned(self, align: u64) -> Self {
         let offset = self.offset / align * align;
         let end = (self.offset + self.len).next_multiple_of(align);
@@ -22,19 +22,19 @@ impl Read {
     }
 }
 
-/// A thread, or several that lived one after another.
+/// The reads of one thread, or of several that lived one after another.
 pub(super) type Lane = Vec<Read>;
 
 /// The reads of a check.
 pub(super) struct Recorded {
-    /// Of each thread.
+    /// Reads of each thread.
     pub(super) lanes: Vec<Lane>,
-    /// All of them, in the order in which they came.
+    /// All reads in order of completion.
     pub(super) all: Lane,
 }
 
-/// Runs `check` under strace, and tells what was read of `image`. strace does not see reads by io_uring, so the check
-/// is told that there is none: it makes those with threads.
+/// Runs `check` under strace, and returns its reads of `image`. strace cannot see reads by
+/// io_uring, so the check is told that io_uring is unavailable and reads with threads.
 pub(super) fn record(check: &[String], image: &Path) -> Result<Recorded> {
     let folder = tempfile::tempdir()?;
     let calls = folder.path().join("calls");
@@ -56,8 +56,8 @@ pub(super) fn record(check: &[String], image: &Path) -> Result<Recorded> {
     Ok(Recorded { lanes, all: calls.lines().filter_map(read_of).collect() })
 }
 
-/// The lines that tell of reads of the image: the loader of a program reads libraries, before there is another thread.
-/// The second half of a line does not name the file.
+/// The lines about reads of the image, because the dynamic loader reads libraries before a second
+/// thread exists. The second half of an interrupted line does not name the file.
 fn of_image(calls: &str, image: &Path) -> String {
     let name = format!("<{}>", image.display());
     let of_image = |line: &&str| !line.contains("pread64(") || line.contains(&name);
@@ -65,7 +65,7 @@ fn of_image(calls: &str, image: &Path) -> String {
     lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// What one thread did, and the lines where it began and ended.
+/// The reads of one thread, and the lines where it started and ended.
 #[derive(Default)]
 struct Life {
     first: usize,
@@ -73,8 +73,9 @@ struct Life {
     reads: Vec<Read>,
 }
 
-/// The reads of threads. Each pass of a check has threads of its own: one that began when another was
-/// through takes over its lane, so that there are no more lanes than threads at a time.
+/// The reads by thread. Each pass of a check has its own threads: a thread that started after
+/// another one ended continues that one's list, so that there are no more lists than concurrent
+/// threads.
 fn lanes(calls: &str) -> Vec<Lane> {
     let mut lives: BTreeMap<u32, Life> = BTreeMap::new();
     for (at, line) in calls.lines().enumerate().filter(|(_, line)| line.contains("pread64")) {
@@ -98,13 +99,13 @@ fn lanes(calls: &str) -> Vec<Lane> {
     lanes.into_iter().map(|lane| lane.reads).collect()
 }
 
-/// The thread that made the call of a line.
+/// The thread that made the call on a line.
 pub(crate) fn thread_of(line: &str) -> Option<u32> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The read that a line tells the end of: `17 pread64(3, ""..., 32768, 4096) = 32768`, or its second half
-/// where other threads had lines in between. Failed ones and those of nothing are none.
+/// The read whose completion a line reports: `17 pread64(3, ""..., 32768, 4096) = 32768`, or its
+/// second half if lines of other threads interrupted it. `None` for failed and empty reads.
 pub(crate) fn read_of(line: &str) -> Option<Read> {
     let (call, result) = line.rsplit_once(" = ")?;
     let len = result.trim().parse().ok().filter(|&len: &u64| len > 0)?;

@@ -1,4 +1,4 @@
-//! Recorded reads, made once more by fio.
+//! Replays recorded reads with fio.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use serde_json::Value;
 use super::recorded::{Lane, Read};
 use crate::measure::Cost;
 
-/// What direct reads are rounded to.
+/// Alignment of direct reads.
 const DIRECT_BYTES: u64 = 4096;
-/// How fio calls the engine that is a `pread` for each read.
+/// fio's name of the engine with one `pread` per read.
 pub(super) const PSYNC: &str = "psync";
-/// How fio calls the engine that this is about.
+/// fio's name of the engine under test.
 pub(super) const IO_URING: &str = "io_uring";
 
-/// Reads, and how to make them.
+/// Reads, and how to issue them.
 pub(super) struct Replay {
     pub(super) engine: &'static str,
-    /// Reads that a job has under way at a time.
+    /// Queue depth of a job.
     pub(super) depth: u32,
     pub(super) direct: bool,
     pub(super) reads: Logs,
 }
 
-/// Logs for fio, one for each job, in a folder.
+/// fio logs in a folder, one per job.
 #[derive(Clone)]
 pub(super) struct Logs {
     folder: PathBuf,
@@ -37,10 +37,10 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    /// Writes the logs of some lanes of reads of `image` to `folder`.
+    /// Writes the logs for some lists of reads of `image` to `folder`.
     pub(super) fn write(folder: &Path, image: &Path, lanes: &[Lane], direct: bool) -> Result<Self> {
         fs::create_dir_all(folder)?;
-        // A log has no way to write a blank within a name.
+        // A log cannot express a space in a file name.
         let link = folder.join("image");
         std::os::unix::fs::symlink(image, &link)?;
         let name = link.display().to_string();
@@ -61,7 +61,8 @@ impl Logs {
     }
 }
 
-/// Reads as fio wants to be told of them: in version 2, which has no times, for all are made at once.
+/// The reads as a fio log of version 2, which has no timestamps, because all reads are issued at
+/// once.
 fn log(image: &str, reads: &[Read]) -> String {
     let lines = reads
         .iter()
@@ -78,12 +79,13 @@ impl Replay {
             ensure!(Command::new("mkfifo").arg(&gate).status()?.success(), "mkfifo failed");
         }
         let mut fio = Command::new("fio");
-        // Jobs are processes: as threads, those of fio 3.33 die now and then of a file that is not open.
+        // Run jobs as processes: as threads, those of fio 3.33 sometimes fail with a file that is
+        // not open.
         fio.current_dir(folder)
             .args(["--output-format=json", "--output=out.json", "--readonly"])
-            // The cache and what the system knows of its reader stay as Floe has them.
+            // Keep the page cache and the readahead hints as Floe has them.
             .args(["--invalidate=0", "--fadvise_hint=0", "--replay_no_stall=1"])
-            // Nothing is looked up in clocks for each read.
+            // Read no clocks for each read.
             .args(["--disable_lat=1", "--disable_clat=1", "--disable_slat=1"])
             .arg("--disable_bw_measurement=1")
             .args([format!("--ioengine={}", self.engine), format!("--iodepth={}", self.depth)])
@@ -105,16 +107,18 @@ impl Replay {
         Ok(Cost { wall, read_mb: self.reads.bytes as f64 / 1e6, ..Cost::default() })
     }
 
-    /// Lets all jobs begin at once: each reads its log first, which takes the longer the longer that is.
+    /// Starts all jobs at once: each parses its log first, which takes time in proportion to its
+    /// length.
     fn through_the_gate(&self, mut fio: Child, gate: &Path) -> Result<()> {
         let folder = &self.reads.folder;
         let waits = |job| folder.join(format!("here-{job}")).exists();
         while !(0..self.reads.jobs).all(waits) && fio.try_wait()?.is_none() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // From saying that they are here to waiting at the gate; who comes later finds it open.
+        // Allows for the delay from the ready message to waiting at the gate; late jobs find it
+        // open.
         std::thread::sleep(Duration::from_millis(30));
-        // To write alone would be to wait for a reader, and there is none if fio has failed.
+        // A write-only open would wait for a reader, and there is none if fio failed.
         let open = OpenOptions::new().read(true).write(true).open(gate)?;
         let status = fio.wait()?;
         drop(open);
@@ -123,15 +127,15 @@ impl Replay {
     }
 }
 
-/// The JSON of an output, in which fio also says what it runs besides.
+/// The JSON in fio's output, which also contains other messages.
 fn told(output: &str) -> Result<&str> {
     let (begin, end) = (output.find('{'), output.rfind('}'));
     let json = begin.zip(end).and_then(|(begin, end)| output.get(begin..=end));
     json.with_context(|| format!("fio said: {output}"))
 }
 
-/// Seconds from the common begin of all jobs to the end of the last, and reads of all, as fio tells. Its
-/// bytes leave out those reads that are under way when the last is sent.
+/// Seconds from the common start of all jobs to the end of the last one, and the total number of
+/// reads, from fio's report. fio's byte count omits reads in flight when the last one is issued.
 fn ran(told: &str) -> Result<(f64, u64)> {
     let told: Value = serde_json::from_str(told)?;
     let jobs = told["jobs"].as_array().context("fio tells of no jobs")?;

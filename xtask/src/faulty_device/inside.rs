@@ -1,5 +1,5 @@
-//! What runs as the first process of the guest: it puts a layer with a bad block on each disk, and has what
-//! is there checked, repaired and undone.
+//! The first process of the guest: puts a device with a bad block on each disk, and checks, repairs
+//! and undoes its file system.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -13,22 +13,22 @@ use crate::guest::inside::{self, say};
 
 const BLOCK_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
-/// Bits of exit codes: damage is left, or nothing could be looked at.
+/// Exit code bits: damage is left, or an operational error occurred.
 const UNCLEAN: i32 = 4 | 8;
 const UNDO: &str = "/undo";
 
-/// Options of the program inside.
+/// Options of the guest's program.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The bad block of each disk that is repaired without permission
+    /// The bad block of each disk that is repaired without permission to overwrite
     #[arg(long)]
     block: Vec<u64>,
-    /// The bad block of the last disk, a directory's, which is given up
+    /// The bad block of the last disk, a directory block, which is given up
     #[arg(long)]
     given_up: u64,
 }
 
-/// Runs everything; comes back only if there is nothing to switch off, which is no guest.
+/// Runs all tests. Returns only outside of a guest, where there is nothing to shut down.
 pub(crate) fn run(args: &Args) -> Result<()> {
     inside::run("faulty-device", || all(args))
 }
@@ -45,31 +45,41 @@ fn all(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A repair leaves the block; once it can be read again, another one has nothing to lose.
+/// The repair leaves the block; once it is readable again, another repair loses nothing.
 fn left(device: &Dust) -> Result<String> {
     let before = device.raw_block()?;
     device.ensure_unreadable()?;
     let check = floe(&["check", &device.path])?;
     let repair = floe(&["repair", "--yes", &device.path])?;
-    // A bitmap can be made anew, in another place.
+    // A bitmap can be recreated elsewhere.
     let mended = repair.code & UNCLEAN == 0;
     ensure!(check.code & UNCLEAN != 0, "a check ends with {}: {}", check.code, check.said);
     ensure!(
         mended || repair.said.contains("ddrescue"),
-        "nobody is told what to do: {}",
+        "the output gives no advice: {}",
         repair.said
     );
     device.ensure_unreadable().context("after the repair")?;
     device.message("disable")?;
-    ensure!(device.read()? == before, "the block was written over");
+    ensure!(device.read()? == before, "the block was overwritten");
     let again = floe(&["repair", "--yes", &device.path])?;
-    ensure!(again.code & !1 == 0, "the repair of all ends with {}: {}", again.code, again.said);
+    ensure!(
+        again.code & !1 == 0,
+        "the repair of the readable device ends with {}: {}",
+        again.code,
+        again.said
+    );
     let check = floe(&["check", &device.path])?;
-    ensure!(check.code == 0, "the check of all ends with {}: {}", check.code, check.said);
+    ensure!(
+        check.code == 0,
+        "the check of the readable device ends with {}: {}",
+        check.code,
+        check.said
+    );
     Ok(format!("repair ends with {}, and with {} once the block is back", repair.code, again.code))
 }
 
-/// With permission the block is written over; undoing names it.
+/// With permission the block is overwritten, and undo reports it.
 fn given_up(device: &Dust) -> Result<String> {
     device.ensure_unreadable()?;
     let (path, undo) = (&*device.path, UNDO);
@@ -80,7 +90,7 @@ fn given_up(device: &Dust) -> Result<String> {
     let undone = floe(&["undo", undo, path])?;
     let named = undone.said.contains(&format!("block {}", device.bad_block));
     ensure!(undone.code == 4 && named, "undoing ends with {}: {}", undone.code, undone.said);
-    Ok("by permission: repaired, and undo says that the block is not what it was".to_owned())
+    Ok("with permission: repaired, and undo reports that the block is not restored".to_owned())
 }
 
 /// A disk with a bad block.
@@ -125,11 +135,11 @@ impl Dust {
         Ok(bytes)
     }
 
-    /// What the bad block holds, which only this program may know: it is bad again afterwards if it was.
+    /// The content of the bad block, for the test only: the block is bad again afterwards.
     fn raw_block(&self) -> Result<Vec<u8>> {
         self.message("disable")?;
         let bytes = self.read().with_context(|| format!("block {}", self.bad_block));
-        // Nothing may find it in the page cache.
+        // It must not stay in the page cache.
         let flushed = fs::OpenOptions::new().read(true).open(&self.path)?;
         rustix::fs::fadvise(&flushed, 0, None, rustix::fs::Advice::DontNeed)?;
         drop(flushed);
@@ -138,7 +148,7 @@ impl Dust {
     }
 }
 
-/// How a run of Floe ended.
+/// Result of a run of Floe.
 struct Ran {
     code: i32,
     said: String,
@@ -153,7 +163,7 @@ fn floe(args: &[&str]) -> Result<Ran> {
 }
 
 fn dmsetup(args: &[&str]) -> Result<()> {
-    // No udev is there to make nodes.
+    // There is no udev to create device nodes.
     let output = Command::new(Path::new("/sbin/dmsetup"))
         .args(["--noudevsync", "--noudevrules"])
         .args(args)

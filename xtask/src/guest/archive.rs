@@ -1,4 +1,4 @@
-//! The root of a guest: an archive that the kernel unpacks into memory, in cpio's format "newc"
+//! The root of a guest: a cpio archive in "newc" format, which the kernel unpacks into memory
 //! (Linux, `Documentation/driver-api/early-userspace/buffer-format.rst`).
 
 use std::collections::BTreeSet;
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail};
 const FOLDER: u32 = 0o40_755;
 const PROGRAM: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
-/// The console, which the first process speaks to: a character device, 5:1.
+/// The console of the first process: a character device, 5:1.
 const CONSOLE: u32 = 0o20_600;
 
-/// An archive in the making.
+/// An archive under construction.
 pub(crate) struct Root {
     bytes: Vec<u8>,
     known: BTreeSet<String>,
@@ -33,7 +33,7 @@ impl Root {
         Ok(root)
     }
 
-    /// Adds a file and the folders that it is in.
+    /// Adds a file and its parent folders.
     pub(crate) fn file(&mut self, name: &str, from: &Path) -> Result<()> {
         let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
         if let Some((folder, _)) = name.rsplit_once('/') {
@@ -45,12 +45,12 @@ impl Root {
         Ok(())
     }
 
-    /// Adds a program and the libraries that it is linked with.
+    /// Adds a program and its shared libraries.
     pub(crate) fn program(&mut self, name: &str, from: &Path) -> Result<()> {
         self.file(name, from)?;
         for library in libraries(from)? {
             let path = library.to_str().context("a library whose path is not UTF-8")?;
-            // Programs name their loader by its path, and everything else it finds in `/lib`.
+            // A program refers to its loader by path; all other libraries are found in `/lib`.
             let name = path.rsplit('/').next().unwrap_or_default();
             if name.starts_with("ld-") {
                 self.file(path.trim_start_matches('/'), &library)?;
@@ -61,7 +61,7 @@ impl Root {
         Ok(())
     }
 
-    /// Adds a text.
+    /// Adds a text file.
     pub(crate) fn text(&mut self, name: &str, text: &str) {
         if let Some((folder, _)) = name.rsplit_once('/') {
             self.folder(folder);
@@ -71,7 +71,7 @@ impl Root {
         }
     }
 
-    /// Adds a symbolic link in a folder that is there.
+    /// Adds a symbolic link in an existing folder.
     pub(crate) fn link(&mut self, name: &str, target: &str) {
         if self.known.insert(name.to_owned()) {
             self.entry(name, LINK, (0, 0), target.as_bytes());
@@ -87,7 +87,7 @@ impl Root {
         }
     }
 
-    /// The archive.
+    /// The finished archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.inode = 0;
         self.entry("TRAILER!!!", 0, (0, 0), b"");
@@ -117,7 +117,7 @@ impl Root {
     }
 }
 
-/// Shared libraries of a program, the loader among them; none of a static one.
+/// Shared libraries of a program, including the loader; empty for a static one.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd").arg(program).output().context("starting ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -147,7 +147,7 @@ mod tests {
             .expect("it is there");
         let bytes = root.finish();
         assert_eq!(bytes.len() % 4, 0);
-        // Every entry says where the next one begins.
+        // Every entry locates the next one.
         let mut names = Vec::new();
         let mut at = 0;
         while at < bytes.len() {

@@ -1,5 +1,5 @@
-//! The part of a guest's first process that all of them have in common: it mounts what programs want, loads modules,
-//! works, says how that ended, and switches off.
+//! The common part of a guest's first process: mounts the usual file systems, loads modules, does
+//! its work, reports the result, and shuts down.
 
 use std::fs;
 use std::io::Write;
@@ -14,10 +14,10 @@ use super::{MARK, MODULES};
 /// `MODULE_INIT_COMPRESSED_FILE`: the kernel unpacks the module.
 const COMPRESSED_FILE: i32 = 4;
 
-/// Does the work of a guest, tells the program outside why if it fails, and ends the guest.
+/// Does the work of a guest, reports any error to the program outside, and shuts the guest down.
 ///
 /// # Errors
-/// This is no guest, which `chore` starts; or it cannot be switched off.
+/// This is not a guest, which `chore` would start; or it cannot be shut down.
 pub(crate) fn run(chore: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     ensure!(
         std::process::id() == 1,
@@ -29,24 +29,24 @@ pub(crate) fn run(chore: &str, work: impl FnOnce() -> Result<()>) -> Result<()> 
     switch_off()
 }
 
-/// An error in one line, which is what the program outside reads at a time.
+/// An error on a single line, because the program outside reads lines.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     format!("{error:#}").replace('\n', " | ")
 }
 
-/// Ends the guest.
+/// Shuts the guest down.
 fn switch_off() -> Result<()> {
     rustix::system::reboot(RebootCommand::PowerOff).context("switching off")
 }
 
-/// Tells the program outside something.
+/// Sends a message to the program outside.
 pub(crate) fn say(what: &str) {
     println!("{MARK} {what}");
-    // Nobody is left to whom it could be said that nothing can be said.
+    // There is no way left to report a failure of the output.
     let _ = std::io::stdout().flush();
 }
 
-/// Mounts what every program wants to have, and loads all modules of the root.
+/// Mounts the usual file systems, and loads all modules of the root.
 fn prepare() -> Result<()> {
     for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         mount(kind, place, kind, MountFlags::empty(), None)
@@ -57,7 +57,7 @@ fn prepare() -> Result<()> {
         Err(_) => Vec::new(),
     };
     waiting.sort();
-    // A module may need others that come later: again until nothing changes.
+    // A module may depend on later ones, so repeat until nothing changes.
     loop {
         let before = waiting.len();
         waiting.retain(|path| load_module(path).is_err());
@@ -67,7 +67,7 @@ fn prepare() -> Result<()> {
     }
     for path in waiting {
         if let Err(error) = load_module(&path) {
-            // It may be of no use for this kernel or processor.
+            // The module may not suit this kernel or processor.
             say(&format!("no module {}: {error:#}", path.display()));
         }
     }

@@ -1,5 +1,5 @@
-//! Finds a kernel to boot, and its modules: one for a machine, or one that is a program itself (User Mode
-//! Linux), which boots four times as fast, but has one processor and lacks some features.
+//! Finds a kernel to boot, with its modules: for a machine, or User Mode Linux, which boots four
+//! times as fast but has one processor and lacks some features.
 
 use std::fs;
 use std::io::Read;
@@ -8,9 +8,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// Names a kernel where no option does.
+/// Environment variable with the kernel to use if no option names one.
 pub(crate) const VARIABLE: &str = "FLOE_GUEST_KERNEL";
-/// What Debian calls it; others do as well if ext4 and virtio disks are in them or in their modules.
+/// Advice for Debian; other kernels work too if they have ext4 and virtio disks built in or as
+/// modules.
 const HOW_TO_GET_ONE: &str = "no kernel to boot: as root `apt install linux-image-cloud-amd64`, or as anyone \
      `apt-get download linux-image-VERSION-cloud-amd64`, `dpkg-deb -x FILE FOLDER`, and \
      FLOE_GUEST_KERNEL=FOLDER/boot/vmlinuz-VERSION-cloud-amd64";
@@ -23,8 +24,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel in the file `named`, or in the one that the variable [`VARIABLE`] names, or the newest in
-    /// `/boot`. Its modules lie in `lib/modules` beside the folder `boot`.
+    /// The kernel in the file `named`, else the one named by the variable [`VARIABLE`], else the
+    /// newest in `/boot`. Its modules are in `lib/modules` beside the folder `boot`.
     pub(crate) fn find(named: Option<&Path>) -> Result<Self> {
         let variable = std::env::var_os(VARIABLE).map(PathBuf::from);
         let image = match named.map(Path::to_owned).or(variable) {
@@ -53,7 +54,7 @@ impl Kernel {
         Ok(Self { image, modules, is_program: false })
     }
 
-    /// A kernel that is a program; its modules lie where Debian has them.
+    /// A User Mode Linux kernel; its modules are in Debian's location.
     fn program(image: PathBuf) -> Result<Self> {
         let output = Command::new(&image)
             .arg("--version")
@@ -65,7 +66,7 @@ impl Kernel {
         Ok(Self { image, modules, is_program: true })
     }
 
-    /// Whether it is started like any program, without a machine.
+    /// Whether it is started like a program, without a machine.
     pub(crate) fn is_program(&self) -> bool {
         self.is_program
     }
@@ -74,7 +75,7 @@ impl Kernel {
         &self.image
     }
 
-    /// What it was configured with, which makers of an initramfs want to know.
+    /// Its build configuration, which initramfs tools need.
     pub(crate) fn config(&self) -> Result<Vec<u8>> {
         if self.is_program {
             let output = Command::new(&self.image).arg("--showconfig").output();
@@ -87,12 +88,12 @@ impl Kernel {
         fs::read(&path).with_context(|| format!("reading {}", path.display()))
     }
 
-    /// The folder with its modules, which has the name of its version.
+    /// The folder with its modules, named after its version.
     pub(crate) fn modules(&self) -> Option<&Path> {
         self.modules.as_deref()
     }
 
-    /// The file of the module `name`, compressed or not; `None` if it is part of the kernel or missing.
+    /// The file of the module `name`, compressed or not; `None` if it is built in or missing.
     pub(crate) fn module(&self, name: &str) -> Option<PathBuf> {
         let mut folders = vec![self.modules.as_ref()?.join("kernel")];
         while let Some(folder) = folders.pop() {

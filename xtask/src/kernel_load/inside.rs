@@ -1,4 +1,4 @@
-//! What runs as the first process of a guest: it mounts the disk and puts load on it.
+//! The first process of a guest: mounts the disk and runs a load on it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,30 +11,30 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use crate::guest::disk;
 use crate::guest::inside::{self, say};
 
-/// What stands in the options of a mount for the disk with the journal.
+/// Placeholder in mount options for the journal device.
 pub(super) const JOURNAL_DISK: &str = "JOURNAL";
 
-/// Threads that work on the file system.
+/// Number of threads that work on the file system.
 const THREADS: u64 = 4;
-/// After this long under load nobody is left who would fail the power.
+/// After this duration the process that would cut the power must be gone.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 
-/// Options of the program inside.
+/// Options of the guest's program.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What the load depends on
+    /// Seed of the load
     #[arg(long)]
     seed: u64,
-    /// Options of the mount
+    /// Mount options
     #[arg(long, default_value = "")]
     options: String,
-    /// Stop after so many milliseconds (0: no load at all), unmount and switch off; without it, go on
-    /// until the power fails
+    /// Stop after this many milliseconds (0: no load at all), unmount and shut down; without it,
+    /// continue until the power fails
     #[arg(long)]
     millis: Option<u64>,
 }
 
-/// Runs the load; comes back only if there is nothing to switch off, which is no guest.
+/// Runs the load. Returns only outside of a guest, where there is nothing to shut down.
 pub(crate) fn run(args: &Args) -> Result<()> {
     inside::run("kernel-load", || load_mounted(args))
 }
@@ -55,7 +55,7 @@ fn load_mounted(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The load, for so many milliseconds or for long; comes back with the number of operations.
+/// Runs the load for the given milliseconds, or indefinitely; returns the number of operations.
 fn under_load(folder: &Path, seed: u64, millis: Option<u64>) -> Result<u64> {
     let stop = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {

@@ -1,5 +1,6 @@
-//! Judges what a kernel left behind: Floe must say what e2fsck says once the journal is replayed and the
-//! orphans are gone, must replay to the same bytes, and must repair to the same files.
+//! Judges the file system that a kernel left: Floe's verdict must match e2fsck's after journal
+//! replay and orphan processing, its replay must produce the same bytes, and its repair the same
+//! files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,13 +17,13 @@ use floe_testkit::{Image, Volume, tree};
 
 use crate::differential::{Names, findings_codes, name_of};
 
-/// Seconds after which Floe is taken to hang.
+/// Time limit in seconds, after which Floe counts as hung.
 const LIMIT_SECONDS: u32 = 60;
 const SUPERBLOCK_BYTES: usize = 1024;
-/// How many paths are named of files that differ.
+/// Maximum number of differing files to list.
 const PATHS: usize = 5;
 
-/// Who judges.
+/// The judge.
 pub(super) struct Judge {
     pub(super) floe: PathBuf,
     pub(super) names: Names,
@@ -31,28 +32,28 @@ pub(super) struct Judge {
 /// A file system as the kernel left it.
 pub(super) struct Left<'a> {
     pub(super) image: &'a Image,
-    /// Its external journal.
+    /// The external journal.
     pub(super) journal: Option<&'a Image>,
-    /// Whether recovery must give a sound file system: after unmounting, or with a journal.
+    /// Whether recovery must yield a clean file system: after an unmount, or with a journal.
     pub(super) must_be_sound: bool,
-    /// Lets the kernel recover the file system on an image (and journal), and unmount it.
+    /// Lets the kernel recover the file system on an image (and journal), and unmounts it.
     pub(super) kernel: &'a dyn Fn(&Image, Option<&Image>) -> Result<()>,
-    /// Whether the kernel is asked even where e2fsck knows.
+    /// Whether to use the kernel even if e2fsck can serve as reference.
     pub(super) ask_kernel: bool,
 }
 
-/// What came of it.
+/// The verdict.
 #[derive(Default)]
 pub(super) struct Judgement {
-    /// What is wrong with Floe.
+    /// Faults of Floe.
     pub(super) faults: Vec<String>,
-    /// Damage where the kernel promises that there is none, for e2fsck as for Floe.
+    /// Damage that the kernel must not leave, according to both e2fsck and Floe.
     pub(super) of_kernel: Vec<String>,
-    /// Whether the recovered file system is sound.
+    /// Whether the recovered file system is clean.
     pub(super) sound: bool,
-    /// Whether there was something to replay.
+    /// Whether the journal had transactions to replay.
     pub(super) replayed: bool,
-    /// What e2fsck said when it could not replay.
+    /// e2fsck's message if it could not replay.
     pub(super) no_measure: Option<String>,
     /// Whether the kernel's recovery was compared.
     pub(super) kernel: bool,
@@ -83,7 +84,8 @@ impl Judge {
         Ok(judgement)
     }
 
-    /// `floe check` of what was left against e2fsck's verdict on what became of it.
+    /// Compares `floe check` of the unrecovered file system with e2fsck's verdict on the recovered
+    /// one.
     fn compare_verdicts(
         &self,
         left: &Left<'_>,
@@ -121,8 +123,8 @@ impl Judge {
         Ok(())
     }
 
-    /// What the journal holds must end in the same bytes, but for the superblock: times, and totals that
-    /// the kernel left stale and that e2fsck leaves so for a later pass.
+    /// Replay must produce the same bytes, except in the superblock: times, and totals that the
+    /// kernel left stale and that e2fsck corrects only in a later pass.
     fn compare_replays(
         &self,
         left: &Left<'_>,
@@ -140,13 +142,15 @@ impl Judge {
         if !same_but_times(&ours.image, &theirs.image)? {
             let ours = Contents::read(ours.image.path())?;
             let at = ours.differences(&Contents::read(theirs.image.path())?);
-            judgement.faults.push(format!("replays differ at {at:x?} (bytes, in pieces of 4 KiB)"));
+            judgement
+                .faults
+                .push(format!("replays differ at {at:x?} (byte offsets of 4 KiB chunks)"));
         }
         Ok(())
     }
 
-    /// What Floe makes of a copy must be clean, and of a sound file system it must be the same files
-    /// that the others recover.
+    /// Floe's repair of a copy must be clean; for an undamaged file system it must hold the same
+    /// files as the other recoveries.
     fn compare_repairs(
         &self,
         left: &Left<'_>,
@@ -174,8 +178,8 @@ impl Judge {
         let terms = Terms { read_by: ReadBy::Testkit, original: None };
         let repaired =
             compare::judge(left.image, &terms, &|path| self.floe(&["fsck", "-fy"], path))?;
-        // What gets lost on the way is for `differential --repair`, which knows what there was before: here
-        // e2fsck's own slips would count, such as zeroes in data that it took for block numbers.
+        // Losses are a matter for `differential --repair`, which knows the original state: here
+        // e2fsck's own mistakes would count, such as zeroed data that it took for block numbers.
         let of_loss = |fault: &&Fault| matches!(fault, Fault::Lost(_) | Fault::Metadata(_));
         for fault in repaired.faults.iter().filter(|fault| !of_loss(fault)) {
             let cause = fault.cause(&|code| name_of(&self.names, code));
@@ -184,7 +188,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Lets `floe fsck` write on a copy.
+    /// Runs `floe fsck` on a copy.
     fn repair(&self, copy: &Copy, args: &[&str]) -> Result<Outcome> {
         let mut args = copy.arguments(args)?;
         args.insert(0, "fsck".to_owned());
@@ -203,14 +207,14 @@ impl Judge {
     }
 }
 
-/// The file system after e2fsck's recovery: journal and orphans, as a mount does it; nothing of one
-/// without a journal, which may need repair.
+/// The file system after e2fsck's recovery of journal and orphans, as a mount does it. A file
+/// system without a journal may need a repair, and is left alone.
 fn recovered_by_e2fsck(left: &Left<'_>) -> Result<Copy> {
     let copy = Copy::of(left)?;
     if !left.must_be_sound {
         return Ok(copy);
     }
-    // Without -f it looks no further once these are done, unless it has a reason to.
+    // Without -f it stops after these steps, unless it finds a reason to continue.
     let said = copy.e2fsck(&["-p"])?;
     if !said.text.contains("check forced") {
         return Ok(copy);
@@ -218,45 +222,46 @@ fn recovered_by_e2fsck(left: &Left<'_>) -> Result<Copy> {
     let copy = Copy::of(left)?;
     copy.e2fsck(&["-y", "-E", "journal_only"])?;
     if Volume::open(left.image)?.geometry.features.compat.contains(Compat::ORPHAN_FILE) {
-        // Left for a later pass.
+        // e2fsck leaves this flag to a later pass.
         super::debugfs(&copy.image, "feature -orphan_present")?;
     }
     Ok(copy)
 }
 
-/// Why e2fsck's recovery is no measure for others.
+/// The reason why e2fsck's recovery cannot serve as reference.
 fn no_measure(left: &Left<'_>, replay: &Verdict) -> Result<Option<String>> {
-    // It ends with 0 even then.
+    // e2fsck exits with 0 even then.
     let failed = replay.text.lines().find(|line| line.contains("while recovering journal"));
     if let Some(line) = failed {
         return Ok(Some(line.split(" of ").next().unwrap_or(line).to_owned()));
     }
-    // 1.47 does not know where a log with fast commits turns back to its first block, and then leaves
-    // out the last transaction.
+    // 1.47 wraps logs with a fast commit area at the wrong block, and then loses the last
+    // transaction.
     let geometry = Volume::open(left.image)?.geometry;
     let fast_commits = geometry.features.compat.contains(Compat::FAST_COMMIT);
-    Ok(fast_commits.then(|| "its end of a log with fast commits is not that of Linux".to_owned()))
+    Ok(fast_commits
+        .then(|| "it wraps logs with fast commits at another block than Linux".to_owned()))
 }
 
-/// The file system with its journal replayed and nothing else done: `replayed` if e2fsck had no orphans
-/// to see to besides, else what debugfs makes of it; `None` where there is no such measure.
+/// The file system after journal replay only: `replayed` if e2fsck had no orphans to process, else
+/// the result of debugfs; `None` if neither applies.
 fn only_replayed(left: &Left<'_>, replayed: Copy, said: &Verdict) -> Result<Option<Copy>> {
     let orphans = |line: &str| line.contains("orphan") || line.starts_with("Truncating");
     if !said.text.lines().any(orphans) {
         return Ok(Some(replayed));
     }
-    // It wants other commands for an external journal.
+    // debugfs has other commands for an external journal.
     if left.journal.is_some() {
         return Ok(None);
     }
     let copy = Copy::of(left)?;
     super::debugfs(&copy.image, "jr")?;
-    // It opens nothing whose bitmaps are older than their checksums, which is what a journal is for.
+    // debugfs refuses to open a file system whose bitmap checksums are stale before replay.
     let refused = Volume::open(&copy.image)?.geometry.features.incompat.contains(Incompat::RECOVER);
     Ok((!refused).then_some(copy))
 }
 
-/// Makes the same of both images what a tool writes anew whenever it closes a file system: the superblock,
+/// Equalises the structures that a tool rewrites whenever it closes a file system: the superblock,
 /// and with meta_bg all copies of group descriptors.
 fn ignore_copies(theirs: &Image, ours: &Image) -> Result<()> {
     let same = |offset_bytes, len: usize| -> Result<()> {
@@ -288,7 +293,7 @@ fn recovered_by_kernel(left: &Left<'_>) -> Result<Copy> {
     Ok(copy)
 }
 
-/// Nothing may get lost and nothing may be added.
+/// Both trees must hold the same files.
 fn compare_trees(theirs: &Image, ours: &Image, judgement: &mut Judgement) -> Result<()> {
     let (theirs, ours) = (tree::stored(theirs)?, tree::stored(ours)?);
     let paths: BTreeSet<_> = theirs.keys().chain(ours.keys()).collect();
@@ -309,7 +314,7 @@ fn compare_trees(theirs: &Image, ours: &Image, judgement: &mut Judgement) -> Res
     Ok(())
 }
 
-/// A copy of an image and of its external journal, for programs that write.
+/// A copy of an image and its external journal, for programs that write.
 struct Copy {
     image: Image,
     journal: Option<Image>,
@@ -321,7 +326,7 @@ impl Copy {
         Ok(Self { image: left.image.copy()?, journal })
     }
 
-    /// `args`, and where the journal is.
+    /// `args` with the location of the journal added.
     fn arguments(&self, args: &[&str]) -> Result<Vec<String>> {
         let mut all: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         if let Some(journal) = &self.journal {
@@ -346,14 +351,14 @@ mod tests {
 
     use super::*;
 
-    /// What a program says to everything is judged on an image whose inode 12 has a wrong mode.
+    /// Judges a program with a constant answer, on an image whose inode 12 may have a wrong mode.
     fn faults_of(program: &str, damaged: bool, must_be_sound: bool) -> Vec<String> {
         let image = build::base(Profile::Ext4K1).expect("a clean image");
         if damaged {
             build::debugfs(&image, "sif <12> mode 0\n").expect("debugfs writes");
         }
         let judge = Judge { floe: PathBuf::from(program), names: Names::new() };
-        let kernel = |_: &Image, _: Option<&Image>| anyhow::bail!("nobody is to be asked");
+        let kernel = |_: &Image, _: Option<&Image>| anyhow::bail!("the kernel must not be used");
         let left = Left {
             image: &image,
             journal: None,

@@ -1,4 +1,4 @@
-//! Which fields are set to which values.
+//! The fields to change, and the values.
 
 use anyhow::Result;
 use floe_format::ext::superblock::OFFSET_BYTES;
@@ -6,7 +6,7 @@ use floe_format::{GroupNr, InodeNr, LogicalBlock};
 use floe_testkit::recipe::{Edit, Recipe, inode, journal_superblock};
 use floe_testkit::{Profile, Volume, build};
 
-/// Fields of an inode: name, byte, bytes (2 or 4). Checksums are set right behind each change.
+/// Inode fields: name, byte offset, size in bytes (2 or 4). Each change updates the checksum.
 const INODE: &[(&str, usize, usize)] = &[
     ("i_mode", 0x0, 2),
     ("i_uid", 0x2, 2),
@@ -51,7 +51,7 @@ const INODE: &[(&str, usize, usize)] = &[
     ("attribute size", 0xac, 4),
 ];
 const FLAGS: usize = 0x20;
-/// Inodes with a role, and files of the base images.
+/// Inodes with a special role, and files of the base images.
 const OBJECTS: &[&str] = &[
     "/",
     "<3>",
@@ -81,7 +81,7 @@ pub(super) struct Change {
     pub(super) recipe: Recipe,
 }
 
-/// Odd values for a field that holds `old`.
+/// Odd values for a field with the value `old`.
 fn odd_values(old: u32, width: usize) -> Vec<u32> {
     let most = if width == 2 { 0xffff } else { u32::MAX };
     let top = most / 2 + 1;
@@ -110,7 +110,7 @@ pub(super) fn changes(profile: Profile) -> Result<Vec<Change>> {
     let mut seen = Vec::new();
     for &path in OBJECTS {
         let Ok(number) = volume.lookup(path) else { continue };
-        // By number and by path it may be the same.
+        // A number and a path may denote the same inode.
         if seen.contains(&number) {
             continue;
         }
@@ -144,7 +144,7 @@ fn of_inode(profile: Profile, path: &str, raw: &[u8], all: &mut Vec<Change>) {
     }
 }
 
-/// Every word of the superblock that is in use, but for its checksum.
+/// Every used word of the superblock, except its checksum.
 fn of_superblock(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -> Result<()> {
     let mut raw = [0; 1024];
     volume.image.read(OFFSET_BYTES, &mut raw)?;
@@ -204,7 +204,7 @@ fn of_descriptor(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -
     Ok(())
 }
 
-/// Every word of the journal's superblock that is in use, but for its checksum.
+/// Every used word of the journal superblock, except its checksum.
 fn of_journal(profile: Profile, volume: &Volume<'_>, all: &mut Vec<Change>) -> Result<()> {
     let Some(block) = volume.map(InodeNr::JOURNAL)?.data.get(&LogicalBlock(0)).copied() else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What runs as the first process of the judge's guest: it mounts each image and looks at all files.
+//! The first process of the judge's guest: mounts each image and reads all files.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,18 +14,18 @@ use crate::guest::inside::{self, one_line, say};
 
 const LOOP: &str = "/dev/loop0";
 const FOLDER: &str = "/mnt";
-/// Files that cannot be read are named up to this many.
+/// Maximum number of unreadable files to list.
 const NAMED: usize = 4;
 
-/// Options of the program inside.
+/// Options of the guest's program.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where images lie in the first disk: first byte, a colon, bytes
+    /// Locations of the images on the first disk: first byte, a colon, length
     #[arg(long, required = true, value_delimiter = ',')]
     images: Vec<String>,
 }
 
-/// Judges all images; comes back only if there is nothing to switch off, which is no guest.
+/// Judges all images. Returns only outside of a guest, where there is nothing to shut down.
 pub(crate) fn run(args: &Args) -> Result<()> {
     inside::run("linux-fields", || judge_all(args))
 }
@@ -57,7 +57,7 @@ fn losetup(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Mounts the image, looks at and reads everything, writes and removes a file, and unmounts it.
+/// Mounts the image, reads everything, writes and removes a file, and unmounts it.
 fn judge(flags: MountFlags) -> Result<()> {
     let none = CString::default();
     mount(LOOP, FOLDER, "ext4", flags | MountFlags::NODEV, Some(none.as_c_str()))
@@ -88,7 +88,7 @@ fn write(folder: &Path) -> Result<()> {
     let path = folder.join(".floe-probe");
     match fs::write(&path, "written by a judge") {
         Ok(()) => Ok(fs::remove_file(&path)?),
-        // No damage: there is no room.
+        // A lack of space is no damage.
         Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Ok(()),
         Err(error) => Err(error.into()),
     }

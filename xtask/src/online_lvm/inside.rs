@@ -1,5 +1,5 @@
-//! What runs as the first process of the guest: makes volumes, puts load on file systems on them, and has
-//! them checked meanwhile.
+//! The first process of the guest: creates volumes, runs a load on their file systems, and checks
+//! them meanwhile.
 
 use std::fs;
 use std::io::Write;
@@ -16,16 +16,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::guest::disk;
 use crate::guest::inside::{self, say};
 
-/// The volumes that are tried.
+/// The volumes under test.
 const VOLUMES: [&str; 2] = ["thick", "thin"];
-/// How many times something was tried in the end: three things with each, and one with a thick one alone.
+/// Total number of tests: three on each volume, and one on the thick one only.
 pub(super) const PARTS: usize = 7;
 const THREADS: u64 = 3;
 const FOLDER: &str = "/mnt";
-/// Tries to interrupt a check while its snapshot is there.
+/// Maximum attempts to interrupt a check while its snapshot exists.
 const TRIES: usize = 20;
 
-/// Options of the program inside.
+/// Options of the guest's program.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Checks of each file system under load
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     checks: u32,
 }
 
-/// Runs everything; comes back only if there is nothing to switch off, which is no guest.
+/// Runs all tests. Returns only outside of a guest, where there is nothing to shut down.
 pub(crate) fn run(args: &Args) -> Result<()> {
     inside::run("online-lvm", || all(args))
 }
@@ -59,13 +59,13 @@ fn all(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Whatever is being written meanwhile: clean, and no snapshot is left.
+/// Under any load, checks are clean and leave no snapshot.
 fn under_load(volume: &str, device: &str, checks: u32) -> Result<()> {
     mounted(device, || {
         let stop = AtomicBool::new(false);
         let (operations, checked) = std::thread::scope(|scope| {
             let load = scope.spawn(|| load::run(Path::new(FOLDER), 1, THREADS, &stop));
-            // The first check has something to look at.
+            // Let the load create some files first.
             std::thread::sleep(Duration::from_secs(1));
             let checked = (0..checks).try_for_each(|_| {
                 ensure!(check()? == Some(0), "a check under load is not clean");
@@ -84,7 +84,7 @@ fn under_load(volume: &str, device: &str, checks: u32) -> Result<()> {
     })
 }
 
-/// A signal while the snapshot is there drops it.
+/// A signal while the snapshot exists removes it.
 fn interrupted(volume: &str, device: &str) -> Result<()> {
     mounted(device, || {
         for _ in 0..TRIES {
@@ -94,7 +94,7 @@ fn interrupted(volume: &str, device: &str) -> Result<()> {
                 .stdout(Stdio::null())
                 .spawn()?;
             let begin = Instant::now();
-            // The node comes with the snapshot; to ask LVM takes too long.
+            // The device node appears with the snapshot; asking LVM would take too long.
             let node = format!("/dev/vg/floe-check-{}", child.id());
             while !Path::new(&node).exists() && begin.elapsed() < Duration::from_secs(30) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -109,11 +109,11 @@ fn interrupted(volume: &str, device: &str) -> Result<()> {
             say(&format!("tried {volume}: interrupted ({status}): no snapshot left"));
             return Ok(());
         }
-        bail!("no check was interrupted in time")
+        bail!("no check was interrupted while its snapshot existed")
     })
 }
 
-/// A snapshot that runs out of space while the check is held up counts for nothing.
+/// If the snapshot runs out of space while the check is stopped, its result does not count.
 fn overflown(device: &str) -> Result<()> {
     mounted(device, || {
         for _ in 0..TRIES {
@@ -127,28 +127,28 @@ fn overflown(device: &str) -> Result<()> {
             fs::remove_file(path)?;
             let status = child.wait()?;
             no_snapshot()?;
-            // It may have been done before it was stopped.
+            // The check may have completed before it was stopped.
             if status.code() == Some(0) {
                 continue;
             }
             ensure!(
                 status.code() == Some(8),
-                "a check of an overflown snapshot ended with {status}"
+                "a check of an overflowed snapshot ended with {status}"
             );
             say("tried thick: the snapshot ran out of space, the check said so, no snapshot left");
             return Ok(());
         }
-        bail!("no check was held up in time")
+        bail!("no check was stopped in time")
     })
 }
 
-/// A check that has its snapshot by now.
+/// A check whose snapshot exists.
 fn at_snapshot(options: &[&str]) -> Result<(Child, Pid)> {
     let mut command = Command::new("/bin/floe");
     command.args(CHECK).args(options).env("PATH", PATH).stdout(Stdio::null());
     let child = command.spawn()?;
     let begin = Instant::now();
-    // The node comes with the snapshot; to ask LVM takes too long.
+    // The device node appears with the snapshot; asking LVM would take too long.
     let node = format!("/dev/vg/floe-check-{}", child.id());
     while !Path::new(&node).exists() && begin.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(1));
@@ -157,7 +157,7 @@ fn at_snapshot(options: &[&str]) -> Result<(Child, Pid)> {
     Ok((child, pid))
 }
 
-/// Damage made before the mount is found.
+/// Damage from before the mount is found.
 fn damaged(volume: &str, device: &str) -> Result<()> {
     tell("debugfs", &["-w", "-R", "clri <11>", device])?;
     mounted(device, || {
@@ -179,7 +179,7 @@ fn mounted(device: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
 const CHECK: [&str; 3] = ["check", "--online", FOLDER];
 const PATH: &str = "/sbin:/bin";
 
-/// The exit status of a check; what it said, if it is no verdict.
+/// The exit status of a check; an error with its output if that is not a verdict.
 fn check() -> Result<Option<i32>> {
     let output = Command::new("/bin/floe").args(CHECK).env("PATH", PATH).output()?;
     let code = output.status.code();
@@ -205,7 +205,7 @@ fn lvm(args: &[&str]) -> Result<String> {
     tell("lvm", args)
 }
 
-/// Runs a program of `/sbin` and wants it to succeed.
+/// Runs a program in `/sbin`, and fails unless it succeeds.
 fn tell(program: &str, args: &[&str]) -> Result<String> {
     let output = Command::new(Path::new("/sbin").join(program))
         .args(args)

@@ -1,4 +1,4 @@
-//! The clockwork: workers that arrive at the queues one after the other.
+//! The event loop of the simulation: workers arrive at the queues one after the other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,59 +7,58 @@ use std::time::Duration;
 use floe_exec::Policy;
 use floe_exec::scheduler::{Scheduler, StageLoad};
 
-/// What is to be done, and what each part takes. Directories are spread evenly over the inodes.
+/// The work, and the time of each part. Directories are distributed evenly over the inodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Model {
     /// Inodes in use.
     pub(crate) inodes: u64,
-    /// Inodes of an entry of the first queue.
+    /// Inodes per entry of the first queue.
     pub(crate) chunk: u64,
     /// Directory blocks, which are found while inodes are checked.
     pub(crate) blocks: u64,
-    /// Directory blocks of a batch.
+    /// Directory blocks per batch.
     pub(crate) batch_blocks: u64,
-    /// Directory blocks that may wait.
+    /// Maximum number of queued directory blocks.
     pub(crate) most_blocks: u64,
-    /// Nanoseconds of an inode.
+    /// Nanoseconds per inode.
     pub(crate) inode_ns: f64,
-    /// Nanoseconds of a directory block.
+    /// Nanoseconds per directory block.
     pub(crate) block_ns: f64,
-    /// Nanoseconds of what no other worker shares.
+    /// Nanoseconds of serial work.
     pub(crate) serial_ns: f64,
-    /// Nanoseconds for which a visit holds the lock.
+    /// Nanoseconds that a visit holds the lock.
     pub(crate) visit_ns: f64,
-    /// Nanoseconds that an entry adds to that when it is sorted and taken; when it comes, it is
-    /// only appended.
+    /// Additional nanoseconds per entry for sorting and taking it; adding an entry only appends it.
     pub(crate) entry_ns: f64,
-    /// Nanoseconds from being woken to being at work.
+    /// Nanoseconds until a woken worker runs.
     pub(crate) wake_ns: f64,
-    /// Nanoseconds to merge the share of one worker.
+    /// Nanoseconds to merge the results of one worker.
     pub(crate) merge_ns: f64,
 }
 
-/// What a simulated run came to.
+/// Result of a simulated run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Simulated {
-    /// From start to end.
+    /// Total time.
     pub(crate) end_ns: f64,
-    /// For which the lock was held.
+    /// Time for which the lock was held.
     pub(crate) lock_ns: f64,
-    /// Inodes and blocks that were done: all of them, or the model is wrong.
+    /// Inodes and blocks processed: fewer than all would be a bug in the model.
     pub(crate) done: (u64, u64),
 }
 
 const INODES: usize = 0;
 const BLOCKS: usize = 1;
 
-/// What a worker does until it arrives again.
+/// State of a worker until its next arrival.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
-    /// The stage it is busy in, and the one it was in last.
+    /// The stage in which it is working, and the previous one.
     busy: Option<usize>,
     last: Option<usize>,
-    /// The stage and the number of elements of the batch it is doing.
+    /// Stage and number of elements of its current batch.
     doing: Option<(usize, u64)>,
-    /// Blocks that it found and has not handed on.
+    /// Blocks that it found and has not enqueued yet.
     found: u64,
 }
 
@@ -67,13 +66,13 @@ struct Run<'m> {
     model: &'m Model,
     scheduler: Scheduler,
     workers: Vec<Worker>,
-    /// When each worker that is at work arrives, in nanoseconds; the number breaks ties.
+    /// Arrival times of active workers in nanoseconds; the worker number breaks ties.
     arrivals: BinaryHeap<Reverse<(u64, usize)>>,
     asleep: Vec<usize>,
     loads: [StageLoad; 2],
-    /// Inodes that are not in a batch yet.
+    /// Inodes not yet in a batch.
     inodes_left: u64,
-    /// Inodes that were done, by which it is known how many blocks were found.
+    /// Inodes processed, which determine how many blocks were found.
     inodes_done: u64,
     lock_free: f64,
     now_moved: u64,
@@ -81,7 +80,7 @@ struct Run<'m> {
 }
 
 impl Model {
-    /// The same where all work takes `factor` times as long, in units as much longer.
+    /// The same with all work slowed down by `factor`, in accordingly larger time units.
     pub(crate) fn with_work_slower(&self, factor: f64) -> Self {
         Self {
             visit_ns: self.visit_ns / factor,
@@ -92,7 +91,7 @@ impl Model {
         }
     }
 
-    /// One worker without queues.
+    /// Time of one worker without queues.
     pub(crate) fn alone_ns(&self) -> f64 {
         self.serial_ns + self.inodes as f64 * self.inode_ns + self.blocks as f64 * self.block_ns
     }
@@ -124,7 +123,7 @@ impl Model {
 }
 
 impl Run<'_> {
-    /// A worker comes to the queues, as in `floe_exec`'s board.
+    /// A worker comes to the queues, as in `floe_exec`'s dispatcher.
     fn arrive(&mut self, at: f64, me: usize) {
         let begin = at.max(self.lock_free);
         self.now_moved = 0;
@@ -141,7 +140,7 @@ impl Run<'_> {
             }
             None => self.asleep.push(me),
         }
-        // One who sleeps is woken if there is something for it; it wakes the next one.
+        // Wakes one sleeping worker if there is work for it; that one wakes the next.
         if !self.asleep.is_empty() && self.pick(None).is_some() {
             let woken = self.asleep.swap_remove(0);
             let at = self.lock_free + self.model.wake_ns;
@@ -153,7 +152,7 @@ impl Run<'_> {
         if stage == INODES { self.model.inode_ns } else { self.model.block_ns }
     }
 
-    /// Notes the batch that the worker has done, and hands on what it found.
+    /// Records the worker's completed batch, and enqueues the blocks that it found.
     fn report(&mut self, me: usize) {
         if let Some((stage, elements)) = self.workers[me].doing.take() {
             let nanos = elements as f64 * self.each_ns(stage);
@@ -178,7 +177,7 @@ impl Run<'_> {
         self.loads[BLOCKS].elements += moved;
     }
 
-    /// The batch that the worker does next; `None` if it must sleep.
+    /// The worker's next batch; `None` if it must sleep.
     fn next(&mut self, me: usize) -> Option<(usize, u64)> {
         let found = self.workers[me].found;
         if found > 0 {
@@ -254,7 +253,7 @@ mod tests {
     fn a_lock_that_is_held_long_is_the_limit() {
         let model = Model { visit_ns: 100_000.0, ..model() };
         let run = model.run(Policy::Dynamic, 128);
-        // 100 chunks and 500 batches at least, one after the other.
+        // At least 100 chunks and 500 batches, one after the other.
         assert!(run.end_ns >= 600.0 * 100_000.0);
         assert!(run.lock_ns <= run.end_ns);
     }

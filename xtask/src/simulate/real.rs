@@ -1,4 +1,4 @@
-//! Real runs of what the model describes: what a visit costs, and how wrong the model is.
+//! Real runs of the modelled work: the cost of a visit, and the error of the model.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,21 +7,21 @@ use floe_exec::{Entry, Found, Limits, Pipeline, Policy, Schedule};
 
 use super::model::Model;
 
-/// What a visit to the queues holds their lock for, at most: all that a worker does between two
-/// batches is counted.
+/// Upper bound for the time that a visit holds the lock of the queues: includes everything that a
+/// worker does between two batches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     pub(crate) visit_ns: f64,
     pub(crate) entry_ns: f64,
 }
 
-/// A number of inodes at a place.
+/// A number of inodes at a location.
 struct Chunk {
     place: u64,
     inodes: u64,
 }
 
-/// A directory block: where it lies, and whose it is.
+/// A directory block: its location and owner.
 struct Block {
     place: u64,
     _directory: u64,
@@ -43,12 +43,12 @@ impl Entry for Block {
 }
 
 impl Visit {
-    /// What to reckon with where nothing is measured.
+    /// Assumed costs, without a measurement.
     pub(crate) const fn assumed() -> Self {
         Self { visit_ns: 1000.0, entry_ns: 10.0 }
     }
 
-    /// Runs batches of nothing, small ones and large ones; the best of several tries.
+    /// Runs empty batches, small and large ones; the best of several attempts.
     pub(crate) fn measured() -> Self {
         const SMALL: u64 = 1;
         const LARGE: u64 = 256;
@@ -56,7 +56,7 @@ impl Visit {
             let batches = 2000;
             let once = || {
                 let limits = Limits { batch_elements, most_entries: 1, weight: None };
-                // Scattered, as blocks are that were found in the order of inodes.
+                // Scattered, like blocks found in inode order.
                 let place = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let all = (0..batches * batch_elements)
                     .map(|at| Block { place: place(at), _directory: at })
@@ -75,18 +75,17 @@ impl Visit {
     }
 }
 
-/// How much longer than the model's a piece of real work takes: so long that the system's timers
-/// are exact enough.
+/// Slow-down of real work relative to the model, so that the system's timers are precise enough.
 pub(crate) const SLOWER: f64 = 10.0;
 
-/// Takes as long as the model says, without needing a core.
+/// Sleeps for the modelled time, which needs no core.
 fn sleep(nanos: f64) {
     thread::sleep(Duration::from_nanos((nanos * SLOWER) as u64));
 }
 
-/// Nanoseconds of a real run of the model's work, without what is serial: real threads and queues,
-/// but work that only sleeps, so that the cores of this machine are enough for all workers. Its time
-/// is given as if it were not [`SLOWER`].
+/// Nanoseconds of a real run of the modelled work without its serial part: real threads and queues,
+/// but work that only sleeps, so that the cores of this machine suffice for all workers. The result
+/// is scaled back by [`SLOWER`].
 pub(crate) fn run(model: &Model, policy: Policy, workers: usize) -> f64 {
     let mut pipeline: Pipeline<'_, ()> = Pipeline::new();
     let of_blocks = Limits {

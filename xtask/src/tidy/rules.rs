@@ -1,11 +1,11 @@
-//! The rules. Each says why it is there; exceptions are listed with a reason and must be needed.
+//! The rules. Each states its reason; exceptions are listed with a reason and must be necessary.
 
 use std::collections::BTreeSet;
 
 use super::rooms::rooms;
 use super::tree::{Tree, all_code, code};
 
-/// A rule: faults of a tree, each with its place.
+/// A rule: returns the faults of a tree, each with its location.
 type Rule = fn(&Tree) -> Vec<String>;
 
 /// All rules by name.
@@ -25,11 +25,10 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("promises", promises),
 ];
 
-/// An allowed breach of a rule, and why.
+/// Permitted violations of a rule, with reasons.
 type Exceptions = &'static [(&'static str, &'static str)];
 
-/// Faults of `found` (path or name, fault) that no exception covers, and exceptions that cover
-/// nothing.
+/// Faults in `found` (path or name, fault) without an exception, and exceptions without a fault.
 fn judge(found: Vec<(String, String)>, exceptions: Exceptions) -> Vec<String> {
     let mut needed = BTreeSet::new();
     let mut faults = Vec::new();
@@ -49,22 +48,23 @@ fn judge(found: Vec<(String, String)>, exceptions: Exceptions) -> Vec<String> {
     faults
 }
 
-/// Crates, each with those it may use. Tests may use testkit besides.
+/// Crates, each with those it may use. Tests may also use testkit.
 const LAYERS: &[(&str, &[&str])] = &[
-    // Threads and locks, or what explores them: the standard library's place, so anyone may use it.
+    // Threads and locks, or shuttle's replacements: stands in for the standard library, so any
+    // crate may use it.
     ("sync", &[]),
-    // Pure functions of bytes; only a table that is made on first use comes from sync.
+    // Pure functions of bytes; from sync it uses only a table initialised on first use.
     ("format", &["sync"]),
-    // Tar archives: knows no file system but for access lists.
+    // Tar archives: independent of file systems except for access lists.
     ("archive", &["format", "sync"]),
-    // Knows nothing of file systems.
+    // Independent of file systems.
     ("exec", &["sync"]),
     ("blockdev", &["format", "sync"]),
-    // Finds and changes structures; judges nothing.
+    // Locates and changes structures; checks nothing.
     ("ext4", &["exec", "blockdev", "format", "sync"]),
     ("check", &["ext4", "exec", "blockdev", "format", "sync"]),
     ("repair", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
-    // How results look; judges and changes nothing.
+    // Formats results; checks and changes nothing.
     ("report", &["repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
     ("disk", &["archive", "check", "ext4", "exec", "blockdev", "format", "sync"]),
     ("fs", &["archive", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
@@ -79,12 +79,12 @@ const LAYERS: &[(&str, &[&str])] = &[
             "blockdev", "format", "sync",
         ],
     ),
-    // A dev-dependency of all, so it may use only what lies below the checker.
+    // A dev-dependency of all crates, so it may use only those below the checker.
     ("testkit", &["blockdev", "format", "sync"]),
 ];
 
 /// A crate uses only crates to its right in `cli -> report, fuse -> fs -> disk, repair -> check ->
-/// ext4 -> exec, blockdev -> format -> sync`; testkit and xtask are for development alone.
+/// ext4 -> exec, blockdev -> format -> sync`; testkit and xtask are for development only.
 fn layers(tree: &Tree) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, text) in tree.all().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
@@ -105,7 +105,7 @@ fn layers(tree: &Tree) -> Vec<String> {
             let used = used.split(['.', ' ', '=']).next().unwrap_or_default();
             let development = section == "[dev-dependencies]";
             let fine = allowed.contains(&used) || (development && used == "testkit")
-                // exec's own laws and the like: a crate's tests may use any lower layer.
+                // A crate's tests may use any lower layer, such as exec's laws.
                 || (development && LAYERS.iter().any(|(layer, _)| *layer == used) && used != "cli");
             if !fine {
                 faults.push(format!("{path}: {name} must not use {used} in {section}"));
@@ -135,8 +135,8 @@ fn dependencies(manifest: &str) -> Vec<&str> {
 /// Modules of `ext4` that change a file system.
 const WRITERS: [&str; 6] = ["alloc", "fs", "make", "tx", "map::edit", "dir::edit"];
 
-/// The checker reads; it may not reach what changes structures, not even in an overlay. (Recovery, which replays a
-/// journal into one, is a module of `ext4` itself.)
+/// The checker only reads, so it must not use modules that change structures, not even in an
+/// overlay. (Recovery, which replays a journal into one, is a module of `ext4` itself.)
 fn reads(tree: &Tree) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, text) in tree.rust().filter(|(path, _)| path.starts_with("crates/check/src/")) {
@@ -156,7 +156,8 @@ fn reads(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// Threads and locks come from the crate `sync`, so that shuttle can explore them all; testkit and xtask are tools.
+/// Threads and locks come from the crate `sync`, so that shuttle can explore all of them; testkit
+/// and xtask are tools.
 fn threads(tree: &Tree) -> Vec<String> {
     let mut faults = Vec::new();
     for (path, text) in tree.rust() {
@@ -176,9 +177,9 @@ fn threads(tree: &Tree) -> Vec<String> {
 /// The one file with code that the compiler cannot prove sound (DESIGN.md, section 1).
 const UNPROVED: &str = "crates/blockdev/src/uring.rs";
 
-/// No unsafe code but there, and no way around the lint that denies it.
+/// Forbids unsafe code elsewhere, and ways around the lint that denies it.
 fn no_unsafe(tree: &Tree) -> Vec<String> {
-    // In two parts, so that the rule does not find itself.
+    // Split in two, so that the rule does not match itself.
     let word = concat!("un", "safe");
     let forms: Vec<String> = ["{", "fn ", "impl ", "extern ", "trait "]
         .iter()
@@ -192,7 +193,7 @@ fn no_unsafe(tree: &Tree) -> Vec<String> {
         .filter(|(_, _, code)| forms.iter().any(|form| code.contains(form.as_str())))
         .map(|(path, line, code)| format!("{path}:{line}: {}", code.trim()))
         .collect();
-    // The second asks for a reason wherever there is such code.
+    // The second lint requires a reason for each use of such code.
     for lint in [format!("{word}_code"), format!("undocumented_{word}_blocks")] {
         let lint = format!("{lint} = \"deny\"");
         if !tree.get("Cargo.toml").is_some_and(|text| text.contains(&lint)) {
@@ -202,7 +203,7 @@ fn no_unsafe(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// Lines of a file, at most.
+/// Maximum lines per file.
 const MOST_LINES: usize = 900;
 
 /// Files that may be longer.
@@ -211,7 +212,7 @@ const LONG: Exceptions = &[(
     "the table of problems is data, and one macro makes one type of it",
 )];
 
-/// A file has one purpose and can be read in one go.
+/// A file must have one purpose and be readable in one go.
 fn length(tree: &Tree) -> Vec<String> {
     let found = tree
         .rust()
@@ -224,7 +225,7 @@ fn length(tree: &Tree) -> Vec<String> {
     judge(found, LONG)
 }
 
-/// Nothing unfinished lands.
+/// No unfinished code.
 fn unfinished(tree: &Tree) -> Vec<String> {
     let words = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("dbg", "!(")];
     tree.rust()
@@ -234,7 +235,7 @@ fn unfinished(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Types that implement a trait in library code, with the path of each: `impl Trait for Type`.
+/// Types that implement a trait in library code, with their paths: `impl Trait for Type`.
 fn implementors<'a>(tree: &'a Tree, folder: &str, name: &str) -> Vec<(&'a str, &'a str)> {
     let marker = format!("{name} for ");
     tree.rust()
@@ -244,14 +245,14 @@ fn implementors<'a>(tree: &'a Tree, folder: &str, name: &str) -> Vec<(&'a str, &
         .filter_map(|(path, code)| {
             let named = code.split(marker.as_str()).nth(1)?;
             let end = named.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(named.len());
-            // References, boxes, tuples: what they hold is what counts.
+            // For references, boxes and tuples the contained type counts.
             let own = !["", "Box", "Arc"].contains(&&named[..end]);
             own.then_some((path, &named[..end]))
         })
         .collect()
 }
 
-/// Types named as the first argument of a macro, anywhere.
+/// Types named as the first argument of a macro.
 fn arguments<'a>(tree: &'a Tree, name: &str) -> BTreeSet<&'a str> {
     let marker = format!("{name}!(");
     let mut found = BTreeSet::new();
@@ -291,7 +292,7 @@ fn names_what_it_merges(text: &str, name: &str) -> bool {
     named && !body.contains(".. }")
 }
 
-/// A device keeps the contract of all devices.
+/// A device must satisfy the contract of all devices.
 fn devices(tree: &Tree) -> Vec<String> {
     let tested = arguments(tree, "device_contract");
     implementors(tree, "crates/blockdev/", "ReadBlocks")
@@ -301,13 +302,13 @@ fn devices(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Nothing names a place on the machine of its author, or where its crates came from.
+/// Nothing may name a path on its author's machine, or the source of its crates.
 fn places(tree: &Tree) -> Vec<String> {
     let words = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("index.crates", ".io")];
     let mut faults = Vec::new();
     for (path, text) in tree.all() {
         for (line, content) in text.lines().enumerate() {
-            // The lock file names the one public registry; anything else there is a mirror.
+            // The lock file names the public registry; any other source is a mirror.
             let source = content.strip_prefix("source = \"");
             let mirror = path == "Cargo.lock"
                 && source.is_some_and(|source| {
@@ -321,7 +322,7 @@ fn places(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// Each promise of docs/safety.md names what shows it, and each test that it names is there.
+/// Each promise in docs/safety.md must name its evidence, and each named test must exist.
 fn promises(tree: &Tree) -> Vec<String> {
     const PAGE: &str = "docs/safety.md";
     let sources: String = tree.rust().map(|(_, text)| text).collect();
@@ -334,7 +335,7 @@ fn promises(tree: &Tree) -> Vec<String> {
         let last_cell = row.trim_end_matches('|').rsplit(" | ").next().unwrap_or_default();
         let is_head = last_cell.trim_start_matches('|').trim() == "Shown by";
         if shown_by && !last_cell.contains('`') && !row.starts_with("|---") {
-            faults.push(format!("{PAGE}:{line}: nothing is named that shows it"));
+            faults.push(format!("{PAGE}:{line}: names no evidence"));
         }
         shown_by |= is_head;
         for name in row.split('`').skip(1).step_by(2).filter_map(test_named) {
@@ -346,14 +347,15 @@ fn promises(tree: &Tree) -> Vec<String> {
     faults
 }
 
-/// The test that a piece of code in a text names: `crate: file: test`, or the name alone, which is long.
+/// The test that a piece of code in a text names: `crate: file: test`, or only the test, whose name
+/// is long.
 fn test_named(piece: &str) -> Option<&str> {
     let name = piece.rsplit(": ").next()?;
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     (is_name && (name != piece || name.matches('_').count() > 1)).then_some(name)
 }
 
-/// Each on-disk structure is tried by a test of the format's own tests.
+/// Each on-disk structure must be covered by the format crate's tests.
 fn structures(tree: &Tree) -> Vec<String> {
     const FOLDER: &str = "crates/format/src/ext/";
     let tests: String = tree
@@ -375,7 +377,7 @@ fn structures(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Whether a text names `ext::module`, perhaps in a list.
+/// Whether a text names `ext::module`, possibly in a list.
 fn names_module(text: &str, module: &str) -> bool {
     text.contains(&format!("ext::{module}"))
         || text.split("ext::{").skip(1).any(|list| {
@@ -385,7 +387,7 @@ fn names_module(text: &str, module: &str) -> bool {
         })
 }
 
-/// Every crate takes the workspace's lints.
+/// Every crate must use the workspace's lints.
 fn lints(tree: &Tree) -> Vec<String> {
     tree.all()
         .filter(|(path, text)| path.ends_with("/Cargo.toml") && text.contains("[package]"))
@@ -395,13 +397,13 @@ fn lints(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Canaries: each rule fails on a bad tree and passes a good one.
+/// Canaries: each rule must fail on a bad tree and pass a good one.
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn faults_of(rule: Rule, texts: &[(&str, &str)]) -> usize {
-        // Exceptions of the real repository are not needed in a made-up one.
+        // The exceptions of the real repository are unnecessary in a synthetic one.
         rule(&Tree::of(texts)).iter().filter(|fault| !fault.starts_with("the exception")).count()
     }
 

@@ -1,4 +1,4 @@
-//! The texts of a repository.
+//! The text files of a repository.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// Texts by their path from the root.
+/// Texts by path relative to the root.
 pub(super) struct Tree {
     texts: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// The files that git tracks or would track; those that are not text are left out.
+    /// Loads the files that git tracks or would track; binary files are skipped.
     pub(super) fn load(root: &Path) -> Result<Self> {
         let output = Command::new("git")
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -22,7 +22,7 @@ impl Tree {
         ensure!(output.status.success(), "git ls-files failed");
         let mut texts = BTreeMap::new();
         for path in String::from_utf8_lossy(&output.stdout).lines() {
-            // A file that was removed but is still listed, or that is no text.
+            // A removed file that is still listed, or a binary file.
             if let Ok(text) = std::fs::read_to_string(root.join(path)) {
                 texts.insert(path.to_owned(), text);
             }
@@ -31,7 +31,7 @@ impl Tree {
         Ok(Self { texts })
     }
 
-    /// A tree made up for a test.
+    /// A synthetic tree for a test.
     #[cfg(test)]
     pub(super) fn of(texts: &[(&str, &str)]) -> Self {
         let texts = texts.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect();
@@ -43,7 +43,7 @@ impl Tree {
         self.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// Texts of Rust.
+    /// Rust files.
     pub(super) fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.all().filter(|(path, _)| path.ends_with(".rs"))
     }
@@ -54,15 +54,15 @@ impl Tree {
     }
 }
 
-/// Lines of code with their numbers, without comments and without what tests alone see.
+/// Numbered lines of code, without comments and test modules.
 pub(super) fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    // By convention tests are the last thing in a file.
+    // By convention, tests come last in a file.
     let begins = ["#[cfg(test)]\nmod ", "#[cfg(test)]\npub(crate) mod "];
     let end = begins.iter().filter_map(|begin| text.find(begin)).min().unwrap_or(text.len());
     all_code(&text[..end])
 }
 
-/// Lines of code with their numbers, tests included, without comments.
+/// Numbered lines of code including tests, without comments.
 pub(super) fn all_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(at, line)| (at + 1, line.split("//").next().unwrap_or(line)))
 }

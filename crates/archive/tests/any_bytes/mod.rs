@@ -1,8 +1,9 @@
-//! What must hold for any bytes that are read as an archive. Shared with the fuzz target.
+//! The laws for any bytes that are read as an archive. Shared with the fuzz target.
 
 use floe_archive::Reader;
 
-/// Reads `bytes` as they are, and once more with good checksums, so that the code behind them is reached.
+/// Reads `bytes` unchanged, and once more with valid header checksums, so that the code behind that
+/// check is reached.
 pub(crate) fn read_all(bytes: &[u8]) {
     walk(bytes);
     let mut mended = bytes.to_vec();

@@ -114,10 +114,7 @@ fn leave_room(file: &File) -> io::Result<()> {
     // tmpfs without a limit may report 0 blocks.
     let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
     if system.f_blocks > 0 && free_bytes < 2 * SPARED_BYTES {
-        return Err(io::Error::new(
-            io::ErrorKind::StorageFull,
-            "less than 64 MiB would be left free",
-        ));
+        return Err(io::Error::new(io::ErrorKind::StorageFull, "less than 128 MiB are free"));
     }
     Ok(())
 }

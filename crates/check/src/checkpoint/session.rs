@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use floe_exec::{Accumulator, Pool, Turn};
+use floe_exec::{Accumulator, Pool, WorkItem};
 use floe_format::BlockRun;
 
 use super::witness::Witness;
@@ -179,7 +179,7 @@ impl<'k> Session<'k> {
         legs: &Legs<'_>,
         begun: A,
         units: &[U],
-        work: impl Fn(&mut A, &mut Turn<'_, '_, U>) + Sync,
+        work: impl Fn(&mut A, &mut WorkItem<'_, '_, U>) + Sync,
         settle: impl Fn(&mut A),
         place: impl Fn(&U) -> BlockRun,
     ) -> Result<A, CheckError> {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use floe_exec::{Accumulator, Pool, Turn};
+use floe_exec::{Accumulator, Pool, WorkItem};
 use floe_format::BlockRun;
 
 use super::overlap::EarlyDirs;
@@ -40,8 +40,8 @@ pub fn run(
             let units = units(runs, begun.done);
             let done =
                 |count| units.get(count).map_or(runs.len(), |unit: &Range<usize>| unit.start);
-            let work = |evidence: &mut DirEvidence, turn: &mut Turn<'_, '_, Range<usize>>| {
-                scan_unit(cx.volume, cx.index, runs, turn, &|_| true, evidence, &each);
+            let work = |evidence: &mut DirEvidence, item: &mut WorkItem<'_, '_, Range<usize>>| {
+                scan_unit(cx.volume, cx.index, runs, item, &|_| true, evidence, &each);
             };
             let place = |unit: &Range<usize>| {
                 let run = &runs[unit.start];

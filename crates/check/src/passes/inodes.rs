@@ -1,7 +1,7 @@
 //! The inode pass: every inode table, in parallel; what an inode alone can prove is checked at once,
 //! the rest is kept as evidence.
 
-use floe_exec::{Phase, Pool, Turn};
+use floe_exec::{Phase, Pool, WorkItem};
 use floe_format::InodeNr;
 use floe_format::ext::inode::Inode;
 use floe_sync::Arc;
@@ -44,10 +44,10 @@ fn run_parts(volume: &Volume<'_>, parts: &[TablePart], whole: bool, pool: &Pool)
     let plain = PlainInodes::of(volume);
     let weight = |part: &TablePart| inodes_in_use(volume, part);
     let common = claims_in_common(pool.threads());
-    let mut all = pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, turn| {
+    let mut all = pool.run_dealt(parts, weight, |evidence: &mut InodeEvidence, item| {
         evidence.claims.join(common.as_ref());
-        let part = *turn.unit();
-        let mut next = || turn.next_unit().copied();
+        let part = *item.unit();
+        let mut next = || item.next_unit().copied();
         let ahead = Ahead::of_pool(pool, whole, &mut next);
         scan_part(volume, plain.as_ref(), part, None, ahead, evidence);
         tell(volume, pool, evidence);
@@ -100,10 +100,10 @@ fn run_in_legs(
     let parts = table_parts(volume);
     let rest = parts.get(begun.done..).unwrap_or(&[]);
     let common = claims_in_common(pool.threads());
-    let work = |evidence: &mut InodeEvidence, turn: &mut Turn<'_, '_, TablePart>| {
+    let work = |evidence: &mut InodeEvidence, item: &mut WorkItem<'_, '_, TablePart>| {
         evidence.claims.join(common.as_ref());
-        let part = *turn.unit();
-        let mut next = || turn.next_unit().copied();
+        let part = *item.unit();
+        let mut next = || item.next_unit().copied();
         let ahead = Ahead::of_pool(pool, true, &mut next);
         scan_part(volume, plain.as_ref(), part, None, ahead, evidence);
         tell(volume, pool, evidence);

@@ -10,7 +10,8 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
 use floe_ext4::journal::{
-    self, InodeFault, Journal, JournalEvent, JournalPlace, RecoveryFault, SuperblockFault,
+    self, InodeFault, Journal, JournalEvent, JournalPlace, LogBounds, RecoveryFault,
+    SuperblockFault,
 };
 
 /// Of how many bytes of a budget of memory the replayed journal may keep one.
@@ -156,6 +157,9 @@ fn problem_of(
             inode: journal_inode,
             reason: superblock_reason(fault),
         },
+        JournalEvent::BoundsWrong { stored, expected } => {
+            wrong_bounds(journal_inode, stored, expected)
+        }
         JournalEvent::PresentWithoutFeature => {
             Problem::JournalPresentWithoutFeature { inode: journal_inode }
         }
@@ -192,6 +196,16 @@ fn problem_of(
         },
         JournalEvent::RecoveryFailed(fault) => recovery_problem(fault),
     })
+}
+
+const fn wrong_bounds(inode: InodeNr, stored: LogBounds, expected: LogBounds) -> Problem {
+    Problem::JournalBoundsWrong {
+        inode,
+        first: stored.first,
+        blocks: stored.maxlen,
+        expected_first: expected.first,
+        expected_blocks: expected.maxlen,
+    }
 }
 
 fn recovery_problem(fault: RecoveryFault) -> Problem {

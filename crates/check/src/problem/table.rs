@@ -2010,6 +2010,15 @@ problems! {
         means "The field is damaged: with this feature Linux made the file system, and now refuses to \
              mount it."
         repair "Store that Linux made it.";
+    0x07010F "journal-bounds-wrong" JournalBoundsWrong {
+        inode: InodeNr, first: u32, blocks: u32, expected_first: u32, expected_blocks: u32,
+    }
+        Metadata Damage preen Journal
+        "the journal superblock in {inode} lets the log begin at block {first} of {blocks}; it begins at \
+             {expected_first} of {expected_blocks}"
+        means "The log would have no room, so Linux refuses to mount the file system. The journal was \
+             looked at with the right values, and what it holds is replayed."
+        repair "Store the right values.";
     0x070110 "quota-inode-wrong" QuotaInodeWrong {
         kind: &'static str, inode: InodeNr, reason: &'static str,
     }
@@ -2037,4 +2046,13 @@ problems! {
         means "Where descriptors are follows from their size. The stored one cannot be, and by the other \
              one the descriptors make sense; without the feature 64bit it says nothing, and is 0."
         repair "Store the size by which the descriptors make sense.";
+    0x070201 "superblock-field-contradicted" SuperblockFieldContradicted {
+        field: &'static str, stored: u64, expected: u64,
+    }
+        DataRisk Damage ask Superblock
+        "superblock field {field} is {stored}; by what lies on the disk it is {expected}"
+        means "Files or metadata are where, by this field, nothing of theirs can be. Whoever believes it, as \
+             e2fsck does without a backup superblock, empties inodes or writes over blocks in use. Everything \
+             was looked at with the other value."
+        repair "Store the value by which what lies on the disk makes sense.";
 }

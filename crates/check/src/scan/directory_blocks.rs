@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use floe_blockdev::{Batch, JoinLimits, PartBytes, ReadPlan};
-use floe_exec::{Accumulator, Pool, Turn};
+use floe_exec::{Accumulator, Pool, WorkItem};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::read_ahead::are_at_hand;
@@ -87,7 +87,7 @@ pub struct ReadRoom {
     plan: ReadPlan<usize>,
     /// Of the runs that will be read next.
     plan_ahead: ReadPlan<usize>,
-    /// The first block of the runs that the device was told of before their turn.
+    /// The first block of the runs that were prefetched before their unit of work.
     told: Option<BlockNr>,
     bytes: Vec<u8>,
 }
@@ -130,8 +130,8 @@ pub fn scan_runs_if<A: BlockScan>(
         let runs = runs.get(unit.clone()).unwrap_or(&[]);
         runs.iter().map(|run| u64::from(run.len_blocks)).sum()
     };
-    pool.run_dealt(&units(runs, 0), blocks, |all: &mut A, turn| {
-        scan_unit(volume, index, runs, turn, &wanted, all, &each);
+    pool.run_dealt(&units(runs, 0), blocks, |all: &mut A, item| {
+        scan_unit(volume, index, runs, item, &wanted, all, &each);
     })
 }
 
@@ -140,13 +140,13 @@ pub fn scan_unit<A: BlockScan>(
     volume: &Volume<'_>,
     index: &DirIndex,
     runs: &[DirRun],
-    turn: &mut Turn<'_, '_, Range<usize>>,
+    item: &mut WorkItem<'_, '_, Range<usize>>,
     wanted: &impl Fn(&DirRun) -> bool,
     all: &mut A,
     each: &(impl Fn(&mut A, DirBlock<'_>) + Sync),
 ) {
-    let slice = runs.get(turn.unit().clone()).unwrap_or(&[]);
-    let next = || runs.get(turn.next_unit()?.clone());
+    let slice = runs.get(item.unit().clone()).unwrap_or(&[]);
+    let next = || runs.get(item.next_unit()?.clone());
     read_runs(volume, slice, next, wanted, all, |all, nth, at, bytes| {
         let Some(run) = slice.get(nth) else { return };
         match bytes {

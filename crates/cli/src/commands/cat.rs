@@ -1,4 +1,4 @@
-//! `floe cat`: the content of files of an image.
+//! `floe cat`: writes the content of files in an image.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,10 +11,11 @@ use crate::image_files::{Complaints, ImageArgs, place};
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Write the content of files of an image to standard output.
+/// Write the content of files in an image to standard output.
 ///
-/// Reads the image itself: no mount, no root. Symbolic links are followed inside the image. Blocks that
-/// cannot be read become zeroes and are named on standard error; the exit code is 4 then.
+/// Reads the image directly, without a mount or root privileges. Symbolic links are followed inside
+/// the image. Unreadable blocks become zeroes and are reported on standard error; the exit code is
+/// then 4.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -59,7 +60,7 @@ fn write_file(
     Ok(())
 }
 
-/// Writes a whole content, holes as zeroes.
+/// Writes the complete content, with holes as zeroes.
 pub(crate) fn write_content(
     content: &Content<'_, '_>,
     path: &[u8],

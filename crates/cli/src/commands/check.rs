@@ -1,4 +1,4 @@
-//! `floe check`: what is wrong with a file system.
+//! `floe check`: checks a file system.
 
 use std::io::Write;
 
@@ -21,13 +21,13 @@ use crate::size::bytes;
 
 /// Check a file system and report what is wrong.
 ///
-/// Nothing is written, whatever is found. Changes that are still in the journal are replayed in
-/// memory, so that the verdict is the one after recovery.
+/// Never writes to the device. Transactions in the journal are replayed in memory, so the verdict
+/// is the one after recovery.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// Work with this many threads; all processors if not given
+    /// Number of threads; by default all processors
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
@@ -35,48 +35,52 @@ pub(crate) struct Args {
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
-    /// Write the report as a page to FILE, too, with a map of the disk; an earlier page is replaced
+    /// Also write the report as an HTML page with a map of the disk to FILE, replacing an earlier
+    /// one
     #[arg(long, value_name = "FILE")]
     html: Option<OutputPath>,
-    /// Show every finding with its evidence and what a repair does, and the time of each phase
+    /// Show every finding with its evidence and repair, and the time of each phase
     #[arg(long, short)]
     verbose: bool,
-    /// Exit with 4 only for findings at least this severe; not given: for those that need repair
+    /// Exit with 4 only for findings of at least this severity; by default for those that need
+    /// repair
     #[arg(long, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
-    /// The journal is on this device or in this file
+    /// The external journal: a device or file
     #[arg(long, short = 'j', value_name = "PATH")]
     external_journal: Option<InputPath>,
-    /// Judge the disk as it is, without the changes that are still in the journal
+    /// Check the disk as it is, without replaying the journal
     #[arg(long)]
     ignore_journal: bool,
-    /// How cross-checks are proved: object by object, by random sums of each group (which takes less
-    /// memory), or as suits the size of the file system. Findings are the same
+    /// Method of the cross-checks: per object (`exact`), by random fingerprints per group, which
+    /// need less memory (`fingerprint`), or chosen by the size of the file system (`auto`).
+    /// Findings are the same
     #[arg(long, value_name = "HOW", default_value = "auto")]
     accounting: How,
-    /// Take no more memory than this (K, M, G and T are units): leaner structures, fewer threads or more
-    /// sweeps, and what it will take is said before; refused where not even that is enough. Findings are
-    /// the same (see docs/memory.md)
+    /// Limit the memory to this size (units K, M, G and T): uses leaner structures, fewer threads
+    /// or more sweeps. Prints an estimate first; fails if even the leanest plan exceeds the limit.
+    /// Findings are the same (see docs/memory.md)
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
-    /// What counts links: one bit an inode, an array of counters, the two trees of lwFSCK, or one of
-    /// these two by lwFSCK's equations from the group descriptors (`adaptive`). `auto`: bits, unless the
-    /// budget needs another. Findings are the same
+    /// Structure for counting links: one bit per inode, an array of counters, the two trees of
+    /// lwFSCK, or a choice of the last two by lwFSCK's equations from the group descriptors
+    /// (`adaptive`). `auto`: bits, unless the memory limit requires another. Findings are the same
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     link_counts: Links,
-    /// Leave the page cache as it is: what is read is dropped behind, what others have in it stays. Slower
-    /// from a disk, as fast from the cache (Linux before 6.14 drops others' pages of the device, too)
+    /// Drop pages from the page cache after reading them; keep pages that other programs use.
+    /// Slower from a disk, as fast from the cache (Linux before 6.14 also drops other programs'
+    /// pages of the device)
     #[arg(long)]
     drop_cache: bool,
-    /// Read past the page cache (O_DIRECT), which stays as it is: for fast devices. What will be needed is read ahead
-    /// into 12 MiB of memory at most. Slower where the cache knows what is read (see docs/memory.md)
+    /// Bypass the page cache with direct I/O (O_DIRECT): for fast devices. Prefetches into at most
+    /// 12 MiB of memory. Slower if the image is cached (see docs/memory.md)
     #[arg(long, conflicts_with = "drop_cache")]
     direct: bool,
-    /// Read holes of sparse files and images, too, instead of taking them for zeroes on the word of the
-    /// file system below, which may be wrong about data that it has not written yet
+    /// Read holes of sparse files and images instead of trusting the underlying file system, which
+    /// may wrongly report holes for data that it has not written back yet
     #[arg(long)]
     read_holes: bool,
-    /// Show how far the check is: a bar on a terminal, nothing, or lines of JSON
+    /// Progress display: a bar on a terminal, nothing, or JSON lines
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     progress: When,
     /// Check even if the device is mounted or otherwise in use
@@ -159,7 +163,7 @@ impl Args {
         let monitor = Monitor::new(&self.monitor);
         let result = self.check(files, &monitor, out);
         if result.as_ref().is_err_and(anyhow::Error::is::<Refused>) {
-            // The file of the metrics may be what was to be checked.
+            // The metrics file might be the device itself.
             return result;
         }
         monitor.tell(self.source.name(), result)
@@ -176,7 +180,7 @@ impl Args {
         } else {
             None
         };
-        // A snapshot is nobody else's.
+        // No other program uses a snapshot.
         let in_use = snapshot.is_none()
             && self.source.mind_users(if self.force { InUse::Warn } else { InUse::Refuse })?;
         let sharing = self.sharing.enter();

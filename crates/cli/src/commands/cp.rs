@@ -1,4 +1,4 @@
-//! `floe cp`: files out of an image.
+//! `floe cp`: copies files out of an image.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -15,9 +15,10 @@ use crate::image_files::{Complaints, ImageArgs, place};
 
 /// Copy files out of an image.
 ///
-/// Reads the image itself: no mount, no root. Holes stay holes. Nothing is written outside TARGET,
-/// whatever names and links the image holds, and nothing is replaced without --force. Blocks that
-/// cannot be read become zeroes and are named on standard error; the exit code is 4 then.
+/// Reads the image directly, without a mount or root privileges. Holes stay holes. Writes nothing
+/// outside TARGET, whatever names and links the image contains, and replaces nothing without
+/// --force. Unreadable blocks become zeroes and are reported on standard error; the exit code is
+/// then 4.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -25,16 +26,16 @@ pub(crate) struct Args {
     /// Paths in the image, then a directory to copy into, or for a single path a new name
     #[arg(value_names = ["PATH", "TARGET"], num_args = 2.., required = true)]
     paths: Vec<OsString>,
-    /// Copy directories with everything below, and links and special files as they are
+    /// Copy directories recursively, and links and special files as such
     #[arg(long, short)]
     recursive: bool,
-    /// Keep modes, times, and as far as the system lets us, owners and attributes
+    /// Preserve modes, times, and as far as permitted, owners and attributes
     #[arg(long, short)]
     preserve: bool,
     /// The same as -r -p
     #[arg(long, short)]
     archive: bool,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(long, short)]
     force: bool,
 }
@@ -80,7 +81,7 @@ impl Args {
             }
         };
         if node.is_directory() && !recursive {
-            complaints.failure(path, "is a directory; -r copies it");
+            complaints.failure(path, "is a directory; use -r to copy it");
             return Ok(());
         }
         let keep = if self.preserve || self.archive { Keep::All } else { Keep::Mode };
@@ -89,7 +90,7 @@ impl Args {
         let name = if into { place::last_name(path) } else { None };
         match (into, name) {
             (true, Some(name)) => copier.run(node, target, name),
-            // The content of the root goes into the directory itself.
+            // The entries of the root go into the directory itself.
             (true, None) => copier.run_into(node, target),
             (false, _) => {
                 let folder = match target.parent() {

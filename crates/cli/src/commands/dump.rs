@@ -1,4 +1,4 @@
-//! `floe dump`: any structure, field by field, whether sound or not.
+//! `floe dump`: shows any structure field by field, whether valid or not.
 
 use std::io::Write;
 
@@ -15,13 +15,13 @@ use crate::sheet::{self, Sheet};
 
 /// Show any structure of a file system, field by field.
 ///
-/// Nothing is judged: what lies on the disk is shown, sound or not. An INODE is a number or a path
+/// Checks nothing: shows the on-disk content, valid or not. An INODE is a number or a path
 /// (/dir/file).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// As JSON
+    /// Output JSON
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
@@ -32,9 +32,9 @@ pub(crate) struct Args {
 enum What {
     /// The superblock
     Superblock,
-    /// A group's descriptor
+    /// A group descriptor
     Group {
-        /// Number of the group
+        /// Group number
         number: u32,
     },
     /// An inode, with all its fields
@@ -42,17 +42,17 @@ enum What {
         /// Number or path
         inode: String,
     },
-    /// Where the blocks of a file are, of extents or a block map
+    /// The block mapping of a file: its extents or block map
     Extents {
         /// Number or path
         inode: String,
     },
-    /// The entries of a directory, of all its blocks
+    /// The entries of a directory
     Dirents {
         /// Number or path
         inode: String,
     },
-    /// The index of a directory
+    /// The hash tree of a directory
     Htree {
         /// Number or path
         inode: String,
@@ -64,7 +64,7 @@ enum What {
     },
     /// A block, as bytes or `as` a structure: dirents, htree, extents, xattrs, indirect
     Block {
-        /// Number of the block
+        /// Block number
         number: u64,
         /// `as` and the structure
         #[arg(num_args = 0..=2, value_names = ["as", "STRUCTURE"])]
@@ -72,9 +72,9 @@ enum What {
     },
     /// The journal: its superblock and the blocks of its log
     Journal,
-    /// The block of multiple-mount protection
+    /// The MMP block
     Mmp,
-    /// Inodes that wait for the end of their deletion: the list and the orphan file
+    /// Orphaned inodes: the orphan list and the orphan file
     Orphans,
     /// Usage and limits of users, groups and projects
     Quota,
@@ -125,13 +125,13 @@ impl What {
     }
 }
 
-/// The error of a structure that a block cannot be shown as.
+/// The error for an unknown structure of a block.
 pub(crate) fn no_structure(name: &str) -> ReaderError {
     let known = "bytes, dirents, htree, extents, xattrs and indirect".to_owned();
     ReaderError::NoSuch(format!("structure {name:?} of a block"), known)
 }
 
-/// The inode that a number (`12` or `<12>`) or a path means.
+/// The inode with a number (`12` or `<12>`) or path.
 fn find(reader: &Reader<'_>, text: &str) -> Result<InodeNr, ReaderError> {
     let digits = text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(text);
     match digits.parse() {
@@ -175,9 +175,9 @@ fn group(reader: &Reader<'_>, number: GroupNr) -> Result<Sheet, ReaderError> {
     Ok(sheet)
 }
 
-/// Remarks on a checksum that does not fit.
+/// Adds a remark on a wrong checksum.
 pub(crate) fn checksum(sheet: &mut Sheet, stored: u32, computed: u32) {
     if stored != computed {
-        sheet.remark(format!("the checksum is {stored:#010x}, computed is {computed:#010x}"));
+        sheet.remark(format!("the checksum is {stored:#010x}, but should be {computed:#010x}"));
     }
 }

@@ -1,4 +1,4 @@
-//! `floe explain`: one condition, in words.
+//! `floe explain`: explains one condition.
 
 use std::io::Write;
 
@@ -7,12 +7,12 @@ use floe_check::problem::{ROWS, Row, Weight};
 use super::problems;
 use crate::exit::{Ended, Outcome};
 
-/// Say what a condition means and what a repair does about it.
+/// Explain a condition, and its repair.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Code (0x040003) or id (inode-link-count-wrong)
     condition: String,
-    /// As JSON
+    /// Output JSON
     #[arg(long)]
     json: bool,
 }
@@ -24,7 +24,7 @@ impl Args {
             let advice = if near.is_empty() {
                 "`floe problems` lists all.".to_owned()
             } else {
-                format!("Perhaps one of these: {}", near.join(", "))
+                format!("Similar ids: {}", near.join(", "))
             };
             let text = format!("there is no condition {:?}\n{advice}", self.condition);
             return Err(Ended::usage(text));
@@ -39,7 +39,7 @@ impl Args {
         writeln!(out, "  Verdict:    {}", weight(row.weight))?;
         writeln!(out, "  Meaning:    {}", row.meaning)?;
         writeln!(out, "  Repair:     {}", row.repair)?;
-        let preen = if row.preen { "may be repaired without a person" } else { "needs a decision" };
+        let preen = if row.preen { "may be repaired unattended" } else { "needs a decision" };
         writeln!(out, "  Unattended: {preen}")?;
         Ok(Outcome::CLEAN)
     }
@@ -61,7 +61,7 @@ fn find(condition: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.id == condition || Some(row.code) == code)
 }
 
-/// Ids that have the most words in common with `condition`.
+/// Ids with the most words in common with `condition`.
 fn near(condition: &str) -> Vec<&'static str> {
     let words: Vec<_> = condition.split(['-', '_', ' ']).filter(|word| word.len() > 2).collect();
     let common = |row: &Row| words.iter().filter(|&&word| row.id.contains(word)).count();

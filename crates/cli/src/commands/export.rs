@@ -1,4 +1,4 @@
-//! `floe export`: files of an image as a tar archive.
+//! `floe export`: writes files of an image as a tar archive.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -21,10 +21,11 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Write files of an image as a tar archive, to standard output or a file.
 ///
-/// Reads the image itself: no mount, no root. The archive is of PAX format, sorted by name, and the
-/// same for the same files: modes, owners as numbers, times of change with nanoseconds, attributes,
-/// access lists, capabilities, hard links, devices, holes. Sockets cannot be in archives and are left out.
-/// Blocks that cannot be read become zeroes and are named on standard error; the exit code is 4 then.
+/// Reads the image directly, without a mount or root privileges. The archive is in PAX format,
+/// sorted by name, and reproducible: modes, numeric owners, modification times with nanoseconds,
+/// attributes, ACLs, capabilities, hard links, devices, holes. Sockets cannot be archived and are
+/// skipped. Unreadable blocks become zeroes and are reported on standard error; the exit code is
+/// then 4.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -53,7 +54,7 @@ impl Args {
             Exporter { files, complaints, base: path, archive, links }.run(node)
         });
         match result {
-            // Whoever reads the archive has seen enough.
+            // The reader of the pipe closed it.
             Err(error) if self.output.is_none() && is_closed_pipe(&error) => Ok(Outcome::CLEAN),
             result => result,
         }
@@ -63,7 +64,7 @@ impl Args {
         match &self.output {
             Some(path) => File::create_new(path)
                 .with_context(|| format!("{}: cannot be created", path.display())),
-            // Not buffered by lines, and its errors count.
+            // Unbuffered by lines, and with errors reported.
             None => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
         }
     }
@@ -79,7 +80,7 @@ struct Exporter<'a, 'f, 'd, W: Write> {
     complaints: &'a Complaints,
     base: &'a [u8],
     archive: Writer<W>,
-    /// First path in the archive of files with several names.
+    /// First path in the archive of each file with several names.
     links: HashMap<InodeNr, Vec<u8>>,
 }
 
@@ -122,7 +123,8 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
         Ok(self.archive.append(&entry)?)
     }
 
-    /// The entry of a node, without attributes and content; `None` if it cannot be in an archive.
+    /// The archive entry of a node, without attributes and content; `None` if it cannot be
+    /// archived.
     fn entry(&self, full: &[u8], name: Vec<u8>, node: &Node) -> Option<Entry> {
         let kind = match node.file_type() {
             Some(FileType::Regular) => Kind::File,
@@ -132,11 +134,14 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
             Some(FileType::BlockDevice) => Kind::BlockDevice,
             Some(FileType::Fifo) => Kind::Fifo,
             Some(FileType::Socket) => {
-                eprintln!("floe: {}: a socket is left out", floe_ext4::files::printable(full));
+                eprintln!(
+                    "floe: {}: skipped, because it is a socket",
+                    floe_ext4::files::printable(full)
+                );
                 return None;
             }
             None => {
-                self.complaints.damage(full, "has no known type and is left out");
+                self.complaints.damage(full, "has an unknown type and is skipped");
                 return None;
             }
         };
@@ -158,7 +163,7 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
                     entry.link = target;
                 }
                 Err(error) => {
-                    self.complaints.failure(full, format!("{error}; it is left out"));
+                    self.complaints.failure(full, format!("{error}; it is skipped"));
                     return None;
                 }
             }
@@ -170,7 +175,7 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
         let (content, faults) = match self.files.content(node) {
             Ok(found) => found,
             Err(error) => {
-                self.complaints.failure(full, format!("{error}; it is left out"));
+                self.complaints.failure(full, format!("{error}; it is skipped"));
                 return Ok(());
             }
         };
@@ -211,7 +216,7 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
     }
 }
 
-/// Parts with neighbours made one.
+/// Merges contiguous parts.
 fn joined(parts: impl Iterator<Item = Part>) -> Vec<Part> {
     let mut all: Vec<Part> = Vec::new();
     for part in parts {

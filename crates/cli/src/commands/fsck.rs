@@ -1,7 +1,7 @@
-//! `floe fsck`, and `fsck.ext4` and its like: e2fsck's command line, for scripts, boot and `fsck`.
+//! `floe fsck`, and `fsck.ext4` and the like: e2fsck's command line, for scripts, boot and `fsck`.
 //!
-//! `-n` judges the raw disk as `e2fsck -n` does, without the changes that are still in the journal;
-//! `-y` and `-p` repair; without any of them a person is asked, if there is a terminal.
+//! `-n` checks the raw disk without journal replay, as `e2fsck -n` does; `-y` and `-p` repair;
+//! without any of them a person is asked, if there is a terminal.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -41,11 +41,11 @@ use crate::progress::Watch;
 use crate::repair_run::RepairRun;
 use crate::sharing::Sharing;
 
-/// Damage with which `e2fsck -n` exits 0: it offers to repair it before its first pass, is told no,
-/// and goes on content. `floe check` counts it: Linux refuses to mount a group with a wrong checksum,
-/// for example, and a journal with data that nobody will replay may be a loss. Some that e2fsck
-/// forgets are not here, since its passes may then find what they hid: stale journal fields, uninit
-/// flags and unused inode counts.
+/// Damage with which `e2fsck -n` exits 0: it offers a repair before pass 1, is answered no, and
+/// continues as if clean. `floe check` counts such damage: Linux refuses to mount a group with a
+/// wrong checksum, for example, and a journal that nobody replays may be a loss. Other problems
+/// that e2fsck forgets are not listed here, because its passes may find their consequences: stale
+/// journal fields, uninit flags and unused inode counts.
 const TOLERATED_BY_N: &[u32] = &[
     0x00_0016, // journal-present-without-feature
     0x00_0018, // journal-has-data-without-needs-recovery
@@ -60,18 +60,18 @@ const TOLERATED_BY_N: &[u32] = &[
     0x07_000e, // journal-error-recorded
 ];
 
-/// Where undo files go if nothing says otherwise: where those of e2fsck go.
+/// The default folder of undo files, the same as e2fsck's.
 const UNDO_FOLDER: &str = "/var/lib/e2fsprogs";
 
 /// Check with e2fsck's command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// As for e2fsck(8)
+    /// Options of e2fsck(8)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }
 
-/// How a run may answer questions.
+/// How questions are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// -n.
@@ -80,13 +80,13 @@ enum Mode {
     Yes,
     /// -p.
     Preen,
-    /// A person is asked.
+    /// Ask a person.
     Ask,
-    /// Nobody can be asked: nothing is written.
+    /// Nobody can be asked, so nothing is written.
     Look,
 }
 
-/// Runs the command with the arguments behind its name, which is `program`.
+/// Runs the command with `arguments`, which follow the name `program`.
 pub(crate) fn run(
     program: &str,
     arguments: &[OsString],
@@ -112,7 +112,7 @@ pub(crate) fn run(
         eprintln!("{program}: {why}");
         Ok(Outcome::FAILED)
     };
-    // Signals may come as soon as somebody knows our number.
+    // Install the handlers early: a signal may arrive as soon as the process id is known.
     let (fd, shown) = match options.progress {
         Some(fd) => (Some(fd.abs()), fd >= 0),
         None => (None, false),
@@ -124,7 +124,7 @@ pub(crate) fn run(
             Ok(file) => Some((Form::Lines, file)),
             Err(error) => return refused(format!("{error:#}")),
         },
-        // With -C 0, or when SIGUSR1 asks for it.
+        // Only with -C 0, or after SIGUSR1.
         None if io::stdout().is_terminal() => {
             progress::open(1).ok().map(|file| (Form::Bar(Arc::clone(&bar)), file))
         }
@@ -179,7 +179,7 @@ fn usage_line(program: &str) -> String {
     format!("usage: {program} [-n | -y | -p] [-f] [options] device")
 }
 
-/// The help text, made from the table of options.
+/// The help text, generated from the table of options.
 fn usage(program: &str) -> String {
     let mut text = format!(
         "{}\n\ne2fsck's command line. device: a path, LABEL=, UUID=, PARTLABEL= or PARTUUID=.\n\n",
@@ -196,8 +196,8 @@ fn usage(program: &str) -> String {
         text.push_str(&format!("  {:<24} {}\n", format!("{}{value}", option.name), option.help));
     }
     text.push_str(
-        "\nexit codes: 0 clean, 1 repaired, 2 repaired, restart the system, 4 damage left, 8 failed,\n\
-         16 wrong command line, 32 ended by the user\n",
+        "\nexit codes: 0 clean, 1 repaired, 2 repaired, reboot required, 4 damage left, 8 failed,\n\
+         16 usage error, 32 cancelled by the user\n",
     );
     text
 }
@@ -212,30 +212,30 @@ struct Fsck<'a> {
     source: Source,
 }
 
-/// Where a run writes besides its output.
+/// Additional outputs of a run.
 struct Outputs {
     problem_log: Option<File>,
-    /// The descriptor of -C.
+    /// The file descriptor of -C.
     channel: Option<(Form, File)>,
     switch: Switch,
 }
 
-/// Who uses the device.
+/// Other users of the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Users {
-    /// Nobody who minds.
+    /// None that conflict.
     None,
-    /// Somebody may write to it, and it is only looked at.
+    /// Another program may write to it, and the run only reads.
     Writing,
-    /// It is the root of the system, which is still read-only.
+    /// It is the system's root file system, still mounted read-only.
     Root,
 }
 
-/// A file system that claims to be clean.
+/// A file system whose superblock claims that it is clean.
 struct CleanByItsRecords {
-    /// What to say instead of checking it.
+    /// The message printed instead of a check.
     line: String,
-    /// Its journal holds changes that are not in place.
+    /// Its journal needs recovery.
     needs_recovery: bool,
 }
 
@@ -250,9 +250,9 @@ impl Fsck<'_> {
                 .any(|name| options.has_extended(name));
         if asks && self.mode == Mode::Look {
             eprintln!(
-                "{}: there is no terminal to ask at, and what changes the file system besides \
-                 repairs (-c, -l, -L, -D, some of -E) needs -y or -p then. Nothing was looked at \
-                 or changed.",
+                "{}: there is no terminal for questions, and options that change the file system \
+                 besides repairs (-c, -l, -L, -D, some of -E) then need -y or -p. Nothing was \
+                 looked at or changed.",
                 self.program
             );
             return Ok(Outcome::FAILED);
@@ -260,7 +260,7 @@ impl Fsck<'_> {
         let uses = uses_of(&self.device)?;
         let mounted = |found: &Use| matches!(found, Use::Mounted { .. });
         if options.skip_mounted && uses.iter().any(mounted) {
-            writeln!(out, "{}: mounted, so left alone", self.device.display())?;
+            writeln!(out, "{}: mounted, skipped", self.device.display())?;
             return Ok(Outcome::CLEAN);
         }
         let users = match self.users(&uses, writes) {
@@ -294,7 +294,7 @@ impl Fsck<'_> {
         Ok(outcome)
     }
 
-    /// Who uses the device; `Err`: in a way in which it must not be touched, or not be looked at.
+    /// Determines the users of the device; `Err`: it must not be changed, or not even be read.
     fn users(&self, uses: &[Use], writes: bool) -> Result<Users, String> {
         let at_root = |found: &Use| {
             matches!(found, Use::Mounted { mount_point, read_only: true, .. }
@@ -302,7 +302,7 @@ impl Fsck<'_> {
         };
         let read_only = |found: &Use| matches!(found, Use::Mounted { read_only: true, .. });
         let name = self.device.display();
-        // Only what minds: loop devices by themselves do not.
+        // Only conflicting users: a loop device alone does not conflict.
         let minds = |found: &&Use| match found {
             Use::Loop { .. } => false,
             Use::Mounted { read_only: true, .. } => writes,
@@ -310,25 +310,25 @@ impl Fsck<'_> {
         };
         let Some(found) = uses.iter().find(minds) else { return Ok(Users::None) };
         if writes {
-            // As at boot: the root is checked before it is mounted for writing.
+            // As at boot: the root is checked before it is remounted read-write.
             return if uses.iter().any(at_root) && uses.iter().all(read_only) {
                 Ok(Users::Root)
             } else {
                 Err(format!(
-                    "{name} is {found}. A repair beneath a file system in use destroys what is in \
-                     it. Unmount it first. Nothing was looked at or changed."
+                    "{name} is {found}. Repairing a file system in use destroys data. Unmount it \
+                     first. Nothing was looked at or changed."
                 ))
             };
         }
         if self.mode == Mode::Look {
             return Err(format!(
-                "{name} is {found}. It changes while it is read, so a check would find damage that \
-                 is none. Unmount it, or say -n to look all the same."
+                "{name} is {found}. It changes during the check, which would report false damage. \
+                 Unmount it, or use -n to check anyway."
             ));
         }
         eprintln!(
-            "{}: warning: {name} is {found}. It changes while it is read: what is found need not \
-             be damage.",
+            "{}: warning: {name} is {found}. It changes during the check, so findings may be \
+             false.",
             self.program
         );
         Ok(Users::Writing)
@@ -338,7 +338,7 @@ impl Fsck<'_> {
         let Outputs { problem_log, channel, switch } = outputs;
         let report_time = if self.conf.report_time { 2 } else { 0 };
         let superblock = self.superblock();
-        // As e2fsck: by its label if it has one.
+        // Like e2fsck: the label, if there is one.
         let label = superblock.as_ref().map(Superblock::label).filter(|label| !label.is_empty());
         let label = label.map(|label| label.escape_debug().to_string());
         let name = self.options.name.clone().or(label);
@@ -360,13 +360,13 @@ impl Fsck<'_> {
         }
     }
 
-    /// The primary superblock, if it can be read.
+    /// The primary superblock, if readable.
     fn superblock(&self) -> Option<Superblock> {
         let device = self.source.open().ok()?;
         Reader::open(&device, None, None).ok().map(|reader| reader.superblock)
     }
 
-    /// What is done besides mending.
+    /// The optional work besides repairs.
     fn extras(&self) -> Extras {
         let options = &self.options;
         let fixes_only =
@@ -383,7 +383,7 @@ impl Fsck<'_> {
         }
     }
 
-    /// The blocks to be listed as bad.
+    /// The changes to the bad block list.
     fn bad_blocks(&self, writes: bool) -> anyhow::Result<Option<BadBlocks>> {
         if !writes || !self.options.bad_blocks() {
             return Ok(None);
@@ -397,7 +397,7 @@ impl Fsck<'_> {
         bad_blocks::wanted(&self.options, &self.device, block_size, blocks_count)
     }
 
-    /// Leaves the check out if the file system claims to be clean and no check is due.
+    /// Skips the check if the file system claims to be clean and no check is due.
     fn skipped(&self, front: &Front, out: &mut impl Write) -> anyhow::Result<Option<Outcome>> {
         let options = &self.options;
         let extras = self.extras();
@@ -413,7 +413,7 @@ impl Fsck<'_> {
         let mut replayed = Outcome::CLEAN;
         if repairs && clean.needs_recovery {
             if options.undo.is_some() {
-                // A replay that fails makes a check due: two repairs would need two undo files.
+                // A failed replay makes a check due; two repairs would need two undo files.
                 return Ok(None);
             }
             replayed = self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
@@ -423,12 +423,12 @@ impl Fsck<'_> {
         }
         writeln!(out, "{}", clean.line)?;
         if clean.needs_recovery && !repairs {
-            writeln!(out, "The journal holds changes not yet in place, which were left out.")?;
+            writeln!(out, "The journal holds transactions that were not replayed.")?;
         }
         Ok(Some(Outcome::CLEAN))
     }
 
-    /// What to say instead of checking; `None`: check.
+    /// The message printed instead of a check; `None`: a check is needed.
     fn clean_by_its_records(
         &self,
         front: &Front,
@@ -497,8 +497,8 @@ impl Fsck<'_> {
         if self.mode == Mode::Look && outcome.damaged {
             writeln!(
                 out,
-                "{}: nothing was repaired: there is no terminal to ask at. -p repairs what is safe \
-                 without a person, -y everything.",
+                "{}: nothing was repaired: there is no terminal for questions. -p makes repairs that \
+                 are safe unattended, -y makes all.",
                 front.name
             )?;
         }
@@ -527,7 +527,7 @@ impl Fsck<'_> {
             plan: None,
             shared_blocks: floe_repair::SharedBlocks::Clone,
             undo: undo.as_deref(),
-            // Unlike e2fsck, which drops what it cannot read: see docs/safety.md.
+            // Unlike e2fsck, which drops unreadable data: see docs/safety.md.
             overwrite_unreadable: false,
             extras,
             bad_blocks,
@@ -551,7 +551,7 @@ impl Fsck<'_> {
         run.run(&mut policy, out)
     }
 
-    /// Where old blocks are saved. An empty name means a new file in the folder for undo files.
+    /// Path of the undo file. An empty name selects a new file in the default folder.
     fn undo_file(&self) -> anyhow::Result<Option<PathBuf>> {
         let Some(named) = &self.options.undo else { return Ok(None) };
         if !named.as_os_str().is_empty() {
@@ -567,12 +567,12 @@ impl Fsck<'_> {
             std::iter::once(String::new()).chain((1..).map(|number| format!(".{number}")));
         let mut names =
             numbers.map(|number| folder.join(format!("e2fsck-{device}.e2undo{number}")));
-        // What an earlier run saved stays.
-        let free = names.find(|path| !path.exists()).context("no name for an undo file is free")?;
+        // Keep the files of earlier runs.
+        let free = names.find(|path| !path.exists()).context("no free name for an undo file")?;
         Ok(Some(free))
     }
 
-    /// What follows a check: the list of fragments, and telling the device what is free.
+    /// Work after the check: the fragmentation list, and discarding free blocks.
     fn afterwards(
         &self,
         front: &Front,
@@ -586,7 +586,10 @@ impl Fsck<'_> {
         let writes = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
         if self.options.has_extended("discard") && clean && writes {
             if self.options.undo.is_some() || self.extras().journal_only || front.root {
-                eprintln!("{}: nothing was discarded: it could not be undone", self.program);
+                eprintln!(
+                    "{}: nothing was discarded, because that could not be undone",
+                    self.program
+                );
             } else {
                 discard::unused(&self.device, &front.name, out)?;
             }
@@ -613,7 +616,7 @@ mod tests {
         Use::Mounted { mount_point: mount_point.into(), file_system, read_only, device }
     }
 
-    /// As at boot: the root may be repaired while it is read-only, and nothing else that is in use.
+    /// As at boot: the root may be repaired while mounted read-only; no other device in use may be.
     #[test]
     fn who_may_use_the_device_meanwhile() {
         let attached = Use::Loop { device: "/dev/loop0".into(), read_only: false };

@@ -1,4 +1,4 @@
-//! `floe info`: what a file system is, and what a check of it will cost.
+//! `floe info`: describes a file system and estimates the cost of a check.
 
 use std::io::Write;
 
@@ -22,10 +22,10 @@ use crate::sheet::{self, Sheet};
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// As JSON
+    /// Output JSON
     #[arg(long)]
     json: bool,
-    /// Estimate for this many threads; all processors if not given
+    /// Estimate for this number of threads; by default all processors
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }
@@ -92,10 +92,10 @@ fn state(superblock: &Superblock) -> Sheet {
         words.push("with errors");
     }
     if superblock.state & STATE_ORPHAN != 0 {
-        words.push("with orphans being recovered");
+        words.push("orphans being recovered");
     }
     if superblock.features().incompat.contains(Incompat::RECOVER) {
-        words.push("journal to be replayed");
+        words.push("needs journal recovery");
     }
     sheet.field("state", words.join(", "));
     sheet.field("mounts since check", superblock.mnt_count);
@@ -221,13 +221,13 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Text of a NUL-padded field, safe to print.
+/// A NUL-padded text field, escaped for printing.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     bytes[..end].escape_ascii().to_string()
 }
 
-/// Seconds since 1970 as a date in UTC.
+/// A time in seconds since 1970, as a date in UTC.
 pub(crate) fn time(seconds: u64) -> String {
     if seconds == 0 {
         return "never".to_owned();

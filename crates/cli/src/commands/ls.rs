@@ -1,4 +1,4 @@
-//! `floe ls`: the files of an image.
+//! `floe ls`: lists files of an image.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,9 +11,9 @@ use crate::image_files::{Complaints, ImageArgs, long, place};
 
 /// List files of an image.
 ///
-/// Reads the image itself: no mount, no root. Changes that are still in the journal count. A
-/// directory's entries are sorted by name. Names are printed with control characters escaped; use
-/// -0 for scripts. Exits with 4 if damage hides something, which is named on standard error.
+/// Reads the image directly, without a mount or root privileges, after replaying the journal in
+/// memory. Entries are sorted by name. Control characters in names are escaped; use -0 for scripts.
+/// Exits with 4 if damage hides something, which is reported on standard error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -27,13 +27,13 @@ pub(crate) struct Args {
     /// Show inode numbers
     #[arg(long, short)]
     inode: bool,
-    /// List everything below, with paths from the root of the image
+    /// List recursively, with paths from the root of the image
     #[arg(long, short = 'R')]
     recursive: bool,
-    /// List directories themselves, not their entries
+    /// List directories themselves instead of their entries
     #[arg(long, short, conflicts_with = "recursive")]
     directory: bool,
-    /// End each name with a zero byte, and escape nothing
+    /// End each name with a NUL byte, without escapes
     #[arg(long, short = '0')]
     null: bool,
 }
@@ -58,7 +58,7 @@ struct Lister<'a, 'f, 'd> {
 
 impl Lister<'_, '_, '_> {
     fn path(&self, path: &[u8], out: &mut impl Write) -> anyhow::Result<()> {
-        // As ls(1): a link is listed itself where its own fields are wanted.
+        // Like ls(1): long format shows a link itself.
         let args = self.args;
         let itself = args.long || args.directory;
         let follow = if itself { Follow::NotLast } else { Follow::Last };
@@ -92,7 +92,7 @@ impl Lister<'_, '_, '_> {
         Ok(())
     }
 
-    /// Everything below a directory.
+    /// Lists everything below a directory.
     fn tree(&self, base: &[u8], node: Node, out: &mut impl Write) -> anyhow::Result<()> {
         for step in self.files.walk(node) {
             match step {
@@ -109,7 +109,7 @@ impl Lister<'_, '_, '_> {
         Ok(())
     }
 
-    /// One line; `path` names the object where it is damaged.
+    /// Prints one line; `path` is for messages about damage.
     fn line(
         &self,
         path: &[u8],

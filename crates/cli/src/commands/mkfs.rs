@@ -1,4 +1,4 @@
-//! `floe mkfs`: makes an ext2, ext3 or ext4 file system.
+//! `floe mkfs`: creates an ext2, ext3 or ext4 file system.
 
 mod block_map;
 mod fill;
@@ -22,109 +22,110 @@ use crate::random::random_bytes;
 use from::FromArgs;
 use target::Target;
 
-/// Make an ext2, ext3 or ext4 file system.
+/// Create an ext2, ext3 or ext4 file system.
 ///
-/// The options are those of mke2fs, and so is what they make: Linux and e2fsprogs cannot tell the
-/// difference. Defaults are built in, and equal to Debian's mke2fs.conf. The layout is planned
-/// before anything is written, and the superblock is written last, so that a run that was cut off
-/// leaves no file system behind that looks whole.
+/// Options and results match mke2fs: Linux and e2fsprogs cannot tell the difference. Defaults are
+/// built in and equal Debian's mke2fs.conf. The layout is planned before anything is written, and
+/// the superblock is written last, so that an interrupted run leaves no seemingly complete file
+/// system.
 ///
-/// A device that is in use, or that holds something already, is refused unless -F is given.
+/// A device that is in use, or that holds data, is refused without -F.
 ///
-/// Exit codes: 0 made, 8 not possible, 16 wrong command line.
+/// Exit codes: 0 created, 8 failed, 16 usage error.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Block device, or image file: made if there is none and SIZE is given
+    /// Block device or image file; a file is created if SIZE is given
     device: InputPath,
-    /// Size: KiB, or blocks if -b is given; with a suffix k, m, g or t, bytes times that
+    /// Size: in KiB, or in blocks with -b; with a suffix k, m, g or t, that many bytes
     size: Option<String>,
     /// ext2, ext3 or ext4 (default: ext4)
     #[arg(short = 't', value_name = "TYPE")]
     fs_type: Option<String>,
-    /// What it is for: floppy, small, default, big, huge, news, largefile, largefile4
+    /// Usage type: floppy, small, default, big, huge, news, largefile, largefile4
     #[arg(short = 'T', value_name = "USAGE")]
     usage: Option<String>,
-    /// Bytes of a block: 1024 to 65536
+    /// Block size in bytes: 1024 to 65536
     #[arg(short = 'b', value_name = "BYTES")]
     block_size: Option<String>,
-    /// Bytes of a cluster, with -O bigalloc
+    /// Cluster size in bytes, with -O bigalloc
     #[arg(short = 'C', value_name = "BYTES")]
     cluster_size: Option<String>,
-    /// Blocks of a group
+    /// Blocks per group
     #[arg(short = 'g', value_name = "BLOCKS")]
     blocks_per_group: Option<String>,
-    /// Groups whose tables lie together
+    /// Groups per flexible block group
     #[arg(short = 'G', value_name = "GROUPS")]
     flex_groups: Option<String>,
     /// Number of inodes
     #[arg(short = 'N', value_name = "COUNT")]
     inodes: Option<String>,
-    /// Bytes of the file system for each inode
+    /// Bytes per inode (inode ratio)
     #[arg(short = 'i', value_name = "BYTES")]
     inode_ratio: Option<String>,
-    /// Bytes of an inode
+    /// Inode size in bytes
     #[arg(short = 'I', value_name = "BYTES")]
     inode_size: Option<String>,
-    /// Percent of the blocks that only root may use (default: 5)
+    /// Percentage of blocks reserved for root (default: 5)
     #[arg(short = 'm', value_name = "PERCENT")]
     reserved: Option<String>,
-    /// Label: 16 bytes at most
+    /// Volume label: at most 16 bytes
     #[arg(short = 'L', value_name = "LABEL")]
     label: Option<String>,
-    /// UUID; "clear", "random" or "time"
+    /// UUID, or "clear", "random" or "time"
     #[arg(short = 'U', value_name = "UUID")]
     uuid: Option<String>,
-    /// Where it claims to have been mounted last
+    /// Last mount point to record
     #[arg(short = 'M', value_name = "FOLDER")]
     last_mounted: Option<String>,
-    /// Features to switch on, or off with a ^ before the name; "none" switches all off
+    /// Features to enable, or to disable with a ^ before the name; "none" disables all
     #[arg(short = 'O', value_name = "[^]FEATURE,...", allow_hyphen_values = true)]
     features: Vec<String>,
-    /// Rarer properties, such as stride=, resize=, root_owner=, hash_seed=, offset= (docs/mkfs.md)
+    /// Extended options, such as stride=, resize=, root_owner=, hash_seed=, offset= (docs/mkfs.md)
     #[arg(short = 'E', value_name = "KEY[=VALUE],...")]
     extended: Vec<String>,
-    /// With a journal
+    /// Create a journal
     #[arg(short = 'j')]
     journal: bool,
-    /// The journal: size=MIB, location=BLOCK, fast_commit_size=KIB
+    /// Journal options: size=MIB, location=BLOCK, fast_commit_size=KIB
     #[arg(short = 'J', value_name = "KEY=VALUE,...")]
     journal_options: Option<String>,
-    /// What Linux does on errors: continue, remount-ro or panic
+    /// Behaviour of Linux on errors: continue, remount-ro or panic
     #[arg(short = 'e', value_name = "BEHAVIOUR")]
     errors: Option<String>,
-    /// Creator: linux, hurd, ...
+    /// Creator OS: linux, hurd, ...
     #[arg(short = 'o', value_name = "SYSTEM")]
     creator: Option<String>,
-    /// Revision: 1, or 0 for what Linux 1.0 could read
+    /// Revision: 1, or 0 for Linux 1.0
     #[arg(short = 'r', value_name = "REVISION")]
     revision: Option<String>,
-    /// Show what would be made, and write nothing
+    /// Show the layout, and write nothing
     #[arg(short = 'n')]
     dry_run: bool,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short = 'q')]
     quiet: bool,
-    /// Show where every group has its tables
+    /// Show the layout of every group
     #[arg(short = 'v')]
     verbose: bool,
-    /// Even if the device holds something; twice: even if it is in use
+    /// Proceed even if the device holds data; twice: even if it is in use
     #[arg(short = 'F', action = clap::ArgAction::Count)]
     force: u8,
-    /// Do not discard what the device holds (as -E nodiscard)
+    /// Do not discard the device first (same as -E nodiscard)
     #[arg(short = 'K')]
     keep: bool,
-    /// Accepted for mke2fs's sake: writes go through the page cache all the same
+    /// Accepted for compatibility with mke2fs: writes use the page cache anyway
     #[arg(short = 'D', hide = true)]
     direct: bool,
     #[command(flatten)]
     from: FromArgs,
-    /// Write a block map to FILE: the blocks that a device needs, for bmaptool
+    /// Write a block map for bmaptool to FILE: the blocks that must be copied
     #[arg(long, value_name = "FILE")]
     bmap: Option<OutputPath>,
     /// When to show progress
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     progress: When,
-    /// Called by a name of mke2fs, which stands for this type: a device that holds something is refused on a terminal only.
+    /// Called by a name of mke2fs, which implies this type: data on the device is protected only on
+    /// a terminal.
     #[arg(long, hide = true, value_name = "TYPE")]
     as_mke2fs: Option<String>,
 }
@@ -139,8 +140,8 @@ impl Args {
             }
         };
         if self.bmap.is_some() && options.offset_bytes() > 0 {
-            // Its blocks are those of the whole image, of which others may have the beginning.
-            eprintln!("floe mkfs: --bmap is for an image without -E offset=");
+            // A block map describes the whole image, which may hold other data before the offset.
+            eprintln!("floe mkfs: --bmap cannot be combined with -E offset=");
             return Ok(Outcome::USAGE);
         }
         let size_blocks = match &self.size {
@@ -229,7 +230,7 @@ impl Args {
         }
         if self.from.is_given() {
             if self.reserved.is_none() {
-                // Nobody asked for room that is kept free in an image that is made to size.
+                // An image made to size needs no reserved blocks.
                 options.set('m', "0")?;
             }
             if let Some(seed) = &self.from.seed {
@@ -246,7 +247,7 @@ impl Args {
     }
 }
 
-/// SIZE in blocks of `block_size`, or in KiB if none was given.
+/// SIZE in blocks of `block_size`, or in KiB without one.
 fn wanted(text: &str, block_size: Option<u32>) -> Option<u64> {
     match text.parse() {
         Ok(blocks) => Some(blocks),
@@ -254,14 +255,14 @@ fn wanted(text: &str, block_size: Option<u32>) -> Option<u64> {
     }
 }
 
-/// Random bytes as a UUID of version 4.
+/// Turns random bytes into a version 4 UUID.
 fn version_4(mut bytes: [u8; 16]) -> [u8; 16] {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     bytes
 }
 
-/// Whether the kernel zeroes inode tables that mkfs left as they were.
+/// Whether the kernel zeroes uninitialised inode tables later.
 fn kernel_zeroes() -> bool {
     std::path::Path::new("/sys/fs/ext4/features/lazy_itable_init").exists()
 }

@@ -1,4 +1,4 @@
-//! One file a command, each with its arguments and its `run`.
+//! One file per command, each with its arguments and `run`.
 
 use std::io::Write;
 
@@ -26,21 +26,21 @@ pub(crate) mod status;
 pub(crate) mod umount;
 pub(crate) mod undo;
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check a file system and report what is wrong
     Check(Later<check::Args>),
     /// Repair a file system
     Repair(Later<repair::Args>),
-    /// Bring back what was there before a repair
+    /// Restore the state before a repair
     Undo(Later<undo::Args>),
     /// Check with e2fsck's command line (see `floe fsck` without arguments)
     #[command(disable_help_flag = true)]
     Fsck(fsck::Args),
     /// Show the superblock, features and layout, and estimate the cost of a check
     Info(Later<info::Args>),
-    /// Make a file system
+    /// Create a file system
     Mkfs(Box<Later<mkfs::Args>>),
     /// Show any structure of a file system, field by field
     Dump(Later<dump::Args>),
@@ -54,15 +54,15 @@ pub(crate) enum Command {
     Export(Later<export::Args>),
     /// Mount an image or a device, without the kernel's ext4 and without root
     Mount(Box<Later<mount::Args>>),
-    /// Unmount, and wait until the server has ended
+    /// Unmount, and wait until the server has exited
     Umount(Later<umount::Args>),
     /// Show how a mount is served
     Status(Later<status::Args>),
     /// List every condition that a check can report
     Problems(Later<problems::Args>),
-    /// Say what a condition means and what a repair does about it
+    /// Explain a condition, and its repair
     Explain(Later<explain::Args>),
-    /// Freeze a file system for `floe check --online`, and thaw it whatever happens
+    /// Freeze a file system for `floe check --online`, and thaw it in any case
     #[command(name = HOLDER, hide = true)]
     HoldFreeze(HolderArgs),
     /// Write man pages and completions
@@ -72,7 +72,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command, whose files are judged, writing to `out`.
+    /// Runs the command after its paths were judged, with output to `out`.
     pub(crate) fn run(self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         match self {
             Self::Check(Later(args)) => args.run(files, out),

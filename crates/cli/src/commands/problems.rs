@@ -11,10 +11,10 @@ use crate::exit::Outcome;
 /// List every condition that a check can report.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// As JSON
+    /// Output JSON
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
-    /// As the Markdown page docs/problems.md
+    /// Output the Markdown page docs/problems.md
     #[arg(long)]
     markdown: bool,
 }

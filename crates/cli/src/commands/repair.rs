@@ -1,4 +1,4 @@
-//! `floe repair`: mends a file system.
+//! `floe repair`: repairs a file system.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -20,22 +20,23 @@ use crate::size::bytes;
 /// Repair a file system: plan, stage and verify, then write.
 ///
 /// Everything is staged in memory and checked again until it is clean, before the first byte is
-/// written. Without --yes, --preen or --dry-run, findings are shown and you are asked what to do.
+/// written. Without --yes, --preen or --dry-run, findings are shown and you are asked for
+/// decisions.
 ///
-/// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 the work could not be
-/// done, 16 wrong command line, 32 ended by you. --dry-run exits as a real run would.
+/// Exit codes are those of e2fsck: 0 clean, 1 repaired, 4 damage left, 8 operational error, 16
+/// usage error, 32 cancelled. --dry-run exits as a real run would.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// Repair everything that can be repaired, without a question
+    /// Make all possible repairs without asking
     #[arg(long, short)]
     yes: bool,
-    /// Repair only what is safe without a person; halt at anything else
+    /// Make only repairs that are safe unattended; halt at anything else
     #[arg(long, short, conflicts_with = "yes")]
     preen: bool,
-    /// For programs: try these stages in order, and make the first that mends everything and costs no
-    /// more than is allowed; else the last that may be made (see docs/automation.md)
+    /// For automation: try these stages in order, and make the first repair that is complete and
+    /// within the allowed loss; else the last that is within it (see docs/automation.md)
     #[arg(
         long,
         value_name = "STAGE,...",
@@ -47,56 +48,57 @@ pub(crate) struct Args {
     /// Make no repair that loses more than this many files, names or parts of the file system
     #[arg(long, value_name = "N", requires = "policy")]
     max_loss: Option<u64>,
-    /// Make no repair by which files lose more than this many bytes (K, M, G and T are units)
+    /// Make no repair that loses more than this many bytes of file data (units K, M, G and T)
     #[arg(long, value_name = "BYTES", requires = "policy", value_parser = bytes)]
     max_loss_bytes: Option<u64>,
-    /// Show what would be done, and write nothing; what --yes would do, unless --preen is given
+    /// Show the repairs that --yes (or --preen) would make, and write nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
-    /// Work with this many threads; all processors if not given
+    /// Number of threads; by default all processors
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     #[command(flatten)]
     sharing: SharingArgs,
-    /// The journal is on this device or in this file
+    /// The external journal: a device or file
     #[arg(long, short = 'j', value_name = "PATH")]
     external_journal: Option<InputPath>,
-    /// Save the old content of everything that is written in a new file at FILE, from which `floe
-    /// undo` or `e2undo` bring it back; after a repair that was cut off, name the same file again
+    /// Save the old content of all overwritten blocks in a new file FILE, from which `floe undo` or
+    /// `e2undo` restore it; after an interrupted repair, give the same file again
     #[arg(long, value_name = "FILE")]
     undo: Option<OutputPath>,
-    /// Write over blocks that cannot be read where a repair needs to, and give up what was in them. Without
-    /// this they are left as they are, with all that depends on them, because a copy of the device may
-    /// bring them back (see docs/safety.md)
+    /// Overwrite unreadable blocks if a repair requires it, and give up their content. Otherwise
+    /// they and everything that depends on them stay untouched, because a copy of the device may
+    /// recover them (see docs/safety.md)
     #[arg(long)]
     overwrite_unreadable: bool,
-    /// What to do about blocks that several files claim: give each its own copy (`clone`, the default
-    /// with --yes), delete the file that is damaged otherwise too, if the others are sound
-    /// (`drop-culprit`), or ask for each group of files (`ask`, the default where you are asked)
+    /// Resolution of blocks that several files claim: give each its own copy (`clone`, the default
+    /// with --yes), delete the one file that has other damage too (`drop-culprit`), or ask for each
+    /// group of files (`ask`, the default in a dialogue)
     #[arg(long, value_name = "HOW", value_enum)]
     shared_blocks: Option<Shared>,
-    /// Save what would be done in a new file, and write nothing to the device
+    /// Save the repair as a plan in a new file, and write nothing to the device
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dry_run", "undo"])]
     plan: Option<OutputPath>,
-    /// Make the repair that was saved with --plan; refused if the device changed since
+    /// Apply a repair that was saved with --plan; fails if the device has changed since
     #[arg(
         long,
         value_name = "FILE",
         conflicts_with_all = ["yes", "preen", "plan", "json", "html", "external_journal"]
     )]
     apply_plan: Option<InputPath>,
-    /// Take no more memory than this (K, M, G and T are units): fewer threads, leaner structures, and what
-    /// is staged goes to a temporary file; refused where that is not enough. What is written is the same
+    /// Limit the memory to this size (units K, M, G and T): uses fewer threads, leaner structures,
+    /// and a temporary file for staged blocks; fails if that is not enough. The result is the same
     /// (see docs/memory.md)
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with = "apply_plan")]
     memory: Option<u64>,
-    /// Show how far the repair is: a bar on a terminal, nothing, or lines of JSON
+    /// Progress display: a bar on a terminal, nothing, or JSON lines
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     progress: When,
     /// Report as JSON (see docs/json-schema.md)
     #[arg(long)]
     json: bool,
-    /// Write the report as a page to FILE, too, with a map of the disk; an earlier page is replaced
+    /// Also write the report as an HTML page with a map of the disk to FILE, replacing an earlier
+    /// one
     #[arg(long, value_name = "FILE")]
     html: Option<OutputPath>,
     /// Show every change, with codes, rounds and all findings
@@ -129,9 +131,9 @@ impl Args {
         let decided = self.yes || self.preen || self.dry_run || !self.policy.is_empty();
         if !decided && !io::stdin().is_terminal() {
             return Err(Ended::usage(
-                "there is no terminal to ask at. Say what to do: --yes repairs everything that can be \
-                 repaired, --preen only what is safe without a person, --dry-run shows what --yes would \
-                 do. Nothing was looked at or changed.",
+                "there is no terminal for questions. Choose: --yes makes all possible repairs, --preen \
+                 only those that are safe unattended, --dry-run shows those of --yes. Nothing was \
+                 looked at or changed.",
             ));
         }
         if decided && matches!(self.shared_blocks, Some(Shared::Ask)) {

@@ -1,4 +1,4 @@
-//! `floe status`: how a mount is served.
+//! `floe status`: describes how a mount is served.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::exit::Outcome;
 /// Show how a mount of `floe mount` is served: version, process, threads, mode.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory that it is mounted on
+    /// Mount point
     directory: OsString,
 }
 

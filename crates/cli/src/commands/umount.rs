@@ -1,4 +1,4 @@
-//! `floe umount`: unmounts, and returns when the server is gone.
+//! `floe umount`: unmounts, and returns when the server has exited.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,17 +13,17 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::exit::Outcome;
 
-/// Bytes of a status at most.
+/// Maximum size of a status in bytes.
 const STATUS_BYTES: usize = 64 << 10;
 
-/// Unmount what `floe mount` mounted, and wait until its server has ended.
+/// Unmount a mount of `floe mount`, and wait until its server has exited.
 ///
-/// umount(8) and `fusermount3 -u` unmount too, but return before the server has let go of the image.
+/// umount(8) and `fusermount3 -u` unmount too, but return before the server has closed the image.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory that it is mounted on
+    /// Mount point
     directory: OsString,
-    /// Unmount even if it is in use: it leaves the tree at once, and ends when nobody uses it any more
+    /// Unmount even if it is in use: detach it now, and end it once it is unused
     #[arg(long, short)]
     lazy: bool,
 }
@@ -38,7 +38,7 @@ impl Args {
         };
         let number = status.lines().find_map(|line| line.strip_prefix("process: "));
         let process = number.and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
-        // Before the unmount: afterwards the number may be another's.
+        // Before the unmount, because afterwards the process id may be reused.
         let server = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
         unmount(directory, self.lazy)
             .with_context(|| format!("cannot unmount {}", directory.display()))?;
@@ -56,7 +56,7 @@ fn is_dead(error: &anyhow::Error) -> bool {
     source.and_then(Errno::from_io_error) == Some(Errno::NOTCONN)
 }
 
-/// What the server of a mount says about itself.
+/// The status that the server of a mount reports.
 pub(super) fn status(directory: &Path) -> Result<String> {
     let name = std::str::from_utf8(STATUS)?;
     let mut value = vec![0; STATUS_BYTES];
@@ -66,7 +66,7 @@ pub(super) fn status(directory: &Path) -> Result<String> {
             Ok(String::from_utf8_lossy(&value).into_owned())
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            bail!("{}: no mount of floe; name its top directory", directory.display())
+            bail!("{} is not the mount point of a floe mount", directory.display())
         }
         Err(errno) => {
             Err(std::io::Error::from(errno)).with_context(|| directory.display().to_string())

@@ -1,4 +1,4 @@
-//! `floe undo`: brings back what was there before a repair.
+//! `floe undo`: restores the state before a repair.
 
 use std::io::Write;
 
@@ -16,39 +16,36 @@ use crate::shell::quoted_path;
 use crate::signals;
 use crate::size::bytes;
 
-/// Most blocks without old content that are named unless all are asked for.
+/// Maximum blocks without old content to list without --verbose.
 const SHOWN_BLOCKS: usize = 20;
 
-/// Bring back what a device held before a repair, from the undo file that was written then.
+/// Restore the old content of a device from the undo file of a repair.
 ///
-/// Undo files of e2fsck -z, tune2fs -z and other tools of e2fsprogs are understood too. A repair
-/// that was cut off can be undone as well as a complete one, and undoing can be repeated.
+/// Also reads undo files of e2fsck -z, tune2fs -z and other e2fsprogs tools. An interrupted repair
+/// can be undone like a complete one, and undoing can be repeated.
 ///
-/// Exit codes: 0 the device holds what it held before, 4 it does but for blocks that the repair wrote over
-/// although it could not read them, or the file system was used since (--force), so that it is to be
-/// checked, 8 that was not possible, 16 wrong command line, 32 interrupted
-/// before anything was written.
+/// Exit codes: 0 restored, 4 restored except for blocks that were unreadable before the repair
+/// overwrote them, or used since (--force), so that a check is needed, 8 failed, 16 usage error, 32
+/// interrupted before anything was written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The undo file
     file: InputPath,
     /// Block device or image file
     device: InputPath,
-    /// The file system begins this many bytes into the device; if not given, where the undo file
-    /// says
+    /// Byte offset of the file system on the device; by default taken from the undo file
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     offset: Option<u64>,
-    /// The device or file is in this format; found out by its first bytes if not given
+    /// Format of the device or file; by default detected
     #[arg(long, value_name = "FORMAT", value_parser = image_format())]
     format: Option<Format>,
-    /// Show what would be brought back, and write nothing
+    /// Show the changes to be undone, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Go on even if the file system is not the one that the undo file was made for, or was used
-    /// since
+    /// Proceed even if the undo file belongs to another file system, or this one was used since
     #[arg(long)]
     force: bool,
-    /// Show every stretch of bytes
+    /// Show every range of bytes
     #[arg(long, short)]
     verbose: bool,
 }
@@ -70,7 +67,10 @@ impl Args {
         match standing {
             Standing::Untouched => {
                 let shown = self.file.display();
-                writeln!(out, "{name}: holds all bytes of {shown} already; nothing was written")?;
+                writeln!(
+                    out,
+                    "{name}: holds all old content of {shown} already; nothing was written"
+                )?;
                 return self.tell_not_saved(&file, &name, out);
             }
             Standing::Partly | Standing::Committed | Standing::Foreign => {}
@@ -81,26 +81,25 @@ impl Args {
         let restored = undo(&file, &*device).with_context(|| name.clone())?;
         drop(hold);
         let (bytes, stretches) = (size(restored.bytes), restored.stretches);
-        let done =
-            format!("{name}: brought back {bytes} in {stretches} stretches, and read them again");
+        let done = format!("{name}: restored {bytes} in {stretches} ranges, and verified them");
         if standing == Standing::Foreign {
-            // What else was written since is in no undo file.
+            // The undo file does not contain any later writes.
             let check =
                 format!("floe check {}{}", source.place_options(), quoted_path(&self.device));
             writeln!(
                 out,
-                "{done}. All else is as it was found, and the two need not fit together: whoever used \
-                 the file system since wrote to other places as well. Check it: {check}"
+                "{done}. The rest of the file system was used since and may not match the restored \
+                 part. Check it: {check}"
             )?;
             self.tell_not_saved(&file, &name, out)?;
             return Ok(Outcome { damaged: true, ..Outcome::CLEAN });
         }
-        let but = if file.not_saved().is_empty() { "" } else { ", but for the blocks below" };
-        writeln!(out, "{done}: it holds what it held before{but}")?;
+        let but = if file.not_saved().is_empty() { "" } else { ", except the blocks below" };
+        writeln!(out, "{done}: the device is as it was before the repair{but}")?;
         self.tell_not_saved(&file, &name, out)
     }
 
-    /// Names the blocks that no undo file can bring back, because nobody could read them.
+    /// Lists the blocks that cannot be restored, because they were unreadable.
     fn tell_not_saved(
         &self,
         file: &UndoFile,
@@ -114,8 +113,8 @@ impl Args {
         let (count, block_bytes) = (all.len() as u64, u64::from(file.block_bytes()));
         writeln!(
             out,
-            "{name}: {count} block{} could not be read when the repair was to write over {}: the undo file \
-             does not have the old content, and what the repair wrote stays:",
+            "{name}: {count} block{} could not be read before the repair overwrote {}: the undo file \
+             lacks the old content, and the new one stays:",
             plural(count),
             if count == 1 { "it" } else { "them" },
         )?;
@@ -124,12 +123,12 @@ impl Args {
             writeln!(out, "  block {} (byte {offset_bytes})", offset_bytes / block_bytes)?;
         }
         if shown < all.len() {
-            writeln!(out, "  and {} more: --verbose names them all", all.len() - shown)?;
+            writeln!(out, "  and {} more: --verbose lists all", all.len() - shown)?;
         }
         Ok(Outcome { damaged: true, ..Outcome::CLEAN })
     }
 
-    /// Whether undoing makes sense; says why not.
+    /// Whether undoing makes sense; prints the reason if not.
     fn judge(
         &self,
         file: &UndoFile,
@@ -139,13 +138,13 @@ impl Args {
         let standing = standing(file, device).with_context(|| name.to_owned())?;
         if standing == Standing::Foreign {
             let text = format!(
-                "{name}: its superblock is neither that from before nor that from after the \
+                "{name}: its superblock is neither the one before nor the one after the \
                  change that {} undoes: this is another file system{}, or it was used since",
                 self.file.display(),
                 of_uuid(file),
             );
             if !self.force {
-                bail!("{text}. Nothing was written; --force undoes all the same");
+                bail!("{text}. Nothing was written; --force undoes anyway");
             }
             eprintln!("floe: warning: {text}");
         }
@@ -165,20 +164,20 @@ impl Args {
         let bytes: u64 = differing.iter().map(|saved| u64::from(saved.len_bytes)).sum();
         writeln!(
             out,
-            "{}: {} in {} stretches{}",
+            "{}: {} in {} ranges{}",
             self.file.display(),
             size(file.saved_bytes()),
             file.saved().len(),
             of_uuid(file),
         )?;
         let found = match standing {
-            Standing::Untouched => "holds all of these bytes already",
-            Standing::Partly => "was written in part, or undone in part",
+            Standing::Untouched => "holds all of this old content already",
+            Standing::Partly => "holds a partial change: an interrupted repair or undo",
             Standing::Committed => "holds the complete change",
             Standing::Foreign => "does not belong to the undo file",
         };
         let stretches = differing.len();
-        writeln!(out, "{name}: {found}; {} in {stretches} stretches differ", size(bytes))?;
+        writeln!(out, "{name}: {found}; {} in {stretches} ranges differ", size(bytes))?;
         if self.verbose {
             for Saved { offset_bytes, len_bytes, .. } in differing {
                 let block = offset_bytes / u64::from(file.block_bytes());
@@ -189,18 +188,18 @@ impl Args {
         self.tell_not_saved(file, name, out)
     }
 
-    /// Refuses a device that is in use, even if only for reading: its readers would see the bytes
-    /// change.
+    /// Refuses a device that is in use, even if only for reading, because its readers would see the
+    /// bytes change.
     fn refuse_users(&self, name: &str) -> anyhow::Result<()> {
         let uses = uses_of(&self.device)?;
         if let Some(found) = uses.iter().find(|found| !matches!(found, Use::Loop { .. })) {
-            bail!("{name} is {found}. Undoing writes beneath it; unmount it first");
+            bail!("{name} is {found}. Undoing would write to it while in use; unmount it first");
         }
         Ok(())
     }
 }
 
-/// " of the file system UUID", as the undo file has it.
+/// " of the file system UUID", from the undo file.
 fn of_uuid(file: &UndoFile) -> String {
     let superblock = Superblock::decode(file.superblock_after());
     format!(" (made for {})", superblock.uuid_text())

@@ -1,4 +1,4 @@
-//! A block, as whatever it may hold.
+//! Shows a block as a structure.
 
 use floe_check::reader::{Reader, ReaderError};
 use floe_format::ext::dirent::{DirCursor, DirTail};
@@ -11,10 +11,10 @@ use floe_format::{BlockNr, LogicalBlock};
 use crate::commands::dump::{checksum, no_structure};
 use crate::sheet::Sheet;
 
-/// Bytes of an attribute's value that are shown.
+/// Maximum bytes of an attribute value to show.
 const VALUE_BYTES: usize = 64;
 
-/// A block as bytes or as a structure.
+/// Shows a block as bytes or as a structure.
 pub(crate) fn block(
     reader: &Reader<'_>,
     number: BlockNr,
@@ -37,7 +37,7 @@ pub(crate) fn block(
 
 fn nothing(title: String) -> Sheet {
     let mut sheet = Sheet::new(title);
-    sheet.remark("the block does not hold that");
+    sheet.remark("the block does not hold this structure");
     sheet
 }
 
@@ -59,7 +59,7 @@ fn hex(bytes: &[u8], title: String) -> Sheet {
         ]);
     }
     if skipped > 0 {
-        sheet.remark(format!("{skipped} bytes of zeroes are left out"));
+        sheet.remark(format!("{skipped} zero bytes omitted"));
     }
     sheet
 }
@@ -77,7 +77,7 @@ fn dirents(bytes: &[u8], title: String) -> Sheet {
                 entry.name.escape_ascii().to_string(),
             ]),
             Err(fault) => sheet.remark(format!(
-                "byte {}: an entry of {} bytes cannot be: {:?}",
+                "byte {}: invalid entry of {} bytes: {:?}",
                 fault.offset, fault.rec_len, fault.kind
             )),
         }
@@ -88,8 +88,8 @@ fn dirents(bytes: &[u8], title: String) -> Sheet {
     sheet
 }
 
-/// An index block, and the blocks that it leads to; `None` if it is none. `inode_seed` is given if
-/// the checksum is to be judged.
+/// Shows an index block, and returns the blocks that it leads to; `None` if it is none. Verifies
+/// the checksum if `inode_seed` is given.
 pub(crate) fn htree(
     bytes: &[u8],
     title: String,
@@ -130,7 +130,7 @@ fn extents(bytes: &[u8], title: String) -> Sheet {
     let header = node.header();
     sheet.structure(header.fields());
     if !node.header_ok() {
-        sheet.remark("the header is not that of a node");
+        sheet.remark("the header is not that of an extent node");
         return sheet;
     }
     sheet.columns(&["logical", "physical", "blocks", "kind"]);

@@ -1,4 +1,4 @@
-//! An inode and what hangs from it.
+//! An inode and its structures.
 
 use floe_check::reader::{Reader, ReaderError};
 use floe_ext4::map::walk::has_map;
@@ -11,7 +11,7 @@ use super::{blocks, flags};
 use crate::commands::dump::checksum;
 use crate::sheet::Sheet;
 
-/// All fields of an inode, those made of halves joined.
+/// All fields of an inode, with split fields joined.
 pub(crate) fn inode(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let inode = reader.decode(&bytes)?;
@@ -58,7 +58,7 @@ const fn kind(file_type: FileType) -> &'static str {
     }
 }
 
-/// Where the blocks of a file are.
+/// The block mapping of a file.
 pub(crate) fn mapping(reader: &Reader<'_>, number: InodeNr) -> Result<Sheet, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let inode = reader.decode(&bytes)?;
@@ -67,7 +67,7 @@ pub(crate) fn mapping(reader: &Reader<'_>, number: InodeNr) -> Result<Sheet, Rea
     sheet.field("mapped blocks", mapping.blocks());
     sheet.field("map blocks", mapping.nodes.len());
     if !has_map(&inode.base) {
-        sheet.remark("the inode has no map: its data are inside it, or it has none");
+        sheet.remark("the inode has no map: its data is inline, or it has none");
     }
     sheet.columns(&["kind", "logical", "physical", "blocks", "level"]);
     for node in &mapping.nodes {
@@ -135,7 +135,7 @@ pub(crate) fn htree(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, 
         let Some((sheet, below)) = blocks::htree(&bytes, title, is_root, csum) else {
             if is_root {
                 let mut sheet = Sheet::new(format!("{logical} of inode {}", number.0));
-                sheet.remark("this is no index root: the directory is a list");
+                sheet.remark("not an index root: the directory is linear");
                 sheets.push(sheet);
             }
             continue;
@@ -147,7 +147,7 @@ pub(crate) fn htree(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, 
     Ok(sheets)
 }
 
-/// The attributes of an inode, in it and in its block.
+/// The attributes of an inode, in the inode and in its attribute block.
 pub(crate) fn xattrs(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let inode: Inode<'_> = reader.decode(&bytes)?;

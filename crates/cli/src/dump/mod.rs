@@ -1,10 +1,10 @@
-//! Structures as sheets.
+//! Shows structures as tables.
 
 pub(crate) mod blocks;
 pub(crate) mod inodes;
 pub(crate) mod special;
 
-/// Names of the flags that are set, with the bits of unknown ones.
+/// Names of the set flags, with the bits of unknown ones.
 pub(crate) fn flags<F: bitflags::Flags<Bits = u32>>(flags: &F) -> String {
     let mut names: Vec<String> =
         flags.iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect();

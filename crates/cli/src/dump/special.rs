@@ -1,4 +1,4 @@
-//! Structures that a file system has once: journal, multiple-mount protection, orphans, quotas.
+//! Structures that exist once: journal, MMP block, orphans, quotas.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::commands::dump::checksum;
 use crate::commands::info::journal_superblock;
 use crate::sheet::Sheet;
 
-/// Orphans that are listed at most.
+/// Maximum orphans to list.
 const MOST_ORPHANS: usize = 100_000;
 
 fn absent(what: &str, why: &str) -> ReaderError {
@@ -28,7 +28,7 @@ fn mapping_of(reader: &Reader<'_>, number: InodeNr) -> Result<(Mapping, u64), Re
     Ok((reader.map(&inode), inode.size_bytes()))
 }
 
-/// The journal's superblock, and every block of the log that is not data.
+/// The journal superblock, and every block of the log except data.
 pub(crate) fn journal(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
     let superblock = &reader.superblock;
     if !reader.geometry.features.compat.contains(Compat::HAS_JOURNAL) {
@@ -70,12 +70,12 @@ pub(crate) fn journal(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
         log.row(vec![at.to_string(), header.sequence.to_string(), kind.to_owned(), what]);
     }
     if found.start == 0 {
-        log.remark("the journal is empty: all of this is in place");
+        log.remark("the journal is empty: all of these transactions are checkpointed");
     }
     Ok(vec![head, log])
 }
 
-/// The block of multiple-mount protection.
+/// The MMP block.
 pub(crate) fn mmp(reader: &Reader<'_>) -> Result<Sheet, ReaderError> {
     if !reader.geometry.features.incompat.contains(Incompat::MMP) {
         return Err(absent("multiple-mount protection", "no mmp feature"));
@@ -171,7 +171,7 @@ fn orphan_file(reader: &Reader<'_>) -> Result<Sheet, ReaderError> {
     Ok(sheet)
 }
 
-/// The quota files in hidden inodes.
+/// The quota files in the hidden inodes.
 pub(crate) fn quota(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
     let superblock = &reader.superblock;
     let files = [
@@ -195,7 +195,7 @@ fn quota_file(reader: &Reader<'_>, kind: &str, number: InodeNr) -> Result<Sheet,
         let Some(block) = mapping.find(LogicalBlock(offset / block_size)) else { return Ok(()) };
         let bytes = reader.block(block)?;
         let at = (offset % block_size) as usize;
-        // Blocks of the file system are multiples of the quota's 1 KiB.
+        // File system blocks are multiples of the quota format's 1 KiB blocks.
         if let Some(part) = bytes.get(at..at + quota::BLOCK_SIZE) {
             into.copy_from_slice(part);
         }

@@ -1,4 +1,4 @@
-//! `-c`, `-l` and `-L`: which blocks are bad.
+//! `-c`, `-l` and `-L`: finds the bad blocks.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use floe_repair::BadBlocks;
 
 use super::options::Options;
 
-/// Bytes that are read at once while nothing is wrong.
+/// Bytes per read while no error occurs.
 const STRIDE_BYTES: u64 = 1 << 20;
 
-/// The blocks that the options name or find on `device`, a file system of `blocks_count` blocks.
+/// The blocks that the options list or find on `device`, a file system of `blocks_count` blocks.
 /// `None` without such an option.
 ///
 /// # Errors
-/// A list that cannot be read, or a scan that cannot be made.
+/// The list cannot be read, or the scan fails.
 pub(crate) fn wanted(
     options: &Options,
     device: &Path,
@@ -35,12 +35,12 @@ pub(crate) fn wanted(
         return Ok(None);
     };
     for block in blocks.iter().filter(|block| block.0 >= blocks_count) {
-        eprintln!("floe fsck: block {} is outside the file system: left out", block.0);
+        eprintln!("floe fsck: block {} is outside the file system: ignored", block.0);
     }
     Ok(Some(BadBlocks { blocks, replace }))
 }
 
-/// A list of blocks, one number on a line, as `badblocks` writes it. Other lines are left out.
+/// Reads a list of blocks, one number per line, as written by `badblocks`. Ignores other lines.
 fn read_list(path: &Path) -> anyhow::Result<Vec<BlockNr>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     Ok(text.lines().filter_map(number).collect())
@@ -50,8 +50,8 @@ fn number(line: &str) -> Option<BlockNr> {
     line.split_whitespace().next()?.parse().ok().map(BlockNr)
 }
 
-/// Looks for bad blocks: with the program `badblocks` if there is one, else by reading everything.
-/// `writing`: each block is read, written over with patterns and put back, which takes the program.
+/// Scans for bad blocks: with the program `badblocks` if installed, else by reading everything.
+/// `writing`: a non-destructive read-write test of each block, which requires the program.
 fn scan(
     device: &Path,
     block_size: u32,
@@ -61,13 +61,13 @@ fn scan(
     match program("badblocks") {
         Some(program) => ask(&program, device, block_size, blocks_count, writing),
         None if writing => {
-            bail!("-cc needs the program badblocks (of e2fsprogs), which is not here")
+            bail!("-cc needs the program badblocks (of e2fsprogs), which is not installed")
         }
         None => read_all(&FileDevice::open(device)?, block_size, blocks_count),
     }
 }
 
-/// A program in the usual folders, which a PATH of boot scripts need not name.
+/// Finds a program in the usual folders, because PATH may be incomplete in boot scripts.
 fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/sbin".into(), "/usr/sbin".into()]);
@@ -103,12 +103,12 @@ fn ask(
     }
     let status = child.wait().with_context(|| shown.to_string())?;
     if !status.success() {
-        bail!("{shown} failed ({status}): the list of bad blocks stays as it is");
+        bail!("{shown} failed ({status}): the bad block list was not changed");
     }
     Ok(found)
 }
 
-/// Blocks that cannot be read.
+/// Reads the whole device, and returns the unreadable blocks.
 fn read_all(
     device: &dyn ReadBlocks,
     block_size: u32,
@@ -140,7 +140,7 @@ mod tests {
 
     use std::io;
 
-    /// A device of which two blocks cannot be read.
+    /// A device with two unreadable blocks.
     struct Scratched;
 
     impl ReadBlocks for Scratched {

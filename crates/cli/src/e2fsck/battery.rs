@@ -1,17 +1,17 @@
-//! Whether the machine runs on battery.
+//! Detects battery power.
 
 use std::fs;
 use std::path::Path;
 
-/// Where Linux lists sources of power.
+/// Linux's list of power supplies.
 const SUPPLIES: &str = "/sys/class/power_supply";
 
-/// Whether it does, as far as the system tells.
+/// Whether the machine runs on battery, as far as known.
 pub(crate) fn in_use() -> bool {
     discharging(Path::new(SUPPLIES))
 }
 
-/// A machine is on battery if it has one that is discharging, and no mains that is on line.
+/// The machine is on battery if a battery is discharging, and no mains supply is online.
 fn discharging(supplies: &Path) -> bool {
     let Ok(entries) = fs::read_dir(supplies) else { return false };
     let mut on_battery = false;
@@ -19,7 +19,7 @@ fn discharging(supplies: &Path) -> bool {
         let text = |file: &str| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
         match text("type").trim() {
             "Mains" | "USB" if text("online").trim() == "1" => return false,
-            // The battery of a mouse says nothing of the machine.
+            // Ignore the batteries of peripherals.
             "Battery" if text("scope").trim() != "Device" => {
                 on_battery |= text("status").trim() == "Discharging";
             }

@@ -1,4 +1,4 @@
-//! What `-p` says: a line for each change, each with the name of the file system, for consoles and
+//! The output of `-p`: a line per change, each with the name of the file system, for consoles and
 //! logs of many file systems at once.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use floe_report::repair::Account;
 
 use super::conf::Conf;
 
-/// Changes with the same reason that are told before the rest is only counted.
+/// Changes with the same cause listed before the rest is only counted.
 const MOST_OF_A_KIND: usize = 50;
 
-/// Writes what was done, what was lost and what is left.
+/// Writes the changes, the losses and the findings left.
 pub(crate) fn write(
     out: &mut impl Write,
     name: &str,
@@ -39,7 +39,7 @@ pub(crate) fn write(
     for change in account.changes() {
         let deed = change.deed.describe(account.ending.tense());
         let Some(problem) = change.causes.first() else {
-            // No finding names what it is about.
+            // Without a finding, the object of the change must be named.
             let of = change.deed.inode().map(|inode| {
                 account.path(inode).unwrap_or_else(|| format!("inode {}", inode.0)) + ": "
             });

@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where it is if `E2FSCK_CONFIG` does not say otherwise.
+/// Path, unless `E2FSCK_CONFIG` overrides it.
 const PLACE: &str = "/etc/e2fsck.conf";
 
-/// What it says of one kind of finding.
+/// Settings for one kind of finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OfProblem {
     /// Whether -p repairs it.
     pub(crate) preen_ok: Option<bool>,
     /// Never repair it.
     pub(crate) force_no: bool,
-    /// It is no damage if it stays.
+    /// It does not count as damage if it is left.
     pub(crate) no_ok: bool,
-    /// Its repair is not counted as one.
+    /// Its repair does not count as one.
     pub(crate) not_a_fix: bool,
-    /// -p does not mention it.
+    /// -p does not report its repair.
     pub(crate) preen_nomessage: bool,
-    /// Findings of this kind that are shown.
+    /// Maximum findings of this kind to show.
     pub(crate) max_count: Option<usize>,
 }
 
-/// What it says, with e2fsck's defaults for the rest.
+/// The settings, with e2fsck's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // relations of a file
 pub(crate) struct Conf {
@@ -73,10 +73,11 @@ impl Default for Conf {
 }
 
 impl Conf {
-    /// Reads the file that the environment names, or the usual one; defaults if there is none.
+    /// Reads the file named by the environment, or the default one; returns defaults if it does not
+    /// exist.
     ///
     /// # Errors
-    /// What is wrong with the file, for a person.
+    /// A description of the fault in the file.
     pub(crate) fn load() -> Result<Self, String> {
         let path = std::env::var_os("E2FSCK_CONFIG").unwrap_or_else(|| PLACE.into());
         let path = Path::new(&path);
@@ -89,7 +90,7 @@ impl Conf {
     }
 
     /// # Errors
-    /// The line that cannot be read, and why.
+    /// The invalid line, and the fault.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut conf = Self::default();
         for (number, relation) in relations(text)? {
@@ -98,7 +99,7 @@ impl Conf {
         Ok(conf)
     }
 
-    /// Unknown relations are left alone, as e2fsck leaves them: another version may know them.
+    /// Ignores unknown relations, like e2fsck: another version may know them.
     fn take(&mut self, relation: &Relation) -> Result<(), String> {
         let Relation { section, group, tag, value } = relation;
         match (section.as_str(), group) {
@@ -115,7 +116,7 @@ impl Conf {
                 let code = code
                     .strip_prefix("0x")
                     .and_then(|digits| u32::from_str_radix(digits, 16).ok())
-                    .ok_or_else(|| format!("{code:?} is no code of a problem, as 0x040002 is"))?;
+                    .ok_or_else(|| format!("{code:?} is not a problem code such as 0x040002"))?;
                 let of = self.problems.entry(code).or_default();
                 match tag.as_str() {
                     "preen_ok" => of.preen_ok = Some(boolean(tag, value)?),
@@ -174,13 +175,13 @@ impl Conf {
 #[derive(Debug, PartialEq, Eq)]
 struct Relation {
     section: String,
-    /// The subsection it is in.
+    /// Its subsection.
     group: Option<String>,
     tag: String,
     value: String,
 }
 
-/// All relations, each with the number of its line.
+/// All relations with their line numbers.
 fn relations(text: &str) -> Result<Vec<(usize, Relation)>, String> {
     let mut section = None;
     let mut group = None;
@@ -199,13 +200,13 @@ fn relations(text: &str) -> Result<Vec<(usize, Relation)>, String> {
             continue;
         }
         if line.starts_with('}') {
-            // One too many does no harm; e2fsck's own example has one.
+            // Tolerate a surplus brace: e2fsck's own example has one.
             group = None;
             continue;
         }
-        let Some(section) = &section else { return wrong("a relation is in no section") };
+        let Some(section) = &section else { return wrong("a relation is outside of all sections") };
         let Some((tag, value)) = line.split_once('=') else {
-            return wrong("this is no section and no relation (name = value)");
+            return wrong("this is neither a section nor a relation (name = value)");
         };
         let (tag, value) = (tag.trim().to_owned(), value.trim());
         if tag.is_empty() {
@@ -213,7 +214,7 @@ fn relations(text: &str) -> Result<Vec<(usize, Relation)>, String> {
         }
         if value.starts_with('{') {
             if group.is_some() {
-                return wrong("a subsection is in another");
+                return wrong("a subsection is nested in another");
             }
             group = Some(tag);
             continue;
@@ -225,7 +226,7 @@ fn relations(text: &str) -> Result<Vec<(usize, Relation)>, String> {
     Ok(found)
 }
 
-/// A value without its quotation marks.
+/// A value without quotation marks.
 fn plain_text(value: &str) -> Result<String, String> {
     let Some(quoted) = value.strip_prefix('"') else { return Ok(value.to_owned()) };
     let mut text = String::new();
@@ -243,7 +244,7 @@ fn plain_text(value: &str) -> Result<String, String> {
             char => text.push(char),
         }
     }
-    Err("a quotation has no end".to_owned())
+    Err("a quotation is not closed".to_owned())
 }
 
 fn boolean(tag: &str, value: &str) -> Result<bool, String> {

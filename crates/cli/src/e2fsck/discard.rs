@@ -1,4 +1,4 @@
-//! `-E discard`: the device is told which blocks are free, and which inodes were never used.
+//! `-E discard`: discards free blocks and unused inode table blocks.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,9 +13,9 @@ use floe_report::human::size;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-/// Punches holes where the file system, which was just found to be clean, has free blocks, or inode tables
-/// whose inodes were never used: in an image file, which gets smaller by that, or in a block device,
-/// whose driver is told by the same call that nobody needs the blocks, and reads them as zeroes from then on.
+/// Punches holes where the file system, which was just found clean, has free blocks or unused parts
+/// of inode tables: in an image file, which shrinks, or in a block device, where the same call
+/// discards the blocks, which then read as zeroes.
 pub(crate) fn unused(path: &Path, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
     let device = FileDevice::open(path)?;
     let opened = floe_check::open::open(&device, &CheckOptions::default())?;
@@ -35,7 +35,7 @@ pub(crate) fn unused(path: &Path, name: &str, out: &mut impl Write) -> anyhow::R
             if !punched(&file, path, offset, len)? {
                 return writeln!(
                     out,
-                    "{name}: the device cannot discard blocks; nothing is lost by that"
+                    "{name}: the device cannot discard blocks, which is harmless"
                 )
                 .map_err(Into::into);
             }
@@ -51,7 +51,7 @@ pub(crate) fn unused(path: &Path, name: &str, out: &mut impl Write) -> anyhow::R
     Ok(())
 }
 
-/// `false`: the device cannot do that.
+/// Punches a hole; `false` if the device does not support it.
 fn punched(file: &File, path: &Path, offset: u64, len: u64) -> anyhow::Result<bool> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match fallocate(file, how, offset, len) {
@@ -61,8 +61,8 @@ fn punched(file: &File, path: &Path, offset: u64, len: u64) -> anyhow::Result<bo
     }
 }
 
-/// The bytes of the blocks of an inode table that hold only inodes which were never used: nobody reads them
-/// until they are. Where descriptors have no checksums that is not known of any.
+/// Byte range of the inode table blocks that hold only unused inodes. Empty if descriptors have no
+/// checksums, because the unused count is then unknown.
 fn unused_table(volume: &Volume<'_>, group: GroupNr) -> (u64, u64) {
     let geometry = &volume.geometry;
     let block = u64::from(geometry.block_size);
@@ -72,7 +72,7 @@ fn unused_table(volume: &Volume<'_>, group: GroupNr) -> (u64, u64) {
     (geometry.offset_bytes(volume.group(group).inode_table) + used, all.saturating_sub(used))
 }
 
-/// The block bitmap of a group, or what stands for it where it was never written.
+/// The block bitmap of a group, or the one implied by its uninit flag.
 fn in_use(volume: &Volume<'_>, group: GroupNr) -> anyhow::Result<Vec<u8>> {
     if volume.block_bitmap_computed(group) {
         let words = volume.computed_block_bitmap(group);

@@ -1,5 +1,5 @@
-//! Whether a check is due: e2fsck's rules for leaving out what is clean
-//! (`problems/README.md`, "Full check or skip").
+//! Whether a check is due: e2fsck's rules for skipping clean file systems (`problems/README.md`,
+//! "Full check or skip").
 
 use floe_check::reader::Reader;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
@@ -8,26 +8,27 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 use super::conf::Conf;
 use crate::clock::Clock;
 
-/// A clock that is off by less than this is not believed to be wrong (e2fsck's time fudge).
+/// Tolerance for a wrong clock (e2fsck's time fudge).
 const SLACK_SECONDS: i64 = 24 * 60 * 60;
-/// `s_flags`: a file system for tests (`EXT2_FLAGS_TEST_FILESYS`).
+/// `s_flags`: a test file system (`EXT2_FLAGS_TEST_FILESYS`).
 const FLAG_TEST: u32 = 4;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
-/// A check that is due after so many mounts or fewer is announced.
+/// A check due after at most this many mounts is announced.
 const ANNOUNCED_MOUNTS: u32 = 5;
 
 /// Why a check is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Linux or a check noted errors.
+    /// Linux or a check recorded errors.
     Errors,
     /// It was not unmounted cleanly.
     NotUnmounted,
     /// The orphan file has entries.
     Orphans,
-    /// Its list of orphans has entries, and no recovery of the journal is needed: Linux is not about to finish them.
+    /// The orphan list has entries although the journal needs no recovery, so Linux will not
+    /// process them.
     OrphanList,
-    /// The primary superblock and a backup say different things.
+    /// The primary superblock and a backup differ.
     BackupsDiffer,
     /// It was mounted this many times since the last check.
     Mounts(u16),
@@ -35,45 +36,45 @@ pub(crate) enum Reason {
     CheckedInFuture,
     /// The last check was this many days ago.
     Days(i64),
-    /// It was mounted or written in the future, where times are judged at all.
+    /// It was last mounted or written in the future, if times are trusted.
     UsedInFuture,
-    /// It is marked as one for tests, and the mark is to go.
+    /// The test file system flag is set, and must be cleared.
     TestFlag,
 }
 
 impl Reason {
-    /// The reason, behind the name of the file system.
+    /// The reason, to follow the name of the file system.
     pub(crate) fn text(self) -> String {
         match self {
-            Self::Errors => "errors were noted in it".to_owned(),
+            Self::Errors => "errors were recorded in it".to_owned(),
             Self::NotUnmounted => "it was not unmounted cleanly".to_owned(),
             Self::Orphans => "its orphan file has entries".to_owned(),
-            Self::OrphanList => "its list of orphans has entries".to_owned(),
+            Self::OrphanList => "its orphan list has entries".to_owned(),
             Self::BackupsDiffer => "its superblock differs from a backup".to_owned(),
             Self::Mounts(count) => format!("it was mounted {count} times since the last check"),
             Self::CheckedInFuture => "its last check is in the future".to_owned(),
             Self::Days(1) => "its last check was 1 day ago".to_owned(),
             Self::Days(days) => format!("its last check was {days} days ago"),
             Self::UsedInFuture => "it was mounted or written in the future".to_owned(),
-            Self::TestFlag => "it is marked as one for tests".to_owned(),
+            Self::TestFlag => "it is marked as a test file system".to_owned(),
         }
     }
 }
 
-/// What the rules look at besides the file system.
+/// Conditions for the rules, besides the file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
-    /// The time.
+    /// The current time.
     pub(crate) now_seconds: i64,
-    /// Times are judged by it.
+    /// Whether the clock is trusted.
     pub(crate) clock_believed: bool,
-    /// Times up to a day in the future are believed.
+    /// Whether times up to a day in the future are tolerated.
     pub(crate) slack: bool,
-    /// The machine runs on battery, so checks may wait.
+    /// Whether the machine runs on battery, so that checks may be deferred.
     pub(crate) on_battery: bool,
-    /// What is wrong in the superblock is mended: not with -n.
+    /// Whether faults in the superblock are repaired: not with -n.
     pub(crate) mends: bool,
-    /// The mark of file systems for tests is taken away.
+    /// Whether the test file system flag is cleared.
     pub(crate) clears_test_flag: bool,
 }
 
@@ -98,8 +99,8 @@ fn seconds(low: u32, high: u8) -> i64 {
     i64::from(low) | i64::from(high) << 32
 }
 
-/// Why a check of the file system is due; `None` if it is not. `backups_differ` is asked where it
-/// matters.
+/// The reason why a check of the file system is due; `None` if it is not. `backups_differ` is
+/// called only if needed.
 pub(crate) fn reason(
     sb: &Superblock,
     at: &Circumstances,
@@ -113,7 +114,8 @@ pub(crate) fn reason(
     }
     let interval = i64::from(sb.checkinterval);
     if at.mends {
-        // These are mended before a check is left out, and what was mended is checked.
+        // These are repaired before the check is skipped, and a repaired file system must be
+        // checked.
         if sb.flags & FLAG_TEST != 0 && at.clears_test_flag {
             return Some(Reason::TestFlag);
         }
@@ -145,7 +147,7 @@ pub(crate) fn reason(
         return None;
     }
     let checked = seconds(sb.lastcheck, sb.lastcheck_hi);
-    // A check from a little later than now was made with a clock that was off.
+    // A last check slightly in the future was made with a wrong clock.
     let believed = if checked > at.now_seconds { checked - at.slack_seconds() } else { checked };
     if at.now_seconds < believed {
         return (!at.on_battery).then_some(Reason::CheckedInFuture);
@@ -158,7 +160,8 @@ pub(crate) fn reason(
     None
 }
 
-/// When the next check is due, behind the line of a clean file system: in the form that e2fsck uses.
+/// Announces when the next check is due, to follow the line of a clean file system; in e2fsck's
+/// format.
 pub(crate) fn announcement(sb: &Superblock, at: &Circumstances) -> String {
     let mut mounts = u32::MAX;
     if sb.max_mnt_count.cast_signed() > 0 {
@@ -177,8 +180,8 @@ pub(crate) fn announcement(sb: &Superblock, at: &Circumstances) -> String {
     }
 }
 
-/// Whether the first readable backup says something else about features, sizes or identity than
-/// the primary, apart from bits that Linux sets in the primary alone.
+/// Whether the first readable backup differs from the primary in features, sizes or identity,
+/// ignoring bits that Linux sets only in the primary.
 pub(crate) fn backups_differ(reader: &Reader<'_>) -> bool {
     let primary = &reader.superblock;
     let backup = (1..reader.geometry.group_count).find_map(|group| {
@@ -245,7 +248,7 @@ mod tests {
         let crashed = |sb: &mut Superblock| {
             (sb.last_orphan, sb.feature_incompat) = (13, Incompat::RECOVER.bits());
         };
-        assert_eq!(with(crashed), None, "Linux finishes them after recovery");
+        assert_eq!(with(crashed), None, "Linux processes them after recovery");
         assert_eq!(with(|sb| sb.flags = FLAG_TEST), Some(Reason::TestFlag));
         let ahead = |sb: &mut Superblock| {
             (sb.mtime, sb.checkinterval) = (1_800_000_001 + 24 * 60 * 60, 1 << 30);

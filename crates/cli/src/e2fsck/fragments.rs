@@ -1,4 +1,4 @@
-//! `-E fragcheck`: where files are not contiguous.
+//! `-E fragcheck`: lists fragmented files.
 
 use std::io::Write;
 
@@ -6,12 +6,12 @@ use floe_blockdev::ReadBlocks;
 use floe_check::reader::Reader;
 use floe_format::InodeNr;
 
-/// Lists the breaks in the mapping of each file: inode, logical block, where it was expected and
-/// where it is.
+/// Lists the discontinuities in the mapping of each file: inode, logical block, expected and actual
+/// location.
 pub(crate) fn write(out: &mut impl Write, device: &dyn ReadBlocks) -> anyhow::Result<()> {
     let reader = Reader::open(device, None, None)?;
     for number in (1..=reader.geometry.inodes_count).map(InodeNr) {
-        // Their blocks are where others put them.
+        // The locations of their blocks are determined by others.
         if matches!(number, InodeNr::RESIZE | InodeNr::BAD_BLOCKS) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! What e2fsck's command line asks of a run, beyond what Floe's own commands do.
+//! Settings of a run that come from e2fsck's command line.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -19,7 +19,7 @@ use super::{brief, summary};
 use crate::exit::Outcome;
 use crate::signals;
 
-/// Findings whose repair e2fsck does not count as one: it does them in passing.
+/// Findings whose repair e2fsck does not count, because it makes it in passing.
 const NO_REPAIRS: &[u32] = &[
     0x00_0031, // last-mount-time-in-future
     0x00_0032, // last-write-time-in-future
@@ -29,48 +29,47 @@ const NO_REPAIRS: &[u32] = &[
     0x07_0012, // backup-superblock-differs
 ];
 
-/// What is said besides or instead of Floe's own report, and how a run ends.
+/// Additional or alternative output to Floe's own report, and rules for the exit code.
 pub(crate) struct Front {
-    /// What the file system is called.
+    /// The name of the file system in messages.
     pub(crate) name: String,
-    /// Of a repair, lines for a console instead of the report.
+    /// For a repair, print console lines instead of the report.
     pub(crate) brief: bool,
-    /// Statistics are printed.
+    /// Print statistics.
     pub(crate) verbose: bool,
-    /// How often -t was given.
+    /// Number of -t options.
     pub(crate) timing: u8,
     pub(crate) conf: Conf,
-    /// Findings go there as JSON.
+    /// Destination of the findings in JSON.
     pub(crate) problem_log: RefCell<Option<File>>,
     /// `-E check_encoding`.
     pub(crate) check_encoding: bool,
-    /// Where -C says how far it is.
+    /// Destination of -C.
     pub(crate) lines: Option<Mutex<Lines<File>>>,
-    /// The file system is mounted read-only as the root: it is written all the same, and the system
-    /// has to be restarted then.
+    /// The file system is the root, mounted read-only: it is repaired anyway, and the system must
+    /// then be rebooted.
     pub(crate) root: bool,
-    /// Whether a run that the user ends has exit code 0: `allow_cancellation`, where no errors are
-    /// noted.
+    /// Whether a cancelled run exits with 0: `allow_cancellation`, if no errors are recorded.
     pub(crate) may_cancel: bool,
 }
 
-/// How a budget of memory is asked for, up to its value.
+/// The option for a memory limit, up to its value.
 pub(crate) fn memory_option(front: Option<&Front>) -> &'static str {
     if front.is_some() { "-E memory=" } else { "--memory " }
 }
 
-/// Whether what a run within a budget will take is said before: callers of e2fsck want few lines.
+/// Whether to print the estimate of a run with a memory limit: callers of e2fsck expect few lines.
 pub(crate) fn tells_plan(front: Option<&Front>) -> bool {
     front.is_none_or(|front| front.verbose)
 }
 
-/// The exit code of a run that the user ends.
+/// The exit code of a cancelled run.
 pub(crate) fn cancel_code(front: Option<&Front>) -> u8 {
     if front.is_some_and(|front| front.may_cancel) { 0 } else { signals::CANCELLED }
 }
 
 impl Front {
-    /// The exit bits of a repair: e2fsck's bit for what was repaired goes if anything is left.
+    /// The exit bits of a repair: e2fsck's bit for repairs is dropped if anything is left.
     pub(crate) fn outcome(&self, repair: &Repair<'_>, journal_only: bool) -> Outcome {
         let left = repair.left.iter().any(|(problem, _)| !self.tolerates(problem.row().code));
         let damaged = left || repair.halted.is_some();
@@ -79,7 +78,7 @@ impl Front {
             !deed.extra && problem.is_none_or(|problem| self.counts_as_repair(problem.row().code))
         };
         let done = repair.halted.is_none();
-        // A mark that says "not clean" is taken away by a check that found nothing, too.
+        // A check without findings also sets the clean flag again.
         let was_unclean = repair.before.superblock.state & STATE_VALID == 0;
         let mended = (was_unclean && !journal_only) || repair.deeds.iter().any(mended);
         Outcome {
@@ -90,35 +89,35 @@ impl Front {
         }
     }
 
-    /// Says on the descriptor of -C how far the run is, from 0 to 1.
+    /// Reports progress, from 0 to 1, on the descriptor of -C.
     pub(crate) fn tell(&self, share: f64) {
         if let Some(lines) = &self.lines {
             lines.lock().unwrap_or_else(PoisonError::into_inner).tell(share);
         }
     }
 
-    /// The same, for another thread; `None` where nobody listens.
+    /// The same for another thread; `None` without -C.
     pub(crate) fn teller(&self) -> Option<impl Fn(f64) + Sync + '_> {
         let lines = self.lines.as_ref()?;
         Some(move |share| lines.lock().unwrap_or_else(PoisonError::into_inner).tell(share))
     }
 
-    /// Whether a finding that stays is no damage.
+    /// Whether a finding that is left does not count as damage.
     pub(crate) fn tolerates(&self, code: u32) -> bool {
         self.conf.problems.get(&code).is_some_and(|of| of.no_ok)
     }
 
-    /// Whether mending a finding counts as a repair.
+    /// Whether the repair of a finding counts as one.
     fn counts_as_repair(&self, code: u32) -> bool {
         !NO_REPAIRS.contains(&code) && !self.conf.problems.get(&code).is_some_and(|of| of.not_a_fix)
     }
 
-    /// The account of a repair, if it is to be told in short.
+    /// Prints the short account of a repair, if requested.
     pub(crate) fn account(&self, out: &mut impl Write, account: &Account<'_>) -> io::Result<()> {
         brief::write(out, &self.name, account, &self.conf)
     }
 
-    /// What ends each run: statistics, times, and the line for scripts.
+    /// The last output of each run: statistics, times, and the line for scripts.
     pub(crate) fn end(&self, out: &mut impl Write, report: &Report, cost: &Cost) -> io::Result<()> {
         if self.verbose {
             summary::statistics(out, report, self.conf.report_features)?;
@@ -136,21 +135,21 @@ impl Front {
         writeln!(out, "{}", summary::checked_line(&self.name, report))
     }
 
-    /// Says what bit 2 of the exit code means.
+    /// Explains bit 2 of the exit code.
     pub(crate) fn restart(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
-            "{}: this is the root file system, and it is mounted: what the kernel knows of it is no \
-             longer true. RESTART THE SYSTEM NOW",
+            "{}: this is the mounted root file system, and the kernel's cached metadata is now \
+             stale. REBOOT THE SYSTEM NOW",
             self.name
         )
     }
 
-    /// Writes the findings to the log that `e2fsck.conf` names. They are only put together for a log: of
-    /// many findings they take more time and memory than all else that is told.
+    /// Writes the findings to the log that `e2fsck.conf` names. They are collected only if there is
+    /// a log: for many findings that takes more time and memory than all other output.
     pub(crate) fn log_problems(&self, findings: impl FnOnce() -> serde_json::Value) {
         if let Some(file) = self.problem_log.borrow_mut().as_mut() {
-            // As for the other log: it stops nothing.
+            // As for the other log, errors are ignored.
             let _ = writeln!(file, "{:#}", findings());
         }
     }

@@ -1,4 +1,4 @@
-//! `log_filename` and `problem_log_filename`: files with names made of percent-expressions.
+//! `log_filename` and `problem_log_filename`: files whose names contain percent expressions.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use floe_sync::atomic::{AtomicBool, Ordering};
 use super::conf::Conf;
 use super::progress::ERASE;
 
-/// What the expressions stand for.
+/// Values for the expressions.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// Seconds since 1970.
@@ -21,8 +21,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// The name that a pattern stands for. Dates are in UTC, whether or not it says `%U`: the zone is
-    /// not known when a root file system is checked.
+    /// Expands a pattern. Dates are in UTC even without `%U`, because the time zone is unknown
+    /// while a root file system is checked.
     pub(crate) fn expand(&self, pattern: &str) -> String {
         let (year, month, day) = date(self.now_seconds.div_euclid(86400));
         let second = self.now_seconds.rem_euclid(86400);
@@ -64,8 +64,8 @@ impl Facts {
         name
     }
 
-    /// Makes the file that a pattern names, in the first folder that can be used. A log that cannot
-    /// be made stops nothing: at boot, its folder is often read-only.
+    /// Creates the file that a pattern names, in the first usable folder. A failure is not an
+    /// error, because at boot the folder is often read-only.
     pub(crate) fn create(&self, conf: &Conf, pattern: &str) -> Option<File> {
         let name = PathBuf::from(self.expand(pattern));
         let folders = [conf.log_dir.as_deref(), conf.log_dir_fallback.as_deref()];
@@ -80,7 +80,7 @@ impl Facts {
         });
         if made.is_none() {
             eprintln!(
-                "floe fsck: the log {} cannot be made; going on without",
+                "floe fsck: cannot create the log {}; continuing without it",
                 places[0].display()
             );
         }
@@ -96,11 +96,11 @@ fn host() -> String {
     }
 }
 
-/// Output that goes to a log, too.
+/// Output that is also copied to a log.
 pub(crate) struct Tee<'w, W> {
     pub(crate) out: &'w mut W,
     pub(crate) log: Option<File>,
-    /// Whether a bar stands where the output goes.
+    /// Whether a progress bar is displayed at the output.
     pub(crate) bar: Arc<AtomicBool>,
 }
 
@@ -113,7 +113,7 @@ impl<W: Write> Write for Tee<'_, W> {
         if let Some(log) = &mut self.log
             && log.write_all(&bytes[..written]).is_err()
         {
-            // A full disk under the log is no reason not to check another.
+            // A full log disk must not prevent the check of another disk.
             self.log = None;
         }
         Ok(written)

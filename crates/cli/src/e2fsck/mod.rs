@@ -1,5 +1,5 @@
-//! e2fsck's command line: options, `e2fsck.conf`, the rules for leaving out what is clean, and what
-//! it prints for scripts and for boot.
+//! e2fsck's command line: options, `e2fsck.conf`, the rules for skipping clean file systems, and
+//! the output for scripts and for boot.
 
 pub(crate) mod bad_blocks;
 mod battery;

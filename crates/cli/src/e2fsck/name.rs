@@ -1,4 +1,4 @@
-//! Devices by label or UUID, as fstab and the command line of e2fsck name them.
+//! Devices by label or UUID, as in fstab and on e2fsck's command line.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use floe_blockdev::FileDevice;
 use floe_check::reader::Reader;
 
-/// The folders that udev fills, and the names that lead there.
+/// The folders that udev fills, and their tags.
 const TAGS: &[(&str, &str)] = &[
     ("LABEL=", "by-label"),
     ("UUID=", "by-uuid"),
@@ -16,12 +16,12 @@ const TAGS: &[(&str, &str)] = &[
     ("PARTUUID=", "by-partuuid"),
 ];
 
-/// The device that `named` means: a path as it is, and `LABEL=`, `UUID=`, `PARTLABEL=` and
-/// `PARTUUID=` by the links that udev makes. Without those (in a small initramfs), the block devices
-/// that the kernel lists are asked for an ext file system of that label or UUID.
+/// Resolves a device name: a path stays; `LABEL=`, `UUID=`, `PARTLABEL=` and `PARTUUID=` are looked
+/// up in udev's links. Without those (in a small initramfs), all block devices that the kernel
+/// lists are searched for an ext file system with that label or UUID.
 ///
 /// # Errors
-/// No device has that label or UUID, or several have.
+/// No device, or more than one, has that label or UUID.
 pub(crate) fn resolve(named: &Path) -> Result<PathBuf, String> {
     let bytes = named.as_os_str().as_bytes();
     let Some((tag, folder)) = TAGS.iter().find(|(tag, _)| bytes.starts_with(tag.as_bytes())) else {
@@ -32,7 +32,7 @@ pub(crate) fn resolve(named: &Path) -> Result<PathBuf, String> {
         value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
     let link = Path::new("/dev/disk").join(folder).join(link_name(value, tag));
     if value.is_empty() {
-        // File systems without a label have none, and not an empty one.
+        // A file system without a label does not match an empty one.
         return Err(format!("{} names nothing", named.display()));
     }
     if link.exists() {
@@ -54,7 +54,7 @@ pub(crate) fn resolve(named: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The name of udev's link: what is unusual in names of files is written as `\x20`.
+/// The name of udev's link, with special characters written as `\x20`.
 fn link_name(value: &[u8], tag: &str) -> PathBuf {
     let mut name = Vec::new();
     for &byte in value {
@@ -68,12 +68,12 @@ fn link_name(value: &[u8], tag: &str) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&name))
 }
 
-/// Block devices with an ext file system for which `wanted` is true.
+/// Block devices with an ext file system that satisfies `wanted`.
 fn with(wanted: impl Fn(&Reader<'_>) -> bool) -> Vec<PathBuf> {
     let text = fs::read_to_string("/proc/partitions").unwrap_or_default();
     let names = text.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
     names
-        // The kernel writes '/' in names of devices as '!'.
+        // The kernel replaces '/' in device names by '!'.
         .map(|name| Path::new("/dev").join(name.replace('!', "/")))
         .filter(|path| {
             FileDevice::open(path)

@@ -9,60 +9,60 @@ use crate::device::block_size;
 use crate::files::{Files, InputPath, OutputPath};
 use crate::size::bytes;
 
-/// What e2fsck's command line asks for.
+/// The options on e2fsck's command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // flags of a command line
 pub(crate) struct Options {
-    /// The device or image, as it was named.
+    /// The device or image, as given.
     pub(crate) device: InputPath,
     /// -n: change nothing, answer no.
     pub(crate) no: bool,
     /// -y: answer yes.
     pub(crate) yes: bool,
-    /// -p or -a: repair what is safe.
+    /// -p or -a: make the repairs that are safe unattended.
     pub(crate) preen: bool,
-    /// -f: check even if the file system says that it is clean.
+    /// -f: check even if the file system is marked clean.
     pub(crate) force: bool,
-    /// -F: drop what the system remembers of the device.
+    /// -F: flush the device's buffers first.
     pub(crate) flush: bool,
-    /// -v: say more.
+    /// -v: verbose.
     pub(crate) verbose: bool,
-    /// -t: say how long it took; how often it was given.
+    /// -t: print times; number of occurrences.
     pub(crate) timing: u8,
-    /// -V: only say the version.
+    /// -V: only print the version.
     pub(crate) version: bool,
-    /// -M: leave a mounted file system alone.
+    /// -M: skip a mounted file system.
     pub(crate) skip_mounted: bool,
     /// -D: optimise directories.
     pub(crate) optimize_dirs: bool,
-    /// -c: look for bad blocks; how often it was given.
+    /// -c: scan for bad blocks; number of occurrences.
     pub(crate) scan: u8,
-    /// -k: keep the list of bad blocks.
+    /// -k: keep the bad block list.
     pub(crate) keep: bool,
     /// -l: a file of bad blocks to add.
     pub(crate) add_list: Option<InputPath>,
     /// -L: a file of all bad blocks.
     pub(crate) set_list: Option<InputPath>,
-    /// -b: block of the superblock.
+    /// -b: superblock location.
     pub(crate) superblock: Option<u64>,
-    /// -B: bytes of a block.
+    /// -B: block size in bytes.
     pub(crate) block_size: Option<u32>,
-    /// -C: where progress goes.
+    /// -C: file descriptor for progress.
     pub(crate) progress: Option<i32>,
     /// -j: the external journal.
     pub(crate) journal: Option<InputPath>,
-    /// -N: what the file system is called in messages.
+    /// -N: name of the file system in messages.
     pub(crate) name: Option<String>,
-    /// -z: the undo file to write; empty: one in the folder for undo files.
+    /// -z: undo file to write; empty: one in the default folder.
     pub(crate) undo: Option<OutputPath>,
-    /// -E memory: most memory that may be taken.
+    /// -E memory: memory limit in bytes.
     pub(crate) memory_bytes: Option<u64>,
     /// -E: extended options, as given.
     pub(crate) extended: Vec<String>,
 }
 
 impl Options {
-    /// Whether an extended option was given, and not its opposite behind it.
+    /// Whether an extended option is given, and not its opposite after it.
     pub(crate) fn has_extended(&self, name: &str) -> bool {
         let opposite = match name {
             "discard" => "nodiscard",
@@ -75,12 +75,12 @@ impl Options {
         self.extended.iter().rev().find(about).is_some_and(|option| option == name)
     }
 
-    /// Whether the list of bad blocks is to be changed.
+    /// Whether the bad block list is to be changed.
     pub(crate) fn bad_blocks(&self) -> bool {
         self.scan > 0 || self.add_list.is_some() || self.set_list.is_some()
     }
 
-    /// The files that the options name; `device` is what the name of the device means.
+    /// The files that the options name; `device` is the resolved name of the device.
     pub(crate) fn files(&self, device: &Path) -> Files {
         let mut files = Files::default();
         files.input("the device", device);
@@ -93,10 +93,10 @@ impl Options {
         files
     }
 
-    /// Parses the arguments behind the command's name.
+    /// Parses the arguments after the command's name.
     ///
     /// # Errors
-    /// What is wrong with them, for a person; the exit code is then 16.
+    /// A description of the fault; the exit code is then 16.
     pub(crate) fn parse(arguments: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut devices: Vec<&OsString> = Vec::new();
@@ -108,7 +108,8 @@ impl Options {
                 break;
             }
             if bytes.starts_with(b"--") {
-                let why = "e2fsck's options have one dash; floe check and floe repair have words";
+                let why =
+                    "e2fsck's options have one dash; floe check and floe repair have long options";
                 return Err(format!("there is no option {}: {why}", argument.display()));
             }
             match bytes.strip_prefix(b"-") {
@@ -121,13 +122,13 @@ impl Options {
         }
         match devices.as_slice() {
             [device] => options.device = InputPath::from(device),
-            [] => return Err("no device was named".to_owned()),
-            [_, second, ..] => return Err(format!("one device too many: {}", second.display())),
+            [] => return Err("no device given".to_owned()),
+            [_, second, ..] => return Err(format!("more than one device: {}", second.display())),
         }
         options.judge()
     }
 
-    /// One argument of flags, such as `-fn` or `-yb32768`.
+    /// Parses one argument of bundled flags, such as `-fn` or `-yb32768`.
     fn bundle<'a>(
         &mut self,
         flags: &[u8],
@@ -168,7 +169,7 @@ impl Options {
             b'M' => self.skip_mounted = true,
             b'D' => self.optimize_dirs = true,
             b'c' => self.scan = self.scan.saturating_add(1),
-            // -r, -s, -S and -T do nothing; -d makes no difference to a verdict.
+            // -r, -s, -S and -T have no effect; -d does not affect the verdict.
             _ => {}
         }
     }
@@ -184,7 +185,7 @@ impl Options {
                 .map_err(|_| format!("-{} needs a number, not {text:?}", char::from(flag)))
         };
         let file = || match value.is_empty() {
-            true => Err(format!("-{} needs the name of a file", char::from(flag))),
+            true => Err(format!("-{} needs a file name", char::from(flag))),
             false => Ok(Some(InputPath::from(value))),
         };
         match flag {
@@ -209,9 +210,9 @@ impl Options {
                 number()?;
             }
             b'N' => self.name = Some(text.into_owned()),
-            // Empty: a file in the folder for undo files.
+            // Empty: a file in the default folder.
             b'z' => self.undo = Some(OutputPath::from(value)),
-            // The table has no others.
+            // The table has no other flags.
             _ => {}
         }
         Ok(())
@@ -251,7 +252,7 @@ impl Options {
         Ok(())
     }
 
-    /// Refuses what contradicts itself.
+    /// Refuses contradictory options.
     fn judge(self) -> Result<Self, String> {
         if usize::from(self.no) + usize::from(self.yes) + usize::from(self.preen) > 1 {
             return Err("only one of -n, -y and -p (-a) can be given".to_owned());
@@ -268,10 +269,12 @@ impl Options {
         }
         let extends = self.optimize_dirs || self.has_extended("bmap2extent");
         if extends && self.has_extended("fixes_only") {
-            return Err("fixes_only mends and does nothing else, -D and bmap2extent do".to_owned());
+            return Err(
+                "fixes_only allows only repairs, so it excludes -D and bmap2extent".to_owned()
+            );
         }
         if self.block_size.is_some() && self.superblock.is_none() {
-            // e2fsck takes it and ignores it; so do we.
+            // e2fsck accepts and ignores it.
             return Ok(Self { block_size: None, ..self });
         }
         Ok(self)

@@ -1,4 +1,4 @@
-//! `e2fsck.conf` decides before anybody else does.
+//! `e2fsck.conf` takes precedence over the policy.
 
 use floe_check::problem::{Row, Weight};
 use floe_check::{Problem, Report};
@@ -6,23 +6,23 @@ use floe_repair::policy::{Decision, Policy};
 
 use super::conf::Conf;
 
-/// Codes of times in the superblock that are in the future.
+/// Codes of superblock times in the future.
 const CLOCK: [u32; 4] = [0x00_0031, 0x00_0032, 0x00_003c, 0x00_003d];
-/// The code of a file system marked as one for tests.
+/// The code of the test file system flag.
 const TEST_FLAG: u32 = 0x00_003b;
 
-/// A policy, and a file that overrules it for some kinds of findings.
+/// A policy, overruled by a file for some kinds of findings.
 pub(crate) struct Configured<'c> {
-    /// Who decides the rest.
+    /// The policy for all other findings.
     pub(crate) inner: &'c mut dyn Policy,
     pub(crate) conf: &'c Conf,
     /// Whether `inner` is the policy of -p.
     pub(crate) preen: bool,
-    /// Times are judged by the clock.
+    /// Whether the clock is trusted.
     pub(crate) clock_believed: bool,
 }
 
-/// What the file says of a finding.
+/// The file's setting for a finding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Said {
     Yes,
@@ -65,7 +65,7 @@ impl Policy for Configured<'_> {
         let each = said.into_iter().map(|said| match said {
             Said::Yes => true,
             Said::No | Said::Halt => false,
-            // As many answers as questions.
+            // There is one answer per question.
             Said::Nothing => answers.next().unwrap_or(false),
         });
         Decision::Each(each.collect())

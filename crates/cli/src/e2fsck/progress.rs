@@ -1,9 +1,9 @@
-//! `-C`: how far a run is, for programs such as systemd-fsck and installers.
+//! `-C`: progress for programs such as systemd-fsck and installers.
 //!
-//! Each line is "pass now all name". Readers turn it into percent by a table of e2fsck's: the five
-//! passes end at 70, 90, 92, 95 and 100 percent. Where a run is by its own account, over all of its
-//! phases, is put into the pass and the numbers that give that percentage: so what such programs show
-//! is honest, although their table is not, and it never goes back when a repair looks again.
+//! Each line is "pass now all name". Readers convert it to a percentage by e2fsck's table: the five
+//! passes end at 70, 90, 92, 95 and 100 percent. Floe's own share of the whole run is encoded as
+//! the pass and numbers that give this percentage. The displayed value is therefore correct
+//! although the table is not, and never decreases when a repair examines again.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,24 +15,24 @@ use floe_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use signal_hook::consts::{SIGUSR1, SIGUSR2};
 
-/// Where each pass begins and ends, as shares of a run.
+/// Start and end of each pass, as shares of a run.
 const PASSES: [(f64, f64); 5] =
     [(0.0, 0.70), (0.70, 0.90), (0.90, 0.92), (0.92, 0.95), (0.95, 1.0)];
-/// What a pass counts to.
+/// The total of each pass.
 const ALL: u32 = 1000;
 
-/// Whether progress is shown now: SIGUSR1 and SIGUSR2 switch it.
+/// Whether progress is currently shown: SIGUSR1 and SIGUSR2 switch it.
 #[derive(Clone, Debug)]
 pub(crate) struct Switch(Arc<AtomicUsize>);
 
 impl Switch {
-    /// Shown from the start or not, and switched by signals from here on, which would end the
-    /// program otherwise.
+    /// Sets the initial state, and handles the switching signals, which would otherwise end the
+    /// program.
     pub(crate) fn new(on: bool) -> anyhow::Result<Self> {
         let shown = Arc::new(AtomicUsize::new(usize::from(on)));
         for (signal, value) in [(SIGUSR1, 1), (SIGUSR2, 0)] {
             signal_hook::flag::register_usize(signal, Arc::clone(&shown), value)
-                .context("cannot arrange for signals")?;
+                .context("cannot install signal handlers")?;
         }
         Ok(Self(shown))
     }
@@ -42,26 +42,25 @@ impl Switch {
     }
 }
 
-/// How it is said.
+/// Form of the output.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
-    /// A line for each change.
+    /// A line per change.
     Lines,
-    /// A bar on a terminal. The flag says that one stands there now; whoever writes there takes it
-    /// away first.
+    /// A bar on a terminal. The flag tells that it is displayed; other output must erase it first.
     Bar(Arc<AtomicBool>),
 }
 
-/// Takes a bar away: back to the first column, and everything behind it is erased.
+/// Erases a bar: returns to the first column and clears the line.
 pub(crate) const ERASE: &[u8] = b"\r\x1b[K";
-/// Characters of the bar.
+/// Width of the bar in characters.
 const BAR_WIDTH: u32 = 40;
 
-/// A file descriptor that gets lines, or a terminal that gets a bar.
+/// A file descriptor that receives lines, or a terminal with a bar.
 #[derive(Debug)]
 pub(crate) struct Lines<W> {
     form: Form,
-    /// `None` once nobody reads any more.
+    /// `None` once the reader has closed it.
     out: Option<W>,
     name: String,
     switch: Switch,
@@ -70,22 +69,22 @@ pub(crate) struct Lines<W> {
 
 impl<W: Write> Lines<W> {
     pub(crate) fn new(form: Form, out: W, name: &str, switch: Switch) -> Self {
-        // A line has four fields: what a label may hold must not make more lines of it.
+        // A line has four fields, so control characters and spaces in a label are replaced.
         let name = name.replace(|char: char| char.is_control() || char == ' ', "_");
         Self { form, out: Some(out), name, switch, last: None }
     }
 
-    /// The run is as far as `share`, from 0 to 1. Nothing is written if it was that far before.
+    /// Reports the share of the run that is done, from 0 to 1. Writes nothing if it did not grow.
     pub(crate) fn tell(&mut self, share: f64) {
         let at = place(share);
         if !self.switch.is_on() || self.last >= Some(at) {
             return;
         }
         self.last = Some(at);
-        // One write, so that a reader of a pipe gets whole lines.
+        // A single write, so that the reader of a pipe gets whole lines.
         let text = match &self.form {
             Form::Lines => format!("{} {} {ALL} {}\n", at.0, at.1, self.name),
-            // What follows the end is the report.
+            // The report follows the end.
             Form::Bar(_) if share >= 1.0 => return,
             Form::Bar(drawn) => {
                 drawn.store(true, Ordering::Relaxed);
@@ -108,7 +107,7 @@ fn bar(name: &str, share: f64) -> String {
     format!("\r{name}: |{full}{empty}| {:4.1}%\x1b[K", share * 100.0)
 }
 
-/// The pass and the number in it that mean a share of the run.
+/// The pass and the number in it that encode a share of the run.
 fn place(share: f64) -> (usize, u32) {
     let share = share.clamp(0.0, 1.0);
     let index = PASSES.iter().position(|&(_, end)| share < end).unwrap_or(PASSES.len() - 1);
@@ -117,7 +116,7 @@ fn place(share: f64) -> (usize, u32) {
     (index + 1, ((share - start) / (end - start) * f64::from(ALL)) as u32)
 }
 
-/// A file of our own for a descriptor that we were started with.
+/// Duplicates an inherited file descriptor.
 ///
 /// # Errors
 /// It is not open.
@@ -130,7 +129,7 @@ pub(crate) fn open(fd: RawFd) -> anyhow::Result<File> {
         .and_then(|us| pidfd_getfd(us, fd, PidfdGetfdFlags::empty()));
     match copied {
         Ok(copied) => Ok(File::from(copied)),
-        // Old kernels, and sandboxes that do not allow it; a socket cannot be opened this way.
+        // For old kernels and restrictive sandboxes; does not work for sockets.
         Err(_) => File::options()
             .append(true)
             .open(&place)
@@ -143,7 +142,7 @@ pub(crate) fn open(fd: RawFd) -> anyhow::Result<File> {
 mod tests {
     use super::*;
 
-    /// Percent, as readers of the lines compute them.
+    /// Percentage, as computed by readers of the lines.
     fn percent(pass: usize, now: u32) -> f64 {
         let table = [0.0, 70.0, 90.0, 92.0, 95.0, 100.0];
         table[pass - 1] + (table[pass] - table[pass - 1]) * f64::from(now) / f64::from(ALL)

@@ -1,4 +1,4 @@
-//! The lines that scripts read, in the form that e2fsck gives them, and the statistics of `-v`.
+//! The lines for scripts, in e2fsck's format, and the statistics of `-v`.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::Superblock;
 use floe_report::human::{grouped, plural};
 
-/// Inodes and blocks that are free.
+/// Numbers of free inodes and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Free {
     pub(crate) inodes: u64,
@@ -17,13 +17,13 @@ pub(crate) struct Free {
 }
 
 impl Free {
-    /// As the superblock says.
+    /// According to the superblock.
     pub(crate) fn of_superblock(sb: &Superblock) -> Self {
         Self { inodes: u64::from(sb.free_inodes_count), blocks: sb.free_blocks_count() }
     }
 
-    /// As the groups say, which Linux keeps while a file system is mounted: the totals of the
-    /// superblock are written when it is unmounted.
+    /// According to the group descriptors, which Linux updates while a file system is mounted: it
+    /// writes the superblock's totals only at unmount.
     pub(crate) fn of_groups(geometry: &Geometry, groups: &[GroupDesc]) -> Self {
         let inodes = groups.iter().map(|group| u64::from(group.free_inodes_count)).sum();
         let clusters: u64 = groups.iter().map(|group| u64::from(group.free_blocks_count)).sum();
@@ -31,7 +31,7 @@ impl Free {
     }
 }
 
-/// Of a file system that was not checked: "NAME: clean, 11/128 files, 59/512 blocks".
+/// For a skipped file system: "NAME: clean, 11/128 files, 59/512 blocks".
 pub(crate) fn clean_line(name: &str, sb: &Superblock, free: Free, announcement: &str) -> String {
     let (inodes, blocks) = (u64::from(sb.inodes_count), sb.blocks_count());
     format!(
@@ -41,7 +41,7 @@ pub(crate) fn clean_line(name: &str, sb: &Superblock, free: Free, announcement: 
     )
 }
 
-/// Of a file system that was checked: "NAME: 11/128 files (9.1% non-contiguous), 59/512 blocks".
+/// For a checked file system: "NAME: 11/128 files (9.1% non-contiguous), 59/512 blocks".
 pub(crate) fn checked_line(name: &str, report: &Report) -> String {
     let sb = &report.superblock;
     let free = Free::of_superblock(sb);
@@ -57,7 +57,7 @@ pub(crate) fn checked_line(name: &str, report: &Report) -> String {
     )
 }
 
-/// What the file system holds, for `-v`.
+/// The statistics of `-v`.
 pub(crate) fn statistics(out: &mut impl Write, report: &Report, features: bool) -> io::Result<()> {
     let totals = &report.totals;
     if features {
@@ -81,7 +81,7 @@ pub(crate) fn statistics(out: &mut impl Write, report: &Report, features: bool) 
         writeln!(out, "{:>15} {name}", grouped(count))?;
     }
     for (count, what) in [
-        (totals.fragmented, "of them not in one piece"),
+        (totals.fragmented, "of them fragmented"),
         (totals.large_files, "of 2 GiB or more"),
         (totals.blocks_mapped, "blocks of data and of their maps"),
     ] {

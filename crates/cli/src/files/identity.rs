@@ -1,4 +1,4 @@
-//! When two paths lead to the same file.
+//! Identifies paths that lead to the same file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
-/// The file that a path leads to, whatever the path looks like.
+/// The file that a path leads to, regardless of its spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// A file that exists: its device and inode.
+    /// An existing file: its device and inode.
     Exists { dev: u64, ino: u64 },
-    /// A name that is free, in the folder with this device and inode.
+    /// An unused name in the folder with this device and inode.
     Free { dev: u64, ino: u64, name: OsString },
-    /// Neither the file nor its folder can be looked at.
+    /// Neither the file nor its folder can be accessed.
     Unknown(PathBuf),
 }
 
-/// Symbolic links that Linux follows at most.
+/// Maximum symbolic links that Linux follows.
 const MOST_LINKS: usize = 40;
 
 impl Identity {
-    /// Follows `path`, dangling links included: a file made through one appears where it points to.
+    /// Resolves `path`, including dangling links, whose target would be created.
     pub(super) fn of(path: &Path) -> Self {
         let mut path = path.to_owned();
         for _ in 0..MOST_LINKS {
@@ -40,8 +40,8 @@ impl Identity {
         }
     }
 
-    /// The image file behind a loop device or one of its partitions: to write there is to write to the
-    /// device.
+    /// The image file behind a loop device or one of its partitions, because writing to either
+    /// modifies the other.
     pub(super) fn behind_loop(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok().filter(|found| found.file_type().is_block_device())?;
         let number = found.rdev();
@@ -55,7 +55,7 @@ impl Identity {
     }
 }
 
-/// The folder that a path's last name is in.
+/// The parent folder of a path.
 pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -1,4 +1,4 @@
-//! Whether the outputs of a command line may be written.
+//! Decides whether the outputs of a command line may be written.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,16 +10,16 @@ use super::identity::Identity;
 use super::named::{Files, Named, Stream};
 use super::ours::is_ours;
 
-/// What is written beside an output, under its name with this behind it: an output until it is
-/// complete, and the old content of a journal on another device.
+/// Suffixes of files written beside an output: the incomplete output, and the undo file of an
+/// external journal.
 const BESIDE: [&str; 3] = [floe_blockdev::UNFINISHED, ".journal", ".journal.unfinished"];
 
-/// Why a command line is refused. Nothing was opened for writing.
+/// Why a command line is refused. Nothing has been opened for writing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
-    /// An output is something that is read.
+    /// An output is also an input.
     #[error(
-        "{output} {} would write over {input}, {}. {NOTHING}", path.display(), place.display()
+        "{output} {} would overwrite {input}, {}. {NOTHING}", path.display(), place.display()
     )]
     IsInput { output: String, path: PathBuf, input: String, place: PathBuf },
     /// Two outputs are one file.
@@ -29,16 +29,16 @@ pub(crate) enum Refused {
     IsOutput { output: String, other: String, path: PathBuf },
     /// An output is a block device.
     #[error(
-        "{output} {}: this is a block device; what is on it would be lost. Name a file. {NOTHING}",
+        "{output} {}: this is a block device, whose content would be lost. Choose a file. {NOTHING}",
         path.display()
     )]
     IsDevice { output: String, path: PathBuf },
     /// An output is a folder.
-    #[error("{output} {}: this is a folder. Name a file in it. {NOTHING}", path.display())]
+    #[error("{output} {}: this is a folder. Choose a file in it. {NOTHING}", path.display())]
     IsFolder { output: String, path: PathBuf },
-    /// An output would replace something that Floe did not make.
+    /// An output would replace a file that Floe did not create.
     #[error(
-        "{output} {}: a file that Floe did not make is in the way. Move it, or name another. \
+        "{output} {}: a file that Floe did not make is in the way. Move it, or choose another. \
          {NOTHING}",
         path.display()
     )]
@@ -47,18 +47,18 @@ pub(crate) enum Refused {
 
 const NOTHING: &str = "Nothing was looked at or changed";
 
-/// Outputs that may be written, as far as is known of inputs.
+/// The outputs that may be written, given the known inputs.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
     inputs: Vec<Place>,
     outputs: Vec<Place>,
 }
 
-/// A file, and the names that somebody gave it.
+/// A file, and the name used for it in messages.
 #[derive(Clone, Debug)]
 struct Place {
     named: Named,
-    /// The file itself, and what is written or read along with it.
+    /// The file itself, and files read or written along with it.
     files: Vec<Identity>,
 }
 
@@ -81,7 +81,7 @@ impl Place {
     }
 }
 
-/// `path` with `suffix` behind its name.
+/// `path` with `suffix` appended to its name.
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
@@ -114,14 +114,14 @@ impl Judged {
                 if kind.is_dir() {
                     return Err(Refused::IsFolder { output: option, path });
                 }
-                // What cannot be read is left to whoever writes: it may be a matter of rights.
+                // Leave unreadable files to the writer: the cause may be missing permission.
                 if kind.is_file() && !is_ours(&path).unwrap_or(true) {
                     return Err(Refused::InTheWay { output: option, path });
                 }
             }
             judged.outputs.push(place);
         }
-        // So are these, wherever the shell led them.
+        // Also standard streams, which the shell may have redirected.
         let out = Stream::new("standard output", io::stdout());
         let err = Stream::new("standard error", io::stderr());
         for stream in files.streams.iter().chain(&out).chain(&err) {
@@ -148,8 +148,8 @@ impl Judged {
         }
     }
 
-    /// Judges an output whose place depends on more than an option, such as a copy in a folder. What else is
-    /// there is the caller's to keep or to replace.
+    /// Judges an output whose path depends on more than an option, such as a copied file. The
+    /// caller decides about other existing files.
     ///
     /// # Errors
     /// [`Refused`] if it is an input or a block device.
@@ -167,19 +167,19 @@ impl Judged {
         }
     }
 
-    /// Whether the file with this device and inode is read: it must not be replaced.
+    /// Whether the file with this device and inode is an input, and so must not be replaced.
     pub(crate) fn reads(&self, dev: u64, ino: u64) -> bool {
         self.inputs.iter().any(|input| input.files.contains(&Identity::Exists { dev, ino }))
     }
 
-    /// Judges an input that became known only now, such as a snapshot.
+    /// Judges an input that became known only later, such as a snapshot.
     ///
     /// # Errors
-    /// [`Refused`] if an output would be written over it.
+    /// [`Refused`] if an output would overwrite it.
     pub(crate) fn admit(&self, what: &str, path: &Path) -> Result<(), Refused> {
         let named = Named { option: what.to_owned(), path: path.to_owned() };
         let input = Place::of_input(&named);
-        // The name of an output may have been free when it was judged, and lead to the input now.
+        // An output name may have been unused before, and lead to the input now.
         let meets =
             |output: &&Place| output.meets(&input) || Place::of_output(&output.named).meets(&input);
         match self.outputs.iter().find(meets) {
@@ -189,7 +189,7 @@ impl Judged {
     }
 }
 
-/// Compares a device that is written as a whole with a source that is read.
+/// Compares a device to be overwritten with a source to be read.
 ///
 /// # Errors
 /// [`Refused`] if they are the same.

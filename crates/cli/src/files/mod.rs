@@ -1,10 +1,10 @@
-//! Files that the command line names: which are read, which are written, and that no output is taken
-//! for granted.
+//! The files on the command line: distinguishes inputs from outputs, and protects them from
+//! accidental overwriting.
 //!
-//! Every option that names a file has one of two types, [`InputPath`] or [`OutputPath`] (a test walks
-//! through the command line). All of a command's files are judged together before the first of them is
-//! opened: an output must not be an input, another output, a block device, or a file that Floe did not
-//! make.
+//! Every option that names a file has one of two types, [`InputPath`] or [`OutputPath`] (a test
+//! walks through the command line). All files of a command are judged together before the first of
+//! them is opened: an output must not be an input, another output, a block device, or a file that
+//! Floe did not create.
 
 #[cfg(any(test, feature = "generate"))]
 use std::any::TypeId;
@@ -31,7 +31,7 @@ pub(crate) fn names_file(option: &clap::Arg) -> bool {
     kind == TypeId::of::<InputPath>() || kind == TypeId::of::<OutputPath>()
 }
 
-/// A path of the command line. Both kinds of paths are one of these inside.
+/// A path on the command line: the common part of both types.
 macro_rules! path_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -69,10 +69,11 @@ macro_rules! path_type {
 }
 
 path_type! {
-    /// Something that is read, or repaired in place: a device, an image, a journal, a saved plan.
+    /// An input, or a file repaired in place: a device, an image, a journal, a saved plan.
     InputPath
 }
 path_type! {
-    /// A file that a command makes or replaces: a report, figures, an undo file, a plan, a checkpoint.
+    /// A file that a command creates or replaces: a report, metrics, an undo file, a plan, a
+    /// checkpoint.
     OutputPath
 }

@@ -1,4 +1,4 @@
-//! The files that a command line names, found by the types of its options.
+//! The files named on a command line, found by the types of its options.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use super::{InputPath, OutputPath};
 /// A file, and the option that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
-    /// As a person would say it: `--html`, or `DEVICE`.
+    /// Its spelling for messages: `--html`, or `DEVICE`.
     pub(super) option: String,
     pub(super) path: PathBuf,
 }
 
-/// All files of one command line.
+/// All files on one command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Files {
     pub(super) inputs: Vec<Named>,
@@ -27,7 +27,7 @@ pub(crate) struct Files {
     pub(super) streams: Vec<Stream>,
 }
 
-/// Something that is open for writing already.
+/// A stream that is already open for writing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stream {
     pub(super) name: String,
@@ -37,7 +37,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// `None` for pipes, terminals and the like, which hold nothing.
+    /// `None` for pipes, terminals and the like, which store nothing.
     pub(super) fn new(name: &str, fd: impl AsFd) -> Option<Self> {
         let found = rustix::fs::fstat(fd).ok()?;
         let kind = FileType::from_raw_mode(found.st_mode);
@@ -49,7 +49,7 @@ impl Stream {
 }
 
 impl Files {
-    /// What `matches` names by options of `command` and of the subcommand that was called.
+    /// The files in `matches`, by the options of `command` and of the called subcommand.
     pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Self {
         let mut files = Self::default();
         files.collect(command, matches);
@@ -59,7 +59,7 @@ impl Files {
     fn collect(&mut self, command: &Command, matches: &ArgMatches) {
         for id in matches.ids() {
             let option = || spelled(command, id.as_str());
-            // An option of another type, or a group of options, is an error here.
+            // This returns an error for options of other types and for option groups.
             if let Ok(Some(paths)) = matches.try_get_many::<InputPath>(id.as_str()) {
                 paths.for_each(|path| self.input(&option(), path));
             } else if let Ok(Some(paths)) = matches.try_get_many::<OutputPath>(id.as_str()) {
@@ -73,37 +73,38 @@ impl Files {
         }
     }
 
-    /// The device or image that the command is about, as the user named it; empty if there is none.
+    /// The device or image of the command, as the user named it; empty if there is none.
     pub(crate) fn device(&self) -> String {
         let device = self.inputs.iter().find(|named| named.option == "DEVICE");
         device.map(|named| named.path.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Adds something that is read.
+    /// Adds an input.
     pub(crate) fn input(&mut self, option: &str, path: &Path) {
         self.inputs.push(Named { option: option.to_owned(), path: path.to_owned() });
     }
 
-    /// Adds something that is written.
+    /// Adds an output.
     pub(crate) fn output(&mut self, option: &str, path: &Path) {
         self.outputs.push(Named { option: option.to_owned(), path: path.to_owned() });
     }
 
-    /// Adds something that is open for writing, such as a log. Unlike outputs, streams may be one file.
+    /// Adds a stream that is open for writing, such as a log. Unlike outputs, several streams may
+    /// be one file.
     pub(crate) fn stream(&mut self, name: &str, fd: impl AsFd) {
         self.streams.extend(Stream::new(name, fd));
     }
 
-    /// Looks at where the paths lead; none of the files is opened for writing.
+    /// Resolves the paths; opens none of the files for writing.
     ///
     /// # Errors
-    /// [`Refused`] if a file would be lost to an output.
+    /// [`Refused`] if an output would destroy a file.
     pub(crate) fn judge(&self) -> Result<Judged, Refused> {
         Judged::new(self)
     }
 }
 
-/// How an option is written on the command line.
+/// The spelling of an option on the command line.
 fn spelled(command: &Command, id: &str) -> String {
     let argument = command.get_arguments().find(|argument| argument.get_id() == id);
     match argument.and_then(clap::Arg::get_long) {

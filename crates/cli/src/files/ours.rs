@@ -1,11 +1,11 @@
-//! Files that Floe made, by their first bytes: no others are replaced.
+//! Recognises files created by Floe by their first bytes: no others are replaced.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Pages, figures, undo files, plans, checkpoints and block maps.
+/// HTML pages, metrics, undo files, plans, checkpoints and block maps.
 const HEADS: [&[u8]; 6] = [
     crate::html_page::HEAD,
     crate::monitor::prometheus::HEAD,
@@ -15,12 +15,12 @@ const HEADS: [&[u8]; 6] = [
     floe_disk::mkfs::BLOCK_MAP_HEAD,
 ];
 
-/// Whether the file at `path` is empty, or begins as one of Floe's outputs does.
+/// Whether the file at `path` is empty, or starts like one of Floe's outputs.
 ///
 /// # Errors
-/// If it cannot be read.
+/// It cannot be read.
 pub(super) fn is_ours(path: &Path) -> io::Result<bool> {
-    // No pipe is waited for, should one have come to this place.
+    // Do not block on a FIFO, should one be at this path.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let mut head = Vec::new();

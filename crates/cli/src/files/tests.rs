@@ -1,4 +1,4 @@
-//! Every option that names a file is judged, whichever command it belongs to.
+//! Every option that names a file is judged, in every command.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -12,9 +12,9 @@ use clap::{Arg, Command, CommandFactory};
 use super::{OutputPath, Refused, names_file};
 use crate::Cli;
 
-/// Options whose values are text and name no file: command, option, and why.
+/// Text options that do not name files: command, option, and reason.
 const TEXTS: &[(&str, &str)] = &[
-    // A line for the shell; the path that it prints is judged when it is known.
+    // A shell command; the path that it prints is judged later.
     ("check", "snapshot_command"),
     ("check", "snapshot_size"),
     ("explain", "condition"),
@@ -24,19 +24,19 @@ const TEXTS: &[(&str, &str)] = &[
     ("dump htree", "inode"),
     ("dump xattrs", "inode"),
     ("dump block", "structure"),
-    // Paths in the image; the last of cp's is judged by itself.
+    // Paths in the image; the last one of cp is judged separately.
     ("ls", "paths"),
     ("cat", "paths"),
     ("cp", "paths"),
     ("export", "path"),
-    // The source of a new file system is compared with the device by mkfs itself.
+    // mkfs itself compares the source with the device.
     ("mkfs", "from"),
     ("mkfs", "owner"),
     ("mkfs", "uid_map"),
     ("mkfs", "gid_map"),
     ("mkfs", "epoch"),
     ("mkfs", "last_mounted"),
-    // e2fsck's command line has a parser, and a test, of its own.
+    // e2fsck's command line has its own parser and test.
     ("fsck", "arguments"),
 ];
 
@@ -46,7 +46,7 @@ fn floe() -> Command {
     floe
 }
 
-/// Calls `see` with every option that takes a value, and the words that call its command.
+/// Calls `see` with every option that takes a value, and the words of its command.
 fn each_option(command: &Command, words: &str, see: &mut impl FnMut(&str, &Arg)) {
     let takes_value = |option: &&Arg| option.get_action().takes_values();
     command.get_arguments().filter(takes_value).for_each(|option| see(words, option));
@@ -69,7 +69,7 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
             paths += 1;
             return;
         }
-        // The folder that packages are made in.
+        // The output folder for packaging.
         if words == "generate" {
             return;
         }
@@ -84,7 +84,7 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
             !value.iter().any(|value| ["FILE", "PATH", "FOLDER", "DEVICE"].contains(value)),
             "{words} {name} {value:?}: InputPath or OutputPath?"
         );
-        // Numbers and words of mke2fs's.
+        // Numbers and keywords of mke2fs.
         let text = is_of::<String>(option) && words != "mkfs" || is_of::<OsString>(option);
         assert!(!text, "{words} {name}: does its text name a file?");
         let number = is_of::<String>(option)
@@ -104,8 +104,8 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
     }
 }
 
-/// The command line of a command in which two options, or positions, name `shared`, and all other
-/// positions a file each.
+/// A command line in which two options or positions name `shared`, and every other position a file
+/// of its own.
 fn line(
     words: &str,
     command: &Command,
@@ -120,7 +120,7 @@ fn line(
             line.extend([format!("--{long}"), shared.to_owned()]);
         }
     }
-    // Options that tell how a source is read want one.
+    // Options about the source require one.
     if command.get_arguments().any(|option| option.get_long() == Some("from")) {
         line.extend(["--from", "dir:/"].map(str::to_owned));
     }
@@ -132,7 +132,7 @@ fn line(
     line.into_iter().map(OsString::from).collect()
 }
 
-/// Each output of each command, against each other file that the command takes.
+/// Each output of each command, against each other file of that command.
 #[test]
 fn no_output_is_an_input_or_another_output() {
     let folder = tempfile::tempdir().unwrap();
@@ -151,13 +151,13 @@ fn no_output_is_an_input_or_another_output() {
             let line = line(command.get_name(), command, [output, other], shared, folder);
             let (_, files) = match Cli::parse_files(&line) {
                 Ok(parsed) => parsed,
-                // Options that exclude each other need no judgement.
+                // Options that exclude each other need no test.
                 Err(error) if error.kind() == ErrorKind::ArgumentConflict => continue,
                 Err(error) => panic!("{line:?}: {error}"),
             };
             let refused = files.judge().unwrap_err();
             let fits = match is_of::<OutputPath>(other) {
-                // What is there is no output of Floe's, which is noticed as well.
+                // The existing file is not an output of Floe, which is detected as well.
                 true => matches!(refused, Refused::IsOutput { .. } | Refused::InTheWay { .. }),
                 false => matches!(refused, Refused::IsInput { .. }),
             };
@@ -184,8 +184,8 @@ fn what_is_written_beside_an_output_is_judged_as_well() {
         judge(&["check", "--html", &at("new"), "--metrics", "/dev/null", &at("image")]).is_ok()
     );
     for (line, expected) in [
-        (["check", "--html", &at("u"), &at("u.unfinished")], "would write over DEVICE"),
-        (["repair", "--undo", &at("x"), &at("x.journal")], "would write over DEVICE"),
+        (["check", "--html", &at("u"), &at("u.unfinished")], "would overwrite DEVICE"),
+        (["repair", "--undo", &at("x"), &at("x.journal")], "would overwrite DEVICE"),
         (["check", "--html", &at("u"), &at("image")], "did not make is in the way"),
         (["check", "--metrics", &at("image"), &at("page")], "did not make is in the way"),
         (["check", "--html", &at(""), &at("image")], "this is a folder"),

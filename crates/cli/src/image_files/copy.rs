@@ -1,8 +1,8 @@
-//! Copying a tree out of an image, which may be hostile.
+//! Copies a tree out of an image, which may be hostile.
 //!
-//! Every name is made in a directory that is already open, with calls that follow no link, so that
-//! no image can make us write outside the target. Names cannot hold `/` and are never `..`
-//! (`floe_ext4::files` sees to that).
+//! Every name is created in a directory that is already open, by calls that follow no link, so that
+//! no image can cause writes outside the target. Names cannot contain `/` and are never `..`
+//! (`floe_ext4::files` guarantees that).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,10 +24,10 @@ use crate::files::Judged;
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What a copy keeps besides contents.
+/// Metadata that a copy preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// Permissions, less the umask.
+    /// Permissions, minus the umask.
     Mode,
     /// Modes, times, owners, attributes.
     All,
@@ -38,21 +38,21 @@ pub(crate) struct Copier<'a, 'f, 'd> {
     files: &'f Files<'d>,
     pub(super) complaints: &'a Complaints,
     base: Vec<u8>,
-    /// The new name of the root of the copy; empty if the target stands for it.
+    /// The new name of the copy's root; empty if the target itself is the root.
     name: Vec<u8>,
     keep: Keep,
-    /// Files that are there are replaced, but for those that the command reads.
+    /// Replace existing files, except those that the command reads.
     replace: Option<&'a Judged>,
     specials: bool,
-    /// Directories from the target down to where we are.
+    /// Open directories from the target down to the current one.
     trail: Vec<OwnedFd>,
-    /// Where a file with several names was copied to, below the target.
+    /// Destination of each file with several names, relative to the target.
     links: HashMap<InodeNr, Vec<u8>>,
 }
 
 impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
     /// `base` is the path in the image, for messages. With `specials`, links and special files are
-    /// made; otherwise they are refused.
+    /// created; otherwise they are refused.
     pub(crate) fn new(
         files: &'f Files<'d>,
         complaints: &'a Complaints,
@@ -92,7 +92,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         let mut entered = Vec::new();
         while let Some(step) = walk.next() {
             match step {
-                // The target itself stands for the root of the copy.
+                // The target itself is the root of the copy.
                 Step::Visit(visit) if visit.path.is_empty() && self.name.is_empty() => {
                     self.complaints.faults(&self.base, &visit.node.faults());
                     if self.keep == Keep::All {
@@ -128,8 +128,8 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         self.trail.last().context("a copy has a target")
     }
 
-    /// Makes one object; `false` if it could not be made, which was told then. Only an error that
-    /// will meet every other object, such as a full disk, is returned.
+    /// Creates one object; `false` if that failed and was reported. Returns only errors that would
+    /// affect every other object, such as a full disk.
     fn make(&mut self, path: &[u8], node: &Node) -> anyhow::Result<bool> {
         self.complaints.faults(&self.full(path), &node.faults());
         match self.try_make(path, node) {
@@ -156,7 +156,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         let name = place::last_name(&place).context("has no name")?;
         let kind = node.file_type();
         if !self.specials && !matches!(kind, Some(FileType::Regular)) {
-            anyhow::bail!("is not a regular file; -r copies links and special files");
+            anyhow::bail!("is not a regular file; use -r to copy links and special files");
         }
         if kind == Some(FileType::Directory) {
             return self.enter(name, node).map(|()| true);
@@ -177,7 +177,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
                 sys::symlinkat(&target[..], self.here()?, name).map_err(std::io::Error::from)?;
             }
             Some(kind) => self.special(name, kind, node)?,
-            None => anyhow::bail!("has no known type"),
+            None => anyhow::bail!("has an unknown type"),
         }
         if self.keep == Keep::All {
             apply(self.files, self.complaints, &self.full(path), node, self.here()?, name);
@@ -190,7 +190,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
 
     fn make_room(&self, name: &[u8]) -> anyhow::Result<()> {
         if let Some(judged) = self.replace {
-            // What an image names may lie anywhere below the target, and so may the image itself.
+            // The destination may be an existing file, even the image itself.
             if let Ok(there) = sys::statat(self.here()?, name, AtFlags::SYMLINK_NOFOLLOW)
                 && judged.reads(there.st_dev, there.st_ino)
             {
@@ -204,10 +204,10 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         Ok(())
     }
 
-    /// Makes a directory, or takes the one that is there, and goes into it.
+    /// Creates a directory, or uses the existing one, and enters it.
     fn enter(&mut self, name: &[u8], node: &Node) -> anyhow::Result<()> {
         let here = self.here()?;
-        // Until everything is in it, we must be able to write there; the umask counts.
+        // The copy must remain able to write into it until it is complete; the umask applies.
         let mode = match self.keep {
             Keep::All => 0o700,
             Keep::Mode => u32::from(node.permissions() & 0o777) | 0o700,
@@ -223,7 +223,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         Ok(())
     }
 
-    /// Sets what writing into a directory would change.
+    /// Sets the metadata that writing into a directory would change.
     fn finish(&self, path: &[u8], folder: &OwnedFd, node: &Node) {
         if self.keep == Keep::All {
             apply(self.files, self.complaints, &self.full(path), node, folder, b".");
@@ -273,8 +273,8 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
         Ok(())
     }
 
-    /// Another name for a file that was copied before. Its first place is found anew from the
-    /// target, without following links.
+    /// Creates another link to a file copied before. Looks its first link up from the target again,
+    /// without following symlinks.
     fn link(&self, first: &[u8], name: &[u8]) -> anyhow::Result<()> {
         let target = self.trail.first().context("a copy has a target")?;
         let (folder, last) = match first.iter().rposition(|&byte| byte == b'/') {

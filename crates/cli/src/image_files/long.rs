@@ -1,10 +1,10 @@
-//! The long lines of `floe ls -l`.
+//! The long format of `floe ls -l`.
 
 use floe_ext4::files::{Node, Timestamp};
 use floe_format::ext::inode::FileType;
 use floe_report::calendar::date;
 
-/// Mode, links, owner, group, size (or numbers of a device) and time of an inode, in columns.
+/// Mode, links, owner, group, size (or device number) and time of an inode, in columns.
 pub(crate) fn line(node: &Node) -> String {
     let size = match node.device_number() {
         Some((major, minor)) => format!("{major}, {minor}"),
@@ -21,7 +21,7 @@ pub(crate) fn line(node: &Node) -> String {
     )
 }
 
-/// Type and permissions in ten letters, as ls(1) has them.
+/// Type and permissions in ten characters, like ls(1).
 fn mode(kind: Option<FileType>, permissions: u16) -> String {
     let kind = match kind {
         Some(FileType::Regular) => '-',
@@ -50,7 +50,7 @@ fn mode(kind: Option<FileType>, permissions: u16) -> String {
     text
 }
 
-/// A point in time, in UTC and to the second.
+/// A time in UTC, to the second.
 fn time(time: Timestamp) -> String {
     const DAY_SECONDS: i64 = 86_400;
     let (year, month, day) = date(time.seconds.div_euclid(DAY_SECONDS));

@@ -1,4 +1,4 @@
-//! Owner, attributes, mode and times of a copied file, set as far as the system lets us.
+//! Sets owner, attributes, mode and times of a copied file, as far as permitted.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -12,8 +12,8 @@ use rustix::fs::{self as sys, AtFlags, Gid, Mode, Timespec, Timestamps, Uid, Xat
 
 use super::Complaints;
 
-/// Sets everything that `name` in `folder` should have of `node`. Only the superuser may set owners and most
-/// attributes; for others these are left out without a word.
+/// Sets all metadata of `name` in `folder` from `node`. Only the superuser may set owners and most
+/// attributes; otherwise they are skipped silently.
 pub(super) fn apply(
     files: &Files<'_>,
     complaints: &Complaints,

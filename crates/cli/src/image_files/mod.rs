@@ -1,4 +1,4 @@
-//! What `ls`, `cat`, `cp` and `export` have in common: the files of an image, without a mount.
+//! The common part of `ls`, `cat`, `cp` and `export`: files of an image, without a mount.
 
 pub(crate) mod copy;
 pub(crate) mod long;
@@ -18,20 +18,20 @@ use crate::exit::Outcome;
 use crate::files::InputPath;
 use crate::{failure, signals};
 
-/// The image whose files are read, and what counts as its content.
+/// Options for the image, and for the state of its content.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ImageArgs {
     #[command(flatten)]
     source: Source,
-    /// The journal is on this device or in this file
+    /// The external journal: a device or file
     #[arg(long, value_name = "PATH")]
     external_journal: Option<InputPath>,
-    /// Read the disk as it is, without the changes that are still in the journal
+    /// Read the disk as it is, without replaying the journal
     #[arg(long)]
     ignore_journal: bool,
 }
 
-/// Faults met while reading and writing, told on standard error one by one.
+/// Reports faults in reading and writing on standard error, one by one.
 pub(crate) struct Complaints {
     image: String,
     damaged: Cell<bool>,
@@ -39,33 +39,34 @@ pub(crate) struct Complaints {
 }
 
 impl Complaints {
-    /// Part of the image cannot be read.
+    /// Reports that part of the image is damaged.
     pub(crate) fn damage(&self, path: &[u8], what: impl Display) {
         self.damaged.set(true);
         self.tell(path, what);
     }
 
-    /// Likewise, for every fault of a list.
+    /// The same for every fault in a list.
     pub(crate) fn faults(&self, path: &[u8], faults: &[FileFault]) {
         for fault in faults {
             self.damage(path, fault);
         }
     }
 
-    /// Something could not be done for another reason than damage.
+    /// Reports a failure that is not damage.
     pub(crate) fn failure(&self, path: &[u8], what: impl Display) {
         self.failed.set(true);
         self.tell(path, what);
     }
 
-    /// Steps of a walk that lead to no object. `base` is the path of the walk's beginning.
+    /// Reports steps of a walk that lead to no object. `base` is the starting path of the walk.
     pub(crate) fn step(&self, base: &[u8], step: &Step) {
         match step {
             Step::Visit(_) | Step::Leave { .. } => {}
             Step::Faults { path, faults } => self.faults(&place::join(base, path), faults),
             Step::Lost { path, error } => self.damage(&place::join(base, path), error),
             Step::Again { path, inode } => {
-                let what = format!("directory {inode} was met before; its entries are left out");
+                let what =
+                    format!("directory {inode} was already visited; its entries are skipped");
                 self.damage(&place::join(base, path), what);
             }
         }
@@ -81,14 +82,14 @@ impl Complaints {
 }
 
 impl ImageArgs {
-    /// Opens the image and hands its files to `look`. The outcome is 4 where something could not be
-    /// read for damage, 8 where something else failed.
+    /// Opens the image and passes its files to `look`. The outcome is 4 if damage made something
+    /// unreadable, 8 if something else failed.
     pub(crate) fn view(
         &self,
         look: impl FnOnce(&Files<'_>, &Complaints) -> anyhow::Result<()>,
     ) -> anyhow::Result<Outcome> {
         self.source.mind_users(InUse::WarnReader)?;
-        signals::end_at_once("what was copied so far stays; the image is as it was")?;
+        signals::end_at_once("files copied so far are kept; the image was not changed")?;
         let device = self.source.open()?;
         let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
         let options = CheckOptions {

@@ -8,7 +8,7 @@ pub(crate) fn bytes(path: &OsStr) -> &[u8] {
     path.as_bytes()
 }
 
-/// A path below another; `below` may be empty.
+/// Joins two paths; `below` may be empty.
 pub(crate) fn join(base: &[u8], below: &[u8]) -> Vec<u8> {
     if below.is_empty() {
         return base.to_vec();
@@ -17,7 +17,7 @@ pub(crate) fn join(base: &[u8], below: &[u8]) -> Vec<u8> {
     [base, b"/", below].concat()
 }
 
-/// The last name of a path; `None` where it ends with the root, `.` or `..`.
+/// The last name of a path; `None` if it ends with the root, `.` or `..`.
 pub(crate) fn last_name(path: &[u8]) -> Option<&[u8]> {
     let name = path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?;
     (!matches!(name, b"." | b"..")).then_some(name)

@@ -1,5 +1,5 @@
-//! A record with fields in the journal of systemd, over its own socket. Source: "Native Journal
-//! Protocol", systemd's documentation.
+//! Writes a record with fields to the systemd journal, through its own socket. Source: "Native
+//! Journal Protocol", systemd's documentation.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -9,10 +9,10 @@ use anyhow::Context;
 use super::Sample;
 
 pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
-/// What all records of this kind have in common: `journalctl MESSAGE_ID=...`.
+/// The message id of all these records: `journalctl MESSAGE_ID=...`.
 const MESSAGE_ID: &str = "6d3f0b7c5d3e4a5f9b1e2f8c47a09d61";
 
-/// Leaves a record of a check.
+/// Writes a record of a check.
 pub(super) fn send(socket: &Path, sample: &Sample) -> anyhow::Result<()> {
     let from = UnixDatagram::unbound()?;
     from.send_to(&record(sample), socket).with_context(|| socket.display().to_string())?;
@@ -21,7 +21,7 @@ pub(super) fn send(socket: &Path, sample: &Sample) -> anyhow::Result<()> {
 
 fn record(sample: &Sample) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // With the length of the value, so that it may hold anything.
+    // In the form with a length, so that the value may contain any bytes.
     let mut field = |name: &str, value: &str| {
         bytes.extend_from_slice(name.as_bytes());
         bytes.push(b'\n');
@@ -98,7 +98,7 @@ mod tests {
             (fields["FLOE_DAMAGE"].as_str(), fields["FLOE_FROZEN_SECONDS"].as_str()),
             ("2", "0.020")
         );
-        // Each is documented.
+        // Every field must be documented.
         let page = include_str!("../../../../docs/monitoring.md");
         for name in fields.keys() {
             assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/monitoring.md");

@@ -1,5 +1,5 @@
-//! What a check tells to those who watch many machines: a file for Prometheus, a record for the
-//! journal of systemd. `docs/monitoring.md` lists the fields.
+//! Reports checks to monitoring systems: a file for Prometheus, a record in the systemd journal.
+//! `docs/monitoring.md` lists the fields.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -17,19 +17,19 @@ use crate::online;
 mod journald;
 pub(crate) mod prometheus;
 
-/// Whom to tell.
+/// The requested receivers.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MonitorArgs {
-    /// Write figures to FILE for Prometheus (its textfile collector), however the check ends; see
-    /// docs/monitoring.md
+    /// Write metrics to FILE for Prometheus (textfile collector), whatever the result of the check;
+    /// see docs/monitoring.md
     #[arg(long, value_name = "FILE")]
     metrics: Option<OutputPath>,
-    /// Leave a record with fields in the journal of systemd; see docs/monitoring.md
+    /// Write a record with fields to the systemd journal; see docs/monitoring.md
     #[arg(long)]
     journald: bool,
 }
 
-/// What a check found, in figures.
+/// The metrics of a check.
 #[derive(Clone, Debug, PartialEq)]
 struct Checked {
     verdict: Verdict,
@@ -44,22 +44,22 @@ struct Checked {
     block_bytes: u64,
     blocks: u64,
     blocks_used: u64,
-    /// How a snapshot was taken, and how long writers waited for it.
+    /// Method of the snapshot, and how long writers waited for it.
     snapshot: Option<(&'static str, Option<Duration>)>,
 }
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq)]
 struct Sample {
     device: String,
     end_seconds: i64,
     elapsed: Duration,
     exit_code: u8,
-    /// `None`: nothing could be looked at.
+    /// `None`: nothing could be examined.
     checked: Option<Checked>,
 }
 
-/// Listens to a check, and tells when it has ended.
+/// Collects the metrics of a check, and reports them at its end.
 pub(crate) struct Monitor<'a> {
     args: &'a MonitorArgs,
     started: Instant,
@@ -67,12 +67,12 @@ pub(crate) struct Monitor<'a> {
 }
 
 impl<'a> Monitor<'a> {
-    /// A check begins.
+    /// Starts the metrics of a check.
     pub(crate) fn new(args: &'a MonitorArgs) -> Self {
         Self { args, started: Instant::now(), checked: RefCell::new(None) }
     }
 
-    /// A check could look at everything.
+    /// Records a complete examination.
     pub(crate) fn saw(&self, report: &Report, cost: &Cost, snapshot: Option<&online::About>) {
         self.checked.replace(Some(Checked {
             verdict: report.verdict(),
@@ -91,7 +91,8 @@ impl<'a> Monitor<'a> {
         }));
     }
 
-    /// A check has ended. Returns its outcome, with a mark if nobody could be told of it.
+    /// Reports the end of a check. Returns its outcome, marked as failed if a receiver could not be
+    /// reached.
     pub(crate) fn tell(
         &self,
         device: String,
@@ -134,7 +135,7 @@ impl Sample {
     }
 }
 
-/// A check of a file system with two findings, for the tests of those who tell.
+/// A check of a file system with two findings, for the tests of the receivers.
 #[cfg(test)]
 fn sample() -> Sample {
     let cost = Cost {

@@ -1,4 +1,4 @@
-//! The text format of Prometheus, as its textfile collector reads it.
+//! The text format of Prometheus, for its textfile collector.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -8,33 +8,33 @@ use floe_check::report::Verdict;
 
 use super::{Checked, Sample};
 
-/// Figures begin with this.
+/// The first bytes of a metrics file.
 pub(crate) const HEAD: &[u8] = b"# HELP floe_check_";
 
-/// Writes the figures to `file`: all of them or none, so that nobody reads a half of it.
+/// Writes the metrics to `file` completely or not at all, so that nobody reads a partial file.
 pub(super) fn write(file: &Path, sample: &Sample) -> anyhow::Result<()> {
     NewFile::replace(file, 0o644, HEAD, text(sample).as_bytes())?;
     Ok(())
 }
 
-/// The families in the order of the documentation. What is not known is left out.
+/// The metric families in the order of the documentation. Unknown values are omitted.
 fn text(sample: &Sample) -> String {
     let mut page = Page { text: String::new(), device: escaped(&sample.device) };
     let checked = sample.checked.as_ref();
     let is = |verdict| checked.is_some_and(|checked| checked.verdict == verdict);
     let complete = is(Verdict::Clean) || is(Verdict::Damaged);
-    page.one("complete", "Whether everything could be looked at.", u8::from(complete));
+    page.one("complete", "Whether the check was complete.", u8::from(complete));
     page.one("clean", "Whether nothing needs repair.", u8::from(is(Verdict::Clean)));
-    page.one("exit_code", "Exit code of the check, as of e2fsck.", sample.exit_code);
-    page.one("end_timestamp_seconds", "When the check ended.", sample.end_seconds);
-    page.one("duration_seconds", "How long all of it took.", sample.elapsed.as_secs_f64());
+    page.one("exit_code", "Exit code of the check, like e2fsck's.", sample.exit_code);
+    page.one("end_timestamp_seconds", "Time of the end of the check.", sample.end_seconds);
+    page.one("duration_seconds", "Duration of the check.", sample.elapsed.as_secs_f64());
     if let Some(checked) = checked {
         page.checked(checked);
     }
     page.text
 }
 
-/// For a label's value.
+/// Escapes a label value.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -58,22 +58,22 @@ impl Page {
         self.one("damage", "Findings that need repair.", checked.damage);
         self.one("read_bytes", "Bytes read from the device.", checked.cost.bytes_read);
         self.one("reads", "Reads of the device.", checked.cost.reads);
-        self.one("threads", "Threads that worked.", checked.cost.threads);
+        self.one("threads", "Number of threads.", checked.cost.threads);
         if let Some(bytes) = checked.cost.peak_memory_bytes {
             self.one("peak_memory_bytes", "Largest resident memory.", bytes);
         }
-        self.family("phase_duration_seconds", "How long each phase took.");
+        self.family("phase_duration_seconds", "Duration of each phase.");
         for (phase, time) in &checked.phases {
             let labels = format!(",phase=\"{}\"", escaped(phase));
             self.value("phase_duration_seconds", &labels, time.as_secs_f64());
         }
-        self.one("inodes", "Inodes that there are.", checked.inodes);
-        self.one("inodes_used", "Inodes found in use.", checked.inodes_used);
-        self.one("block_size_bytes", "Bytes of a block.", checked.block_bytes);
-        self.one("blocks", "Blocks that there are.", checked.blocks);
-        self.one("blocks_used", "Blocks found in use.", checked.blocks_used);
+        self.one("inodes", "Total inodes.", checked.inodes);
+        self.one("inodes_used", "Inodes in use.", checked.inodes_used);
+        self.one("block_size_bytes", "Block size in bytes.", checked.block_bytes);
+        self.one("blocks", "Total blocks.", checked.blocks);
+        self.one("blocks_used", "Blocks in use.", checked.blocks_used);
         if let Some((method, frozen)) = checked.snapshot {
-            self.family("snapshot_info", "How the snapshot was taken; always 1.");
+            self.family("snapshot_info", "Method of the snapshot; always 1.");
             self.value("snapshot_info", &format!(",method=\"{method}\""), 1);
             if let Some(frozen) = frozen {
                 let help = "How long writers waited for the snapshot.";
@@ -83,7 +83,7 @@ impl Page {
     }
 
     fn family(&mut self, name: &str, help: &str) {
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ =
             writeln!(self.text, "# HELP floe_check_{name} {help}\n# TYPE floe_check_{name} gauge");
     }
@@ -120,7 +120,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }
-        // Each family once, told of before its values.
+        // Each family must occur once, described before its values.
         let mut family = "";
         let mut seen = std::collections::BTreeSet::new();
         for line in text.lines() {

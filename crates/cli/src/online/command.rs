@@ -1,4 +1,4 @@
-//! Programs that are run to make and drop snapshots.
+//! Runs programs that create and remove snapshots.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to completion and returns its output.
 ///
-/// It has a process group of its own: Ctrl-C at the terminal ends Floe, which cleans up, but must not
-/// cut off a program that is half way through with a snapshot.
+/// It has its own process group: Ctrl-C at the terminal ends Floe, which cleans up, but must not
+/// interrupt a program halfway through a snapshot.
 pub(super) fn run(program: impl AsRef<Path>, arguments: &[&str]) -> anyhow::Result<String> {
     let program = program.as_ref();
     let mut command = Command::new(program);
@@ -17,7 +17,7 @@ pub(super) fn run(program: impl AsRef<Path>, arguments: &[&str]) -> anyhow::Resu
     output(command, &format!("{} {}", program.display(), arguments.join(" ")))
 }
 
-/// Likewise, with a command that is set up already; `line` is its name in messages.
+/// The same with a prepared command; `line` is its name in messages.
 pub(super) fn output(mut command: Command, line: &str) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("cannot start \"{line}\""))?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,12 +1,12 @@
-//! Stopping all writers of a file system for a moment, and letting them go on whatever happens.
+//! Freezes a file system for a moment, and guarantees that it is thawed.
 //!
-//! A frozen file system that nobody thaws takes the whole system down, so the freeze belongs to a
-//! process of its own, the *holder*: it freezes, waits to be told, and thaws. It also thaws when its
-//! time is up, and when the check dies in any way, for then the pipe between them closes. It has a
-//! process group of its own and takes no signals that ask it to end. Should the holder itself be
-//! killed, the check thaws.
+//! A file system that stays frozen blocks the whole system, so a process of its own, the *holder*,
+//! does the freezing: it freezes, waits for a message, and thaws. It also thaws when its time limit
+//! expires and when the check dies in any way, because that closes the pipe between them. It has
+//! its own process group and ignores termination signals. If the holder itself is killed, the check
+//! thaws.
 //!
-//! fsfreeze(8) of util-linux makes the system call, for which a program would need unsafe code.
+//! fsfreeze(8) of util-linux makes the system call, which would require unsafe code here.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -23,7 +23,7 @@ use crate::exit::Outcome;
 use crate::files::InputPath;
 use crate::signals;
 
-/// The name of the holder's command, which is not for people.
+/// Name of the holder's internal command.
 pub(crate) const HOLDER: &str = "hold-freeze";
 
 /// The holder's command line.
@@ -33,7 +33,7 @@ pub(crate) struct HolderArgs {
     limit_seconds: u64,
 }
 
-/// A file system whose writers wait, until this is thawed or goes.
+/// A frozen file system; thawed explicitly or on drop.
 pub(super) struct Freeze {
     point: PathBuf,
     holder: Child,
@@ -44,15 +44,15 @@ pub(super) struct Freeze {
 }
 
 impl Freeze {
-    /// Freezes what is mounted at `point`, for at most `limit`. What is dirty is written out before,
-    /// so that writers wait for less.
+    /// Freezes the file system mounted at `point` for at most `limit`. Dirty data is written back
+    /// first, to shorten the wait of writers.
     pub(super) fn new(point: &Path, limit: Duration) -> anyhow::Result<Self> {
         let folder = File::open(point).with_context(|| point.display().to_string())?;
         rustix::fs::syncfs(&folder).with_context(|| point.display().to_string())?;
         drop(folder);
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut holder = Command::new(program)
-            // Under another name it would be e2fsck.
+            // Other names would select e2fsck's command line.
             .arg0("floe")
             .arg(HOLDER)
             .arg(point)
@@ -73,11 +73,11 @@ impl Freeze {
         }
     }
 
-    /// Lets writers go on, and says how long they waited; fails if they went on before that, so that
-    /// what was done in the meantime is worth nothing.
+    /// Thaws, and returns how long writers waited; fails if the file system was thawed earlier,
+    /// because the snapshot is then useless.
     pub(super) fn thaw(mut self) -> anyhow::Result<Duration> {
         if let Some(to) = &mut self.to {
-            // If nobody reads, the answer below is empty.
+            // If the holder is gone, the answer below is empty.
             let _ = to.write_all(b"thaw\n");
         }
         let said = self.hear();
@@ -85,17 +85,17 @@ impl Freeze {
         match said.as_str() {
             "thawed" => Ok(waited),
             "late" => bail!(
-                "the snapshot took so long that {} was thawed before it was done, so it was given up; \
-                 --freeze-limit lets writers wait longer",
+                "the snapshot took too long: {} was thawed before it was complete, so it was \
+                 discarded; --freeze-limit allows a longer freeze",
                 self.point.display()
             ),
-            said => bail!("{} was thawed too early, so the snapshot was given up {said}", {
+            said => bail!("{} was thawed too early, so the snapshot was discarded {said}", {
                 self.point.display()
             }),
         }
     }
 
-    /// A line of the holder; empty when it is gone.
+    /// A line from the holder; empty if it is gone.
     fn hear(&mut self) -> String {
         let mut line = String::new();
         let _ = self.from.read_line(&mut line);
@@ -107,7 +107,7 @@ impl Drop for Freeze {
     fn drop(&mut self) {
         self.to = None;
         let ended = self.holder.wait();
-        // Its last act is to thaw. If it did not get there, we do.
+        // The holder thaws as its last action; if it failed to, thaw here.
         if !ended.is_ok_and(|status| status.success())
             && let Err(error) = unfreeze(&self.point)
         {
@@ -122,7 +122,7 @@ fn unfreeze(point: &Path) -> anyhow::Result<()> {
 }
 
 impl HolderArgs {
-    /// Freezes, waits, thaws. Nothing that is printed here may stop it: nobody may be listening.
+    /// Freezes, waits, thaws. A failing output must not stop it, because the reader may be gone.
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         signals::ignore()?;
         let mut out = io::stdout();
@@ -132,7 +132,7 @@ impl HolderArgs {
         let path = self.mount_point.to_string_lossy().into_owned();
         if let Err(error) = command::run("fsfreeze", &["--freeze", &path]) {
             say(&format!("{error:#}").replace('\n', " "));
-            // Nothing is frozen by us: somebody else's freeze is none of our business.
+            // The freeze failed: another program's freeze must not be thawed.
             return Ok(Outcome::CLEAN);
         }
         say("frozen");
@@ -147,7 +147,7 @@ impl HolderArgs {
     }
 }
 
-/// Waits for a word or the end of standard input; `false` if the time was up first.
+/// Waits for input or its end; `false` if the time limit expired first.
 fn wait(limit: Duration) -> bool {
     let until = Instant::now() + limit;
     let input = io::stdin();
@@ -162,7 +162,7 @@ fn wait(limit: Duration) -> bool {
                 return true;
             }
             Err(rustix::io::Errno::INTR) => {}
-            // Better too early than never.
+            // Thaw too early rather than never.
             Err(_) => return true,
         }
     }

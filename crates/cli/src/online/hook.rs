@@ -1,8 +1,9 @@
-//! Snapshots by a command of the user's: a storage array, a cloud, a hypervisor.
+//! Snapshots by a user-defined command: a storage array, a cloud, a hypervisor.
 //!
-//! The command runs twice, in a shell. With `FLOE_ACTION=create` it makes a snapshot and prints the
-//! path of a device or image file as the last line of its output; with `FLOE_ACTION=drop` it removes
-//! what `FLOE_SNAPSHOT` names. `FLOE_MOUNT_POINT` and `FLOE_DEVICE` say of what.
+//! The command runs twice, in a shell. With `FLOE_ACTION=create` it creates a snapshot and prints
+//! the path of a device or image file as its last line of output; with `FLOE_ACTION=drop` it
+//! removes the snapshot in `FLOE_SNAPSHOT`. `FLOE_MOUNT_POINT` and `FLOE_DEVICE` identify the file
+//! system.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -18,7 +19,8 @@ use super::{Mounted, Snapshot};
 use crate::device::Source;
 use crate::files::Judged;
 
-/// A snapshot that `line` makes; `freeze`: writers wait meanwhile, at most that long.
+/// A snapshot created by the command `line`; with `freeze`, writers are blocked meanwhile, for at
+/// most that time.
 pub(super) fn snapshot(
     mounted: &Mounted,
     line: &str,
@@ -29,14 +31,14 @@ pub(super) fn snapshot(
         let mut command = Command::new("/bin/sh");
         command.args(["-c", line]).env("FLOE_ACTION", action).stdin(Stdio::null());
         command.env("FLOE_MOUNT_POINT", &mounted.point).env("FLOE_DEVICE", &mounted.device);
-        // What it says on standard error is for the user.
+        // Standard error goes to the user.
         command.stderr(Stdio::inherit()).process_group(0);
         command
     };
     let make = || {
         let frozen = freeze.map(|limit| Freeze::new(&mounted.point, limit)).transpose()?;
         let said = command::output(prepared("create"), line);
-        // First of all.
+        // Thaw before anything else.
         let frozen = frozen.map(Freeze::thaw).transpose();
         let said = said?;
         let path = said.lines().map(str::trim).rfind(|line| !line.is_empty());
@@ -51,7 +53,7 @@ pub(super) fn snapshot(
         Ok(((path, frozen), Box::new(remove) as _))
     };
     let ((path, frozen), teardown) = Teardown::after(make)?;
-    // Only now, so that a snapshot that is worth nothing is dropped.
+    // Judged only now, so that a refused snapshot is removed.
     files.admit("the snapshot", Path::new(&path))?;
     let about = mounted.about("command", frozen?);
     let device = Source::whole(Path::new(&path)).open()?;

@@ -1,8 +1,8 @@
-//! Snapshots of LVM volumes, thin and thick, by the programs of LVM.
+//! Snapshots of LVM volumes, thin and thick, with LVM's tools.
 //!
-//! LVM suspends the volume while it takes the snapshot, and the kernel freezes the file system on it
-//! for that moment. A freeze of ours on top would be one too many: LVM's own files may be on the file
-//! system that is frozen.
+//! LVM suspends the volume while it takes the snapshot, and the kernel freezes the file system on
+//! it. An additional freeze would be dangerous, because LVM's own files may be on the frozen file
+//! system.
 
 use std::path::{Path, PathBuf};
 
@@ -21,10 +21,10 @@ struct Volume {
     is_thin: bool,
 }
 
-/// LVM's programs, and where its volumes are.
+/// LVM's programs, and the location of its device nodes.
 #[derive(Clone, Debug)]
 pub(super) struct Lvm {
-    /// `None`: as the system finds them.
+    /// `None`: the system's programs.
     programs: Option<PathBuf>,
     nodes: PathBuf,
 }
@@ -43,7 +43,7 @@ impl Lvm {
         }
     }
 
-    /// A snapshot of a mounted file system on a logical volume. `size` is for a thick one.
+    /// A snapshot of a mounted file system on a logical volume. `size` applies to thick volumes.
     pub(super) fn snapshot(
         &self,
         mounted: &Mounted,
@@ -58,7 +58,7 @@ impl Lvm {
             let space = if size.contains('%') { "--extents" } else { "--size" };
             let thick = [space, size];
             let mut arguments = vec!["--snapshot", "--permission", "r", "--name", &name];
-            // A thin snapshot is not activated by itself, and needs no space set aside.
+            // A thin snapshot is not activated by default, and reserves no space.
             arguments.extend(if volume.is_thin { ["--setactivationskip", "n"] } else { thick });
             arguments.push(&origin);
             self.run("lvcreate", &arguments)?;
@@ -89,14 +89,15 @@ impl Lvm {
         parse(&said).with_context(|| format!("lvs says of {path}: {said:?}"))
     }
 
-    /// Fails if a thick snapshot has overflown: it is no longer what it was.
+    /// Fails if a thick snapshot has overflowed and is therefore invalid.
     fn refuse_overflown(&self, name: &str) -> anyhow::Result<()> {
         let said = self.run("lvs", &["--noheadings", "--options", "lv_attr", name])?;
-        // The fifth letter is the state; I is an invalid snapshot, S one that is suspended, too.
+        // The fifth character is the state: I for an invalid snapshot, S for a suspended invalid
+        // one.
         if matches!(said.trim().as_bytes().get(4), Some(b'I' | b'S')) {
             bail!(
-                "so much was written during the check that the snapshot {name} ran out of space: what \
-                 was found counts for nothing. Give it more with --snapshot-size"
+                "the snapshot {name} ran out of space during the check, whose result is therefore \
+                 void. Reserve more with --snapshot-size"
             );
         }
         Ok(())
@@ -104,16 +105,16 @@ impl Lvm {
 
     fn remove(&self, name: &str) -> anyhow::Result<()> {
         self.run("lvremove", &["--yes", name]).map(drop).with_context(|| {
-            format!("the snapshot {name} is left; remove it with: lvremove {name}")
+            format!("the snapshot {name} still exists; remove it with: lvremove {name}")
         })
     }
 }
 
-/// "  group|volume|thin"; a line for each segment.
+/// "  group|volume|thin"; one line per segment.
 fn parse(said: &str) -> anyhow::Result<Volume> {
     let line = said.lines().find(|line| !line.trim().is_empty()).context("nothing")?;
     let fields: Vec<&str> = line.split('|').map(str::trim).collect();
-    let [group, name, kind] = fields[..] else { bail!("not what was asked for") };
+    let [group, name, kind] = fields[..] else { bail!("unexpected output") };
     if group.is_empty() || name.is_empty() {
         bail!("no name");
     }
@@ -129,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    /// Programs with the names of LVM's, which write down how they are called and answer as lvs(8)
-    /// describes. The calls were tried with the real programs, too (2.03.16): they understand them.
+    /// Fake LVM programs that record their command lines and answer as described in lvs(8). The
+    /// command lines were also verified with the real programs (2.03.16).
     struct Recorded {
         folder: tempfile::TempDir,
     }
@@ -150,7 +151,7 @@ mod tests {
                          *) echo '  vg|root|{kind}';; esac"
                     ),
                 ),
-                // Its fifth argument is the name of the snapshot.
+                // The fifth argument is the name of the snapshot.
                 ("lvcreate", format!("printf snapshot > {node}/\"$5\"; {lvcreate}")),
                 ("lvremove", format!("rm {node}/../\"$2\"")),
             ];
@@ -175,7 +176,7 @@ mod tests {
             lvm.snapshot(&mounted, Path::new("/dev/mapper/vg-root"), size)
         }
 
-        /// How the programs were called, with the process's number left out.
+        /// The recorded command lines, with the process id removed.
         fn calls(&self) -> Vec<String> {
             let text = fs::read_to_string(self.folder.path().join("log")).unwrap();
             let text = text.replace(&std::process::id().to_string(), "PID");
@@ -210,7 +211,7 @@ mod tests {
                 let snapshot = recorded.snapshot(size).unwrap();
                 assert_eq!(snapshot.about.method, "lvm-thick");
                 assert_eq!(snapshot.verify().is_ok(), fits);
-                // However it ends, the snapshot goes.
+                // The snapshot is removed in any case.
                 drop(snapshot);
                 let made = format!(
                     "lvcreate --snapshot --permission r --name floe-check-PID {space} vg/root"

@@ -1,8 +1,8 @@
-//! `floe check --online`: a check of a file system in use, by way of a snapshot of it.
+//! `floe check --online`: checks a mounted file system by a snapshot.
 //!
-//! Somebody writes to a mounted file system all the time, so what is read of its device fits together
-//! nowhere. A snapshot stands still. How one is made depends on what the file system lies on; where it
-//! cannot be made, the reason is said, and nothing is checked. `docs/online.md` is for users.
+//! A mounted file system changes all the time, so reads of its device are inconsistent; a snapshot
+//! is not. The method depends on the underlying storage; if none is possible, the reason is
+//! reported, and nothing is checked. `docs/online.md` is the user documentation.
 
 use std::fmt;
 use std::fs;
@@ -28,23 +28,23 @@ mod teardown;
 use lvm::Lvm;
 use teardown::Teardown;
 
-/// What the command line says about snapshots.
+/// Command-line options for snapshots.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct OnlineArgs {
-    /// Check a file system in use: DEVICE is its mount point, or the image file of a running virtual
-    /// machine; a snapshot is taken, checked and dropped (see docs/online.md)
+    /// Check a file system in use: DEVICE is its mount point, or the image file of a running
+    /// virtual machine; a snapshot is taken, checked and removed (see docs/online.md)
     #[arg(long, conflicts_with_all = ["force", "external_journal", "ignore_journal"])]
     pub(crate) online: bool,
-    /// Make the snapshot with this shell command, which prints its path (see docs/online.md)
+    /// Create the snapshot with this shell command, which prints its path (see docs/online.md)
     #[arg(long, value_name = "COMMAND", requires = "online")]
     snapshot_command: Option<String>,
-    /// The snapshot command makes sure itself that nothing is written meanwhile
+    /// The snapshot command itself ensures that nothing is written meanwhile
     #[arg(long, requires = "snapshot_command")]
     no_freeze: bool,
-    /// Space for what changes while a thick LVM snapshot exists, as for lvcreate --size or --extents
+    /// Space for changes while a thick LVM snapshot exists, as for lvcreate --size or --extents
     #[arg(long, value_name = "SIZE", requires = "online", default_value = "10%ORIGIN")]
     snapshot_size: String,
-    /// Let writers wait for this many seconds at most; a snapshot that takes longer is given up
+    /// Block writers for at most this many seconds; a snapshot that takes longer is discarded
     #[arg(
         long,
         value_name = "SECONDS",
@@ -55,21 +55,21 @@ pub(crate) struct OnlineArgs {
     freeze_limit: u16,
 }
 
-/// What a snapshot is of, and how it came about.
+/// The origin and method of a snapshot.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     /// The mount point, or the image file.
     pub(crate) target: PathBuf,
     /// `reflink`, `lvm-thin`, `lvm-thick` or `command`.
     pub(crate) method: &'static str,
-    /// When it was taken, in seconds since 1970.
+    /// Time of the snapshot, in seconds since 1970.
     pub(crate) taken_seconds: i64,
-    /// How long writers had to wait. `None`: nobody was stopped by us (LVM does it by itself).
+    /// How long writers waited. `None`: Floe did not freeze them (LVM does that itself).
     pub(crate) frozen: Option<Duration>,
 }
 
 impl About {
-    /// The member `snapshot` of the report for programs.
+    /// The member `snapshot` of the JSON report.
     pub(crate) fn json(&self) -> Value {
         json!({
             "method": self.method,
@@ -89,34 +89,34 @@ impl fmt::Display for About {
     }
 }
 
-/// A snapshot that can be checked. Dropped with the value.
+/// A snapshot for a check. Removed on drop.
 pub(crate) struct Snapshot {
     pub(crate) about: About,
     pub(crate) device: Box<dyn ReadBlocks>,
     teardown: Teardown,
-    /// Whether what was read is still what was there when the snapshot was taken.
+    /// Whether the data read so far is the state at the time of the snapshot.
     verdict_counts: Box<dyn Fn() -> anyhow::Result<()>>,
 }
 
 impl Snapshot {
-    /// Fails if what was read need not be what was there when the snapshot was taken.
+    /// Fails if the data read so far may differ from the state at the time of the snapshot.
     pub(crate) fn verify(&self) -> anyhow::Result<()> {
         (self.verdict_counts)()
     }
 
-    /// Drops the snapshot. Also done, with a word on standard error if it fails, when the value goes.
+    /// Removes the snapshot. Also done on drop, with a message on standard error if it fails.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
         let Self { device, teardown, .. } = self;
-        // LVM removes nothing that is open.
+        // LVM refuses to remove open volumes.
         drop(device);
         teardown.run()
     }
 }
 
-/// Takes a snapshot of what `source` names.
+/// Takes a snapshot of `source`.
 ///
 /// # Errors
-/// If none can be made, or what was made is where an output of `files` goes.
+/// None is possible, or its path is also an output in `files`.
 pub(crate) fn take(source: &Source, args: &OnlineArgs, files: &Judged) -> anyhow::Result<Snapshot> {
     let path = fs::canonicalize(&source.device).with_context(|| source.name())?;
     let metadata = fs::metadata(&path).with_context(|| source.name())?;
@@ -124,14 +124,14 @@ pub(crate) fn take(source: &Source, args: &OnlineArgs, files: &Judged) -> anyhow
     if metadata.is_file() {
         ensure!(
             args.snapshot_command.is_none(),
-            "--snapshot-command is for mounted file systems: name the mount point"
+            "--snapshot-command is for mounted file systems: give the mount point"
         );
         return reflink::of_image(source, &path);
     }
     ensure!(
         source.partition.is_none() && source.offset == 0 && source.format.is_none(),
-        "--partition, --offset and --format say where in an image a file system is; a mounted one is \
-         found by its mount point"
+        "--partition, --offset and --format locate a file system in an image; a mounted one is \
+         located by its mount point"
     );
     let mounted = Mounted::at(&path)?;
     if let Some(command) = &args.snapshot_command {
@@ -142,9 +142,9 @@ pub(crate) fn take(source: &Source, args: &OnlineArgs, files: &Judged) -> anyhow
         Origin::Loop(backing) => reflink::of_loop(&mounted, &backing, limit),
         Origin::Lvm(device) => Lvm::default().snapshot(&mounted, &device, &args.snapshot_size),
         Origin::None { reason } => bail!(
-            "no snapshot of {} can be made: {} is {reason}. Nothing was checked. Snapshots can be made \
+            "no snapshot of {} is possible: {} is {reason}. Nothing was checked. Snapshots are possible \
              of LVM volumes, and of loop devices whose image file is on XFS or Btrfs; \
-             --snapshot-command makes one in your own way (see docs/online.md)",
+             --snapshot-command uses a method of your own (see docs/online.md)",
             mounted.point.display(),
             mounted.device.display()
         ),
@@ -154,7 +154,7 @@ pub(crate) fn take(source: &Source, args: &OnlineArgs, files: &Judged) -> anyhow
 /// A mounted ext file system.
 struct Mounted {
     point: PathBuf,
-    /// The device node, for people and hooks.
+    /// The device node, for messages and hooks.
     device: PathBuf,
     number: DeviceNumber,
 }
@@ -165,18 +165,18 @@ impl Mounted {
         let Some(Use::Mounted { file_system, read_only, device: number, .. }) = mounted_at(point)
         else {
             bail!(
-                "{name} is no mount point. --online checks a mounted file system by its mount point, \
+                "{name} is not a mount point. --online needs the mount point of a file system, \
                  or the image file of a virtual machine"
             );
         };
         ensure!(
             ["ext2", "ext3", "ext4"].contains(&file_system.as_str()),
-            "{name} is a {file_system} file system; only ext2, ext3 and ext4 are checked"
+            "{name} is a {file_system} file system; only ext2, ext3 and ext4 are supported"
         );
         let device = node(number);
         ensure!(
             !read_only,
-            "{name} is mounted read-only, so nothing changes: check its device, {}",
+            "{name} is mounted read-only and does not change: check its device, {}",
             device.display()
         );
         Ok(Self { point: point.to_owned(), device, number })
@@ -187,31 +187,31 @@ impl Mounted {
     }
 }
 
-/// The folder of a block device in `/sys`.
+/// The `/sys` folder of a block device.
 fn sys(number: DeviceNumber) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{number}"))
 }
 
-/// The node of a block device in `/dev`.
+/// The `/dev` node of a block device.
 fn node(number: DeviceNumber) -> PathBuf {
     let name = fs::read_link(sys(number)).ok();
     let name = name.as_deref().and_then(Path::file_name).map(|name| Path::new("/dev").join(name));
     name.unwrap_or_else(|| PathBuf::from(format!("block device {number}")))
 }
 
-/// The file of a loop device, and which part of it a file system is in.
+/// The file of a loop device, and the part of it that holds a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Backing {
     file: PathBuf,
     offset_bytes: u64,
-    /// `None`: to the end.
+    /// `None`: up to the end.
     len_bytes: Option<u64>,
 }
 
-/// What a file system lies on.
+/// The storage below a file system.
 enum Origin {
     Loop(Backing),
-    /// A logical volume, by its node.
+    /// A logical volume, by its device node.
     Lvm(PathBuf),
     None {
         reason: String,
@@ -230,10 +230,10 @@ fn origin(number: DeviceNumber) -> anyhow::Result<Origin> {
         return Ok(Origin::Lvm(Path::new("/dev/mapper").join(text("dm/name").trim())));
     }
     if uuid.starts_with("CRYPT-") {
-        return none("encrypted, and a snapshot of what lies below would be, too");
+        return none("encrypted, and so would be a snapshot of the volume below");
     }
     if !uuid.is_empty() || sys.join("dm").exists() {
-        return none("made by the device mapper, but not by LVM");
+        return none("a device mapper device, but not an LVM volume");
     }
     if sys.join("md").exists() {
         return none("an md array");
@@ -241,7 +241,7 @@ fn origin(number: DeviceNumber) -> anyhow::Result<Origin> {
     none("a disk or partition")
 }
 
-/// The file behind a loop device or a partition of one.
+/// The file behind a loop device or one of its partitions.
 fn backing(sys: &Path) -> anyhow::Result<Option<Backing>> {
     let sectors = |path: PathBuf| -> Option<u64> {
         fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()?.checked_mul(512)
@@ -260,7 +260,7 @@ fn backing(sys: &Path) -> anyhow::Result<Option<Backing>> {
     let (start, len) = if partition {
         let part = (sectors(sys.join("start")), sectors(sys.join("size")));
         let (Some(start), Some(len)) = part else {
-            bail!("cannot tell where in {} the partition is", file.display())
+            bail!("cannot locate the partition in {}", file.display())
         };
         (start, Some(len))
     } else {
@@ -268,7 +268,7 @@ fn backing(sys: &Path) -> anyhow::Result<Option<Backing>> {
     };
     ensure!(
         file.exists(),
-        "the image file behind the loop device is not there: {}",
+        "the image file behind the loop device does not exist: {}",
         file.display()
     );
     Ok(Some(Backing { file, offset_bytes: disk_offset.saturating_add(start), len_bytes: len }))

@@ -1,7 +1,7 @@
 //! Snapshots by reflink: a clone of an image file that shares its blocks (XFS, Btrfs).
 //!
-//! The clone has no name and goes with the process. What is written to the image afterwards takes
-//! space of its own; nothing is copied.
+//! The clone has no name and disappears with the process. Later writes to the image use new space;
+//! nothing is copied.
 
 use std::fs::File;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) fn of_loop(
 ) -> anyhow::Result<Snapshot> {
     signals::end_at_once("the check is not complete; nothing was written")?;
     let clone = Clone::new(&backing.file)?;
-    // Once before anybody has to wait: it shows whether it can be done, and writes out what is dirty.
+    // Once before writers are blocked: to test whether it works, and to write back dirty data.
     clone.make()?;
     let freeze = Freeze::new(&mounted.point, limit)?;
     let made = clone.make();
@@ -42,8 +42,8 @@ pub(super) fn of_loop(
     })
 }
 
-/// A snapshot of an image file that a virtual machine is running on. The machine is not stopped: the
-/// clone is what the disk would be after a power failure, and its journal is replayed in memory.
+/// A snapshot of the image file of a running virtual machine. The machine is not stopped: the clone
+/// is the state after a power failure, and its journal is replayed in memory.
 pub(super) fn of_image(source: &Source, path: &Path) -> anyhow::Result<Snapshot> {
     signals::end_at_once("the check is not complete; nothing was written")?;
     let clone = Clone::new(path)?;
@@ -63,7 +63,7 @@ pub(super) fn of_image(source: &Source, path: &Path) -> anyhow::Result<Snapshot>
     })
 }
 
-/// An image file and a file without a name beside it.
+/// An image file, and an unnamed file in the same folder.
 struct Clone<'a> {
     path: &'a Path,
     from: File,
@@ -80,15 +80,17 @@ impl<'a> Clone<'a> {
         Ok(Self { path, from, to })
     }
 
-    /// Makes the second file what the first one is now, at one point in time.
+    /// Makes the second file an atomic clone of the first.
     fn make(&self) -> anyhow::Result<()> {
         rustix::fs::ioctl_ficlone(&self.to, &self.from).map_err(|errno| {
             let file = self.path.display();
             match errno {
-                Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV | Errno::NOSYS => anyhow!(
-                    "{file} cannot be cloned: the file system it is on has no reflinks (XFS and Btrfs \
-                     have). Nothing was checked; see docs/online.md for other ways"
-                ),
+                Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV | Errno::NOSYS => {
+                    anyhow!(
+                        "{file} cannot be cloned: its file system has no reflinks (XFS and Btrfs \
+                     have). Nothing was checked; see docs/online.md for alternatives"
+                    )
+                }
                 errno => anyhow!("{file} cannot be cloned: {errno}"),
             }
         })

@@ -1,4 +1,4 @@
-//! What has to be undone when a check ends, however it ends.
+//! Cleanup that must happen when a check ends in any way.
 
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,19 +7,19 @@ use crate::signals;
 
 type Action = Box<dyn FnOnce() -> anyhow::Result<()> + Send>;
 
-/// Removes a snapshot: when told to, when the value goes, or when a signal ends the program.
+/// Removes a snapshot: on request, on drop, or when a signal ends the program.
 pub(super) struct Teardown {
     action: Arc<Mutex<Option<Action>>>,
 }
 
 impl Teardown {
-    /// Nothing to undo: what there is goes with the process.
+    /// No cleanup, because everything disappears with the process.
     pub(super) fn nothing() -> Self {
         Self { action: Arc::new(Mutex::new(None)) }
     }
 
-    /// Makes something that has to be undone. A signal in the meantime waits for the end of `make`;
-    /// then, as at any time from here on, it has undone what was made, and ends the program.
+    /// Creates something that needs cleanup. A signal during `make` waits for its end; from then
+    /// on, as at any later time, it runs the cleanup and ends the program.
     pub(super) fn after<T>(
         make: impl FnOnce() -> anyhow::Result<(T, Action)>,
     ) -> anyhow::Result<(T, Self)> {
@@ -29,7 +29,7 @@ impl Teardown {
         let (action, noted) = (Arc::clone(&teardown.action), Arc::clone(&asked));
         signals::on_signal(move || {
             noted.store(true, Ordering::SeqCst);
-            // Not given back before the end: nobody gets past `run` while this is being undone.
+            // Keep the lock until the end, so that no one gets past `run` during the cleanup.
             let mut held = action.lock().unwrap_or_else(PoisonError::into_inner);
             end(held.take());
         })?;
@@ -42,7 +42,7 @@ impl Teardown {
         Ok((made, teardown))
     }
 
-    /// Undoes it, once.
+    /// Runs the cleanup once.
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let mut held = self.lock();
         held.take().map_or(Ok(()), |action| action())
@@ -53,7 +53,7 @@ impl Teardown {
     }
 }
 
-/// Undoes what there is to undo, and ends the program.
+/// Runs the cleanup, and ends the program.
 fn end(action: Option<Action>) -> ! {
     match action.map(|action| action()) {
         Some(Err(error)) => eprintln!("floe: interrupted; the check is not complete. {error:#}"),

@@ -53,7 +53,7 @@ fn undo_shows_then_restores_then_has_nothing_to_do() {
         assert!(changed.now() == changed.after, "a dry run wrote");
         let ran = changed.undo(&[]);
         assert_eq!(ran.code, 0, "{}", ran.err);
-        assert!(ran.out.contains("brought back"), "{}", ran.out);
+        assert!(ran.out.contains("restored "), "{}", ran.out);
         assert!(changed.now() == changed.before);
         let ran = changed.undo(&[]);
         assert_eq!(ran.code, 0, "{}", ran.err);
@@ -80,7 +80,7 @@ fn undo_refuses_a_file_system_that_was_used_since_unless_forced() {
     let ran = changed.undo(&["--force"]);
     assert_eq!(ran.code, 4, "{}", ran.err);
     assert!(ran.err.contains("warning"), "{}", ran.err);
-    assert!(!ran.out.contains("holds what it held before"), "{}", ran.out);
+    assert!(!ran.out.contains("is as it was before"), "{}", ran.out);
     assert!(ran.out.contains("Check it: floe check "), "{}", ran.out);
     assert!(changed.now() != changed.before);
     let start = at as usize;

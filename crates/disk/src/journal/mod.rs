@@ -60,7 +60,8 @@ fn system_clock() -> (u64, u32) {
 }
 
 /// A file system on `D` that is changed through its journal. It reads ([`ReadBlocks`]) with all finished changes, whether
-/// they are durable or not. Dropped without [`Journal::close`] it leaves the device as a crash would: to be recovered.
+/// they are durable or not; written as a device ([`WriteBlocks`]) it takes data of files, past the log, and a flush of it is
+/// [`Journal::sync`]. Dropped without [`Journal::close`] it leaves the device as a crash would: to be recovered.
 #[derive(Debug)]
 pub struct Journal<D> {
     device: D,
@@ -95,8 +96,8 @@ impl<D: WriteBlocks> Journal<D> {
         &self.geometry
     }
 
-    /// Begins a change of at most `credits` blocks; waits until no other handle is open, and for room in the log. A thread
-    /// that holds a handle must not begin another.
+    /// Begins a change of `credits` blocks, or a few more; waits until no other handle is open, and for room in the log. A
+    /// thread that holds a handle must not begin another.
     ///
     /// # Errors
     /// [`JournalError::TooLong`] for more than a quarter of the log (rule R11), [`JournalError::Aborted`], or what stopped a
@@ -110,7 +111,7 @@ impl<D: WriteBlocks> Journal<D> {
             (running.images.len() as u64 + more, running.revoked.len() as u64 + more)
         };
         drop(self.room_for(joined_len)?);
-        Ok(JournalTx::new(self, handle, credits))
+        Ok(JournalTx::new(self, handle))
     }
 
     /// Makes a finished transaction, and all before it, durable: returns when a flush behind its commit block has
@@ -267,5 +268,31 @@ impl<D: WriteBlocks> ReadBlocks for Journal<D> {
 
     fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         self.device.will_need(offset_bytes, len_bytes);
+    }
+}
+
+impl<D: WriteBlocks> WriteBlocks for Journal<D> {
+    fn write_at(&self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
+        self.write_data(offset_bytes, from).map_err(into_io)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.sync().map_err(into_io)
+    }
+
+    fn current_size_bytes(&self) -> io::Result<u64> {
+        self.device.current_size_bytes()
+    }
+
+    fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        self.device.forget(offset_bytes, len_bytes);
+    }
+}
+
+/// The device's own error where there is one.
+fn into_io(error: JournalError) -> io::Error {
+    match error {
+        JournalError::Io { source, .. } => source,
+        other => io::Error::other(other),
     }
 }

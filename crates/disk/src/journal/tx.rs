@@ -20,29 +20,18 @@ pub struct JournalTx<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
     /// Kept to the end: handles read what others wrote, so they follow each other.
     _handle: MutexGuard<'j, ()>,
-    credits: u32,
     changed: BTreeMap<BlockNr, Vec<u8>>,
     freed: Vec<BlockRun>,
 }
 
 impl<'j, D: WriteBlocks> JournalTx<'j, D> {
-    pub(super) const fn new(
-        journal: &'j Journal<D>,
-        handle: MutexGuard<'j, ()>,
-        credits: u32,
-    ) -> Self {
-        Self { journal, _handle: handle, credits, changed: BTreeMap::new(), freed: Vec::new() }
-    }
-
-    /// Blocks that may still be changed.
-    pub fn credits_left(&self) -> u32 {
-        // No more than the credits were taken.
-        self.credits - self.changed.len() as u32
+    pub(super) const fn new(journal: &'j Journal<D>, handle: MutexGuard<'j, ()>) -> Self {
+        Self { journal, _handle: handle, changed: BTreeMap::new(), freed: Vec::new() }
     }
 
     /// Lets the changes join the running transaction, whose number comes back: what was freed may be used again when
     /// that is durable, and [`Journal::commit`] makes it so. A logged superblock gets `needs_recovery`, which replaying it
-    /// must not take away.
+    /// must not take away. Waits for room if the change took more blocks than it had reserved.
     ///
     /// # Errors
     /// [`JournalError::Aborted`]; [`JournalError::TooLong`] if more blocks have to be revoked than fit into one transaction;
@@ -83,11 +72,13 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
         read.map(|()| bytes).map_err(|source| Refusal::Io { block, source })
     }
 
-    fn take_credit(&self) -> Result<(), Refusal> {
-        match self.credits_left() {
-            0 => Err(Refusal::TooMuch("the change takes more blocks than were reserved for it")),
-            _ => Ok(()),
+    /// `Err` if another block would make the change alone longer than a transaction may be.
+    fn judge_length(&self) -> Result<(), Refusal> {
+        let log = &self.journal.log;
+        if log.cost(self.changed.len() as u64 + 1, 0) > u64::from(log.limit()) {
+            return Err(Refusal::TooMuch("the change is longer than a quarter of the journal"));
         }
+        Ok(())
     }
 }
 
@@ -103,7 +94,7 @@ impl<D: WriteBlocks> Tx for JournalTx<'_, D> {
     fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
         self.judge(block)?;
         if !self.changed.contains_key(&block) {
-            self.take_credit()?;
+            self.judge_length()?;
             let bytes = self.read(block)?;
             self.changed.insert(block, bytes);
         }
@@ -113,7 +104,7 @@ impl<D: WriteBlocks> Tx for JournalTx<'_, D> {
     fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
         self.judge(block)?;
         if !self.changed.contains_key(&block) {
-            self.take_credit()?;
+            self.judge_length()?;
         }
         let bytes = self.changed.entry(block).or_default();
         bytes.clear();

@@ -1,9 +1,10 @@
-//! Block maps: which blocks of an image must be written to a device, for bmaptool and what reads its
-//! files (mender, balena, swupdate). Format: version 2.0 of Yocto's bmaptool, with SHA-256.
+//! Block maps: the blocks of an image that must be written to a device, for bmaptool and the tools
+//! that read its files (mender, balena, swupdate). Format: version 2.0 of Yocto's bmaptool, with
+//! SHA-256.
 //!
-//! A block is in the map if the file system counts it as used, even where the image has a hole: an inode
-//! table or a journal that is a hole in the image must be zeroes on the device, and a device has no holes.
-//! So the map follows from the layout alone, whatever file system the image lies on.
+//! A block is in the map if the file system counts it as used, even if it is a hole in the image:
+//! an inode table or a journal that is a hole in the image must be zeroes on the device, which has
+//! no holes. So the map depends on the layout alone, not on the file system that holds the image.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,22 +17,22 @@ use sha2::{Digest, Sha256};
 
 use super::plan::Plan;
 
-/// The first bytes of a block map that Floe made.
+/// The first bytes of a block map made by Floe.
 pub const BLOCK_MAP_HEAD: &[u8] = b"<?xml version=\"1.0\"?>\n<!-- floe";
-/// Bytes of a block of the map, at least: what bmaptool itself uses.
+/// Bytes of a block of the map, at least: bmaptool's own block size.
 const LEAST_BLOCK_BYTES: u64 = 4096;
-/// Bytes of a range, at most: one checksum is computed by one thread.
+/// Bytes of a range, at most, because a single thread computes its checksum.
 const MOST_RANGE_BYTES: u64 = 64 << 20;
-/// Bytes that are read at once.
+/// Bytes read at once.
 const READ_BYTES: u64 = 1 << 20;
-/// Stands for the checksum of the map in the text that the checksum is computed of.
+/// Placeholder for the checksum of the map, in the text over which that checksum is computed.
 const NO_CHECKSUM: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// The checksums of ranges, by their place in the list.
+/// The checksums of ranges, by index in the list.
 #[derive(Debug, Default)]
 struct Sums {
     done: Vec<(usize, String)>,
-    /// The failure that is first in the list.
+    /// The failure with the lowest index.
     failed: Option<(usize, io::Error)>,
 }
 
@@ -47,11 +48,11 @@ impl Accumulator for Sums {
     }
 }
 
-/// The block map of a file system that was written to the beginning of `image`, as XML. `threads` compute
-/// checksums.
+/// The block map, as XML, of a file system that was written to the start of `image`. `threads`
+/// threads compute checksums.
 ///
 /// # Errors
-/// The image cannot be read.
+/// If the image cannot be read.
 pub fn block_map(plan: &Plan, image: &dyn ReadBlocks, threads: usize) -> io::Result<String> {
     let block_bytes = u64::from(plan.geometry().block_size).max(LEAST_BLOCK_BYTES);
     let size = image.size_bytes();
@@ -75,7 +76,7 @@ pub fn block_map(plan: &Plan, image: &dyn ReadBlocks, threads: usize) -> io::Res
     Ok(text.replacen(NO_CHECKSUM, &own, 1))
 }
 
-/// What is in use, in blocks of the map: neither overlapping nor longer than a range may be.
+/// The used ranges, in blocks of the map: not overlapping, and at most the maximum length.
 fn ranges(plan: &Plan, block_bytes: u64, size: u64) -> Vec<Range<u64>> {
     let geometry = plan.geometry();
     let most = MOST_RANGE_BYTES / block_bytes;
@@ -117,7 +118,7 @@ fn checksum(image: &dyn ReadBlocks, bytes: Range<u64>) -> io::Result<String> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // A String takes all that is written.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -131,7 +132,7 @@ fn document<'a>(
 ) -> String {
     let mapped: u64 = ranges.clone().map(|(range, _)| range.end - range.start).sum();
     let mut text = String::from_utf8_lossy(BLOCK_MAP_HEAD).into_owned();
-    // A String takes all that is written.
+    // Writing to a String cannot fail.
     let _ = write!(
         text,
         " mkfs: the blocks of an image that a device needs; bmaptool copies them. -->\n\

@@ -1,4 +1,4 @@
-//! The frame of a new file system: its superblock and geometry, before anything is placed.
+//! The superblock and geometry of a new file system, before anything is placed.
 
 use floe_format::ext::quota::QuotaKind;
 use floe_format::ext::superblock::{
@@ -10,18 +10,19 @@ use floe_format::{Geometry, GroupNr};
 
 use super::params::{InodeCount, Params, PlanError, Reserved};
 
-/// Most blocks of a group, whatever a bitmap could hold.
+/// Maximum blocks of a group, whatever a bitmap could hold.
 const MOST_PER_GROUP: u32 = 65528;
-/// Blocks that must be free in the last group behind its tables: a shorter one is left out.
+/// Blocks that must remain free in the last group behind its tables; a shorter last group is left
+/// out.
 const LEAST_LAST_GROUP: u64 = 50;
 /// `s_first_ino`.
 const FIRST_INODE: u32 = 11;
 
-/// Computes superblock and geometry. Places and counts in the superblock are still zero.
+/// Computes superblock and geometry. Offsets and counts in the superblock are still zero.
 ///
-/// As mke2fs does, it changes features that a large file system cannot have: from 2^32 blocks on there
-/// is no `resize_inode`, whose map has 32-bit block numbers, and descriptors that would take more than
-/// three quarters of a group are spread (`meta_bg`).
+/// Like mke2fs, it changes features that a large file system cannot have: from 2^32 blocks on there
+/// is no `resize_inode`, whose map has 32-bit block numbers, and descriptors that would take more
+/// than three quarters of a group are spread (`meta_bg`).
 pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanError> {
     params.check()?;
     if params.blocks >= 1 << 32 {
@@ -37,8 +38,8 @@ pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanE
     // Whole clusters only.
     let all = params.blocks - params.blocks % ratio;
     let mut blocks = all;
-    // mke2fs takes the share for root of the size without the last group that it left out, even if
-    // it takes all blocks in the end.
+    // mke2fs computes the reserved share from the size without the last group that it left out,
+    // even if the final file system includes that group.
     let mut share_of = all;
     if !params.incompat(Incompat::BIT64) && blocks >= 1 << 32 {
         return Err(PlanError::TooLarge { blocks });
@@ -61,7 +62,7 @@ pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanE
                 return Err(PlanError::TooManyInodes { inodes: wanted });
             }
             per_group -= 8 * ratio as u32;
-            // A last group that was too short may be long enough now.
+            // A last group that was too short before may be long enough with the new group size.
             blocks = all;
             continue;
         };
@@ -83,7 +84,7 @@ pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanE
         sb.r_blocks_count_hi = (reserved >> 32) as u32;
         let geometry =
             Geometry::new(&sb, Strictness::Strict).map_err(|fault| match fault.field {
-                // The tables leave no room in the groups.
+                // The tables leave no free blocks in the groups.
                 "s_inodes_per_group" => PlanError::TooManyInodes { inodes: wanted },
                 field => PlanError::Parameter(field),
             })?;
@@ -98,7 +99,7 @@ pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanE
     }
 }
 
-/// What does not depend on sizes.
+/// Sets the fields that do not depend on sizes.
 fn identity(params: &Params, sb: &mut Superblock) {
     let now = params.now.seconds.max(0) as u64;
     let (low, high) = ((now & 0xffff_ffff) as u32, (now >> 32) as u8);
@@ -121,7 +122,7 @@ fn identity(params: &Params, sb: &mut Superblock) {
         *word = u32::from_le_bytes(*bytes);
     }
     sb.def_hash_version = params.hash_version;
-    // Linux on the usual machines hashes names as signed characters.
+    // Linux on common machines hashes names as signed characters.
     sb.flags = FLAG_SIGNED_HASH | if params.test_fs { FLAG_TEST_FS } else { 0 };
     (sb.raid_stride, sb.raid_stripe_width) = (params.stride, params.stripe_width);
     if params.old_revision {
@@ -164,7 +165,7 @@ fn blocks_per_group(params: &Params) -> Result<u32, PlanError> {
     let Some(asked) = params.blocks_per_group else { return Ok(most * ratio) };
     if asked < 256 || asked % (8 * ratio) != 0 || asked / ratio > most {
         return Err(PlanError::Parameter(
-            "the blocks of a group must be a multiple of 8, from 256 to 8 for each byte of a block",
+            "the blocks of a group must be a multiple of 8, from 256 to 8 times the block size",
         ));
     }
     Ok(asked)
@@ -175,14 +176,14 @@ fn inodes_wanted(params: &Params, blocks: u64) -> Result<u64, PlanError> {
         InodeCount::Count(count) => u64::from(count),
         InodeCount::Ratio(bytes) if bytes >= 1024 => {
             let all_bytes = blocks.saturating_mul(u64::from(params.block_size));
-            // As mke2fs does where less than one would be there.
+            // Like mke2fs if the ratio gives less than one inode.
             let bytes =
                 if bytes > all_bytes { u64::from(params.block_size.max(4096)) } else { bytes };
-            // Not all of 2^32: numbers of the last group must fit, too.
+            // Below 2^32, because inode numbers of the last group must fit, too.
             (all_bytes / bytes).min(0xffff_ffff)
         }
         InodeCount::Ratio(_) => {
-            return Err(PlanError::Parameter("there must be at least 1024 bytes for each inode"));
+            return Err(PlanError::Parameter("there must be at least 1024 bytes per inode"));
         }
     };
     Ok(wanted.max(u64::from(FIRST_INODE) + 1))
@@ -199,9 +200,9 @@ fn inodes_per_group(params: &Params, wanted: u64, groups: u32) -> Option<u32> {
         return None;
     }
     let each = each.min(most) as u32;
-    // Whole blocks first, then a multiple of 8, of which a block may hold fewer.
+    // Rounded up to whole blocks, then down to a multiple of 8, because a block may hold fewer.
     let whole = (each.div_ceil(per_block) * per_block).max(8) & !7;
-    // Reserved inodes and lost+found are there even in the smallest.
+    // Even the smallest file system has the reserved inodes and lost+found.
     let least = (FIRST_INODE + 1).div_ceil(groups).next_multiple_of(8);
     Some(whole.max(least))
 }
@@ -217,7 +218,8 @@ fn backups(params: &Params, groups: u32, sb: &mut Superblock) {
     ];
 }
 
-/// Switches `meta_bg` on if descriptors, with those reserved, take more than three quarters of a group.
+/// Enables `meta_bg` if the descriptors, including reserved ones, take more than three quarters of
+/// a group.
 fn spread_descriptors(params: &mut Params, groups: u32, sb: &mut Superblock) -> bool {
     let now = groups.div_ceil(descriptors_per_block(params));
     let descriptors = u64::from(now) + u64::from(sb.reserved_gdt_blocks);
@@ -238,7 +240,7 @@ fn descriptors_per_block(params: &Params) -> u32 {
     params.block_size / if params.incompat(Incompat::BIT64) { 64 } else { 32 }
 }
 
-/// Reserved descriptor blocks: for 1024 times as many blocks, or as many as asked for.
+/// Reserved descriptor blocks: enough for 1024 times the size, or for the size requested.
 fn reserved_descriptors(params: &Params, blocks: u64, sb: &Superblock) -> u16 {
     if !params.compat(Compat::RESIZE_INODE) {
         return 0;
@@ -254,16 +256,16 @@ fn reserved_descriptors(params: &Params, blocks: u64, sb: &Superblock) -> u16 {
         let most = blocks.saturating_mul(1024).min(u64::from(u32::MAX));
         more(sb.blocks_per_group, blocks - first, most.saturating_sub(first))
     };
-    // mke2fs counts in the usual groups there, whatever the clusters; a size for which there is room
-    // anyway asks for nothing.
+    // mke2fs assumes groups of the default size here, even with bigalloc, and ignores a size for which
+    // the descriptors already suffice.
     let group = params.blocks_per_group.unwrap_or(params.block_size * 8);
     let asked = params.resize_blocks.map(|later| more(group, blocks, later));
     let asked = asked.filter(|more| *more > 0);
-    // One block of the resize inode's map lists them.
+    // One mapping block of the resize inode lists them all.
     asked.unwrap_or_else(usual).min(u64::from(params.block_size / 4)) as u16
 }
 
-/// Whether the last group has room for its own tables.
+/// Whether the last group has space for its own tables.
 enum LastGroup {
     Fits,
     TooShort { blocks_in_it: u64 },
@@ -287,7 +289,7 @@ fn last_group(geometry: &Geometry) -> LastGroup {
     if blocks < overhead { LastGroup::Alone } else { LastGroup::Fits }
 }
 
-/// Inode number fields of the quota files.
+/// Sets the superblock's inode number of a quota file.
 pub(super) fn set_quota_inode(sb: &mut Superblock, kind: QuotaKind, inode: u32) {
     match kind {
         QuotaKind::User => sb.usr_quota_inum = inode,

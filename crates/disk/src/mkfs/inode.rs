@@ -7,12 +7,12 @@ use floe_format::{BlockNr, Geometry, InodeNr};
 /// Bytes of the extra fields that inodes of more than 128 bytes have.
 pub(super) const EXTRA_SIZE: u16 = 32;
 
-/// How inodes of a file system are written.
+/// How the inodes of a file system are encoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InodeForm {
     /// Bytes of an inode.
     pub(super) size: usize,
-    /// What checksums start from.
+    /// The seed of checksums.
     pub(super) seed: Option<Seed>,
     /// Bytes of a block.
     pub(super) block_size: u32,
@@ -25,7 +25,7 @@ impl InodeForm {
     }
 }
 
-/// An inode that is to be written.
+/// An inode to be written.
 #[derive(Clone, Debug)]
 pub(super) struct NewInode {
     pub(super) mode: u16,
@@ -37,18 +37,18 @@ pub(super) struct NewInode {
     pub(super) ctime: Timestamp,
     pub(super) crtime: Timestamp,
     pub(super) links: u16,
-    /// Blocks that it has, maps and attributes included.
+    /// Its blocks, including maps and attributes.
     pub(super) blocks: u64,
     pub(super) flags: InodeFlags,
     pub(super) block: [u8; 60],
     pub(super) file_acl: BlockNr,
     pub(super) generation: u32,
-    /// What lies behind the extra fields; empty: nothing.
+    /// The bytes behind the extra fields; empty if there are none.
     pub(super) xattrs: Vec<u8>,
 }
 
 impl NewInode {
-    /// An inode of root's without blocks, all times the same.
+    /// An inode without blocks, owned by root, with all times equal.
     pub(super) fn new(mode: u16, time: Timestamp) -> Self {
         Self {
             mode,
@@ -69,7 +69,7 @@ impl NewInode {
         }
     }
 
-    /// Writes it over `raw`, an inode's bytes, with its checksum.
+    /// Encodes it over `raw`, an inode's bytes, with its checksum.
     pub(super) fn encode(&self, form: &InodeForm, nr: InodeNr, raw: &mut [u8]) {
         // No geometry has inodes of fewer than 128 bytes.
         let Some(mut inode) = OwnedInode::new(nr, raw.len(), EXTRA_SIZE) else { return };

@@ -1,4 +1,4 @@
-//! Maps of files that are made whole: extent trees and block maps.
+//! Builds maps of whole files: extent trees and block maps.
 
 use floe_ext4::map::block_map::{self, MappedRun};
 use floe_ext4::map::extent_tree::{self, NodeForm};
@@ -12,22 +12,22 @@ use super::inode::NewInode;
 use super::params::PlanError;
 use super::plan::Plan;
 
-/// Where the nodes of a map go.
+/// The place of a map's nodes.
 pub(super) enum Nodes {
-    /// Into the block before the data if it is free, as mke2fs does for journals.
+    /// In the block before the data if it is free, as mke2fs does for journals.
     Before,
-    /// To the first free blocks.
+    /// In the first free blocks.
     Behind,
 }
 
 impl From<BuildError> for PlanError {
     fn from(_: BuildError) -> Self {
-        // Runs come from an allocator, in order; files too large for a map were refused before.
+        // An allocator returns runs in order, and files too large for a map were refused before.
         Self::Internal("a map cannot hold what was allocated")
     }
 }
 
-/// Gives an inode a map of data without holes, and counts its blocks.
+/// Attaches to an inode a map of data without holes, and counts its blocks.
 pub(super) fn attach(
     plan: &mut Plan,
     nr: InodeNr,
@@ -97,8 +97,8 @@ pub(super) fn extents_of(mapped: &[MappedRun]) -> Vec<Extent> {
         .collect()
 }
 
-/// Allocates `count` blocks for a file with a block map, each indirect block just before the first
-/// block that it names; gives the data blocks.
+/// Allocates `count` blocks for a file with a block map, placing each indirect block just before
+/// the first block that it maps. Returns the data blocks.
 pub(super) fn interleaved(
     plan: &mut Plan,
     inode: &mut NewInode,
@@ -106,7 +106,8 @@ pub(super) fn interleaved(
 ) -> Result<Vec<BlockRun>, PlanError> {
     let block_size = plan.geometry.block_size;
     let apb = u64::from(block_size / 4);
-    // How many indirect blocks come just before a logical block, and where the next such one is.
+    // The number of indirect blocks just before a logical block, and the next logical block that
+    // has some.
     let before = |logical: u64| -> u64 {
         let Some(behind) = logical.checked_sub(12) else { return 0 };
         if behind % apb != 0 {

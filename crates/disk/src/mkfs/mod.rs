@@ -1,5 +1,5 @@
-//! Makes file systems: [`Params`] say what one shall be, [`Plan`] computes its whole layout and
-//! writes nothing, [`write()`] writes it. [`tree`] is the tree of files that one is filled from.
+//! Makes file systems: [`Params`] describe one, [`Plan`] computes its whole layout and writes
+//! nothing, [`write()`] writes it. [`tree`] is the tree of files to fill it with.
 
 mod block_map;
 mod fill;

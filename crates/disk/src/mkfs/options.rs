@@ -1,4 +1,4 @@
-//! The options of mke2fs, and the parameters that follow from them.
+//! The options of mke2fs, and their translation to parameters.
 
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
@@ -7,7 +7,7 @@ use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 use super::tree::Timestamp;
 use super::usage::{self, FsType};
 
-/// An option that cannot be understood.
+/// An option that is unknown or has an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("-{option} {value}: {why}")]
 pub struct OptionError {
@@ -15,14 +15,14 @@ pub struct OptionError {
     pub option: char,
     /// Its value.
     pub value: String,
-    /// What is wrong with it.
+    /// The fault.
     pub why: String,
 }
 
-/// Bytes that the size of a device is rounded down to: a page, on every machine the same.
+/// The size of a device is rounded down to this: a page, the same on every machine.
 const PAGE_BYTES: u64 = 4096;
 
-/// What differs from one call to the next, unless options say it.
+/// Values that differ from one call to the next, unless options set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fresh {
     /// UUID.
@@ -33,7 +33,7 @@ pub struct Fresh {
     pub now: Timestamp,
 }
 
-/// The options of mke2fs as they were given, not yet weighed against each other.
+/// The options of mke2fs as given, before they are combined.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     fs_type: Option<FsType>,
@@ -82,41 +82,41 @@ struct Extended {
 }
 
 impl Options {
-    /// Options as those of the command `mkfs.TYPE`.
+    /// The options of the command `mkfs.TYPE`.
     pub fn of_type(fs_type: FsType) -> Self {
         Self { fs_type: Some(fs_type), ..Self::default() }
     }
 
-    /// Whether a journal was asked for, and not only implied by the type.
+    /// Whether a journal was requested explicitly, not only implied by the type.
     pub fn asks_for_journal(&self) -> bool {
         self.journal_asked || self.journal_size_mib.is_some()
     }
 
-    /// Whether inode tables beyond what is in use shall be left to the kernel; `None`: as suits the
+    /// Whether the kernel shall zero the unused part of inode tables later; `None`: decided by the
     /// device.
     pub fn lazy_tables(&self) -> Option<bool> {
         self.extended.lazy_tables
     }
 
-    /// Whether the device shall be discarded first (by default it is).
+    /// Whether to discard the device first (the default).
     pub fn discard(&self) -> bool {
         self.extended.discard.unwrap_or(true)
     }
 
-    /// Bytes of the device before the file system (`-E offset=`).
+    /// Offset of the file system on the device, in bytes (`-E offset=`).
     pub fn offset_bytes(&self) -> u64 {
         self.extended.offset_bytes
     }
 
-    /// Bytes of a block, if they were given.
+    /// Bytes of a block, if given.
     pub fn block_size(&self) -> Option<u32> {
         self.block_size
     }
 
-    /// Takes an option with a value.
+    /// Sets an option with a value.
     ///
     /// # Errors
-    /// There is no such option, or it cannot have this value.
+    /// If there is no such option, or the value is invalid.
     pub fn set(&mut self, option: char, value: &str) -> Result<(), OptionError> {
         let wrong = |why: &str| OptionError { option, value: value.into(), why: why.into() };
         let number = || value.parse::<u32>().map_err(|_| wrong("not a number"));
@@ -181,7 +181,7 @@ impl Options {
         Ok(())
     }
 
-    /// `-j`: with a journal.
+    /// `-j`: adds a journal.
     pub fn with_journal(&mut self) {
         self.journal_asked = true;
     }
@@ -193,10 +193,11 @@ impl Options {
             match key {
                 "size" => {
                     self.journal_size_mib =
-                        Some(value.parse().map_err(|_| "size: MiB are wanted")?);
+                        Some(value.parse().map_err(|_| "size: must be a number of MiB")?);
                 }
                 "fast_commit_size" => {
-                    let kib = value.parse().map_err(|_| "fast_commit_size: KiB are wanted")?;
+                    let kib =
+                        value.parse().map_err(|_| "fast_commit_size: must be a number of KiB")?;
                     self.fast_commit_kib = Some(kib);
                 }
                 "location" => self.journal_location = Some(value.to_owned()),
@@ -211,7 +212,7 @@ impl Options {
         let extended = &mut self.extended;
         for (key, value) in pairs(list) {
             let number = || -> Result<u32, String> {
-                value.and_then(|v| v.parse().ok()).ok_or(format!("{key}: a number is wanted"))
+                value.and_then(|v| v.parse().ok()).ok_or(format!("{key}: must be a number"))
             };
             let given = value.ok_or_else(|| format!("{key}: a value is missing"));
             let switch = || value.is_none_or(|value| value != "0");
@@ -225,17 +226,16 @@ impl Options {
                 "stripe_width" | "stripe-width" => extended.stripe_width = number()?,
                 "resize" => extended.resize = Some(given?.to_owned()),
                 "root_owner" => {
-                    let (uid, gid) =
-                        given?.split_once(':').ok_or("root_owner: UID:GID is wanted")?;
+                    let (uid, gid) = given?.split_once(':').ok_or("root_owner: must be UID:GID")?;
                     let ids = (uid.parse().ok(), gid.parse().ok());
                     let (Some(uid), Some(gid)) = ids else {
-                        return Err("root_owner: UID:GID is wanted".into());
+                        return Err("root_owner: must be UID:GID".into());
                     };
                     extended.root_owner = Some((uid, gid));
                 }
                 "root_perms" => {
                     let mode = u16::from_str_radix(given?, 8).ok().filter(|mode| *mode <= 0o7777);
-                    extended.root_mode = Some(mode.ok_or("root_perms: octal digits are wanted")?);
+                    extended.root_mode = Some(mode.ok_or("root_perms: must be octal digits")?);
                 }
                 "num_backup_sb" => {
                     let count = number()?;
@@ -261,17 +261,15 @@ impl Options {
                 "encoding_flags" => extended.strict_encoding = given?.contains("strict"),
                 "orphan_file_size" => {
                     extended.orphan_file_bytes =
-                        Some(size(given?).ok_or("orphan_file_size: a size is wanted")?);
+                        Some(size(given?).ok_or("orphan_file_size: must be a size")?);
                 }
                 "lazy_itable_init" => extended.lazy_tables = Some(switch()),
                 "packed_meta_blocks" => extended.packed_tables = switch(),
                 "discard" => extended.discard = Some(true),
                 "nodiscard" => extended.discard = Some(false),
                 "test_fs" => extended.test_fs = true,
-                "offset" => {
-                    extended.offset_bytes = size(given?).ok_or("offset: a size is wanted")?
-                }
-                // Floe's writer needs no such hints: it always zeroes, and skips holes.
+                "offset" => extended.offset_bytes = size(given?).ok_or("offset: must be a size")?,
+                // Hints that Floe's writer does not need: it always zeroes, and skips holes.
                 "lazy_journal_init" | "assume_storage_prezeroed" | "no_copy_xattrs" => {}
                 _ => return Err(format!("{key} is not known to Floe")),
             }
@@ -279,10 +277,11 @@ impl Options {
         Ok(())
     }
 
-    /// The parameters for a device of so many bytes; `size_blocks` uses less of it.
+    /// The parameters for a device of `device_bytes` bytes; with `size_blocks`, uses only that many
+    /// blocks.
     ///
     /// # Errors
-    /// As [`Params::check`], as far as that is known here.
+    /// Those of [`Params::check`], as far as they can be found here.
     pub fn params(
         &self,
         device_bytes: u64,
@@ -370,14 +369,14 @@ impl Options {
             features.compat |= Compat::HAS_JOURNAL;
         }
         for edit in &self.feature_edits {
-            // They were tried when they were given.
+            // The list was validated when it was given.
             usage::edit(&mut features, edit).map_err(|_| PlanError::Internal("feature list"))?;
         }
-        // Whoever says how large the journal is wants one.
+        // A size of the journal requests one.
         if self.journal_size_mib.is_some() && !self.old_revision {
             features.compat |= Compat::HAS_JOURNAL;
         }
-        // The stronger checksum takes the place of the weaker one.
+        // The stronger checksum replaces the weaker one.
         if features.ro_compat.contains(RoCompat::METADATA_CSUM) {
             features.ro_compat.remove(RoCompat::GDT_CSUM);
         }
@@ -414,10 +413,9 @@ impl Options {
             None => None,
         };
         let location = match &self.journal_location {
-            Some(text) => Some(
-                blocks_or_size(text, block_size)
-                    .ok_or(PlanError::Parameter("the location of the journal is no block"))?,
-            ),
+            Some(text) => Some(blocks_or_size(text, block_size).ok_or(PlanError::Parameter(
+                "the location of the journal is not a block number",
+            ))?),
             None => self.extended.packed_tables.then_some(0),
         };
         Ok(JournalParams { blocks, fast_commit_blocks, location })
@@ -427,7 +425,7 @@ impl Options {
         let Some(text) = &self.extended.resize else { return Ok(None) };
         blocks_or_size(text, block_size)
             .map(Some)
-            .ok_or(PlanError::Parameter("-E resize= wants a number of blocks"))
+            .ok_or(PlanError::Parameter("-E resize= must be a number of blocks"))
     }
 }
 
@@ -450,7 +448,7 @@ fn quotas(list: &str) -> Result<Vec<QuotaKind>, String> {
         .collect()
 }
 
-/// The parts of a list of keys, with values or without.
+/// The parts of a list of keys with or without values.
 fn pairs(list: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     list.split(',').filter(|part| !part.is_empty()).map(|part| match part.split_once('=') {
         Some((key, value)) => (key, Some(value)),
@@ -458,7 +456,7 @@ fn pairs(list: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     })
 }
 
-/// A number of bytes, perhaps with a suffix k, m, g or t.
+/// A number of bytes, with an optional suffix k, m, g or t.
 pub fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -493,7 +491,7 @@ pub fn uuid(text: &str) -> Option<[u8; 16]> {
     uuid_or_word(text).ok().flatten()
 }
 
-/// A UUID; `None` for those that are to be made up.
+/// A UUID; `None` for words that ask for a random one.
 fn uuid_or_word(text: &str) -> Result<Option<[u8; 16]>, ()> {
     match text {
         "random" | "time" => return Ok(None),

@@ -1,35 +1,35 @@
-//! What a new file system shall be: everything that its layout follows from, and nothing else.
+//! The parameters of a new file system: all that its layout depends on, and nothing else.
 
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use super::tree::Timestamp;
 
-/// How many inodes a new file system gets.
+/// The number of inodes of a new file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InodeCount {
     /// At least this many.
     Count(u32),
-    /// One for so many bytes of the file system.
+    /// One for this many bytes of the file system.
     Ratio(u64),
 }
 
-/// What goes into the journal of a new file system.
+/// The journal of a new file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct JournalParams {
-    /// Blocks of the log; `None`: as the size of the file system asks for.
+    /// Blocks of the log; `None`: the default for the size of the file system.
     pub blocks: Option<u32>,
-    /// Blocks for fast commits; `None`: as the log's size asks for, if the feature is on.
+    /// Blocks for fast commits; `None`: the default for the size of the log, if the feature is on.
     pub fast_commit_blocks: Option<u32>,
-    /// Where it shall begin (block); `None`: in the middle.
+    /// First block of the journal; `None`: in the middle.
     pub location: Option<u64>,
 }
 
-/// Everything that the layout of a new file system follows from. The plan is a pure function of
-/// this: same parameters, same bytes.
+/// All that the layout of a new file system depends on. The plan is a pure function of it: same
+/// parameters, same bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
-    /// Blocks of the device that may be used.
+    /// Blocks of the device that the file system may use.
     pub blocks: u64,
     /// Bytes of a block: a power of two, 1 KiB to 64 KiB.
     pub block_size: u32,
@@ -39,7 +39,7 @@ pub struct Params {
     pub inode_size: u32,
     /// How many inodes.
     pub inodes: InodeCount,
-    /// Blocks of a group; `None`: as many as a bitmap of one block says.
+    /// Blocks of a group; `None`: as many as a bitmap of one block can count.
     pub blocks_per_group: Option<u32>,
     /// Groups whose tables lie together (flex_bg): a power of two.
     pub flex_groups: u32,
@@ -51,7 +51,7 @@ pub struct Params {
     pub old_revision: bool,
     /// Volume label.
     pub label: [u8; 16],
-    /// Where it claims to have been mounted last.
+    /// The mount point stored as the last one.
     pub last_mounted: [u8; 64],
     /// UUID.
     pub uuid: [u8; 16],
@@ -61,37 +61,38 @@ pub struct Params {
     pub hash_version: u8,
     /// The time that all of it is made at.
     pub now: Timestamp,
-    /// On errors: 1 go on, 2 remount read-only, 3 panic.
+    /// Reaction to errors: 1 continue, 2 remount read-only, 3 panic.
     pub errors: u16,
     /// Creator, as numbered in the superblock.
     pub creator_os: u32,
     /// The journal.
     pub journal: JournalParams,
-    /// Blocks that a disk of a RAID gets before the next one; 0: none.
+    /// Blocks written to one disk of a RAID before the next (stride); 0: none.
     pub stride: u16,
     /// Blocks of a stripe; 0: none.
     pub stripe_width: u32,
-    /// Blocks that the file system may grow to with resize_inode; `None`: 1024 times as many.
+    /// Size in blocks up to which resize_inode lets the file system grow; `None`: 1024 times its
+    /// size.
     pub resize_blocks: Option<u64>,
     /// Backups of the superblock with sparse_super2: 0 to 2.
     pub backups: u32,
-    /// Owner and group of the root directory and lost+found's parent.
+    /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
     /// Permissions of the root directory.
     pub root_mode: u16,
     /// Seconds between updates of multiple-mount protection.
     pub mmp_interval: u16,
-    /// What is counted by quotas (feature quota).
+    /// The kinds of quotas (feature quota).
     pub quotas: Vec<QuotaKind>,
     /// `s_encoding` and `s_encoding_flags` (casefold).
     pub encoding: (u16, u16),
-    /// Bytes of the orphan file; `None`: as the size of the file system asks for.
+    /// Bytes of the orphan file; `None`: the default for the size of the file system.
     pub orphan_file_bytes: Option<u64>,
     /// `s_default_mount_opts`.
     pub default_mount_options: u32,
     /// A test file system (`-E test_fs`).
     pub test_fs: bool,
-    /// Inode tables beyond what is in use are left to the kernel to zero.
+    /// The kernel zeroes the unused part of inode tables later.
     pub lazy_tables: bool,
     /// All bitmaps and inode tables at the beginning, and the journal behind them.
     pub packed_tables: bool,
@@ -160,10 +161,10 @@ impl Params {
         self.features.ro_compat.contains(feature)
     }
 
-    /// Refuses parameters that no file system can have, or that Floe cannot make.
+    /// Refuses invalid parameters, and those that Floe does not support.
     ///
     /// # Errors
-    /// The first that is wrong.
+    /// The first fault.
     pub fn check(&self) -> Result<(), PlanError> {
         let bad = |what: &'static str| Err(PlanError::Parameter(what));
         let power = |value: u32, low: u32, high: u32| {
@@ -232,7 +233,7 @@ impl Params {
     }
 }
 
-/// Why no file system can be planned. Nothing was written.
+/// Why a file system cannot be planned. Nothing was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// A parameter is out of its range, or two exclude each other.
@@ -250,10 +251,10 @@ pub enum PlanError {
         /// Blocks of the device.
         blocks: u64,
     },
-    /// More inodes than fit.
+    /// More inodes than the groups can hold.
     #[error("{inodes} inodes are too many for the groups of this file system")]
     TooManyInodes {
-        /// Inodes asked for.
+        /// Inodes requested.
         inodes: u64,
     },
     /// The journal does not fit.
@@ -262,18 +263,18 @@ pub enum PlanError {
         /// Its blocks.
         blocks: u64,
     },
-    /// No room.
-    #[error("the file system is full: {wanted} more blocks are wanted")]
+    /// Not enough free blocks.
+    #[error("the file system is full: {wanted} more blocks are needed")]
     Full {
-        /// Blocks that found no place.
+        /// Blocks that could not be placed.
         wanted: u64,
     },
-    /// No inode left.
+    /// Not enough inodes.
     #[error("the file system has {have} inodes; the tree needs {wanted}")]
     NoInodes {
-        /// Inodes that can be used.
+        /// Inodes available.
         have: u64,
-        /// Inodes wanted.
+        /// Inodes needed.
         wanted: u64,
     },
     /// A file that this file system cannot hold.
@@ -284,7 +285,7 @@ pub enum PlanError {
         /// Why not.
         why: String,
     },
-    /// A structure refused: a bug of ours.
+    /// Building a structure failed: a bug in Floe.
     #[error("internal error: {0}")]
     Internal(&'static str),
 }

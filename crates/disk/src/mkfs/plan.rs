@@ -17,7 +17,7 @@ use super::space::Space;
 use super::tree::Timestamp;
 use super::{system, tables};
 
-/// A piece of the image that is known while planning.
+/// A piece of the image with content that is known while planning.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     /// First block.
@@ -36,11 +36,11 @@ pub struct Plan {
     pub(super) form: InodeForm,
     pub(super) descs: Vec<GroupDesc>,
     pub(super) space: Space,
-    /// Small structures with their places, in no order.
+    /// Small structures with their places, unordered.
     pub(super) pieces: Vec<Piece>,
-    /// Blocks that must be zero where no piece says otherwise.
+    /// Blocks that must be zero except where a piece covers them.
     pub(super) zero: Vec<BlockRun>,
-    /// Inodes of the file system's own files.
+    /// The inodes of the file system's own files.
     pub(super) inodes: BTreeMap<InodeNr, NewInode>,
     /// Inodes 1 to this one are in use.
     pub(super) last_inode: InodeNr,
@@ -48,15 +48,15 @@ pub struct Plan {
     pub(super) directories: BTreeMap<GroupNr, u32>,
     /// `s_overhead_clusters`.
     pub(super) overhead: u64,
-    /// Clusters that superblocks, descriptors, bitmaps and tables take.
+    /// Clusters of superblocks, descriptors, bitmaps and tables.
     pub(super) tables_clusters: u64,
 }
 
 impl Plan {
-    /// Plans an empty file system: what mke2fs makes of the same parameters.
+    /// Plans an empty file system: the layout that mke2fs makes from the same parameters.
     ///
     /// # Errors
-    /// The parameters cannot be met; nothing was written.
+    /// If the parameters cannot be met; nothing was written.
     pub fn new(params: &Params) -> Result<Self, PlanError> {
         let mut plan = Self::tables(params)?;
         system::root(&mut plan)?;
@@ -73,7 +73,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Superblock, descriptors, bitmaps and tables alone.
+    /// Plans superblock, descriptors, bitmaps and tables only.
     pub(super) fn tables(params: &Params) -> Result<Self, PlanError> {
         let mut params = params.clone();
         let (superblock, geometry) = frame(&mut params)?;
@@ -103,7 +103,7 @@ impl Plan {
         })
     }
 
-    /// The owners of an empty file system and what they use: root, and the owner of its root directory.
+    /// The usage of an empty file system by owner: root, and the owner of its root directory.
     fn usage(&self, kind: QuotaKind) -> BTreeMap<u32, Usage> {
         let mut usage: BTreeMap<u32, Usage> = BTreeMap::new();
         for (nr, inode) in &self.inodes {
@@ -121,7 +121,7 @@ impl Plan {
         usage
     }
 
-    /// Counts in the superblock, once everything has its place.
+    /// Sets the counts in the superblock, after everything was placed.
     pub(super) fn finish(&mut self) {
         let ratio = u64::from(self.geometry.cluster_blocks);
         let clusters = self.geometry.clusters_count();
@@ -137,7 +137,7 @@ impl Plan {
         Timestamp { seconds: self.params.now.seconds, nanoseconds: 0 }
     }
 
-    /// Takes blocks at or behind a goal.
+    /// Allocates blocks at or behind a goal.
     pub(super) fn allocate(
         &mut self,
         goal: BlockNr,
@@ -146,7 +146,7 @@ impl Plan {
         self.space.allocate(goal, len_blocks).ok_or(PlanError::Full { wanted: len_blocks })
     }
 
-    /// Keeps the contents of runs of blocks, one behind the other.
+    /// Stores the contents of consecutive runs of blocks as pieces.
     pub(super) fn put(&mut self, runs: &[BlockRun], bytes: Vec<u8>) {
         let block_size = self.geometry.block_size as usize;
         if let [run] = runs {
@@ -162,7 +162,7 @@ impl Plan {
         }
     }
 
-    /// Keeps an inode.
+    /// Adds an inode of the file system itself.
     pub(super) fn add_inode(&mut self, nr: InodeNr, inode: NewInode) {
         if FileType::of_mode(inode.mode) == Some(FileType::Directory)
             && let Some((group, _)) = self.geometry.place_of(nr)
@@ -172,7 +172,7 @@ impl Plan {
         self.inodes.insert(nr, inode);
     }
 
-    /// The next inode number.
+    /// The next unused inode number.
     pub(super) fn next_inode(&mut self) -> Result<InodeNr, PlanError> {
         if self.last_inode.0 >= self.geometry.inodes_count {
             let have = u64::from(self.geometry.inodes_count - system::LOST_FOUND.0);
@@ -202,8 +202,8 @@ impl Plan {
             .min(u64::from(self.geometry.inodes_per_group)) as u32
     }
 
-    /// Writes the inodes of the file system itself that lie in a part of a group's table: `into`
-    /// begins with the inode at `first` and has whole inodes.
+    /// Encodes the file system's own inodes in a part of a group's table: `into` starts with inode
+    /// `first` of the group and contains whole inodes.
     pub(super) fn system_inodes(&self, group: GroupNr, first: u32, into: &mut [u8]) {
         for (index, raw) in (first..).zip(into.chunks_exact_mut(self.form.size)) {
             let nr = self.geometry.inode_at(group, index);
@@ -218,7 +218,7 @@ impl Plan {
         }
     }
 
-    /// The inode of bad blocks, of which there are none.
+    /// Encodes the bad-blocks inode, which has no blocks.
     fn bad_blocks(&self, raw: &mut [u8]) {
         let Some(mut inode) = OwnedInode::of(InodeNr::BAD_BLOCKS, raw.to_vec()) else { return };
         let now = (self.params.now.seconds & 0xffff_ffff) as u32;
@@ -242,7 +242,7 @@ impl Plan {
         })
     }
 
-    /// Where a group has its bitmaps and its table; counts and checksums are not in it yet.
+    /// The descriptor of a group, without its final counts and checksums.
     ///
     /// # Panics
     /// If there is no such group.
@@ -255,7 +255,7 @@ impl Plan {
         &self.superblock
     }
 
-    /// Where everything is.
+    /// The geometry.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }

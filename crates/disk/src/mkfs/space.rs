@@ -1,4 +1,4 @@
-//! Which clusters of a new file system are in use.
+//! Tracks the used clusters of a new file system.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use floe_format::Geometry;
 use floe_format::{BlockNr, BlockRun};
 
-/// The clusters in use, as runs: a new file system has few, whatever its size.
+/// The used clusters, as runs: a new file system has few, whatever its size.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     /// Start and end of each run in use; runs neither overlap nor touch.
@@ -19,7 +19,8 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Nothing in use, counted in blocks whatever the clusters: bitmaps and tables are placed so.
+    /// Without used blocks. Counts blocks, even with bigalloc, because bitmaps and tables are
+    /// placed by block.
     pub(super) fn of_blocks(geometry: &Geometry) -> Self {
         Self {
             runs: BTreeMap::new(),
@@ -30,7 +31,7 @@ impl Space {
         }
     }
 
-    /// The same counted in clusters: each that has a block in use.
+    /// Converts to clusters: each cluster with a used block is used.
     pub(super) fn into_clusters(self, geometry: &Geometry) -> Self {
         let mut clusters = Self {
             runs: BTreeMap::new(),
@@ -66,7 +67,7 @@ impl Space {
         {
             (start, end) = (before, end.max(before_end));
         }
-        // What was joined is removed and counted anew.
+        // Remove the runs that the new one touches, and count them again in the union.
         while let Some((&next, &next_end)) = self.runs.range(start..).next()
             && next <= end
         {
@@ -78,7 +79,7 @@ impl Space {
         self.used += end - start;
     }
 
-    /// The first run of free clusters at or behind `goal`; at most `most` of them.
+    /// The first run of free clusters at or behind `goal`, at most `most` clusters.
     fn free_from(&self, goal: u64, most: u64) -> Option<Range<u64>> {
         let mut start = goal;
         if let Some((_, &end)) = self.runs.range(..=goal).next_back() {
@@ -89,8 +90,8 @@ impl Space {
         (start < end).then_some(start..end)
     }
 
-    /// The first free run of `len_blocks` blocks (whole clusters of them) at or behind a block and
-    /// before another; not taken yet.
+    /// Finds the first free run of `len_blocks` blocks (whole clusters) at or behind `from` and
+    /// before `before`, without taking it.
     pub(super) fn find(&self, from: BlockNr, before: BlockNr, len_blocks: u64) -> Option<BlockNr> {
         let wanted = len_blocks.div_ceil(1 << self.bits);
         let mut goal = from.0.saturating_sub(self.first_block) >> self.bits;
@@ -106,8 +107,8 @@ impl Space {
         }
     }
 
-    /// Takes `len_blocks` blocks at or behind a goal, in as few runs as lie there; begins again at
-    /// the first block where the end is reached. `None`, and nothing taken, if there is no room.
+    /// Allocates `len_blocks` blocks at or behind a goal, in the first free runs there; wraps
+    /// around to the first block at the end. `None`, and nothing allocated, if there are too few.
     pub(super) fn allocate(&mut self, goal: BlockNr, len_blocks: u64) -> Option<Vec<BlockRun>> {
         let mut left = len_blocks;
         let mut found: Vec<BlockRun> = Vec::new();
@@ -139,7 +140,7 @@ impl Space {
         self.used
     }
 
-    /// Runs in use within a range of clusters, cut to it.
+    /// The used runs within a range of clusters, clipped to it.
     pub(super) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = self.runs.range(..=range.start).next_back().map_or(range.start, |(&at, _)| at);
         self.runs

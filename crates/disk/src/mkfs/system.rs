@@ -1,5 +1,5 @@
-//! The files that belong to the file system itself: root, lost+found, journal, resize inode,
-//! quota files, orphan file, and the block of multiple-mount protection.
+//! The file system's own files: root, lost+found, journal, resize inode, quota files, orphan file,
+//! and the block of multiple-mount protection.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,14 +26,15 @@ pub(super) const LOST_FOUND: InodeNr = InodeNr(11);
 /// Blocks of an orphan file, at most.
 const MOST_ORPHAN_BLOCKS: u64 = 512;
 
-/// A quota file with one id in it: the blocks of 1 KiB in the order in which mke2fs writes them.
+/// Order in which mke2fs writes the blocks of 1 KiB of a quota file with a single id.
 const QUOTA_ORDER: [u64; 6] = [0, 2, 3, 4, 5, 1];
 
-/// Blocks of lost+found: 16 KiB, but two blocks at least, and no more than have direct pointers.
+/// Blocks of lost+found: 16 KiB, but at least two blocks, and at most the number of direct
+/// pointers.
 pub(super) fn lost_found_blocks(plan: &Plan) -> u64 {
     let block_size = u64::from(plan.geometry.block_size);
     let blocks = (16384 / block_size).clamp(2, 12);
-    // An inline directory has no block to begin with.
+    // With inline data, mke2fs starts from an inline directory, which has no first block.
     blocks - u64::from(plan.params.incompat(Incompat::INLINE_DATA))
 }
 
@@ -41,7 +42,7 @@ fn directory(inode: InodeNr) -> Directory {
     Directory { inode, parent: InodeNr::ROOT, generation: 0, encrypted: false, casefolded: false }
 }
 
-/// A directory with this content.
+/// Adds a directory with this content.
 fn make_directory(
     plan: &mut Plan,
     inode: InodeNr,
@@ -107,7 +108,7 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
         plan.params.features.ro_compat |= RoCompat::LARGE_FILE;
         plan.superblock.feature_ro_compat = plan.params.features.ro_compat.bits();
     }
-    // It gets its block even if nothing is reserved.
+    // It gets its mapping block even if nothing is reserved.
     let tables = 2
         + geometry.first_data_block.0
         + reserved.len_blocks
@@ -131,7 +132,7 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
         plan.put(&[BlockRun::new(block, 1)], below);
     }
     put_pointer(&mut new.block, 13, double[0].start);
-    // Each counts as a whole cluster.
+    // Each block counts as a whole cluster.
     new.blocks =
         u64::from(geometry.cluster_blocks) * (1 + reserved.len_blocks * (1 + copies.len() as u64));
     plan.put(&double, top);
@@ -141,7 +142,7 @@ pub(super) fn resize_inode(plan: &mut Plan) -> Result<(), PlanError> {
 
 fn put_pointer(bytes: &mut [u8], index: u64, block: BlockNr) {
     let (words, _) = bytes.as_chunks_mut::<4>();
-    // Such a file system has at most 2^32 blocks in reach of a map.
+    // The features limit such a file system to 2^32 blocks, which the map can reach.
     if let Some(word) = words.get_mut(index as usize) {
         *word = (block.0 as u32).to_le_bytes();
     }
@@ -189,7 +190,7 @@ pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Blocks that the journal will have; 0: there is none.
+/// Blocks of the journal; 0 if there is none.
 pub(super) fn journal_blocks(plan: &Plan) -> u64 {
     let wanted = plan.params.compat(Compat::HAS_JOURNAL);
     let usual = default_size(plan.geometry.blocks_count, plan.params.compat(Compat::FAST_COMMIT));
@@ -200,7 +201,7 @@ pub(super) fn journal_blocks(plan: &Plan) -> u64 {
     })
 }
 
-/// `None`: the file system is too small for one; it loses the feature then.
+/// The size of the journal. `None`: the file system is too small for one, and loses the feature.
 fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
     let fast = plan.params.compat(Compat::FAST_COMMIT);
     let blocks = plan.geometry.blocks_count;
@@ -219,8 +220,8 @@ fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
     Ok(Some(JournalSize { blocks: asked + fast_commit_blocks, fast_commit_blocks }))
 }
 
-/// Where a journal begins: the group in the middle, or a neighbour with more room; not inside a
-/// flexible group's tables.
+/// The start of a journal: the middle group, or the next one if that has more free blocks; never
+/// inside a flexible group's tables.
 fn middle(plan: &Plan) -> BlockNr {
     let geometry = &plan.geometry;
     let groups = geometry.group_count;
@@ -267,7 +268,7 @@ pub(super) fn mmp_block(plan: &mut Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// The kinds of quota files that the file system has.
+/// The kinds of quota files in the file system.
 pub(super) fn quota_kinds(plan: &Plan) -> Vec<QuotaKind> {
     if !plan.params.ro_compat(RoCompat::QUOTA) {
         return Vec::new();
@@ -275,7 +276,7 @@ pub(super) fn quota_kinds(plan: &Plan) -> Vec<QuotaKind> {
     QuotaKind::ALL.into_iter().filter(|kind| plan.params.quotas.contains(kind)).collect()
 }
 
-/// A quota file that has its place.
+/// A quota file whose blocks are allocated.
 #[derive(Clone, Debug)]
 pub(super) struct QuotaPlace {
     pub(super) kind: QuotaKind,
@@ -283,7 +284,7 @@ pub(super) struct QuotaPlace {
 }
 
 impl QuotaPlace {
-    /// Gives the file its content; what it had before is forgotten.
+    /// Sets the content of the file, replacing any earlier content.
     pub(super) fn fill(&self, plan: &mut Plan, mut content: Vec<u8>) -> Result<(), PlanError> {
         let block_size = u64::from(plan.geometry.block_size);
         let blocks: u64 = self.data.iter().map(|run| run.len_blocks).sum();
@@ -298,7 +299,7 @@ impl QuotaPlace {
     }
 }
 
-/// A quota file, which says what each id of a kind uses.
+/// Adds a quota file with the usage of each id of a kind.
 pub(super) fn quota_file(
     plan: &mut Plan,
     kind: QuotaKind,
@@ -334,8 +335,7 @@ fn in_one_by_one(runs: &[BlockRun]) -> Vec<BlockRun> {
         .collect()
 }
 
-/// Blocks of a file whose parts were written as in [`QUOTA_ORDER`], each put where the next free
-/// block was.
+/// The blocks of a file whose parts were written in [`QUOTA_ORDER`], each to the next free block.
 fn in_order_of_writing(blocks: &[BlockRun], block_size: u64) -> Vec<BlockRun> {
     let mut placed: Vec<Option<BlockRun>> = vec![None; blocks.len()];
     let mut next = blocks.iter();
@@ -348,7 +348,7 @@ fn in_order_of_writing(blocks: &[BlockRun], block_size: u64) -> Vec<BlockRun> {
     placed.into_iter().flatten().collect()
 }
 
-/// Blocks of the orphan file; 0: there is none.
+/// Blocks of the orphan file; 0 if there is none.
 pub(super) fn orphan_blocks(plan: &Plan) -> u64 {
     if !plan.params.compat(Compat::ORPHAN_FILE) || !plan.params.compat(Compat::HAS_JOURNAL) {
         return 0;
@@ -363,7 +363,7 @@ pub(super) fn orphan_blocks(plan: &Plan) -> u64 {
     }
 }
 
-/// The orphan file, empty.
+/// Adds an empty orphan file.
 pub(super) fn orphan_file(plan: &mut Plan) -> Result<(), PlanError> {
     if orphan_blocks(plan) == 0 {
         return Ok(());

@@ -9,7 +9,7 @@ use floe_format::{BlockNr, BlockRun, Geometry, GroupNr};
 use super::params::{Params, PlanError};
 use super::space::Space;
 
-/// Marks superblocks, descriptors and reserved descriptors of all groups.
+/// Marks superblocks, descriptors and reserved descriptors of all groups as used.
 pub(super) fn take_backups(geometry: &Geometry, space: &mut Space) {
     if geometry.first_data_block.0 == 0 && geometry.block_size == 1024 {
         // The boot block is part of group 0.
@@ -24,8 +24,8 @@ pub(super) fn take_backups(geometry: &Geometry, space: &mut Space) {
     }
 }
 
-/// Places bitmaps and tables of all groups, and takes their blocks. Groups of one flexible group
-/// have theirs together: all block bitmaps, all inode bitmaps, all tables.
+/// Places and allocates the bitmaps and tables of all groups. Those of a flexible group lie
+/// together: all block bitmaps, all inode bitmaps, all tables.
 pub(super) fn place(
     geometry: &Geometry,
     params: &Params,
@@ -105,10 +105,10 @@ fn place_flex(
     let start = geometry.group_start(first);
     let end = BlockNr(geometry.blocks_count);
     let full = |wanted| PlanError::Full { wanted };
-    // Without flex_bg a table lies in its own group.
+    // Without flex_bg, a table lies in its own group.
     let limit = if count == 1 { geometry.blocks_of(first).end() } else { end };
     let place = |space: &mut Space, goal: BlockNr, len: u64| {
-        // What does not fit behind the goal may fit elsewhere (tiny groups).
+        // If there is no space behind the goal, search elsewhere (tiny groups).
         let found = space
             .find(goal, limit, len)
             .or_else(|| space.find(if count > 1 { BlockNr(0) } else { start }, limit, len))?;
@@ -122,7 +122,7 @@ fn place_flex(
         let spread = u64::from(params.stride) * u64::from(first.0);
         goal = strided_goal(geometry, first, spread, space);
     }
-    // mke2fs leaves room for all groups of a flexible group where there is only one.
+    // Like mke2fs, reserve space for all groups of a flexible group even if it has only one.
     let alone = flexible && count == 1;
     let gap = if alone { u64::from(params.flex_groups.saturating_sub(1)) } else { 0 };
     for kind in 0..3u8 {

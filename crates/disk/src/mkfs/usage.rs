@@ -1,9 +1,9 @@
-//! What `-t` and `-T` stand for: the built-in defaults, which equal the mke2fs.conf that Debian ships.
-//! No configuration file is read, so that a command means the same on every machine.
+//! The built-in defaults for `-t` and `-T`, equal to the mke2fs.conf that Debian ships. Floe reads
+//! no configuration file, so that a command means the same on every machine.
 
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
-/// What a usage type asks for; `None`: nothing.
+/// The settings of a usage type; `None`: not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) block_size: Option<u32>,
@@ -57,7 +57,7 @@ impl FsType {
     }
 }
 
-/// A usage type by name; `None`: there is none of this name.
+/// A usage type by name; `None` if it is unknown.
 pub(super) fn by_name(name: &str) -> Option<Usage> {
     let ratio = |inode_ratio| Usage { inode_ratio: Some(inode_ratio), ..Usage::default() };
     let small = |inode_ratio| Usage { block_size: Some(1024), ..ratio(inode_ratio) };
@@ -75,7 +75,7 @@ pub(super) fn by_name(name: &str) -> Option<Usage> {
     })
 }
 
-/// The usage type that a size asks for, in bytes.
+/// The usage type for a size in bytes.
 pub(super) fn of_size(bytes: u64) -> &'static str {
     const MIB: u64 = 1 << 20;
     match bytes / MIB {
@@ -87,7 +87,7 @@ pub(super) fn of_size(bytes: u64) -> &'static str {
     }
 }
 
-/// Edits features by a list such as `^has_journal,quota`; `none` takes all away.
+/// Edits features by a list such as `^has_journal,quota`; `none` clears all.
 pub(super) fn edit(features: &mut Features, list: &str) -> Result<(), String> {
     for word in list.split(',').filter(|word| !word.is_empty()) {
         if word == "none" {

@@ -13,46 +13,46 @@ use super::plan::Plan;
 /// Bytes written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Bytes at the beginning that are zeroed before anything is written: Btrfs has its signature
-/// farthest behind, at 64 KiB.
+/// Bytes at the start that are zeroed before anything is written: the last known signature there is
+/// that of Btrfs, at 64 KiB.
 const HEAD_BYTES: u64 = 128 << 10;
-/// Bytes at the end: there md of version 0.9 has its superblock.
+/// Bytes at the end, where md 0.9 has its superblock.
 const TAIL_BYTES: u64 = 128 << 10;
 
-/// Why a file system was not written. Its superblock is not there then.
+/// Why a file system was not written. It has no superblock then.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {what} at byte {offset_bytes}")]
 pub struct WriteError {
-    /// What was being written.
+    /// The structure that was being written.
     pub what: &'static str,
-    /// Where.
+    /// Offset on the device.
     pub offset_bytes: u64,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
 /// Writes an empty file system.
 ///
-/// An old superblock is destroyed first and the new one comes last, after a flush, so that no
-/// half-written file system can be taken for a whole one.
+/// Destroys an old superblock first, and writes the new one last, after a flush, so that a
+/// half-written file system is never recognised as one.
 ///
 /// # Errors
-/// The device refused.
+/// The device's error.
 pub fn write(plan: &Plan, device: &dyn WriteBlocks) -> Result<(), WriteError> {
     write_with(plan, device, WriteOptions::default())
 }
 
-/// How a file system is written.
+/// Options for writing a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// The device reads as zeroes wherever nothing was written: zeroes need not be.
+    /// The device reads as zeroes wherever it was not written, so zeroes need not be written.
     pub reads_as_zeroes: bool,
 }
 
 /// [`write()`] with options.
 ///
 /// # Errors
-/// As [`write()`].
+/// Those of [`write()`].
 pub fn write_with(
     plan: &Plan,
     device: &dyn WriteBlocks,
@@ -65,7 +65,7 @@ pub fn write_with(
     out.finish()
 }
 
-/// A plan on its way to a device.
+/// Writes a plan to a device.
 pub(super) struct Output<'a> {
     pub(super) plan: &'a Plan,
     pub(super) device: &'a dyn WriteBlocks,
@@ -91,7 +91,8 @@ impl<'a> Output<'a> {
     }
 
     fn flush(&self) -> Result<(), WriteError> {
-        let failed = |source| WriteError { what: "out what is cached", offset_bytes: 0, source };
+        let failed =
+            |source| WriteError { what: "out the device's cache", offset_bytes: 0, source };
         self.device.flush().map_err(failed)
     }
 
@@ -99,8 +100,8 @@ impl<'a> Output<'a> {
         self.plan.geometry.offset_bytes(block)
     }
 
-    /// Makes what lay there before unrecognisable: first a superblock, then the places where boot
-    /// sectors, partition tables, other file systems and members of RAIDs have their signatures.
+    /// Destroys the signatures of earlier content: first the superblock, then the places where boot
+    /// sectors, partition tables, other file systems and RAID members have theirs.
     pub(super) fn begin(&self) -> Result<(), WriteError> {
         self.put("over an old superblock", OFFSET_BYTES, &[0; Superblock::SIZE])?;
         let size = self.plan.bytes();
@@ -108,7 +109,7 @@ impl<'a> Output<'a> {
         self.zero("over old signatures", size - TAIL_BYTES.min(size), TAIL_BYTES.min(size))
     }
 
-    /// Zeroes a range, where it is not a hole already.
+    /// Zeroes a range, except holes.
     pub(super) fn zero(&self, what: &'static str, start: u64, len: u64) -> Result<(), WriteError> {
         if self.options.reads_as_zeroes || self.device.is_hole(start, len) {
             return Ok(());
@@ -125,7 +126,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// What has to be zero, and all pieces.
+    /// Writes the ranges that must be zero, and all pieces.
     pub(super) fn pieces(&self) -> Result<(), WriteError> {
         let block_size = u64::from(self.plan.geometry.block_size);
         for run in &self.plan.zero {
@@ -139,7 +140,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Inode tables of an empty file system.
+    /// Writes the inode tables of an empty file system.
     pub(super) fn tables(&self) -> Result<(), WriteError> {
         let geometry = &self.plan.geometry;
         for group in (0..geometry.group_count).map(GroupNr) {
@@ -148,8 +149,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// The inode table of a group. `fill` adds inodes to a part of it: group, index of the first
-    /// inode, bytes of whole inodes.
+    /// Writes the inode table of a group. `fill` adds inodes to a part of it: group, index of the
+    /// first inode, bytes of whole inodes.
     pub(super) fn table<E: From<WriteError>>(
         &self,
         group: GroupNr,
@@ -177,7 +178,7 @@ impl<'a> Output<'a> {
         Ok(self.zero("an inode table", start + used, len - used)?)
     }
 
-    /// Bitmaps, descriptors and backups; a flush; the superblock; a flush.
+    /// Writes bitmaps, descriptors and backups, flushes, writes the superblock, flushes.
     pub(super) fn finish(&self) -> Result<(), WriteError> {
         let table = self.descriptors()?;
         let geometry = &self.plan.geometry;
@@ -200,7 +201,7 @@ impl<'a> Output<'a> {
         self.flush()
     }
 
-    /// The part of the descriptor table that lies in a group.
+    /// The part of the descriptor table that belongs into a group.
     fn part(&self, table: &[u8], group: GroupNr, run: BlockRun) -> Vec<u8> {
         let geometry = &self.plan.geometry;
         let block_size = geometry.block_size as usize;
@@ -221,7 +222,7 @@ impl<'a> Output<'a> {
         bytes
     }
 
-    /// Writes all bitmaps; gives the descriptor table, whole blocks.
+    /// Writes all bitmaps; returns the descriptor table in whole blocks.
     fn descriptors(&self) -> Result<Vec<u8>, WriteError> {
         let geometry = &self.plan.geometry;
         let size = geometry.desc_size as usize;
@@ -234,7 +235,8 @@ impl<'a> Output<'a> {
         Ok(table)
     }
 
-    /// Writes the bitmaps of a group, unless the kernel makes them, and gives its descriptor.
+    /// Writes the bitmaps of a group, unless the kernel generates them (uninit flags), and returns
+    /// its descriptor.
     fn group(&self, group: GroupNr) -> Result<GroupDesc, WriteError> {
         let (plan, geometry) = (self.plan, &self.plan.geometry);
         let mut desc = plan.descs[group.0 as usize];
@@ -284,8 +286,8 @@ impl<'a> Output<'a> {
         Ok(desc)
     }
 
-    /// Whether nothing of a group is in use but what the kernel knows of without a bitmap: its
-    /// copies of superblock and descriptors, and its own bitmaps and table.
+    /// Whether a group contains only metadata that the kernel can derive without a bitmap: copies
+    /// of superblock and descriptors, and the group's own bitmaps and table.
     fn holds_only_its_own(&self, group: GroupNr, desc: &GroupDesc) -> bool {
         let geometry = &self.plan.geometry;
         let blocks = geometry.blocks_of(group);

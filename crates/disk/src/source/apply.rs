@@ -1,4 +1,4 @@
-//! Entries of an archive, applied to a tree one after the other: as a whole archive, or as a layer over
+//! Applies the entries of an archive to a tree in order: as a whole archive, or as a layer over
 //! others.
 
 use std::collections::BTreeMap;
@@ -11,21 +11,22 @@ use super::path::names;
 use super::path_walk::PathWalk;
 use super::{SourceError, shown};
 
-/// Begins the names of whiteouts in layers.
+/// Prefix of whiteouts in layers.
 const WHITEOUT: &[u8] = b".wh.";
-/// Begins names of old tools' own files, which are no part of a layer.
+/// Prefix of the files that old tools kept for themselves, which are not part of a layer.
 const WHITEOUT_OWN: &[u8] = b".wh..wh.";
-/// Says that a directory shows nothing of the layers below.
+/// Marks a directory as opaque: it hides the content of lower layers.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// Applies the entries of one archive.
 pub(super) struct Applier<'t> {
     tree: &'t mut Tree,
     is_layer: bool,
-    /// By [`NodeId::index`]: nodes that this layer made or went through. Later ones are absent.
+    /// Indexed by [`NodeId::index`]: nodes that this layer made or passed through. Later nodes are
+    /// missing.
     touched: Vec<bool>,
-    /// Hard links whose target was not there yet: path and target. In order of their paths, so that
-    /// the result does not depend on chance.
+    /// Hard links whose target does not exist yet: path and target. Sorted by path, so that the
+    /// result is deterministic.
     waiting: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -34,7 +35,7 @@ impl<'t> Applier<'t> {
         Self { tree, is_layer, touched: Vec::new(), waiting: BTreeMap::new() }
     }
 
-    /// Applies an entry, whose bytes lie in `content`.
+    /// Applies an entry whose bytes lie in `content`.
     pub(super) fn add(&mut self, entry: Entry, content: ContentId) -> Result<(), SourceError> {
         let all = names(&entry.path)?;
         let Some((&name, parents)) = all.split_last() else {
@@ -64,9 +65,9 @@ impl<'t> Applier<'t> {
         self.put(parent, name, &entry, content)
     }
 
-    /// Ends the archive: hard links whose targets came later.
+    /// Finishes the archive: makes the hard links whose targets came later.
     pub(super) fn finish(&mut self) -> Result<(), SourceError> {
-        // A link may wait for another one that waits.
+        // A link may wait for another waiting link.
         while !self.waiting.is_empty() {
             let before = self.waiting.len();
             for (path, target) in std::mem::take(&mut self.waiting) {
@@ -101,8 +102,8 @@ impl<'t> Applier<'t> {
         self.touched.get(node.index()).copied().unwrap_or(false)
     }
 
-    /// The directory at a path; those that are not there are made. Symbolic links on the way are followed inside
-    /// the tree, whose root is also the parent of the root.
+    /// The directory at a path; missing directories are made. Symbolic links in the path are
+    /// followed inside the tree, where `..` of the root is the root.
     fn directory(&mut self, parents: &[&[u8]], path: &[u8]) -> Result<NodeId, SourceError> {
         let refused = |why| SourceError::Path { path: shown(path), why };
         let mut walk = PathWalk::new(self.tree.root(), parents);
@@ -125,13 +126,13 @@ impl<'t> Applier<'t> {
                         return Err(refused("goes through too many symbolic links"));
                     }
                 }
-                _ => return Err(refused("goes through something that is no directory")),
+                _ => return Err(refused("goes through something that is not a directory")),
             }
         }
         Ok(walk.here())
     }
 
-    /// Makes a hard link; `false` if its target is not there.
+    /// Makes a hard link; `false` if its target does not exist.
     fn link(&mut self, parent: NodeId, name: &[u8], entry: &Entry) -> Result<bool, SourceError> {
         let all = names(&entry.link)?;
         let Some(target) = self.find(&all) else { return Ok(false) };
@@ -147,8 +148,8 @@ impl<'t> Applier<'t> {
         Ok(true)
     }
 
-    /// The node that a path leads to; symbolic links on the way to its directory are followed, as for
-    /// the paths of entries.
+    /// The node at a path. Symbolic links in its directory part are followed, as for the paths of
+    /// entries.
     fn find(&self, all: &[&[u8]]) -> Option<NodeId> {
         let mut walk = PathWalk::new(self.tree.root(), all);
         while let Some(name) = walk.next_name() {
@@ -165,9 +166,9 @@ impl<'t> Applier<'t> {
         Some(walk.here())
     }
 
-    /// Takes away what has a name, whatever it is.
+    /// Removes any node with this name.
     fn clear_name(&mut self, parent: NodeId, name: &[u8]) {
-        // That nothing has the name is as good.
+        // An unused name is fine.
         let _ = self.tree.remove(parent, name);
     }
 
@@ -195,7 +196,7 @@ impl<'t> Applier<'t> {
         Ok(())
     }
 
-    /// A whiteout takes away what layers below have, never what this layer has.
+    /// Applies a whiteout: removes content of lower layers, never of this layer.
     fn whiteout(&mut self, parents: &[&[u8]], name: &[u8], path: &[u8]) -> Result<(), SourceError> {
         if name == OPAQUE {
             let directory = self.directory(parents, path)?;
@@ -212,7 +213,7 @@ impl<'t> Applier<'t> {
         Ok(())
     }
 
-    /// Takes away everything below a directory that this layer did not bring.
+    /// Removes everything below a directory that this layer did not add.
     fn purge(&mut self, directory: NodeId) {
         let mut open = vec![directory];
         while let Some(directory) = open.pop() {
@@ -233,7 +234,7 @@ impl<'t> Applier<'t> {
         let attributes = &entry.attributes;
         let xattrs = attributes.iter().map(|(name, value)| Xattr::new(&name[..], &value[..]));
         let xattrs = self.tree.keep_xattrs(xattrs.collect());
-        // Times of access and of inode changes depend on when an archive was made, not on its files.
+        // Access and inode change times depend on when an archive was made, not on its files.
         Attributes {
             mode: entry.mode,
             uid: entry.uid,
@@ -259,7 +260,7 @@ fn body(entry: &Entry, content: ContentId) -> Result<Body, SourceError> {
         Kind::CharDevice => Body::CharDevice { major, minor },
         Kind::BlockDevice => Body::BlockDevice { major, minor },
         Kind::Fifo => Body::Fifo,
-        // Hard links were made before.
+        // Hard links were handled before.
         Kind::File | Kind::HardLink => {
             let extent = |part: &floe_archive::Part| Extent {
                 at: part.at,

@@ -1,7 +1,8 @@
-//! A directory of this system.
+//! Reads a directory of this system.
 //!
-//! All three times of a file are its time of last change: the others depend on when a tree was copied, and
-//! the same tree must give the same file system as a directory and as an archive.
+//! All three times of a file are set to its modification time, because the others depend on when
+//! the tree was copied, and the same tree must give the same file system as a directory and as an
+//! archive.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -20,14 +21,14 @@ use crate::mkfs::tree::{
 
 use super::{BoxedContents, Loaded, SourceError, shown};
 
-/// Bytes of the largest list of attributes, and of the largest value, that Linux has.
+/// Bytes of the largest list of attributes, and of the largest value, in Linux.
 const MOST_XATTR_BYTES: usize = 1 << 16;
 
-/// Everything below a directory, with hard links, holes and attributes. Labels and sums that belong to this
-/// system (SELinux, Smack, IMA, EVM, overlayfs) are left behind.
+/// Reads everything below a directory, with hard links, holes and attributes. Labels and hashes
+/// that belong to this system (SELinux, Smack, IMA, EVM, overlayfs) are omitted.
 ///
 /// # Errors
-/// [`SourceError::Read`]: something cannot be read. Nothing is left out silently.
+/// [`SourceError::Read`] if anything cannot be read. Nothing is omitted silently.
 pub fn directory(root: &Path) -> Result<Loaded<BoxedContents>, SourceError> {
     let metadata = fs::metadata(root).map_err(|source| read_error(root, source))?;
     if !metadata.is_dir() {
@@ -49,7 +50,7 @@ pub fn directory(root: &Path) -> Result<Loaded<BoxedContents>, SourceError> {
 struct Loader {
     tree: Tree,
     room: Room,
-    /// By content.
+    /// Indexed by content.
     files: Files,
     /// Files with several names, by device and inode.
     links: HashMap<(u64, u64), NodeId>,
@@ -118,8 +119,8 @@ impl Loader {
     fn file(&mut self, path: &Path, metadata: &Metadata) -> Result<Body, SourceError> {
         let content = self.files.add(path.file_name().unwrap_or_default());
         let size = metadata.len();
-        // Only files with holes take fewer blocks than they have bytes (or very small ones, whose
-        // holes nobody would miss).
+        // Only files with holes take fewer blocks than their size (or very small ones, whose holes
+        // do not matter).
         if metadata.blocks() * 512 >= size {
             return Ok(Body::file(size, content, 0));
         }
@@ -130,7 +131,7 @@ impl Loader {
     }
 }
 
-/// Stretches of a file that are no holes.
+/// The data ranges of a file, without holes.
 fn data_parts(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut parts = Vec::new();
     let mut at = 0;
@@ -151,24 +152,24 @@ fn data_parts(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     Ok(parts)
 }
 
-/// Opens a regular file that was seen before: no link that has taken its place, and no pipe that
-/// would wait.
+/// Opens a regular file that was listed before. Fails if a symbolic link has replaced it, and does
+/// not block if a pipe has.
 fn open(path: &Path) -> io::Result<File> {
-    // Flags of Linux fit an i32.
+    // Linux's flags fit an i32.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
-        let changed = "is no regular file any more";
+        let changed = "is no longer a regular file";
         return Err(io::Error::new(io::ErrorKind::InvalidData, changed));
     }
     Ok(file)
 }
 
 fn attributes(metadata: &Metadata, xattrs: XattrsId) -> Attributes {
-    // Below a billion, as the system gives it.
+    // Below a billion, as the kernel guarantees.
     let nanos = u32::try_from(metadata.mtime_nsec()).unwrap_or(0);
     let attributes = Attributes {
-        // The bits below are those of permissions.
+        // Only permission bits.
         mode: (metadata.mode() & 0o7777) as u16,
         uid: metadata.uid(),
         gid: metadata.gid(),
@@ -178,7 +179,7 @@ fn attributes(metadata: &Metadata, xattrs: XattrsId) -> Attributes {
     attributes.at(Timestamp { seconds: metadata.mtime(), nanoseconds: nanos })
 }
 
-/// Room for names and for a value, used again for every file.
+/// Buffers for names and for a value, reused for every file.
 struct Room {
     names: Vec<u8>,
     value: Vec<u8>,
@@ -200,7 +201,7 @@ impl Room {
         for name in self.names[..len].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
             match lgetxattr(path, OsStr::from_bytes(name), &mut self.value[..]) {
                 Ok(len) => found.push(Xattr::new(name, &self.value[..len])),
-                // It went, or only others may see it.
+                // It was removed, or is visible only to privileged processes.
                 Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(failed(errno)),
             }
@@ -209,7 +210,7 @@ impl Room {
     }
 }
 
-/// Whether an attribute belongs to the file, not to the system that it lies on.
+/// Whether an attribute belongs to the file rather than to the system it lies on.
 fn is_kept(name: &[u8]) -> bool {
     let kept = [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"];
     let dropped = [
@@ -227,11 +228,11 @@ fn read_error(path: &Path, source: io::Error) -> SourceError {
     SourceError::Read { path: path.to_owned(), source }
 }
 
-/// Where files are, with few bytes for each: there may be millions.
+/// The paths of files, with few bytes for each, because there may be millions.
 #[derive(Default)]
 struct Files {
     folders: Vec<Box<Path>>,
-    /// All names, one behind the other.
+    /// All names, concatenated.
     names: Vec<u8>,
     places: Vec<Place>,
 }
@@ -244,11 +245,11 @@ struct Place {
 }
 
 impl Files {
-    /// Adds a file of the folder that was added last.
+    /// Adds a file of the folder added last.
     fn add(&mut self, name: &OsStr) -> ContentId {
         let start = self.names.len() as u64;
         self.names.extend(name.as_bytes());
-        // A tree has less than 2^32 folders, and a name at most 255 bytes.
+        // A tree has fewer than 2^32 folders, and a name at most 255 bytes.
         let folder = self.folders.len().saturating_sub(1) as u32;
         self.places.push(Place { start, folder, len: name.len().min(255) as u8 });
         ContentId(self.places.len() as u64 - 1)

@@ -1,17 +1,17 @@
-//! Changes to owners and times of a whole tree.
+//! Changes owners and times of a whole tree.
 
 use std::str::FromStr;
 
 use crate::mkfs::tree::{Timestamp, Tree};
 
-/// Ranges of users or groups that become others.
+/// A mapping of ranges of user or group ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdMap {
-    /// First number, first number that it becomes, and how many.
+    /// Each range: first id, first id after mapping, length.
     ranges: Vec<(u32, u32, u32)>,
 }
 
-/// A map of numbers that makes no sense.
+/// An invalid mapping.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not FROM:TO:COUNT, with several of them separated by commas")]
 pub struct IdMapError(String);
@@ -19,7 +19,7 @@ pub struct IdMapError(String);
 impl FromStr for IdMap {
     type Err = IdMapError;
 
-    /// `FROM:TO:COUNT`, several with commas between them.
+    /// Parses `FROM:TO:COUNT`, several separated by commas.
     fn from_str(text: &str) -> Result<Self, IdMapError> {
         let fault = || IdMapError(text.to_owned());
         let mut ranges: Vec<(u32, u32, u32)> = Vec::new();
@@ -51,20 +51,20 @@ impl IdMap {
     }
 }
 
-/// What is changed in every file of a tree.
+/// The changes for every file of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// User and group of everything.
+    /// User and group for all files.
     pub owner: Option<(u32, u32)>,
-    /// Users that become others. One that is in no range is an error.
+    /// The mapping of users. A user outside all ranges is an error.
     pub users: IdMap,
-    /// Groups that become others.
+    /// The mapping of groups.
     pub groups: IdMap,
-    /// Times behind this one become this one, as `SOURCE_DATE_EPOCH` asks for.
+    /// Later times become this one, as `SOURCE_DATE_EPOCH` demands.
     pub latest: Option<Timestamp>,
 }
 
-/// An owner that no range has.
+/// An owner outside all ranges.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {kind} {id} is in no range of the map")]
 pub struct Unmapped {
@@ -72,15 +72,15 @@ pub struct Unmapped {
     pub path: String,
     /// "user" or "group".
     pub kind: &'static str,
-    /// The number.
+    /// The id.
     pub id: u32,
 }
 
 impl Changes {
-    /// Changes every file.
+    /// Applies the changes to every file.
     ///
     /// # Errors
-    /// If a user or group is in no range.
+    /// If a user or group is outside all ranges.
     pub fn apply(&self, tree: &mut Tree) -> Result<(), Unmapped> {
         for node in tree.ordered() {
             let mut attributes = tree.node(node).attributes();

@@ -1,4 +1,4 @@
-//! Another ext2, ext3 or ext4 file system, opened by `floe_check::view`.
+//! Reads another ext2, ext3 or ext4 file system, opened by `floe_check::view`.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,11 +11,11 @@ use crate::mkfs::tree::{Attributes, Body, ContentId, Contents, Extent, NodeId, T
 
 use super::{Loaded, SourceError, shown};
 
-/// Everything in a file system, with all three times. A content is an inode, by its number.
+/// Reads everything in a file system, with all three times. A content is an inode number.
 ///
 /// # Errors
-/// [`SourceError::Damaged`]: something cannot be read. A copy with holes in place of data would be worse than none;
-/// `floe export` and `floe cp` take what is left.
+/// [`SourceError::Damaged`] if anything cannot be read, because a copy with holes in place of data
+/// would be worse than none. `floe export` and `floe cp` read the intact rest.
 pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd>>, SourceError> {
     let root = files.node(InodeNr::ROOT).map_err(|error| damaged(b"/", error))?;
     let mut loader = Loader { files, tree: Tree::new(Attributes::root()), links: HashMap::new() };
@@ -33,7 +33,7 @@ pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd
             }
             Step::Lost { path, error } => return Err(damaged(&path, error)),
             Step::Again { path, inode } => {
-                return Err(damaged(&path, format!("directory {inode} was met before")));
+                return Err(damaged(&path, format!("directory {inode} has a second name")));
             }
         }
     }
@@ -42,15 +42,14 @@ pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd
     Ok(Loaded { tree, contents: ImageContents { files } })
 }
 
-/// Leaves out the directory that every new file system gets anew, if it is as mke2fs makes it: it is no part of
-/// what the files came from.
+/// Removes lost+found if it is as mke2fs makes it: every new file system gets its own.
 fn drop_lost_and_found(tree: &mut Tree) {
     const NAME: &[u8] = b"lost+found";
     let Some(found) = tree.look_up(tree.root(), NAME).map(|node| tree.node(node)) else { return };
     let attributes = found.attributes();
     let plain = attributes.mode == 0o700 && (attributes.uid, attributes.gid) == (0, 0);
     if found.is_directory() && found.child_count() == 0 && plain && attributes.xattrs.is_empty() {
-        // It is there.
+        // It was just found.
         let _ = tree.remove(tree.root(), NAME);
     }
 }
@@ -150,7 +149,7 @@ fn damaged(path: &[u8], why: impl std::fmt::Display) -> SourceError {
     SourceError::Damaged { path: format!("/{}", shown(path)), why: why.to_string() }
 }
 
-/// Reads files of the image.
+/// Reads the files of the image.
 pub struct ImageContents<'f, 'd> {
     files: &'f Files<'d>,
 }

@@ -1,7 +1,8 @@
-//! Where the tree of a new file system comes from: a directory, a tar archive, an OCI image, or another
+//! Sources for the tree of a new file system: a directory, a tar archive, an OCI image, or another
 //! ext4 image.
 //!
-//! A source fills a [`Tree`] and keeps what it needs to read contents later. None needs root.
+//! A source fills a [`Tree`] and keeps the state it needs to read contents later. No source needs
+//! root.
 
 mod apply;
 mod dir;
@@ -29,7 +30,7 @@ pub use oci::oci;
 pub use spool::{Spooled, standard_input};
 pub use tar::tar;
 
-/// A tree, and what reads the contents of its files.
+/// A tree and its contents.
 pub struct Loaded<C> {
     /// The tree.
     pub tree: Tree,
@@ -56,7 +57,7 @@ pub enum SourceError {
     Unpack {
         /// The archive.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: floe_blockdev::image::ImageError,
     },
     /// An archive is damaged.
@@ -64,52 +65,53 @@ pub enum SourceError {
     Archive {
         /// The archive.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault and its offset.
         source: ArchiveError,
     },
-    /// A path of an archive would leave the root, or passes through something that is no directory.
+    /// A path of an archive would leave the root, or passes through something that is not a
+    /// directory.
     #[error("{path}: {why}")]
     Path {
         /// The path, escaped for printing.
         path: String,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
-    /// A hard link whose target is nowhere.
-    #[error("{path}: its hard link leads to {target}, which is not there")]
+    /// A hard link whose target does not exist.
+    #[error("{path}: its hard link leads to {target}, which does not exist")]
     LostLink {
         /// The path, escaped for printing.
         path: String,
         /// The target, escaped for printing.
         target: String,
     },
-    /// A name that no directory can hold, or too many files.
+    /// A name that no directory can contain, or too many files.
     #[error("{path}: {source}")]
     Tree {
         /// The path, escaped for printing.
         path: String,
-        /// Why the tree refuses it.
+        /// The error of the tree.
         source: TreeError,
     },
     /// An OCI image that is incomplete or damaged.
     #[error("{}: {why}", .path.display())]
     Oci {
-        /// The file concerned.
+        /// The damaged file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// A part of an ext4 image is damaged: a copy would lose something.
+    /// A part of an ext4 image is damaged, so that a copy would be incomplete.
     #[error("{path}: {why}")]
     Damaged {
         /// The path in the image, escaped for printing.
         path: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
 }
 
-/// A path for people.
+/// A path, escaped for messages.
 fn shown(path: &[u8]) -> String {
     floe_ext4::files::printable(path)
 }

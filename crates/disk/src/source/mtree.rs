@@ -1,5 +1,5 @@
-//! Owners, modes, times and special files from an mtree(5) specification, as NetBSD's and FreeBSD's builds and
-//! `bsdtar --format=mtree` write it.
+//! Owners, modes, times and special files from an mtree(5) specification, as written by NetBSD's
+//! and FreeBSD's builds and by `bsdtar --format=mtree`.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,25 @@ use crate::mkfs::tree::{Attributes, Body, NodeId, Timestamp, Tree, TreeError};
 use super::path::names;
 use super::shown;
 
-/// What is wrong with a specification. Lines count from 1.
+/// The fault of a specification. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {fault}")]
 pub struct MtreeError {
-    /// The line, or the first of lines that are joined.
+    /// The line, or the first of several joined lines.
     pub line: usize,
-    /// What is wrong.
+    /// The fault.
     pub fault: String,
 }
 
-/// Words of a line: `key=value`, or a key alone.
+/// The words of a line: `key=value`, or a key alone.
 type Words = BTreeMap<String, String>;
 
-/// Sets what a specification says of the files of a tree. Files that it does not name stay as they are;
-/// directories, links and special files that are not there are made; a regular file that is not there is an
-/// error, unless its line says `optional`.
+/// Applies a specification to the files of a tree. Files that it does not name stay unchanged.
+/// Missing directories, links and special files are made. A missing regular file is an error,
+/// unless its line says `optional`.
 ///
 /// # Errors
-/// [`MtreeError`]. Part of the tree may have been changed.
+/// [`MtreeError`]; a part of the tree may have been changed.
 pub fn apply_mtree(tree: &mut Tree, text: &[u8]) -> Result<(), MtreeError> {
     let mut defaults = Words::new();
     let mut trail = vec![tree.root()];
@@ -61,7 +61,7 @@ pub fn apply_mtree(tree: &mut Tree, text: &[u8]) -> Result<(), MtreeError> {
     Ok(())
 }
 
-/// Lines as words, without comments; a backslash at the end joins the next line.
+/// Splits lines into words, without comments; a backslash at the end of a line joins the next one.
 fn lines(text: &[u8]) -> Vec<(usize, Vec<Vec<u8>>)> {
     let mut all = Vec::new();
     let mut joined: Option<(usize, Vec<u8>)> = None;
@@ -89,7 +89,7 @@ fn pair(word: &[u8]) -> (String, String) {
     (key.to_owned(), value.to_owned())
 }
 
-/// A name with `\040` and the like (vis(3)) as bytes.
+/// Decodes a name with escapes such as `\040` (vis(3)).
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut at = 0;
@@ -115,7 +115,7 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Applies one line; `None` for an optional file that is not there.
+/// Applies one line; `None` for a missing optional file.
 fn apply(
     tree: &mut Tree,
     here: NodeId,
@@ -131,14 +131,14 @@ fn apply(
     let mut parent = here;
     for name in parents {
         let found = tree.look_up(parent, name);
-        parent = found.ok_or_else(|| named("its directory is not there"))?;
+        parent = found.ok_or_else(|| named("its directory does not exist"))?;
     }
     let node = match tree.look_up(parent, name) {
         Some(node) => {
             let wanted = words.get("type").map_or("", String::as_str);
             let fits = wanted.is_empty() || kind_of(tree.node(node).body()) == wanted;
             if !fits {
-                return Err(named(&format!("is no {wanted}")));
+                return Err(named(&format!("is not of type {wanted}")));
             }
             node
         }
@@ -148,7 +148,7 @@ fn apply(
                 made.map_err(|error: TreeError| named(&error.to_string()))?
             }
             None if words.contains_key("optional") => return Ok(None),
-            None => return Err(named("is not there")),
+            None => return Err(named("does not exist")),
         },
     };
     change(tree, node, words).map_err(|why| named(&why))?;
@@ -167,13 +167,14 @@ fn kind_of(body: &Body) -> &'static str {
     }
 }
 
-/// The body of a file that is not there; `None` if the source should have had it.
+/// The body of a missing file; `None` if the source should have had it.
 fn new_body(words: &Words) -> Result<Option<Body>, String> {
     let device = || -> Result<(u32, u32), String> {
         let text = words.get("device").ok_or("a device needs `device=`")?;
         let numbers: Vec<&str> = text.split(',').collect();
         let [.., major, minor] = &numbers[..] else { return Err(format!("device={text}")) };
-        let number = |text: &str| text.parse().map_err(|_| format!("device={text} is no number"));
+        let number =
+            |text: &str| text.parse().map_err(|_| format!("device={text} is not a number"));
         Ok((number(major)?, number(minor)?))
     };
     Ok(Some(match words.get("type").map_or("", String::as_str) {
@@ -191,31 +192,31 @@ fn new_body(words: &Words) -> Result<Option<Body>, String> {
     }))
 }
 
-/// Sets owner, mode and times.
+/// Sets owner, mode and times of a node.
 fn change(tree: &mut Tree, node: NodeId, words: &Words) -> Result<(), String> {
     let mut attributes = tree.node(node).attributes();
     let number = |key: &str, radix: u32| {
         let value = words.get(key);
         let parsed = value.map(|value| {
-            u32::from_str_radix(value, radix).map_err(|_| format!("{key}={value} is no number"))
+            u32::from_str_radix(value, radix).map_err(|_| format!("{key}={value} is not a number"))
         });
         parsed.transpose()
     };
     if let Some(mode) = number("mode", 8)? {
-        // The bits below are those of a mode.
+        // Only mode bits.
         attributes.mode = (mode & 0o7777) as u16;
     }
     attributes.uid = number("uid", 10)?.unwrap_or(attributes.uid);
     attributes.gid = number("gid", 10)?.unwrap_or(attributes.gid);
     if let Some(text) = words.get("time") {
-        let time = time(text).ok_or_else(|| format!("time={text} is no time"))?;
+        let time = time(text).ok_or_else(|| format!("time={text} is not a time"))?;
         attributes = attributes.at(time);
     }
     tree.set_attributes(node, attributes);
     Ok(())
 }
 
-/// Seconds, a point, and a number of nanoseconds.
+/// Parses seconds, a point, and a number of nanoseconds.
 fn time(text: &str) -> Option<Timestamp> {
     let (secs, nanos) = text.split_once('.').unwrap_or((text, "0"));
     let nanos = nanos.parse().ok().filter(|&nanos| nanos < 1_000_000_000)?;
@@ -259,11 +260,11 @@ mod tests {
     #[test]
     fn faults_are_named_with_their_lines() {
         for (text, fault) in [
-            ("\n./bin type=file", "line 2: ./bin: is no file"),
-            ("./new type=file", "line 1: ./new: is not there"),
-            ("./bin type=dir mode=u=rwx", "line 1: ./bin: mode=u=rwx is no number"),
-            ("./bin time=x", "line 1: ./bin: time=x is no time"),
-            ("./no/way type=dir", "line 1: ./no/way: its directory is not there"),
+            ("\n./bin type=file", "line 2: ./bin: is not of type file"),
+            ("./new type=file", "line 1: ./new: does not exist"),
+            ("./bin type=dir mode=u=rwx", "line 1: ./bin: mode=u=rwx is not a number"),
+            ("./bin time=x", "line 1: ./bin: time=x is not a time"),
+            ("./no/way type=dir", "line 1: ./no/way: its directory does not exist"),
             ("./c type=char", "line 1: ./c: a device needs `device=`"),
         ] {
             assert_eq!(apply_mtree(&mut tree(), text.as_bytes()).unwrap_err().to_string(), fault);

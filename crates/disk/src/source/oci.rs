@@ -1,4 +1,5 @@
-//! An OCI image layout: a folder with `index.json` and `blobs`. Source: OCI image specification 1.1.
+//! Reads an OCI image layout: a folder with `index.json` and `blobs`. Source: OCI image
+//! specification 1.1.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,12 +19,12 @@ use super::{BoxedContents, Loaded, SourceError};
 const MOST_JSON_BYTES: u64 = 4 << 20;
 /// Indexes within indexes, at most.
 const MOST_DEPTH: usize = 4;
-/// Annotation with the name of a manifest.
+/// Annotation that holds the name of a manifest.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// The files of an image: all layers, one over the other, with their whiteouts. Every blob is compared with
-/// its digest. `name` chooses among several manifests by their names; without, the one for this kind of
-/// processor is taken. Layers are read where they lie, or unpacked into `scratch`.
+/// Reads the files of an image: all layers in order, with their whiteouts. Every blob is verified
+/// against its digest. `name` selects one of several manifests by name; without it, the one for
+/// this architecture is used. Layers are read in place, or unpacked into `scratch`.
 ///
 /// # Errors
 /// [`SourceError::Oci`], and errors of the layers.
@@ -75,7 +76,7 @@ impl Layout<'_> {
         serde_json::from_slice(&bytes).map_err(|error| fault(path, &error.to_string()))
     }
 
-    /// The manifest that an index leads to.
+    /// The manifest that an index points to.
     fn manifest(&self, mut index: Value, name: Option<&str>) -> Result<Value, SourceError> {
         let mut name = name;
         for _ in 0..MOST_DEPTH {
@@ -83,7 +84,7 @@ impl Layout<'_> {
                 return Ok(index);
             };
             let entry = self.choose(entries, name)?;
-            // Names are those of the outermost index.
+            // Names apply to the outermost index only.
             name = None;
             let path = self.blob(entry)?;
             self.verify(&path, entry)?;
@@ -113,12 +114,12 @@ impl Layout<'_> {
             ([], _) => {
                 let known: Vec<&str> = entries.iter().filter_map(annotation).collect();
                 let name = name.unwrap_or_default();
-                Err(self.fault(&format!("it has no image {name:?}; there are {known:?}")))
+                Err(self.fault(&format!("it has no image {name:?}; its images are {known:?}")))
             }
             _ => {
                 let known: Vec<&str> = named.iter().copied().filter_map(annotation).collect();
                 Err(self.fault(&format!(
-                    "it holds {} images, of which not just one is for linux/{}; named are {known:?}",
+                    "it holds {} images, and not exactly one of them is for linux/{}; those with names are {known:?}",
                     named.len(),
                     architecture()
                 )))
@@ -126,22 +127,22 @@ impl Layout<'_> {
         }
     }
 
-    /// Where the blob of a descriptor lies.
+    /// The path of the blob of a descriptor.
     fn blob(&self, descriptor: &Value) -> Result<PathBuf, SourceError> {
         let digest = text(descriptor, "digest").unwrap_or_default();
         let hex = digest.strip_prefix("sha256:").filter(|hex| {
             hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         });
-        let hex = hex.ok_or_else(|| self.fault(&format!("{digest:?} is no digest of SHA-256")))?;
+        let hex = hex.ok_or_else(|| self.fault(&format!("{digest:?} is not a SHA-256 digest")))?;
         Ok(self.folder.join("blobs/sha256").join(hex))
     }
 
-    /// Compares a blob with its digest and its size.
+    /// Verifies the digest and size of a blob.
     fn verify(&self, path: &Path, descriptor: &Value) -> Result<(), SourceError> {
         let failed = |source| SourceError::Read { path: path.to_owned(), source };
         let size = fs::metadata(path).map_err(failed)?.len();
         if descriptor.get("size").and_then(Value::as_u64).is_some_and(|stated| stated != size) {
-            return Err(fault(path, "it has not the size that is stated for it"));
+            return Err(fault(path, "its size differs from the one in its descriptor"));
         }
         let mut file = File::open(path).map_err(failed)?;
         let mut sum = Sha256::new();
@@ -157,7 +158,7 @@ impl Layout<'_> {
         if path.file_name().is_some_and(|name| name == found.as_str()) {
             return Ok(());
         }
-        Err(fault(path, "its content does not have the digest that is its name"))
+        Err(fault(path, "its content does not match its digest"))
     }
 }
 
@@ -169,7 +170,7 @@ fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
     value.get(key)?.as_str()
 }
 
-/// The name of this kind of processor in image specifications.
+/// The name of this architecture in image specifications.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,18 +1,18 @@
-//! Paths of archives: names below the root.
+//! Validates the paths of archives.
 
 use super::{SourceError, shown};
 
-/// The names of a path, without empty ones and `.`; a leading `/` does not count. Paths with `..` are refused:
-/// they could leave the root, and no archive needs them.
+/// The components of a path, without empty ones and `.`; a leading `/` is ignored. Paths with `..`
+/// are refused: they could leave the root, and no archive needs them.
 pub(super) fn names(path: &[u8]) -> Result<Vec<&[u8]>, SourceError> {
     let refused = |why| SourceError::Path { path: shown(path), why };
     if path.contains(&0) {
-        return Err(refused("has a zero byte in it"));
+        return Err(refused("contains a zero byte"));
     }
     let names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     let names: Vec<&[u8]> = names.collect();
     if names.contains(&&b".."[..]) {
-        return Err(refused("has `..` in it, which could leave the root"));
+        return Err(refused("contains `..`, which could leave the root"));
     }
     Ok(names)
 }

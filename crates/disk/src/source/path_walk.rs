@@ -1,28 +1,29 @@
-//! Following a path through a tree of files, symbolic links included.
+//! Resolves a path in a tree, including symbolic links.
 
 use crate::mkfs::tree::NodeId;
 
-/// Symbolic links that are followed on the way to a file, at most: as many as by Linux.
+/// Symbolic links followed in one path, at most, as in Linux.
 const MOST_LINKS: u32 = 40;
 
-/// How far a path was followed. Links are followed inside the tree, whose root is also the parent of the root.
+/// The state of resolving a path. Links are followed inside the tree, where `..` of the root is the
+/// root.
 pub(super) struct PathWalk {
-    /// Names still to come, the next one last.
+    /// Remaining names, the next one last.
     rest: Vec<Vec<u8>>,
     root: NodeId,
-    /// The nodes on the way, below the root.
+    /// The nodes of the path so far, below the root.
     trail: Vec<NodeId>,
     links: u32,
 }
 
 impl PathWalk {
-    /// The names of a path that begins at the root.
+    /// Starts with the names of a path from the root.
     pub(super) fn new(root: NodeId, names: &[&[u8]]) -> Self {
         let rest = names.iter().rev().map(|name| name.to_vec()).collect();
         Self { rest, root, trail: Vec::new(), links: 0 }
     }
 
-    /// The next name to be looked up in [`PathWalk::here`]; `None` at the end of the path.
+    /// The next name to look up in [`PathWalk::here`]; `None` at the end of the path.
     pub(super) fn next_name(&mut self) -> Option<Vec<u8>> {
         loop {
             let name = self.rest.pop()?;
@@ -33,22 +34,22 @@ impl PathWalk {
         }
     }
 
-    /// The node that the path led to so far.
+    /// The node reached so far.
     pub(super) fn here(&self) -> NodeId {
         self.trail.last().copied().unwrap_or(self.root)
     }
 
-    /// Whether no name is left.
+    /// Whether no name remains.
     pub(super) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Goes on to a node.
+    /// Descends into a node.
     pub(super) fn enter(&mut self, node: NodeId) {
         self.trail.push(node);
     }
 
-    /// Goes on along the target of a symbolic link; `false` if there were too many of them.
+    /// Continues with the target of a symbolic link; `false` if there were too many.
     pub(super) fn follow(&mut self, target: &[u8]) -> bool {
         self.links += 1;
         if self.links > MOST_LINKS {

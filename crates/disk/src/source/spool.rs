@@ -1,5 +1,4 @@
-//! Archives that can be read at any byte: plain files where they lie, everything else in an unnamed
-//! temporary file.
+//! Random access to archives: plain files in place, all others in an unnamed temporary file.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use floe_blockdev::{Caching, FileDevice, ReadBlocks};
 
 use super::SourceError;
 
-/// An archive that is open.
+/// An open archive.
 pub struct Spooled {
     /// Its path, for messages.
     pub path: PathBuf,
@@ -37,7 +36,7 @@ impl Spooled {
         let format = match magic {
             [0x1f, 0x8b, ..] => Format::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd] => Format::Zstd,
-            // Nothing else is looked for: an archive is no disk.
+            // No other format is detected: an archive is not a disk image.
             _ => return Ok(Self { path: path.to_owned(), device: Box::new(file) }),
         };
         let options = ImageOptions {
@@ -46,17 +45,18 @@ impl Spooled {
             caching: Caching::Shared,
             before_unpacking: &|_| {},
         };
-        // The file is open already, and may have no path: any that is there will do.
+        // The file is already open and may have no path, so any existing path will do.
         let opened = image::open_file(file, scratch, &options);
         let device = opened.map_err(|error| unpack_error(path, error))?.device;
         Ok(Self { path: path.to_owned(), device })
     }
 }
 
-/// Keeps all of standard input (or another stream) in an unnamed file in `scratch`, and opens that.
+/// Copies all of standard input (or another stream) to an unnamed file in `scratch`, and opens
+/// that.
 ///
 /// # Errors
-/// [`SourceError::Read`] if it cannot be read or kept, [`SourceError::Unpack`].
+/// [`SourceError::Read`] if it cannot be read or stored, [`SourceError::Unpack`].
 pub fn standard_input(input: &mut dyn Read, scratch: &Path) -> Result<Spooled, SourceError> {
     let path = Path::new("standard input");
     let file = keep(input, scratch)

@@ -1,4 +1,4 @@
-//! A tar archive.
+//! Reads a tar archive.
 
 use std::io;
 
@@ -10,11 +10,12 @@ use super::apply::Applier;
 use super::spool::Spooled;
 use super::{BoxedContents, Loaded, SourceError};
 
-/// The files of an archive. Of several entries with one path the last one counts; directories that
-/// have no entry get root as owner and mode 0755; hard links may come before their targets.
+/// Reads the files of an archive. If several entries have one path, the last one counts;
+/// directories without an entry are owned by root and have mode 0755; hard links may come before
+/// their targets.
 ///
 /// # Errors
-/// The archive is damaged, or has paths that cannot be; see [`SourceError`].
+/// If the archive is damaged or has invalid paths; see [`SourceError`].
 pub fn tar(archive: Spooled) -> Result<Loaded<BoxedContents>, SourceError> {
     let mut tree = Tree::new(Attributes::root());
     let mut applier = Applier::new(&mut tree, false);
@@ -22,7 +23,7 @@ pub fn tar(archive: Spooled) -> Result<Loaded<BoxedContents>, SourceError> {
     Ok(Loaded { tree, contents: Box::new(TarContents { archives: vec![archive] }) })
 }
 
-/// Applies all entries of an archive; `number` tells its contents from those of others.
+/// Applies all entries of an archive; `number` becomes the id of its contents.
 pub(super) fn apply(
     applier: &mut Applier<'_>,
     archive: &Spooled,
@@ -39,7 +40,7 @@ pub(super) fn apply(
     applier.finish()
 }
 
-/// Contents that lie in archives: a content is an archive, by its number.
+/// Contents that lie in archives: a content id is the number of an archive.
 pub(super) struct TarContents {
     pub(super) archives: Vec<Spooled>,
 }

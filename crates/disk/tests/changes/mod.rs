@@ -20,12 +20,14 @@ use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode, TimeField, Times
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
-/// Credits of each change: more than any needs.
+/// Credits of a change: more than any needs.
 pub(crate) const CREDITS: u32 = 60;
 
 /// The file system, and what its root directory should hold beside what it held before.
 pub(crate) struct Changes {
     fs: FileSystem,
+    /// What each change reserves.
+    pub(crate) credits: u32,
     /// Names in the root directory; directories have no content.
     pub(crate) model: BTreeMap<String, Option<Vec<u8>>>,
 }
@@ -33,7 +35,7 @@ pub(crate) struct Changes {
 impl Changes {
     pub(crate) fn open<D: WriteBlocks>(journal: &Journal<D>) -> Self {
         let fs = FileSystem::open(journal).unwrap();
-        Self { fs, model: BTreeMap::new() }
+        Self { fs, credits: CREDITS, model: BTreeMap::new() }
     }
 
     fn root(&self, tx: &mut dyn Tx) -> OwnedInode {
@@ -89,7 +91,7 @@ impl Changes {
         journal: &Journal<D>,
         name: &str,
     ) -> TransactionId {
-        let mut tx = journal.begin(CREDITS).unwrap();
+        let mut tx = journal.begin(self.credits).unwrap();
         let block = self.fs.space.block(&mut tx, BlockNr(0)).unwrap();
         let size = self.fs.geometry().block_size as usize;
         let mut inode = self.new_inode(&mut tx, 0o040_755, BlockRun::new(block, 1), size);
@@ -117,7 +119,7 @@ impl Changes {
         name: &str,
         content: &[u8],
     ) -> TransactionId {
-        let mut tx = journal.begin(CREDITS).unwrap();
+        let mut tx = journal.begin(self.credits).unwrap();
         let block = self.fs.space.block(&mut tx, BlockNr(0)).unwrap();
         let mut bytes = vec![0; self.fs.geometry().block_size as usize];
         bytes[..content.len()].copy_from_slice(content);
@@ -137,7 +139,7 @@ impl Changes {
         journal: &Journal<D>,
         name: &str,
     ) -> (TransactionId, BlockRun) {
-        let mut tx = journal.begin(CREDITS).unwrap();
+        let mut tx = journal.begin(self.credits).unwrap();
         let mut root = self.root(&mut tx);
         let mut editor = DirEditor::open(&mut tx, &mut self.fs, &mut root, InodeNr::ROOT).unwrap();
         let number = editor.remove(name.as_bytes()).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! A made-up file system: chunks of inodes, trees of nodes, directory blocks. What it holds follows
-//! from numbers alone, so that a recursion can say what any run must come to.
+//! A synthetic file system: chunks of inodes, trees of nodes, directory blocks. Numbers alone
+//! determine its content, so that a recursion computes the expected result of any run.
 
 use super::*;
 use floe_sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ impl Entry for Block {
     }
 }
 
-/// Any number from any number.
+/// A hash of a number.
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     number ^ (number >> 29)
@@ -60,7 +60,7 @@ impl Node {
     }
 }
 
-/// What was seen: how many of each, and a sum that tells them apart.
+/// What a run visited: the number of each kind, and a checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     counts: [u64; 3],
@@ -87,7 +87,7 @@ impl Seen {
         node.blocks().for_each(|block| self.note(2, block.0));
     }
 
-    /// What any run over the chunks must come to.
+    /// The expected result of any run over the chunks.
     fn all_of(chunks: u64) -> Self {
         let mut seen = Self::default();
         for chunk in (0..chunks).map(Chunk) {
@@ -99,7 +99,7 @@ impl Seen {
     }
 }
 
-/// The pipeline of the made-up file system.
+/// The pipeline over the synthetic file system.
 fn pipeline<'a>(chunks: u64, limits: Limits) -> Pipeline<'a, Seen> {
     let mut pipeline = Pipeline::new();
     let blocks = pipeline.stage("blocks", limits, vec![], |seen: &mut Seen, batch, _| {
@@ -125,7 +125,7 @@ fn pipeline<'a>(chunks: u64, limits: Limits) -> Pipeline<'a, Seen> {
     pipeline
 }
 
-/// Runs it and judges what came of it.
+/// Runs it and checks the result.
 fn run_and_judge(chunks: u64, limits: Limits, schedule: &Schedule<'_>) -> Counts {
     let Outcome { all, stopped, counts } = pipeline(chunks, limits).run(schedule);
     assert_eq!(all, Seen::all_of(chunks), "{counts:?}");
@@ -136,7 +136,7 @@ fn run_and_judge(chunks: u64, limits: Limits, schedule: &Schedule<'_>) -> Counts
     for stage in &counts.stages[1..] {
         assert!(stage.most_entries <= limits.most_entries, "{counts:?}");
     }
-    // One visit a batch, one for each worker to hear that all is done, and one for each sleep.
+    // One visit per batch, one for each worker to learn that all is done, and one for each sleep.
     let visits = counts.batches + counts.spilled + counts.sleeps;
     let ends = counts.locks - visits;
     assert!((1..=schedule.workers as u64).contains(&ends), "{counts:?}");
@@ -177,7 +177,7 @@ mod real_threads {
         }
     }
 
-    /// Printed for docs: `cargo test -p floe-exec -- --nocapture lock`.
+    /// Prints a figure for the docs: `cargo test -p floe-exec -- --nocapture lock`.
     #[test]
     fn the_lock_is_taken_for_batches_and_not_for_elements() {
         let limits = Limits { batch_elements: 256, most_entries: 4096, weight: None };
@@ -253,7 +253,7 @@ mod real_threads {
         let second =
             pipeline.stage("second", limits, vec![], |(): &mut (), _: &mut Vec<Block>, _| {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // Nobody goes on before all have come, or it takes too long.
+                // Nobody continues before all have arrived, or a timeout passes.
                 let begin = Instant::now();
                 while most.load(Ordering::SeqCst) < WORKERS && begin.elapsed().as_secs() < 5 {
                     thread::yield_now();
@@ -261,7 +261,7 @@ mod real_threads {
                 now.fetch_sub(1, Ordering::SeqCst);
             });
         pipeline.stage("first", limits, vec![Block(0)], |(): &mut (), _, found| {
-            // Long enough that the others have nothing to do and go to sleep.
+            // Long enough that the other workers run out of work and sleep.
             thread::sleep(Duration::from_millis(50));
             (0..WORKERS).for_each(|at| found.push(second, Block(at)));
         });
@@ -271,7 +271,7 @@ mod real_threads {
         assert_eq!(most.into_inner(), WORKERS, "{:?}", outcome.counts);
     }
 
-    /// A tree that would be far larger than the queue, breadth first.
+    /// A tree that would be far larger than the queue if it were traversed breadth-first.
     #[test]
     fn memory_stays_bounded_however_much_is_found() {
         const LEVELS: u32 = 5;
@@ -298,7 +298,7 @@ mod real_threads {
             (0..=LEVELS).map(|level| FAN_OUT.pow(level)).sum::<u64>()
         );
         assert!(outcome.counts.spilled > 0);
-        // Each worker: what a batch finds, on each level below.
+        // Per worker: the entries that a batch produces, on each level below it.
         let bound = 8 + 3 * 2 * FAN_OUT * u64::from(LEVELS + 1);
         assert!(most.load(Ordering::SeqCst) <= bound, "{most:?} entries waited");
     }
@@ -353,12 +353,12 @@ mod real_threads {
             schedule.stop = Some(&stop);
             let outcome = pipeline.run(&schedule);
             assert!(outcome.stopped);
-            assert_eq!(outcome.all.counts[2], begun.load(Ordering::SeqCst), "no batch is cut off");
+            assert_eq!(outcome.all.counts[2], begun.load(Ordering::SeqCst), "a batch was cut off");
             assert!(outcome.all.counts[2] < 50 + 8, "{:?}", outcome.counts);
         }
     }
 
-    /// Says what it is told to, one after the other, then the last again and again.
+    /// Returns the given samples in item, and the last one forever after.
     struct Told(Mutex<Vec<CoreSample>>);
 
     impl CoreSource for Told {
@@ -371,7 +371,7 @@ mod real_threads {
     #[test]
     fn no_more_work_than_there_are_cores_for() {
         let busy = |idle, own| CoreSample { idle, own, allowed: 4 };
-        // Taken from the end: two cores are left to four workers, then one, then three are free.
+        // Taken from the end: two cores for four workers, then one, then three free ones.
         let told =
             Told(Mutex::new(vec![busy(0.0, 3.0), busy(3.0, 1.0), busy(0.0, 1.0), busy(0.0, 2.0)]));
         let (now, most) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -392,7 +392,7 @@ mod real_threads {
         schedule.cores = Some(&share);
         let outcome = pipeline.run(&schedule);
         assert_eq!(outcome.counts.budgets, (1, 4));
-        assert!(most.into_inner() <= 3, "the budget came back to three, not to four");
+        assert!(most.into_inner() <= 3, "the budget rises to three workers, not to four");
     }
 }
 
@@ -402,8 +402,8 @@ mod interleavings {
     use crate::cores::{CoreSample, CoreSource};
     use floe_sync::shuttle;
 
-    /// Every interleaving of a run must end, and come to the same; no clock, so that a run can be
-    /// told again from its schedule.
+    /// Every interleaving must end with the same result. It uses no clock, so that a run can be
+    /// replayed from its schedule.
     fn run(workers: usize, policy: Policy, chunks: u64, most_entries: usize) {
         let clock = || Duration::ZERO;
         let mut schedule = Schedule::new(workers, policy);
@@ -427,7 +427,7 @@ mod interleavings {
         }
     }
 
-    /// Says that no core is left, then that one is, and so on.
+    /// Reports no free core and one free core in turns.
     struct Wavering(AtomicU64);
 
     impl CoreSource for Wavering {

@@ -10,12 +10,12 @@ use floe_format::layout::{le16_at, le32_at};
 
 use super::{AreaForm, Entry};
 
-/// The name of a byte that no name may have.
+/// Replaces a byte that a name must not contain.
 const REPLACEMENT: u8 = b'.';
 
-/// Puts an entry where there is room: over an unused entry, or behind a name that does not need
-/// all of its record. Returns its byte. `None` if there is no such place, or the entry has no
-/// name or no inode.
+/// Inserts an entry where there is space: over an unused entry, or behind an entry whose record is
+/// longer than its name needs. Returns its offset. `None` if there is no such place, or the entry
+/// has no name or no inode.
 pub fn insert(area: &mut [u8], form: AreaForm, entry: &Entry<'_>) -> Option<u32> {
     let name: &[u8] = &entry.name;
     if entry.inode.0 == 0 || name.is_empty() || name.len() > MAX_NAME_LEN {
@@ -46,13 +46,13 @@ pub fn insert(area: &mut [u8], form: AreaForm, entry: &Entry<'_>) -> Option<u32>
     u32::try_from(at + used).ok()
 }
 
-/// Makes the entry at a byte an unused one. Its length and name stay.
+/// Makes the entry at an offset an unused one. Its length and name stay.
 pub fn clear(area: &mut [u8], offset: u32) -> Option<()> {
     set_inode(area, offset, InodeNr(0))
 }
 
-/// Takes an entry away: its record becomes part of the one before it. The first of an area, which
-/// has none before it, becomes an unused one. `None` if no entry starts at this byte.
+/// Removes an entry by merging its record into the one before. The first entry of an area becomes
+/// an unused one. `None` if no entry starts at this offset.
 pub fn remove(area: &mut [u8], form: AreaForm, offset: u32) -> Option<()> {
     let mut before = None;
     let found = DirCursor::new(area)
@@ -75,19 +75,19 @@ pub fn remove(area: &mut [u8], form: AreaForm, offset: u32) -> Option<()> {
     }
 }
 
-/// Lets the entry at a byte name another inode.
+/// Makes the entry at an offset name another inode.
 pub fn set_inode(area: &mut [u8], offset: u32, inode: InodeNr) -> Option<()> {
     header(area, offset)?.get_mut(..4)?.copy_from_slice(&inode.0.to_le_bytes());
     Some(())
 }
 
-/// Sets the type byte of the entry at a byte.
+/// Sets the type byte of the entry at an offset.
 pub fn set_type(area: &mut [u8], offset: u32, file_type: u8) -> Option<()> {
     *header(area, offset)?.get_mut(7)? = file_type;
     Some(())
 }
 
-/// Replaces slashes and zero bytes in the name of the entry at a byte by dots
+/// Replaces slashes and zero bytes in the name of the entry at an offset by dots
 /// (`dirent-name-illegal-char`).
 pub fn replace_illegal_bytes(area: &mut [u8], offset: u32) -> Option<()> {
     name_mut(area, offset)?
@@ -97,8 +97,8 @@ pub fn replace_illegal_bytes(area: &mut [u8], offset: u32) -> Option<()> {
     Some(())
 }
 
-/// Replaces the name of the entry at a byte from its first invalid character on by dots, up to a
-/// zero byte if there is one (`casefold-name-invalid-encoding`).
+/// Replaces the name of the entry at an offset, from its first invalid character on, by dots, up to
+/// a zero byte if there is one (`casefold-name-invalid-encoding`).
 pub fn replace_invalid_text(area: &mut [u8], offset: u32) -> Option<()> {
     let name = name_mut(area, offset)?;
     if let Err(casefold::InvalidAt(at)) = casefold::validate(name) {
@@ -110,8 +110,8 @@ pub fn replace_invalid_text(area: &mut [u8], offset: u32) -> Option<()> {
     Some(())
 }
 
-/// Lets the last entry end where entries must end (`last-dirent-length-wrong`). `None` if the
-/// entries cannot be followed.
+/// Makes the last entry end at the end of the area, before any tail (`last-dirent-length-wrong`).
+/// `None` if the entries cannot be followed.
 pub fn close(area: &mut [u8], form: AreaForm) -> Option<()> {
     let end = form.end(area.len());
     let whole = |at| rec_len_at(area, at).filter(|len| *len >= HEADER_SIZE);
@@ -124,7 +124,7 @@ pub fn close(area: &mut [u8], form: AreaForm) -> Option<()> {
     set_rec_len(area, at, end.checked_sub(at)?)
 }
 
-/// The name of the entry at a byte; `None` if it does not lie inside the area.
+/// The name of the entry at an offset; `None` if it does not lie inside the area.
 fn name_mut(area: &mut [u8], offset: u32) -> Option<&mut [u8]> {
     let start = (offset as usize).checked_add(HEADER_SIZE)?;
     let len = usize::from(*area.get(start - 2)?);
@@ -136,27 +136,27 @@ fn header(area: &mut [u8], offset: u32) -> Option<&mut [u8]> {
     area.get_mut(at..at.checked_add(HEADER_SIZE)?)
 }
 
-/// The length of the entry at a byte.
+/// The `rec_len` of the entry at an offset.
 pub(super) fn rec_len_at(area: &[u8], at: usize) -> Option<usize> {
     let stored = le16_at(area, at.checked_add(4)?)?;
     Some(decode_rec_len(stored, area.len()) as usize)
 }
 
-/// Stores the length of the entry at a byte.
+/// Stores the `rec_len` of the entry at an offset.
 pub(super) fn set_rec_len(area: &mut [u8], at: usize, rec_len: usize) -> Option<()> {
     let stored = encode_rec_len(u32::try_from(rec_len).ok()?, area.len())?;
     area.get_mut(at.checked_add(4)?..at.checked_add(6)?)?.copy_from_slice(&stored.to_le_bytes());
     Some(())
 }
 
-/// Whether the entry at a byte has the name `name`.
+/// Whether the entry at an offset has the name `name`.
 pub(super) fn is_named(area: &[u8], at: usize, name: &[u8]) -> bool {
     let len = area.get(at.saturating_add(6)).copied().map(usize::from);
     let start = at.saturating_add(HEADER_SIZE);
     len == Some(name.len()) && area.get(start..start.saturating_add(name.len())) == Some(name)
 }
 
-/// What the entry at a byte names.
+/// The inode that the entry at an offset names.
 pub(super) fn inode_at(area: &[u8], at: usize) -> Option<InodeNr> {
     le32_at(area, at).map(InodeNr)
 }
@@ -194,8 +194,8 @@ mod tests {
     }
 
     proptest! {
-        /// What was put in is there, in whatever order it is taken out again; a full area says so
-        /// and stays as it is.
+        /// Inserted entries are found and can be removed in any order; inserting into a full area
+        /// returns `None` and changes nothing.
         #[test]
         fn entries_come_and_go(
             lens in proptest::collection::vec(1usize..=255, 1..40),
@@ -247,7 +247,7 @@ mod tests {
             }
         }
 
-        /// No bytes and no offset make anything panic, and a chain that was whole stays whole.
+        /// No bytes and no offset cause a panic, and a valid chain stays valid.
         #[test]
         fn any_bytes_may_come(
             bytes in proptest::collection::vec(prop_oneof![any::<u8>(), Just(0), Just(12)], 0..300),

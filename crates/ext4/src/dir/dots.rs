@@ -1,4 +1,4 @@
-//! The first two entries of a directory, written over whatever is there.
+//! Writes the first two entries of a directory, `.` and `..`, over any content.
 
 use floe_format::InodeNr;
 use floe_format::ext::dirent::{HEADER_SIZE, MIN_REC_LEN};
@@ -9,23 +9,23 @@ use super::{AreaForm, dir_type};
 
 const DOT_LEN: usize = MIN_REC_LEN as usize;
 
-/// Writes `.` over the first entry. More than 12 bytes that are left of it become an entry of
-/// their own, see [`split_dot`].
+/// Writes `.` over the first entry. If that entry is longer than 12 bytes, the rest becomes an
+/// entry of its own, see [`split_dot`].
 pub fn write_dot(area: &mut [u8], form: AreaForm, dir: InodeNr) -> Option<()> {
     write_dots(area, form, 0, dir, b".")?;
     split_dot(area, form)
 }
 
-/// Cuts an overlong `.` (`dot-entry-oversized`): what is behind its 12 bytes becomes an unused
-/// entry, unless a whole `..` lies there already, which then comes to light again with all that
-/// follows it.
+/// Shortens an overlong `.` (`dot-entry-oversized`) to 12 bytes. The bytes behind become an unused
+/// entry, unless a complete `..` lies there already; then that entry and all that follow it become
+/// visible again.
 pub fn split_dot(area: &mut [u8], form: AreaForm) -> Option<()> {
     let whole = rec_len_at(area, 0)?.min(form.end(area.len()));
     let least = form.least().max(DOT_LEN + 1);
     let Some(rest) = whole.checked_sub(DOT_LEN).filter(|rest| *rest >= least) else {
         return Some(());
     };
-    // Nothing may have been changed if one of the two steps cannot be done.
+    // If one of the two steps is impossible, nothing may change.
     area.get(..2 * DOT_LEN)?;
     let hidden = is_named(area, DOT_LEN, b"..")
         && rec_len_at(area, DOT_LEN)
@@ -36,8 +36,8 @@ pub fn split_dot(area: &mut [u8], form: AreaForm) -> Option<()> {
     set_rec_len(area, 0, DOT_LEN)
 }
 
-/// Writes `..` over the second entry, whose length stays. If the first one leaves no room for a
-/// second, it is cut.
+/// Writes `..` over the second entry, whose length stays. If the first entry leaves no space for a
+/// second one, it is shortened.
 pub fn write_dotdot(area: &mut [u8], form: AreaForm, parent: InodeNr) -> Option<()> {
     let end = form.end(area.len());
     let first = rec_len_at(area, 0)?;
@@ -52,9 +52,10 @@ pub fn write_dotdot(area: &mut [u8], form: AreaForm, parent: InodeNr) -> Option<
     write_dots(area, form, DOT_LEN, parent, b"..")
 }
 
-/// Mends the first block of a directory: `.`, then the chain of entries, then `..`, which names
-/// `parent` if there was none. The order matters: mending the chain first would write into what
-/// an overlong `.` hides, which [`split_dot`] brings to light. `None` if there is no room for both.
+/// Repairs the first block of a directory: `.`, then the chain of entries, then `..`, which names
+/// `parent` if there was none. The order matters: repairing the chain first would overwrite entries
+/// that an overlong `.` hides and that [`split_dot`] makes visible. `None` if there is no space for
+/// both.
 pub fn mend_first_block(
     area: &mut [u8],
     form: AreaForm,
@@ -70,14 +71,14 @@ pub fn mend_first_block(
         write_dot(area, form, dir)?;
     }
     salvage(area, form, inodes_count);
-    // What is broken right behind `.` was given to it.
+    // Salvage may have merged broken bytes behind `.` into it.
     split_dot(area, form)?;
     salvage(area, form, inodes_count);
     let second = rec_len_at(area, 0)?;
     if is_dots(area, form, second, b"..") { Some(()) } else { write_dotdot(area, form, parent) }
 }
 
-/// Whether a name of dots is at a byte, with its zero byte and an inode.
+/// Whether a name of dots lies at an offset, with its zero byte and an inode.
 fn is_dots(area: &[u8], form: AreaForm, at: usize, name: &[u8]) -> bool {
     at + DOT_LEN <= form.end(area.len())
         && is_named(area, at, name)
@@ -85,7 +86,7 @@ fn is_dots(area: &[u8], form: AreaForm, at: usize, name: &[u8]) -> bool {
         && inode_at(area, at).is_some_and(|inode| inode.0 != 0)
 }
 
-/// Lets `..` name another directory and returns what it named; in the root of an index too.
+/// Makes `..` name another directory and returns the inode it named; also in the root of an index.
 /// `None` if the second entry is not `..`.
 pub fn set_parent(area: &mut [u8], parent: InodeNr) -> Option<InodeNr> {
     let at = rec_len_at(area, 0)?;
@@ -97,7 +98,7 @@ pub fn set_parent(area: &mut [u8], parent: InodeNr) -> Option<InodeNr> {
     Some(old)
 }
 
-/// Writes a name of dots over the entry at a byte, with its length raised to 12 if it has less.
+/// Writes a name of dots over the entry at an offset, and raises its length to at least 12.
 fn write_dots(
     area: &mut [u8],
     form: AreaForm,
@@ -116,7 +117,7 @@ fn write_dots(
     set_inode(area, u32::try_from(at).ok()?, inode)?;
     let bytes = area.get_mut(at + 6..at + DOT_LEN)?;
     let (lengths, text) = bytes.split_at_mut(HEADER_SIZE - 6);
-    // At most two dots; the zero byte behind them is part of the rule.
+    // At most two dots. The zero byte behind them is required.
     lengths.copy_from_slice(&[u8::try_from(name.len()).ok()?, dir_type(form.filetype)]);
     text.fill(0);
     text.get_mut(..name.len())?.copy_from_slice(name);
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(all[0], (20, ".".into(), 12));
         assert_eq!(all[1], (0, String::new(), 52));
         assert_eq!(all[3].1, "file");
-        // 24 bytes are not split.
+        // 24 bytes are too short to split.
         let mut area = block(b"abc", 24, b"..", 12);
         write_dot(&mut area, FORM, InodeNr(20)).unwrap();
         assert_eq!(entries(&area, FORM)[0], (20, ".".into(), 24));
@@ -207,7 +208,7 @@ mod tests {
     }
 
     proptest! {
-        /// Both can be written over any bytes that can be followed, and then they can still.
+        /// Both can be written over any chain that can be followed, and it can still be followed.
         #[test]
         fn any_block_gets_its_dots(
             mut area in proptest::collection::vec(
@@ -217,13 +218,13 @@ mod tests {
             let form = AreaForm { tail, hashed, filetype: true };
             area.truncate(area.len() / 4 * 4);
             let mut at_once = area.clone();
-            // Without salvage nothing may panic.
+            // Without salvage before: no panic.
             let mut raw = area.clone();
             let _ = (write_dot(&mut raw, form, InodeNr(9)), write_dotdot(&mut raw, form, InodeNr(2)));
             let _ = (set_parent(&mut raw, InodeNr(3)), split_dot(&mut raw, form));
             salvage(&mut area, form, 100);
             write_dot(&mut area, form, InodeNr(9)).unwrap();
-            // What a `..` that came to light leads to may be broken once more.
+            // A `..` that became visible may lead to further broken entries.
             salvage(&mut area, form, 100);
             write_dotdot(&mut area, form, InodeNr(2)).unwrap();
             mend_first_block(&mut at_once, form, InodeNr(9), InodeNr(2), 100).unwrap();

@@ -1,4 +1,4 @@
-//! The entries of a directory that is to be built anew.
+//! Collects the entries of a directory that is to be rebuilt.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,14 @@ use floe_format::ext::dirent::{DirCursor, TailState, tail_state};
 
 use super::{DirFormat, Directory, Entry};
 
-/// The entries in use of all blocks of a directory, without `.` and `..`. Blocks of an index have
-/// none. A block is read up to its first broken entry, so mend it before
-/// ([`salvage`](super::salvage)); a tail that is there is no entry, one that is missing is not
-/// missed.
+/// The entries in use of all blocks of a directory, without `.` and `..`. Index blocks have none. A
+/// block is read up to its first broken entry, so repair it first ([`salvage`](super::salvage)). A
+/// checksum tail is not an entry, and may be missing.
 pub fn gather<'a>(content: &'a [u8], format: &DirFormat, dir: &Directory) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
     for block in content.chunks(format.block_size.max(1)) {
-        // Nodes of an index hide behind an unused entry, its root behind `..`.
+        // Index nodes look like one unused entry, and the index root lies inside the record of
+        // `..`.
         let cursor = DirCursor::new(block).hashed(dir.hashed());
         let with_tail = format.seed.is_some() && tail_state(block) == TailState::Present;
         let cursor = if with_tail { cursor.without_tail() } else { cursor };
@@ -22,7 +22,7 @@ pub fn gather<'a>(content: &'a [u8], format: &DirFormat, dir: &Directory) -> Vec
     entries
 }
 
-/// Adds the entries in use that a cursor comes by, without `.` and `..`.
+/// Adds the entries in use that a cursor yields, without `.` and `..`.
 pub(super) fn collect<'a>(cursor: DirCursor<'a>, hashed: bool, into: &mut Vec<Entry<'a>>) {
     let used = cursor
         .map_while(Result::ok)

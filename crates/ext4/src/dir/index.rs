@@ -1,4 +1,4 @@
-//! The index over leaves that are in order of their hashes.
+//! Builds the index over leaves that are sorted by hash.
 
 use floe_format::LogicalBlock;
 use floe_format::ext::casefold;
@@ -16,15 +16,15 @@ const MOST_LEVELS: [u8; 2] = [1, 2];
 /// An indexed directory.
 pub(super) struct Indexed {
     pub(super) content: Vec<u8>,
-    /// Whether it has more levels than the file system allows without large_dir.
+    /// Whether it has more levels than are allowed without large_dir.
     pub(super) needs_large_dir: bool,
 }
 
-/// Where the name of an entry lies in the index.
+/// The hash by which an entry is sorted into the index.
 pub(super) fn hash_of(format: &DirFormat, dir: &Directory, entry: &Entry<'_>) -> DirHash {
     if dir.hashed() {
-        // Nobody can compute it without the key. (Its low bit is never set by Linux, and means
-        // something else in an index.)
+        // An encrypted name cannot be hashed without the key, so use the stored hash. (Linux never
+        // sets its low bit, which means something else in an index.)
         let (hash, minor_hash) = entry.hash.unwrap_or((0, 0));
         return DirHash { hash: hash & !HASH_CONTINUES, minor_hash };
     }
@@ -33,14 +33,14 @@ pub(super) fn hash_of(format: &DirFormat, dir: &Directory, entry: &Entry<'_>) ->
     dirhash(format.hash_version, name, &format.hash_seed).unwrap_or_default()
 }
 
-/// Builds leaves and index of entries in order of their hashes; `None` if no index can hold them.
+/// Builds leaves and index from entries that are sorted by hash; `None` if no index can hold them.
 pub(super) fn build(
     format: &DirFormat,
     dir: &Directory,
     entries: &[(DirHash, Entry<'_>)],
 ) -> Option<Indexed> {
     let allowed = MOST_LEVELS[usize::from(format.large_dir)];
-    // Room for new names is worth less than an index that every kernel can read.
+    // Rather give up free space for new names than build an index that older kernels cannot read.
     let tries = [(format.slack_percent, allowed), (0, allowed), (format.slack_percent, 2)];
     tries.into_iter().find_map(|(slack, most_levels)| {
         let (content, leaves) = pack(format, dir, entries, slack);
@@ -50,7 +50,7 @@ pub(super) fn build(
     })
 }
 
-/// The leaves, behind a block that is left for the root, and what the index says of them.
+/// Packs the leaves behind a block reserved for the root, and returns their index entries.
 fn pack(
     format: &DirFormat,
     dir: &Directory,
@@ -71,7 +71,7 @@ fn pack(
     (packer.finish(), leaves)
 }
 
-/// Entries of a root, and of an interior node.
+/// Capacity of a root and of an interior node, in entries.
 fn limits(format: &DirFormat) -> [usize; 2] {
     [ROOT_COUNT_OFFSET, NODE_COUNT_OFFSET].map(|offset| {
         let csum = format.seed.is_some();
@@ -79,8 +79,7 @@ fn limits(format: &DirFormat) -> [usize; 2] {
     })
 }
 
-/// Levels of interior nodes that an index of this many leaves needs; `None` if more than any index
-/// may have.
+/// The levels of interior nodes needed for this number of leaves; `None` if that exceeds any index.
 fn levels_of(format: &DirFormat, leaves: usize) -> Option<u8> {
     let [root, node] = limits(format);
     let mut entries = leaves;
@@ -135,8 +134,8 @@ fn add_nodes(
     Some(content)
 }
 
-/// Cuts a list into `parts` parts of the same length, give or take one: full nodes would have to be
-/// split by the first new name.
+/// Cuts a list into `parts` parts whose lengths differ by at most one, because the first new name
+/// would split a full node.
 fn even_parts<T>(list: &[T], parts: usize) -> impl Iterator<Item = &[T]> {
     let parts = parts.max(1);
     let (each, longer) = (list.len() / parts, list.len() % parts);
@@ -144,7 +143,7 @@ fn even_parts<T>(list: &[T], parts: usize) -> impl Iterator<Item = &[T]> {
     (0..parts).map(move |part| list.get(start(part)..start(part + 1)).unwrap_or(&[]))
 }
 
-/// The hash version as a root says it: without the signedness, which the superblock says.
+/// The hash version as a root stores it: without the signedness, which the superblock has.
 pub(super) fn stored_version(format: &DirFormat, dir: &Directory) -> u8 {
     match format.hash_version {
         _ if dir.hashed() => HashVersion::SipHash as u8,

@@ -10,7 +10,7 @@ use super::gather::collect;
 use super::rebuild::{Rebuilt, rebuild};
 use super::{AreaForm, DirFormat, Directory, Entry};
 
-/// The first part: what is behind the parent in the 60 bytes of `i_block`.
+/// The first part: the bytes behind the parent in the 60 bytes of `i_block`.
 pub fn first_part(in_block: &mut [u8]) -> &mut [u8] {
     in_block.get_mut(PARENT_SIZE..).unwrap_or_default()
 }
@@ -26,12 +26,12 @@ fn part_len(value: &[u8]) -> usize {
     if len < MIN_REC_LEN as usize { 0 } else { len }
 }
 
-/// What `..` names; 0 if `in_block` is too short to say.
+/// The inode that `..` names; 0 if `in_block` is too short.
 pub fn parent(in_block: &[u8]) -> InodeNr {
     inode_at(in_block, 0).unwrap_or_default()
 }
 
-/// Lets `..` name another directory and returns what it named.
+/// Makes `..` name another directory and returns the inode it named.
 pub fn set_parent(in_block: &mut [u8], new: InodeNr) -> Option<InodeNr> {
     let old = inode_at(in_block, 0)?;
     in_block.get_mut(..PARENT_SIZE)?.copy_from_slice(&new.0.to_le_bytes());
@@ -41,25 +41,25 @@ pub fn set_parent(in_block: &mut [u8], new: InodeNr) -> Option<InodeNr> {
 /// `i_block` of an inline directory without names.
 pub fn fresh(parent: InodeNr) -> [u8; IN_BLOCK_SIZE] {
     let mut in_block = [0; IN_BLOCK_SIZE];
-    // Both have room in 60 bytes.
+    // Both fit in 60 bytes.
     let _ = set_parent(&mut in_block, parent);
     let _ = write_empty(first_part(&mut in_block), 0, IN_BLOCK_SIZE - PARENT_SIZE);
     in_block
 }
 
-/// The second part of an inline directory without names: `len_bytes` zeroes and one unused entry. Too short for
-/// an entry, it is zeroes.
+/// The second part of an inline directory without names: `len_bytes` bytes with one unused entry,
+/// or only zeroes if that is too short for an entry.
 pub fn fresh_second(len_bytes: usize) -> Vec<u8> {
     let mut value = vec![0; len_bytes];
     let part = second_part(&mut value);
     let len = part.len();
-    // It is no shorter than an entry, or empty.
+    // The part is empty, or long enough for an entry.
     let _ = write_empty(part, 0, len);
     value
 }
 
-/// Puts an entry into the first part that has room for it; returns which (0 or 1) and its byte
-/// there. `None`: the directory must get a block, see [`to_blocks`].
+/// Inserts an entry into the first part that has space for it; returns the part (0 or 1) and the
+/// offset there. `None`: the directory must be converted to blocks, see [`to_blocks`].
 pub fn insert(
     in_block: &mut [u8],
     value: &mut [u8],
@@ -82,7 +82,7 @@ pub fn gather<'a>(in_block: &'a [u8], value: &'a [u8], form: AreaForm) -> Vec<En
     entries
 }
 
-/// The directory with blocks of its own: mostly one, with `.`, `..` (the parent of `dir`) and all
+/// Converts the directory to blocks: usually one, with `.`, `..` (the parent of `dir`) and all
 /// entries.
 pub fn to_blocks(in_block: &[u8], value: &[u8], format: &DirFormat, dir: &Directory) -> Rebuilt {
     rebuild(format, dir, 1, false, gather(in_block, value, dir.inline_form(format)))
@@ -131,7 +131,7 @@ mod tests {
                 names
             };
             prop_assert_eq!(names(gather(&in_block, &value, form)), there.clone());
-            // The reader of the format crate sees the same.
+            // The reader in the format crate returns the same.
             let data = InlineData { in_block: &in_block, in_xattr: &value };
             let read = data.first_entries().hashed(hashed).map(Result::unwrap)
                 .filter(|entry| entry.in_use()).count();

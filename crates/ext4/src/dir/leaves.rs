@@ -1,4 +1,4 @@
-//! Entries packed into linear blocks, one behind the other.
+//! Packs entries into linear blocks.
 
 use floe_format::InodeNr;
 use floe_format::ext::dirent::{write_entry, write_entry_hash};
@@ -6,7 +6,8 @@ use floe_format::ext::dirent::{write_entry, write_entry_hash};
 use super::seal::end_leaf;
 use super::{DirFormat, Directory, Entry};
 
-/// Bytes that are left free in a full block at least: less holds no entry, and goes to the last.
+/// The least space left in a full block: a smaller rest holds no entry and is added to the last
+/// record.
 const LEAST_FREE: usize = 12;
 
 /// Packs entries of one directory into blocks.
@@ -14,9 +15,9 @@ pub(super) struct Packer<'a> {
     format: &'a DirFormat,
     dir: &'a Directory,
     content: Vec<u8>,
-    /// Byte of the content at which the open block starts; `None` before the first entry.
+    /// Offset in the content at which the open block starts; `None` before the first entry.
     block: Option<usize>,
-    /// Bytes used in the open block, and the byte in it of its last entry.
+    /// Bytes used in the open block, and the offset of its last entry.
     used: usize,
     last: usize,
     free: usize,
@@ -36,7 +37,7 @@ impl<'a> Packer<'a> {
         Self { format, dir, content, block: None, used: 0, last: 0, free: free.max(LEAST_FREE) }
     }
 
-    /// Adds an entry, and says whether it is the first of a new block.
+    /// Adds an entry. Returns whether it is the first of a new block.
     pub(super) fn add(&mut self, inode: InodeNr, entry: &Entry<'_>) -> bool {
         let form = self.dir.form(self.format);
         let end = form.end(self.format.block_size);
@@ -60,18 +61,18 @@ impl<'a> Packer<'a> {
         !fits
     }
 
-    /// Blocks so far.
+    /// Number of blocks so far.
     pub(super) fn blocks(&self) -> usize {
         self.content.len() / self.format.block_size.max(1)
     }
 
-    /// Ends the last block and returns the content.
+    /// Closes the last block and returns the content.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.close();
         self.content
     }
 
-    /// Lets the last entry of the open block reach to its end, and sets the checksum.
+    /// Extends the last entry of the open block to its end, and sets the checksum.
     fn close(&mut self) {
         let Some(block) = self.block.and_then(|start| self.content.get_mut(start..)) else {
             return;
@@ -88,7 +89,7 @@ fn write(record: &mut [u8], inode: InodeNr, entry: &Entry<'_>, format: &DirForma
     let file_type = format.type_of(entry.file_type);
     // At most 272 bytes.
     let rec_len = u32::try_from(record.len()).unwrap_or(0);
-    // Names were judged before; a record was made for what it holds.
+    // Names were validated before, and the record is as long as its entry needs.
     let _ = write_entry(record, inode, rec_len, &entry.name, file_type, format.block_size);
     if let Some(hash) = entry.hash {
         let _ = write_entry_hash(record, entry.name.len(), hash);

@@ -1,19 +1,20 @@
-//! How a broken directory block is read on: the same steps on a copy in memory that a repair takes
-//! on the disk, so that the entries behind the break count as they will afterwards.
+//! Repairs a broken directory block step by step: the checker does so on a copy in memory in order
+//! to read on, and a repair does the same on the disk, so that the entries behind the break count
+//! as they will after the repair.
 //!
-//! The rules are those of the catalogue (`dirent-structure-corrupt`): an entry of 8 bytes is squeezed
-//! out, an overlong one that could be right is cut, one of plausible length is given to the entry
-//! before it; else the rest of the block is lost. One rule comes before those by which the rest is lost:
-//! where whole entries follow right behind the name of one with an impossible length, up to the very
-//! end, it is as long as its name needs.
+//! The rules are those of the problem table (`dirent-structure-corrupt`): an entry of 8 bytes is
+//! squeezed out, an overlong but plausible entry is shortened, one of plausible length is merged
+//! into the entry before it; otherwise the rest of the block is lost. Before giving up the rest,
+//! one more rule applies: if valid entries up to the very end follow directly behind the name of an
+//! entry with an impossible length, that entry gets the length that its name needs.
 
 use floe_format::ext::dirent::{
     DirCursor, DirEntryHeader, HEADER_SIZE, MIN_REC_LEN, decode_rec_len, encode_rec_len,
 };
 
-/// Mends the entry at byte `at` of a block whose entries end at `end`; `previous` is the byte of
-/// the entry before it. Returns the byte at which to read on. Nothing outside the block's first
-/// `end` bytes changes, and each step either moves on or shortens what is left.
+/// Repairs the entry at offset `at` of a block whose entries end at `end`; `previous` is the offset
+/// of the entry before it. Returns the offset at which to read on. Nothing outside the block's
+/// first `end` bytes changes, and each step either advances or shortens the rest.
 pub fn mend(
     block: &mut [u8],
     at: usize,
@@ -62,8 +63,8 @@ pub fn mend(
     give_up(block, at, end, previous)
 }
 
-/// The shortest length of the entry at byte `at`, if from there on entries that could be right follow
-/// each other to the end, one in use at least.
+/// The length of the entry at offset `at` that its name needs, if plausible entries, at least one
+/// of them in use, follow from there to the end.
 fn length_by_what_follows(
     block: &[u8],
     at: usize,
@@ -91,7 +92,7 @@ fn length_by_what_follows(
     in_use.then_some(len)
 }
 
-/// Gives the rest of the block to the entry before, or makes it one empty entry.
+/// Merges the rest of the block into the entry before, or makes it one empty entry.
 fn give_up(block: &mut [u8], at: usize, end: usize, previous: Option<usize>) -> usize {
     if let Some(previous) = previous {
         set_rec_len(block, previous, end - previous);
@@ -110,7 +111,7 @@ fn header_at(block: &[u8], at: usize, end: usize) -> Option<DirEntryHeader> {
     block.get(at..end)?.first_chunk().map(DirEntryHeader::decode)
 }
 
-/// Stores a length; `false`, and nothing changed, if it cannot be stored.
+/// Stores a length. `false`, and nothing changed, if it cannot be stored.
 fn set_rec_len(block: &mut [u8], at: usize, rec_len: usize) -> bool {
     let stored = u32::try_from(rec_len).ok().and_then(|len| encode_rec_len(len, block.len()));
     let Some((stored, into)) = stored.zip(block.get_mut(at + 4..at + 6)) else { return false };
@@ -187,7 +188,7 @@ mod tests {
             assert_eq!(mend(&mut whole, 12, 1024, Some(0), 100), 12);
             assert_eq!(names(&whole, 1024), [b"aaa", b"bbb", b"ccc", b"ddd"], "{bad}");
         }
-        // What follows must be able to be right to the very end.
+        // All entries up to the very end must be plausible.
         for (at, byte) in [(24 + 8, b'/'), (36 + 4, 0), (36, 101)] {
             let mut whole = block([12, 12, 12, 988]);
             whole[12 + 4] = 0;
@@ -195,7 +196,7 @@ mod tests {
             assert_eq!(mend(&mut whole, 12, 1024, Some(0), 100), 1024);
             assert_eq!(names(&whole, 1024), [b"aaa"], "{at}");
         }
-        // Behind the last entry there is nothing to tell it by.
+        // Nothing follows the last entry, so its length cannot be derived.
         let mut whole = block([12, 12, 12, 988]);
         whole[36 + 4..36 + 6].fill(0);
         assert_eq!(mend(&mut whole, 36, 1024, Some(24), 100), 1024);
@@ -203,7 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes, mending comes to an end and leaves a chain that can be followed.
+        /// Repairing any bytes terminates and leaves a chain that can be followed.
         #[test]
         fn every_block_ends_up_whole(
             mut block in proptest::collection::vec(prop_oneof![any::<u8>(), Just(0), Just(8), Just(12)], 64..200),

@@ -1,9 +1,9 @@
-//! Directories: whole ones built anew from their entries, and single edits of their blocks.
+//! Directories: rebuilding whole ones from their entries, and single edits of their blocks.
 //!
-//! An *area* is what entries lie in: a linear block (or leaf of an index), or one of the two parts
-//! of an inline directory. Offsets count bytes from its start, as in the findings of the checker.
-//! Every function takes any bytes; `None` means that an edit is not possible, and then nothing was
-//! changed.
+//! An *area* is a sequence of entries: a linear block (or leaf of an index), or one of the two
+//! parts of an inline directory. Offsets are in bytes from its start, as in the findings of the
+//! checker. Every function accepts any bytes; `None` means that an edit is not possible, and then
+//! nothing was changed.
 
 mod area;
 mod dots;
@@ -38,23 +38,23 @@ pub use rebuild::{Rebuilt, rebuild};
 pub use salvage::salvage;
 pub use seal::{Sealed, empty_block, first_block, seal};
 
-/// Share of a leaf, in percent, that is left free for names to come.
+/// Share of a leaf, in percent, that is left free for new names.
 pub const SLACK_PERCENT: u32 = 20;
 
-/// How a file system writes its directories.
+/// The directory format of a file system.
 #[derive(Clone, Debug)]
 pub struct DirFormat {
     /// Bytes of a block.
     pub block_size: usize,
-    /// Whether entries say the type of what they name.
+    /// Whether entries have a type byte (filetype feature).
     pub filetype: bool,
-    /// What checksums start from; `None` without metadata_csum.
+    /// The seed of checksums; `None` without metadata_csum.
     pub seed: Option<Seed>,
     /// Whether directories may have an index.
     pub dir_index: bool,
     /// Whether an index may have two levels of interior nodes.
     pub large_dir: bool,
-    /// How names of new indexes are hashed, but for encrypted and casefolded directories.
+    /// The hash version of new indexes, except for encrypted and casefolded directories.
     pub hash_version: HashVersion,
     /// `s_hash_seed`.
     pub hash_seed: [u32; 4],
@@ -65,7 +65,8 @@ pub struct DirFormat {
 }
 
 impl DirFormat {
-    /// What the superblock says. A hash that it cannot mean counts as half-MD4, as in the checker.
+    /// The format that the superblock defines. An invalid hash version counts as half-MD4, as in
+    /// the checker.
     pub fn of(superblock: &Superblock, geometry: &Geometry) -> Self {
         let features = superblock.features();
         let unsigned = superblock.flags & FLAG_UNSIGNED_HASH != 0;
@@ -89,7 +90,7 @@ impl DirFormat {
         dir_type(self.filetype)
     }
 
-    /// The type byte of an entry: 0 where entries have none.
+    /// The type byte of an entry: 0 without the filetype feature.
     fn type_of(&self, file_type: u8) -> u8 {
         if self.filetype { file_type } else { 0 }
     }
@@ -99,12 +100,12 @@ fn dir_type(filetype: bool) -> u8 {
     if filetype { FileType::Directory as u8 } else { 0 }
 }
 
-/// A directory, as far as its blocks are concerned.
+/// The properties of a directory that its blocks depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Directory {
     /// Its inode.
     pub inode: InodeNr,
-    /// What `..` names.
+    /// The inode that `..` names.
     pub parent: InodeNr,
     /// `i_generation`: part of its checksums.
     pub generation: u32,
@@ -120,12 +121,12 @@ impl Directory {
         self.encrypted && self.casefolded
     }
 
-    /// Whether names are compared by their folded forms. (Nobody can fold what is encrypted.)
+    /// Whether names are compared in their folded form. (Encrypted names cannot be folded.)
     fn folds(&self) -> bool {
         self.casefolded && !self.encrypted
     }
 
-    /// What the checksums of its blocks start from; `None` without metadata_csum.
+    /// The seed of the checksums of its blocks; `None` without metadata_csum.
     pub fn inode_seed(&self, format: &DirFormat) -> Option<u32> {
         format.seed.map(|seed| seed.of_inode(self.inode, self.generation))
     }
@@ -142,25 +143,25 @@ impl Directory {
     }
 }
 
-/// What an area looks like.
+/// The form of an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaForm {
     /// Whether its last 12 bytes are a checksum tail.
     pub tail: bool,
     /// Whether entries carry the hash of their names.
     pub hashed: bool,
-    /// Whether entries say the type of what they name.
+    /// Whether entries have a type byte.
     pub filetype: bool,
 }
 
 impl AreaForm {
-    /// Where entries must end in an area of `len` bytes.
+    /// The offset at which entries must end in an area of `len` bytes.
     pub fn end(&self, len: usize) -> usize {
         len.saturating_sub(if self.tail { TAIL_SIZE } else { 0 })
     }
 
-    /// Bytes of the shortest entry but `.` and `..`: where entries carry a hash, unused ones must
-    /// have room for it too.
+    /// Bytes of the shortest entry except `.` and `..`. If entries carry a hash, unused ones must
+    /// have space for it, too.
     fn least(&self) -> usize {
         self.needed(b"x")
     }
@@ -171,16 +172,16 @@ impl AreaForm {
     }
 }
 
-/// An entry that is in use.
+/// An entry in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What it names.
+    /// The inode it names.
     pub inode: InodeNr,
     /// Its name, 1 to 255 bytes.
     pub name: Cow<'a, [u8]>,
-    /// Its type byte; 0 is written where the file system has none.
+    /// Its type byte; 0 is written without the filetype feature.
     pub file_type: u8,
-    /// Hash and minor hash that it carries (encrypted and casefolded directories).
+    /// The hash and minor hash stored with it (encrypted and casefolded directories).
     pub hash: Option<(u32, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! Names that a directory has twice.
+//! Resolves duplicate names in a directory.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -10,44 +10,44 @@ use floe_format::ext::dirent::MAX_NAME_LEN;
 
 use super::{Directory, Entry};
 
-/// What became of an entry that could not stay as it was.
+/// An entry that was dropped or renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// Dropped: another entry has this name and names this inode (`dirent-duplicate-same-inode`).
     DroppedSame {
-        /// What it named.
+        /// The inode it named.
         inode: InodeNr,
         /// Its name.
         name: Vec<u8>,
     },
-    /// Dropped: another entry has this name, and nobody can make up an encrypted one
-    /// (`encrypted-duplicate-name`).
+    /// Dropped: another entry has this name, and a new encrypted name cannot be made without the
+    /// key (`encrypted-duplicate-name`).
     DroppedNoKey {
-        /// What it named.
+        /// The inode it named.
         inode: InodeNr,
         /// Its name.
         name: Vec<u8>,
     },
     /// Renamed: another entry has this name (`dirent-duplicate-name`).
     Renamed {
-        /// What it names.
+        /// The inode it names.
         inode: InodeNr,
-        /// The name it had.
+        /// The old name.
         from: Vec<u8>,
-        /// The name it has now.
+        /// The new name.
         to: Vec<u8>,
     },
     /// Dropped: no name, a name of dots or of more than 255 bytes, or no inode.
     DroppedBad {
-        /// What it named.
+        /// The inode it named.
         inode: InodeNr,
         /// Its name.
         name: Vec<u8>,
     },
 }
 
-/// What names are compared by: the folded name where case does not count (the plain one if it
-/// cannot be folded), else the name.
+/// The form in which names are compared: the folded name in a casefolded directory (the plain one
+/// if it cannot be folded), else the name.
 pub(super) fn key<'n>(dir: &Directory, name: &'n [u8]) -> Cow<'n, [u8]> {
     match dir.folds().then(|| casefold::fold(name)) {
         Some(Ok(folded)) => Cow::Owned(folded),
@@ -55,9 +55,9 @@ pub(super) fn key<'n>(dir: &Directory, name: &'n [u8]) -> Cow<'n, [u8]> {
     }
 }
 
-/// Puts entries in order of their names and makes each name unique. Of two with one name, the one
-/// with the larger inode number comes first and keeps it; of two that name the same inode, the first of
-/// the list. (e2fsck chooses so, too.)
+/// Sorts entries by name and makes each name unique. Of two entries with one name, the one with the
+/// larger inode number comes first and keeps it, as in e2fsck; of two that name the same inode, the
+/// first of the list does.
 pub(super) fn settle<'a>(
     dir: &Directory,
     mut entries: Vec<Entry<'a>>,
@@ -73,7 +73,7 @@ pub(super) fn settle<'a>(
         }
         good
     });
-    // Sorting by plain names needs no keys; folding is for the few directories that ask for it.
+    // Sorting by plain names needs no keys. Few directories are casefolded.
     if dir.folds() {
         entries
             .sort_by_cached_key(|entry| (key(dir, &entry.name).into_owned(), Reverse(entry.inode)));
@@ -89,7 +89,7 @@ pub(super) fn settle<'a>(
     (entries, settled)
 }
 
-/// Which entries have the name of the one before.
+/// For each entry, whether it has the name of the one before.
 fn doubles(dir: &Directory, entries: &[Entry<'_>]) -> Vec<bool> {
     let mut doubles = vec![false; entries.len()];
     for (pair, double) in entries.windows(2).zip(doubles.iter_mut().skip(1)) {
@@ -113,10 +113,10 @@ fn resolve<'a>(
     let mut kept = Vec::with_capacity(entries.len());
     for (mut entry, double) in entries.into_iter().zip(doubles) {
         let inode = entry.inode;
-        // Entries of one name come in order of their inodes.
+        // Entries of one name are sorted by inode.
         let same = *double && inode == previous;
-        // As e2fsck, which compares with the entry before, be it dropped or not: of three that are
-        // all alike the third gets a name of its own. Nothing is lost by one name too many.
+        // Like e2fsck, compare with the entry before, even if that was dropped. So of three equal
+        // entries the third gets a name of its own, which loses nothing.
         previous = if same { InodeNr(0) } else { inode };
         if same {
             settled.push(Settled::DroppedSame { inode, name: entry.name.into_owned() });
@@ -136,8 +136,9 @@ fn resolve<'a>(
     kept
 }
 
-/// A new name that nobody has: `~` and a number behind the old one, or its own number counted up.
-/// `counters` keeps the last number of each stem, so that many entries of one name are no work.
+/// A new, unused name: `~` and a number appended to the old one, or its own number increased.
+/// `counters` keeps the last number of each stem, so that many entries of one name take linear
+/// time.
 fn unique(
     dir: &Directory,
     name: &[u8],
@@ -152,7 +153,8 @@ fn unique(
         *counter = counter.saturating_add(1);
         let mut new = cut(stem, MAX_NAME_LEN - number.len(), dir.folds()).to_vec();
         new.extend_from_slice(number.as_bytes());
-        // There are more numbers than entries, and cut stems differ by their numbers.
+        // The loop ends: there are more numbers than entries, and shortened stems still differ by
+        // number.
         if taken.insert(key(dir, &new).into_owned()) {
             return new;
         }
@@ -165,13 +167,13 @@ fn split_number(name: &[u8]) -> (&[u8], u64) {
     let (rest, number) = name.split_at(name.len() - digits);
     let number = std::str::from_utf8(number).ok().and_then(|digits| digits.parse::<u64>().ok());
     match (rest.split_last(), number.and_then(|number| number.checked_add(1))) {
-        // A name that is nothing but a number keeps it: its stem would be empty.
+        // A name that is only a number keeps it, because its stem would be empty.
         (Some((b'~', stem)), Some(next)) if !stem.is_empty() => (stem, next),
         _ => (name, 0),
     }
 }
 
-/// The first bytes of a name, `most` of them; where names are text, no character is cut in two.
+/// The first bytes of a name, at most `most`. If names are text, no character is cut in two.
 fn cut(name: &[u8], most: usize, text: bool) -> &[u8] {
     let Some(short) = name.get(..most) else { return name };
     match std::str::from_utf8(short) {

@@ -1,4 +1,4 @@
-//! A whole directory built anew.
+//! Rebuilds a whole directory.
 
 use floe_format::ext::dirhash::DirHash;
 
@@ -8,24 +8,24 @@ use super::names::{self, Settled};
 use super::seal::{empty_block, first_block};
 use super::{DirFormat, Directory, Entry};
 
-/// A directory built anew.
+/// A rebuilt directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rebuilt {
-    /// All blocks, one behind the other, with their checksums.
+    /// All blocks in order, with their checksums.
     pub content: Vec<u8>,
     /// Whether block 0 is the root of an index: the inode's INDEX_FL must say the same.
     pub indexed: bool,
-    /// Whether the index is so deep that the file system must get large_dir.
+    /// Whether the index is so deep that the file system needs large_dir.
     pub needs_large_dir: bool,
-    /// Entries that were dropped or renamed, in order of their old names.
+    /// Entries that were dropped or renamed, sorted by their old names.
     pub settled: Vec<Settled>,
 }
 
-/// Builds the blocks of a directory from its entries, without `.` and `..`. Their order does not
-/// matter, but for names of one inode that differ in case only: of these the first stays.
+/// Builds the blocks of a directory from its entries, without `.` and `..`. The order of the
+/// entries matters only for names of one inode that differ in case alone: the first of them stays.
 ///
-/// `size_blocks` is what it had so far: a directory of one block gets no index, and lost+found
-/// (`lost_found`), which never gets one, never shrinks.
+/// `size_blocks` is the previous size: a directory of one block gets no index. lost+found
+/// (`lost_found`) never gets one and never shrinks.
 pub fn rebuild(
     format: &DirFormat,
     dir: &Directory,
@@ -40,12 +40,12 @@ pub fn rebuild(
     if may_be_indexed && !fits_one_block(format, dir, &entries) {
         let mut hashed: Vec<(DirHash, Entry<'_>)> =
             entries.into_iter().map(|entry| (index::hash_of(format, dir, &entry), entry)).collect();
-        // Entries are in order of their names already, and stay so where hashes are the same.
+        // Entries are already sorted by name, which stays the order among equal hashes.
         hashed.sort_by_key(|(hash, _)| *hash);
         if let Some(Indexed { content, needs_large_dir }) = index::build(format, dir, &hashed) {
             return Rebuilt { content, indexed: true, needs_large_dir, ..rebuilt };
         }
-        // More names than any index holds: they can still be searched one by one.
+        // More names than any index can hold: a linear search still finds them.
         let entries = hashed.into_iter().map(|(_, entry)| entry).collect();
         rebuilt.content = linear(format, dir, entries);
         return rebuilt;
@@ -68,7 +68,8 @@ fn fits_one_block(format: &DirFormat, dir: &Directory, entries: &[Entry<'_>]) ->
     needed + dots <= form.end(format.block_size)
 }
 
-/// Linear blocks: `.`, `..`, and the entries in order of their inodes, which is that of the disk.
+/// Linear blocks: `.`, `..`, and the entries sorted by inode, which is the disk order of the
+/// inodes.
 fn linear(format: &DirFormat, dir: &Directory, mut entries: Vec<Entry<'_>>) -> Vec<u8> {
     if entries.is_empty() {
         return first_block(format, dir);

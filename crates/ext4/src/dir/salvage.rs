@@ -1,4 +1,5 @@
-//! Broken chains of entries, mended on the disk by the very steps by which the checker reads on.
+//! Repairs broken chains of entries on the disk, by the same steps by which the checker reads past
+//! them.
 
 use super::mend::mend;
 use floe_format::ext::dirent::{DirCursor, DirFault};
@@ -6,15 +7,15 @@ use floe_format::ext::dirent::{DirCursor, DirFault};
 use super::AreaForm;
 use super::area::write_empty;
 
-/// Mends an area until its entries can be followed to the end (`dirent-structure-corrupt`), and
-/// returns the number of steps that it took. An area that is too short for any entry, or whose
-/// length is no multiple of 4, stays as broken as it is.
+/// Repairs an area until its entries can be followed to the end (`dirent-structure-corrupt`), and
+/// returns the number of steps. An area that is too short for any entry, or whose length is not a
+/// multiple of 4, is not repaired.
 pub fn salvage(area: &mut [u8], form: AreaForm, inodes_count: u32) -> u32 {
     let end = form.end(area.len());
     let (mut at, mut previous, mut steps) = (0, None, 0);
     while let Some(fault) = follow(area, form, at, &mut previous) {
-        // Each step shortens what is left by 4 bytes at least; the bound is for entries that stay
-        // too short for their hash whatever is done.
+        // Each step shortens the rest by at least 4 bytes, except for entries that are too short
+        // for their hash even after it; the bound ends the loop for those.
         if steps as usize > end / 4 {
             let _ = write_empty(area, fault.offset as usize, end - fault.offset as usize);
             break;
@@ -25,7 +26,7 @@ pub fn salvage(area: &mut [u8], form: AreaForm, inodes_count: u32) -> u32 {
     steps
 }
 
-/// Mends no more than the first entry, as far as it can be told from its own record.
+/// Repairs only the first entry, as far as its own record allows.
 pub(super) fn salvage_first(area: &mut [u8], form: AreaForm, inodes_count: u32) {
     let end = form.end(area.len());
     for _ in 0..=end / 4 {
@@ -36,7 +37,7 @@ pub(super) fn salvage_first(area: &mut [u8], form: AreaForm, inodes_count: u32) 
     }
 }
 
-/// Follows the entries from byte `at` on to the first break; `previous` is the last whole one.
+/// Follows the entries from offset `at` on to the first break; `previous` is the last valid one.
 fn follow(
     area: &[u8],
     form: AreaForm,

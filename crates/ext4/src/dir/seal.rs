@@ -6,21 +6,21 @@ use floe_format::ext::htree;
 use super::area::write_empty;
 use super::{DirFormat, Directory, dots};
 
-/// What became of the checksum of a block.
+/// The place of a block's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealed {
-    /// The file system has none.
+    /// The file system has no metadata checksums.
     NotNeeded,
     /// It was written into the tail of a linear block or leaf.
     Leaf,
     /// It was written into the tail of an index block.
     Index,
-    /// The block has no room for one: the directory must be built anew.
+    /// The block has no space for a checksum: the directory must be rebuilt.
     NoRoom,
 }
 
-/// Sets the checksum of a block that was edited: in the tail behind its entries if it has one,
-/// else in the tail of an index block. `inode_seed`: see [`Directory::inode_seed`].
+/// Updates the checksum of an edited block: in the tail behind its entries if it has one, else in
+/// the tail of an index block. For `inode_seed`, see [`Directory::inode_seed`].
 pub fn seal(block: &mut [u8], inode_seed: Option<u32>) -> Sealed {
     let Some(seed) = inode_seed else { return Sealed::NotNeeded };
     if DirTail::of(block).is_some() {
@@ -33,7 +33,7 @@ pub fn seal(block: &mut [u8], inode_seed: Option<u32>) -> Sealed {
     }
 }
 
-/// Ends a linear block: its tail with the checksum, where the file system has one.
+/// Finishes a linear block: its tail with the checksum, if the file system has metadata checksums.
 pub(super) fn end_leaf(block: &mut [u8], inode_seed: Option<u32>) {
     if let Some(seed) = inode_seed {
         DirTail::write(seed, block);
@@ -45,7 +45,7 @@ pub fn first_block(format: &DirFormat, dir: &Directory) -> Vec<u8> {
     let mut block = vec![0; format.block_size];
     let form = dir.form(format);
     let end = form.end(block.len());
-    // A block has 1 KiB at least: there is room for both.
+    // A block has at least 1 KiB, so both fit.
     let _ = write_empty(&mut block, 0, end)
         .and_then(|()| dots::write_dot(&mut block, form, dir.inode))
         .and_then(|()| dots::write_dotdot(&mut block, form, dir.parent));
@@ -53,7 +53,7 @@ pub fn first_block(format: &DirFormat, dir: &Directory) -> Vec<u8> {
     block
 }
 
-/// A block without names that is not the first: one unused entry, with its checksum.
+/// A block without names that is not the first one: a single unused entry, with its checksum.
 pub fn empty_block(format: &DirFormat, dir: &Directory) -> Vec<u8> {
     let mut block = vec![0; format.block_size];
     let end = dir.form(format).end(block.len());
@@ -104,7 +104,7 @@ mod tests {
         let (with, without) = (format(1024, true), format(1024, false));
         let dir = directory();
         let mut block = first_block(&without, &dir);
-        // A second entry, so that it is no root of an index either.
+        // A second entry, so that it is not an index root.
         let form = dir.form(&without);
         let entry = crate::dir::Entry::new(InodeNr(11), &b"name"[..], 1);
         crate::dir::insert(&mut block, form, &entry).unwrap();

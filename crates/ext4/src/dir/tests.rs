@@ -1,4 +1,4 @@
-//! Directories built from random entries, and looked at as the kernel would.
+//! Directories built from random entries, and read as the kernel would.
 
 use floe_format::ext::dirent::{DirCursor, TAIL_SIZE};
 use floe_format::ext::htree::{DxBlock, HASH_CONTINUES};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A directory with easy numbers.
+/// A directory with simple numbers.
 pub(super) fn directory() -> Directory {
     Directory {
         inode: InodeNr(20),
@@ -32,7 +32,7 @@ pub(super) fn format(block_size: usize, csum: bool) -> DirFormat {
     }
 }
 
-/// A rebuilt directory, read by rules written down apart from the builder.
+/// Reads a rebuilt directory by rules written independently of the builder.
 struct Reader<'a> {
     format: &'a DirFormat,
     dir: &'a Directory,
@@ -56,8 +56,8 @@ impl Reader<'_> {
         cursor.map(|entry| entry.unwrap()).collect()
     }
 
-    /// Whether a name with this hash is found: down the index by bisection, then through leaves
-    /// that go on with the same hash.
+    /// Whether lookup finds a name with this hash: down the index by binary search, then through
+    /// leaves that continue the same hash.
     fn lookup(&self, hash: u32, name: &[u8]) -> bool {
         let levels = DxBlock::root_info(self.block(0)).unwrap().indirect_levels;
         let mut path = Vec::new();
@@ -72,7 +72,7 @@ impl Reader<'_> {
             if self.leaf(at).iter().any(|entry| entry.in_use() && entry.name == name) {
                 return true;
             }
-            // The next leaf, if it says that the hash goes on.
+            // The next leaf, if its index entry says that the hash continues.
             let Some(level) = path.iter().rposition(|(index, slot)| slot + 1 < index.len()) else {
                 return false;
             };
@@ -102,7 +102,8 @@ impl Reader<'_> {
         entries
     }
 
-    /// Numbers of all leaves below the index, in order, each once; no block is left over.
+    /// Numbers of all leaves below the index, in order, each once. Every block must be part of the
+    /// index.
     fn leaves(&self) -> Vec<u64> {
         let levels = DxBlock::root_info(self.block(0)).unwrap().indirect_levels;
         let mut seen = vec![0];
@@ -123,7 +124,7 @@ impl Reader<'_> {
     }
 }
 
-/// Judges a rebuilt directory against the entries that it must hold: inode, name and hash.
+/// Compares a rebuilt directory with the expected entries: inode, name and hash.
 fn judge(format: &DirFormat, dir: &Directory, rebuilt: &Rebuilt, wanted: &[(u32, Vec<u8>)]) {
     let reader = Reader { format, dir, content: &rebuilt.content };
     assert_eq!(rebuilt.content.len() % format.block_size, 0);
@@ -161,7 +162,7 @@ fn judge(format: &DirFormat, dir: &Directory, rebuilt: &Rebuilt, wanted: &[(u32,
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "names are unique");
 }
 
-/// What must be in a directory, as the report of the rebuild says.
+/// The expected entries, given the report of the rebuild.
 fn expected(entries: &[Entry<'_>], settled: &[Settled]) -> Vec<(u32, Vec<u8>)> {
     let mut left: Vec<(u32, Vec<u8>)> =
         entries.iter().map(|entry| (entry.inode.0, entry.name.to_vec())).collect();
@@ -244,14 +245,14 @@ proptest! {
         prop_assert!(!lost_found || blocks >= size_blocks);
         prop_assert!(rebuilt.indexed || lost_found || size_blocks < 2 || !format.dir_index || blocks == 1);
         prop_assert!(!rebuilt.needs_large_dir);
-        // What was built is gathered again, and builds the same once more.
+        // Gathering and rebuilding again gives the same blocks.
         let again = gather(&rebuilt.content, &format, &dir);
         let once_more = rebuild(&format, &dir, size_blocks.max(blocks), lost_found, again);
         prop_assert!(once_more.settled.is_empty());
         if size_blocks >= 2 || lost_found {
             prop_assert_eq!(&once_more.content, &rebuilt.content);
         }
-        // The order of entries does not matter, as long as names are what they are.
+        // The order of entries does not matter if no names collide.
         let mut other = entries;
         other.reverse();
         if !dir.hashed() && !dir.folds() {
@@ -260,7 +261,7 @@ proptest! {
         }
     }
 
-    /// Any bytes can be gathered and built anew.
+    /// Any bytes can be gathered and rebuilt.
     #[test]
     fn any_content_may_come(
         content in proptest::collection::vec(prop_oneof![any::<u8>(), Just(0), Just(12)], 0..3000),
@@ -283,7 +284,7 @@ fn build_long(format: &DirFormat, count: u32) -> Rebuilt {
     let raw = long_names(count);
     let entries = raw.iter().map(|(inode, name)| Entry::new(InodeNr(*inode), name.as_slice(), 1));
     let rebuilt = rebuild(format, &directory(), 2, false, entries.collect());
-    // Looking up each name is quadratic in nothing, but 60,000 walks are enough.
+    // 60,000 lookups, each a walk down the index.
     judge(format, &directory(), &rebuilt, &raw);
     rebuilt
 }
@@ -296,8 +297,8 @@ fn levels(rebuilt: &Rebuilt) -> u8 {
 fn levels_grow_with_the_leaves() {
     let plain = format(1024, true);
     let large = DirFormat { large_dir: true, ..plain.clone() };
-    // Three such names fill a leaf to more than four fifths; 123 leaves fill a root of 1 KiB, 123
-    // times 126 an index of two levels.
+    // Three such names fill a leaf to more than 80 percent; 123 leaves fill a root of 1 KiB, and
+    // 123 * 126 an index of two levels.
     assert_eq!(levels(&build_long(&plain, 123 * 3)), 0);
     assert_eq!(levels(&build_long(&plain, 123 * 3 + 1)), 1);
     let deep = build_long(&large, 123 * 126 * 3 + 1);
@@ -309,7 +310,7 @@ fn levels_grow_with_the_leaves() {
 #[test]
 fn slack_is_given_up_before_an_index_gets_too_deep() {
     let format = format(1024, true);
-    // Leaves of four fifths would be too many; full ones are not.
+    // Leaves filled to 80 percent would be too many; full ones fit.
     let names: Vec<Vec<u8>> =
         (0..123 * 126 * 17).map(|at| format!("{at:07}{}", "x".repeat(40)).into()).collect();
     let build = |format: &DirFormat| {

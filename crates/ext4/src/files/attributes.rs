@@ -1,4 +1,4 @@
-//! Extended attributes, named and valued as `getxattr` gives them.
+//! Extended attributes, with names and values as `getxattr` returns them.
 
 use floe_format::ext::inline_data::ATTRIBUTE_NAME;
 use floe_format::ext::inode::InodeFlags;
@@ -16,13 +16,14 @@ use super::{FileFault, Files, Node, printable};
 pub struct Attribute {
     /// The whole name, such as `user.comment`.
     pub name: Vec<u8>,
-    /// The value. Access lists have the form that system calls use (version 2), not the stored one.
+    /// The value. Access control lists have the form that system calls use (version 2), not the
+    /// stored one.
     pub value: Vec<u8>,
 }
 
 impl Files<'_> {
-    /// The attributes of an inode, sorted by name, with values that lie in inodes of their own.
-    /// Inline data and encryption contexts, which no program sees as attributes, are left out.
+    /// The attributes of an inode, sorted by name, including values stored in inodes of their own.
+    /// Inline data and encryption contexts, which programs do not see as attributes, are omitted.
     pub fn attributes(&self, node: &Node) -> (Vec<Attribute>, Vec<FileFault>) {
         let mut found = Found { files: self, attributes: Vec::new(), faults: Vec::new() };
         let inode = node.inode();
@@ -80,7 +81,7 @@ impl Found<'_, '_> {
                 None => format!("{}.", entry.name_index).into_bytes(),
             };
             name.extend(entry.name);
-            // The inode comes before the block, as for Linux.
+            // As in Linux, attributes in the inode take precedence over those in the block.
             if self.attributes.iter().any(|one| one.name == name) {
                 continue;
             }
@@ -104,7 +105,7 @@ impl Found<'_, '_> {
         Some(stored)
     }
 
-    /// The value that an inode of its own holds.
+    /// The value stored in an inode of its own.
     fn value_in(&mut self, holder: InodeNr, value_size: u32) -> Option<Vec<u8>> {
         let node = self.files.node(holder).ok()?;
         let is_holder = node.flags().contains(InodeFlags::EA_INODE);

@@ -5,12 +5,12 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 
 use super::{FileFault, FileMap, Files, FilesError, Node};
 
-/// A symbolic link's target is longer than Linux allows from here on.
+/// The targets of symbolic links are shorter than this in Linux.
 const MOST_TARGET_BYTES: u64 = 64 << 10;
-/// Bytes of a target that lie in the inode, at most one less than this.
+/// Targets shorter than this are stored in the inode (fast symbolic links).
 const FAST_LINK_BYTES: u64 = 60;
 
-/// The content of a regular file or symbolic link, which can be read at any byte.
+/// The content of a regular file or symbolic link, with random access.
 #[derive(Debug)]
 pub struct Content<'f, 'd> {
     files: &'f Files<'d>,
@@ -25,23 +25,23 @@ enum Form {
     Mapped(FileMap),
 }
 
-/// A stretch of a file.
+/// A piece of a file: data, a hole, or unwritten blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// First byte in the file.
     pub offset_bytes: u64,
     /// Bytes, at least 1.
     pub len_bytes: u64,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
 }
 
-/// What a stretch of a file holds.
+/// The kind of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// Bytes that are stored.
+    /// Stored bytes.
     Data,
-    /// Nothing: it reads as zeroes.
+    /// A hole: it reads as zeroes.
     Hole,
     /// Allocated, but never written: it reads as zeroes.
     Unwritten,
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Files<'_> {
 }
 
 impl<'d> Files<'d> {
-    /// The content of a regular file or symbolic link, and what of its mapping is damaged.
+    /// The content of a regular file or symbolic link, and the damage of its mapping.
     ///
     /// # Errors
     /// [`FilesError::NoContent`], [`FilesError::Encrypted`].
@@ -71,7 +71,7 @@ impl<'d> Files<'d> {
         Ok(self.stored(node, is_link))
     }
 
-    /// The content of any inode that has one, whatever its type.
+    /// The content of any inode that has some, whatever its type.
     pub(super) fn stored(&self, node: &Node, is_link: bool) -> (Content<'_, 'd>, Vec<FileFault>) {
         let (decoded, size_bytes) = (node.inode(), node.size_bytes());
         let flags = decoded.flags();
@@ -83,14 +83,15 @@ impl<'d> Files<'d> {
                 inline.map(|data| data.content(size_bytes).concat()).unwrap_or_default();
             if bytes.len() as u64 != size_bytes {
                 faults.push(FileFault::InlineDamaged);
-                // A hostile size must not fill the memory: only what fits an inode can be meant.
+                // A hostile size must not exhaust memory: inline content is never larger than an
+                // inode.
                 bytes.resize(size_bytes.min(u64::from(self.geometry.inode_size)) as usize, 0);
             }
             let size_bytes = bytes.len() as u64;
             return (Content { files: self, size_bytes, form: Form::Bytes(bytes) }, faults);
         }
         if is_link && size_bytes < FAST_LINK_BYTES && !flags.contains(InodeFlags::EXTENTS) {
-            // Below 60.
+            // Less than 60 bytes.
             let target = decoded.base.block.get(..size_bytes as usize).unwrap_or_default();
             return (of(Form::Bytes(target.to_vec())), Vec::new());
         }
@@ -102,7 +103,7 @@ impl<'d> Files<'d> {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// As [`Files::content`]; for everything but a link [`FilesError::NoContent`].
+    /// Those of [`Files::content`]; [`FilesError::NoContent`] for anything but a symbolic link.
     pub fn target(&self, node: &Node) -> Result<(Vec<u8>, Vec<FileFault>), FilesError> {
         if node.file_type() != Some(FileType::Symlink) {
             return Err(FilesError::NoContent { inode: node.number });
@@ -121,7 +122,7 @@ impl Content<'_, '_> {
         self.size_bytes
     }
 
-    /// The stretches of the file from its first to its last byte, none of them empty; neighbours
+    /// The segments of the file from its first to its last byte, none of them empty. Adjacent ones
     /// may be of the same kind.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
         self.segments_from(0)
@@ -138,7 +139,7 @@ impl Content<'_, '_> {
         })
     }
 
-    /// The stretch that begins with a byte; `None` from the end of the file on.
+    /// The segment that starts at a byte; `None` from the end of the file on.
     fn segment_at(&self, at: u64) -> Option<Segment> {
         let rest = self.size_bytes.checked_sub(at).filter(|rest| *rest > 0)?;
         let Form::Mapped(map) = &self.form else {
@@ -158,8 +159,8 @@ impl Content<'_, '_> {
         Some(Segment { offset_bytes: at, len_bytes: rest.min(end - at), kind })
     }
 
-    /// Fills `into` with the bytes from `offset_bytes` on, as many as the file has, and returns their
-    /// number. Holes are zeroes; blocks that cannot be read are zeroes, too, and named in `faults`.
+    /// Fills `into` with the bytes from `offset_bytes` on, as many as the file has, and returns
+    /// their number. Holes and unreadable blocks read as zeroes; the latter are listed in `faults`.
     pub fn read_at(
         &self,
         offset_bytes: u64,
@@ -185,7 +186,7 @@ impl Content<'_, '_> {
         done
     }
 
-    /// Reads bytes that lie in one extent.
+    /// Reads bytes of one extent.
     fn read_mapped(&self, map: &FileMap, at: u64, into: &mut [u8], faults: &mut Vec<FileFault>) {
         let geometry = &self.files.geometry;
         let block_size = u64::from(geometry.block_size);
@@ -195,7 +196,7 @@ impl Content<'_, '_> {
         if self.files.device.read_at(place, into).is_ok() {
             return;
         }
-        // Only the blocks that fail are lost.
+        // Read block by block, so that only the unreadable blocks are lost.
         let mut done = 0;
         while done < into.len() {
             let in_block = (at + done as u64) % block_size;
@@ -211,7 +212,7 @@ impl Content<'_, '_> {
     }
 }
 
-/// Adds unreadable bytes to the last fault, if they follow it.
+/// Extends the last fault if the unreadable bytes follow it, else adds a fault.
 fn note_unreadable(
     faults: &mut Vec<FileFault>,
     offset_bytes: u64,

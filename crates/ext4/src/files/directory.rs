@@ -1,7 +1,7 @@
 //! The entries of a directory: linear, with an index, or inline.
 //!
-//! Leaves are read in the order of the file and interior blocks of an index hold no entries, so that
-//! a damaged index hides nothing.
+//! Leaves are read in the order of the file. Interior blocks of an index hold no entries, so a
+//! damaged index hides none.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::{FileFault, Files, FilesError, Node, printable};
 
-/// An entry that leads down the tree.
+/// An entry that names a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
     /// The inode it names.
@@ -73,7 +73,7 @@ impl Listing {
     }
 }
 
-/// What matters for reading the entries of a directory.
+/// The properties of a directory that matter for reading its entries.
 #[derive(Clone, Copy)]
 struct Kind {
     encrypted: bool,
@@ -126,8 +126,8 @@ impl Files<'_> {
             for offset in 0..extent.run.len_blocks {
                 let logical = LogicalBlock(extent.logical.0 + offset);
                 let block = BlockNr(extent.run.start.0 + offset);
-                // Blocks behind the end hold nothing; one that comes again is damage, and could make
-                // a small image claim any number of entries.
+                // Blocks past the end of the directory hold nothing. A block mapped twice is
+                // damage, and could give a small image any number of entries.
                 if logical.0 >= blocks {
                     return;
                 }
@@ -148,7 +148,7 @@ impl Files<'_> {
         }
     }
 
-    /// Compares the checksum of a directory block, of a leaf or of an index.
+    /// Verifies the checksum of a directory block, leaf or index.
     fn judge_sum(&self, node: &Node, logical: LogicalBlock, bytes: &[u8], listing: &mut Listing) {
         if !self.checksums() {
             return;
@@ -164,8 +164,8 @@ impl Files<'_> {
         }
     }
 
-    /// The inode of a name in a directory: the same bytes, or in a case-folded directory the same
-    /// letters.
+    /// The inode of a name in a directory. Names match byte for byte, or in folded form in a
+    /// casefolded directory.
     pub(super) fn find(&self, node: &Node, name: &[u8]) -> Result<Option<InodeNr>, FilesError> {
         let entries = self.list(node)?.entries;
         let exact = entries.iter().find(|entry| entry.name == name);

@@ -1,4 +1,4 @@
-//! Where the blocks of a file are: extent trees and block maps, as far as they can be followed.
+//! Reads the mapping of a file, extent tree or block map, as far as it can be followed.
 
 use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::inode::InodeFlags;
@@ -22,7 +22,7 @@ impl FileMap {
         self.extents.partition_point(|extent| extent.logical.0 + extent.run.len_blocks <= logical)
     }
 
-    /// Sorts what was found, and drops what is mapped a second time.
+    /// Sorts the extents, and drops those that map a logical block again.
     fn settle(&mut self) {
         self.extents.sort_by_key(|extent| extent.logical);
         let mut end = 0;
@@ -53,10 +53,10 @@ impl Files<'_> {
     }
 }
 
-/// Notes the blocks of a map, and what is wrong with it.
+/// Collects the blocks of a map, and its faults.
 struct Follower<'f, 'd> {
     files: &'f Files<'d>,
-    /// Checksums of extent nodes start from it; `None` for a block map.
+    /// The seed of checksums of extent nodes; `None` for a block map.
     seed: Option<u32>,
     /// The last entry that leads to a node.
     towards: Option<Entry>,
@@ -90,7 +90,7 @@ impl Visitor for Follower<'_, '_> {
         match fault {
             Fault::BadNode { logical, .. } => self.damaged_at(logical),
             Fault::NamedTwice(_) => self.damaged_at(self.towards_logical()),
-            // The reason was noted when it was read.
+            // The fault was recorded when the node was read.
             Fault::Unreadable(_) => {}
         }
         Go::Past
@@ -106,15 +106,15 @@ impl Follower<'_, '_> {
         self.map.faults.push(FileFault::MapDamaged { logical });
     }
 
-    /// Looks at an extent node, which is followed all the same: the depth of a node below the root follows from the
-    /// root.
+    /// Verifies an extent node. It is followed even if its depth is wrong, because the depth of the
+    /// root determines the depth of every node.
     fn judge_node(&mut self, block: BlockNr, bytes: &[u8]) {
         let (Some(seed), Some(node)) = (self.seed, ExtentNode::new(bytes)) else { return };
         if self.files.checksums() && node.stored_checksum() != Some(node.compute_checksum(seed)) {
             self.map.faults.push(FileFault::MapChecksum { block });
         }
         let depth = self.towards.map_or(0, |entry| entry.level.saturating_sub(1));
-        // A bad header is a fault of the walk.
+        // A bad header is reported by the walk itself.
         if node.header_ok() && node.header().depth != depth {
             self.damaged_at(self.towards_logical());
         }

@@ -1,8 +1,8 @@
 //! Reading files: path lookup, directories, contents, symbolic links, attributes. Never writes.
 //!
-//! Works on damaged file systems as far as possible. A structure that cannot be followed is named as a
-//! [`FileFault`] beside everything that was readable; an [`FilesError`] means that nothing was.
-//! Nothing is cached between calls, and no bytes on the disk can make a call loop.
+//! Works on damaged file systems as far as possible. A structure that cannot be followed is
+//! returned as a [`FileFault`] beside all that was readable; a [`FilesError`] means that nothing
+//! was. Nothing is cached between calls, and no bytes on the disk can make a call loop.
 //!
 //! The caller opens the file system and replays its journal; `floe_check::view` does both.
 
@@ -61,7 +61,7 @@ pub enum FilesError {
         /// The inode asked for.
         inode: InodeNr,
     },
-    /// A path has a component that is not there.
+    /// A component of a path does not exist.
     #[error("there is no {name} in {directory}")]
     NoSuchName {
         /// The missing name, escaped for printing.
@@ -69,7 +69,7 @@ pub enum FilesError {
         /// The directory that was searched, escaped for printing.
         directory: String,
     },
-    /// A path goes on behind something that is no directory.
+    /// A component of a path that is not its last one is not a directory.
     #[error("{path} is not a directory")]
     NotADirectory {
         /// The path up to it, escaped for printing.
@@ -87,7 +87,7 @@ pub enum FilesError {
         /// The inode.
         inode: InodeNr,
     },
-    /// It has no content: a directory, device, pipe or socket.
+    /// The inode has no content: it is a directory, device, pipe or socket.
     #[error("{inode} has no content: it is neither a regular file nor a symbolic link")]
     NoContent {
         /// The inode.
@@ -95,7 +95,7 @@ pub enum FilesError {
     },
 }
 
-/// A part of a file that could not be read; everything around it was.
+/// A part of a file that could not be read; the rest was.
 #[derive(Debug, thiserror::Error)]
 pub enum FileFault {
     /// The checksum of the inode does not fit.
@@ -115,7 +115,7 @@ pub enum FileFault {
         /// The first logical block that the node maps.
         logical: LogicalBlock,
     },
-    /// The checksum of a mapping block does not fit; it was used all the same.
+    /// The checksum of a mapping block does not fit; the block was used nevertheless.
     #[error("the checksum of mapping {block} is wrong")]
     MapChecksum {
         /// The mapping block.
@@ -126,7 +126,7 @@ pub enum FileFault {
     MapOutside {
         /// First logical block.
         logical: LogicalBlock,
-        /// The blocks named.
+        /// These blocks.
         run: BlockRun,
     },
     /// Two extents map the same logical block; the first one counts.
@@ -135,15 +135,15 @@ pub enum FileFault {
         /// First logical block of the second extent.
         logical: LogicalBlock,
     },
-    /// The inode has inline data, but its attribute is not there or damaged.
+    /// The inode has inline data, but its attribute is missing or damaged.
     #[error("the inline data are incomplete")]
     InlineDamaged,
     /// Data blocks cannot be read, and read as zeroes.
     #[error("{len_bytes} bytes from byte {offset_bytes} on cannot be read: {source}")]
     DataUnreadable {
-        /// Where the bytes lie in the file.
+        /// Offset in the file.
         offset_bytes: u64,
-        /// How many there are.
+        /// Number of bytes.
         len_bytes: u64,
         /// The system's error.
         source: io::Error,
@@ -161,16 +161,16 @@ pub enum FileFault {
     DirectoryDamaged {
         /// Block of the directory.
         logical: LogicalBlock,
-        /// First byte of the block that makes no sense.
+        /// First invalid byte of the block.
         offset_bytes: u32,
     },
-    /// The checksum of a directory block does not fit; its entries were used all the same.
+    /// The checksum of a directory block does not fit; its entries were used nevertheless.
     #[error("the checksum of {logical} of the directory is wrong")]
     DirectoryChecksum {
         /// Block of the directory.
         logical: LogicalBlock,
     },
-    /// An entry whose name no program could ask for: empty, or with a `/` or a zero byte.
+    /// An entry whose name no program could use: empty, or with a `/` or a zero byte.
     #[error("an entry for {inode} has the impossible name {name}")]
     ImpossibleName {
         /// The inode it names.
@@ -197,7 +197,7 @@ pub enum FileFault {
     },
 }
 
-/// A file system whose files are read. Cheap to make; may be shared by threads.
+/// A file system whose files can be read. Cheap to create; threads may share it.
 #[derive(Clone)]
 pub struct Files<'d> {
     device: &'d dyn ReadBlocks,
@@ -207,7 +207,7 @@ pub struct Files<'d> {
 }
 
 impl<'d> Files<'d> {
-    /// The files of an opened file system: its journal is empty or replayed over `device`, and
+    /// Opens the files of a file system: its journal must be empty or replayed over `device`, and
     /// `groups` are all its descriptors.
     pub fn new(
         device: &'d dyn ReadBlocks,
@@ -218,7 +218,7 @@ impl<'d> Files<'d> {
         Self { device, superblock, geometry, groups }
     }
 
-    /// The superblock in use.
+    /// The superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
@@ -236,8 +236,8 @@ impl<'d> Files<'d> {
     /// Reads an inode.
     ///
     /// # Errors
-    /// [`FilesError::NoSuchInode`], [`FilesError::NoTable`], [`FilesError::Read`]. An inode that is
-    /// not in use is no error here.
+    /// [`FilesError::NoSuchInode`], [`FilesError::NoTable`], [`FilesError::Read`]. An unused inode
+    /// is not an error.
     pub fn node(&self, inode: InodeNr) -> Result<Node, FilesError> {
         let last = self.geometry.inodes_count;
         if self.geometry.place_of(inode).is_none() {
@@ -272,7 +272,7 @@ impl<'d> Files<'d> {
     }
 }
 
-/// A name or path for people: printable text as it is, everything else escaped.
+/// A name or path for people: printable text unchanged, everything else escaped.
 pub fn printable(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {

@@ -18,7 +18,7 @@ pub struct Node {
     bytes: Vec<u8>,
 }
 
-/// Ends of extra fields, counted from byte 128 of the inode.
+/// Ends of extra fields, as offsets from byte 128 of the inode.
 const CTIME_EXTRA_END: u16 = 0x08;
 const MTIME_EXTRA_END: u16 = 0x0c;
 const ATIME_EXTRA_END: u16 = 0x10;
@@ -26,7 +26,7 @@ const CRTIME_END: u16 = 0x14;
 const CRTIME_EXTRA_END: u16 = 0x18;
 const PROJID_END: u16 = 0x20;
 
-/// An inode of zeroes, for bytes that are too short to be one; no geometry allows that.
+/// An inode of zeroes, for fewer than 128 bytes; no valid geometry has such inodes.
 const EMPTY: [u8; 128] = [0; 128];
 
 impl Node {
@@ -41,16 +41,16 @@ impl Node {
     /// The inode's fields as they lie on the disk.
     pub fn inode(&self) -> Inode<'_> {
         let inode = Inode::decode(&self.bytes).or_else(|| Inode::decode(&EMPTY));
-        // 128 bytes are always enough.
+        // `EMPTY` has 128 bytes.
         inode.unwrap_or_else(|| unreachable!("128 bytes are an inode"))
     }
 
-    /// The faults that are known without looking further: a wrong checksum.
+    /// The faults known from the inode alone: a wrong checksum.
     pub fn faults(&self) -> Vec<FileFault> {
         if self.checksum_ok { Vec::new() } else { vec![FileFault::InodeChecksum] }
     }
 
-    /// Whether it is in use: it has links, a mode, and was not deleted.
+    /// Whether it is in use: it has links and a mode, and was not deleted.
     pub fn in_use(&self) -> bool {
         let base = self.inode().base;
         base.links_count > 0 && base.mode != 0
@@ -92,12 +92,12 @@ impl Node {
         if inode.has_extra(PROJID_END) { inode.extra.projid } else { 0 }
     }
 
-    /// Bytes of a regular file, a directory or a link's target.
+    /// Size in bytes of a regular file or directory, or of a link's target.
     pub fn size_bytes(&self) -> u64 {
         self.inode().size_bytes()
     }
 
-    /// Names that the inode says to have.
+    /// The inode's link count.
     pub fn links(&self) -> u16 {
         self.inode().base.links_count
     }
@@ -134,7 +134,7 @@ impl Node {
         self.timestamp(inode.base.atime, inode.extra.atime_extra, ATIME_EXTRA_END)
     }
 
-    /// Creation; `None` where inodes are too small to say.
+    /// Creation; `None` if inodes are too small to store it.
     pub fn crtime(&self) -> Option<Timestamp> {
         let inode = self.inode();
         let extra = &inode.extra;
@@ -152,7 +152,7 @@ impl Node {
         }
     }
 
-    /// Major and minor number of a device; `None` for everything else.
+    /// Major and minor number of a device; `None` for other types.
     pub fn device_number(&self) -> Option<(u32, u32)> {
         if !matches!(self.file_type(), Some(FileType::CharDevice | FileType::BlockDevice)) {
             return None;

@@ -1,34 +1,34 @@
-//! Paths that lead to inodes. The root of the file system is the root of every path, so that no
-//! link leads out of the image.
+//! Path lookup. The root of the file system is the root of every path, so no symbolic link leads
+//! out of the image.
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
 use super::{Files, FilesError, Node, printable};
 
-/// Symbolic links in one path at most, as in Linux.
+/// Symbolic links in one path, at most, as in Linux.
 const MOST_LINKS: u32 = 40;
 
-/// What happens if the last component of a path is a symbolic link.
+/// The treatment of a symbolic link in the last component of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// Its target is looked up.
+    /// Follow it.
     Last,
-    /// The link itself is found.
+    /// Return the link itself.
     NotLast,
 }
 
 impl Files<'_> {
-    /// The inode that a path leads to: `/dir/file`, or the same without the first `/`. `..` and
+    /// Looks up the inode of a path: `/dir/file`, or the same without the first `/`. `..` and
     /// symbolic links are followed; `..` of the root is the root.
     ///
     /// # Errors
     /// [`FilesError::NoSuchName`], [`FilesError::NotADirectory`], [`FilesError::TooManyLinks`], and
-    /// errors of reading an inode on the way.
+    /// errors of reading an inode on the path.
     pub fn lookup(&self, path: &[u8], follow: Follow) -> Result<Node, FilesError> {
         let mut rest: Vec<Vec<u8>> = components(path).rev().map(<[u8]>::to_vec).collect();
         let must_be_directory = path.ends_with(b"/") || path.ends_with(b"/.");
-        // From the root to where we are.
+        // The path from the root to the current directory.
         let mut trail: Vec<(Vec<u8>, Node)> = vec![(Vec::new(), self.node(InodeNr::ROOT)?)];
         let mut links = 0;
         while let Some(name) = rest.pop() {
@@ -70,13 +70,13 @@ impl Files<'_> {
                 Err(FilesError::NotADirectory { path: here })
             }
             Some((_, node)) => Ok(node),
-            // The root is never popped; it is where an empty path leads.
+            // The root is never popped; it is the result of an empty path.
             None => self.node(InodeNr::ROOT),
         }
     }
 }
 
-/// The names of a path that lead somewhere.
+/// The components of a path, without empty ones and `.`.
 fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."))
 }

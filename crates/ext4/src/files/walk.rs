@@ -1,4 +1,4 @@
-//! Everything below an inode, parents before children and names in the order of their bytes.
+//! Traverses a tree below an inode: parents before children, names sorted by bytes.
 
 use std::collections::HashSet;
 
@@ -9,9 +9,9 @@ use super::{DirectoryEntry, FileFault, Files, FilesError, Node};
 /// A step of a walk.
 #[derive(Debug)]
 pub enum Step {
-    /// An object. The steps of a directory's children follow.
+    /// An object. For a directory, the steps of its children follow.
     Visit(Visit),
-    /// The directory that was visited last, and not yet left, has no more children.
+    /// The innermost directory not yet left has no more children.
     Leave {
         /// Its path.
         path: Vec<u8>,
@@ -20,18 +20,18 @@ pub enum Step {
     Faults {
         /// Path of the directory.
         path: Vec<u8>,
-        /// What could not be read.
+        /// The faults.
         faults: Vec<FileFault>,
     },
     /// The inode of an entry cannot be read.
     Lost {
         /// Path of the entry.
         path: Vec<u8>,
-        /// Why.
+        /// The error.
         error: FilesError,
     },
-    /// An entry names a directory that was met before, which would make the tree endless or count
-    /// twice.
+    /// An entry names a directory that was visited before. Visiting it again could make the tree
+    /// endless, or count it twice.
     Again {
         /// Path of the entry.
         path: Vec<u8>,
@@ -40,16 +40,16 @@ pub enum Step {
     },
 }
 
-/// An object that a walk came to.
+/// An object found by the traversal.
 #[derive(Debug)]
 pub struct Visit {
-    /// Its path from where the walk began, without a leading `/`; empty for the beginning.
+    /// Its path from the root of the traversal, without a leading `/`; empty for the root itself.
     pub path: Vec<u8>,
     /// Its inode.
     pub node: Node,
 }
 
-/// A walk through a tree. Memory grows with its depth, its largest directories and the number of
+/// A traversal of a tree. Memory grows with its depth, its largest directories and the number of
 /// directories, never with the number of files.
 pub struct Walk<'f, 'd> {
     files: &'f Files<'d>,
@@ -62,12 +62,12 @@ pub struct Walk<'f, 'd> {
 
 struct Level {
     entries: std::vec::IntoIter<DirectoryEntry>,
-    /// Bytes of the path of this directory.
+    /// Length of the path of this directory, in bytes.
     path_len: usize,
 }
 
 impl<'d> Files<'d> {
-    /// A walk through `root` and everything below it.
+    /// Traverses `root` and everything below it.
     pub fn walk(&self, root: Node) -> Walk<'_, 'd> {
         Walk {
             files: self,
@@ -81,21 +81,21 @@ impl<'d> Files<'d> {
 }
 
 impl Walk<'_, '_> {
-    /// Leaves out everything below the directory that was visited last: neither its children nor its
-    /// [`Step::Leave`] will come. To be called before the next step.
+    /// Skips everything below the directory that was visited last: neither its children nor its
+    /// [`Step::Leave`] are returned. Call it before the next step.
     pub fn leave_out(&mut self) {
         self.levels.pop();
         self.faults.clear();
     }
 
-    /// Comes to an object: lists it if it is a directory.
+    /// Visits an object; lists it if it is a directory.
     fn visit(&mut self, node: Node) -> Step {
         let path = self.path.clone();
         if node.is_directory() {
             if !self.entered.insert(node.number) {
                 return Step::Again { path, inode: node.number };
             }
-            // Only directories are listed.
+            // Only directories can be listed.
             let mut listing = self.files.list(&node).unwrap_or_default();
             listing.sort();
             self.faults = listing.faults;

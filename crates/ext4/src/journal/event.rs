@@ -1,8 +1,8 @@
-//! What can be met in a journal, and the problem each event stands for.
+//! The events of reading a journal, and the problem that each stands for.
 
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
-/// Where a journal lives.
+/// The place of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalPlace {
     /// In an inode.
@@ -46,18 +46,18 @@ pub enum SuperblockFault {
     Checksum,
     /// Its block size is not that of the file system.
     BlockSize(u32),
-    /// It says to be longer than it is.
+    /// `s_maxlen` exceeds its actual length.
     TooLong {
         /// `s_maxlen`.
         stated_blocks: u32,
-        /// Blocks there are.
+        /// Actual length.
         actual_blocks: u32,
     },
     /// The fast-commit area leaves fewer than 1024 blocks.
     FastCommitArea(u32),
 }
 
-/// Why a replay failed in part or as a whole.
+/// Why recovery failed in part or as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryFault {
     /// `s_start`, `s_first` and the end of the log contradict each other. Nothing was replayed.
@@ -73,7 +73,7 @@ pub enum RecoveryFault {
         /// The transaction.
         sequence: u32,
     },
-    /// A revoke block counts more than it holds. Nothing was replayed.
+    /// `r_count` of a revoke block passes its end. Nothing was replayed.
     RevokeCount {
         /// The transaction.
         sequence: u32,
@@ -82,31 +82,31 @@ pub enum RecoveryFault {
     DataChecksum {
         /// The transaction.
         sequence: u32,
-        /// Where it belongs.
+        /// Its home block.
         block: BlockNr,
     },
-    /// A data block belongs outside the file system; it was not replayed.
+    /// The home block of a data block lies outside the file system; it was not replayed.
     TargetOutOfRange {
         /// The transaction.
         sequence: u32,
-        /// Where it says it belongs.
+        /// The home block in its tag.
         block: BlockNr,
     },
-    /// Fast commits are there but need features that are not known; they were not replayed.
+    /// There are fast commits, but they need unknown features; they were not replayed.
     FastCommitFeatures {
         /// The unknown bits.
         features: u32,
     },
     /// The first fast commit is damaged; none was replayed.
     FastCommitDamaged,
-    /// A fast commit asks for what cannot be done; it and what follows were not replayed.
+    /// A fast commit requests an impossible change; it and those after it were not replayed.
     FastCommitImpossible {
-        /// The inode it is about.
+        /// Its inode.
         inode: InodeNr,
     },
 }
 
-/// Where an orphan list or file stops making sense. Nothing of it counts then.
+/// The damage of an orphan list or orphan file, which is then ignored as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanFault {
     /// `s_last_orphan` is no inode that may be an orphan (0x23).
@@ -118,7 +118,7 @@ pub enum OrphanFault {
         /// Its pointer.
         next: InodeNr,
     },
-    /// The list comes back to an inode it already named.
+    /// The list returns to an inode that it already contains.
     Loop(InodeNr),
     /// An orphan, or the orphan file's inode, cannot be read.
     Unreadable(InodeNr),
@@ -137,7 +137,16 @@ pub enum OrphanFault {
     },
 }
 
-/// Something met in a journal or its neighbourhood.
+/// Where the log begins and ends, in blocks of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBounds {
+    /// `s_first`: the first block of the log.
+    pub first: u32,
+    /// `s_maxlen`: the number of blocks of the journal.
+    pub maxlen: u32,
+}
+
+/// An event of reading a journal and its surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEvent {
     /// The journal inode is unusable, and so is its copy in the superblock (0x0F).
@@ -151,7 +160,7 @@ pub enum JournalEvent {
     InodeFromBackup {
         /// `s_journal_inum`.
         inode: InodeNr,
-        /// What is wrong with the inode.
+        /// The fault of the inode.
         fault: InodeFault,
     },
     /// More than one file system shares the external journal (0x10). Fatal.
@@ -178,6 +187,14 @@ pub enum JournalEvent {
         /// Why.
         fault: SuperblockFault,
     },
+    /// `s_first` or `s_maxlen` of the journal superblock, as stored, leaves the log no room, so that Linux does
+    /// not mount the file system; the log was looked at with the expected value.
+    BoundsWrong {
+        /// Both as stored.
+        stored: LogBounds,
+        /// Those that were used.
+        expected: LogBounds,
+    },
     /// A journal without the has_journal feature (0x16).
     PresentWithoutFeature,
     /// needs_recovery without a journal (0x17).
@@ -200,8 +217,8 @@ pub enum JournalEvent {
         /// `h_blocktype`.
         blocktype: u32,
     },
-    /// The journal inode is not 8 and the root directory may name it (0x28, to be settled by
-    /// whoever reads directories).
+    /// The journal inode is not 8, and the root directory may name it (0x28, to be decided by the
+    /// check of directories).
     InodeNotReserved {
         /// `s_journal_inum`.
         inode: InodeNr,
@@ -218,13 +235,13 @@ pub enum JournalEvent {
         /// `s_errno` as stored.
         errno: u32,
     },
-    /// A committed transaction does not fit the checksum of its commit block (0x3A); it and what
-    /// follows were not replayed.
+    /// A committed transaction does not fit the checksum of its commit block (0x3A); it and
+    /// those after it were not replayed.
     TransactionCorrupt {
         /// The transaction.
         sequence: u32,
     },
-    /// The replay failed in part or as a whole: a full check follows.
+    /// Recovery failed in part or as a whole: a full check follows.
     RecoveryFailed(RecoveryFault),
     /// An orphan that recovery will delete (no links) or truncate (0x20).
     Orphan {

@@ -1,4 +1,4 @@
-//! What recovery leaves behind: a superblock that looks recovered and an empty journal.
+//! The last step of recovery: a superblock in the recovered state and an empty journal.
 
 use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
 use floe_format::Geometry;
@@ -14,11 +14,12 @@ use super::log::Log;
 use super::orphans;
 use super::recover::Stop;
 
-/// A journal superblock as recovery leaves it, and where it lies.
+/// The superblock block of an emptied journal: its offset on the device, and its bytes.
 pub type EmptiedBlock = (u64, Vec<u8>);
 
-/// Writes both superblocks into the overlay; that of a journal on another device (`external`) comes
-/// back instead. `next` is the transaction the log expected when it ended; `stop` says how it ended.
+/// Writes both superblocks into the overlay; for a journal on another device (`external`), returns
+/// the journal superblock instead. `next` is the transaction that the log expected at its end;
+/// `stop` says how recovery ended.
 pub(crate) fn finish<D: ReadBlocks>(
     overlay: &Overlay<D>,
     geo: &Geometry,
@@ -33,7 +34,7 @@ pub(crate) fn finish<D: ReadBlocks>(
     edit_superblock(overlay, |sb| {
         was_clean = sb.state & STATE_VALID != 0;
         if no_orphans {
-            // Linux sets it when it mounts, whether or not there are any.
+            // Linux sets it when it mounts, even if there are none.
             sb.feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();
         }
         if journal.needs_replay {
@@ -52,21 +53,22 @@ pub(crate) fn finish<D: ReadBlocks>(
         }
     });
     let device: &dyn ReadBlocks = external.unwrap_or(overlay.base());
-    // A repair that was cut off may have emptied it: the superblock is not called clean then, and the
-    // number has gone up already.
+    // A repair that was interrupted may have emptied the journal: then the superblock is not marked
+    // clean, and the sequence number was already increased.
     let stands_for_one = journal.needs_replay && was_clean;
     let (offset, block) = emptied(device, geo, journal, next, stop.failed, stands_for_one)?;
     if journal.map.is_none() {
         return Some((offset, block));
     }
-    // In memory, and the same range was just read.
+    // Cannot fail: the overlay holds the range in memory, because it was just read.
     drop(overlay.write_at(offset, &block));
     None
 }
 
-/// The primary superblock as it was replayed, and what follows from it; `None` if it cannot be used.
-/// `opened` is what the file system was opened with: where the superblock's own numbers contradict each
-/// other, that is what proved which of them is the inodes of a group (`volume/open/inodes_per_group.rs`).
+/// The primary superblock after replay, and its geometry; `None` if it cannot be used. `opened` is
+/// the geometry with which the file system was opened: if the superblock's numbers contradict each
+/// other, `opened` has the number of inodes per group that was proved right
+/// (`volume/open/inodes_per_group.rs`).
 pub(crate) fn replayed_superblock<D: ReadBlocks>(
     overlay: &Overlay<D>,
     opened: &Geometry,
@@ -82,30 +84,31 @@ pub(crate) fn replayed_superblock<D: ReadBlocks>(
     Some((sb, geo))
 }
 
-/// As [`orphans::is_file_empty`], of what was replayed.
+/// Like [`orphans::is_file_empty`], after replay.
 fn is_orphan_file_empty<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) -> bool {
     let Some((sb, geo)) = replayed_superblock(overlay, opened) else { return false };
     let Some(groups) = inode_table::read_groups(overlay, &geo) else { return false };
     orphans::is_file_empty(overlay, &sb, &geo, &groups)
 }
 
-/// Free blocks and inodes by the descriptors. A mounted file system does not keep the totals of the
-/// superblock up to date, and mounting after a crash sets them anew: stale ones are no damage.
+/// Free blocks and inodes by the descriptors. Linux does not keep the totals of the superblock up
+/// to date while mounted, and recomputes them when it mounts after a crash, so stale totals are not
+/// damage.
 fn free_totals<D: ReadBlocks>(overlay: &Overlay<D>, opened: &Geometry) -> Option<(u64, u32)> {
     let (_, geo) = replayed_superblock(overlay, opened)?;
     let groups = inode_table::read_groups(overlay, &geo)?;
     let clusters: u64 = groups.iter().map(|desc| u64::from(desc.free_blocks_count)).sum();
     let inodes: u64 = groups.iter().map(|desc| u64::from(desc.free_inodes_count)).sum();
     let blocks = clusters.checked_mul(u64::from(geo.cluster_blocks))?;
-    // Descriptors that count more than there is are for the check to find.
+    // Leave descriptors that count more than exists to the check.
     if blocks > geo.blocks_count || inodes > u64::from(geo.inodes_count) {
         return None;
     }
     Some((blocks, u32::try_from(inodes).ok()?))
 }
 
-/// Changes the primary superblock in the overlay and its checksum. A superblock that cannot be read
-/// stays as it is: whoever opened the file system read it, so that does not happen.
+/// Changes the primary superblock in the overlay, and its checksum. A superblock that cannot be
+/// read stays as it is, which does not happen, because the caller has read it.
 pub(crate) fn edit_superblock<D: ReadBlocks>(
     overlay: &Overlay<D>,
     edit: impl FnOnce(&mut Superblock),
@@ -125,12 +128,13 @@ pub(crate) fn edit_superblock<D: ReadBlocks>(
         sb.checksum = Superblock::compute_checksum(&bytes);
         sb.encode_into(&mut bytes);
     }
-    // In memory, and the same range was just read.
+    // Cannot fail: the overlay holds the range in memory, because it was just read.
     drop(overlay.write_at(OFFSET_BYTES, &bytes));
 }
 
-/// The superblock of the journal, empty; `None` if it is already, or cannot be read. `device` holds
-/// the journal. `stands_for_one`: even an empty journal stands for a transaction that may have begun.
+/// The superblock of the journal, emptied; `None` if it is empty already, or cannot be read.
+/// `device` holds the journal. `stands_for_one`: even an empty journal stands for a transaction
+/// that may have begun.
 fn emptied(
     device: &dyn ReadBlocks,
     geo: &Geometry,
@@ -151,8 +155,8 @@ fn emptied(
     let mut emptied = superblock.clone();
     emptied.start = 0;
     emptied.errno = 0;
-    // After a failure the number stays: the transactions were not consumed. Of the transaction that an
-    // empty journal stands for, some blocks may be in the log.
+    // After a failure the sequence number stays, because the transactions were not consumed. If an
+    // empty journal stands for a transaction, some of its blocks may be in the log.
     if !failed && (superblock.start != 0 || stands_for_one) {
         emptied.sequence = next.wrapping_add(1);
     }

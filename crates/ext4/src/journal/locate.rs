@@ -1,4 +1,4 @@
-//! Finding the journal and judging its superblock.
+//! Locates the journal and validates its superblock.
 
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::group_desc::GroupDesc;
@@ -10,32 +10,35 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::features::{Compat, Features, Incompat};
 use floe_format::{Geometry, InodeNr};
 
-use super::event::{InodeFault, JournalEvent, JournalPlace, SuperblockFault};
+use super::event::{InodeFault, JournalEvent, JournalPlace, LogBounds, SuperblockFault};
 use super::log::Ring;
 use crate::inode_table::read_inode;
 use crate::map::runs::BlockMap;
 
-/// A journal whose superblock can be trusted.
+/// A journal with a valid superblock.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    /// Where it lives.
+    /// Its place.
     pub place: JournalPlace,
-    /// Its superblock; fields of version 2 are zero where they do not count.
+    /// Its superblock; the fields of version 2 are zero in a superblock of version 1.
     pub superblock: JournalSuperblock,
     /// Blocks of the journal, its superblock and the fast-commit area included.
     pub blocks: u32,
     /// Blocks of the fast-commit area at its end.
     pub fast_commit_blocks: u32,
-    /// Whether it is to be replayed: it needs recovery, or holds transactions without saying so.
+    /// Whether it must be replayed: needs_recovery is set, or it holds transactions although the
+    /// flag is clear.
     pub needs_replay: bool,
-    /// Bytes of a block: the file system's.
+    /// Bytes of a block, as in the file system.
     pub block_size: u32,
-    /// Where its blocks lie; `None`: a block's number is its place on the external device.
+    /// The map of its inode; `None` for an external journal, whose block numbers are those of its
+    /// device.
     pub(crate) map: Option<BlockMap>,
 }
 
 impl Journal {
-    /// Byte of the device that holds the journal at which one of its blocks starts; `None` behind its end.
+    /// Offset of a block of the journal on the device that holds it; `None` past the end of the
+    /// journal.
     pub fn offset_bytes(&self, log_block: u32) -> Option<u64> {
         if log_block >= self.blocks {
             return None;
@@ -47,16 +50,16 @@ impl Journal {
         block.checked_mul(u64::from(self.block_size))
     }
 
-    /// The blocks that transactions lie in; `None` if `s_first` lies behind their end.
+    /// The blocks for transactions; `None` if `s_first` lies past their end.
     pub fn ring(&self) -> Option<Ring> {
         Ring::new(self.superblock.first, self.blocks.saturating_sub(self.fast_commit_blocks))
     }
 }
 
-/// Finds and judges the journal of a file system, as e2fsck does before its first pass.
+/// Locates and validates the journal of a file system, as e2fsck does before its first pass.
 ///
-/// `device` and what was decoded from it are the file system's; `external` is the device of an
-/// external journal, if the caller has one. No journal comes back if there is none, or none that
+/// `device`, and the structures decoded from it, are the file system's; `external` is the device of
+/// an external journal, if the caller has one. Returns no journal if there is none, or none that
 /// can be used (the events say why).
 pub fn find(
     device: &dyn ReadBlocks,
@@ -70,7 +73,7 @@ pub fn find(
     (journal, finder.events)
 }
 
-/// A journal's place, before its superblock was judged.
+/// A journal whose superblock is not yet validated.
 struct Candidate {
     place: JournalPlace,
     map: Option<BlockMap>,
@@ -132,7 +135,7 @@ impl Finder<'_> {
         self.compare_backup(&candidate);
         Some(Journal {
             place: candidate.place,
-            // The log ends where the superblock says, if that is earlier than the file.
+            // The log ends at `s_maxlen` if the file is longer.
             blocks: superblock.maxlen.min(candidate.blocks),
             superblock,
             fast_commit_blocks,
@@ -151,7 +154,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The journal in an inode: by the inode itself, or by its copy in the superblock.
+    /// The journal in an inode: through the inode itself, or through its copy in the superblock.
     fn internal(&mut self) -> Result<Candidate, InodeFault> {
         let inode = InodeNr(self.sb.journal_inum);
         if inode.0 == 0 || inode.0 > self.geo.inodes_count {
@@ -190,8 +193,8 @@ impl Finder<'_> {
         self.map_of_words(&inode.base.block, inode.flags(), inode.size_bytes())
     }
 
-    /// The map by `s_jnl_blocks`: `i_block`, `i_size_high`, `i_size`. Flags are not part of it; an
-    /// extent root is known by its magic.
+    /// The map from `s_jnl_blocks`: `i_block`, `i_size_high`, `i_size`. The copy has no flags; an
+    /// extent root is recognised by its magic.
     fn map_of_backup(&self) -> Option<(BlockMap, u32)> {
         if self.sb.jnl_backup_type != 1 {
             return None;
@@ -217,7 +220,7 @@ impl Finder<'_> {
         if blocks < u64::from(MIN_JOURNAL_BLOCKS) {
             return Err(InodeFault::TooShort);
         }
-        // More blocks than the file system has cannot all be mapped.
+        // At most the blocks of the file system can be mapped.
         let blocks = u32::try_from(blocks.min(self.geo.blocks_count)).unwrap_or(u32::MAX);
         let limit = size_bytes.div_ceil(u64::from(self.geo.block_size));
         let map = BlockMap::of_words(words, flags, self.device, self.geo, limit)
@@ -228,8 +231,8 @@ impl Finder<'_> {
         Ok((map, blocks))
     }
 
-    /// The external journal: a device whose file system superblock says journal_dev, and behind it
-    /// the journal superblock.
+    /// The external journal: a device whose file system superblock has journal_dev, followed by the
+    /// journal superblock.
     fn on_device(&mut self) -> Option<Candidate> {
         let Some(device) = self.external else {
             self.events.push(JournalEvent::ExternalNotFound { uuid: self.sb.journal_uuid });
@@ -261,7 +264,7 @@ impl Finder<'_> {
         Some(Candidate { place: JournalPlace::External, map: None, blocks, superblock })
     }
 
-    /// Judges the journal superblock; the one that comes back has no stale fields.
+    /// Validates the journal superblock; the returned one has no stale fields.
     fn judge(&mut self, candidate: &Candidate) -> Option<JournalSuperblock> {
         let superblock = JournalSuperblock::decode(&candidate.superblock);
         let internal = candidate.place != JournalPlace::External;
@@ -306,8 +309,42 @@ impl Finder<'_> {
         }
         match self.superblock_fault(&superblock, &bytes, candidate.blocks) {
             Some(fault) => self.corrupt(fault),
-            None => Some(superblock),
+            None => Some(self.with_bounds(superblock, candidate)),
         }
+    }
+
+    /// The superblock with bounds of the log that Linux accepts. Every maker of journals lets the log begin right
+    /// behind the superblock and end with the journal, so that is what a bound that cannot be is replaced by: the
+    /// transactions in the log are found where they were written.
+    fn with_bounds(
+        &mut self,
+        mut superblock: JournalSuperblock,
+        candidate: &Candidate,
+    ) -> JournalSuperblock {
+        let behind = match candidate.place {
+            JournalPlace::External => external_superblock(self.geo) + 1,
+            JournalPlace::Inode(_) | JournalPlace::InodeBackup(_) => 1,
+        };
+        // `jbd2_journal_reset` and `journal_load_superblock` of Linux.
+        let fits = |bounds: &LogBounds| {
+            let room = bounds.maxlen.checked_sub(bounds.first).map(|room| room.saturating_add(1));
+            bounds.first != 0 && room.is_some_and(|room| room >= MIN_JOURNAL_BLOCKS)
+        };
+        let stored = LogBounds { first: superblock.first, maxlen: superblock.maxlen };
+        let blocks = candidate.blocks;
+        let possible = [
+            stored,
+            LogBounds { first: behind, ..stored },
+            LogBounds { maxlen: blocks, ..stored },
+            LogBounds { first: behind, maxlen: blocks },
+        ];
+        // A journal that is too short anyway is reported as such.
+        let expected = possible.into_iter().find(fits).unwrap_or(stored);
+        if expected != stored {
+            self.events.push(JournalEvent::BoundsWrong { stored, expected });
+        }
+        (superblock.first, superblock.maxlen) = (expected.first, expected.maxlen);
+        superblock
     }
 
     fn superblock_fault(
@@ -371,8 +408,8 @@ impl Finder<'_> {
     }
 }
 
-/// The block of an external journal that holds its superblock: behind that of a file system, which is
-/// in block 1 with blocks of 1 KiB, and otherwise in block 0.
+/// The block of an external journal's superblock: the one behind the file system superblock, which
+/// is in block 1 with blocks of 1 KiB, and otherwise in block 0.
 pub fn external_superblock(geo: &Geometry) -> u32 {
     if geo.block_size == 1024 { 2 } else { 1 }
 }

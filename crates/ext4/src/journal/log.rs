@@ -1,4 +1,4 @@
-//! Blocks of a journal by their number in it.
+//! Access to the blocks of a journal by number.
 
 use std::io;
 
@@ -13,17 +13,17 @@ pub(crate) struct Log<'a> {
     /// The device that holds the journal.
     pub(crate) device: &'a dyn ReadBlocks,
     pub(crate) journal: &'a Journal,
-    /// Is told of each block that is read.
+    /// Counts each block read, for progress.
     pub(crate) phase: Option<&'a Phase>,
 }
 
 impl Log<'_> {
-    /// Byte of the device at which a block of the journal starts.
+    /// Offset of a journal block on the device.
     pub(crate) fn offset_bytes(&self, log_block: u32) -> Option<u64> {
         self.journal.offset_bytes(log_block)
     }
 
-    /// Reads one block of the journal; `into` has just one block.
+    /// Reads one block of the journal; `into` must be one block long.
     pub(crate) fn read(&self, log_block: u32, into: &mut [u8]) -> io::Result<()> {
         let offset = self.offset_bytes(log_block).ok_or(io::ErrorKind::UnexpectedEof)?;
         if let Some(phase) = self.phase {
@@ -33,8 +33,8 @@ impl Log<'_> {
     }
 }
 
-/// The part of a journal that wraps around, in blocks of the journal: its superblock and the fast-commit area are
-/// not in it.
+/// The circular part of a journal, in blocks of the journal: without its superblock and the
+/// fast-commit area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     first: u32,
@@ -62,17 +62,17 @@ impl Ring {
         (self.first..self.end).contains(&block)
     }
 
-    /// The block `by` behind `block`, around the end. `block` is in the ring.
+    /// The block `by` blocks behind `block`, wrapping around. `block` must lie in the ring.
     #[must_use]
     pub fn advance(self, block: u32, by: u32) -> u32 {
         let len = u64::from(self.len_blocks());
         let offset = u64::from(block.saturating_sub(self.first)) + u64::from(by);
-        // Less than len, which came from u32s.
+        // Less than `len`, which fits a u32.
         self.first + (offset % len) as u32
     }
 }
 
-/// Whether transaction `a` comes after `b`; numbers wrap around.
+/// Whether transaction `a` comes after `b`; sequence numbers wrap around.
 pub fn is_after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }

@@ -1,15 +1,15 @@
-//! The journal: finding it, judging it, and replaying it into memory.
+//! The journal: locating, validating and replaying it into memory.
 //!
-//! [`find`] locates and validates the journal; [`replay`] recovers it into an
-//! [`Overlay`](floe_blockdev::Overlay), so that the file system can be judged as it will be after
+//! [`find`] locates and validates the journal. [`replay`] recovers it into an
+//! [`Overlay`](floe_blockdev::Overlay), so that the file system can be checked in its state after
 //! recovery while nothing is written. [`find_orphans`] lists the inodes that recovery will delete
 //! or truncate.
 //!
-//! This module knows nothing of the problem table: what it meets comes back as [`JournalEvent`]s.
+//! This module does not know the problem table: it returns [`JournalEvent`]s.
 //!
-//! Reads: superblock, journal, and what fast commits change.  Keeps: the journal's block map, one
-//! small record per log block of control data, and per replayed block the place of its last copy.
-//! Does not verify: the file system that comes out of it.
+//! Reads: superblock, journal, and the structures that fast commits change.  Keeps: the journal's
+//! block map, one small record per control block of the log, and per replayed block the place of
+//! its last copy.  Does not verify: the resulting file system.
 
 mod event;
 mod fast_commit;
@@ -21,7 +21,7 @@ mod recover;
 mod seen;
 
 pub use event::{
-    InodeFault, JournalEvent, JournalPlace, OrphanFault, RecoveryFault, SuperblockFault,
+    InodeFault, JournalEvent, JournalPlace, LogBounds, OrphanFault, RecoveryFault, SuperblockFault,
 };
 pub use finish::EmptiedBlock;
 pub use locate::{Journal, external_superblock, find};

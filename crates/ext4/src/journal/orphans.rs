@@ -17,8 +17,9 @@ use crate::map::runs::BlockMap;
 /// The orphans that recovery will process, sorted, each once: first those of the list
 /// (`s_last_orphan`), then those of the orphan file (with orphan_present).
 ///
-/// As in e2fsck nothing is processed if errors are recorded (`ERROR_FS`), and processing stops at
-/// the first damage; orphans before it count. The events have one [`JournalEvent::Orphan`] each.
+/// As in e2fsck, nothing is processed if errors are recorded (`ERROR_FS`), and processing stops at
+/// the first damage; orphans before it are returned. The events contain one
+/// [`JournalEvent::Orphan`] for each.
 pub fn find_orphans(
     device: &dyn ReadBlocks,
     sb: &Superblock,
@@ -39,8 +40,8 @@ pub fn find_orphans(
     (orphans, events)
 }
 
-/// Whether the superblock says that the orphan file holds inodes (orphan_present), but it is sound and
-/// holds none: so it is from a mount for writing until unmounting, unless files are deleted while open.
+/// Whether orphan_present is set although the orphan file is intact and empty: this is the normal
+/// state while a file system is mounted for writing and no deleted file is open.
 pub(crate) fn is_file_empty(
     device: &dyn ReadBlocks,
     sb: &Superblock,
@@ -64,7 +65,7 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Whether an inode may be an orphan: not reserved, and there.
+    /// Whether an inode may be an orphan: it exists and is not reserved.
     fn may_be_orphan(&self, inode: InodeNr) -> bool {
         inode >= self.geo.first_inode && inode.0 <= self.geo.inodes_count
     }
@@ -112,7 +113,7 @@ impl Finder<'_> {
             .map_err(|_| OrphanFault::Unreadable(inode))?;
         let seed = self.sb.seed().of_inode(inode, file.base.generation);
         let mut bytes = vec![0; self.geo.block_size as usize];
-        // A hole ends it, so a huge size costs nothing.
+        // A hole ends the loop, so a huge size takes no time.
         for logical in 0..blocks {
             let block = map.block(logical).ok_or(OrphanFault::Hole(LogicalBlock(logical)))?;
             self.device

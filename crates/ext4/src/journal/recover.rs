@@ -1,8 +1,8 @@
-//! Replaying the journal into an overlay: scan, revoke, replay.
+//! Replays the journal into an overlay: scan, revoke, replay.
 //!
-//! Rules: `fs/jbd2/recovery.c` of the kernel and problems/README ("Journal"). A transaction counts
-//! only if its commit block is there with the right number. Blocks are staged as references to
-//! their place in the journal, so a large journal costs a map entry per block, not the block.
+//! Rules: `fs/jbd2/recovery.c` of the kernel and `docs/problems.md` (journal). A transaction counts
+//! only if its commit block is present with the right number. Blocks are staged as references to
+//! their place in the journal, so a large journal needs a map entry per block instead of a copy.
 
 use std::collections::HashMap;
 
@@ -20,29 +20,29 @@ use super::finish;
 use super::locate::Journal;
 use super::log::{Log, Ring, is_after};
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug)]
 pub struct Replay<D> {
-    /// The device as it will be after recovery. Superblock and descriptors must be read anew.
+    /// The device after recovery. Superblock and descriptors must be read again.
     pub overlay: Overlay<D>,
-    /// What was met.
+    /// The events, in order.
     pub events: Vec<JournalEvent>,
     /// Transactions replayed.
     pub transactions: u32,
     /// Blocks replayed, each copy counted.
     pub blocks: u64,
-    /// Blocks left out because a later transaction revoked them.
+    /// Blocks skipped because a later transaction revoked them.
     pub revoked_blocks: u64,
     /// Tags of fast commits replayed.
     pub fast_commit_tags: u64,
-    /// What is to be written to the device of an external journal, behind all else.
+    /// The superblock to write to the device of an external journal, after everything else.
     pub external: Option<finish::EmptiedBlock>,
 }
 
-/// Replays a journal over `device` in memory, if it needs that; otherwise only the recorded error
-/// is carried over. `external` is the device of an external journal.
+/// Replays a journal over `device` in memory, if it needs recovery; otherwise only copies its
+/// recorded error to the superblock. `external` is the device of an external journal.
 ///
-/// Nothing is written; damage is reported and left out. Work and memory are bounded by the size of
+/// Nothing is written; damage is reported and skipped. Work and memory are bounded by the size of
 /// the journal.
 pub fn replay<D: ReadBlocks>(
     device: D,
@@ -53,7 +53,7 @@ pub fn replay<D: ReadBlocks>(
     replay_onto(Overlay::new(device, geo.block_size), geo, journal, external, None)
 }
 
-/// As [`replay`], into an overlay that is empty; `phase` is told of each block of the log that is read.
+/// Like [`replay`], into an empty overlay; `phase` counts each block of the log that is read.
 pub fn replay_onto<D: ReadBlocks>(
     overlay: Overlay<D>,
     geo: &Geometry,
@@ -108,9 +108,9 @@ pub fn replay_onto<D: ReadBlocks>(
 /// How a recovery ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stop {
-    /// In part or as a whole it failed: `VALID_FS` goes.
+    /// It failed in part or as a whole: `VALID_FS` is cleared.
     pub(crate) failed: bool,
-    /// A transaction was corrupt: `ERROR_FS` comes.
+    /// A transaction was corrupt: `ERROR_FS` is set.
     pub(crate) corrupt: bool,
 }
 
@@ -125,7 +125,7 @@ struct Report {
     stop: Stop,
 }
 
-/// A control block of the log.
+/// A descriptor or revoke block.
 struct Control {
     kind: Kind,
     /// Block of the journal.
@@ -144,7 +144,7 @@ struct Recovery<'a, D> {
     geo: &'a Geometry,
     format: JournalFormat,
     overlay: &'a Overlay<D>,
-    /// The journal lies on the device itself, so its blocks can be referred to.
+    /// The journal lies on the same device, so its blocks can be staged as references.
     in_place: bool,
     report: Report,
 }
@@ -153,18 +153,18 @@ struct Recovery<'a, D> {
 struct Scan {
     at: u32,
     sequence: u32,
-    /// Blocks of the log not passed yet: what ends a log that bites its tail.
+    /// Blocks of the log not yet scanned; ends the scan of a log without an end.
     budget: u32,
-    /// A control block of this transaction did not fit its checksum.
+    /// A control block of this transaction failed its checksum.
     doubtful: bool,
     last_commit_seconds: u64,
     /// Version 1: checksum of the transaction so far.
     crc: u32,
-    /// Where replay must end although scanning goes on (asynchronous commits).
+    /// Where replay must end although scanning continues (asynchronous commits).
     end: Option<u32>,
 }
 
-/// What the scan does behind a control block.
+/// The next step of the scan after a control block.
 #[derive(PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -173,7 +173,7 @@ enum Next {
 }
 
 impl<D: ReadBlocks> Recovery<'_, D> {
-    /// The three passes. Comes back with the fast commits to replay behind them.
+    /// Runs the three passes. Returns the fast commits to replay after them.
     fn run(&mut self) -> fast_commit::FastCommits {
         let superblock = &self.log.journal.superblock;
         self.report.end = superblock.sequence;
@@ -201,8 +201,8 @@ impl<D: ReadBlocks> Recovery<'_, D> {
         self.report.events.push(JournalEvent::RecoveryFailed(fault));
     }
 
-    /// Walks the log to its end. The control blocks of all transactions before `report.end` come
-    /// back; `None` if nothing may be replayed.
+    /// Scans the log to its end. Returns the control blocks of all transactions before
+    /// `report.end`; `None` if nothing may be replayed.
     fn scan(&mut self, ring: Ring) -> Option<Vec<Control>> {
         let superblock = &self.log.journal.superblock;
         let mut scan = Scan {
@@ -284,7 +284,7 @@ impl<D: ReadBlocks> Recovery<'_, D> {
                 self.fail(RecoveryFault::ControlChecksum { sequence: scan.sequence });
                 return Next::Abort;
             }
-            // A commit from the past: left over from an earlier use of these blocks.
+            // A commit block of the past, from an earlier use of this part of the log.
             return Next::Done;
         }
         let v1 = self.format.checksums == Checksums::V1;
@@ -325,7 +325,7 @@ impl<D: ReadBlocks> Recovery<'_, D> {
         self.report.events.push(JournalEvent::TransactionCorrupt { sequence });
     }
 
-    /// For each revoked block the last transaction that revoked it.
+    /// For each revoked block, the last transaction that revoked it.
     fn revoke(&mut self, controls: &[Control]) -> Option<HashMap<u64, u32>> {
         let mut revoked: HashMap<u64, u32> = HashMap::new();
         let mut block = vec![0; self.log.journal.block_size as usize];
@@ -369,7 +369,7 @@ impl<D: ReadBlocks> Recovery<'_, D> {
 
     fn replay_block(&mut self, sequence: u32, tag: &jbd2::Tag, at: u32, data: &mut [u8]) {
         let block = BlockNr(tag.block);
-        // Block 0 may come before the first data block: with 1 KiB blocks it holds a boot sector.
+        // Block 0 may lie before the first data block: with 1 KiB blocks it is the boot block.
         if tag.block >= self.geo.blocks_count {
             self.fail(RecoveryFault::TargetOutOfRange { sequence, block });
             return;
@@ -403,8 +403,8 @@ impl<D: ReadBlocks> Recovery<'_, D> {
     }
 }
 
-/// Whether a commit block of version 1 fits its transaction. One without any checksum fits too: it
-/// is of a kernel that knew none.
+/// Whether a commit block of version 1 fits its transaction. One without a checksum fits, too,
+/// because old kernels wrote none.
 fn v1_fits(commit: &CommitBlock, crc: u32) -> bool {
     let stored = (commit.chksum_type, commit.chksum_size, commit.chksum[0]);
     stored == (CHECKSUM_CRC32, CHECKSUM_CRC32_SIZE, crc) || stored == (0, 0, 0)

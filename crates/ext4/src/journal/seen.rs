@@ -1,4 +1,4 @@
-//! What a log still holds of transactions that are over.
+//! Sequence numbers in the log of transactions that are no longer needed.
 
 use std::io;
 
@@ -10,23 +10,24 @@ use floe_format::ext::jbd2::{self, COMMIT_BLOCK, CommitBlock};
 use super::locate::Journal;
 use super::log::is_after;
 
-/// The newest numbers that lie in a journal, whether they are replayed or not.
+/// The newest numbers in a journal, whether they are replayed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The last transaction of which any block lies there, fast commits included.
+    /// The last transaction that has any block in the journal, fast commits included.
     pub sequence: u32,
     /// The latest commit, in seconds since 1970 and nanoseconds.
     pub commit_time: (u64, u32),
 }
 
-/// Looks at the first bytes of all blocks of a journal for numbers at or behind `from`.
+/// Scans the headers of all blocks of a journal for sequence numbers from `from` on.
 ///
-/// A writer goes on behind the last of them: a block left over from a transaction that never ended, or a fast commit, would
-/// otherwise be taken for a part of a new transaction of the same number. Numbers that are further from `from` than the
-/// journal has blocks cannot be its own and are passed over: the blocks held something else before the journal was made.
+/// A writer must continue after the last of them; otherwise a block left over from an unfinished
+/// transaction, or a fast commit, would pass for a part of a new transaction with the same number.
+/// Numbers that exceed `from` by more than the journal has blocks are ignored: they lie in blocks
+/// that held other data before the journal was made.
 ///
 /// # Errors
-/// A block cannot be read.
+/// If a block cannot be read.
 pub fn seen(
     device: &dyn ReadBlocks,
     geo: &Geometry,

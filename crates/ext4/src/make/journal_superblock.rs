@@ -1,4 +1,4 @@
-//! Builds the superblock of an empty journal, and says how large a new journal is.
+//! Builds the superblock of an empty journal, and computes the size of a new journal.
 
 use floe_format::ext::jbd2::{
     JournalSuperblock, MAGIC, MIN_JOURNAL_BLOCKS, SUPERBLOCK_V1, SUPERBLOCK_V2,
@@ -34,9 +34,9 @@ pub fn default_size(blocks: u64, fast_commit: bool) -> Option<JournalSize> {
     Some(JournalSize { blocks: log_blocks + fast_commit_blocks, fast_commit_blocks })
 }
 
-/// The size of the journal that takes the place of a lost one (problem `journal-recreate`): that of
-/// its copy in the superblock (`s_jnl_blocks`, whose last two words are its size in bytes, the high
-/// half first) if that is long enough, else the usual size.
+/// The size of the journal that replaces a lost one (problem `journal-recreate`): that of the
+/// journal inode's copy in the superblock (`s_jnl_blocks`, whose last two words are its size in
+/// bytes, the high half first) if that is long enough, else the default size.
 pub fn size_of_new(
     blocks: u64,
     block_size: u32,
@@ -52,15 +52,15 @@ pub fn size_of_new(
     }
 }
 
-/// What the superblock of an empty journal says.
+/// The parameters of an empty journal's superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmptyJournal {
     /// Bytes of a block.
     pub block_size: u32,
     /// Blocks.
     pub size: JournalSize,
-    /// The first transaction that will be expected in the log. A number that the old log did not
-    /// use keeps its remains from being taken for transactions.
+    /// The first transaction expected in the log. It must be a number that the old log did not use;
+    /// otherwise remains of the old log could pass for transactions.
     pub sequence: u32,
     /// Version 2, with this UUID (that of the file system, for a journal of its own); version 1 has
     /// none.
@@ -69,7 +69,7 @@ pub struct EmptyJournal {
 
 impl EmptyJournal {
     /// The superblock: the first 1024 bytes of the first block. No features are set, so there is no
-    /// checksum; the kernel sets what it wants when it mounts.
+    /// checksum; the kernel sets the features it needs when it mounts.
     pub fn superblock(&self) -> [u8; 1024] {
         let mut bytes = [0; 1024];
         let mut superblock = JournalSuperblock::decode(&bytes);
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(size(&backup, true), Some(1024 + 16));
         backup[16] = 1023 * 1024;
         assert_eq!(size(&backup, false), Some(1024));
-        // Longer than the file system: not believed.
+        // Longer than the file system: ignored.
         backup[15] = 1;
         assert_eq!(size(&backup, false), Some(1024));
         backup = [u32::MAX; 17];

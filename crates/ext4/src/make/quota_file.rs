@@ -1,8 +1,8 @@
-//! Builds a whole quota file (version 2, revision 1): counted usage, and what the old file said of
-//! limits and grace times.
+//! Builds a whole quota file (version 2, revision 1) from counted usage, and from the limits and
+//! grace times of the old file.
 //!
-//! Blocks are numbered as the kernel would do it that adds the ids in ascending order: a node when
-//! it is first needed, a leaf when the one before is full.
+//! Blocks are numbered as if the kernel had added the ids in ascending order: a node when it is
+//! first needed, a leaf when the one before is full.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use floe_format::ext::quota::{
     ROOT_BLOCK, TREE_DEPTH, VERSION,
 };
 
-/// Seconds until a soft limit becomes hard, where nobody says otherwise: a week (`MAX_DQ_TIME`,
+/// The default grace time, in seconds until a soft limit becomes hard: a week (`MAX_DQ_TIME`,
 /// `MAX_IQ_TIME`).
 pub const DEFAULT_GRACE_SECONDS: u32 = 7 * 24 * 60 * 60;
 
-/// What an id uses.
+/// The usage of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes.
@@ -24,7 +24,7 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-/// What an old file says that cannot be counted.
+/// The contents of an old file that cannot be counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Seconds until a soft block limit becomes hard.
@@ -33,7 +33,7 @@ pub struct Limits {
     pub inode_grace_seconds: u32,
     /// `dqi_flags`.
     pub flags: u32,
-    /// Entries with a limit by id; what they say of usage does not count and is 0 where it was read.
+    /// Entries with a limit, by id. Their usage is ignored, and 0 in entries that were read.
     pub entries: BTreeMap<u32, Dquot>,
 }
 
@@ -49,8 +49,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What can be read of an old file, however damaged: of several entries of an id the first one
-    /// counts. Nothing is believed of a file that does not begin as a file of this kind.
+    /// Reads as much of an old file as possible, however damaged. If an id has several entries, the
+    /// first one counts. A file without the right header gives the defaults.
     pub fn of(kind: QuotaKind, file: &[u8]) -> Self {
         let mut limits = Self::default();
         let Some(header) = file.first_chunk().map(QuotaHeader::decode) else { return limits };
@@ -60,7 +60,7 @@ impl Limits {
         limits.block_grace_seconds = header.bgrace;
         limits.inode_grace_seconds = header.igrace;
         limits.flags = header.flags;
-        // What was cut off by damage to the header is still read: the file's own size counts.
+        // Uses the file's own size, so that blocks cut off by damage to the header are still read.
         let blocks = u32::try_from(file.len() / BLOCK_SIZE).unwrap_or(u32::MAX);
         let read = |at: u64, into: &mut [u8; BLOCK_SIZE]| -> Result<(), ()> {
             let at = usize::try_from(at).map_err(drop)?;
@@ -74,7 +74,7 @@ impl Limits {
                 limits.entries.entry(entry.id).or_insert(entry);
             }
         };
-        // Every block of the file is there, so reading does not fail.
+        // Every block lies inside the file, so reading cannot fail.
         let _ = quota::walk(blocks, read, keep, |_| ());
         limits
     }
@@ -87,7 +87,7 @@ fn has_limit(entry: &Dquot) -> bool {
         || entry.block_soft_limit_kib != 0
 }
 
-/// The entries of the new file: each id that uses something or has a limit.
+/// The entries of the new file: each id that has usage or a limit.
 fn entries(limits: &Limits, usage: &BTreeMap<u32, Usage>) -> BTreeMap<u32, Dquot> {
     let mut entries = limits.entries.clone();
     for entry in entries.values_mut() {
@@ -103,8 +103,8 @@ fn entries(limits: &Limits, usage: &BTreeMap<u32, Usage>) -> BTreeMap<u32, Dquot
     entries
 }
 
-/// Builds the file: its whole contents, a multiple of [`BLOCK_SIZE`] bytes, from its first byte on.
-/// `None` if it would have more blocks than a file can number.
+/// Builds the whole contents of the file, a multiple of [`BLOCK_SIZE`] bytes. `None` if it would
+/// need more blocks than a file can number.
 pub fn build(kind: QuotaKind, limits: &Limits, usage: &BTreeMap<u32, Usage>) -> Option<Vec<u8>> {
     let entries = entries(limits, usage);
     let mut tree = Tree::new();
@@ -128,13 +128,13 @@ pub fn build(kind: QuotaKind, limits: &Limits, usage: &BTreeMap<u32, Usage>) -> 
     Some(tree.file)
 }
 
-/// A file while it grows.
+/// A file under construction.
 struct Tree {
     file: Vec<u8>,
-    /// Nodes on the way to the last id, the root first.
+    /// Nodes on the path to the last id, the root first.
     nodes: [u32; TREE_DEPTH as usize],
-    /// The part of an id that leads to each of them; `None` where there is no node yet. Ids that
-    /// share it share the node, and so do their parents.
+    /// The prefix of ids that leads to each of them; `None` where there is no node yet. Ids with
+    /// the same prefix share the node and its parents.
     path: [Option<u32>; TREE_DEPTH as usize],
     /// The last leaf and its entries in use.
     leaf: Option<(u32, usize)>,
@@ -142,7 +142,7 @@ struct Tree {
 
 impl Tree {
     fn new() -> Self {
-        // The header, and the root.
+        // Header and root.
         let file = vec![0; (ROOT_BLOCK as usize + 1) * BLOCK_SIZE];
         let nodes = [ROOT_BLOCK; TREE_DEPTH as usize];
         Self { file, nodes, path: [None; TREE_DEPTH as usize], leaf: None }
@@ -159,12 +159,12 @@ impl Tree {
         Some(block)
     }
 
-    /// The last leaf, if another entry fits.
+    /// The last leaf, if it has space for another entry.
     fn leaf_with_room(&self) -> Option<u32> {
         self.leaf.filter(|&(_, used)| used < LEAF_ENTRIES).map(|(leaf, _)| leaf)
     }
 
-    /// Adds an entry whose id is above all ids so far.
+    /// Adds an entry whose id is larger than all ids so far.
     fn add(&mut self, entry: &Dquot) -> Option<()> {
         let byte = |level: usize| entry.id.to_be_bytes()[level];
         for level in 1..TREE_DEPTH as usize {
@@ -193,7 +193,7 @@ impl Tree {
         self.file.get_mut(start..)?.first_chunk_mut()
     }
 
-    /// Lets word `index` of a node lead to a block.
+    /// Makes word `index` of a node point to a block.
     fn point(&mut self, node: u32, index: u8, to: u32) -> Option<()> {
         let (words, _) = self.block(node)?.as_chunks_mut::<4>();
         *words.get_mut(usize::from(index))? = to.to_le_bytes();
@@ -206,7 +206,7 @@ impl Tree {
         *used += 1;
         let in_use = u16::try_from(*used).ok()?;
         let bytes = self.block(leaf)?;
-        // Leaves are on no list: only the last one has room, and the header names it.
+        // Leaves are on no list: only the last one has free entries, and the header names it.
         let header = LeafHeader { next_free: 0, prev_free: 0, entries: in_use, pad1: 0, pad2: 0 };
         header.encode_into(bytes.first_chunk_mut()?);
         let start = LEAF_HEADER_SIZE + slot * Dquot::SIZE;
@@ -227,7 +227,7 @@ mod tests {
         entry
     }
 
-    /// All entries, found as the kernel finds one: by the bytes of its id, then in the leaf.
+    /// Looks up all entries as the kernel does: by the bytes of the id, then in the leaf.
     fn look_up(file: &[u8], id: u32) -> Option<Dquot> {
         let block = |nr: u32| &file[nr as usize * BLOCK_SIZE..][..BLOCK_SIZE];
         let mut at = ROOT_BLOCK;
@@ -286,7 +286,7 @@ mod tests {
 
             let header = QuotaHeader::decode(file.first_chunk().unwrap());
             prop_assert_eq!(header.blocks, blocks);
-            // The last leaf is the only one with room.
+            // The last leaf is the only one with free entries.
             let in_last = expected.len() % LEAF_ENTRIES;
             prop_assert_eq!(header.free_entry == 0, in_last == 0);
             if in_last != 0 {
@@ -295,7 +295,7 @@ mod tests {
                 prop_assert_eq!(usize::from(leaf.entries), in_last);
             }
 
-            // What was kept is kept again.
+            // Limits read back are the same.
             prop_assert_eq!(Limits::of(QuotaKind::Group, &file), limits);
         }
 
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(Limits::of(QuotaKind::User, &file), limits);
         assert_eq!(Limits::of(QuotaKind::Project, &file), Limits::default());
         assert_eq!(Limits::of(QuotaKind::User, &file[..20]), Limits::default());
-        // Half a file still says something.
+        // A truncated file still gives its header and first leaf.
         let header_only = Limits::of(QuotaKind::User, &file[..3 * BLOCK_SIZE]);
         assert_eq!((header_only.inode_grace_seconds, header_only.entries.len()), (3, 0));
     }

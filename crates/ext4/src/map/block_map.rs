@@ -14,7 +14,7 @@ pub struct MappedRun {
     pub run: BlockRun,
 }
 
-/// The first logical block that the map of a file has no place for.
+/// The end of the logical blocks that a block map can reach.
 ///
 /// # Errors
 /// [`BuildError::BlockSize`].
@@ -22,11 +22,11 @@ pub fn end_of_reach(block_size: u32) -> Result<LogicalBlock, BuildError> {
     block_bytes(block_size)?;
     let per_block = pointers_per_block(block_size);
     let places = DIRECT + per_block + per_block.pow(2) + per_block.pow(3);
-    // Logical blocks have 32 bits, and the last of them is no block (`EXT_MAX_BLOCKS`).
+    // Logical blocks have 32 bits, and the last number is invalid (`EXT_MAX_BLOCKS`).
     Ok(LogicalBlock(places.min(u64::from(u32::MAX))))
 }
 
-/// `runs` without empty ones, if a map can say them.
+/// `runs` without empty ones, if a map can store them.
 fn checked(runs: &[MappedRun], block_size: u32) -> Result<Vec<MappedRun>, BuildError> {
     let reach = end_of_reach(block_size)?;
     let mut end = 0;
@@ -45,7 +45,7 @@ fn checked(runs: &[MappedRun], block_size: u32) -> Result<Vec<MappedRun>, BuildE
             return Err(BuildError::BlockOutOfReach { block });
         }
         if run.run.start.0 == 0 {
-            // A pointer of 0 is a hole.
+            // A pointer of 0 means a hole.
             return Err(BuildError::BlockOutOfReach { block: run.run.start });
         }
         checked.push(*run);
@@ -53,8 +53,8 @@ fn checked(runs: &[MappedRun], block_size: u32) -> Result<Vec<MappedRun>, BuildE
     Ok(checked)
 }
 
-/// Where a logical block behind the direct ones is found. Indirect blocks of a level are numbered
-/// through the file, from 0.
+/// The place of the pointer to a logical block behind the direct ones. Indirect blocks of a level
+/// are numbered consecutively from 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Path {
     /// The indirect block of level 1 that holds the pointer.
@@ -70,14 +70,14 @@ impl Path {
     }
 }
 
-/// The block of level 2 that leads to a block of level 1, and the index there; `None` for the
-/// first, which `i_block` names.
+/// The block of level 2 that points to a block of level 1, and the index there; `None` for the
+/// first one, to which `i_block` points.
 fn double_of(single: u64, per_block: u64) -> Option<(u64, u64)> {
     let below = single.checked_sub(1)?;
     Some((below / per_block, below % per_block))
 }
 
-/// Blocks that the map of these runs takes, besides the inode.
+/// Blocks that the map of these runs needs, besides the inode.
 ///
 /// # Errors
 /// Runs overlap or are not in order, or a number does not fit the map.
@@ -94,12 +94,13 @@ pub fn nodes_needed(runs: &[MappedRun], block_size: u32) -> Result<usize, BuildE
             doubles.add(double_of(first, per_block).map_or(0, |(first, _)| first), last);
         }
     }
-    // The first block of level 2 hangs on the inode, all others on the one block of level 3.
+    // The inode points to the first block of level 2, and the single block of level 3 to all
+    // others.
     let triple = u64::from(doubles.end > 1);
     Ok(usize::try_from(singles.count + doubles.count + triple).unwrap_or(usize::MAX))
 }
 
-/// Counts the numbers of ascending ranges, each once.
+/// Counts the distinct numbers in ascending ranges.
 #[derive(Default)]
 struct Distinct {
     count: u64,
@@ -113,12 +114,12 @@ impl Distinct {
     }
 }
 
-/// Builds the map of `runs`, which are sorted and do not overlap. Its indirect blocks take the first
-/// of `nodes`, in the order in which a reader of the file meets them.
+/// Builds the map of `runs`, which must be sorted and must not overlap. Its indirect blocks use the
+/// first of `nodes`, in the order in which reading the file meets them.
 ///
 /// # Errors
-/// As [`nodes_needed`], [`BuildError::TooFewNodes`], and [`BuildError::BlockOutOfReach`] for an
-/// indirect block.
+/// Those of [`nodes_needed`], [`BuildError::TooFewNodes`], and [`BuildError::BlockOutOfReach`] for
+/// an indirect block.
 pub fn build(runs: &[MappedRun], block_size: u32, nodes: &[BlockNr]) -> Result<Built, BuildError> {
     let needed = nodes_needed(runs, block_size)?;
     let nodes =
@@ -147,23 +148,22 @@ fn pointer_to(block: BlockNr) -> Result<u32, BuildError> {
     }
 }
 
-/// A place for a pointer.
+/// The place of a pointer.
 #[derive(Clone, Copy)]
 enum Slot {
     /// A word of `i_block`.
     Root(usize),
-    /// A word of one of the blocks.
+    /// A word of an indirect block.
     Block(usize, u64),
 }
 
-/// A map while it grows, from the first logical block to the last.
+/// A map under construction, from the first logical block to the last.
 struct Map<'n> {
     root: [u8; ROOT_BYTES],
     blocks: Vec<(BlockNr, Vec<u8>)>,
     spare: std::slice::Iter<'n, BlockNr>,
     block_size: u32,
-    /// For levels 1 to 3, the indirect block that was used last: its number and its place in
-    /// `blocks`.
+    /// For levels 1 to 3, the current indirect block: its number and its index in `blocks`.
     open: [Option<(u64, usize)>; 3],
 }
 
@@ -178,7 +178,7 @@ impl Map<'_> {
         Ok(())
     }
 
-    /// The block of level 1 with this number, as an index of `blocks`.
+    /// The block of level 1 with this number, as an index into `blocks`.
     fn single(&mut self, single: u64, per_block: u64) -> Result<usize, BuildError> {
         if let Some(open) = self.opened(0, single) {
             return Ok(open);
@@ -211,10 +211,10 @@ impl Map<'_> {
         self.open[level].filter(|&(open, _)| open == number).map(|(_, at)| at)
     }
 
-    /// Begins an indirect block and points to it from `slot`.
+    /// Starts an indirect block and stores a pointer to it in `slot`.
     fn begin(&mut self, level: usize, number: u64, slot: Slot) -> Result<usize, BuildError> {
         let at = self.blocks.len();
-        // `nodes_needed` counted them; were it wrong, nothing would be built.
+        // `nodes_needed` counted them, so this cannot fail.
         let node =
             *self.spare.next().ok_or(BuildError::TooFewNodes { needed: at + 1, offered: at })?;
         self.put(slot, pointer_to(node)?);
@@ -251,7 +251,7 @@ mod tests {
         MappedRun { logical: LogicalBlock(logical), run: BlockRun::new(BlockNr(start), len_blocks) }
     }
 
-    /// Reads a map back through the format's own arithmetic of slots and spans.
+    /// Reads a map back with the format crate's arithmetic of slots and spans.
     fn read(built: &Built, block_size: u32) -> BTreeMap<u64, u64> {
         struct Walk<'b> {
             blocks: BTreeMap<u64, &'b [u8]>,
@@ -283,7 +283,7 @@ mod tests {
             walk.visit(pointer, first.0, level);
         }
         let used: Vec<_> = built.blocks.iter().map(|(block, _)| *block).collect();
-        assert_eq!(walk.order, used, "blocks come in the order of reading");
+        assert_eq!(walk.order, used, "blocks are not in the order of reading");
         walk.found
     }
 
@@ -295,7 +295,7 @@ mod tests {
             .collect()
     }
 
-    /// Runs in order, with gaps of all magnitudes, so that whole indirect blocks are holes.
+    /// Sorted runs, with gaps of all magnitudes, so that some holes span whole indirect blocks.
     fn sorted_runs() -> impl Strategy<Value = Vec<MappedRun>> {
         let gap = prop_oneof![0u64..3, 0u64..400, 0u64..70_000, 0u64..4_000_000];
         let one = (gap, 1u64..600, 1u64..1 << 31);

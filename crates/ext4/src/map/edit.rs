@@ -1,5 +1,5 @@
-//! Changes extent trees in place: extents come and go, nodes are split, merged and freed with them, and every node that is
-//! touched gets its checksum.
+//! Edits extent trees in place: inserts and removes extents, splits, merges and frees nodes, and
+//! updates the checksum of every node that changes.
 
 use std::ops::Range;
 
@@ -13,22 +13,22 @@ use super::mapping::ROOT_BYTES;
 use crate::alloc::Allocate;
 use crate::tx::{Refusal, Tx};
 
-/// Entries of the root.
+/// Capacity of the root, in entries.
 const ROOT_ENTRIES: usize = ROOT_BYTES / ENTRY_SIZE - 1;
 
-/// Changes the extent tree of one inode, whose root is `i_block`. It believes the tree as far as headers, depths and the
-/// order of entries go, which it looks at in each node on its way; of a tree that may be hostile, look first whether any node
-/// is named twice ([`super::runs::BlockMap`]).
+/// Edits the extent tree of one inode, whose root is `i_block`. It validates headers, depths and
+/// the order of entries of each node on its path, but not that nodes are named once: for a tree
+/// that may be hostile, check that first ([`super::runs::BlockMap`]).
 pub struct TreeEditor<'t> {
     /// Where nodes are read and changed.
     pub tx: &'t mut dyn Tx,
-    /// Where new nodes come from, and old ones go.
+    /// Allocates and frees nodes.
     pub space: &'t mut dyn Allocate,
-    /// What nodes look like.
+    /// The form of nodes.
     pub form: NodeForm,
-    /// Where new nodes lie best.
+    /// The preferred place of new nodes.
     pub goal: BlockNr,
-    /// Nodes that were looked at so far: a measure of work.
+    /// Nodes read so far: a measure of work.
     pub steps: u64,
 }
 
@@ -42,12 +42,12 @@ enum Entries {
 /// A change of a tree.
 enum Change<'c> {
     Insert(Extent),
-    /// Takes a range of logical blocks out; what was mapped there is noted.
+    /// Unmaps a range of logical blocks, and collects what was mapped there.
     Remove(Range<u64>, &'c mut Vec<BlockRun>),
 }
 
 impl Change<'_> {
-    /// Logical blocks that it concerns.
+    /// The logical blocks that it affects.
     fn range(&self) -> Range<u64> {
         match self {
             Self::Insert(extent) => extent.logical.0..end_of(extent),
@@ -57,31 +57,32 @@ impl Change<'_> {
 }
 
 impl TreeEditor<'_> {
-    /// `i_block` of a file without blocks.
+    /// `i_block` of a file without extents.
     pub const EMPTY: [u8; ROOT_BYTES] = {
         let mut root = [0; ROOT_BYTES];
         [root[0], root[1]] = MAGIC.to_le_bytes();
-        // Entries that fit.
+        // `eh_max`.
         root[4] = ROOT_ENTRIES as u8;
         root
     };
 
-    /// Maps an extent where nothing is mapped, joined to its neighbours where they go on.
+    /// Maps an extent where nothing is mapped, and merges it with adjacent extents.
     ///
     /// # Errors
-    /// [`Refusal::TooMuch`] if something is mapped there, or numbers do not fit the tree; [`Refusal::Damaged`],
-    /// [`Refusal::Full`], or that a node cannot be read or changed. The tree may be half changed then: a change is given up as
-    /// a whole.
+    /// [`Refusal::TooMuch`] if a block is mapped there, or numbers do not fit the tree;
+    /// [`Refusal::Damaged`], [`Refusal::Full`], or an error of reading or changing a node. After an
+    /// error the tree may be half changed, so the caller must drop the transaction.
     pub fn insert(&mut self, root: &mut [u8; ROOT_BYTES], extent: Extent) -> Result<(), Refusal> {
-        let pieces = merged(&[extent]).map_err(|_| Refusal::TooMuch("it is beyond the tree"))?;
+        let pieces = merged(&[extent])
+            .map_err(|_| Refusal::TooMuch("the extent is beyond the reach of the tree"))?;
         pieces.into_iter().try_for_each(|piece| self.change(root, &mut Change::Insert(piece)))
     }
 
-    /// Makes a range of logical blocks a hole. Returns what was mapped there, which is the caller's to free; nodes that are no
-    /// longer needed are freed here.
+    /// Turns a range of logical blocks into a hole. Returns the blocks that were mapped there,
+    /// which the caller must free. Nodes that are no longer needed are freed here.
     ///
     /// # Errors
-    /// As [`TreeEditor::insert`].
+    /// Those of [`TreeEditor::insert`].
     pub fn remove(
         &mut self,
         root: &mut [u8; ROOT_BYTES],
@@ -97,7 +98,7 @@ impl TreeEditor<'_> {
     /// The extent that maps a logical block.
     ///
     /// # Errors
-    /// [`Refusal::Damaged`], or that a node cannot be read.
+    /// [`Refusal::Damaged`], or an error of reading a node.
     pub fn find(
         &mut self,
         root: &[u8; ROOT_BYTES],
@@ -123,10 +124,11 @@ impl TreeEditor<'_> {
         }
     }
 
-    /// Writes the checksums of all nodes anew: the generation of the inode, which is part of them, has changed.
+    /// Updates the checksums of all nodes after a change of the inode's generation, which they
+    /// include.
     ///
     /// # Errors
-    /// As [`TreeEditor::find`].
+    /// Those of [`TreeEditor::find`].
     pub fn reseal(&mut self, root: &[u8; ROOT_BYTES]) -> Result<(), Refusal> {
         let (entries, depth) = parse_root(root)?;
         self.reseal_below(&entries, depth)
@@ -151,7 +153,7 @@ impl TreeEditor<'_> {
         self.apply(&mut entries, depth, change)?;
         if entries.len() > ROOT_ENTRIES {
             if depth >= MAX_DEPTH {
-                return Err(Refusal::TooMuch("the tree would be too deep"));
+                return Err(Refusal::TooMuch("the extent tree would be too deep"));
             }
             let node = self.space.block(self.tx, self.goal)?;
             self.tx.zeroed(node)?;
@@ -166,7 +168,7 @@ impl TreeEditor<'_> {
         encode(root, depth, &entries)
     }
 
-    /// Lets the root take over the entries of its only node if they fit it.
+    /// Moves the entries of the root's only node into the root if they fit.
     fn pull_up(&mut self, entries: &mut Entries, depth: &mut u16) -> Result<(), Refusal> {
         while let Entries::Interior(indexes) = entries {
             match indexes[..] {
@@ -185,7 +187,8 @@ impl TreeEditor<'_> {
         Ok(())
     }
 
-    /// Changes the entries of a node, and the nodes below. There may be one more entry then than the node has room for.
+    /// Changes the entries of a node, and the nodes below. Afterwards it may have one entry more
+    /// than fits.
     fn apply(
         &mut self,
         entries: &mut Entries,
@@ -197,7 +200,8 @@ impl TreeEditor<'_> {
             Entries::Interior(indexes) => indexes,
         };
         let range = change.range();
-        // Nodes whose part of the file meets the range; an extent goes to one of them alone.
+        // The nodes whose logical blocks overlap the range; an inserted extent goes to exactly one
+        // of them.
         let first = indexes.partition_point(|index| index.logical.0 <= range.start);
         let first = first.saturating_sub(1);
         let end = match change {
@@ -217,7 +221,8 @@ impl TreeEditor<'_> {
         Ok(())
     }
 
-    /// Changes a node below another; `instead` gets the entries that lead to what it became: none, itself, or two halves.
+    /// Changes a child node; `instead` receives the entries that replace it: none, itself, or two
+    /// halves.
     fn change_below(
         &mut self,
         node: BlockNr,
@@ -232,7 +237,7 @@ impl TreeEditor<'_> {
             return self.free(node);
         }
         if entries.len() > self.capacity() {
-            // A file that grows at its end leaves full nodes behind.
+            // Appending to a file should leave full nodes behind.
             let at = if entries.last() > last { entries.len() - 1 } else { entries.len() / 2 };
             let half = entries.split_off(at);
             self.store(node, depth, &entries)?;
@@ -248,7 +253,7 @@ impl TreeEditor<'_> {
         Ok(())
     }
 
-    /// Joins neighbours among the nodes below that fit one node.
+    /// Merges adjacent child nodes that fit into one node.
     fn join(
         &mut self,
         indexes: &mut Vec<Index>,
@@ -273,7 +278,7 @@ impl TreeEditor<'_> {
         Ok(())
     }
 
-    /// Entries of a node in a block.
+    /// Capacity of a node in a block, in entries.
     const fn capacity(&self) -> usize {
         self.form.block_size as usize / ENTRY_SIZE - 1
     }
@@ -332,12 +337,12 @@ impl Entries {
         }
     }
 
-    /// Adds the entries of a node of the same depth.
+    /// Appends the entries of a node of the same depth.
     fn append(&mut self, other: Self) {
         match (self, other) {
             (Self::Leaf(extents), Self::Leaf(more)) => extents.extend(more),
             (Self::Interior(indexes), Self::Interior(more)) => indexes.extend(more),
-            // Nodes of one depth are of one kind.
+            // Nodes of the same depth are of the same kind.
             (Self::Leaf(_), Self::Interior(_)) | (Self::Interior(_), Self::Leaf(_)) => {}
         }
     }
@@ -347,13 +352,13 @@ fn end_of(extent: &Extent) -> u64 {
     extent.logical.0.saturating_add(extent.run.len_blocks)
 }
 
-/// The part of an extent from logical block `from` up to `to`, which lie in it.
+/// The part of an extent from logical block `from` up to `to`, which must lie in it.
 fn part(extent: &Extent, from: u64, to: u64) -> Extent {
     let start = BlockNr(extent.run.start.0 + (from - extent.logical.0));
     Extent { logical: LogicalBlock(from), run: BlockRun::new(start, to - from), ..*extent }
 }
 
-/// Whether an extent goes on where another ends, and one entry can hold both.
+/// Whether an extent continues another one, and one entry can hold both.
 fn goes_on(last: &Extent, next: &Extent) -> bool {
     let most = if next.unwritten { MAX_INIT_LEN - 1 } else { MAX_INIT_LEN };
     end_of(last) == next.logical.0
@@ -393,10 +398,10 @@ fn insert_in_leaf(extents: &mut Vec<Extent>, extent: Extent) -> Result<(), Refus
     let overlaps = before.is_some_and(|before| end_of(before) > extent.logical.0)
         || extents.get(at).is_some_and(|next| end_of(&extent) > next.logical.0);
     if overlaps {
-        return Err(Refusal::TooMuch("something is mapped there"));
+        return Err(Refusal::TooMuch("a block is already mapped there"));
     }
     extents.insert(at, extent);
-    // With the one behind first, so that places stay.
+    // The later pair first, so that indexes stay valid.
     for first in [Some(at), at.checked_sub(1)].into_iter().flatten() {
         if let [last, next, ..] = extents[first..]
             && goes_on(&last, &next)
@@ -416,7 +421,7 @@ fn parse_root(root: &[u8; ROOT_BYTES]) -> Result<(Entries, u16), Refusal> {
     Ok((parse(root, depth)?, depth))
 }
 
-/// Entries of a node that has this depth, if they are in order and do not overlap.
+/// The entries of a node of this depth, if they are in order and do not overlap.
 fn parse(bytes: &[u8], depth: u16) -> Result<Entries, Refusal> {
     let damaged = Refusal::Damaged("a node of an extent tree");
     let node = ExtentNode::new(bytes).filter(|node| node.header_ok());
@@ -435,15 +440,15 @@ fn parse(bytes: &[u8], depth: u16) -> Result<Entries, Refusal> {
     if sorted { Ok(Entries::Leaf(extents)) } else { Err(damaged) }
 }
 
-/// Writes header and entries over a node, which has room for them; what lies behind them is zeroed.
+/// Writes header and entries over a node, and zeroes the rest. The caller ensures that they fit.
 fn encode(bytes: &mut [u8], depth: u16, entries: &Entries) -> Result<(), Refusal> {
     let max = bytes.len() / ENTRY_SIZE - 1;
-    let beyond = Refusal::TooMuch("it is beyond the tree");
+    let beyond = Refusal::TooMuch("the extent is beyond the reach of the tree");
     if entries.len() > max {
         return Err(beyond);
     }
     bytes.fill(0);
-    // At most what fits a block of 64 KiB: 5,460.
+    // At most 5,460, which fit a block of 64 KiB.
     let (count, max) = (entries.len() as u16, max as u16);
     let header = ExtentHeader { magic: MAGIC, entries: count, max, depth, generation: 0 };
     let (slots, _) = bytes.as_chunks_mut::<ENTRY_SIZE>();

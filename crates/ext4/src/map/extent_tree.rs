@@ -1,7 +1,7 @@
-//! Builds an extent tree: the root in `i_block` and, if four entries do not do, nodes in blocks.
+//! Builds an extent tree: the root in `i_block` and, if four entries are too few, nodes in blocks.
 //!
-//! Neighbours are merged, nodes are packed full, and every node knows its children before its
-//! parent is written, so the tree is as shallow as the file allows.
+//! Adjacent extents are merged, nodes are packed full, and children are complete before their
+//! parent is written, so the tree is as shallow as possible.
 
 use floe_format::crc::Seed;
 use floe_format::ext::extent::{
@@ -11,18 +11,18 @@ use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::mapping::{BuildError, Built, ROOT_BYTES, block_bytes};
 
-/// Entries of the root.
+/// Capacity of the root, in entries.
 const ROOT_ENTRIES: usize = ROOT_BYTES / ENTRY_SIZE - 1;
-/// Blocks an extent may have at most.
+/// Blocks of an extent, at most.
 const MOST_WRITTEN: u64 = MAX_INIT_LEN as u64;
-/// Blocks an unwritten extent may have at most.
+/// Blocks of an unwritten extent, at most.
 const MOST_UNWRITTEN: u64 = MAX_INIT_LEN as u64 - 1;
-/// The logical block that no file has (`EXT_MAX_BLOCKS`).
+/// The end of the logical blocks (`EXT_MAX_BLOCKS`).
 const LOGICAL_END: u64 = u32::MAX as u64;
-/// Block numbers have 48 bits in a tree.
+/// The end of the physical blocks: a tree stores 48 bits.
 const PHYSICAL_END: u64 = 1 << 48;
 
-/// What the nodes of a tree look like.
+/// The form of the nodes of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeForm {
     /// Bytes of a block.
@@ -33,14 +33,14 @@ pub struct NodeForm {
 }
 
 impl NodeForm {
-    /// The form of the nodes of `inode`; `seed` is there on file systems with metadata_csum.
+    /// The form of the nodes of `inode`; `seed` is set with metadata_csum.
     pub fn of(block_size: u32, seed: Option<Seed>, inode: InodeNr, generation: u32) -> Self {
         Self { block_size, inode_seed: seed.map(|seed| seed.of_inode(inode, generation)) }
     }
 }
 
-/// The fewest extents that say the same: neighbours merged, long ones cut at 32768 blocks (32767
-/// if unwritten), empty ones dropped.
+/// The fewest extents for the same mapping: adjacent ones merged, long ones cut at 32768 blocks
+/// (32767 if unwritten), empty ones dropped.
 ///
 /// # Errors
 /// Extents overlap or are not in order, or a number does not fit the tree.
@@ -81,7 +81,7 @@ fn check_reach(extent: &Extent) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// `whole` in pieces that an entry can hold.
+/// `whole` in pieces that fit one entry.
 fn pieces(whole: &Extent) -> impl Iterator<Item = Extent> + use<> {
     let (whole, most) = (*whole, if whole.unwritten { MOST_UNWRITTEN } else { MOST_WRITTEN });
     (0..whole.run.len_blocks.div_ceil(most)).map(move |nr| {
@@ -96,12 +96,12 @@ fn pieces(whole: &Extent) -> impl Iterator<Item = Extent> + use<> {
     })
 }
 
-/// Entries of a node in a block.
+/// Capacity of a node in a block, in entries.
 fn node_entries(block_size: u32) -> Result<usize, BuildError> {
     Ok(block_bytes(block_size)? / ENTRY_SIZE - 1)
 }
 
-/// Nodes of each level, leaves first; empty if the root holds all `entries`.
+/// The number of nodes of each level, leaves first; empty if the root holds all `entries`.
 fn levels(mut entries: usize, per_node: usize) -> Vec<usize> {
     let mut levels = Vec::new();
     while entries > ROOT_ENTRIES {
@@ -111,20 +111,21 @@ fn levels(mut entries: usize, per_node: usize) -> Vec<usize> {
     levels
 }
 
-/// Blocks that the tree of these extents takes, besides the inode.
+/// Blocks that the tree of these extents needs, besides the inode.
 ///
 /// # Errors
-/// As [`merged`], and [`BuildError::BlockSize`].
+/// Those of [`merged`], and [`BuildError::BlockSize`].
 pub fn nodes_needed(extents: &[Extent], block_size: u32) -> Result<usize, BuildError> {
     let per_node = node_entries(block_size)?;
     Ok(levels(merged(extents)?.len(), per_node).iter().sum())
 }
 
-/// Builds the tree of `extents`, which are sorted and do not overlap; its nodes take the first of
-/// `nodes`, those near the root first.
+/// Builds the tree of `extents`, which must be sorted and must not overlap. Its nodes use the first
+/// of `nodes`, those near the root first.
 ///
 /// # Errors
-/// As [`nodes_needed`], [`BuildError::TooFewNodes`], and [`BuildError::BlockOutOfReach`] for a node.
+/// Those of [`nodes_needed`], [`BuildError::TooFewNodes`], and [`BuildError::BlockOutOfReach`] for
+/// a node.
 pub fn build(extents: &[Extent], form: NodeForm, nodes: &[BlockNr]) -> Result<Built, BuildError> {
     let per_node = node_entries(form.block_size)?;
     let extents = merged(extents)?;
@@ -135,7 +136,7 @@ pub fn build(extents: &[Extent], form: NodeForm, nodes: &[BlockNr]) -> Result<Bu
 
     let mut entries = extents.iter().map(Entry::of_extent).collect::<Result<Vec<_>, _>>()?;
     let mut made = Vec::with_capacity(levels.len());
-    // Leaves are made first, but stand behind their parents in `nodes`.
+    // Leaves are built first, but lie behind their parents in `nodes`.
     let mut rest = nodes;
     for (depth, &count) in (0u16..).zip(&levels) {
         let (above, places) = rest.split_at(rest.len().saturating_sub(count));
@@ -156,7 +157,7 @@ pub fn build(extents: &[Extent], form: NodeForm, nodes: &[BlockNr]) -> Result<Bu
     Ok(Built { root, blocks: made.into_iter().rev().flatten().collect() })
 }
 
-/// An entry of a node, as stored, and the first logical block it leads to.
+/// An entry of a node as stored, with its first logical block.
 #[derive(Clone, Copy)]
 struct Entry {
     logical: LogicalBlock,
@@ -172,7 +173,7 @@ impl Entry {
         Ok(Self { logical: extent.logical, bytes })
     }
 
-    /// The entry of an interior node that leads to the node of `children` at `place`.
+    /// The entry of an interior node for the node of `children` at `place`.
     fn of_node(children: &[Self], place: BlockNr) -> Result<Self, BuildError> {
         let logical = children.first().map_or(LogicalBlock(0), |first| first.logical);
         let raw = Index { logical, node: place }
@@ -184,7 +185,7 @@ impl Entry {
     }
 }
 
-/// Writes the header and the entries of a node. `into` has room for `max` entries.
+/// Writes the header and the entries of a node. `into` must have space for `max` entries.
 fn write_node(into: &mut [u8], entries: &[Entry], depth: u16, max: usize) {
     let count = |entries: usize| u16::try_from(entries).unwrap_or(u16::MAX);
     let (entries_in_use, max) = (count(entries.len()), count(max));
@@ -204,7 +205,7 @@ fn node_block(entries: &[Entry], depth: u16, max: usize, form: NodeForm) -> Vec<
     let mut block = vec![0; form.block_size as usize];
     write_node(&mut block, entries, depth, max);
     if let Some(inode_seed) = form.inode_seed {
-        // There is room: a block is not a multiple of an entry's 12 bytes.
+        // There is space for it, because no block size is a multiple of an entry's 12 bytes.
         let written = extent::write_checksum(inode_seed, &mut block);
         debug_assert!(written.is_some(), "a tail fits behind {max} entries");
     }
@@ -225,13 +226,13 @@ mod tests {
         Extent { logical: LogicalBlock(logical), run, unwritten }
     }
 
-    /// Reads a tree back, and judges each node on the way: header, order, checksum, fill.
+    /// Reads a tree back, and verifies each node: header, order, checksum, fill.
     fn read(built: &Built, form: NodeForm) -> Vec<Extent> {
         let blocks: BTreeMap<_, _> = built.blocks.iter().cloned().collect();
         assert_eq!(blocks.len(), built.blocks.len(), "every node has a block of its own");
         let mut found = Vec::new();
         let mut seen = 0;
-        // Node, depth wanted (None at the root), first logical block wanted.
+        // Node, expected depth (None at the root), expected first logical block.
         fn visit(
             bytes: &[u8],
             wanted: Option<(u16, LogicalBlock)>,
@@ -268,7 +269,7 @@ mod tests {
         found
     }
 
-    /// Every logical block of extents that are not too long, with what it leads to.
+    /// Every logical block of (short) extents, with its physical block.
     fn blocks_of(extents: &[Extent]) -> BTreeMap<u64, (u64, bool)> {
         extents
             .iter()
@@ -279,7 +280,7 @@ mod tests {
             .collect()
     }
 
-    /// Extents in order: gaps, lengths, and now and then one that goes on where the last one ended.
+    /// Sorted extents with random gaps and lengths, some of which continue the one before.
     fn sorted_extents() -> impl Strategy<Value = Vec<Extent>> {
         let one = (0u64..3, 1u64..40, 0u64..1 << 47, any::<bool>(), any::<bool>());
         proptest::collection::vec(one, 0..800).prop_map(|parts| {
@@ -367,16 +368,16 @@ mod tests {
         };
         let needed = |count| nodes_needed(&scattered(count), 1024).unwrap();
         assert_eq!((needed(0), needed(4), needed(5)), (0, 0, 1));
-        // 84 entries a node: four full leaves below the root, then a level between.
+        // 84 entries a node: up to four full leaves below the root, then one more level.
         assert_eq!((needed(84), needed(85), needed(4 * 84)), (1, 2, 4));
         assert_eq!((needed(4 * 84 + 1), needed(4 * 84 * 84 + 1)), (5 + 1, 337 + 5 + 1));
-        // The longest file, one extent a block, still has a depth that the kernel reads.
+        // The most fragmented file, one extent a block, still has a depth that the kernel reads.
         assert!(levels(u32::MAX as usize, 84).len() <= usize::from(MAX_DEPTH));
     }
 
     #[test]
     fn deep_trees_are_read_back() {
-        // One more than two levels below the root hold.
+        // One more than two levels below the root can hold.
         let count = 4 * 84 * 84 + 1;
         let extents: Vec<_> = (0..count).map(|at| extent(at * 2, at * 3, 1, false)).collect();
         let nodes: Vec<_> = (0..400).map(|at| BlockNr((1 << 40) + at)).collect();

@@ -1,4 +1,4 @@
-//! What the builders of extent trees and block maps give back, and why they may refuse.
+//! The result type of the builders of extent trees and block maps, and their errors.
 
 use floe_format::{BlockNr, LogicalBlock};
 
@@ -10,8 +10,8 @@ pub const ROOT_BYTES: usize = 60;
 pub struct Built {
     /// `i_block`.
     pub root: [u8; ROOT_BYTES],
-    /// Blocks of the map and their contents, one block size each: the first of the blocks that
-    /// were offered, in that order. What is not named here was not needed.
+    /// Blocks of the map and their contents, one block size each: the first of the offered blocks,
+    /// in that order. The others were not needed.
     pub blocks: Vec<(BlockNr, Vec<u8>)>,
 }
 
@@ -19,40 +19,40 @@ pub struct Built {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// Not a power of two from 1 KiB to 64 KiB.
-    #[error("{block_size} is not a size of blocks")]
+    #[error("{block_size} is not a valid block size")]
     BlockSize {
         /// Bytes.
         block_size: u32,
     },
     /// A run begins before the end of the one before it.
-    #[error("{logical} comes twice or too late")]
+    #[error("{logical} is mapped twice or out of order")]
     NotSorted {
-        /// Where the run begins.
+        /// First logical block of the run.
         logical: LogicalBlock,
     },
-    /// The map has no place for so high a logical block.
+    /// The logical block is too high for the map.
     #[error("{logical} is beyond the reach of the map")]
     LogicalOutOfReach {
-        /// The first block that has no place.
+        /// The first block beyond the reach of the map.
         logical: LogicalBlock,
     },
-    /// The map cannot store so high a block number.
+    /// The block number is too high for the map.
     #[error("{block} is beyond the reach of the map")]
     BlockOutOfReach {
         /// The block.
         block: BlockNr,
     },
-    /// Fewer blocks were offered than the map itself takes.
+    /// Fewer blocks were offered than the map needs.
     #[error("the map takes {needed} blocks, {offered} were offered")]
     TooFewNodes {
-        /// Blocks the map takes.
+        /// Blocks that the map needs.
         needed: usize,
         /// Blocks that were offered.
         offered: usize,
     },
 }
 
-/// `block_size` in bytes if blocks can be that large.
+/// `block_size` in bytes if it is valid.
 pub(super) fn block_bytes(block_size: u32) -> Result<usize, BuildError> {
     let fits = block_size.is_power_of_two() && (1024..=65536).contains(&block_size);
     if fits { Ok(block_size as usize) } else { Err(BuildError::BlockSize { block_size }) }

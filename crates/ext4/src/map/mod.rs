@@ -1,5 +1,6 @@
-//! Maps of files: which blocks of the disk hold which blocks of a file. [`walk`] follows them, of either kind, [`seek`] looks
-//! one place up; [`edit`] changes extent trees in place, [`pointers`] block maps, [`mod@file`] whichever a file has.
+//! Maps of files: from logical to physical blocks. [`walk`] follows both kinds, [`seek`] looks up
+//! one block; [`edit`] changes extent trees in place, [`pointers`] block maps, [`mod@file`] the
+//! kind that a file has.
 
 pub mod block_map;
 pub mod edit;

@@ -1,4 +1,4 @@
-//! The runs of a file whose map has to be whole: journals, quota files, orphan files.
+//! The runs of files whose map must be intact: journals, quota files, orphan files.
 
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::extent::Extent;
@@ -8,18 +8,18 @@ use floe_format::{BlockNr, BlockRun, Geometry, LogicalBlock};
 use super::mapping::ROOT_BYTES;
 use super::walk::{self, Depths, Entry, Fault, Go, Visitor};
 
-/// A map with a node that is unreadable, damaged, outside the file system or met twice.
+/// The map has a node that is unreadable, damaged, outside the file system or named twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamagedMap;
 
-/// Physical places of the logical blocks of a file, ascending and not overlapping, inside the file system.
+/// The mapping of a file: runs that are sorted, do not overlap and lie inside the file system.
 ///
-/// The depth that a node below the root claims does not count, as for the examination of inodes and for e2fsck: a journal is
-/// not dropped for that.
+/// The depth stored in nodes below the root is ignored, as in the check of inodes and in e2fsck, so
+/// that a wrong depth does not cost the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockMap {
     runs: Vec<Extent>,
-    /// Blocks of the map itself.
+    /// Blocks of the map itself (mapping blocks).
     pub nodes: Vec<BlockNr>,
 }
 
@@ -55,7 +55,8 @@ impl BlockMap {
         Self::follow(words, flags, geo, Depths::OfRoot, limit_blocks, &mut read)
     }
 
-    /// The same with blocks that `read` reads, each of them inside the file system and asked for once.
+    /// The same, with blocks read by `read`, which is called once for each and only for blocks
+    /// inside the file system.
     ///
     /// # Errors
     /// [`DamagedMap`].
@@ -73,7 +74,7 @@ impl BlockMap {
         if reader.damaged { Err(DamagedMap) } else { Ok(reader.map) }
     }
 
-    /// All blocks in use: runs of data, then the blocks of the map.
+    /// All blocks in use: runs of data, then the mapping blocks.
     pub fn all_runs(&self) -> impl Iterator<Item = BlockRun> + '_ {
         let nodes = self.nodes.iter().map(|&node| BlockRun::new(node, 1));
         self.runs.iter().map(|extent| extent.run).chain(nodes)
@@ -84,10 +85,10 @@ impl BlockMap {
         &self.runs
     }
 
-    /// Clusters in use: of data, and of the map.
+    /// Clusters in use, by data and by the map.
     pub fn clusters(&self, geo: &Geometry) -> u64 {
         let bits = geo.cluster_bits;
-        // Extents of one cluster are neighbours, so each cluster is counted at its first extent.
+        // Extents in the same cluster are adjacent, so each cluster is counted at its first extent.
         let (mut clusters, mut last) = (0u64, None);
         for run in self.all_runs().filter(|run| run.len_blocks > 0) {
             let (from, to) = (run.start.0 >> bits, run.end().0.saturating_sub(1) >> bits);
@@ -97,12 +98,12 @@ impl BlockMap {
         clusters
     }
 
-    /// The blocks of data, in order. There are as many as the map says, whatever the size of the file.
+    /// The data blocks, in order: all that the map names, whatever the size of the file.
     pub fn blocks(&self) -> impl Iterator<Item = BlockNr> + '_ {
         self.runs.iter().flat_map(|extent| (extent.run.start.0..extent.run.end().0).map(BlockNr))
     }
 
-    /// Where a logical block lies.
+    /// The physical block of a logical block.
     pub fn block(&self, logical: u64) -> Option<BlockNr> {
         let at = self.runs.partition_point(|run| run.logical.0 <= logical).checked_sub(1)?;
         let extent = self.runs.get(at)?;
@@ -110,7 +111,7 @@ impl BlockMap {
         (offset < extent.run.len_blocks).then(|| BlockNr(extent.run.start.0 + offset))
     }
 
-    /// Number of logical blocks from 0 on that are mapped without a hole.
+    /// Number of logical blocks before the first hole.
     pub fn blocks_without_hole(&self) -> u64 {
         let mut end = 0;
         for extent in &self.runs {
@@ -137,7 +138,7 @@ impl Reader<'_> {
         Go::End
     }
 
-    /// A run of data, as far as it lies below the limit.
+    /// Adds a run of data, as far as it lies below the limit.
     fn data(&mut self, mut extent: Extent) -> Go {
         let (logical, run) = (extent.logical.0, extent.run);
         let inside = self.geo.contains(run.start) && run.end().0 <= self.geo.blocks_count;
@@ -146,7 +147,7 @@ impl Reader<'_> {
             return self.damage();
         }
         extent.run.len_blocks = run.len_blocks.min(self.limit_blocks.saturating_sub(logical));
-        // Whether blocks were written makes no difference here.
+        // It does not matter here whether blocks were written.
         extent.unwritten = false;
         walk::push_joined(&mut self.map.runs, extent);
         Go::On

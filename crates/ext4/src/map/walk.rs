@@ -1,5 +1,5 @@
-//! Follows the map of a file, of either kind. It trusts nothing: it reads each node once, so that it ends whatever the
-//! bytes say, and leaves to its [`Visitor`] how a fault is answered.
+//! Walks the map of a file, of either kind. The walk trusts nothing: it reads each node once, so it
+//! ends for any bytes, and the [`Visitor`] decides how to react to faults.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
 use super::mapping::ROOT_BYTES;
 
-/// Levels of an extent tree below its root that e2fsck follows, whatever the depth that the root claims.
+/// Levels below the root of an extent tree that e2fsck follows, whatever depth the root claims.
 const MOST_LEVELS: u16 = 8;
 
 /// An entry of a map.
@@ -20,68 +20,70 @@ pub struct Entry {
     pub node: BlockNr,
     /// Levels below it: 0 for data.
     pub level: u16,
-    /// Data: its blocks, one at a time in a block map. Of an entry that leads to a node: the node, as a run of one
-    /// block, and the first logical block below it.
+    /// Data: its blocks, one block at a time in a block map. For an entry that points to a node:
+    /// the node, as a run of one block, and its first logical block.
     pub extent: Extent,
 }
 
 /// Why a part of a map cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The header of a node is damaged, or its depth is not the one that its place demands.
+    /// The header of a node is damaged, or its depth does not match its level.
     BadNode {
         /// The node; block 0: the inode.
         node: BlockNr,
-        /// The first logical block below it.
+        /// Its first logical block.
         logical: LogicalBlock,
     },
-    /// A node that the map led to before.
+    /// A node that the map has named before.
     NamedTwice(BlockNr),
     /// A node that the visitor could not read.
     Unreadable(BlockNr),
 }
 
-/// How to go on.
+/// How the walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Go {
-    /// With what comes next; of an entry that leads to a node, with that node.
+    /// With the next entry; for an entry that points to a node, with that node.
     On,
-    /// Without what is below this entry.
+    /// Skips everything below this entry.
     Past,
-    /// Without this entry and those behind it in the same node.
+    /// Skips this entry and those behind it in the same node.
     Up,
-    /// Not at all.
+    /// Stops.
     End,
 }
 
-/// What looks at a map, and reads its nodes.
+/// Visits the entries of a map, and reads its nodes.
 pub trait Visitor {
-    /// The bytes of a block of the map, a whole block; `None` if it lies outside the file system or cannot be read,
-    /// which is a [`Fault::Unreadable`].
+    /// The bytes of a whole mapping block; `None` if it lies outside the file system or cannot be
+    /// read, which becomes a [`Fault::Unreadable`].
     fn read(&mut self, node: BlockNr) -> Option<Vec<u8>>;
-    /// An entry, before anything below it. Nothing says that its blocks lie inside the file system.
+    /// Called for an entry, before everything below it. Its blocks may lie outside the file system.
     fn entry(&mut self, entry: &Entry) -> Go;
-    /// A node was read; its entries follow.
+    /// Called when a node was read, before its entries.
     fn enter(&mut self, _node: &Entry) {}
-    /// All entries of a node were followed.
+    /// Called after all entries of a node.
     fn leave(&mut self, _node: &Entry) {}
-    /// A part that cannot be followed: [`Go::Past`] leaves it out, [`Go::End`] ends the walk.
+    /// Called for a part that cannot be followed: [`Go::Past`] skips it, [`Go::End`] stops the
+    /// walk.
     fn fault(&mut self, fault: Fault) -> Go;
 }
 
-/// How much depths in extent trees are believed.
+/// How far the depths stored in extent trees are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depths {
-    /// Every node has the depth that its place demands, and no tree is deeper than Linux reads ([`MAX_DEPTH`]).
+    /// Every node must have the depth that its level demands, and no tree may be deeper than Linux
+    /// reads ([`MAX_DEPTH`]).
     Agree,
-    /// Nodes below the root may say anything, as for Linux; the root at most [`MAX_DEPTH`].
+    /// Depths below the root are ignored, as in Linux; the root may have at most [`MAX_DEPTH`].
     OfRoot,
-    /// As [`Depths::OfRoot`], but a root of any depth is followed for 8 levels, as e2fsck does.
+    /// Like [`Depths::OfRoot`], but a root of any depth is followed for 8 levels, as in e2fsck.
     OfAnyRoot,
 }
 
-/// Whether `i_block` of an inode maps blocks: not where it holds data, a short symbolic link or a device number. Special
-/// inodes may have no type at all.
+/// Whether `i_block` of an inode maps blocks: not if it holds inline data, a fast symbolic link or
+/// a device number. Special inodes may have no file type at all.
 pub fn has_map(base: &InodeBase) -> bool {
     let flags = InodeFlags::from_bits_retain(base.flags);
     if flags.contains(InodeFlags::INLINE_DATA) {
@@ -97,8 +99,9 @@ pub fn has_map(base: &InodeBase) -> bool {
     }
 }
 
-/// Follows the map in the 60 bytes of `i_block`: an extent tree if the flags say so, else a block map. Entries come in the
-/// order of the map, which is that of logical blocks only if the map is sound.
+/// Walks the map in the 60 bytes of `i_block`: an extent tree if the flags say so, else a block
+/// map. Entries are visited in the order of the map, which is that of logical blocks only if the
+/// map is valid.
 pub fn walk(
     root: &[u8; ROOT_BYTES],
     flags: InodeFlags,
@@ -113,7 +116,7 @@ pub fn walk(
     }
     for (index, word) in indirect::pointers(root).enumerate() {
         let Some((logical, level)) = indirect::root_slot(block_size, index) else { break };
-        // At most 3: there are no deeper slots.
+        // At most 3, because `i_block` has no deeper pointers.
         match walk.pointer(BlockNr(0), word, logical, level as u16) {
             Go::On | Go::Past => {}
             Go::Up | Go::End => break,
@@ -125,12 +128,12 @@ struct Walk<'v> {
     block_size: u32,
     depths: Depths,
     visitor: &'v mut dyn Visitor,
-    /// Nodes that were read: each once, so that the walk ends.
+    /// Nodes that were read. Each is read once, so the walk ends.
     seen: HashSet<BlockNr>,
 }
 
 impl Walk<'_> {
-    /// Reads the node that an entry leads to and follows it with `below`.
+    /// Reads the node that an entry points to and follows it with `below`.
     fn node(&mut self, entry: &Entry, below: impl FnOnce(&mut Self, &[u8]) -> Go) -> Go {
         let node = entry.extent.run.start;
         if !self.seen.insert(node) {
@@ -223,12 +226,13 @@ impl Walk<'_> {
             }
             Go::On
         });
-        // A fault below concerns that node alone.
+        // A fault below affects that node alone.
         if go == Go::End { Go::End } else { Go::On }
     }
 }
 
-/// Adds a run of data behind the others; joins it to the last if it goes on where that ends, in the file and on the disk.
+/// Appends a run of data; merges it with the last one if it continues that in the file and on the
+/// disk.
 pub fn push_joined(runs: &mut Vec<Extent>, extent: Extent) {
     if let Some(last) = runs.last_mut()
         && last.logical.0.checked_add(last.run.len_blocks) == Some(extent.logical.0)

@@ -1,4 +1,4 @@
-//! What a commit has to write: staged pages that differ from the device, in order.
+//! The pages that a commit has to write, in the order of the steps.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use floe_format::geometry::{Geometry, Strictness};
 
 use super::{CommitError, marked, superblock_of};
 
-/// Most bytes that are compared, saved or written at once. A multiple of the size of every block.
+/// Maximum bytes compared, saved or written at once. A multiple of every block size.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Ranges of whole pages, ascending and apart from each other.
+/// Ranges of whole pages: ascending, disjoint and not adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges(Vec<Range<u64>>);
 
 impl Ranges {
-    /// Adds a range behind all others.
+    /// Appends a range that lies after all others.
     pub(super) fn push(&mut self, range: Range<u64>) {
         match self.0.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
@@ -25,7 +25,7 @@ impl Ranges {
         }
     }
 
-    /// Adds a range that none of the others touches, wherever it belongs.
+    /// Inserts a range that touches no other one.
     fn insert(&mut self, range: Range<u64>) {
         let rest = self.0.split_off(self.0.partition_point(|other| other.end <= range.start));
         self.push(range);
@@ -40,49 +40,49 @@ impl Ranges {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// Whether any byte of `other` is in one of the ranges.
+    /// Whether any range overlaps `other`.
     pub(super) fn touch(&self, other: &Range<u64>) -> bool {
         let next = self.0.partition_point(|range| range.end <= other.start);
         self.0.get(next).is_some_and(|range| range.start < other.end)
     }
 
-    /// The ranges in pieces of at most [`CHUNK_BYTES`].
+    /// Splits the ranges into chunks of at most [`CHUNK_BYTES`].
     pub(super) fn chunks(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.0.iter().flat_map(|range| chunks(range.clone(), CHUNK_BYTES))
     }
 }
 
 fn chunks(range: Range<u64>, chunk_bytes: u64) -> impl Iterator<Item = Range<u64>> {
-    // At most 1 MiB or a page, so it fits.
+    // A chunk has at most 1 MiB, or is one page, so its length fits.
     range
         .clone()
         .step_by(chunk_bytes as usize)
         .map(move |start| start..range.end.min(start.saturating_add(chunk_bytes)))
 }
 
-/// Everything a commit has to write, by the time at which it may be written.
+/// All ranges of a commit, by the step that writes them.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// All of it.
+    /// All changed pages.
     pub(super) all: Ranges,
-    /// What may be written at any time.
+    /// Pages with no constraint on their order.
     pub(super) early: Ranges,
-    /// Group descriptors behind the primary superblock. Written when all that they point to is
-    /// durable, and because what they say decides how the rest is judged: as long as they are the
-    /// old ones, a second repair decides as the first one did.
+    /// Group descriptors after the primary superblock. Written once everything they point to is
+    /// durable, because they decide how the rest is judged: while the old ones are in place, a
+    /// second repair makes the same decisions as the first.
     pub(super) descriptors: Ranges,
-    /// Superblocks of journals that are not empty on the device. Written only when everything else
-    /// is durable: the recovered blocks must never be half written and the journal gone.
+    /// Superblocks of journals that still need recovery on the device. Written only once everything
+    /// else is durable: emptying the journal earlier would lose blocks that are only half written.
     pub(super) journals: Ranges,
-    /// The page of the primary superblock: the very last.
+    /// The page of the primary superblock, written last.
     pub(super) superblock: Ranges,
-    /// Starts of pages that cannot be read on the device.
+    /// Device offsets of pages that cannot be read.
     pub(super) unreadable: Vec<u64>,
     descriptor_table: Range<u64>,
 }
 
 impl Changes {
-    /// Compares what is staged with the device.
+    /// Compares the staged pages with the device.
     ///
     /// # Errors
     /// If the staged pages cannot be read.
@@ -109,7 +109,7 @@ impl Changes {
                 let within = (page.start - chunk.start) as usize..(page.end - chunk.start) as usize;
                 let old = &mut old[within];
                 at = page.end;
-                // One bad sector makes the whole chunk unreadable: look page by page then.
+                // One bad sector makes the read of the whole chunk fail, so retry page by page.
                 if !readable && device.read_at(page.start, old).is_err() {
                     changes.unreadable.push(page.start);
                     old.fill(0);
@@ -123,8 +123,8 @@ impl Changes {
         Ok(changes)
     }
 
-    /// A superblock that is as it was is written too if it must be changed for the time of writing:
-    /// it gets back what was taken away.
+    /// Adds an unchanged superblock too if the commit clears its clean flag, because the flag must
+    /// be restored.
     fn add_superblock<D: ReadBlocks>(
         &mut self,
         staged: &Overlay<D>,
@@ -140,7 +140,8 @@ impl Changes {
         let mut bytes = vec![0; (page.end - page.start) as usize];
         staged
             .read_at(page.start, &mut bytes)
-            // Staged, since otherwise it would read as what is on the device.
+            // Stage the bytes, because otherwise a read would return the modified ones on the
+            // device.
             .and_then(|()| staged.write_at(page.start, &bytes))
             .map_err(|source| CommitError::Staged { source })?;
         self.superblock.push(page.clone());
@@ -148,7 +149,7 @@ impl Changes {
         Ok(())
     }
 
-    /// What can be saved of all that will be overwritten, in pieces.
+    /// The ranges to save in the undo file, in chunks.
     pub(super) fn saved_chunks(&self, page_bytes: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let unreadable = |at: u64| self.unreadable.binary_search(&at).is_ok();
         self.all.chunks().flat_map(move |chunk| {
@@ -173,8 +174,8 @@ impl Changes {
     }
 }
 
-/// Bytes of the descriptors that follow the primary superblock, without those of meta groups; empty
-/// if the superblock is none.
+/// Byte range of the descriptors that follow the primary superblock, without those of meta block
+/// groups; empty if the superblock is invalid.
 fn descriptor_table(staged: &dyn ReadBlocks) -> Range<u64> {
     let geometry = superblock_of(staged)
         .and_then(|bytes| Geometry::new(&Superblock::decode(&bytes), Strictness::Relaxed).ok());
@@ -185,7 +186,7 @@ fn descriptor_table(staged: &dyn ReadBlocks) -> Range<u64> {
     })
 }
 
-/// Whether a block is the superblock of a journal that is to be replayed (`s_start` is not 0).
+/// Whether a block is the superblock of a journal that needs recovery (`s_start` is not 0).
 fn is_busy_journal(block: &[u8]) -> bool {
     let Some(superblock) = block.first_chunk() else { return false };
     let superblock = JournalSuperblock::decode(superblock);

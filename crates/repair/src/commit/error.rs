@@ -1,4 +1,4 @@
-//! Why a commit failed, and how to go back.
+//! Why a commit failed, and how to undo it.
 
 use std::fmt;
 use std::io;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 
 use floe_blockdev::UndoWriteError;
 
-/// Why a staged repair was not written, or not all of it.
+/// Why a staged repair was not written, or only in part.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The user asked to stop before the first write.
+    /// The user interrupted before the first write.
     #[error("interrupted; nothing was written")]
     Interrupted,
-    /// The size of the device cannot be asked for.
-    #[error("cannot ask for the size of the device: {source}; nothing was written")]
+    /// The size of the device cannot be determined.
+    #[error("cannot determine the size of the device: {source}; nothing was written")]
     Size {
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
     /// The device became smaller after it was examined.
@@ -32,33 +32,34 @@ pub enum CommitError {
     },
     /// The superblock is not the one that was examined.
     #[error(
-        "somebody wrote to the file system while it was examined: its superblock is another one \
-         now. Nothing was written; make sure that it is not mounted, and start again"
+        "another program wrote to the file system during the check: its superblock has changed. \
+         Nothing was written; make sure that it is not mounted, and start again"
     )]
     ChangedMeanwhile,
-    /// Old bytes cannot be saved, because they cannot be read.
+    /// The old bytes of pages to be overwritten cannot be read, and therefore not be saved.
     #[error(
-        "{pages} blocks that are to be written cannot be read, the first at byte {offset_bytes}, \
-         so that their old content cannot be saved; nothing was written"
+        "the old content of {pages} blocks cannot be saved because it cannot be read, the first at \
+         byte {offset_bytes}; nothing was written"
     )]
     Unreadable {
-        /// Byte of the device at which the first begins.
+        /// Device offset of the first such page.
         offset_bytes: u64,
-        /// How many there are.
+        /// Number of such pages.
         pages: usize,
     },
-    /// A staged block cannot be read: the scratch file, or the device where a block is a copy.
+    /// A staged block cannot be read: from the scratch file, or from the device if the block is a
+    /// copy.
     #[error("cannot read a staged block: {source}; nothing was written")]
     Staged {
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// Old bytes became unreadable.
+    /// Old bytes became unreadable during the commit.
     #[error("cannot read the device at byte {offset_bytes}: {source}; nothing was written")]
     Read {
-        /// Where.
+        /// Device offset, in bytes.
         offset_bytes: u64,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
     /// The undo file cannot be written.
@@ -70,22 +71,22 @@ pub enum CommitError {
          {source}. {undo}"
     )]
     Write {
-        /// Where.
+        /// Byte of the file system.
         offset_bytes: u64,
-        /// Bytes written before.
+        /// Bytes written before the failure.
         done_bytes: u64,
-        /// How to go back.
+        /// How to undo the commit.
         undo: WayBack,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// The device does not hold what was written.
+    /// The device returns other bytes than were written.
     #[error(
         "the device does not hold what was written to it at byte {offset_bytes} of the file \
          system: it loses writes. {undo}"
     )]
     Verify {
-        /// First byte of the stretch that differs.
+        /// First byte of the range that differs.
         offset_bytes: u64,
         /// How to go back.
         undo: WayBack,
@@ -93,13 +94,14 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// Whether the device is as it was. No undo file was left behind then either.
+    /// Whether the device is unchanged. In that case no undo file was left behind either.
     pub fn nothing_written(&self) -> bool {
         !matches!(self, Self::Write { .. } | Self::Verify { .. })
     }
 }
 
-/// The undo file of a commit that failed half-way, if there is one; as text, what to do now.
+/// The undo file of a commit that failed half-way, if there is one. Displayed as advice on what to
+/// do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WayBack(pub Option<PathBuf>);
 
@@ -108,13 +110,13 @@ impl fmt::Display for WayBack {
         match &self.0 {
             Some(path) => write!(
                 f,
-                "The repair is half done. The undo file {} brings everything back as it was; \
-                 repairing again goes on from here",
+                "The repair is half done. The undo file {} restores the original state; \
+                 another repair continues from here",
                 path.display()
             ),
             None => f.write_str(
-                "The repair is half done, and nothing was saved to go back; repairing again goes \
-                 on from here",
+                "The repair is half done, and there is no undo file; another repair continues \
+                 from here",
             ),
         }
     }

@@ -1,14 +1,14 @@
-//! The superblock while blocks are being written: the file system does not call itself clean.
+//! The superblock during a commit: its clean flag is cleared.
 
 use floe_format::ext::superblock::{MAGIC, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 
-/// The superblock with its "unmounted cleanly" taken away, so that whoever meets it checks the file
-/// system before use. `None` if there is nothing to take away: it does not call itself clean, or it
-/// is none that anybody would use (a wrong magic or checksum), or it is that of a journal device.
+/// Returns the superblock with its clean flag cleared, so that any tool that finds it checks the
+/// file system before use. `None` if there is nothing to clear: the flag is not set, the superblock
+/// is unusable (wrong magic number or checksum), or it belongs to a journal device.
 ///
-/// Only that bit and the checksum change, and every repair sets the bit anew: a second repair
-/// cannot tell that there was a first.
+/// Only that flag and the checksum change, and every repair sets the flag again, so a second repair
+/// cannot tell that a first one was interrupted.
 pub(crate) fn marked(superblock: &[u8; 1024]) -> Option<[u8; 1024]> {
     let mut sb = Superblock::decode(superblock);
     let usable = sb.magic == MAGIC && Superblock::checksum_ok(superblock);

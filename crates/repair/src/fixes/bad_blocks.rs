@@ -1,4 +1,4 @@
-//! The list of bad blocks (inode 1).
+//! The bad block list (inode 1).
 
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::InodeFlags;
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::Stage;
 
-/// Takes a block off the list: it holds what the file system cannot do without.
+/// Removes a block that holds critical metadata from the list.
 pub(super) fn forget(stage: &mut Stage<'_>, block: BlockNr) -> Result<(), Failure> {
     let mut image = stage.read_inode(InodeNr::BAD_BLOCKS)?;
     let mut map = FileMap::load(stage, &image);
@@ -26,8 +26,8 @@ pub(super) fn forget(stage: &mut Stage<'_>, block: BlockNr) -> Result<(), Failur
     stage.write_inode(&image)
 }
 
-/// Puts blocks on the list, or makes it hold these alone. It is a block map, as all tools expect,
-/// even where files have extents.
+/// Adds blocks to the list, or replaces it. The list is a block map, as all tools expect, even if
+/// files have extents.
 pub(super) fn list(
     stage: &mut Stage<'_>,
     blocks: &[BlockNr],
@@ -42,7 +42,7 @@ pub(super) fn list(
     if listed == before {
         return Ok(());
     }
-    // Blocks of the old map are left, for they may be bad themselves.
+    // The nodes of the old map are abandoned, for they may be bad themselves.
     let mut map = FileMap::default();
     for (&block, logical) in listed.iter().zip(0..) {
         let (logical, run) = (LogicalBlock(logical), BlockRun::new(block, 1));
@@ -51,7 +51,8 @@ pub(super) fn list(
     let needed = map.nodes_needed(stage.geometry.block_size)?;
     while map.nodes.len() < needed {
         let node = stage.allocate(BlockNr(0))?;
-        // One that is bad is not given out again in this round.
+        // A bad block among those allocated stays allocated, so that this round does not get it
+        // again.
         if listed.binary_search(&node).is_err() {
             map.nodes.push(node);
         }
@@ -64,7 +65,7 @@ pub(super) fn list(
     stage.write_inode(&image)
 }
 
-/// The blocks of a list, in its order.
+/// The blocks of a list, in list order.
 fn blocks_of(map: &FileMap) -> Vec<BlockNr> {
     let runs = map.runs.iter().map(|extent| extent.run);
     runs.flat_map(|run| (run.start.0..run.end().0).map(BlockNr)).collect()

@@ -1,4 +1,4 @@
-//! Bitmaps and counts, written as the examination computed them.
+//! Rewrites bitmaps and counts as the examination computed them.
 
 use floe_check::Problem;
 use floe_format::ext::bitmap;
@@ -8,13 +8,13 @@ use floe_format::{BlockNr, GroupNr};
 use crate::failure::Failure;
 use crate::stage::Stage;
 
-/// Both bitmaps of a group, and its counts.
+/// Rewrites both bitmaps of a group, and its counts.
 pub(super) fn write(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
     stage.must_know(group)?;
     let mut blocks = block_bitmap(stage, group);
     let (inodes, mut dirs) = inode_bitmap(stage, group);
     if let Some(marked) = stage.marked_blocks(group) {
-        // What uses them may be what cannot be read; so may directories.
+        // Unreadable inodes or directories may own the marked blocks.
         for (byte, marked) in blocks.iter_mut().zip(marked?) {
             *byte |= marked;
         }
@@ -29,7 +29,7 @@ pub(super) fn write(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure
     let free_clusters = clusters - bitmap::count(&blocks, 0..clusters);
     let per_group = geometry.inodes_per_group;
     let free_inodes = per_group - bitmap::count(&inodes, 0..per_group);
-    // A map that was never written may stay so if it says what would be computed.
+    // An uninitialised bitmap may stay uninitialised if it would equal the computed one.
     let keep_blocks = shortcuts && desc.block_uninit() && only_metadata(stage, group, &blocks);
     let keep_inodes = shortcuts && desc.inode_uninit() && free_inodes == per_group;
     if !keep_blocks {
@@ -57,7 +57,7 @@ pub(super) fn write(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure
             desc.inode_bitmap_csum = if checksums { inode_checksum } else { 0 };
         }
         if shortcuts {
-            // What the table hides must be free.
+            // All inodes behind `bg_itable_unused` must be free.
             let free_tail = per_group - last_used.map_or(0, |index| index + 1);
             desc.itable_unused = desc.itable_unused.min(free_tail);
         }
@@ -65,15 +65,15 @@ pub(super) fn write(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure
     Ok(())
 }
 
-/// A bitmap whose place was lost is written in the round after it got a new one.
+/// Writes a bitmap. One whose location was lost is written in the round after it got a new one.
 fn write_map(stage: &Stage<'_>, block: BlockNr, bytes: &[u8]) -> Result<(), Failure> {
     if block.0 == 0 {
-        return Err(Failure::NotNow("the bitmap has no place yet"));
+        return Err(Failure::NotNow("the bitmap has no location yet"));
     }
     stage.write_block(block, bytes)
 }
 
-/// The block bitmap of a group, filled up behind its end.
+/// The block bitmap of a group, with the padding bits set.
 fn block_bitmap(stage: &Stage<'_>, group: GroupNr) -> Vec<u8> {
     let geometry = &stage.geometry;
     let used = stage.evidence.claims.used();
@@ -90,7 +90,7 @@ fn block_bitmap(stage: &Stage<'_>, group: GroupNr) -> Vec<u8> {
     bytes
 }
 
-/// Whether a computed block bitmap holds nothing but what one that was never written counts as.
+/// Whether a computed block bitmap equals the one that `BLOCK_UNINIT` implies.
 fn only_metadata(stage: &Stage<'_>, group: GroupNr, blocks: &[u8]) -> bool {
     let computed = stage.evidence.volume.computed_block_bitmap(group);
     (0..stage.geometry.clusters_of(group)).all(|bit| {
@@ -99,19 +99,19 @@ fn only_metadata(stage: &Stage<'_>, group: GroupNr, blocks: &[u8]) -> bool {
     })
 }
 
-/// The inode bitmap of a group, filled up behind its end; and how many directories it has.
+/// The inode bitmap of a group, with the padding bits set, and its number of directories.
 fn inode_bitmap(stage: &Stage<'_>, group: GroupNr) -> (Vec<u8>, u32) {
     let geometry = &stage.geometry;
     let per_group = geometry.inodes_per_group;
     let mut bytes = vec![0; stage.block_size()];
     let mut dirs = 0;
     let first = geometry.inode_at(group, 0).0;
-    // Reserved inodes count as used, whatever they hold.
+    // Reserved inodes are always marked as used.
     let reserved = geometry.first_inode.0.saturating_sub(first).min(per_group);
     bitmap::fill(&mut bytes, 0..reserved, true);
     for (start, chunk) in stage.evidence.facts.chunks_of(group) {
         for (index, facts) in (start.0 - first..).zip(chunk.facts.iter()) {
-            // What cannot be read may be in use.
+            // An unreadable inode may be in use.
             if facts.is_used() || facts.is_bad() {
                 bitmap::fill(&mut bytes, index..index + 1, true);
                 dirs += u32::from(facts.is_dir());
@@ -122,7 +122,7 @@ fn inode_bitmap(stage: &Stage<'_>, group: GroupNr) -> (Vec<u8>, u32) {
     (bytes, dirs)
 }
 
-/// The free totals of the superblock, as the examination counted them.
+/// Rewrites the free totals of the superblock as the examination counted them.
 pub(super) fn write_totals(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let evidence = stage.evidence;
     for found in &evidence.report.found {

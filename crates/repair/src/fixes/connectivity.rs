@@ -1,4 +1,4 @@
-//! The tree of directories: the root, lost+found, and what has no place.
+//! The directory tree: the root, lost+found, and unconnected directories.
 
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inode::FileType;
@@ -24,13 +24,13 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: TreeEdit) -> Result<(), Failure
         TreeEdit::CreateLostFound => create_lost_found(stage),
         TreeEdit::UnlinkLostFound => unlink_name(stage, InodeNr::ROOT, NAME),
         TreeEdit::Unlink { dir, child } => unlink_inode(stage, dir, child),
-        // Made together with others of its kind.
+        // `reconnect` handles all of these edits together.
         TreeEdit::Reconnect(_) => Ok(()),
         TreeEdit::Parent { dir, parent } => set_parent(stage, dir, parent),
     }
 }
 
-/// A new directory in an inode, with one block.
+/// Creates a directory of one block in an inode.
 fn create(
     stage: &mut Stage<'_>,
     inode: InodeNr,
@@ -68,16 +68,16 @@ fn create_lost_found(stage: &mut Stage<'_>) -> Result<(), Failure> {
         root.base.links_count = root.base.links_count.saturating_add(1);
     })?;
     stage.set_lost_found(inode);
-    stage.note(format!("lost+found was made ({inode})"));
+    stage.note(format!("lost+found was created ({inode})"));
     Ok(())
 }
 
-/// Directories without a place are entered in lost+found.
+/// Connects unconnected directories to lost+found.
 pub(super) fn reconnect(stage: &mut Stage<'_>, dirs: &[InodeNr]) -> Vec<Made> {
     lost_found::enter_all(stage, dirs, set_parent)
 }
 
-/// Makes `..` of a directory name its parent.
+/// Makes `..` of a directory name `parent`.
 fn set_parent(stage: &Stage<'_>, dir: InodeNr, parent: InodeNr) -> Result<(), Failure> {
     let mut open = OpenDir::new(stage, dir)?;
     if open.is_inline() {
@@ -87,7 +87,7 @@ fn set_parent(stage: &Stage<'_>, dir: InodeNr, parent: InodeNr) -> Result<(), Fa
     open.edit(stage, LogicalBlock(0), |area, _| directory::set_parent(area, parent).map(|_| ()))
 }
 
-/// Clears the entries of a directory that `matches` names.
+/// Clears the entries of a directory for which `matches` returns true.
 fn clear_entries(
     stage: &Stage<'_>,
     dir: InodeNr,

@@ -1,4 +1,4 @@
-//! Blocks of directories and their entries.
+//! Directory blocks and their entries.
 
 use floe_format::ext::dirent::{DirCursor, DirTail};
 use floe_format::ext::htree::DxBlock;
@@ -12,7 +12,7 @@ use crate::fixes::{Made, inline_data};
 use crate::stage::{InodeImage, Stage};
 use floe_ext4::dir::{self as directory, AreaForm, DirFormat, Directory, inline};
 
-const IMPOSSIBLE: Failure = Failure::NotNow("the entry is not as it was found");
+const IMPOSSIBLE: Failure = Failure::NotNow("the entry has changed since it was examined");
 
 /// A directory that is being edited.
 pub(super) struct OpenDir {
@@ -23,7 +23,7 @@ pub(super) struct OpenDir {
 }
 
 impl OpenDir {
-    /// Opens a directory. Its parent counts as the root, until somebody knows better.
+    /// Opens a directory. Its parent counts as the root until the tree is examined.
     pub(super) fn new(stage: &Stage<'_>, inode: InodeNr) -> Result<Self, Failure> {
         let image = stage.read_inode(inode)?;
         let mut map = FileMap::load(stage, &image);
@@ -68,12 +68,12 @@ impl OpenDir {
     ) -> Result<(), Failure> {
         let block =
             self.map.find_in_order(logical).ok_or(Failure::NotNow("the block is not mapped"))?;
-        // A block without room for a checksum is found by the next examination.
+        // A block without room for a checksum is left to the next examination.
         directory::seal(&mut bytes, self.dir.inode_seed(&self.format));
         stage.write_block(block, &bytes)
     }
 
-    /// Edits the entries of a block, or of a part of an inline directory.
+    /// Edits the entries of a block, or of one part of an inline directory.
     pub(super) fn edit(
         &mut self,
         stage: &Stage<'_>,
@@ -93,13 +93,14 @@ impl OpenDir {
         }
         let mut bytes = self.read(stage, logical)?;
         let mut form = self.dir.form(&self.format);
-        // Without a tail entries go on to the end of the block; a rebuild makes room for one later.
+        // Without a checksum tail, entries extend to the end of the block; a later rebuild makes
+        // room for a tail.
         form.tail &= DirTail::of(&bytes).is_some();
         edit(&mut bytes, form).ok_or(IMPOSSIBLE)?;
         self.write(stage, logical, bytes)
     }
 
-    /// What `..` names now; the root if there is no `..`.
+    /// The inode that `..` names; the root if there is no `..`.
     pub(super) fn parent(&self, stage: &Stage<'_>) -> InodeNr {
         if self.is_inline() {
             return inline::parent(&self.image.base.block);
@@ -113,7 +114,7 @@ impl OpenDir {
     }
 }
 
-/// Makes edits of one directory: of its blocks, or of its entries.
+/// Makes all edits of one directory: of its blocks and of its entries.
 pub(super) fn apply_all(stage: &mut Stage<'_>, dir: InodeNr, edits: &[Edit]) -> Vec<Made> {
     let mut filled = holes(edits);
     let mut open = None;
@@ -125,7 +126,8 @@ pub(super) fn apply_all(stage: &mut Stage<'_>, dir: InodeNr, edits: &[Edit]) -> 
                 fill(stage, &mut opened, &std::mem::take(&mut filled))?;
             }
             apply(stage, &mut opened, edit)?;
-            // After a failure it is opened anew: what is known of it may not be what was staged.
+            // After a failure the directory is opened again, because the cached state may differ
+            // from the staged one.
             open = Some(opened);
             Ok(())
         });
@@ -134,7 +136,7 @@ pub(super) fn apply_all(stage: &mut Stage<'_>, dir: InodeNr, edits: &[Edit]) -> 
     made
 }
 
-/// Logical blocks that are to be filled.
+/// Logical blocks that are to be allocated.
 fn holes(edits: &[Edit]) -> Vec<LogicalBlock> {
     let hole = |edit: &Edit| match *edit {
         Edit::Directory { logical, edit: DirectoryEdit::Fill, .. } => Some(logical),
@@ -190,8 +192,8 @@ fn apply_to_block(
     }
 }
 
-/// Mends broken records. A block in which nothing is left is written as an empty one: one empty record
-/// without a tail would look like a node of an index.
+/// Salvages broken records. A block without any entry is rewritten as an empty one, because one
+/// empty record without a tail would look like an index node.
 fn salvage(stage: &Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Result<(), Failure> {
     let inodes = stage.geometry.inodes_count;
     let inode = open.dir.inode;
@@ -214,8 +216,8 @@ fn salvage(stage: &Stage<'_>, open: &mut OpenDir, logical: LogicalBlock) -> Resu
     })
 }
 
-/// Makes a linear block of one that has the form of an index block although the directory has no index
-/// any more: its records end where the tail belongs. Says whether it was one.
+/// Turns a block with the form of an index node into a linear block, for a directory that has no
+/// index any more: its records overlap the place of the checksum tail. Returns whether it was one.
 fn leave_index(stage: &Stage<'_>, open: &OpenDir, logical: LogicalBlock) -> Result<bool, Failure> {
     let Some(seed) = open.dir.inode_seed(&open.format) else { return Ok(false) };
     if open.is_inline() || open.is_indexed() {
@@ -238,7 +240,7 @@ fn leave_index(stage: &Stage<'_>, open: &OpenDir, logical: LogicalBlock) -> Resu
     Ok(true)
 }
 
-/// An empty block: the first one has `.` and `..`.
+/// An empty block; the first block has `.` and `..`.
 fn fresh(open: &OpenDir, logical: LogicalBlock) -> Vec<u8> {
     if logical.0 == 0 {
         directory::first_block(&open.format, &open.dir)
@@ -247,7 +249,7 @@ fn fresh(open: &OpenDir, logical: LogicalBlock) -> Vec<u8> {
     }
 }
 
-/// Holes of a directory get empty blocks, as far as there is room.
+/// Allocates empty blocks for the holes of a directory, as far as there is free space.
 fn fill(stage: &mut Stage<'_>, open: &mut OpenDir, holes: &[LogicalBlock]) -> Result<(), Failure> {
     let mut filled = Vec::with_capacity(holes.len());
     for &logical in holes {

@@ -1,42 +1,43 @@
-//! Which extents of a leaf are believed where they contradict each other.
+//! Selects the extents to keep when extents of a leaf contradict each other.
 //!
-//! e2fsck believes the first and removes what does not fit behind it, so that one wrong length or one
-//! wrong place costs all that follows. Here the larger number of extents that agree is believed: an
-//! extent that covers the very blocks of the next has a wrong length, and is cut; one that stands
-//! where many others say that it cannot, has a wrong place, and goes. Where one stands against one,
-//! e2fsck's choice is taken. Of an extent that is cut no more stays than nothing else claims: if its
-//! length is wrong, its place may be, too, and what it would show there is another's.
+//! e2fsck keeps the first extent and removes every later one that does not fit, so one wrong length
+//! or location costs all extents behind it. This module keeps the largest set of extents that
+//! agree. An extent that covers the very blocks of the next one has a wrong length and is
+//! truncated; an extent that many others contradict has a wrong location and is removed. If one
+//! stands against one, e2fsck's choice is taken. A truncated extent keeps only blocks that nothing
+//! else claims: if its length is wrong, its location may be wrong too, and it would expose another
+//! owner's data.
 
 use floe_format::ext::extent::Extent;
 use floe_format::{BlockNr, Geometry};
 
-/// What an extent that a finding names counts, and what any other does: of two that contradict each
-/// other, the one that was not named stays.
+/// Weight of an extent that a finding names, out of 4 for any other: of two that contradict each
+/// other, the one not named stays.
 const NAMED: i64 = 3;
 const NOT_NAMED: i64 = 4;
-/// What it costs to cut an extent only because others follow: as much as one of those is worth, so
-/// that one is not enough.
+/// Cost of truncating an extent only because later extents overlap it: the weight of one named
+/// extent, so that a single one is not enough.
 const CUT: i64 = NAMED;
 
-/// An extent that may stay.
+/// An extent that may be kept.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// As far as it is believed.
+    /// The part that is kept.
     extent: Extent,
-    /// As it stands in the leaf.
+    /// The extent as stored in the leaf.
     whole: Extent,
     /// Whether a finding asks for its removal.
     named: bool,
 }
 
-/// Extents of one leaf, as they stand in it.
+/// Extents of one leaf, in stored order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaf {
-    /// Each with whether a finding asks for its removal.
+    /// Each with a flag: whether a finding asks for its removal.
     pub(super) extents: Vec<(Extent, bool)>,
-    /// First logical block that it may map.
+    /// First logical block that the leaf may map.
     pub(super) floor: u64,
-    /// First logical block that it may not map any more, if there is one.
+    /// First logical block beyond the range of the leaf, if limited.
     pub(super) limit: Option<u64>,
 }
 
@@ -46,9 +47,9 @@ impl Leaf {
         self.extents.iter().any(|(_, named)| *named)
     }
 
-    /// The extents that are believed, in order and apart from each other, as long as they can be
-    /// believed. `is_claimed` says of a block whether anything claims it but this leaf (an extent of it
-    /// that a finding names, or does not).
+    /// The extents to keep, ascending and disjoint, each truncated where needed. `is_claimed` says
+    /// whether a block has any claim apart from this leaf; its flag tells whether a finding names
+    /// the extent of the leaf that maps the block.
     pub(super) fn sorted_out(
         &self,
         geometry: &Geometry,
@@ -78,8 +79,8 @@ impl Leaf {
         kept.iter().map(|kept| kept.extent).filter(|extent| extent.run.len_blocks > 0).collect()
     }
 
-    /// How many blocks of an extent stay: of one that is cut those in front of the first one that
-    /// something else claims. What other extents of the leaf claim counts as it is cut by now.
+    /// Number of blocks that an extent keeps. A truncated extent keeps those before the first block
+    /// that something else claims; other extents of the leaf count with their truncated length.
     fn unclaimed(
         &self,
         kept: &[Candidate],
@@ -106,7 +107,7 @@ impl Leaf {
             .unwrap_or(len_blocks)
     }
 
-    /// Whether an extent can stand in this leaf at all. What no finding names is not doubted.
+    /// Whether the leaf can hold an extent at all. Extents that no finding names are trusted.
     fn can_be(&self, extent: &Extent, named: bool, geometry: &Geometry) -> bool {
         let Extent { logical, run, .. } = *extent;
         let end = logical.0.saturating_add(run.len_blocks);
@@ -118,8 +119,8 @@ impl Leaf {
     }
 }
 
-/// An extent that covers the beginning of another in both ways, logical and physical, but says that
-/// it is elsewhere: it is too long.
+/// Truncates an extent that covers the start of another one, both logically and physically, because
+/// it is too long.
 fn cut_at_blocks_of_others(extent: &Extent, others: &[(Extent, bool)]) -> Extent {
     let mut cut = *extent;
     for (other, _) in others {
@@ -135,9 +136,9 @@ fn cut_at_blocks_of_others(extent: &Extent, others: &[(Extent, bool)]) -> Extent
     cut
 }
 
-/// Keeps the chain of extents in ascending order that most of them speak for.
+/// Keeps the ascending chain of extents with the largest weight.
 fn keep_longest_chain(extents: &mut Vec<Candidate>) {
-    // Of each extent: the weight of the best chain that ends with it, and the one before it there.
+    // For each extent: the weight of the best chain that ends with it, and its predecessor there.
     let mut best: Vec<(i64, Option<usize>)> = Vec::with_capacity(extents.len());
     for (at, Candidate { extent, named, .. }) in extents.iter().enumerate() {
         let own = if *named { NAMED } else { NOT_NAMED };
@@ -154,7 +155,7 @@ fn keep_longest_chain(extents: &mut Vec<Candidate>) {
         }
         best.push(ending);
     }
-    // Of equals the first: `max_by_key` would take the last.
+    // Among equals take the first: `max_by_key` would return the last.
     let last = (0..best.len()).rev().max_by_key(|&at| best[at].0);
     let mut chosen = vec![false; extents.len()];
     let mut next = last;
@@ -178,7 +179,7 @@ mod tests {
         sorted_beside(extents, limit, &[])
     }
 
-    /// The same, where blocks are claimed elsewhere, too.
+    /// The same, with blocks that are claimed elsewhere.
     fn sorted_beside(
         extents: &[(u64, u64, u64, bool)],
         limit: Option<u64>,
@@ -206,24 +207,24 @@ mod tests {
             return;
         }
         let (no, yes) = (false, true);
-        // A wrong length, shown by the blocks it covers: nothing else is lost.
+        // A wrong length, revealed by the blocks it covers: nothing else is lost.
         let long = [(0, 100, 9, no), (2, 101, 1, yes), (4, 102, 1, yes), (20, 103, 1, no)];
         assert_eq!(sorted(&long, None), [(0, 100, 1), (2, 101, 1), (4, 102, 1), (20, 103, 1)]);
-        // The same at the end of what the leaf may map, and inside of a wrong length.
+        // The same at the end of the leaf's range, and inside another wrong length.
         let nested = [(0, 100, 99, yes), (2, 101, 1, no), (4, 102, 5, no), (6, 103, 1, yes)];
         assert_eq!(sorted(&nested, Some(8)), [(0, 100, 1), (2, 101, 1), (4, 102, 1), (6, 103, 1)]);
-        // A wrong place, far too high: those behind it stay.
+        // A wrong location, far too high: the extents behind it stay.
         let high = [(0, 100, 1, no), (900, 300, 1, no), (2, 500, 1, yes), (4, 700, 1, yes)];
         assert_eq!(sorted(&high, None), [(0, 100, 1), (2, 500, 1), (4, 700, 1)]);
-        // A wrong place that falls into a long extent: that stays as long as it is.
+        // A wrong location inside a long extent, which keeps its length.
         let stray = [(0, 100, 50, no), (7, 400, 1, yes), (60, 500, 9, no)];
         assert_eq!(sorted(&stray, None), [(0, 100, 50), (60, 500, 9)]);
-        // A wrong length without a trace, against two: it is cut.
+        // A wrong length without physical overlap, against two extents: it is truncated.
         let against_two = [(0, 100, 9, no), (2, 300, 1, yes), (4, 400, 1, yes)];
         assert_eq!(sorted(&against_two, None), [(0, 100, 2), (2, 300, 1), (4, 400, 1)]);
-        // One against one: as e2fsck does.
+        // One against one: e2fsck's choice.
         assert_eq!(sorted(&[(8, 100, 1, no), (2, 300, 1, yes)], None), [(8, 100, 1)]);
-        // What does not exist, and what the leaf cannot map.
+        // Nonexistent blocks, and blocks outside the leaf's range.
         let wild = [(0, 100, 1, no), (1, 1 << 40, 1, yes), (2, 101, 0, yes), (9, 102, 1, yes)];
         assert_eq!(sorted(&wild, Some(9)), [(0, 100, 1)]);
         assert_eq!(sorted(&[], None), []);
@@ -240,11 +241,12 @@ mod tests {
         let with = |first: &[(u64, u64, u64)]| [first, &others[..]].concat();
         assert_eq!(sorted(&long, None), with(&[(0, 100, 4)]));
         assert_eq!(sorted_beside(&long, None, &[102]), with(&[(0, 100, 2)]));
-        // Its place is wrong, too.
+        // Its location is wrong too.
         assert_eq!(sorted_beside(&long, None, &[100]), with(&[]));
-        // What is not cut is not doubted, whoever claims it.
+        // An extent that is not truncated stays, no matter who else claims it.
         assert_eq!(sorted_beside(&long, None, &[300]), with(&[(0, 100, 4)]));
-        // Another extent of the leaf has its first block; claims that are cut themselves do not count.
+        // Another extent of the leaf claims its first block; claims of truncated parts do not
+        // count.
         let placed = [(0, 500, 1, no), (2, 500, 99, no), (4, 300, 1, yes), (6, 400, 1, yes)];
         assert_eq!(sorted(&placed, None), with(&[(0, 500, 1)]));
         let nested = [(0, 100, 99, no), (2, 101, 99, yes), (4, 102, 1, yes), (6, 103, 1, yes)];

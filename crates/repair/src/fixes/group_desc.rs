@@ -1,4 +1,4 @@
-//! Group descriptors, and the bitmaps and inode tables that they place.
+//! Group descriptors, and the bitmaps and inode tables that they locate.
 
 use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::inode::Inode;
@@ -9,7 +9,7 @@ use crate::edit::GroupEdit;
 use crate::failure::Failure;
 use crate::stage::Stage;
 
-/// What messages call an inode table.
+/// Name of an inode table in messages.
 const TABLE: &str = "inode table";
 
 pub(super) fn apply(stage: &mut Stage<'_>, group: GroupNr, edit: GroupEdit) -> Result<(), Failure> {
@@ -31,7 +31,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, group: GroupNr, edit: GroupEdit) -> R
         GroupEdit::PlaceInodeTable => return place_table(stage, group),
         GroupEdit::InodeTableFromBackup => {
             if !table_from_backup(stage, group) {
-                return Err(Failure::NotNow("no backup knows the place of the inode table"));
+                return Err(Failure::NotNow("no backup has a valid location of the inode table"));
             }
         }
         GroupEdit::MoveBlockBitmap => return move_bitmap(stage, group, Bitmap::Blocks),
@@ -70,12 +70,12 @@ impl Bitmap {
     }
 }
 
-/// The descriptor of a group in the first backup that can be read.
+/// The descriptor of a group from the first readable backup.
 fn in_backup(stage: &Stage<'_>, group: GroupNr) -> Option<GroupDesc> {
     stage.backup_groups().get(group.0 as usize).copied()
 }
 
-/// Blocks in which the metadata of a group may lie: its own ones first, with flex_bg any.
+/// Block ranges that may hold the metadata of a group: its own first, and with flex_bg any.
 fn allowed(stage: &Stage<'_>, group: GroupNr) -> Vec<BlockRun> {
     let geometry = &stage.geometry;
     let mut runs = vec![geometry.blocks_of(group)];
@@ -92,7 +92,7 @@ fn allowed(stage: &Stage<'_>, group: GroupNr) -> Vec<BlockRun> {
     runs
 }
 
-/// A free run in the best place for `what` belongs to the group.
+/// Allocates a free run for `what`, preferably in the group itself.
 fn find_run(
     stage: &mut Stage<'_>,
     group: GroupNr,
@@ -107,8 +107,8 @@ fn find_run(
     Err(Failure::NoRun { group, what, blocks: len_blocks })
 }
 
-/// Whether a run is free of other metadata, and may belong to a group. What the group has now in the
-/// wrong place is no other.
+/// Whether a run overlaps no other metadata and is allowed for a group. The current, misplaced
+/// metadata of the group does not count.
 fn is_sound(stage: &Stage<'_>, group: GroupNr, run: BlockRun) -> bool {
     let geometry = &stage.geometry;
     let inside =
@@ -124,8 +124,8 @@ fn is_sound(stage: &Stage<'_>, group: GroupNr, run: BlockRun) -> bool {
             .all(|block| own.contains(&block) || !stage.evidence.volume.is_metadata(block))
 }
 
-/// A bitmap whose place is lost: where a backup says that it is, or in a new block. What it holds is
-/// computed later.
+/// Relocates a bitmap with an invalid location: to the location in a backup, else to a new block.
+/// Its content is recomputed later.
 fn place_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result<(), Failure> {
     let known = in_backup(stage, group)
         .map(|desc| bitmap.place(&desc))
@@ -140,14 +140,14 @@ fn place_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result
     };
     stage.edit_group(group, |desc| bitmap.set(desc, block));
     stage.write_backups();
-    stage.note(format!("{group}: the {} is in {block} now", bitmap.name()));
+    stage.note(format!("{group}: the {} is now at {block}", bitmap.name()));
     Ok(())
 }
 
 fn move_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result<(), Failure> {
     let old = bitmap.place(&stage.group(group));
     let block = find_run(stage, group, bitmap.name(), 1)?;
-    // Contents that cannot be read are computed later.
+    // Unreadable content is recomputed later.
     let bytes = stage.read_block(old).unwrap_or_else(|_| vec![0; stage.block_size()]);
     stage.write_block(block, &bytes)?;
     stage.edit_group(group, |desc| bitmap.set(desc, block));
@@ -156,8 +156,8 @@ fn move_bitmap(stage: &mut Stage<'_>, group: GroupNr, bitmap: Bitmap) -> Result<
     Ok(())
 }
 
-/// An inode table whose place is lost. If only the descriptor was hit, a backup still knows the place,
-/// and every inode is saved (e2fsck makes an empty table).
+/// Relocates an inode table with an invalid location. If only the descriptor is damaged, a backup
+/// still has the location, and every inode is saved (e2fsck creates an empty table).
 fn place_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
     if table_from_backup(stage, group) {
         return Ok(());
@@ -170,11 +170,12 @@ fn place_table(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), Failure> {
     }
     stage.edit_group(group, |desc| desc.inode_table = start);
     stage.write_backups();
-    stage.note(format!("{group}: a new, empty inode table was made in {start}"));
+    stage.note(format!("{group}: a new, empty inode table was created at {start}"));
     Ok(())
 }
 
-/// Puts the inode table of a group where a backup says that it is; `false` if none can be right.
+/// Takes the location of a group's inode table from a backup; `false` if no backup has a plausible
+/// one.
 fn table_from_backup(stage: &mut Stage<'_>, group: GroupNr) -> bool {
     let len_blocks = u64::from(stage.geometry.inode_table_blocks);
     let known = in_backup(stage, group)
@@ -182,12 +183,12 @@ fn table_from_backup(stage: &mut Stage<'_>, group: GroupNr) -> bool {
         .filter(|&block| is_sound(stage, group, BlockRun::new(block, len_blocks)));
     let Some(block) = known else { return false };
     stage.edit_group(group, |desc| desc.inode_table = block);
-    stage.note(format!("{group}: a backup says that the inode table is in {block}"));
+    stage.note(format!("{group}: a backup locates the inode table at {block}"));
     true
 }
 
-/// Groups whose inode table a backup puts elsewhere, where what lies there looks more like inodes than
-/// what lies in the place in use: then it is the descriptor that is wrong, not every inode of the group.
+/// Groups for which a backup has another inode table location that looks more like inodes than the
+/// one in use: the descriptor is wrong, not every inode of the group.
 pub(crate) fn misplaced_tables(stage: &Stage<'_>) -> Vec<GroupNr> {
     let len_blocks = u64::from(stage.geometry.inode_table_blocks);
     (0..)
@@ -203,8 +204,8 @@ pub(crate) fn misplaced_tables(stage: &Stage<'_>) -> Vec<GroupNr> {
         .collect()
 }
 
-/// How much a run of blocks looks like the inode table of a group: inodes that are right, less what
-/// cannot be one.
+/// Score of a run of blocks as the inode table of a group: the number of valid inodes, minus those
+/// that cannot be inodes.
 fn likeness(stage: &Stage<'_>, group: GroupNr, table: BlockNr) -> i64 {
     let geometry = &stage.geometry;
     let (inode_size, per_block) =

@@ -1,4 +1,4 @@
-//! Directories written anew: sorted, without duplicate names, with an index where one is useful.
+//! Rebuilds directories: sorted, without duplicate names, with an index where useful.
 
 use floe_format::ext::inode::InodeFlags;
 use floe_format::features::Incompat;
@@ -10,7 +10,7 @@ use crate::stage::Stage;
 use floe_check::problem::Name;
 use floe_ext4::dir::{self as directory, Rebuilt, Settled};
 
-/// Writes a directory anew in the blocks that it has; more are allocated, surplus ones given up.
+/// Rebuilds a directory in its own blocks; allocates more if needed and frees surplus ones.
 pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let mut open = OpenDir::new(stage, inode)?;
     open.dir.parent = open.parent(stage);
@@ -29,8 +29,8 @@ pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failu
     Ok(())
 }
 
-/// All blocks of a directory behind each other; holes and what cannot be read as zeroes, in which
-/// there are no entries.
+/// The concatenated blocks of a directory. Holes and unreadable blocks become zeroes, which hold no
+/// entries.
 fn content(stage: &Stage<'_>, open: &OpenDir) -> Result<Vec<u8>, Failure> {
     let block_size = stage.block_size();
     let blocks = usize::try_from(open.map.end())
@@ -46,7 +46,7 @@ fn content(stage: &Stage<'_>, open: &OpenDir) -> Result<Vec<u8>, Failure> {
     Ok(content)
 }
 
-/// Stages the blocks of a directory that was built anew, its map, size and flags.
+/// Stages the blocks of a rebuilt directory, its map, size and flags.
 pub(super) fn write(
     stage: &mut Stage<'_>,
     open: &mut OpenDir,
@@ -79,15 +79,15 @@ pub(super) fn write(
 fn text(settled: &Settled) -> String {
     match settled {
         Settled::DroppedSame { inode, name } => {
-            format!("the name {} stood there twice for {inode}", Name::new(name))
+            format!("duplicate name {} for {inode}", Name::new(name))
         }
         Settled::DroppedNoKey { inode, name } => format!(
-            "the name {} stood there twice; that of {inode} was dropped, for an encrypted name \
+            "duplicate name {}; the entry of {inode} was dropped: an encrypted name \
              cannot be changed",
             Name::new(name)
         ),
         Settled::Renamed { inode, from, to } => format!(
-            "the name {} stood there twice; that of {inode} is {} now",
+            "duplicate name {}; the entry of {inode} was renamed to {}",
             Name::new(from),
             Name::new(to)
         ),

@@ -1,4 +1,4 @@
-//! Data that lie in an inode: in `i_block`, and in the value of its attribute `system.data`.
+//! Inline data: in `i_block`, and in the value of the attribute `system.data`.
 
 use floe_format::ext::inline_data::{ATTRIBUTE_NAME, IN_BLOCK_SIZE, InlineDirSize, judge_dir_size};
 use floe_format::ext::inode::InodeFlags;
@@ -10,7 +10,7 @@ use floe_format::ext::xattr::{
 use crate::failure::Failure;
 use crate::stage::InodeImage;
 
-/// An attribute of an inode, taken out.
+/// An in-inode attribute, decoded.
 struct Attribute {
     raw: RawXattrEntry,
     name: Vec<u8>,
@@ -23,7 +23,7 @@ impl Attribute {
     }
 }
 
-/// All attributes in the inode, as far as they can be followed.
+/// All attributes in the inode, up to the first invalid entry.
 fn attributes(image: &InodeImage) -> Vec<Attribute> {
     let area = image.attributes_offset().and_then(|at| image.raw.get(at..)).unwrap_or(&[]);
     let Some(area) = XattrArea::of_inode(area) else { return Vec::new() };
@@ -48,7 +48,7 @@ fn attributes(image: &InodeImage) -> Vec<Attribute> {
         .collect()
 }
 
-/// Writes all attributes of the inode anew: entries from the start, values from the end.
+/// Rewrites all attributes of the inode: entries from the start, values from the end.
 fn write(image: &mut InodeImage, attributes: &[Attribute]) -> Result<(), Failure> {
     let no_room = Failure::NotNow("its attributes do not fit the inode");
     let Some(at) = image.attributes_offset() else { return Err(no_room) };
@@ -61,7 +61,7 @@ fn write(image: &mut InodeImage, attributes: &[Attribute]) -> Result<(), Failure
             let mut raw = attribute.raw.clone();
             let len = ENTRY_SIZE + padded(attribute.name.len());
             let value_len = padded(attribute.value.len());
-            // The end marker takes four bytes more.
+            // The end marker needs four more bytes.
             if next + len + 4 + value_len > end {
                 return Err(no_room);
             }
@@ -83,12 +83,13 @@ fn write(image: &mut InodeImage, attributes: &[Attribute]) -> Result<(), Failure
     Ok(())
 }
 
-/// The part of inline data that does not lie in `i_block`; `None` without the attribute.
+/// The part of the inline data outside `i_block`; `None` without the attribute.
 pub(super) fn value(image: &InodeImage) -> Option<Vec<u8>> {
     attributes(image).into_iter().find(Attribute::is_data).map(|attribute| attribute.value)
 }
 
-/// Replaces that part; all other attributes stay. `None` removes the attribute.
+/// Replaces the part of the inline data outside `i_block`; all other attributes stay. `None`
+/// removes the attribute.
 ///
 /// # Errors
 /// [`Failure::NotNow`] if it does not fit.
@@ -100,7 +101,7 @@ pub(super) fn set_value(image: &mut InodeImage, value: Option<&[u8]>) -> Result<
             let data = all.iter_mut().find(|attribute| attribute.is_data());
             let data = data.ok_or(Failure::NotNow("it has no inline data"))?;
             data.value = value.to_vec();
-            // 0 stands for none, which is what old kernels write in inodes.
+            // A zero hash means none: old kernels store that for in-inode attributes.
             if data.raw.hash != 0 {
                 data.raw.hash = entry_hash(&data.name, value, Chars::Unsigned);
             }
@@ -109,8 +110,8 @@ pub(super) fn set_value(image: &mut InodeImage, value: Option<&[u8]>) -> Result<
     write(image, &all)
 }
 
-/// Gives an inline directory a size in which entries can end: between 61 and 71 bytes it is cut to 60;
-/// else it grows to the next multiple of four, or shrinks if there is no room.
+/// Sets an inline directory to a size at which entries can end: sizes from 61 to 71 bytes are cut
+/// to 60; other sizes are rounded up to a multiple of four, or down if there is no room.
 pub(super) fn set_directory_size(image: &mut InodeImage) -> Result<(), Failure> {
     let old = value(image).ok_or(Failure::NotNow("it has no inline data"))?;
     let size = (IN_BLOCK_SIZE + old.len()) as u64;
@@ -132,7 +133,7 @@ pub(super) fn set_directory_size(image: &mut InodeImage) -> Result<(), Failure> 
     Ok(())
 }
 
-/// The inode has no inline data any more.
+/// Removes the inline data of an inode.
 pub(super) fn remove(image: &mut InodeImage) -> Result<(), Failure> {
     set_value(image, None)?;
     image.base.flags &= !InodeFlags::INLINE_DATA.bits();

@@ -12,7 +12,7 @@ use crate::stage::{InodeImage, MODE_PRIVATE, Stage};
 
 use super::xattrs::{self, EntryField};
 
-/// `i_mode` bits of the type.
+/// The file type bits of `i_mode`.
 const TYPE_MASK: u16 = 0o170_000;
 const TYPE_DIRECTORY: u16 = 0o040_000;
 
@@ -97,7 +97,7 @@ fn hurd(stage: &Stage<'_>) -> bool {
     stage.superblock().creator_os == OS_HURD
 }
 
-/// Deletes a file as a repair does: its blocks and names are found unused by the next examination.
+/// Deletes a file. The next examination finds its blocks and names unused, so they are freed then.
 pub(super) fn clear(stage: &mut Stage<'_>, number: InodeNr) -> Result<(), Failure> {
     let reserved = stage.geometry.is_reserved(number);
     let now = stage.now32();
@@ -111,7 +111,7 @@ pub(super) fn clear(stage: &mut Stage<'_>, number: InodeNr) -> Result<(), Failur
     })
 }
 
-/// Zeroes the first bytes of an inode; whole inodes of zeroes need no checksum.
+/// Zeroes the first bytes of an inode; an inode of zeroes needs no checksum.
 fn zero(stage: &Stage<'_>, image: &InodeImage, len: usize) -> Result<(), Failure> {
     let mut raw = image.raw.clone();
     raw[..len].fill(0);
@@ -124,12 +124,12 @@ fn zero(stage: &Stage<'_>, image: &InodeImage, len: usize) -> Result<(), Failure
     stage.write_inode(&zeroed)
 }
 
-/// The link count of an inode.
+/// Sets the link count of an inode.
 pub(super) fn set_links(stage: &mut Stage<'_>, number: InodeNr, links: u16) -> Result<(), Failure> {
     stage.edit_inode(number, |image| image.base.links_count = links)
 }
 
-/// An inline file that becomes empty has no data in the inode either.
+/// Sets the size; an inline file that becomes empty loses its inline data too.
 fn set_size(image: &mut InodeImage, size: u64) {
     if size == 0 && image.flags().contains(InodeFlags::INLINE_DATA) {
         image.base.flags &= !InodeFlags::INLINE_DATA.bits();
@@ -138,19 +138,19 @@ fn set_size(image: &mut InodeImage, size: u64) {
     image.set_size_bytes(size);
 }
 
-/// `i_blocks`: `count` in the unit that the inode uses.
+/// Sets `i_blocks` to `count`, in the unit that the inode uses.
 fn set_sectors(stage: &Stage<'_>, image: &mut InodeImage, count: u64) {
     let huge = stage.geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
     let in_blocks = stage.geometry.counts_in_blocks(image.flags());
     image.base.blocks_lo = (count & 0xffff_ffff) as u32;
     if huge {
-        // 48 bits; of a file that is counted in blocks the upper ones stay zero.
+        // 48 bits; a file with the huge_file flag counts blocks, and its high part is zero.
         let high = ((count >> 32) & 0xffff) as u16;
         image.base.blocks_high = if in_blocks { 0 } else { high };
     }
 }
 
-/// `i_blocks` of a file that takes `blocks` blocks, its map included.
+/// Sets `i_blocks` of a file that uses `blocks` blocks, including its map.
 pub(super) fn set_blocks(stage: &Stage<'_>, image: &mut InodeImage, blocks: u64) {
     let geometry = &stage.geometry;
     let whole = blocks.next_multiple_of(u64::from(geometry.cluster_blocks));
@@ -158,11 +158,12 @@ pub(super) fn set_blocks(stage: &Stage<'_>, image: &mut InodeImage, blocks: u64)
     set_sectors(stage, image, whole * u64::from(geometry.block_size / 512));
 }
 
-/// Out of range: what new inodes get. Not a multiple of four: rounded up.
+/// Sets a valid `i_extra_isize`: the default of new inodes if it is out of range, else the next
+/// multiple of four.
 fn set_extra_isize(stage: &Stage<'_>, image: &mut InodeImage) {
     let most = image.raw.len().saturating_sub(128);
     let stored = image.extra.extra_isize;
-    // What cannot be rounded up to 16 bits is larger than any inode.
+    // A value that cannot be rounded up in 16 bits exceeds any inode.
     let up = |size: u16| size.checked_next_multiple_of(4).unwrap_or(u16::MAX);
     let rounded = up(stored);
     image.extra.extra_isize = if usize::from(stored) > most || stored < 4 {
@@ -171,13 +172,13 @@ fn set_extra_isize(stage: &Stage<'_>, image: &mut InodeImage) {
     } else if usize::from(rounded) <= most {
         rounded
     } else {
-        // Less than the inode, whose size fits 16 bits.
+        // Less than the inode size, which fits 16 bits.
         most as u16 & !3
     };
 }
 
-/// Copies a file of the file system's own from a number that users can see to its reserved one, and
-/// frees the old one.
+/// Copies an internal file (journal, quota) from a user-visible inode to its reserved one, and
+/// frees the old inode.
 pub(super) fn move_to_reserved(
     stage: &mut Stage<'_>,
     from: InodeNr,
@@ -185,7 +186,7 @@ pub(super) fn move_to_reserved(
 ) -> Result<(), Failure> {
     let image = stage.read_inode(from)?;
     if FileType::of_mode(image.base.mode) != Some(FileType::Regular) {
-        return Err(Failure::NotNow("it is no regular file"));
+        return Err(Failure::NotNow("it is not a regular file"));
     }
     let mut moved = image.clone();
     moved.number = to;
@@ -193,7 +194,7 @@ pub(super) fn move_to_reserved(
     moved.base.links_count = 1;
     moved.base.flags |= InodeFlags::IMMUTABLE.bits();
     stage.write_inode(&moved)?;
-    // Extent nodes and the like carry the number of their inode in their checksums.
+    // Extent nodes carry the inode number in their checksums.
     super::maps::rechecksum(stage, &moved)?;
     zero(stage, &image, image.raw.len())
 }

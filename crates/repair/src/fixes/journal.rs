@@ -1,6 +1,6 @@
-//! The journal: its inode, its superblock, and what the file system's superblock says of it.
+//! The journal: its inode, its superblock, and the journal fields of the file system's superblock.
 //!
-//! Replaying is not here: the session does that before each round (`floe_check::recovery`).
+//! Replay is not done here: the session replays before each round (`floe_check::recovery`).
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::journal::{self, JournalPlace};
@@ -17,7 +17,7 @@ use crate::file_map::FileMap;
 use crate::stage::{MODE_PRIVATE, Stage};
 use floe_ext4::make::journal_superblock::{EmptyJournal, JournalSize, size_of_new};
 
-/// Byte of the journal superblock from which on version 1 has nothing.
+/// First byte of the journal superblock that version 1 does not define.
 const V2_FIELDS: usize = 0x24;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Failure> {
@@ -41,6 +41,11 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &JournalEdit) -> Result<(), Fai
         JournalEdit::ZeroStaleFields => edit_superblock(stage, |bytes| {
             bytes[V2_FIELDS..].fill(0);
         }),
+        JournalEdit::Bounds { first, blocks } => edit_superblock(stage, |bytes| {
+            let mut superblock = JournalSuperblock::decode(bytes);
+            (superblock.first, superblock.maxlen) = (*first, *blocks);
+            superblock.encode_into(bytes);
+        }),
         JournalEdit::ClearError => edit_superblock(stage, |bytes| {
             let mut superblock = JournalSuperblock::decode(bytes);
             superblock.errno = 0;
@@ -62,7 +67,7 @@ fn journal_inode(stage: &Stage<'_>) -> InodeNr {
     }
 }
 
-/// The superblock no longer names a journal.
+/// Clears the journal fields of the superblock.
 fn forget(stage: &mut Stage<'_>) {
     let sb = stage.superblock_mut();
     sb.journal_inum = 0;
@@ -72,14 +77,14 @@ fn forget(stage: &mut Stage<'_>) {
     sb.state &= !STATE_VALID;
 }
 
-/// An inode that is damaged is written anew from its copy in the superblock; without a good copy the
-/// journal is dropped, with what it holds.
+/// Restores a damaged journal inode from its backup in the superblock; without a valid backup drops
+/// the journal and its content.
 fn restore_or_drop(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let volume = &stage.evidence.volume;
     let (found, _) =
         journal::find(&stage.overlay, stage.superblock(), &volume.geometry, &volume.groups, None);
     if let Some(JournalPlace::InodeBackup(_)) = found.map(|journal| journal.place) {
-        // Whatever number the superblock gives: the hidden inode is the one for it.
+        // The backup belongs to the hidden inode, whatever number the superblock names.
         stage.superblock_mut().journal_inum = InodeNr::JOURNAL.0;
         return restore(stage, InodeNr::JOURNAL);
     }
@@ -87,14 +92,14 @@ fn restore_or_drop(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let sb = stage.superblock_mut();
     sb.feature_compat &= !Compat::HAS_JOURNAL.bits();
     stage.write_backups();
-    stage.note("the journal was dropped, with the changes that it may have held".into());
+    stage.note("the journal was dropped, with any transactions it held".into());
     Ok(())
 }
 
-/// The journal inode, from its copy in the superblock.
+/// Restores the journal inode from its backup in the superblock.
 fn restore(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let words = stage.superblock().jnl_blocks;
-    // Nothing of the damaged inode is kept: Linux judges fields that a journal has no use for.
+    // Starts from a blank inode: Linux also checks fields that a journal does not use.
     let mut image = stage.new_inode(inode, MODE_PRIVATE)?;
     for (bytes, word) in image.base.block.chunks_exact_mut(4).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
@@ -106,13 +111,13 @@ fn restore(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let map = FileMap::load(stage, &image);
     super::inodes::set_blocks(stage, &mut image, map.blocks());
     stage.write_inode(&image)?;
-    // The checksums of its nodes depend on the generation, which is zero again.
+    // The checksums of its nodes include the generation, which is now zero.
     super::maps::rechecksum(stage, &image)?;
-    stage.note("the journal inode was restored from its copy in the superblock".into());
+    stage.note("the journal inode was restored from its backup in the superblock".into());
     Ok(())
 }
 
-const NO_DEVICE: Failure = Failure::NotNow("the device of the journal was not named");
+const NO_DEVICE: Failure = Failure::NotNow("the journal device was not given");
 
 /// Whether the journal is on another device.
 fn is_external(stage: &Stage<'_>) -> bool {
@@ -133,7 +138,7 @@ fn edit_device(
     Ok(())
 }
 
-/// Changes the journal's own superblock; its checksum follows.
+/// Changes the journal superblock and recomputes its checksum.
 fn edit_superblock(
     stage: &mut Stage<'_>,
     edit: impl FnOnce(&mut [u8; 1024]),
@@ -160,10 +165,10 @@ fn edit_superblock(
     stage.write_block(block, &whole)
 }
 
-/// A fresh, empty journal superblock; what had not been replayed is lost.
+/// Writes a fresh, empty journal superblock; transactions not yet replayed are lost.
 fn reset(stage: &mut Stage<'_>) -> Result<(), Failure> {
     if is_external(stage) {
-        return Err(Failure::NotNow("a journal on another device is made anew by mke2fs alone"));
+        return Err(Failure::NotNow("only mke2fs can recreate an external journal"));
     }
     let block_size = stage.geometry.block_size;
     let image = stage.read_inode(journal_inode(stage))?;
@@ -186,12 +191,12 @@ fn reset(stage: &mut Stage<'_>) -> Result<(), Failure> {
     if sb.feature_incompat & Incompat::RECOVER.bits() != 0 {
         sb.feature_incompat &= !Incompat::RECOVER.bits();
         sb.state &= !STATE_VALID;
-        stage.note("the changes that the journal held are lost".into());
+        stage.note("the transactions in the journal are lost".into());
     }
     Ok(())
 }
 
-/// Copies the map of the journal inode into the superblock.
+/// Backs up the map of the journal inode in the superblock.
 fn back_up(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let image = stage.read_inode(journal_inode(stage))?;
     let sb = stage.superblock_mut();
@@ -205,8 +210,8 @@ fn back_up(stage: &mut Stage<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A journal file that users can see becomes the hidden inode; names that led to it go with the next
-/// round.
+/// Moves a user-visible journal file to the hidden inode; the next round removes the names that led
+/// to it.
 fn hide(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let from = journal_inode(stage);
     if from == InodeNr::JOURNAL {
@@ -218,8 +223,8 @@ fn hide(stage: &mut Stage<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A new journal in inode 8, after the old one was dropped: as large as its copy in the superblock
-/// says, or as mke2fs would make it.
+/// Creates a new journal in inode 8 after the old one was dropped: as large as the backup in the
+/// superblock says, or mke2fs's default size.
 fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let geometry = stage.geometry.clone();
     let fast_commit = geometry.features.compat.contains(Compat::FAST_COMMIT);
@@ -253,6 +258,6 @@ fn create(stage: &mut Stage<'_>) -> Result<(), Failure> {
     sb.journal_inum = InodeNr::JOURNAL.0;
     sb.feature_compat |= Compat::HAS_JOURNAL.bits();
     back_up(stage)?;
-    stage.note(format!("a new journal of {blocks} blocks was made"));
+    stage.note(format!("a new journal of {blocks} blocks was created"));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Inodes without a name are entered in lost+found.
+//! Connects unattached inodes to lost+found.
 
 use std::collections::HashSet;
 
@@ -10,9 +10,10 @@ use super::names::Names;
 use crate::failure::Failure;
 use crate::stage::{InodeImage, Stage};
 
-/// Enters inodes in lost+found, as `#` and their numbers, and says where they are: all of a round at once,
-/// for there may be a million, and the directory is as large then. `after` does what else is to be done
-/// for an inode that has a name by now, given the number of lost+found.
+/// Connects inodes to lost+found under the name `#` and their number, and returns the results.
+/// Handles all inodes of a round at once, because there may be a million, and the directory grows
+/// as large. `after` completes the work for an inode that now has a name; it is given the number of
+/// lost+found.
 pub(super) fn enter_all(
     stage: &mut Stage<'_>,
     inodes: &[InodeNr],
@@ -33,7 +34,7 @@ pub(super) fn enter_all(
         made.push((entered, stage.take_notes()));
     }
     if let Err(failure) = lost_found.names.close(stage) {
-        // None of them can be found by its name.
+        // Without the directory none of them can be linked.
         let text = failure.to_string();
         made.iter_mut().for_each(|one| *one = (Err(Failure::Together(text.clone())), Vec::new()));
     }
@@ -65,7 +66,7 @@ impl LostFound {
         Ok(())
     }
 
-    /// `#` and the number; with a tail where that name is taken.
+    /// `#` and the number, with a suffix if that name exists.
     fn free_name(&self, inode: InodeNr) -> Result<String, Failure> {
         let plain = format!("#{inode_number}", inode_number = inode.0);
         let with_tail = (0..u32::MAX).map(|tail| format!("{plain}~{tail}"));

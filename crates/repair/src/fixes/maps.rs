@@ -1,7 +1,7 @@
-//! Maps of files: extents and block maps.
+//! Maps of files: extent trees and block maps.
 //!
-//! All edits of one file are made together: entries are taken out while the map is followed, then the
-//! map is written anew.
+//! All edits of one file are made together: the walk omits the removed entries, and the map is then
+//! rebuilt.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,8 @@ pub(super) fn apply_all(
         let contested = !has_no_content(inode)
             && FileMap::load(stage, &image).nodes.iter().any(|&node| stage.is_contested(node));
         if contested {
-            // Nodes that may be somebody's data stay as they are; the map is written elsewhere.
+            // Nodes that may hold another owner's data are not modified; the map is written
+            // elsewhere.
             let mut drop = |entry: &Entry| edits.iter().any(|edit| names_pointer(edit, entry));
             let mut map = FileMap::load_without(stage, &image, &mut drop);
             map.store(stage, &mut image)?;
@@ -53,7 +54,7 @@ pub(super) fn apply_all(
     };
     for edit in edits {
         match *edit {
-            // A pointer that reaches too far: of an extent tree that is a whole extent.
+            // A pointer out of range; in an extent tree, a whole extent.
             MapEdit::ZeroPointer { logical, block, .. } => {
                 map.runs.retain(|extent| !covers(extent, logical, block));
             }
@@ -72,8 +73,8 @@ pub(super) fn apply_all(
     stage.write_inode(&image)
 }
 
-/// The map with the extents that are believed, of leaves whose extents contradict each other.
-/// `None` where other damage is mended as well.
+/// The map after resolving leaves whose extents contradict each other. `None` if the map has other
+/// damage too.
 fn with_leaves_sorted_out(
     stage: &Stage<'_>,
     image: &InodeImage,
@@ -84,7 +85,7 @@ fn with_leaves_sorted_out(
     if !edits.iter().all(of_leaves) {
         return None;
     }
-    // The leaves in order; the extents follow from the walk.
+    // Collect the leaves in order; the walk then fills in their extents.
     let mut leaves: Vec<Leaf> = Vec::new();
     let mut named = Vec::new();
     let mut whole_nodes_go = false;
@@ -106,13 +107,14 @@ fn with_leaves_sorted_out(
         return None;
     }
     if leaves.is_empty() {
-        // The extents stand in the inode.
+        // The root in the inode holds the extents.
         leaves.push(Leaf::default());
     }
     for (&extent, (leaf, is_named)) in map.runs.iter().zip(named) {
         leaves[leaf].extents.push((extent, is_named));
     }
-    // What a finding names was not counted as a claim. In a cluster several extents of a file meet.
+    // The examination counts no claims of extents that a finding names. Several extents of a file
+    // may share a cluster.
     let is_claimed = |block: BlockNr, named: bool| {
         stage.geometry.cluster_blocks == 1
             && (stage.is_contested(block) || (named && stage.is_claimed(block)))
@@ -127,7 +129,7 @@ fn with_leaves_sorted_out(
     changed.then_some(map)
 }
 
-/// Whether an edit makes a hole of a pointer.
+/// Whether an edit turns a pointer into a hole.
 fn names_pointer(edit: &MapEdit, entry: &Entry) -> bool {
     match *edit {
         MapEdit::ZeroPointer { logical, level, block } => {
@@ -139,7 +141,7 @@ fn names_pointer(edit: &MapEdit, entry: &Entry) -> bool {
     }
 }
 
-/// Whether an edit takes an entry out.
+/// Whether an edit removes an entry.
 fn names(edit: &MapEdit, entry: &Entry) -> bool {
     match *edit {
         MapEdit::RemoveExtent { node, logical, block } => {
@@ -156,20 +158,20 @@ fn covers(extent: &Extent, logical: LogicalBlock, block: BlockNr) -> bool {
     offset < extent.run.len_blocks && extent.run.start.0 + offset == block.0
 }
 
-/// Moves the extent that begins at `logical` down to `to`, and all behind it as far.
+/// Moves the extent that begins at `logical` down to `to`, and all later ones by the same distance.
 fn close_gap(map: &mut FileMap, logical: LogicalBlock, to: LogicalBlock) {
     for extent in map.runs.iter_mut().filter(|extent| extent.logical == logical) {
         extent.logical = to;
     }
 }
 
-/// Whether an edit leaves an extent node with the entries that it has.
+/// Whether an edit keeps the entries of an extent node.
 const fn keeps_entries(edit: &MapEdit) -> bool {
     matches!(edit, MapEdit::Checksum { .. } | MapEdit::Depth { .. })
 }
 
-/// Whether a node is to say another depth that others claim too: where nodes have no checksums, it may
-/// be their data, and the tree is written elsewhere.
+/// Whether an edit changes the depth in a node that others claim too. Without checksums the node
+/// may be their data, so the tree is written elsewhere.
 fn gives_others_a_depth(stage: &Stage<'_>, edits: &[MapEdit]) -> bool {
     edits.iter().any(|edit| match *edit {
         MapEdit::Depth { node, .. } => stage.is_contested(node),
@@ -177,7 +179,7 @@ fn gives_others_a_depth(stage: &Stage<'_>, edits: &[MapEdit]) -> bool {
     })
 }
 
-/// Nodes keep the entries that they hold.
+/// Edits nodes in place, keeping their entries.
 fn in_place(stage: &Stage<'_>, image: &InodeImage, edits: &[MapEdit]) -> Result<(), Failure> {
     for edit in edits {
         let (node, depth) = match *edit {
@@ -190,7 +192,7 @@ fn in_place(stage: &Stage<'_>, image: &InodeImage, edits: &[MapEdit]) -> Result<
             ExtentHeader { depth, ..ExtentHeader::decode(header) }.encode_into(header);
         }
         if stage.checksummed() {
-            // A node without room for a checksum is another finding.
+            // A node without room for a checksum has a finding of its own.
             let _ = extent::write_checksum(stage.inode_seed(image), &mut bytes);
         }
         stage.write_block(node, &bytes)?;
@@ -198,7 +200,7 @@ fn in_place(stage: &Stage<'_>, image: &InodeImage, edits: &[MapEdit]) -> Result<
     Ok(())
 }
 
-/// New checksums for all nodes of a file whose number changed.
+/// Recomputes the checksums of all nodes of a file whose inode number or generation changed.
 pub(super) fn rechecksum(stage: &Stage<'_>, image: &InodeImage) -> Result<(), Failure> {
     if !stage.checksummed() || !image.flags().contains(InodeFlags::EXTENTS) {
         return Ok(());
@@ -208,7 +210,7 @@ pub(super) fn rechecksum(stage: &Stage<'_>, image: &InodeImage) -> Result<(), Fa
     in_place(stage, image, &edits)
 }
 
-/// A tree written anew, as flat as it can be.
+/// Rebuilds an extent tree with minimal depth.
 pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let mut image = stage.read_inode(inode)?;
     let mut map = FileMap::load(stage, &image);
@@ -216,12 +218,12 @@ pub(super) fn rebuild(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failu
     stage.write_inode(&image)
 }
 
-/// Whether the map of an inode is a list of blocks, whose logical numbers mean nothing.
+/// Whether the map of an inode is a plain list of blocks, whose logical numbers mean nothing.
 fn has_no_content(inode: InodeNr) -> bool {
     matches!(inode, InodeNr::RESIZE | InodeNr::BAD_BLOCKS)
 }
 
-/// Makes holes of pointers of a block map, in their places.
+/// Turns pointers of a block map into holes, in place.
 fn zero_pointers(
     stage: &Stage<'_>,
     image: &mut InodeImage,
@@ -253,18 +255,18 @@ struct Zero<'w, 'a> {
     stage: &'w Stage<'a>,
     wanted: HashSet<(LogicalBlock, u8, BlockNr)>,
     seen: HashSet<BlockNr>,
-    /// Pointers are named by what they name: see [`has_no_content`].
+    /// Matches pointers by target block instead of logical block: see [`has_no_content`].
     by_block: bool,
 }
 
 impl Zero<'_, '_> {
-    /// Whether a pointer goes; those below it are dealt with.
+    /// Returns whether a pointer is removed, after processing those below it.
     fn pointer(&mut self, word: u32, logical: LogicalBlock, level: u32) -> Result<bool, Failure> {
         let block = BlockNr(u64::from(word));
         if word == 0 {
             return Ok(false);
         }
-        // At most 3: `root_slot` gives no deeper level.
+        // At most 3: `root_slot` returns no deeper level.
         let anywhere = (LogicalBlock(0), u8::MAX, block);
         let named = self.wanted.contains(&(logical, level as u8, block))
             || (level > 0 && self.wanted.contains(&anywhere))
@@ -275,11 +277,12 @@ impl Zero<'_, '_> {
         if level == 0 || !self.seen.insert(block) {
             return Ok(false);
         }
-        // Nodes on critical metadata are not touched: cloning gives the file its own ones.
+        // Nodes on critical metadata are not modified: cloning gives the file its own.
         if !self.by_block && self.stage.evidence.volume.is_metadata(block) {
             return Ok(false);
         }
-        // Of a list only the pointer goes: the node may hold what somebody else put there.
+        // In a plain list only the pointer is removed, because the node may hold another owner's
+        // data.
         if self.by_block && self.stage.is_contested(block) {
             return Ok(true);
         }

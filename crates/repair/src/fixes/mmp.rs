@@ -1,4 +1,4 @@
-//! The block against multiple mounts, written clean.
+//! Marks the MMP block clean.
 
 use floe_blockdev::WriteBlocks;
 use floe_format::BlockNr;
@@ -8,11 +8,11 @@ use floe_format::ext::mmp::{MAGIC, Mmp, SEQ_CLEAN};
 
 use crate::failure::Failure;
 
-/// Seconds between updates where the file system does not say.
+/// Default update interval in seconds.
 const INTERVAL: u16 = 5;
 
-/// Writes the block in `block` as that of a file system that nobody has mounted. A check cannot go on
-/// before, so this is made outside of rounds.
+/// Rewrites the MMP block in `block` as clean. Runs before the first round, because a check cannot
+/// continue without it.
 pub(crate) fn clean(
     device: &impl WriteBlocks,
     geometry: &Geometry,

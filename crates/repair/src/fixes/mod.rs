@@ -1,4 +1,4 @@
-//! How each edit is made. One file an object, named as in `check/checks`.
+//! Carries out the edits. One file per object, named as in `check/checks`.
 
 use std::collections::BTreeSet;
 
@@ -37,15 +37,15 @@ pub(crate) use shared_blocks::{SharedLedger, clusters_of};
 pub(crate) use superblock::{first_meta_bg, time};
 pub(crate) use xattrs::mended_value;
 
-/// What came of an edit, and what is to be said of it.
+/// Result of an edit, and notes for the report.
 pub type Made = (Result<(), Failure>, Vec<String>);
 
-/// Makes edits in order.
+/// Carries out edits in order.
 pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
     let together = |one: &Edit, other: &Edit| match (one, other) {
-        // All changes of one map at once: each is written anew once.
+        // Make all changes of one map together, so that the map is rebuilt once.
         (Edit::Map { inode: left, .. }, Edit::Map { inode: right, .. }) => left == right,
-        // A directory is opened once.
+        // Open a directory only once.
         (Edit::Directory { dir: left, .. }, Edit::Directory { dir: right, .. })
         | (Edit::Entry { dir: left, .. }, Edit::Entry { dir: right, .. }) => left == right,
         (Edit::Attach { .. }, Edit::Attach { .. })
@@ -62,7 +62,7 @@ pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
     let mut results = Vec::with_capacity(edits.len());
     for group in edits.chunk_by(together) {
         match group.first() {
-            // A map that cannot be right may lead to what others own: it is not followed.
+            // The map of a cleared inode may lead to other owners' blocks, so it is not followed.
             Some(Edit::Map { inode, .. }) if cleared.contains(inode) => {
                 results.extend(group.iter().map(|_| (Ok(()), Vec::new())));
             }
@@ -85,12 +85,12 @@ pub fn apply_all(stage: &mut Stage<'_>, edits: &[Edit]) -> Vec<Made> {
     results
 }
 
-/// The inodes that edits are about.
+/// The inodes that edits change.
 fn inodes(edits: &[Edit]) -> Vec<InodeNr> {
     edits.iter().filter_map(Edit::inode).collect()
 }
 
-/// All changes of one map.
+/// Makes all changes of one map.
 fn map(stage: &mut Stage<'_>, inode: InodeNr, edits: &[Edit]) -> Vec<Made> {
     let of_map = |edit: &Edit| match edit {
         Edit::Map { edit, .. } => Some(*edit),
@@ -106,13 +106,14 @@ fn map(stage: &mut Stage<'_>, inode: InodeNr, edits: &[Edit]) -> Vec<Made> {
     made
 }
 
-/// Makes one edit. The stage may hold a part of one that failed; the next examination judges it.
+/// Makes one edit. A failed edit may leave partial changes in the stage; the next examination
+/// judges them.
 fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
     match edit {
         Edit::Superblock(edit) => superblock::apply(stage, edit),
         Edit::Group { group, edit } => group_desc::apply(stage, *group, *edit),
         Edit::Journal(edit) => journal::apply(stage, edit),
-        // Made before any round: nothing can be examined with a bad block.
+        // Made before the first round, because a bad MMP block stops any examination.
         Edit::CleanMmp => Ok(()),
         Edit::Orphans(edit) => orphans::apply(stage, *edit),
         Edit::RecreateResizeInode => resize_inode::apply(stage),
@@ -122,7 +123,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::Map { inode, edit } => maps::apply_all(stage, *inode, &[*edit]),
         Edit::AttributeBlock { block, edit } => xattrs::apply(stage, *block, *edit),
         Edit::CloneShared { inode } => shared_blocks::clone(stage, *inode),
-        // Made together with others of their kind.
+        // Handled together with others of their kind.
         Edit::Directory { .. } | Edit::Entry { .. } | Edit::Attach { .. } => Ok(()),
         Edit::Tree(edit) => connectivity::apply(stage, *edit),
         Edit::RebuildDirectory { dir } => htree::rebuild(stage, *dir),

@@ -1,4 +1,4 @@
-//! Entering names in directories.
+//! Adds names to directories.
 
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inode::FileType;
@@ -11,7 +11,7 @@ use crate::file_map::FileMap;
 use crate::stage::Stage;
 use floe_ext4::dir::{self as directory, Entry, inline};
 
-/// Enters a name in a directory, which grows if it has no room.
+/// Adds a name to a directory, which grows if it has no room.
 pub(super) fn link(
     stage: &mut Stage<'_>,
     dir: InodeNr,
@@ -24,12 +24,12 @@ pub(super) fn link(
     names.close(stage)
 }
 
-/// A directory in which names are entered, one after the other.
+/// A directory to which names are added one after the other.
 pub(super) struct Names {
     open: OpenDir,
-    /// The block in which there may be room: there is none in those before.
+    /// The first block that may have room; earlier blocks are full.
     at: LogicalBlock,
-    /// Its bytes with names that are not staged yet.
+    /// Its bytes, with names that are not staged yet.
     entered: Option<Vec<u8>>,
 }
 
@@ -40,7 +40,7 @@ impl Names {
         Ok(Self { open, at, entered: None })
     }
 
-    /// All names that stand in blocks of the directory.
+    /// All names stored in blocks of the directory.
     pub(super) fn stored(&self, stage: &Stage<'_>) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         for logical in (0..self.open.map.end()).map(LogicalBlock) {
@@ -51,7 +51,7 @@ impl Names {
         names
     }
 
-    /// Enters a name that takes no less room than those before. Only [`Names::close`] makes it last.
+    /// Adds a name at least as long as those before. Only [`Names::close`] stages it.
     pub(super) fn enter(
         &mut self,
         stage: &mut Stage<'_>,
@@ -91,7 +91,7 @@ impl Names {
         Ok(())
     }
 
-    /// Adds a block, which is empty.
+    /// Appends an empty block.
     fn grow(&mut self, stage: &mut Stage<'_>) -> Result<(), Failure> {
         let (open, logical) = (&mut self.open, self.at);
         let block = open.map.block_for(stage, logical)?;
@@ -115,7 +115,8 @@ impl Names {
         }
     }
 
-    /// Stages what was entered. A name that was entered anywhere is not where an index looks for it.
+    /// Stages the added names. Drops the index, because it would not find a name that was added
+    /// anywhere.
     pub(super) fn close(mut self, stage: &mut Stage<'_>) -> Result<(), Failure> {
         self.stage_entered(stage)?;
         let indexed = self.open.is_indexed();
@@ -123,12 +124,12 @@ impl Names {
     }
 }
 
-/// The first block with room for names: blocks of an index hold one empty record, which is none.
+/// The first block that can hold names: index blocks contain one empty record that is not usable.
 fn first_leaf(open: &OpenDir) -> LogicalBlock {
     LogicalBlock(u64::from(open.is_indexed()))
 }
 
-/// Whether a block looks like one of an index: a single unused record from end to end.
+/// Whether a block looks like an index block: a single unused record that spans it.
 fn is_index_node(bytes: &[u8]) -> bool {
     let mut entries = DirCursor::new(bytes);
     matches!(entries.next(), Some(Ok(first)) if !first.in_use() && first.rec_len as usize == bytes.len())
@@ -149,7 +150,7 @@ fn insert_inline(
     Ok(true)
 }
 
-/// An inline directory gets blocks of its own.
+/// Moves the entries of an inline directory to a block.
 fn to_blocks(stage: &mut Stage<'_>, open: &mut OpenDir) -> Result<(), Failure> {
     open.dir.parent = open.parent(stage);
     let value = inline_data::value(&open.image).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The orphan file: cleaned, made anew, or removed.
+//! The orphan file: cleared, recreated or removed.
 
 use floe_format::ext::extent::Extent;
 use floe_format::ext::orphan_file::{self, OrphanBlock};
@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::{InodeImage, MODE_PRIVATE, Stage};
 
-/// Blocks of a new orphan file: by the size of the file system, between these.
+/// Bounds for the size of a new orphan file in blocks; the size scales with the file system.
 const LEAST_BLOCKS: u64 = 32;
 const MOST_BLOCKS: u64 = 512;
-/// Blocks of the file system for each block of the orphan file.
+/// File system blocks per block of the orphan file.
 const BLOCKS_PER_BLOCK: u64 = 4096;
 
 pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanFileEdit) -> Result<(), Failure> {
@@ -41,7 +41,7 @@ fn number(stage: &Stage<'_>) -> InodeNr {
     InodeNr(stage.superblock().orphan_file_inum)
 }
 
-/// The checksum of a block of the orphan file, where it has one.
+/// Stores the checksum of an orphan file block, if it has one.
 pub(super) fn seal(stage: &Stage<'_>, file: &InodeImage, block: BlockNr, bytes: &mut [u8]) {
     if !stage.checksummed() {
         return;
@@ -53,7 +53,7 @@ pub(super) fn seal(stage: &Stage<'_>, file: &InodeImage, block: BlockNr, bytes: 
     }
 }
 
-/// The orphan file that was lost gets its role back; if there is another one, it is released.
+/// Restores a lost orphan file to its role, or releases it if the superblock names another one.
 fn adopt(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     if number(stage).0 == 0 {
         stage.superblock_mut().orphan_file_inum = inode.0;
@@ -74,7 +74,7 @@ fn remove(stage: &mut Stage<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All blocks of the file, clean.
+/// Clears all blocks of the file.
 fn clean(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let file = stage.read_inode(number(stage))?;
     let map = FileMap::load(stage, &file);
@@ -95,12 +95,12 @@ fn write_clean(stage: &Stage<'_>, file: &InodeImage, runs: &[Extent]) -> Result<
     Ok(())
 }
 
-/// A new file in the same inode: its old blocks are found unused by the next examination.
+/// Creates a new file in the same inode; the next examination finds the old blocks unused.
 fn recreate(stage: &mut Stage<'_>) -> Result<(), Failure> {
     let geometry = stage.geometry.clone();
     let inode = match number(stage) {
         inode if geometry.place_of(inode).is_some() => inode,
-        // The number is lost: the file gets another inode.
+        // The inode number is lost: allocate another inode.
         _ => {
             let inode = stage.allocate_inode(InodeNr::ROOT)?;
             stage.write_raw_inode(inode, &vec![0; geometry.inode_size as usize])?;

@@ -1,4 +1,4 @@
-//! The list of orphans: what recovery does about files that were deleted or cut while open.
+//! The orphan list: completes the deletion or truncation of files that were open at a crash.
 
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::features::RoCompat;
@@ -20,7 +20,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: OrphanEdit) -> Result<(), Failu
     }
 }
 
-/// Releases an inode without links; cuts another one to its size.
+/// Releases an inode without links; truncates any other to its size.
 fn finish(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let mut image = stage.read_inode(inode)?;
     if image.base.links_count == 0 {
@@ -43,7 +43,7 @@ fn finish(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     clear_slots(stage, inode)
 }
 
-/// Drops the blocks behind the size, and zeroes the rest of the last one.
+/// Frees the blocks beyond the size, and zeroes the rest of the last block.
 fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<(), Failure> {
     let block_size = u64::from(stage.geometry.block_size);
     let (size, mut map) = (image.size_bytes(), FileMap::load(stage, image));
@@ -55,7 +55,7 @@ fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<()
         && let Some(block) = map.find(floe_format::LogicalBlock(size / block_size))
     {
         let mut bytes = stage.read_block(block)?;
-        // Less than a block.
+        // Less than a block, so it fits.
         bytes[tail as usize..].fill(0);
         stage.write_block(block, &bytes)?;
     }
@@ -65,7 +65,7 @@ fn cut(stage: &mut Stage<'_>, image: &mut crate::stage::InodeImage) -> Result<()
     Ok(())
 }
 
-/// Takes an inode out of the orphan file; empty slots are zero.
+/// Removes an inode from the orphan file; empty slots are zero.
 fn clear_slots(stage: &mut Stage<'_>, orphan: InodeNr) -> Result<(), Failure> {
     if !stage.geometry.features.ro_compat.contains(RoCompat::ORPHAN_PRESENT) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Quota files, written anew: usage as counted, limits as far as the old file can be read.
+//! Rewrites quota files: with the counted usage, and the limits as far as the old file is readable.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::file_map::FileMap;
 use crate::stage::{MODE_PRIVATE, Stage};
 use floe_ext4::make::quota_file::{self, Limits, Usage};
 
-/// Bytes of an old quota file that are read for its limits, at most.
+/// Maximum bytes of an old quota file to read for its limits.
 const MOST_OLD_BYTES: u64 = 256 << 20;
 
-/// Writes the quota file of a kind anew, in the inode and as far as possible in the blocks it has.
+/// Rewrites the quota file of a kind in its inode, reusing its blocks as far as possible.
 pub(super) fn rewrite(stage: &mut Stage<'_>, name: &str) -> Result<(), Failure> {
     let sb = stage.superblock();
     let (kind, index, number) = match name {
@@ -60,7 +60,7 @@ pub(super) fn rewrite(stage: &mut Stage<'_>, name: &str) -> Result<(), Failure> 
     Ok(())
 }
 
-/// What a file holds, as far as it can be read.
+/// The readable content of a file.
 fn content(stage: &Stage<'_>, map: &FileMap, size_bytes: u64) -> Vec<u8> {
     let block_size = stage.block_size();
     let end = size_bytes.min(map.end() * block_size as u64).min(MOST_OLD_BYTES);

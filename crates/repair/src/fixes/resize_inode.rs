@@ -1,4 +1,4 @@
-//! The inode that reserves blocks for growing, made anew.
+//! Recreates the resize inode.
 
 use floe_format::ext::indirect;
 use floe_format::features::Compat;
@@ -7,11 +7,11 @@ use floe_format::{BlockNr, GroupNr, InodeNr};
 use crate::failure::Failure;
 use crate::stage::{MODE_PRIVATE, Stage};
 
-/// The word of `i_block` that names the double-indirect block.
+/// Index in `i_block` of the double-indirect block.
 const DOUBLE: usize = 13;
 
-/// Lists every reserved descriptor block of group 0 in a double-indirect block, and in each of them
-/// the blocks that back it up in other groups.
+/// Lists every reserved GDT block of group 0 in a double-indirect block, each with its backups in
+/// other groups.
 pub(super) fn apply(stage: &mut Stage<'_>) -> Result<(), Failure> {
     if stage.superblock().feature_compat & Compat::RESIZE_INODE.bits() == 0 {
         return Ok(());
@@ -49,14 +49,14 @@ pub(super) fn apply(stage: &mut Stage<'_>) -> Result<(), Failure> {
     stage.write_block(double, &table)?;
     let mut image = stage.new_inode(InodeNr::RESIZE, MODE_PRIVATE)?;
     put(&mut image.base.block, DOUBLE * 4, double.0)?;
-    // As large as a double-indirect map reaches.
+    // The reach of a double-indirect map.
     let reach = 12 + per_block + per_block * per_block;
     image.set_size_bytes(reach * u64::from(geometry.block_size));
     super::inodes::set_blocks(stage, &mut image, blocks);
     stage.write_inode(&image)
 }
 
-/// A block number of 32 bits at a byte.
+/// Stores a 32-bit block number at a byte offset.
 fn put(bytes: &mut [u8], at: usize, block: u64) -> Result<(), Failure> {
     let word = u32::try_from(block).map_err(|_| Failure::NotNow("block numbers have 64 bits"))?;
     if let Some(slot) = bytes.get_mut(at..at + 4) {

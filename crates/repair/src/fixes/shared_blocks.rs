@@ -1,4 +1,4 @@
-//! Blocks with more than one owner: every owner but the last gets its own copy.
+//! Multiply-claimed blocks: every owner but the last gets its own copy.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,16 @@ use crate::file_map::FileMap;
 use crate::stage::{InodeImage, Stage};
 use floe_ext4::map::walk::has_map;
 
-/// Attribute blocks that were cloned: other inodes that used the same block follow.
+/// Cloned attribute blocks, old to new: other inodes that used the same block follow.
 type Attributes = BTreeMap<BlockNr, BlockNr>;
 
-/// Who still claims which shared cluster, while one after the other lets go.
+/// Remaining claims on each shared cluster, as owners release them one after the other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedLedger {
-    /// Runs of shared clusters, in order: the first, the one behind, and where their claims begin.
+    /// Runs of shared clusters, ascending: first cluster, end (exclusive), index of their claims.
     runs: Vec<(u64, u64, usize)>,
-    /// Claims left of each; [`NEVER`]: those of a list of bad blocks or of metadata never go.
+    /// Remaining claims of each cluster; [`NEVER`]: the bad block list or metadata holds it
+    /// permanently.
     claims: Vec<u32>,
     attributes: Attributes,
 }
@@ -31,7 +32,7 @@ pub(crate) struct SharedLedger {
 const NEVER: u32 = u32::MAX;
 
 impl SharedLedger {
-    /// The ledger as an examination found it.
+    /// The ledger according to the findings of an examination.
     pub(crate) fn of(found: &[Problem], geometry: &Geometry) -> Self {
         let mut claimed: Vec<(u64, u64)> =
             found.iter().filter_map(|problem| clusters_of(problem, geometry)).collect();
@@ -48,8 +49,8 @@ impl SharedLedger {
         }
         let count = runs.last().map_or(0, |&(start, end, at)| at + (end - start) as usize);
         let mut ledger = Self { runs, claims: vec![0; count + 1], attributes: Attributes::new() };
-        // Each claim first where it begins and where it ends, then summed up; sums that wrap around in
-        // between come out right.
+        // Difference array: add at the start of each claim and subtract at its end, then sum up;
+        // intermediate wrap-around cancels out.
         for (first, behind) in claimed {
             let Some(at) = ledger.index(first) else { continue };
             let end = at + (behind - first) as usize;
@@ -59,13 +60,13 @@ impl SharedLedger {
         let mut sum = 0u32;
         for claims in &mut ledger.claims {
             sum = sum.wrapping_add(*claims);
-            // A cluster that only one inode lists is shared with what never lets go.
+            // A cluster with only one claiming inode is shared with a permanent holder.
             *claims = if sum == 1 { NEVER } else { sum };
         }
         ledger
     }
 
-    /// Where the claims of a cluster are.
+    /// Index of a cluster's claims.
     fn index(&self, cluster: u64) -> Option<usize> {
         let at = self.runs.partition_point(|(_, end, _)| *end <= cluster);
         let &(start, _, first) = self.runs.get(at)?;
@@ -87,7 +88,7 @@ impl SharedLedger {
         self.claims(cluster).is_some_and(|count| count > 1)
     }
 
-    /// Whether all others that claim a cluster are going to let go of it.
+    /// Whether all other claimants of a cluster will release it.
     fn is_left_to(&self, cluster: u64) -> bool {
         self.claims(cluster).is_some_and(|count| count != NEVER)
     }
@@ -100,7 +101,7 @@ impl SharedLedger {
     }
 }
 
-/// The clusters that a finding says an inode shares, as the first and the one behind.
+/// The clusters that a finding says an inode shares: first and end (exclusive).
 pub(crate) fn clusters_of(problem: &Problem, geometry: &Geometry) -> Option<(u64, u64)> {
     let run = match *problem {
         Problem::MultiplyClaimedBlock { block, .. } => BlockRun::new(block, 1),
@@ -112,12 +113,12 @@ pub(crate) fn clusters_of(problem: &Problem, geometry: &Geometry) -> Option<(u64
     exists.then(|| (geometry.cluster_of(run.start), geometry.cluster_of(last) + 1))
 }
 
-/// Copies the shared clusters of one inode.
+/// Clones the shared clusters of one inode.
 pub(super) fn clone(stage: &mut Stage<'_>, inode: InodeNr) -> Result<(), Failure> {
     let mut ledger = stage.take_ledger();
     let cloned = clone_with(stage, inode, &mut ledger);
     if matches!(cloned, Err(Failure::NoSpace(_))) {
-        // Somebody goes, perhaps, with whom nobody else needs copies: the others wait.
+        // Out of space. Stop allocating: if one owner is deleted, the others may not need copies.
         stage.hand_out_no_more();
     }
     stage.put_ledger(ledger);
@@ -138,27 +139,27 @@ fn clone_with(
     if copies > 0 {
         stage.write_inode(&image)?;
         let blocks = if copies == 1 { "block" } else { "blocks" };
-        stage.note(format!("{inode} has its own copies of {copies} {blocks}"));
+        stage.note(format!("{inode} got its own copies of {copies} {blocks}"));
     }
     Ok(())
 }
 
-/// Whether a cluster must be copied: others claim it, or metadata has it.
+/// Whether a cluster must be cloned: other inodes or metadata claim it.
 fn must_clone(stage: &Stage<'_>, ledger: &SharedLedger, cluster: u64) -> bool {
     let metadata = &stage.evidence.volume.metadata;
     ledger.must_clone(cluster) || metadata.contains(cluster)
 }
 
-/// Where a block goes.
+/// Destination of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// Into the cluster that begins there.
+    /// The cluster that begins at this block.
     To(BlockNr),
-    /// Into one of the clusters that are still to be allocated.
+    /// One of the clusters still to be allocated, by index.
     New(usize),
 }
 
-/// A block of a map that gets a copy.
+/// A block of a map that is copied.
 #[derive(Clone, Copy)]
 struct Move {
     logical: LogicalBlock,
@@ -166,23 +167,23 @@ struct Move {
     target: Target,
 }
 
-/// What a file's own copies take, before any is made.
+/// The space that the copies of a file need, computed before any is made.
 #[derive(Default)]
 struct Moves {
-    /// Where each new cluster is wanted.
+    /// Preferred location of each new cluster.
     goals: Vec<BlockNr>,
-    /// Which blocks move, in the order of the map.
+    /// Blocks to move, in map order.
     to_copy: Vec<Move>,
-    /// Clusters that the file lets go of.
+    /// Clusters that the file releases.
     left: Vec<u64>,
-    /// What each logical cluster gets, by what it replaces.
+    /// Destination of each logical cluster, keyed with the cluster it replaces.
     targets: BTreeMap<(u64, u64), Target>,
-    /// The cluster that the first block of each logical cluster has: all others belong there.
+    /// Destination of the first block of each logical cluster: all its other blocks must go there.
     homes: BTreeMap<u64, Target>,
 }
 
-/// Gives data and nodes of a map new clusters. Blocks of a file in one cluster move together if they
-/// stand in it as the map says. Where there is no room for all of it, nothing is taken.
+/// Moves data and nodes of a map to new clusters. Blocks in one cluster move together if their
+/// offsets in it match the map. Allocates everything or, if space is short, nothing.
 fn clone_map(
     stage: &mut Stage<'_>,
     image: &mut InodeImage,
@@ -190,7 +191,7 @@ fn clone_map(
 ) -> Result<u64, Failure> {
     let mut map = FileMap::load(stage, image);
     if map.goes_on_unseen {
-        // No copy goes to where its own data may be.
+        // Exclude the file's own data from the allocation.
         map.runs.iter().try_for_each(|extent| stage.withhold(extent.run))?;
     }
     let Moves { mut goals, to_copy, left, .. } = plan_moves(stage, ledger, image, &map)?;
@@ -211,7 +212,7 @@ fn clone_map(
     left.into_iter().for_each(|cluster| ledger.let_go(cluster));
     let mut new_nodes = new_nodes.into_iter();
     for (node, _) in map.nodes.iter_mut().zip(shared_nodes).filter(|(_, shared)| *shared) {
-        // The node is written anew in a block of its own.
+        // The node is rewritten in a block of its own.
         ledger.let_go(stage.geometry.cluster_of(*node));
         *node = new_nodes.next().unwrap_or(*node);
         copies += 1;
@@ -222,7 +223,8 @@ fn clone_map(
     Ok(copies)
 }
 
-/// Which blocks of a map move, and where to. To find that there is no room takes no longer than to fill it.
+/// Decides which blocks of a map move, and where to. Running out of space is detected as fast as a
+/// success.
 fn plan_moves(
     stage: &mut Stage<'_>,
     ledger: &SharedLedger,
@@ -268,8 +270,8 @@ impl Moves {
         Target::New(self.goals.len() - 1)
     }
 
-    /// Decides about a block of a cluster of several: it moves with others of its cluster, or to the one
-    /// in which others of its logical cluster are.
+    /// Decides for a block if clusters have several blocks: it moves with the other blocks of its
+    /// cluster, or to the cluster that holds the rest of its logical cluster.
     fn place_in_cluster(
         &mut self,
         geometry: &Geometry,
@@ -302,7 +304,7 @@ impl Moves {
     }
 }
 
-/// Whether nobody else claims any block of a run of a file, without clusters of several blocks.
+/// Whether no other owner claims any block of a run, for clusters of one block.
 fn is_clear_in(stage: &Stage<'_>, ledger: &SharedLedger, run: BlockRun) -> bool {
     let geometry = &stage.geometry;
     let last = BlockNr(run.end().0.saturating_sub(1));
@@ -316,7 +318,7 @@ fn is_clear_in(stage: &Stage<'_>, ledger: &SharedLedger, run: BlockRun) -> bool 
             .is_clear_in(geometry.cluster_of(run.start), run.len_blocks)
 }
 
-/// Copies blocks into their new clusters; the runs of the map as they are then.
+/// Copies blocks to their new clusters, and returns the resulting runs.
 fn copied(
     stage: &Stage<'_>,
     runs: &[Extent],
@@ -353,8 +355,8 @@ fn copied(
     Ok(moved)
 }
 
-/// The first block of a directory, if its `.` names that directory: whoever claims it too gets a copy, so
-/// that names in it lead where they always did. In a cluster, blocks move together.
+/// The first block of a directory, if its `.` names that directory. The other claimants get copies,
+/// so that the entries in it stay valid. In a cluster, blocks move together.
 fn first_block_of_its_own(stage: &Stage<'_>, image: &InodeImage, map: &FileMap) -> Option<BlockNr> {
     let is_dir = FileType::of_mode(image.base.mode) == Some(FileType::Directory);
     let block = map.find(LogicalBlock(0)).filter(|&block| stage.geometry.contains(block))?;
@@ -367,12 +369,12 @@ fn first_block_of_its_own(stage: &Stage<'_>, image: &InodeImage, map: &FileMap) 
 }
 
 fn copy(stage: &Stage<'_>, from: BlockNr, to: BlockNr) -> Result<(), Failure> {
-    // What cannot be read is a finding of its own; the copy holds zeroes there.
+    // An unreadable block has a finding of its own; its copy holds zeroes.
     let bytes = stage.read_block(from).unwrap_or_else(|_| vec![0; stage.block_size()]);
     stage.write_block(to, &bytes)
 }
 
-/// The same for the attribute block, which several inodes may use together.
+/// The same for the attribute block, which several inodes may share.
 fn clone_attributes(
     stage: &mut Stage<'_>,
     image: &mut InodeImage,

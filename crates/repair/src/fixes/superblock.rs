@@ -9,12 +9,12 @@ use crate::edit::SuperblockEdit;
 use crate::failure::Failure;
 use crate::stage::Stage;
 
-/// `s_first_ino` and `s_inode_size` of revision 0, which knows no other.
+/// `s_first_ino` and `s_inode_size` in revision 0, where they are fixed.
 const FIRST_INO: u32 = 11;
 const INODE_SIZE: u16 = 128;
 
-/// Revision 0 leaves the size of inodes at zero: one that is possible was there before the revision was
-/// damaged.
+/// Sets revision 1. Keeps a valid inode size, which predates the damage because revision 0 stores
+/// zero; else stores the fixed values of revision 0.
 fn set_revision_1(sb: &mut Superblock) {
     sb.rev_level = 1;
     if Geometry::new(sb, Strictness::Relaxed).is_err() {
@@ -41,14 +41,14 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         SuperblockEdit::InodesCount(count) => stage.superblock_mut().inodes_count = count,
         // The file system was examined with this number.
         SuperblockEdit::InodesPerGroup(count) => stage.mend_inodes_per_group(count),
-        // As was this size.
+        // The file system was examined with this size.
         SuperblockEdit::DescriptorSize(bytes) => stage.mend_desc_size(bytes),
         SuperblockEdit::Revision1 => {
             set_revision_1(stage.superblock_mut());
             stage.write_backups();
         }
         SuperblockEdit::ClearTestFlag => stage.superblock_mut().flags &= !FLAG_TEST_FS,
-        // Floe treats the bytes of names as signed, as on x86.
+        // Floe treats the bytes of names as signed, as Linux does on x86.
         SuperblockEdit::HashSignedness => stage.superblock_mut().flags |= FLAG_SIGNED_HASH,
         SuperblockEdit::MountTimeNow => {
             let sb = stage.superblock_mut();
@@ -97,7 +97,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
         SuperblockEdit::NoJournalDevice => stage.superblock_mut().journal_dev = 0,
         SuperblockEdit::MadeByLinux => stage.superblock_mut().creator_os = OS_LINUX,
         // The file system was examined with this number.
-        SuperblockEdit::MendQuotaInode(_) => {
+        SuperblockEdit::MendQuotaInode(_) | SuperblockEdit::AsExamined(_) => {
             stage.superblock_mut();
         }
         SuperblockEdit::ProjectQuotaInode(inode) => stage.superblock_mut().prj_quota_inum = inode.0,
@@ -106,17 +106,17 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
     Ok(())
 }
 
-/// The primary superblock and descriptors as the backup in use has them.
+/// Restores the primary superblock and descriptors from the backup in use.
 fn from_backup(stage: &mut Stage<'_>) -> Result<(), Failure> {
     if stage.evidence.volume.used_backup.is_none() {
-        return Err(Failure::NotNow("no backup is good; each part is repaired by itself"));
+        return Err(Failure::NotNow("no backup is valid; each part is repaired separately"));
     }
     stage.superblock_mut().block_group_nr = 0;
     stage.rewrite_groups();
     Ok(())
 }
 
-/// The first meta block group that the first good backup of this file system names.
+/// The first meta block group according to the first valid backup of this file system.
 pub(crate) fn first_meta_bg(stage: &Stage<'_>) -> Option<u32> {
     let geometry = &stage.geometry;
     (1..geometry.group_count).filter_map(|group| geometry.superblock_of(GroupNr(group))).find_map(
@@ -134,7 +134,7 @@ pub(crate) fn first_meta_bg(stage: &Stage<'_>) -> Option<u32> {
     )
 }
 
-/// The low 32 bits of a time, and the byte above.
+/// A time split into its low 32 bits and the byte above.
 pub(crate) const fn time(seconds: i64) -> (u32, u8) {
     (seconds as u32, (seconds >> 32) as u8)
 }
@@ -148,7 +148,7 @@ fn quota_field<'s>(stage: &'s mut Stage<'_>, kind: &str) -> &'s mut u32 {
     }
 }
 
-/// The inode reserved for a kind of quota; projects have none.
+/// The inode reserved for a quota type; project quotas have none.
 fn reserved(kind: &str) -> Option<InodeNr> {
     match kind {
         "user" => Some(InodeNr(3)),
@@ -157,8 +157,8 @@ fn reserved(kind: &str) -> Option<InodeNr> {
     }
 }
 
-/// A quota file that users can see becomes the hidden one: the inode is copied to its reserved
-/// number, the old one is freed; names that led to it go with the next round.
+/// Hides a user-visible quota file: copies the inode to its reserved number and frees the old one.
+/// The next round removes the names that led to it.
 fn move_quota_inode(stage: &mut Stage<'_>, kind: &'static str) -> Result<(), Failure> {
     let to = reserved(kind).ok_or(Failure::NotNow("project quotas have no reserved inode"))?;
     let from = InodeNr(*quota_field(stage, kind));

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::{InodeImage, Stage};
 
-/// No value is longer (`EXT4_XATTR_SIZE_MAX`).
+/// Maximum length of a value (`EXT4_XATTR_SIZE_MAX`).
 const MOST_VALUE_BYTES: u64 = 1 << 24;
 
 pub(super) fn apply(
@@ -29,8 +29,8 @@ pub(super) fn apply(
     write(stage, block, bytes)
 }
 
-/// The edit that mends an attribute which names an inode that does not hold its value, or not so many
-/// bytes of it, where the value itself tells what is wrong; without proof there is none.
+/// The edit for an attribute whose value inode is wrong or shorter than the value size, if the
+/// value itself reveals which field is wrong; `None` without such proof.
 pub(crate) fn mended_value(stage: &Stage<'_>, problem: &Problem) -> Option<Edit> {
     let (inode, block, offset_bytes) = match *problem {
         Problem::XattrValueSizeBad { inode, block, offset_bytes, .. }
@@ -60,8 +60,8 @@ pub(crate) fn mended_value(stage: &Stage<'_>, problem: &Problem) -> Option<Edit>
     }
 }
 
-/// An attribute and the inode that holds its value disagree about its size: the hash that the inode
-/// keeps of the value tells which is wrong.
+/// For an attribute whose value size differs from the size of its value inode: the value hash in
+/// that inode tells which is wrong.
 fn mended_value_size(
     stage: &Stage<'_>,
     inode: InodeNr,
@@ -75,7 +75,7 @@ fn mended_value_size(
     };
     if whole(holder.size_bytes()) {
         let size = u32::try_from(holder.size_bytes()).ok()?;
-        // An area is at most a block.
+        // The attribute area has at most one block.
         let offset_bytes = entry.offset as u32;
         let edit = InodeEdit::ValueSize { block, offset_bytes, size };
         return Some(Edit::Inode { inode, edit });
@@ -84,7 +84,7 @@ fn mended_value_size(
     whole(size).then_some(Edit::Inode { inode: holder.number, edit: InodeEdit::Size(size) })
 }
 
-/// The first bytes of a file, if it has so many and they can be read.
+/// The first `size` bytes of a file, if it is that long and readable.
 fn content(stage: &Stage<'_>, image: &InodeImage, size: u64) -> Option<Vec<u8>> {
     if size == 0 || size > MOST_VALUE_BYTES {
         return None;
@@ -98,9 +98,9 @@ fn content(stage: &Stage<'_>, image: &InodeImage, size: u64) -> Option<Vec<u8>> 
     Some(content)
 }
 
-/// Sets a field of an attribute: of `image` itself, or of the block, which is staged.
+/// Sets a field of an attribute: in `image` itself, or in the attribute block, which is staged.
 ///
-/// Returns whether it was the inode's own, which is to be written then.
+/// Returns whether the attribute is in the inode, which the caller must then write.
 pub(super) fn set_field(
     stage: &Stage<'_>,
     image: &mut InodeImage,
@@ -120,12 +120,12 @@ pub(super) fn set_field(
     Ok(false)
 }
 
-/// A field of an attribute that says where its value is.
+/// A field of an attribute entry that locates its value.
 #[derive(Clone, Copy)]
 pub(super) enum EntryField {
     /// Bytes of the value.
     ValueSize(u32),
-    /// The inode that holds the value; 0: it lies beside the name.
+    /// The inode that holds the value; 0: the value is stored in place.
     ValueInode(u32),
 }
 
@@ -140,11 +140,11 @@ impl EntryField {
             .get_mut(entry + at..)
             .and_then(|rest| rest.first_chunk_mut())
             .map(|field| *field = value.to_le_bytes())
-            .ok_or(Failure::NotNow("the attribute is not as it was found"))
+            .ok_or(Failure::NotNow("the attribute has changed since it was examined"))
     }
 }
 
-/// Stages a block of attributes with its checksum.
+/// Stages an attribute block with its checksum.
 fn write(stage: &Stage<'_>, block: BlockNr, mut bytes: Vec<u8>) -> Result<(), Failure> {
     if stage.checksummed() {
         xattr::write_block_checksum(stage.seed, block, &mut bytes);

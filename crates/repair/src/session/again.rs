@@ -1,8 +1,8 @@
-//! Examinations in the middle of a repair: those whose findings lead to the next edits. Most rounds edit
-//! a few inodes, and only those and their neighbours are read again (`floe_check::rescan`, which makes
-//! sure that nothing else could have changed). The proof, the examination after which nothing is left to
-//! do, is always a look at everything; and once one that was meant to be the proof found more to do, all
-//! others are, too.
+//! Partial examinations in the middle of a repair, whose findings lead to the next edits. Most
+//! rounds edit a few inodes, so only those and their neighbours are read again
+//! (`floe_check::rescan` verifies that nothing else can have changed). The final examination, after
+//! which nothing is left to do, is always a full one. Once an examination intended as final has
+//! found more to do, all later ones are full.
 
 use std::collections::BTreeSet;
 
@@ -13,18 +13,18 @@ use floe_format::InodeNr;
 
 use crate::edit::{Edit, TreeEdit};
 
-/// What is known for the next examination.
+/// State for the next examination.
 #[derive(Default)]
 pub(super) struct Again {
     /// See [`crate::RepairOptions::rescan_percent`].
     most_percent: u32,
-    /// The inodes that are edited, before that.
+    /// The inodes to be edited, as they were before.
     before: Option<Before>,
-    /// What was kept of the last examination.
+    /// Evidence kept from the last examination.
     earlier: Option<Box<Earlier>>,
-    /// An examination was or will be the proof.
+    /// An examination was or will be the final one.
     proving: bool,
-    /// Parts of tables that each short examination read.
+    /// Inode table chunks that each partial examination read.
     pub(super) rescans: Vec<u32>,
 }
 
@@ -33,17 +33,17 @@ impl Again {
         Self { most_percent, ..Self::default() }
     }
 
-    /// Notes how an examination was made.
+    /// Records the scope of an examination.
     pub(super) fn note(&mut self, examination: &Examination<'_>) {
         self.rescans.extend(examination.rescanned_parts);
     }
 
-    /// From now on everything is looked at.
+    /// Makes all later examinations full ones.
     pub(super) fn prove(&mut self) {
         self.proving = true;
     }
 
-    /// Looks at the inodes that `edits` will change, and watches what is staged from now on.
+    /// Records the inodes that `edits` will change, and tracks staged writes from now on.
     pub(super) fn look<'e>(
         &mut self,
         staged: &Overlay<&dyn ReadBlocks>,
@@ -74,22 +74,22 @@ impl Again {
         }
     }
 
-    /// What the next examination can take over from the last one, of which nothing else is kept.
+    /// Keeps the evidence that the next examination can reuse, and drops the rest.
     pub(super) fn keep(&mut self, examination: Examination<'_>) {
         let before = self.before.take();
         self.earlier = before.and_then(|before| Earlier::new(examination, before));
     }
 
-    /// What was kept of the last examination and what was staged since, once nothing more is staged before
-    /// the next one.
+    /// The evidence kept from the last examination and the pages staged since. To be called after
+    /// the last staged write of the round.
     pub(super) fn since(&mut self, staged: &Overlay<&dyn ReadBlocks>) -> Option<Since> {
         let (earlier, changed) = (self.earlier.take(), staged.take_changed());
         earlier.zip(changed).map(|(earlier, changed)| Since { earlier, changed })
     }
 }
 
-/// What an edit changes of inodes, of their maps and of their data. Only where to look: what is staged
-/// tells what was changed.
+/// The part of inodes, maps and data that an edit changes. Only a hint where to look: the staged
+/// pages tell what actually changed.
 enum Changed {
     Inodes([Option<InodeNr>; 1]),
     InodeAndLostFound(InodeNr),
@@ -112,7 +112,7 @@ fn changed_by(edit: &Edit) -> Changed {
         Edit::Attach { inode } | Edit::Tree(TreeEdit::Reconnect(inode)) => {
             Changed::InodeAndLostFound(*inode)
         }
-        // Blocks of attributes and bitmaps are read in whole each time.
+        // Attribute blocks and bitmaps are re-read completely each time.
         Edit::AttributeBlock { .. } | Edit::GroupMaps { .. } | Edit::Totals => {
             Changed::Inodes([None])
         }

@@ -1,8 +1,8 @@
-//! What may be mended although a part of the device cannot be read.
+//! Decides which repairs are possible while part of the device is unreadable.
 //!
-//! What is there may come back from a copy of the device, so nothing that depends on it is taken for
-//! damage: no name, block or file is given up because its owner or its content cannot be seen. What
-//! an inode, a map or a directory block says of itself is mended all the same.
+//! A copy of the device may recover the unreadable part, so nothing that depends on it counts as
+//! damage: no name, block or file is given up because its owner or content cannot be read. Damage
+//! that an inode, a map or a directory block shows by itself is repaired all the same.
 
 use floe_check::{Examination, Problem, Report};
 
@@ -14,28 +14,28 @@ mod guard;
 
 pub(super) use guard::Guard;
 
-/// What an examination could not see.
+/// The parts that an examination could not read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blind {
     level: Level,
-    /// What concerns unreadable blocks, and is left as it is; `None` if somebody allowed that they are
-    /// written over.
+    /// Objects in unreadable blocks that must not change; `None` if the user allows such blocks to
+    /// be overwritten.
     guard: Option<Guard>,
 }
 
-/// How much is hidden from others, the least first.
+/// The extent of hidden information, in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
-    /// Nothing that matters to others.
+    /// Nothing that others depend on.
     #[default]
     No,
-    /// Nodes of maps: what looks unused may be theirs.
+    /// Nodes of maps: blocks that seem unused may belong to them.
     Maps,
-    /// Inodes: what looks unused, unnamed or unconnected may be theirs.
+    /// Inodes: objects that seem unused, unnamed or unconnected may belong to them.
     Inodes,
-    /// Descriptors: nothing can be found for certain.
+    /// Descriptors: nothing can be located with certainty.
     Descriptors,
-    /// A part of the file system is not on this device: with the whole of it, all may be well.
+    /// Part of the file system is not on this device, and might be intact.
     Absent,
 }
 
@@ -45,8 +45,8 @@ impl Level {
             Problem::FilesystemExceedsDevice { .. } => Self::Absent,
             Problem::UnreadableBlock { .. } => Self::Maps,
             Problem::UnreadableInodeTable { .. } => Self::Inodes,
-            // With a backup in use its own descriptors were read; but the primary ones could not be
-            // written.
+            // With a backup in use its descriptors were readable, but the primary ones may not be
+            // writable.
             Problem::UnreadableGroupDescriptors { block, .. } => {
                 let geometry = &report.geometry;
                 let is_primary = (0..geometry.desc_blocks)
@@ -61,8 +61,8 @@ impl Level {
 }
 
 impl Blind {
-    /// What an examination could not see. `unreadable` are the bytes of the device at which blocks begin
-    /// that could not be read so far, if they are not to be written over.
+    /// The parts that an examination could not read. `unreadable`: device offsets of all blocks
+    /// found unreadable so far, unless they may be overwritten.
     pub(super) fn of(examination: &Examination<'_>, unreadable: Option<&[u64]>) -> Self {
         let guard = unreadable.map(|offsets| Guard::of(examination, offsets));
         let mut level = Level::of(&examination.report, guard.is_some());
@@ -72,26 +72,26 @@ impl Blind {
         Self { level, guard }
     }
 
-    /// Whether others may use what looks unused.
+    /// Whether hidden objects may use blocks or inodes that seem unused.
     pub(super) fn hides_owners(&self) -> bool {
         self.level > Level::No
     }
 
-    /// Whether the ground itself is not to be written.
+    /// Whether superblock and descriptors must not be written.
     pub(super) fn hides_ground(&self) -> bool {
         self.level >= Level::Descriptors
     }
 
-    /// Why an edit that a finding asks for is not to be made: what is hidden might tell otherwise. `None`:
-    /// it is certain.
+    /// The reason why an edit for a finding must not be made, because hidden data might contradict
+    /// it. `None`: the edit is certain.
     pub(super) fn objection(&self, problem: &Problem, edit: &Edit) -> Option<&'static str> {
         if let Some(guard) = &self.guard
             && guard.covers(problem, edit)
         {
             return Some(
-                "it depends on a block that cannot be read, which is not written over because it may \
-                 come back: copy the device first (ddrescue) and repair the copy, or give the block up \
-                 with `floe repair --overwrite-unreadable`",
+                "it depends on a block that cannot be read, which is not overwritten because a \
+                 copy of the device may recover it: copy the device first (ddrescue) and repair \
+                 the copy, or give the block up with `floe repair --overwrite-unreadable`",
             );
         }
         let is_certain = match self.level {
@@ -99,7 +99,7 @@ impl Blind {
             Level::Maps => match edit {
                 Edit::GroupMaps { .. } => is_used_after_all(problem),
                 Edit::Totals | Edit::QuotaFile { .. } => false,
-                // What it would hold now would free what is hidden.
+                // A bitmap written now would mark hidden blocks as free.
                 Edit::Group { edit, .. } => !matches!(edit, GroupEdit::MoveBlockBitmap),
                 _ => true,
             },
@@ -109,14 +109,14 @@ impl Blind {
         match self.level {
             _ if is_certain => None,
             Level::Absent => {
-                Some("a part of the file system is not on this device: find the whole first")
+                Some("part of the file system is not on this device: provide all of it first")
             }
-            _ => Some("a part of the device cannot be read: copy it first (ddrescue)"),
+            _ => Some("part of the device cannot be read: copy it first (ddrescue)"),
         }
     }
 }
 
-/// Something is in use and said to be free: true whatever else is.
+/// Whether an object in use is marked free, which holds regardless of hidden data.
 fn is_used_after_all(problem: &Problem) -> bool {
     matches!(
         problem,
@@ -131,7 +131,7 @@ fn is_used_after_all(problem: &Problem) -> bool {
 
 fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
     match edit {
-        // Values of attributes may lie in inodes that cannot be read.
+        // Unreadable inodes may hold attribute values.
         Edit::Inode { edit, .. } => {
             !matches!(edit, InodeEdit::EaReferences(_))
                 && !matches!(
@@ -144,10 +144,10 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                 )
         }
         Edit::Map { .. } | Edit::RebuildExtents { .. } | Edit::RebuildDirectory { .. } => true,
-        // Copies go to blocks that nothing uses and that no bitmap names.
+        // Copies go to blocks that nothing uses and no bitmap marks.
         Edit::CloneShared { .. } => true,
         Edit::AttributeBlock { edit, .. } => *edit == AttributeBlockEdit::Checksum,
-        // What a block holds that cannot be read is not given up either.
+        // The content of an unreadable block is not given up either.
         Edit::Directory { edit, .. } => {
             *edit != DirectoryEdit::Empty
                 && !matches!(problem, Problem::DirentInodeOnBadBlock { .. })
@@ -157,7 +157,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                 || matches!(
                     problem,
                     Problem::DirentInodeIllegal { .. }
-                        // Of an inode that can be read: of others this is not said.
+                        // Reported only for readable inodes.
                         | Problem::DirentInodeUnused { .. }
                         | Problem::DirentLinksToOwnDirectory { .. }
                         | Problem::DirentNameEmpty { .. }
@@ -188,8 +188,8 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                 | SuperblockEdit::SetRoCompat(_)
         ),
         Edit::GroupMaps { .. } => is_used_after_all(problem),
-        // Names, links and parents may be in directories that cannot be read; counts and quotas may
-        // be of files that cannot.
+        // Names, links and parents may be in unreadable directories; counts and quotas may include
+        // unreadable files.
         Edit::Journal(_)
         | Edit::CleanMmp
         | Edit::Orphans(_)

@@ -1,4 +1,4 @@
-//! From findings to the edits that the policy accepts. Nobody else is asked for anything.
+//! Turns findings into the edits that the policy accepts. Nothing else is consulted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::edit::{Edit, InodeEdit, Phase};
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Decision, Sharing};
 
-/// Findings and what their repairs would be.
+/// Findings with their possible repairs.
 type Plans<'r> = Vec<(&'r Problem, Vec<Edit>)>;
 
 impl Session<'_> {
-    /// The edits that findings ask for and the policy accepts, each with the first such finding.
+    /// The edits that findings require and the policy accepts, each with the first such finding.
     pub(super) fn wanted(&mut self, examination: &Examination<'_>) -> Wanted {
         let report = &examination.report;
         let unreadable = self.staged.protects().then(|| self.staged.unreadable_offsets());
@@ -36,7 +36,7 @@ impl Session<'_> {
             return Wanted::new();
         }
         let mut wanted = self.accepted(others);
-        // What is mended before may end the sharing, and tells who is to blame for it.
+        // Earlier phases may end the sharing, and yield evidence on the wrong owner.
         let is_time =
             wanted.keys().all(|edit| edit.phase() >= Phase::SharedBlocks || edit.is_quiet());
         if is_time && !shared.is_empty() {
@@ -46,7 +46,7 @@ impl Session<'_> {
         wanted
     }
 
-    /// What could be done about each finding.
+    /// The possible repairs of each finding.
     fn plans<'r>(&mut self, examination: &'r Examination<'_>) -> Plans<'r> {
         let report = &examination.report;
         let mut plans = Vec::new();
@@ -65,7 +65,7 @@ impl Session<'_> {
                 continue;
             }
             match (plan(problem), problem) {
-                // No room for copies: the others wait for what that frees.
+                // No space for copies: wait for the space that a deletion frees.
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
                     if goes.contains(&inode) =>
                 {
@@ -85,7 +85,7 @@ impl Session<'_> {
             }
         }
         if !goes.is_empty() {
-            // All others try again.
+            // Retry all others.
             for problem in std::mem::take(&mut self.without_space) {
                 self.tries.remove(&problem);
             }
@@ -97,10 +97,10 @@ impl Session<'_> {
         plans
     }
 
-    /// Who is deleted where there is no room for copies: as many in each round as the rest certainly lacks
-    /// room for, until it fits. Of the owners that share blocks with one that found no room, that is the
-    /// one whom the evidence convicts, else the one with the most shared blocks, who takes the most from
-    /// the others; none that the file system itself needs, as long as there are more.
+    /// Selects the owners to delete when there is no space for copies, until the rest fits: in each
+    /// round as many as the space certainly missing requires. Of a group with an owner that found
+    /// no space, it takes the owner that the evidence convicts, else the one with the most shared
+    /// blocks. Owners that the file system itself needs are spared as long as there are others.
     fn who_goes(&mut self, examination: &Examination<'_>) -> BTreeSet<InodeNr> {
         let report = &examination.report;
         let mut goes = BTreeSet::new();
@@ -142,7 +142,7 @@ impl Session<'_> {
         goes
     }
 
-    /// Asks the policy about what it was not asked yet. `false`: it ends the repair.
+    /// Asks the policy about new findings. `false`: it ends the repair.
     fn decide(&mut self, plans: &Plans<'_>, report: &Report) -> bool {
         let new: Vec<Problem> = plans
             .iter()
@@ -150,7 +150,7 @@ impl Session<'_> {
             .map(|(problem, _)| (*problem).clone())
             .collect();
         if self.unsharing {
-            // Whoever asked for it said yes.
+            // The caller's request implies consent.
             self.decided.extend(new.into_iter().map(|problem| (problem, true)));
         } else if !new.is_empty() {
             match self.policy.decide(&new, report) {
@@ -180,8 +180,8 @@ impl Session<'_> {
         wanted
     }
 
-    /// Asks the policy about groups of owners of shared blocks; what it accepts. `None`: it ends the
-    /// repair.
+    /// Asks the policy about groups of owners of shared blocks; returns the accepted edits. `None`:
+    /// it ends the repair.
     fn share(&mut self, plans: Plans<'_>, report: &Report) -> Option<Wanted> {
         for group in self.doubts.groups(report) {
             if group.owners.iter().all(|owner| self.sharing.contains_key(&owner.inode)) {
@@ -212,14 +212,14 @@ impl Session<'_> {
     }
 }
 
-/// Whether the primary superblock still says another number of inodes of a group than the file system
-/// was looked at with. As long as it does, which is for good where that is refused, each copy keeps its
-/// own number too.
+/// Whether `s_inodes_per_group` of the primary superblock still differs from the value used for the
+/// examination. Until that is repaired, or for good if it is refused, each copy keeps its own
+/// value.
 fn number_is_undecided(report: &Report) -> bool {
     report.found.iter().any(|problem| matches!(problem, Problem::InodesPerGroupWrong { .. }))
 }
 
-/// Whether nothing but the number of inodes of a group is wrong with a copy of the superblock.
+/// Whether a copy of the superblock differs only in `s_inodes_per_group`.
 fn differs_in_number(problem: &Problem) -> bool {
     matches!(problem, Problem::BackupSuperblockDiffers { field: "s_inodes_per_group", .. })
 }

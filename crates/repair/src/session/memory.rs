@@ -1,19 +1,19 @@
-//! How a budget of memory is shared in a repair: a part for blocks that are staged, the rest for
-//! examinations and what is known of findings. It is an estimate, as that of a check (`docs/memory.md`).
+//! Divides the memory limit of a repair: a part for staged blocks, the rest for examinations and
+//! findings. An estimate, like that of a check (`docs/memory.md`).
 
 use floe_check::{CheckError, CheckOptions, Examination};
 
 use super::{RepairError, RepairOptions, Session};
 
-/// Of how many bytes of the budget staged blocks may keep one in memory; more go to a temporary file.
+/// Staged blocks may use 1/8 of the memory limit; the rest goes to a temporary file.
 const STAGING_SHARE: u64 = 8;
-/// What a repair keeps of a finding: itself, in the reports and among those decided, tried and done; the
-/// edits that it asks for; and the path of its inode.
+/// Bytes that a repair keeps per finding: in the reports and in the lists of decisions, attempts
+/// and changes; its edits; and the path of its inode.
 const FINDING_BYTES: u64 = 1024;
-/// The place of a staged block, wherever its bytes are.
+/// Bytes of bookkeeping per staged block, wherever its content is.
 const STAGED_BYTES: u64 = 64;
 
-/// Bytes of staged blocks that are kept in memory.
+/// Bytes of staged blocks kept in memory.
 pub(super) fn staging_bytes(options: &RepairOptions<'_>) -> u64 {
     let share = options.memory_bytes.map_or(u64::MAX, |budget| budget / STAGING_SHARE);
     // An external journal has an overlay of its own.
@@ -21,17 +21,17 @@ pub(super) fn staging_bytes(options: &RepairOptions<'_>) -> u64 {
     options.staging_bytes.min(share) / overlays
 }
 
-/// What examinations may take.
+/// Bytes that examinations may use.
 pub(super) fn examination_bytes(budget_bytes: u64) -> u64 {
     budget_bytes - budget_bytes / STAGING_SHARE
 }
 
-/// The budget of which examinations may take so much.
+/// The memory limit that leaves this much for examinations.
 const fn budget_for(examination_bytes: u64) -> u64 {
     examination_bytes.saturating_mul(STAGING_SHARE) / (STAGING_SHARE - 1) + STAGING_SHARE
 }
 
-/// An error of an examination: the budget is that of all the repair.
+/// Converts the error of an examination, expressing its limit as that of the whole repair.
 pub(super) fn of_repair(error: CheckError) -> RepairError {
     match error {
         CheckError::OverBudget { phase, need_bytes, budget_bytes } => RepairError::OverBudget {
@@ -44,25 +44,25 @@ pub(super) fn of_repair(error: CheckError) -> RepairError {
 }
 
 impl<'s> Session<'s> {
-    /// How the next examination is made, with what the repair holds by then.
+    /// Options of the next examination, allowing for the memory that the repair already holds.
     pub(super) fn check_options(&self) -> CheckOptions<'s> {
         let staged = std::iter::once(self.staged).chain(self.journal_device);
         let places: u64 = staged.map(|overlay| overlay.staged_pages() as u64).sum();
         let findings = self.decided.len().max(self.tries.len()) as u64;
         let held_bytes = places * STAGED_BYTES + findings * FINDING_BYTES;
-        // Later ones take much the same.
+        // Later examinations need about as much.
         let on_plan = self.options.check.on_plan.filter(|_| self.rounds == 1);
         CheckOptions { held_bytes, on_plan, ..self.options.check }
     }
 
-    /// What findings take that were not known before: the others are in the estimate.
+    /// Bytes for findings that are new in this examination; the estimate covers the others.
     fn of_new_findings(&self, examination: &Examination<'_>) -> u64 {
         let found = &examination.report.found;
         let new = found.iter().filter(|problem| !self.decided.contains_key(*problem));
         new.count() as u64 * FINDING_BYTES
     }
 
-    /// Looks whether there is room for what a repair keeps of each finding.
+    /// Fails if the findings do not fit the memory limit.
     pub(super) fn must_hold_findings(
         &self,
         examination: &Examination<'_>,
@@ -76,17 +76,17 @@ impl<'s> Session<'s> {
         if need_bytes <= budget_bytes {
             return Ok(());
         }
-        let phase = "to keep all findings";
+        let phase = "keeping all findings";
         Err(of_repair(CheckError::OverBudget { phase, need_bytes, budget_bytes }))
     }
 
-    /// An edit needs evidence that an examination by sums did not keep.
+    /// The error for an edit that needs evidence which an examination by fingerprints did not keep.
     pub(super) fn lacks_evidence(&self, examination: &Examination<'_>) -> RepairError {
         let plan = examination.report.plan.as_ref();
         let exact_bytes = plan.map_or(0, |plan| plan.exact_bytes);
         let need_bytes = exact_bytes.saturating_add(self.of_new_findings(examination));
         let budget_bytes = self.options.check.memory_bytes.unwrap_or(u64::MAX);
-        let phase = "to know all that is in use";
+        let phase = "recording everything in use";
         of_repair(CheckError::OverBudget { phase, need_bytes, budget_bytes })
     }
 }

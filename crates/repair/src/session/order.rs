@@ -1,4 +1,4 @@
-//! Which of the edits that are wanted a round makes.
+//! Selects the edits that a round makes.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use floe_format::ext::inode::InodeFlags;
 use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, MapEdit, Phase, SuperblockEdit};
 use crate::plan::Wanted;
 
-/// The edits of the first phase that has some; and, as long as a phase changes nothing that others are
-/// found by, those of the next: the examination counted as things will be then.
+/// The edits of the first phase that has any. As long as a phase changes nothing that others depend
+/// on, the edits of the next one too: the examination already counted their result.
 pub(super) fn first_phases(mut wanted: Wanted) -> Wanted {
     let phases: BTreeSet<Phase> = wanted.keys().map(Edit::phase).collect();
     let disturbs =
@@ -22,9 +22,9 @@ pub(super) fn first_phases(mut wanted: Wanted) -> Wanted {
     wanted
 }
 
-/// Where the list of bad blocks cannot be right, it goes first: nothing is moved away from blocks that
-/// it calls bad. (e2fsck starts again then.) But not where its inode was read from a place that is not
-/// that of the inode table, or as one of another size: it would be written there.
+/// If the bad block list is damaged, repairs only the list, so that nothing is moved off blocks
+/// that it wrongly lists. (e2fsck restarts in that case.) Not if its inode was read from a
+/// misplaced inode table or with a wrong inode size, because the edit would be written there.
 pub(super) fn without_a_wrong_list(mut wanted: Wanted) -> Wanted {
     let of_table = |edit: &Edit| {
         matches!(
@@ -50,7 +50,7 @@ pub(super) fn without_a_wrong_list(mut wanted: Wanted) -> Wanted {
     wanted
 }
 
-/// A journal that is dropped is not written to before: its blocks may be somebody else's.
+/// Defers writes to a journal that is to be dropped, because its blocks may belong to other owners.
 pub(super) fn without_a_lost_journal(mut wanted: Wanted) -> Wanted {
     if wanted.contains_key(&Edit::Journal(JournalEdit::Drop)) {
         wanted.retain(|edit, _| match edit {
@@ -61,9 +61,9 @@ pub(super) fn without_a_lost_journal(mut wanted: Wanted) -> Wanted {
     wanted
 }
 
-/// Edits of one phase that are made now. What was found by a wrong map of the disk, or of a directory
-/// that was taken for something else, is looked at again once that is mended: until then nobody knows
-/// what is free, either.
+/// The edits of one phase that are made now. Findings that rest on a wrong geometry, or on a
+/// directory of the wrong type, are judged again after that repair; until then the free space is
+/// unknown too.
 pub(super) fn in_turn(wanted: Wanted) -> Wanted {
     let locates = |edit: &Edit| {
         matches!(
@@ -71,7 +71,7 @@ pub(super) fn in_turn(wanted: Wanted) -> Wanted {
             Edit::Superblock(
                 SuperblockEdit::FirstMetaBg(_)
                     | SuperblockEdit::DropMetaBg
-                    // Inodes of revision 0 have another size.
+                    // Inodes of revision 0 have a different size.
                     | SuperblockEdit::Revision1
                     | SuperblockEdit::PrimaryFromBackup
             ) | Edit::Group { edit: GroupEdit::InodeTableFromBackup, .. }
@@ -95,10 +95,9 @@ pub(super) fn in_turn(wanted: Wanted) -> Wanted {
     wanted.into_iter().filter(|(edit, _)| !waits(edit)).collect()
 }
 
-/// Leaves out what a later examination will judge better: deletions of files that may be whole once
-/// what else is wrong with them is mended: a symbolic link with a wrong flag, a directory that was
-/// taken for a pipe, a device that says its data is in the inode. (e2fsck judges them later for that
-/// reason.)
+/// Defers edits that a later examination will judge better: deletions of files that may be intact
+/// once their other damage is repaired, such as a symlink with a wrong flag, a directory marked as
+/// a FIFO, or a device with the inline data flag. (e2fsck defers them for the same reason.)
 pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
     let mended: BTreeSet<InodeNr> = wanted
         .keys()
@@ -130,10 +129,9 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
         .collect();
     let special = special_files(&wanted);
     let is_hasty = |edit: &Edit, cause: &Option<Problem>| {
-        // Size and block count follow from the map as it will be, or as the flags will say that there is
-        // one, and the attribute block counts: that
-        // a short symbolic link has no blocks says that its target is in the inode. That there are no
-        // blocks at all is true without the attribute block, too.
+        // Size and block count depend on the repaired map, on flags that decide whether there is a
+        // map, and on the attribute block: a short symlink without blocks stores its target in the
+        // inode. A block count of zero holds even without the attribute block.
         if let Edit::Inode { inode, edit: of_map @ (InodeEdit::Size(_) | InodeEdit::Sectors(_)) } =
             edit
         {
@@ -161,7 +159,7 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
             edit: InodeEdit::EmptyInline | InodeEdit::InlineDirectorySize,
         } = edit
         {
-            // Its words are the number of a device.
+            // The words of the map hold the device number.
             return special.contains(inode);
         }
         let Edit::Inode { inode, edit: InodeEdit::Clear } = edit else { return false };
@@ -175,7 +173,7 @@ pub(super) fn without_hasty_edits(wanted: Wanted) -> Wanted {
     wanted.into_iter().filter(|(edit, cause)| !waits(edit, cause)).collect()
 }
 
-/// Devices and pipes, which have no data, wherever their flags say that they are.
+/// Devices and FIFOs, which have no data even if their flags say so.
 fn special_files(wanted: &Wanted) -> BTreeSet<InodeNr> {
     let special = |cause: &Option<Problem>| match cause {
         Some(Problem::SpecialFileExtentsOrInlineFlag { inode, .. }) => Some(*inode),
@@ -184,7 +182,7 @@ fn special_files(wanted: &Wanted) -> BTreeSet<InodeNr> {
     wanted.values().filter_map(special).collect()
 }
 
-/// Inodes of which an attribute is mended that may be their data.
+/// Inodes with a repaired attribute that may hold their data.
 fn with_mended_attribute(wanted: &Wanted) -> BTreeSet<InodeNr> {
     let mended = |edit: &Edit| match edit {
         Edit::Inode { inode, edit: InodeEdit::ValueHere { .. } } => Some(*inode),
@@ -193,7 +191,7 @@ fn with_mended_attribute(wanted: &Wanted) -> BTreeSet<InodeNr> {
     wanted.keys().filter_map(mended).collect()
 }
 
-/// Whether an edit follows from what was found of the data of an inode.
+/// Whether an edit follows from findings about the data of an inode.
 const fn is_of_data(edit: &Edit) -> bool {
     matches!(
         edit,
@@ -245,13 +243,13 @@ mod tests {
         let inode = InodeNr(12);
         let clear = of(12, InodeEdit::Clear);
         let invalid = Some(Problem::SymlinkInvalid { inode, size: 4, reason: "" });
-        // Alone it goes; beside another repair it is judged again.
+        // Alone it is made; beside another repair it is deferred.
         let wanted = map(vec![(clear.clone(), invalid.clone())]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&clear]);
         let flags = of(12, InodeEdit::ClearFlags(8));
         let wanted = map(vec![(clear.clone(), invalid), (flags.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
-        // A device has no data, whatever its flags say of them; a file has.
+        // A device has no data regardless of its flags; a file has.
         let unsupported = Some(Problem::InlineDataFlagUnsupported { inode });
         let special = Some(Problem::SpecialFileExtentsOrInlineFlag { inode, flags: 8 });
         let wanted = map(vec![(clear.clone(), unsupported.clone()), (flags.clone(), special)]);
@@ -287,14 +285,14 @@ mod tests {
             let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
             assert_eq!(edits(&without_hasty_edits(wanted)), [&other]);
         }
-        // So do they for the flags that say whether there is a map.
+        // Edits of the flags that decide whether there is a map cause the same deferral.
         let flags = of(12, InodeEdit::ClearFlags(InodeFlags::INLINE_DATA.bits()));
         let wanted = map(vec![(of(12, InodeEdit::Sectors(0)), None), (flags.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&flags]);
         let other = of(13, InodeEdit::DropAttributeBlock);
         let wanted = map(vec![(sectors.clone(), None), (other.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&sectors, &other]);
-        // A short symbolic link whose attribute block was never its own.
+        // A short symlink whose attribute block never belonged to it.
         let (none, other) = (of(12, InodeEdit::Sectors(0)), of(12, InodeEdit::DropAttributeBlock));
         let wanted = map(vec![(none.clone(), None), (other.clone(), None)]);
         assert_eq!(edits(&without_hasty_edits(wanted)), [&none, &other]);
@@ -330,7 +328,7 @@ mod tests {
         let wanted = map(vec![(list.clone(), itself), (other.clone(), None)]);
         assert_eq!(edits(&without_a_wrong_list(wanted)), [&list]);
         assert_eq!(edits(&without_a_wrong_list(map(vec![(other.clone(), None)]))), [&other]);
-        // The table was somewhere else: that was not the list.
+        // The inode table was misplaced, so that was not the list.
         let itself =
             Some(Problem::BadblocksInodeInvalid { inode: InodeNr::BAD_BLOCKS, reason: "" });
         let table = Edit::Group { group: GroupNr(0), edit: GroupEdit::InodeTableFromBackup };

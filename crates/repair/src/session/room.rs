@@ -1,6 +1,6 @@
-//! Whether there is room for copies of shared blocks, as far as it can be told without making them: which
-//! owners must go for the rest to fit. What is told is the least that is missing, so that nobody goes in
-//! vain; what else is missing a later round shows.
+//! Estimates the space that copies of shared blocks need without making them, and which owners must
+//! be deleted so that the rest fits. A lower bound, so that no owner is deleted in vain; a later
+//! round finds any further shortage.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,29 +11,29 @@ use floe_format::InodeNr;
 
 use crate::fixes;
 
-/// Clusters that the same number of owners claim.
+/// Clusters claimed by the same number of owners.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     clusters: u64,
-    /// Owners that claim them and do not go.
+    /// Owners that claim them and are not deleted.
     owners: u64,
-    /// Something that never lets go claims them, too.
+    /// Metadata or the bad block list claims them permanently.
     held: bool,
 }
 
-/// What copies of shared clusters take, and what there is.
+/// Space that the copies of shared clusters need, and free space.
 #[derive(Debug)]
 pub(super) struct Room {
     stretches: Vec<Stretch>,
-    /// The stretches that each owner claims.
+    /// Index ranges of the cluster runs that each owner claims.
     of_owner: BTreeMap<InodeNr, Vec<Range<usize>>>,
     free: u64,
     needed: u64,
 }
 
 impl Room {
-    /// As an examination found it, for the owners that are to get copies. What others claim may be left
-    /// to one of them, or not.
+    /// Computed from the findings of an examination, for the owners that are to get copies.
+    /// Clusters claimed by others may end up with one of them.
     pub(super) fn of(examination: &Examination<'_>, is_owner: impl Fn(InodeNr) -> bool) -> Self {
         let report = &examination.report;
         let claims: Vec<(InodeNr, u64, u64)> = report
@@ -53,7 +53,7 @@ impl Room {
         room
     }
 
-    /// The same of claims: an owner, its first cluster, and the one behind its last.
+    /// The same from a list of claims: owner, first cluster, end (exclusive).
     fn of_claims(claims: &[(InodeNr, u64, u64)], free: u64) -> Self {
         let mut edges: Vec<u64> =
             claims.iter().flat_map(|&(_, first, behind)| [first, behind]).collect();
@@ -76,12 +76,12 @@ impl Room {
         Self { stretches, of_owner, free, needed }
     }
 
-    /// Clusters that copies take beyond what is free.
+    /// Clusters that the copies need beyond the free ones.
     pub(super) const fn missing(&self) -> u64 {
         self.needed.saturating_sub(self.free)
     }
 
-    /// An owner goes, and with it the clusters that it has for itself: at most `own`.
+    /// Removes an owner, which frees the clusters that only it uses: at most `own_clusters`.
     pub(super) fn without(&mut self, inode: InodeNr, own_clusters: u64) {
         for range in self.of_owner.remove(&inode).into_iter().flatten() {
             for stretch in &mut self.stretches[range] {
@@ -95,14 +95,14 @@ impl Room {
 }
 
 impl Stretch {
-    /// Clusters that copies of it take: one owner keeps what nothing else holds.
+    /// Clusters that copies of this run need: one owner keeps it unless it is held permanently.
     const fn copies(&self) -> u64 {
         let kept = if self.held { 0 } else { 1 };
         self.clusters.saturating_mul(self.owners.saturating_sub(kept))
     }
 }
 
-/// Clusters of an inode, its map included, as `i_blocks` says; 0 if it cannot be read.
+/// Clusters of an inode including its map, according to `i_blocks`; 0 if it is unreadable.
 pub(super) fn clusters_of_inode(volume: &Volume<'_>, inode: InodeNr) -> u64 {
     let mut reader = InodeReader::default();
     let Some(inode) = reader.read(volume, inode) else { return 0 };
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn what_is_missing_follows_from_who_goes() {
         let (one, two, three) = (InodeNr(12), InodeNr(13), InodeNr(14));
-        // Clusters 10..20 have three owners, 20..30 two, and 40..45 one beside metadata.
+        // Clusters 10..20 have three owners, 20..30 two, and 40..45 one and metadata.
         let claims = [(one, 10, 30), (two, 10, 30), (three, 10, 20), (three, 40, 45)];
         let mut room = Room::of_claims(&claims, 6);
         assert_eq!(room.missing(), 2 * 10 + 10 + 5 - 6);

@@ -1,4 +1,4 @@
-//! What a session writes besides edits: the state of the superblock, and a replayed journal.
+//! Writes the final state of the superblock, and the blocks of a replayed journal.
 
 use floe_blockdev::{Overlay, ReadBlocks, UnreadablePage, WriteBlocks};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_ERROR, STATE_VALID, Superblock};
@@ -7,8 +7,8 @@ use super::RepairError;
 use crate::failure::Failure;
 use crate::fixes::time;
 
-/// What a superblock says after a check: of a clean file system that it is, and when, if the clock is
-/// believed.
+/// Updates the superblock after a check: the clean flag, and the time of the check if the clock is
+/// trusted.
 pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64, clock_believed: bool) {
     if clean {
         sb.state = STATE_VALID;
@@ -29,7 +29,7 @@ pub(super) fn settle(sb: &mut Superblock, clean: bool, now_seconds: i64, clock_b
     (sb.last_error_func, sb.last_error_errcode) = ([0; 32], 0);
 }
 
-/// Makes the primary superblock say that there are errors, if it is one that anybody would use.
+/// Sets the error flag in the primary superblock, if it is usable.
 pub(super) fn mark_errors(staged: &Overlay<&dyn ReadBlocks>) -> Result<(), Failure> {
     let mut bytes = [0; 1024];
     if !can_be_read(staged, &mut bytes)? {
@@ -41,8 +41,8 @@ pub(super) fn mark_errors(staged: &Overlay<&dyn ReadBlocks>) -> Result<(), Failu
     Ok(())
 }
 
-/// As [`edit_superblock`], at the end of a repair. Where the superblock cannot be read and is not to be
-/// written over, it stays.
+/// As [`edit_superblock`], at the end of a repair. An unreadable superblock that must not be
+/// overwritten stays.
 pub(super) fn settle_superblock(
     staged: &Overlay<&dyn ReadBlocks>,
     edit: impl FnOnce(&mut Superblock),
@@ -50,7 +50,7 @@ pub(super) fn settle_superblock(
     if can_be_read(staged, &mut [0; 1024])? { edit_superblock(staged, edit) } else { Ok(()) }
 }
 
-/// Reads the primary superblock; `false` if that is impossible, and it is not to be written over.
+/// Reads the primary superblock; `false` if it is unreadable and must not be overwritten.
 fn can_be_read(staged: &Overlay<&dyn ReadBlocks>, bytes: &mut [u8; 1024]) -> Result<bool, Failure> {
     match staged.read_at(OFFSET_BYTES, bytes) {
         Ok(()) => Ok(true),
@@ -59,11 +59,11 @@ fn can_be_read(staged: &Overlay<&dyn ReadBlocks>, bytes: &mut [u8; 1024]) -> Res
     }
 }
 
-/// Why the journal was not [folded](fold) in.
+/// Converts the error of a journal that could not be [folded](fold) in.
 pub(super) fn hidden_target(error: std::io::Error) -> RepairError {
     match UnreadablePage::of(&error) {
         Some(block) => RepairError::HiddenFromJournal {
-            what: "the journal holds a newer copy of a block whose old one cannot be saved",
+            what: "the journal holds a newer copy of a block whose old content cannot be saved",
             block,
         },
         None => Failure::Io(error).into(),
@@ -84,7 +84,7 @@ pub(super) fn edit_superblock(
     Ok(())
 }
 
-/// Stages what an overlay over the staged file system holds.
+/// Stages the content of an overlay over the staged file system.
 pub(super) fn fold(
     replayed: &Overlay<&dyn ReadBlocks>,
     staged: &Overlay<&dyn ReadBlocks>,

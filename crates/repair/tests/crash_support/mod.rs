@@ -5,27 +5,27 @@ use floe_format::ext::jbd2;
 use floe_format::ext::superblock::{STATE_VALID, Superblock};
 use floe_testkit::{Profile, Rng, build, tool};
 
-/// An image, and where things are in it.
+/// An image, and the locations of some structures in it.
 pub(crate) struct Scene {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) before: Vec<u8>,
     pub(crate) block_bytes: u32,
-    /// Byte of a block that looks like the superblock of a journal in use.
+    /// Byte offset of a block that looks like the superblock of a journal in use.
     pub(crate) journal_superblock: u64,
-    /// Byte of one page that [`staged_changes`] changes.
+    /// Byte offset of a page that [`staged_changes`] changes.
     pub(crate) a_changed_page: u64,
     pub(crate) pages_changed: usize,
     pub(crate) after_superblock: [u8; 1024],
 }
 
 impl Scene {
-    /// Byte of the first block of group descriptors.
+    /// Byte offset of the first block of group descriptors.
     pub(crate) fn descriptors(&self) -> u64 {
         let block = u64::from(self.block_bytes);
         (1024 / block + 1) * block
     }
 
-    /// The image of a profile, or a printed reason to skip the test.
+    /// The image of a profile; prints why the test is skipped if there is none.
     pub(crate) fn of(profile: &str) -> Option<Self> {
         if tool::missing() {
             return None;
@@ -36,7 +36,7 @@ impl Scene {
         let mut sb = Superblock::decode(&raw);
         let block_bytes = 1024 << sb.log_block_size;
         sb.state = STATE_VALID;
-        // What a repair writes: the times, and perhaps counts.
+        // A typical repair: times, and perhaps counts.
         sb.wtime += 1000;
         sb.lastcheck += 1000;
         let mut after_superblock = raw;
@@ -56,8 +56,8 @@ impl Scene {
     }
 }
 
-/// Makes the journal superblock of an image say that its log is in use; without a journal, a block
-/// in the middle becomes one.
+/// Marks the journal of an image as in use; without a journal, turns a block in the middle into a
+/// journal superblock.
 fn busy_journal(image: &mut [u8], block: usize) -> u64 {
     let magic = jbd2::MAGIC.to_be_bytes();
     let is_superblock = |at: &usize| image[*at..*at + 4] == magic && image[*at + 7] == 4;
@@ -69,9 +69,8 @@ fn busy_journal(image: &mut [u8], block: usize) -> u64 {
     at as u64
 }
 
-/// Stages what a repair might: scattered blocks, long runs, blocks that read from elsewhere (some of
-/// them from blocks that change as well), blocks that stay as they are, an emptied journal, and the
-/// superblock.
+/// Stages typical changes: scattered blocks, long runs, copies of other blocks (some of which
+/// change as well), unchanged blocks, an emptied journal, and the superblock.
 pub(crate) fn staged_changes(scene: &Scene, staged: &Overlay<&dyn ReadBlocks>) {
     let block = u64::from(scene.block_bytes);
     let mut rng = Rng::new(9);
@@ -84,10 +83,10 @@ pub(crate) fn staged_changes(scene: &Scene, staged: &Overlay<&dyn ReadBlocks>) {
     for run in 0..3 {
         (0..40).for_each(|index| write(700 + run * 100 + index));
     }
-    // From a block that stays, and from one that is written over.
+    // A copy of a block that stays, and of one that is overwritten.
     staged.stage_copy(600 * block, 20 * block).unwrap();
     staged.stage_copy(601 * block, 710 * block).unwrap();
-    // Exactly what is there.
+    // The same bytes as on the device.
     for number in [50u64, 51, 120] {
         let mut same = vec![0; block as usize];
         staged.base().read_at(number * block, &mut same).unwrap();

@@ -1,9 +1,9 @@
-//! Repairs an image that a script of bytes has damaged. Shared by the test `fuzz_inputs` and by the
-//! fuzz target `repair_image` (`fuzz/`).
+//! Repairs an image damaged by a script of bytes. Shared by the test `fuzz_inputs` and the fuzz
+//! target `repair_image` (`fuzz/`).
 //!
-//! What must hold, whatever the damage: no panic, an end; a second run finds nothing and writes
-//! nothing where the first one said that all is clean; and undo gives the damaged bytes back, also
-//! after a repair that could not be written to its end.
+//! Invariants for any damage: no panic and no endless loop; after a result of clean, a second run
+//! finds and writes nothing; undo restores the damaged bytes, even after a repair that was not
+//! written completely.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,15 @@ use floe_testkit::Profile;
 use floe_testkit::damage::script::{Conditions, Stage, profile_of};
 use floe_testkit::tool::{self, NOW};
 
-/// The stages used so far, one a profile, as building one takes a while; and a folder for undo files.
+/// The stages used so far, one per profile because building one is slow; and a folder for undo
+/// files.
 pub(crate) struct Stages {
     of_profile: BTreeMap<&'static str, Stage>,
     folder: tempfile::TempDir,
 }
 
 impl Default for Stages {
-    #[allow(clippy::expect_used, reason = "a test stops where it has no room for files")]
+    #[allow(clippy::expect_used, reason = "a test needs a folder for its files")]
     fn default() -> Self {
         let folder = tool::scratch("floe-repaired-").expect("a scratch folder");
         Self { of_profile: BTreeMap::new(), folder }
@@ -35,8 +36,8 @@ impl Default for Stages {
 impl Stages {
     /// Repairs the image that `script` damages, repairs it again, and undoes it.
     ///
-    /// Panics where that does not end as it must, or where the base image cannot be built.
-    #[allow(clippy::expect_used, reason = "a test stops where its images cannot be built")]
+    /// Panics if an invariant is violated, or if the base image cannot be built.
+    #[allow(clippy::expect_used, reason = "a test needs its base image")]
     pub(crate) fn repair(&mut self, script: &[u8]) {
         let profile: Profile = profile_of(script);
         let stage = self
@@ -49,11 +50,11 @@ impl Stages {
                 let bytes = device.inner().to_vec().expect("the image can be read");
                 once(bytes, device.block_bytes(), conditions, undo_path.clone());
             })
-            .expect("the image is damaged and set right again");
+            .expect("the script applies to the image");
     }
 }
 
-/// One damaged image, from its repair to its undoing.
+/// One damaged image, from repair to undo.
 fn once(before: Vec<u8>, block_bytes: u32, conditions: Conditions, undo_path: PathBuf) {
     let mix = FaultMix { unreadable: conditions.unreadable, ..FaultMix::default() };
     let device =
@@ -76,7 +77,7 @@ fn once(before: Vec<u8>, block_bytes: u32, conditions: Conditions, undo_path: Pa
     undone(&device, &undo_path, &written, &before);
 }
 
-/// Stages a repair. `None`: it could not be looked at.
+/// Stages a repair. `None`: the file system could not be examined.
 fn staged<'d>(device: &'d dyn ReadBlocks, threads: usize, whole: bool) -> Option<Repair<'d>> {
     let check = CheckOptions {
         threads,
@@ -107,21 +108,21 @@ fn write(
     commit(&repair.staged, device, &options)
 }
 
-/// A second run has nothing to say and nothing to write.
-#[allow(clippy::expect_used, reason = "what was just clean can be looked at")]
+/// A second run must find and write nothing.
+#[allow(clippy::expect_used, reason = "a clean file system can be examined")]
 fn nothing_is_left(device: &dyn WriteBlocks) {
     let seen = Seen::of(&device);
     let reader: &dyn ReadBlocks = device;
-    let second = staged(reader, 2, true).expect("what was just clean can be looked at");
-    assert!(second.before.is_clean(), "found again: {:#?}", second.before.found);
+    let second = staged(reader, 2, true).expect("a clean file system can be examined");
+    assert!(second.before.is_clean(), "the second run finds: {:#?}", second.before.found);
     let deeds: Vec<_> = second.deeds.iter().filter(|deed| !deed.extra).collect();
-    assert!(deeds.is_empty(), "done again: {deeds:#?}");
+    assert!(deeds.is_empty(), "the second run changes: {deeds:#?}");
     let written = write(&second, device, &seen, None).expect("it can be written");
     assert_eq!(written.bytes, 0, "written again");
 }
 
-/// Undo gives the bytes back that could be saved.
-#[allow(clippy::expect_used, reason = "an undo file just written is good")]
+/// Undo must restore all bytes that could be saved.
+#[allow(clippy::expect_used, reason = "an undo file just written is valid")]
 fn undone(
     device: &Faulty<MemDevice>,
     undo_path: &Path,
@@ -131,15 +132,15 @@ fn undone(
     let not_saved = match written {
         Ok(written) => written.not_saved.len(),
         Err(error) if error.nothing_written() => {
-            assert!(!undo_path.exists(), "an undo file of nothing");
+            assert!(!undo_path.exists(), "an undo file without any change");
             0
         }
-        // It cannot be told which blocks could not be saved.
+        // The undo file does not tell which blocks could not be saved.
         Err(_) => usize::MAX,
     };
     if undo_path.exists() {
         let file = UndoFile::open(undo_path).expect("a good undo file");
-        // What cannot be read cannot be compared either.
+        // Unreadable blocks cannot be compared either.
         let standing = standing(&file, device);
         assert!(not_saved > 0 || standing.as_ref().is_ok_and(|it| *it != Standing::Foreign));
         let undone = undo(&file, device);
@@ -147,6 +148,6 @@ fn undone(
         std::fs::remove_file(undo_path).expect("it is ours");
     }
     if not_saved == 0 {
-        assert!(device.inner().to_vec() == before, "undo gives something else");
+        assert!(device.inner().to_vec() == before, "undo restores other bytes");
     }
 }

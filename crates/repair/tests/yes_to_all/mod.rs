@@ -1,10 +1,10 @@
-//! The options of tests that repair all and compare what two repairs wrote.
+//! Options of tests that accept all repairs and compare the staged result of two runs.
 
 use floe_check::{CheckOptions, JournalUse};
 use floe_repair::RepairOptions;
 use floe_testkit::tool;
 
-/// Two threads, a clock that stands still, and numbers that are drawn the same each time.
+/// Two threads, a fixed clock and fixed random bytes.
 pub(crate) fn options() -> RepairOptions<'static> {
     let check = CheckOptions {
         threads: 2,

@@ -1,37 +1,37 @@
-//! What a map of the disk shows: the file system cut into cells of equal size, whatever its size.
+//! Data for the map of the disk: divides a file system of any size into cells of equal size.
 //!
-//! Use, free pieces and metadata come from descriptors and bitmaps, read one after the other; damage
-//! from the findings. Of file systems with more groups than [`MOST_BITMAPS`] only some bitmaps are
-//! read for the free pieces, evenly spread.
+//! Use, fragmentation of free space and metadata come from descriptors and bitmaps, read
+//! sequentially; damage comes from the findings. If a file system has more groups than
+//! [`MOST_BITMAPS`], only an evenly spread sample of bitmaps is read for the fragmentation.
 
 use floe_check::problem::{Evidence, Problem, Severity, Weight};
 use floe_check::reader::Reader;
 use floe_format::ext::group_desc::GroupDesc;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
-/// Cells of a row.
+/// Cells per row.
 pub(crate) const COLUMNS: u64 = 64;
-/// Rows, at most.
+/// Maximum number of rows.
 const MOST_ROWS: u64 = 16;
-/// Bitmaps that are read for the pieces of free space, at most.
+/// Maximum number of bitmaps read for the fragmentation of free space.
 const MOST_BITMAPS: u32 = 4096;
 
-/// A part of the file system.
+/// One part of the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cell {
-    /// Blocks of the file system in it; fewer in the last cell.
+    /// Number of file system blocks in it; fewer in the last cell.
     pub(crate) blocks: u64,
     /// Blocks in use.
     pub(crate) used: f64,
     /// Blocks of static metadata: superblocks, descriptors, bitmaps, inode tables.
     pub(crate) metadata: f64,
-    /// Free blocks of the bitmaps that were looked at.
+    /// Free blocks according to the bitmaps that were read.
     pub(crate) free_seen: u64,
-    /// Pieces in which they lie.
+    /// Runs of free blocks in these bitmaps.
     pub(crate) free_runs: u64,
-    /// Findings about it that need repair.
+    /// Findings in it that need repair.
     pub(crate) damage: u64,
-    /// Those of them with data at risk.
+    /// The part of them with data at risk.
     pub(crate) at_risk: u64,
 }
 
@@ -43,15 +43,15 @@ pub struct DiskMap {
     pub(crate) groups: u32,
     pub(crate) blocks_per_group: u64,
     pub(crate) first_block: u64,
-    /// Bitmaps that were looked at for free pieces.
+    /// Bitmaps read for the fragmentation of free space.
     pub(crate) bitmaps_seen: u32,
-    /// Damage that has no place on the disk.
+    /// Damage without a location on the disk.
     pub(crate) placeless: u64,
 }
 
 impl DiskMap {
-    /// Looks at the groups of the file system that `reader` reads, and puts `found` in their places.
-    /// Descriptors and bitmaps that cannot be read count as free space.
+    /// Reads the groups of the file system through `reader`, and locates the findings `found`.
+    /// Unreadable descriptors and bitmaps count as free space.
     pub fn new(reader: &Reader<'_>, found: &[Problem]) -> Self {
         let geometry = &reader.geometry;
         let mut map = Self::empty(geometry);
@@ -74,7 +74,7 @@ impl DiskMap {
         let first_block = geometry.first_data_block.0;
         let blocks = geometry.blocks_count.saturating_sub(first_block).max(1);
         let groups = u64::from(geometry.group_count).max(1);
-        // Whole groups in a row, and whole groups or whole parts of one in a cell.
+        // A row holds whole groups; a cell holds whole groups or a fixed fraction of one.
         let row_blocks = groups.div_ceil(MOST_ROWS).saturating_mul(blocks_per_group);
         let cell_blocks = row_blocks.div_ceil(COLUMNS).max(1);
         let count = blocks.div_ceil(cell_blocks);
@@ -95,7 +95,7 @@ impl DiskMap {
         }
     }
 
-    /// Calls `each` with the cells of a run of blocks, and how many blocks of it each has.
+    /// Calls `each` with every cell that a run of blocks touches, and the number of blocks in it.
     fn spread(&mut self, start: u64, len: u64, mut each: impl FnMut(&mut Cell, u64)) {
         let mut at = start.saturating_sub(self.first_block);
         let end = at.saturating_add(len);
@@ -138,7 +138,7 @@ impl DiskMap {
                 let share = 1.0 - free as f64 / blocks.max(1) as f64;
                 self.spread(start, blocks, |cell, blocks| {
                     cell.used += blocks as f64 * share;
-                    // A bitmap that was never written: what is free lies together.
+                    // An uninitialised bitmap: the free blocks are contiguous.
                     let free = (blocks as f64 * (1.0 - share)) as u64;
                     let is_piece = geometry.features.group_desc_csum() && desc.block_uninit();
                     if is_piece && free > 0 {
@@ -184,7 +184,7 @@ impl DiskMap {
 fn place_of(geometry: &Geometry, tables: &[BlockNr], problem: &Problem) -> Option<u64> {
     let evidence = problem.evidence();
     let block = evidence.iter().find_map(|(name, value)| match value {
-        // Elsewhere 0 stands for "in the inode".
+        // For other findings 0 means "in the inode".
         Evidence::Block(block) if *name == "block" && block.0 != 0 => Some(block.0),
         _ => None,
     });
@@ -207,8 +207,8 @@ fn place_of(geometry: &Geometry, tables: &[BlockNr], problem: &Problem) -> Optio
     block.or_else(inode).or_else(group)
 }
 
-/// Runs of equal bits: whether they are set, the first, and the one behind the last. Bits that the
-/// bitmap does not have are clear.
+/// Runs of equal bits: whether they are set, first bit, end (exclusive). Bits beyond the bitmap are
+/// clear.
 fn runs(bitmap: &[u8], bits: u64) -> Vec<(bool, u64, u64)> {
     let mut runs: Vec<(bool, u64, u64)> = Vec::new();
     let mut add = |set: bool, from: u64, to: u64| match runs.last_mut() {
@@ -232,7 +232,7 @@ fn runs(bitmap: &[u8], bits: u64) -> Vec<(bool, u64, u64)> {
     runs
 }
 
-/// The block bitmap of a group, if it was ever written and can be read.
+/// The block bitmap of a group, if it is initialised and readable.
 fn bitmap_of(reader: &Reader<'_>, desc: &GroupDesc) -> Option<Vec<u8>> {
     if reader.geometry.features.group_desc_csum() && desc.block_uninit() {
         return None;

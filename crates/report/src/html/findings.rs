@@ -1,4 +1,4 @@
-//! What was found: by kind, then by place.
+//! The findings, by kind and by place.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use super::{counted, grouped};
 use crate::place::Place;
 use crate::rank::Rank;
 
-/// Places that are shown before the rest is only counted.
+/// Places shown before the rest is only counted.
 const SHOWN_PLACES: usize = 200;
-/// Findings of one kind in one place that are shown before the rest is only counted.
+/// Findings of one kind shown per place before the rest is only counted.
 const SHOWN_PER_KIND: usize = 8;
 
-/// The class and the word of a finding: what it looks like and what it is called.
+/// Writes the coloured label of a finding.
 pub fn badge(html: &mut Html, row: &Row) {
     let (class, word) = match (row.weight, row.severity) {
         (Weight::Remark, _) => ("badge remark", "remark"),
@@ -26,12 +26,12 @@ pub fn badge(html: &mut Html, row: &Row) {
     html.leaf("span", &[("class", class)], word);
 }
 
-/// The findings of a report by kind, the worst first: how many, what they mean, what a repair does.
+/// The findings of a report by kind, worst first: their number, meaning and repair.
 pub fn by_kind(html: &mut Html, report: &Report) {
     if report.found.is_empty() {
         return;
     }
-    // The first finding of each kind, and how many there are.
+    // The first finding of each kind, and their number.
     let mut kinds: BTreeMap<u32, (&Problem, u64)> = BTreeMap::new();
     for problem in &report.found {
         kinds.entry(problem.row().code).or_insert((problem, 0)).1 += 1;
@@ -41,7 +41,7 @@ pub fn by_kind(html: &mut Html, report: &Report) {
         (Rank::of(first), std::cmp::Reverse(*count), first.row().code)
     });
     html.element("section", &[("class", "card")], |html| {
-        html.leaf("h2", &[], "What was found");
+        html.leaf("h2", &[], "Findings by kind");
         html.element("table", &[("class", "kinds")], |html| {
             html.raw(
                 "<thead><tr><th scope=\"col\">Kind</th><th scope=\"col\" class=\"number\">Findings\
@@ -60,7 +60,7 @@ fn kind(html: &mut Html, first: &Problem, count: u64) {
     let row = first.row();
     let example = match count {
         1 => first.to_string(),
-        _ => format!("{first}, and {} more like this", grouped(count - 1)),
+        _ => format!("{first}, and {} more of this kind", grouped(count - 1)),
     };
     html.element("tr", &[], |html| {
         html.element("th", &[("scope", "row")], |html| {
@@ -77,7 +77,7 @@ fn kind(html: &mut Html, first: &Problem, count: u64) {
     });
 }
 
-/// The findings of a report by what they are about, the worst places first.
+/// The findings of a report by place, worst places first.
 pub fn by_place(html: &mut Html, report: &Report) {
     if report.found.is_empty() {
         return;
@@ -87,10 +87,10 @@ pub fn by_place(html: &mut Html, report: &Report) {
         places.entry(Place::of(problem)).or_default().push(problem);
     }
     let mut places: Vec<_> = places.into_iter().collect();
-    // Stable: of the same rank, in order of places.
+    // Stable sort: places of equal rank keep their order.
     places.sort_by_key(|(_, problems)| Rank::of_all(problems.iter().copied()));
     html.element("section", &[("class", "card")], |html| {
-        html.leaf("h2", &[], "Where it was found");
+        html.leaf("h2", &[], "Findings by place");
         html.element("ul", &[("class", "places")], |html| {
             for (place, problems) in places.iter().take(SHOWN_PLACES) {
                 one_place(html, report, *place, problems);
@@ -121,7 +121,7 @@ fn one_place(html: &mut Html, report: &Report, place: Place, problems: &[&Proble
                 }
                 if let Some(more) = same.len().checked_sub(SHOWN_PER_KIND).filter(|more| *more > 0)
                 {
-                    let text = format!("and {} more like this", grouped(more as u64));
+                    let text = format!("and {} more of this kind", grouped(more as u64));
                     html.leaf("li", &[("class", "more")], &text);
                 }
             }

@@ -1,23 +1,23 @@
-//! The map of the disk: four pictures of the same cells, in the order of the blocks.
+//! The map of the disk: four pictures with the same cells, in block order.
 
 use super::disk::{COLUMNS, Cell, DiskMap};
 use super::markup::Html;
 use super::{counted, grouped};
 
-/// Width of a cell, with the gap to the next, and of its square.
+/// Distance between adjacent cells, and the width of a cell.
 const PITCH: u64 = 10;
 const SIDE: u64 = 9;
-/// Room for the numbers of groups at the left.
+/// Space for the group numbers at the left.
 const MARGIN: u64 = 58;
-/// Room above the first row, for the upper half of its number.
+/// Space above the first row for the top of its number.
 const ABOVE: u64 = 4;
 
-/// One of the pictures.
+/// One of the four pictures.
 struct Picture {
     title: &'static str,
-    /// The class that colours its levels, 0 to 4.
+    /// The CSS class that colours its levels, 0 to 4.
     class: &'static str,
-    /// What the levels mean.
+    /// The meanings of the levels.
     legend: [&'static str; 5],
     level: fn(&DiskMap, &Cell) -> usize,
     summary: fn(&DiskMap) -> String,
@@ -42,9 +42,9 @@ const PICTURES: [Picture; 4] = [
         },
     },
     Picture {
-        title: "Free space in pieces",
+        title: "Fragmentation of free space",
         class: "pieces",
-        legend: ["none free", "whole", "256 blocks and more", "16 to 255 blocks", "smaller"],
+        legend: ["none free", "contiguous", "256 blocks and more", "16 to 255 blocks", "smaller"],
         level: |_, cell| {
             if cell.free_runs == 0 {
                 return 0;
@@ -61,10 +61,12 @@ const PICTURES: [Picture; 4] = [
             let runs: u64 = map.cells.iter().map(|cell| cell.free_runs).sum();
             let average = grouped(free.checked_div(runs).unwrap_or(0));
             match map.bitmaps_seen {
-                0 => "No group has a bitmap yet: nothing was ever written there.".to_owned(),
-                seen if seen == map.groups => format!("A piece has {average} blocks on average."),
+                0 => "All block bitmaps are uninitialised: no group was ever used.".to_owned(),
+                seen if seen == map.groups => {
+                    format!("A free extent has {average} blocks on average.")
+                }
                 seen => format!(
-                    "A piece has {average} blocks on average, in the {} looked at.",
+                    "A free extent has {average} blocks on average, in the {} sampled.",
                     counted(u64::from(seen), "bitmap"),
                 ),
             }
@@ -84,7 +86,7 @@ const PICTURES: [Picture; 4] = [
         summary: |map| {
             let blocks: f64 = map.cells.iter().map(|cell| cell.metadata).sum();
             let cells = map.cells.iter().filter(|cell| cell.metadata > 0.0).count() as u64;
-            // A count of blocks.
+            // A count of blocks, so the value is whole.
             let blocks = grouped(blocks as u64);
             format!(
                 "{blocks} blocks hold superblocks, descriptors, bitmaps and inode tables, in {}.",
@@ -140,8 +142,8 @@ pub fn map(html: &mut Html, map: &DiskMap) {
             format!("{} blocks", grouped(map.cell_blocks))
         };
         let text = format!(
-            "From left to right and from top to bottom, in the order of the blocks: {} of {cell}. \
-             The numbers are those of the groups.",
+            "In block order, from left to right and from top to bottom: {} of {cell}. \
+             The numbers are group numbers.",
             counted(map.cells.len() as u64, "cell"),
         );
         html.leaf("p", &[("class", "detail")], &text);
@@ -161,7 +163,7 @@ fn draw(html: &mut Html, map: &DiskMap, picture: &Picture) {
         html.element("figcaption", &[], |html| {
             html.leaf("h3", &[], picture.title).leaf("p", &[], &summary);
         });
-        // The number of the first row is higher than the row.
+        // The number of the first row is taller than the row.
         let viewport = format!("0 -{ABOVE} {width} {}", height + ABOVE);
         let label = format!("{}: {summary}", picture.title);
         let attributes = [("viewBox", viewport.as_str()), ("role", "img"), ("aria-label", &label)];
@@ -193,10 +195,10 @@ fn draw(html: &mut Html, map: &DiskMap, picture: &Picture) {
     });
 }
 
-/// The first group of each row, of as many rows as have room for it.
+/// The first group of each labelled row.
 fn row_numbers(html: &mut Html, map: &DiskMap, rows: u64) {
     let row_blocks = map.cell_blocks.saturating_mul(COLUMNS);
-    // A number is higher than a row.
+    // A number is taller than a row, so label every other one.
     for row in (0..rows).step_by(2) {
         let group = row.saturating_mul(row_blocks) / map.blocks_per_group;
         let (x, y) = ((MARGIN - 6).to_string(), (row * PITCH + PITCH - 2).to_string());

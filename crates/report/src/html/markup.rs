@@ -1,37 +1,37 @@
-//! Writes elements. Names and raw text are ours (`&'static str`); all that comes from a disk or a
-//! command line is text or the value of an attribute, and escaped: it cannot be anything else.
+//! Writes HTML elements. Names and raw markup are constants (`&'static str`). Anything from a disk
+//! or a command line can only be written as text or attribute value, and is escaped.
 
-/// A page, or a part of one, as it grows.
+/// A page or fragment under construction.
 #[derive(Debug, Default)]
 pub struct Html(String);
 
-/// Attributes of an element, with values that are not escaped yet.
+/// Attributes of an element; the values are escaped when written.
 pub type Attributes<'a> = &'a [(&'static str, &'a str)];
 
 impl Html {
-    /// Nothing yet.
+    /// An empty fragment.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What was written.
+    /// The markup written so far.
     pub fn into_string(self) -> String {
         self.0
     }
 
-    /// Markup of ours.
+    /// Writes constant markup unescaped.
     pub fn raw(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self
     }
 
-    /// Text.
+    /// Writes escaped text.
     pub fn text(&mut self, text: &str) -> &mut Self {
         escape(text, &mut self.0);
         self
     }
 
-    /// An element with what `inner` writes in it.
+    /// Writes an element whose content is written by `inner`.
     pub fn element(
         &mut self,
         name: &'static str,
@@ -47,14 +47,14 @@ impl Html {
         self
     }
 
-    /// An element with nothing in it, closed as in XML.
+    /// Writes an empty element, closed as in XML.
     pub fn empty(&mut self, name: &'static str, attributes: Attributes<'_>) -> &mut Self {
         self.open(name, attributes);
         self.0.push_str("/>");
         self
     }
 
-    /// An element that holds text.
+    /// Writes an element that contains text.
     pub fn leaf(
         &mut self,
         name: &'static str,
@@ -79,8 +79,8 @@ impl Html {
     }
 }
 
-/// Escapes what has a meaning in HTML, what no page may hold, and what turns the direction of text,
-/// by which a name could look like another.
+/// Escapes HTML metacharacters, characters not allowed in a page, and bidirectional controls, with
+/// which a name could imitate another.
 fn escape(text: &str, into: &mut String) {
     for char in text.chars() {
         match char {

@@ -1,7 +1,7 @@
-//! The report as one page: for a person, on a screen or on paper, and to be sent along. It needs no
-//! network and no script; all that comes from the disk is escaped ([`Html`]).
+//! The report as one self-contained HTML page for people, on screen or paper. It needs no network
+//! and no script; everything from the disk is escaped ([`Html`]).
 //!
-//! `floe_repair` writes its page with the same parts.
+//! The page of a repair ([`crate::repair::html`]) uses the same parts.
 
 mod disk;
 mod findings;
@@ -24,14 +24,14 @@ use floe_check::report::{Cost, JournalState, Report, Verdict};
 use super::calendar;
 use super::human::{grouped, plural, size};
 
-/// How a verdict looks.
+/// Tone of a verdict, which selects its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// All is well.
+    /// The file system is clean.
     Good,
-    /// Something was found, or is left, and no file is at risk.
+    /// There are findings, or some are left, but no file is at risk.
     Warning,
-    /// Files are at risk, or the work could not be finished.
+    /// Files are at risk, or the run could not be completed.
     Bad,
 }
 
@@ -44,7 +44,7 @@ impl Tone {
         }
     }
 
-    /// For those who see no colours.
+    /// A symbol for readers who cannot distinguish the colours.
     const fn sign(self) -> &'static str {
         match self {
             Self::Good => "\u{2713}",
@@ -54,25 +54,25 @@ impl Tone {
     }
 }
 
-/// The first thing that a page says.
+/// The headline of a page.
 #[derive(Clone, Debug)]
 pub struct Headline<'a> {
-    /// How it looks.
+    /// Its style.
     pub tone: Tone,
-    /// One word or two.
+    /// The verdict in one or two words.
     pub verdict: &'a str,
-    /// A sentence or two.
+    /// An explanation of one or two sentences.
     pub sentence: &'a str,
 }
 
-/// When and on what the run was made.
+/// Time and subject of a run.
 #[derive(Clone, Debug)]
 pub struct Occasion<'a> {
     /// The device, as the user named it.
     pub device: &'a str,
-    /// The same as a shell takes it, for commands that are advised.
+    /// The device name quoted for a shell, for recommended commands.
     pub word: &'a str,
-    /// Options that say where on the device the file system is, each with a space behind it.
+    /// Options that locate the file system on the device, each followed by a space.
     pub options: &'a str,
     /// Seconds since 1970.
     pub now_seconds: i64,
@@ -92,7 +92,7 @@ pub fn page(report: &Report, cost: &Cost, occasion: &Occasion<'_>, disk: &DiskMa
     })
 }
 
-/// A whole page: head, verdict and identity, then what `body` writes, then the foot.
+/// A complete page: head, verdict and identity, then the output of `body`, then the foot.
 pub fn document(
     report: &Report,
     occasion: &Occasion<'_>,
@@ -119,7 +119,7 @@ pub fn document(
     html.leaf(
         "footer",
         &[],
-        &format!("Floe {version}. This page is complete: it loads nothing and runs nothing."),
+        &format!("Floe {version}. Self-contained page: loads no resources, runs no scripts."),
     );
     html.raw("</main></body></html>\n");
     html.into_string()
@@ -167,7 +167,7 @@ fn identity(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
 fn journal(state: JournalState) -> String {
     match state {
         JournalState::None => "none".to_owned(),
-        JournalState::Clean => "holds nothing that is not in place".to_owned(),
+        JournalState::Clean => "holds no transactions to replay".to_owned(),
         JournalState::Replayed { transactions, blocks } => format!(
             "{} transaction{}, {} block{}, replayed",
             grouped(transactions),
@@ -175,7 +175,7 @@ fn journal(state: JournalState) -> String {
             grouped(blocks),
             plural(blocks),
         ),
-        JournalState::Ignored => "holds changes that were left out".to_owned(),
+        JournalState::Ignored => "holds transactions that were ignored".to_owned(),
         JournalState::Unusable => "cannot be replayed".to_owned(),
     }
 }
@@ -210,26 +210,27 @@ fn sentence(report: &Report) -> String {
     let found = counted(damage, "finding");
     match (report.verdict(), tone(report)) {
         (Verdict::Clean, _) => format!("Nothing needs repair.{remarked}"),
-        (Verdict::Incomplete, _) => format!("The check could not go on: {found}.{remarked}"),
+        (Verdict::Incomplete, _) => format!("The check could not be completed: {found}.{remarked}"),
         (Verdict::Damaged, Tone::Bad) => {
             format!("{found}, and files, names or attributes are at risk.{remarked}")
         }
         (Verdict::Damaged, _) => {
             format!(
-                "{found}, none of which is known to put files, names or attributes at risk.{remarked}"
+                "{found}, none of which is known to put files, names or attributes at risk.\
+                 {remarked}"
             )
         }
     }
 }
 
-/// A number and what it counts.
+/// A number with its noun.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(count), plural(count))
 }
 
-/// The figures of a run.
+/// The key figures of a run.
 pub fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
-    // Of those to repair: with the remarks they would add up to something else than the figure.
+    // Only findings to repair: with the remarks the parts would not add up to the figure.
     let damage = report.found.iter().filter(|problem| problem.row().weight > Weight::Remark);
     let mut of_severity: BTreeMap<Reverse<Severity>, u64> = BTreeMap::new();
     damage
@@ -272,7 +273,7 @@ pub fn tiles(html: &mut Html, report: &Report, cost: &Cost) {
     });
 }
 
-/// One figure; `share`, from 0 to 1, is drawn as a bar.
+/// One figure; `share`, from 0 to 1, is shown as a bar.
 pub fn tile(html: &mut Html, name: &str, value: &str, detail: &str, share: Option<f64>) {
     html.element("div", &[("class", "tile")], |html| {
         html.leaf("h2", &[], name).leaf("p", &[("class", "value")], value);
@@ -304,25 +305,22 @@ fn advice(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
         Tone::Good => return,
         Tone::Warning => vec![
             (
-                "See what a repair would do; nothing is written:",
+                "Preview a repair without writing anything:",
                 format!("floe repair --dry-run {device}"),
             ),
-            ("Repair, with a way back:", format!("floe repair --yes --undo undo.file {device}")),
+            ("Repair, with an undo file:", format!("floe repair --yes --undo undo.file {device}")),
         ],
         Tone::Bad => vec![
             (
                 "Copy the device first, and work on the copy:",
                 format!("ddrescue {word} copy.img copy.map"),
             ),
-            (
-                "See what a repair would do; nothing is written:",
-                format!("floe repair --dry-run {copy}"),
-            ),
-            ("Repair, with a way back:", format!("floe repair --yes --undo undo.file {copy}")),
+            ("Preview a repair without writing anything:", format!("floe repair --dry-run {copy}")),
+            ("Repair, with an undo file:", format!("floe repair --yes --undo undo.file {copy}")),
         ],
     };
     html.element("section", &[("class", "card advice")], |html| {
-        html.leaf("h2", &[], "What to do");
+        html.leaf("h2", &[], "Next steps");
         html.element("ol", &[], |html| {
             for (why, command) in steps {
                 html.element("li", &[], |html| {
@@ -333,7 +331,7 @@ fn advice(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
     });
 }
 
-/// A moment as date and time, UTC.
+/// A time as date and time in UTC.
 fn date(seconds: i64) -> String {
     let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = calendar::date(days);

@@ -1,4 +1,4 @@
-//! Where the time went, and what was read meanwhile.
+//! Time and reads of each phase.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::counted;
 use super::markup::Html;
 use crate::human::{grouped, size};
 
-/// Phases below this share of the whole are shown together.
+/// Phases below this share of the total are merged into one line.
 const LEAST_SHARE: f64 = 0.005;
 
-/// One line of the picture.
+/// One line of the chart.
 struct Line {
     name: String,
     time: Duration,
@@ -20,7 +20,7 @@ struct Line {
     bytes: u64,
 }
 
-/// Time and reads of each phase.
+/// Writes time and reads of each phase.
 pub fn phases(html: &mut Html, report: &Report, cost: &Cost) {
     let lines = lines(report);
     let longest = lines.iter().map(|line| line.time).max().unwrap_or_default().as_secs_f64();

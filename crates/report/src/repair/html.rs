@@ -1,4 +1,4 @@
-//! The account as one page; its parts are those of the page of a check.
+//! The account of a repair as one HTML page, built from the same parts as that of a check.
 
 use floe_check::Problem;
 use floe_repair::describe::Tense;
@@ -11,15 +11,15 @@ use crate::html::{
 use crate::human::grouped;
 use crate::place::Place;
 
-/// Places that are shown before the rest is only counted.
+/// Places shown before the rest is only counted.
 const SHOWN_PLACES: usize = 200;
-/// Changes in one place, and findings of one change, that are shown before the rest is only counted.
+/// Changes shown per place, and findings per change, before the rest is only counted.
 const SHOWN_CHANGES: usize = 12;
 const SHOWN_CAUSES: usize = 4;
-/// Things of one fate, and findings left, that are shown before the rest is only counted.
+/// Losses of one kind, and findings left, shown before the rest is only counted.
 const SHOWN_LOSSES: usize = 200;
 
-/// The page of a repair, made at `now_seconds` since 1970. `disk` shows the file system before it.
+/// The page of a repair made at `now_seconds` since 1970. `disk` shows the file system before it.
 pub fn page(account: &Account<'_>, now_seconds: i64, disk: &DiskMap) -> String {
     let line = verdict_line(account);
     let sentence = line.split_once(": ").map_or(line.as_str(), |(_, sentence)| sentence);
@@ -130,7 +130,7 @@ fn left(html: &mut Html, account: &Account<'_>) {
     if left.is_empty() || account.repair.halted.is_some() {
         return;
     }
-    card(html, "Left as it is", |html| {
+    card(html, "Not repaired", |html| {
         html.element("ul", &[("class", "places")], |html| {
             for (problem, reason) in left.iter().take(SHOWN_LOSSES) {
                 html.element("li", &[], |html| {
@@ -151,8 +151,8 @@ fn changes(html: &mut Html, account: &Account<'_>) {
     let tense = account.ending.tense();
     let places = by_place(&all);
     let title = match tense {
-        Tense::Done => "What was done",
-        Tense::Would => "What would be done",
+        Tense::Done => "Changes made",
+        Tense::Would => "Changes that would be made",
     };
     card(html, title, |html| {
         html.element("ul", &[("class", "places")], |html| {
@@ -196,12 +196,12 @@ fn written(html: &mut Html, account: &Account<'_>) {
         return;
     }
     let looks = looks(repair);
-    card(html, "How it was made", |html| {
+    card(html, "Details of the run", |html| {
         let written = super::human::written(account, account.ending.tense());
         let text = format!("Staged in memory and examined {looks}; {written}.");
         html.leaf("p", &[], &text);
         let why = match &account.ending {
-            Ending::Planned { .. } => "To make it: ",
+            Ending::Planned { .. } => "To apply it: ",
             _ => "To undo it: ",
         };
         for command in &account.commands {

@@ -1,4 +1,4 @@
-//! The account for people: changes by object, then what was lost, what is left, and the verdict.
+//! The account for people: changes by object, then losses, findings left, and the verdict.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,18 +14,18 @@ pub use crate::human::Style;
 use crate::human::{cost, grouped, identity, plural, size, tag};
 use crate::place::Place;
 
-/// Changes of one kind that are shown in one place before the rest is only counted.
+/// Changes of one kind shown per place before the rest is only counted.
 const SHOWN_PER_KIND: usize = 10;
 /// Findings shown for one change before the rest is only counted.
 const SHOWN_CAUSES: usize = 5;
-/// Places with the same kinds of changes that are shown before the rest is only counted.
+/// Places with the same kinds of changes shown before the rest is only counted.
 const SHOWN_ALIKE: usize = 10;
-/// Things of one fate that are listed before the rest is only counted.
+/// Losses of one kind listed before the rest is only counted.
 const SHOWN_LOSSES: usize = 50;
-/// Findings that are left and listed before the rest is only counted.
+/// Findings left that are listed before the rest is only counted.
 const SHOWN_LEFT: usize = 50;
 
-/// At most so many of a list: all of them where all is asked for.
+/// Maximum length of a list: `short`, or unlimited in verbose mode.
 const fn most(style: Style, short: usize) -> usize {
     if style.verbose { usize::MAX } else { short }
 }
@@ -33,7 +33,7 @@ const fn most(style: Style, short: usize) -> usize {
 /// Writes the whole account.
 ///
 /// # Errors
-/// What `out` said.
+/// A write error of `out`.
 pub fn write(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result<()> {
     identity(out, account.before())?;
     let tense = account.ending.tense();
@@ -52,7 +52,7 @@ pub fn write(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::R
 
 fn journal(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Result<()> {
     match account.repair.journal {
-        // Nothing that was staged is used after a halt.
+        // After a halt the staged changes are discarded.
         _ if account.verdict() == Verdict::Halted => Ok(()),
         JournalState::None | JournalState::Clean | JournalState::Ignored => Ok(()),
         JournalState::Replayed { transactions, blocks } => writeln!(
@@ -66,7 +66,7 @@ fn journal(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
         ),
         JournalState::Unusable => writeln!(
             out,
-            "Warning: the journal cannot be replayed: repaired as the file system lies on the disk."
+            "Warning: the journal cannot be replayed: the file system was repaired without it."
         ),
     }
 }
@@ -118,7 +118,7 @@ fn changes(
     }
     let gone = account.gone_with_the_rest();
     if style.verbose && !gone.is_empty() {
-        writeln!(out, "\nGone with the changes above")?;
+        writeln!(out, "\nAlso resolved by the changes above")?;
         for problem in gone {
             writeln!(out, "  {}: {problem}", tag(problem))?;
         }
@@ -161,15 +161,15 @@ pub(super) fn heading(fate: Fate, tense: Tense) -> String {
     let were = tense.were();
     match fate {
         Fate::Deleted => format!("These {were} deleted"),
-        Fate::Cut => format!("These {were} cut: a part of the content is gone"),
+        Fate::Cut => format!("These {were} truncated: part of the content is lost"),
         Fate::Cloned => {
-            "These shared blocks: each gets its own, and some hold data of another. Compare them \
-             with a backup"
+            "These shared blocks: each gets its own copy, and some hold another file's data. \
+             Compare them with a backup"
                 .to_owned()
         }
-        Fate::Attributes => format!("These {were} stripped of extended attributes"),
+        Fate::Attributes => format!("These {were} left without some extended attributes"),
         Fate::Name => format!("These names {were} removed or changed"),
-        Fate::Moved => format!("These {were} put into lost+found"),
+        Fate::Moved => format!("These {were} connected to lost+found"),
     }
 }
 
@@ -215,7 +215,7 @@ fn left(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Result
     if left.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nLeft as it is")?;
+    writeln!(out, "\nNot repaired")?;
     let shown = left.len().min(most(style, SHOWN_LEFT));
     for (problem, reason) in &left[..shown] {
         writeln!(out, "  {}", with_path(account, problem))?;
@@ -249,7 +249,7 @@ fn halted(out: &mut impl Write, account: &Account<'_>, style: Style) -> io::Resu
     Ok(())
 }
 
-/// How often the file system was examined.
+/// The number of examinations, as text.
 pub(super) fn looks(repair: &Repair<'_>) -> String {
     let (looks, in_part) = (u64::from(repair.rounds), repair.rescans.len() as u64);
     let mut text = format!("{looks} time{}", plural(looks));
@@ -259,7 +259,7 @@ pub(super) fn looks(repair: &Repair<'_>) -> String {
     text
 }
 
-/// How much is written, and what if there is no change that tells.
+/// The amount written, as text; also if only routine fields changed.
 pub(super) fn written(account: &Account<'_>, tense: Tense) -> String {
     if account.changed_bytes == 0 {
         return format!("nothing {} written", tense.was());
@@ -273,7 +273,9 @@ pub(super) fn written(account: &Account<'_>, tense: Tense) -> String {
             format!("the superblock's record of this check {was} written ({bytes})")
         }
         (true, true) => {
-            format!("what the journal held and the record of this check {were} written ({bytes})")
+            format!(
+                "the replayed transactions and the record of this check {were} written ({bytes})"
+            )
         }
     }
 }
@@ -303,15 +305,15 @@ fn summary(out: &mut impl Write, account: &Account<'_>, tense: Tense) -> io::Res
             if let Some(first) = not_saved.first() {
                 writeln!(
                     out,
-                    "Warning: {} blocks could not be read before they were written, the first at \
-                     byte {first}: they cannot be brought back.",
+                    "Warning: {} blocks could not be read before they were overwritten, the first \
+                     at byte {first}: their old content cannot be restored.",
                     not_saved.len()
                 )?;
             }
         }
         Ending::Planned { file: _ } => {
             for command in &account.commands {
-                writeln!(out, "To make this repair: {command}")?;
+                writeln!(out, "To apply this repair: {command}")?;
             }
         }
         Ending::DryRun => {}
@@ -331,10 +333,10 @@ pub fn verdict_line(account: &Account<'_>) -> String {
     let unchanged = if would { " Nothing was changed." } else { "" };
     match account.verdict() {
         Verdict::Clean => format!("CLEAN: nothing needs repair.{unchanged}"),
-        // Only the journal, or indexes and the like.
+        // Only journal replay, or optional work such as indexes.
         Verdict::Repaired if found == 0 => {
             let verb = if would { "would be" } else { "was" };
-            format!("CLEAN: no damage was found; what is above {verb} done.{unchanged}")
+            format!("CLEAN: no damage was found; the changes above {verb} made.{unchanged}")
         }
         Verdict::Repaired if would => {
             format!("WOULD BE REPAIRED: {findings}; then the file system is clean.{unchanged}")
@@ -346,11 +348,11 @@ pub fn verdict_line(account: &Account<'_>) -> String {
             format!("DAMAGE LEFT: {left} of {} {would_be}left.{unchanged}", grouped(found))
         }
         Verdict::Halted if would => {
-            format!("HALTED: {findings}, of which not all may be repaired unattended.{unchanged}")
+            format!("HALTED: {findings}, not all of which may be repaired unattended.{unchanged}")
         }
         Verdict::Halted => format!(
-            "HALTED: {findings}, of which not all may be repaired unattended. Nothing was \
-             repaired; the superblock says now that there are errors."
+            "HALTED: {findings}, not all of which may be repaired unattended. Nothing was \
+             repaired; the superblock is now marked as having errors."
         ),
     }
 }

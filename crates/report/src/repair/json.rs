@@ -1,4 +1,5 @@
-//! The account for programs. `docs/json-schema.md` describes it; [`VERSION`] counts its changes.
+//! The account of a repair in JSON. `docs/json-schema.md` describes it; [`VERSION`] counts its
+//! changes.
 
 use floe_check::{Problem, Report};
 use floe_repair::describe::Tense;
@@ -7,13 +8,13 @@ use serde_json::{Value, json};
 use super::{Account, Change, Ending, Lost};
 use crate::json::{cost, counts, filesystem, finding, journal, memory};
 
-/// Number of the schema. Raised when a member is removed or changes its meaning; new members may
-/// come without.
+/// Schema version. Raised when a member is removed or changes its meaning; new members may appear
+/// without that.
 pub const VERSION: u32 = 1;
 
 /// The whole account as one JSON object.
 ///
-/// `exit_code` is what the command will exit with.
+/// `exit_code` is the exit code of the command.
 pub fn account(account: &Account<'_>, exit_code: u8) -> Value {
     let repair = account.repair;
     let one =
@@ -45,13 +46,14 @@ pub fn account(account: &Account<'_>, exit_code: u8) -> Value {
     })
 }
 
-/// How the last examination was made: of the one that proves what is written.
+/// Adds the memory plan of the last examination, which proves the result.
 fn with_memory(mut cost: Value, last: &Report) -> Value {
     cost["memory"] = last.plan.as_ref().map(memory).into();
     cost
 }
 
-/// A repair that could not be planned or written, in the same schema: an error instead of an account.
+/// A repair that could not be planned or written, in the same schema: an error instead of an
+/// account.
 pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -> Value {
     json!({
         "schema": "floe-repair",

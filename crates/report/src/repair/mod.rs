@@ -1,6 +1,6 @@
-//! Accounts of repairs: all that a repair did, or would do, as one value, and how it is written down.
+//! Accounts of repairs: everything that a repair did or would do as one value, in several formats.
 //!
-//! Nothing here depends on the number of threads, except what is in [`Cost`].
+//! Only [`Cost`] depends on the number of threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,31 +22,32 @@ pub mod html;
 pub mod human;
 pub mod json;
 
-/// Directory blocks that are read to find former paths.
+/// Maximum directory blocks read to find former paths.
 const PATH_BLOCKS: u64 = 1 << 20;
 
-/// What became of the staged blocks.
+/// The fate of the staged blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// They were shown, and forgotten.
+    /// They were shown and discarded.
     DryRun,
-    /// They were saved, to be written later.
+    /// They were saved in a plan file, to be written later.
     Planned {
-        /// The file, as the user named it.
+        /// The plan file, as the user named it.
         file: String,
     },
-    /// They were written.
+    /// They were written to the device.
     Written {
-        /// The undo file, as the user named it, and its bytes; `None` without one, or if nothing
-        /// differed.
+        /// The undo file as the user named it, and its size in bytes; `None` without one, or if no
+        /// byte differed.
         undo: Option<(String, u64)>,
-        /// Bytes of the device whose old content could not be read, and so not be saved.
+        /// Device offsets of blocks whose old content could not be read, and therefore not be
+        /// saved.
         not_saved: Vec<u64>,
     },
 }
 
 impl Ending {
-    /// How to speak of the changes.
+    /// The tense for describing the changes.
     pub const fn tense(&self) -> Tense {
         match self {
             Self::DryRun | Self::Planned { .. } => Tense::Would,
@@ -55,16 +56,16 @@ impl Ending {
     }
 }
 
-/// How a repair ended.
+/// Result of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There was nothing to repair.
     Clean,
-    /// All was repaired.
+    /// Everything was repaired.
     Repaired,
     /// Some damage is left.
     Left,
-    /// It halted at a finding that needs a person: nothing was repaired.
+    /// The repair halted at a finding that needs a person, and changed nothing.
     Halted,
 }
 
@@ -80,30 +81,30 @@ impl Verdict {
     }
 }
 
-/// A repair and all that is told of it.
+/// A repair with all data for its report.
 pub struct Account<'r> {
     /// The repair.
     pub repair: &'r Repair<'r>,
     /// The device, as the user named it.
     pub device: String,
-    /// What became of it.
+    /// The fate of its staged blocks.
     pub ending: Ending,
-    /// Commands that undo what was written, or make what was planned, as a shell takes them; made by
-    /// whoever knows the options of a program.
+    /// Commands, quoted for a shell, that undo the commit or apply the plan; provided by the
+    /// caller, who knows the program's options.
     pub commands: Vec<String>,
-    /// Bytes that differ from the device as it was.
+    /// Bytes that differ from the device before the repair.
     pub changed_bytes: u64,
     /// Paths of inodes before the repair, as bytes.
     pub former_paths: BTreeMap<InodeNr, Vec<u8>>,
-    /// Paths that deeds know, of the first one of each inode that does.
+    /// For each inode, the path from the first change that has one.
     deed_paths: BTreeMap<InodeNr, &'r [u8]>,
-    /// What it cost.
+    /// Its cost.
     pub cost: Cost,
 }
 
 impl<'r> Account<'r> {
-    /// The account of a repair. `device` is the device as it was: paths are looked up in it, and
-    /// what differs is counted against it, so this is to be made before anything is written.
+    /// Builds the account of a repair. `device` must still be unmodified, because former paths are
+    /// read from it and changed bytes are counted against it.
     pub fn new(
         repair: &'r Repair<'r>,
         device: &dyn ReadBlocks,
@@ -122,7 +123,7 @@ impl<'r> Account<'r> {
         }
     }
 
-    /// How it ended.
+    /// The result of the repair.
     pub fn verdict(&self) -> Verdict {
         if self.repair.halted.is_some() {
             Verdict::Halted
@@ -135,7 +136,7 @@ impl<'r> Account<'r> {
         }
     }
 
-    /// The path that an inode had, or else has now, safe to print.
+    /// The path that an inode had, or else has now, escaped for printing.
     pub fn path(&self, inode: InodeNr) -> Option<String> {
         let Repair { before, after, .. } = self.repair;
         let path = self
@@ -148,7 +149,7 @@ impl<'r> Account<'r> {
         Some(display_path(path))
     }
 
-    /// Changes with the findings that asked for them, in the order in which they were made.
+    /// The changes in the order in which they were made, each with the findings that required it.
     pub fn changes(&self) -> Vec<Change<'r>> {
         let mut asked: BTreeMap<&Edit, Vec<&Problem>> =
             self.repair.deeds.iter().map(|deed| (&deed.edit, Vec::new())).collect();
@@ -161,9 +162,9 @@ impl<'r> Account<'r> {
             }
         }
         let of = |deed: &'r Deed| {
-            // An edit that was made twice has the first look's findings once. What a later look found
-            // of the same kind (another count) is of a file system that was half mended: it would
-            // only contradict them.
+            // If an edit was made twice, only the findings of the first examination count. Later
+            // findings of the same kind (with another count) describe a half-repaired file system
+            // and would contradict them.
             let mut causes = asked.remove(&deed.edit).unwrap_or_default();
             let code = |problem: &Problem| problem.row().code;
             let is_new =
@@ -175,7 +176,7 @@ impl<'r> Account<'r> {
         self.repair.deeds.iter().map(of).collect()
     }
 
-    /// Damage of the first look that no change names and that is gone all the same.
+    /// Damage from the first examination that no change names, yet is resolved.
     pub fn gone_with_the_rest(&self) -> Vec<&'r Problem> {
         let changes = self.changes();
         let named: BTreeSet<&Problem> =
@@ -190,7 +191,7 @@ impl<'r> Account<'r> {
         self.repair.before.found.iter().filter(gone).collect()
     }
 
-    /// What users would miss: each thing once, the worst first, then by inode.
+    /// Losses that the user would notice: each object once, worst first, then by inode.
     pub fn losses(&self) -> Vec<Lost> {
         let deeds = self.repair.deeds.iter();
         let mut lost: Vec<Lost> = deeds.filter_map(|deed| self.lost(deed)).collect();
@@ -204,7 +205,7 @@ impl<'r> Account<'r> {
         let inode = deed.inode();
         let path = inode.and_then(|inode| self.path(inode));
         let entry = deed.entry_name();
-        // Whoever has no path was somewhere, and its `..` may still say where.
+        // An inode without a path was in some directory, and its `..` may still name it.
         let parent = match (&path, fate) {
             (None, Fate::Moved) => deed.parent(),
             _ => None,
@@ -214,13 +215,13 @@ impl<'r> Account<'r> {
         Some(Lost { fate, inode, path, entry, parent, now })
     }
 
-    /// The file system as it was examined first.
+    /// The report of the first examination.
     pub const fn before(&self) -> &'r Report {
         &self.repair.before
     }
 }
 
-/// A change and the findings that asked for it.
+/// A change and the findings that required it.
 pub struct Change<'r> {
     /// The change.
     pub deed: &'r Deed,
@@ -228,8 +229,8 @@ pub struct Change<'r> {
     pub causes: Vec<&'r Problem>,
 }
 
-/// Changes by the place that they are about: where something is lost first, the worst before the rest, and
-/// bitmaps and counts last.
+/// Groups changes by place: places with losses first, worst first, then the others, and bitmaps and
+/// counts last.
 fn by_place<'a, 'r>(all: &'a [Change<'r>]) -> Vec<(Place, Vec<&'a Change<'r>>)> {
     let mut places: BTreeMap<Place, Vec<&Change<'_>>> = BTreeMap::new();
     for change in all {
@@ -242,19 +243,19 @@ fn by_place<'a, 'r>(all: &'a [Change<'r>]) -> Vec<(Place, Vec<&'a Change<'r>>)> 
         (worst.is_none(), worst, Rank::of_all(causes))
     };
     let mut places: Vec<_> = places.into_iter().collect();
-    // Stable: of the same standing, in order of places.
+    // Stable sort: places of equal rank keep their order.
     places.sort_by_key(|(_, here)| standing(here));
     places
 }
 
-/// The findings that are left, in the order in which people are told of them.
+/// The findings left, in report order.
 fn ranked_left<'r>(account: &Account<'r>) -> Vec<&'r (Problem, Reason)> {
     let mut left: Vec<_> = account.repair.left.iter().collect();
     left.sort_by_key(|(problem, _)| Rank::of(problem));
     left
 }
 
-/// The place under which a report tells of a deed.
+/// The place of a change in the report.
 fn place(deed: &Deed) -> Place {
     match (&deed.problem, &deed.edit) {
         (Some(problem), _) => Place::of(problem),
@@ -264,25 +265,24 @@ fn place(deed: &Deed) -> Place {
     }
 }
 
-/// Something that a user would miss.
+/// A loss that the user would notice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lost {
-    /// What happened.
+    /// Kind of loss.
     pub fate: Fate,
-    /// The inode; of the directory, for a name.
+    /// The inode; for a name, that of the directory.
     pub inode: Option<InodeNr>,
-    /// The path it had, safe to print.
+    /// The former path, escaped for printing.
     pub path: Option<String>,
-    /// The name that went or changed, safe to print.
+    /// The removed or changed name, escaped for printing.
     pub entry: Option<String>,
-    /// The path of the directory it was in, if it has no path of its own.
+    /// The path of the former directory, if the object has no path of its own.
     pub parent: Option<String>,
-    /// Where it is now, in words.
+    /// The current locations, in words.
     pub now: Vec<String>,
 }
 
-/// Paths before the repair of all inodes that changes are about, and of the directories that those
-/// without a name were in.
+/// Former paths of all changed inodes, and of the former directories of those without a name.
 fn former_paths(repair: &Repair<'_>, device: &dyn ReadBlocks) -> BTreeMap<InodeNr, Vec<u8>> {
     let known = |inode: &InodeNr| repair.before.paths.contains_key(inode);
     let wanted: BTreeSet<InodeNr> = repair
@@ -295,13 +295,13 @@ fn former_paths(repair: &Repair<'_>, device: &dyn ReadBlocks) -> BTreeMap<InodeN
         return BTreeMap::new();
     }
     let block_size = repair.before.geometry.block_size;
-    // Without a superblock that the reader can use there are no paths; the account stands.
+    // Without a usable superblock there are no paths, but still an account.
     Reader::open(device, repair.before.used_backup, Some(block_size))
         .map(|reader| paths(&reader, &wanted, PATH_BLOCKS))
         .unwrap_or_default()
 }
 
-/// Paths that deeds know.
+/// Paths recorded with the changes.
 fn deed_paths<'r>(repair: &'r Repair<'_>) -> BTreeMap<InodeNr, &'r [u8]> {
     let mut paths = BTreeMap::new();
     for deed in &repair.deeds {
@@ -312,7 +312,7 @@ fn deed_paths<'r>(repair: &'r Repair<'_>) -> BTreeMap<InodeNr, &'r [u8]> {
     paths
 }
 
-/// Bytes of staged pages that differ from the device. Pages that cannot be read differ.
+/// Number of staged bytes that differ from the device. Unreadable pages count as different.
 fn changed_bytes(repair: &Repair<'_>, device: &dyn ReadBlocks) -> u64 {
     let (mut staged, mut old) = (Vec::new(), Vec::new());
     let page_bytes = repair.staged.page_bytes();

@@ -1,4 +1,4 @@
-//! What every base image holds. Recipes name these paths:
+//! The content of every base image. Recipes refer to these paths:
 //!
 //! | Path | What it is |
 //! |---|---|
@@ -36,7 +36,7 @@ use crate::profile::Profile;
 use crate::tool;
 use crate::volume::Volume;
 
-/// Fills a new image; link counts, quotas and indexes are left to `e2fsck -fyD`.
+/// Fills a new image; `e2fsck -fyD` then corrects link counts and quotas and builds the indexes.
 pub(super) fn populate(profile: Profile, image: &Image) -> Result<()> {
     let folder = tool::scratch("floe-populate-")?;
     write_sources(folder.path(), profile)?;
@@ -54,14 +54,14 @@ pub(super) fn populate(profile: Profile, image: &Image) -> Result<()> {
     Ok(())
 }
 
-/// Runs a script of debugfs commands in `folder`, and wants no complaint.
+/// Runs a debugfs script in `folder`, and fails on any complaint.
 pub(super) fn debugfs(image: &Path, folder: &Path, script: &str) -> Result<String> {
     let file = folder.join("script");
     fs::write(&file, script)?;
     let mut command = tool::command("debugfs");
     command.args(["-w", "-f"]).arg(&file).arg(image).current_dir(folder);
     let outcome = tool::run(&command, 120)?.expect("debugfs", &[0])?;
-    // debugfs ends with 0 whatever happened: look for lines that are no echo of a command.
+    // debugfs always exits with 0, so look for lines that do not echo a command.
     let complaint = outcome.text.lines().find(|line| {
         !line.is_empty() && !line.starts_with("debugfs") && !line.starts_with("Allocated inode")
     });
@@ -87,7 +87,7 @@ fn write_sources(folder: &Path, profile: Profile) -> Result<()> {
     for piece in 0..400 {
         fragmented.write_all_at(&text(block_size), piece * 2 * block_size as u64)?;
     }
-    // One block behind each kind of pointer; the rest are holes.
+    // One block behind each level of pointers; the rest are holes.
     let far = File::create(folder.join("far"))?;
     let pointers = block_size as u64 / 4;
     for first in [0, 12, 12 + pointers, 12 + pointers + pointers * pointers] {
@@ -96,8 +96,7 @@ fn write_sources(folder: &Path, profile: Profile) -> Result<()> {
     Ok(())
 }
 
-/// An access list as programs see it (`linux/posix_acl_xattr.h`): owner, user 1000, group, mask,
-/// others.
+/// An ACL in the format of `linux/posix_acl_xattr.h`: owner, user 1000, group, mask, others.
 fn access_list() -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in [
@@ -151,15 +150,15 @@ fn directories(script: &mut String, profile: Profile) -> Result<()> {
         writeln!(script, "write {} f{file:03}", if file % 3 == 0 { "tiny" } else { "empty" })?;
     }
     writeln!(script, "cd /")?;
-    // A root of 1 KiB indexes 123 leaves of nine such long names.
+    // A root of 1 KiB indexes 123 leaves of nine names of this length.
     let (entries, name_len) =
         if profile == Profile::Ext4K1 { (1500_u64, 100_usize) } else { (200, 40) };
-    // debugfs makes no room for a link by itself; e2fsck gives back what is too much.
+    // debugfs does not extend a directory for a link, so extend it first; e2fsck frees the surplus.
     for _ in 0..entries * (name_len as u64 + 20) / profile.block_size() {
         writeln!(script, "expand_dir big")?;
     }
     for entry in 0..entries {
-        // Every tenth name is a file of its own, so that entries and inodes are not all alike.
+        // Every tenth name is a file of its own, so that entries and inodes vary.
         let name = format!("{:x<name_len$}", format!("entry-{entry:04}-"));
         if entry % 10 == 0 && entry < 200 {
             writeln!(script, "cd /big\nwrite empty {name}\ncd /")?;
@@ -202,7 +201,7 @@ fn attributes(script: &mut String, profile: Profile) -> Result<()> {
     Ok(())
 }
 
-/// Lets `/ea-shared-b` use the attribute block of `/ea-shared-a`; e2fsck corrects the counts.
+/// Makes `/ea-shared-b` use the attribute block of `/ea-shared-a`; e2fsck corrects the counts.
 fn share_attributes(image: &Image, folder: &Path) -> Result<()> {
     let block = {
         let volume = Volume::open(image)?;
@@ -218,11 +217,11 @@ fn share_attributes(image: &Image, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sets all times of all inodes to one moment, because not every tool heeds the fixed clock.
+/// Sets all times of all inodes to a fixed value, because some tools ignore the fixed clock.
 pub(super) fn still_clock(image: &Image) -> Result<()> {
     let volume = Volume::open(image)?;
     if volume.geometry.features.incompat.contains(Incompat::MMP) {
-        // Time, name of the machine and name of the device, behind magic and sequence.
+        // Time, node name and device name, after magic and sequence number.
         let block = BlockNr(volume.superblock.mmp_block);
         let mut bytes = volume.block(block)?;
         bytes[8..0x70].fill(0);
@@ -233,7 +232,7 @@ pub(super) fn still_clock(image: &Image) -> Result<()> {
         let mut bytes = volume.inode_bytes(inode)?;
         let base_bytes = bytes.first_chunk_mut().context("an inode has 128 bytes")?;
         let mut base = InodeBase::decode(base_bytes);
-        // EA inodes keep a hash and a count in their times.
+        // EA inodes store a hash and a reference count in their times.
         let ea_inode = base.flags & 0x0020_0000 != 0;
         if ea_inode || (base.mode == 0 && inode != InodeNr::RESIZE) {
             continue;

@@ -1,4 +1,4 @@
-//! What one tree has that another lacks.
+//! Finds the objects of one tree that another lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,44 +8,44 @@ use floe_format::ext::inode::FileType;
 
 use crate::tree::{Node, Tree, UNREADABLE};
 
-/// How an object of theirs is not in ours, the worst first.
+/// How an object of the reference is missing from our tree, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LossKind {
-    /// Nothing of ours is the same.
+    /// No object of ours matches.
     Gone,
     /// Its path leads to an object of another type.
     Type,
-    /// Its path leads to another content or size.
+    /// Its path leads to different content or another size.
     Content,
-    /// It is there, but in another directory.
+    /// It exists, but in another directory.
     Moved,
-    /// Permissions, owner or group.
+    /// Permissions, owner or group differ.
     Owner,
-    /// An attribute is missing or has another value.
+    /// An attribute is missing or has a different value.
     Xattr,
-    /// Paths that lead to one file lead to several.
+    /// Several paths lead to one file in the reference, but to different files in ours.
     HardLink,
 }
 
 impl LossKind {
-    /// Whether names and contents are there.
+    /// Whether name and content are intact.
     pub fn is_of_metadata(self) -> bool {
         self >= Self::Owner
     }
 }
 
-/// An object of theirs that is not in ours.
+/// An object of the reference that is missing from our tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Loss {
-    /// How.
+    /// How it is missing.
     pub kind: LossKind,
     /// Its type.
     pub file_type: Option<FileType>,
-    /// Whether it is in their lost+found, where only contents count.
+    /// Whether it is in the reference's lost+found, where only contents count.
     pub in_lost_found: bool,
-    /// Its path in theirs.
+    /// Its path in the reference.
     pub path: String,
-    /// What is there instead.
+    /// Our object at its place.
     pub instead: String,
 }
 
@@ -76,11 +76,12 @@ fn describe(node: &Node) -> String {
     format!("{:?}, {} bytes, {}", node.kind, node.size_bytes, node.content)
 }
 
-/// Everything in `theirs` that `ours` lacks. A file that only has another name in the same directory
-/// is there; for what lies in their lost+found, its content anywhere in ours is enough. More than
-/// theirs is no loss, and neither is what is as it was, or where it was, in the `original`. What lies in their lost+found
-/// and no file of the `original` held a piece of was never anybody's: e2fsck puts journals there. What
-/// has another name, too, is judged by that: e2fsck at times finds the old name after it gave a new one.
+/// Every object in `theirs` that `ours` lacks. A file renamed within its directory is present. For
+/// objects in their lost+found, the same content anywhere in ours is enough. Additional objects,
+/// and objects in the state or place that they had in the `original`, are no losses. Objects in
+/// their lost+found with no chunk of any file of the `original` never belonged to anyone: e2fsck
+/// puts journals there. An object with further names is judged by those, because e2fsck sometimes
+/// finds the old name after it assigned a new one.
 pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     let mut spare = Spare::new(theirs, ours);
     let mut found = Vec::new();
@@ -93,20 +94,21 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     for (path, node) in elsewhere {
         match ours.get(path) {
             Some(own) => found.extend(differences(path, node, own, original.get(path))),
-            // Theirs gave it to a directory that it never was in.
+            // e2fsck put it into a directory in which it never was.
             None if !original.contains_key(path) && at_home.contains(&(node.inode, node.kind)) => {}
             None => found.extend(spare.replace(path, node)),
         }
     }
     let known: BTreeSet<u64> =
         original.values().flat_map(|node| node.pieces.values().copied()).collect();
-    // The remains of a journal, or what else no file ever held.
+    // The remains of a journal, or other data that no file ever held.
     let is_nobodys = |node: &Node| {
         let pieces = &node.pieces;
         !known.is_empty() && !pieces.is_empty() && pieces.values().all(|one| !known.contains(one))
     };
     for (path, node) in in_lost_found {
-        // The contents of a directory speak for it, and the other name of a file that has one for that.
+        // The contents of a directory are judged instead of it, and a file with another name is
+        // judged by that.
         let is_spoken_for = node.is_dir() || named.contains(&node.inode);
         if !is_spoken_for && !is_nobodys(node) && spare.take(node, parent(path)).is_none() {
             found.push(loss(LossKind::Gone, path, node, "no object with this content"));
@@ -116,7 +118,7 @@ pub fn losses(theirs: &Tree, ours: &Tree, original: &Tree) -> Vec<Loss> {
     found
 }
 
-/// Objects of ours that are where they were before the damage, and as they were.
+/// Objects of ours that are unchanged from the original, in their original place.
 fn at_home(ours: &Tree, original: &Tree) -> BTreeSet<(InodeNr, Option<FileType>)> {
     let same = |(path, own): (&Vec<u8>, &Node)| {
         let before = original.get(path)?;
@@ -136,8 +138,8 @@ fn loss(kind: LossKind, path: &[u8], node: &Node, instead: impl Into<String>) ->
     }
 }
 
-/// What differs between two objects with the same path, the worst only; what is as it was `before` the
-/// damage is as good as theirs.
+/// The worst difference between two objects with the same path; the state `before` the damage is as
+/// good as theirs.
 fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -> Option<Loss> {
     let or_before = |same: &dyn Fn(&Node) -> bool| same(theirs) || before.is_some_and(same);
     let owner = |node: &Node| (node.permissions, node.uid, node.gid);
@@ -154,7 +156,7 @@ fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -
         return Some(loss(LossKind::Owner, path, theirs, instead));
     }
     let own = |name| ours.xattrs.get(name);
-    // An attribute that neither ours nor the file before had is one that the damage made up.
+    // An attribute that neither ours nor the original has was created by the damage.
     let name = theirs
         .xattrs
         .keys()
@@ -164,15 +166,15 @@ fn differences(path: &[u8], theirs: &Node, ours: &Node, before: Option<&Node>) -
     Some(loss(LossKind::Xattr, path, theirs, instead))
 }
 
-/// Whether theirs cannot be read, and ours, of the same size, can.
+/// Whether theirs is unreadable, but ours of the same size is readable.
 fn is_readable_at_last(theirs: &Node, ours: &Node) -> bool {
     let is_readable = |node: &Node| !node.content.starts_with(UNREADABLE);
     let same = (theirs.kind, theirs.size_bytes) == (ours.kind, ours.size_bytes);
     same && !is_readable(theirs) && is_readable(ours)
 }
 
-/// Whether ours has every piece of a file that is in theirs as it was `before` the damage, holes
-/// included. What a repair puts where it does not know better is not saved by being the same.
+/// Whether ours has every chunk that theirs kept from `before` the damage, including holes. Filler
+/// that a repair invents does not count.
 fn holds_all_that_is_right(theirs: &Node, ours: &Node, before: &Node) -> bool {
     let regular = |node: &Node| node.kind == Some(FileType::Regular) && !node.content.contains(' ');
     if ![theirs, ours, before].into_iter().all(regular) {
@@ -188,7 +190,7 @@ fn holds_all_that_is_right(theirs: &Node, ours: &Node, before: &Node) -> bool {
     !size_is_lost && !all.into_iter().any(is_lost)
 }
 
-/// What a content is known by.
+/// Identity of a content.
 type Identity = (Option<FileType>, u64, String);
 
 fn identity(node: &Node) -> Identity {
@@ -196,7 +198,7 @@ fn identity(node: &Node) -> Identity {
     (kind, size_bytes, content.to_owned())
 }
 
-/// Objects of ours that no path of theirs speaks for, by what they are.
+/// Objects of ours that no path of the reference matches, by identity.
 struct Spare<'t>(BTreeMap<Identity, Vec<&'t [u8]>>);
 
 impl<'t> Spare<'t> {
@@ -211,7 +213,7 @@ impl<'t> Spare<'t> {
         Self(spare)
     }
 
-    /// A path of ours with this content, in `folder` if there is one, which then is spoken for.
+    /// Takes an unmatched path of ours with this content, in `folder` if possible.
     fn take(&mut self, node: &Node, folder: &[u8]) -> Option<&'t [u8]> {
         let paths = self.0.get_mut(&identity(node))?;
         let near = paths.iter().position(|path| parent(path) == folder);
@@ -219,7 +221,7 @@ impl<'t> Spare<'t> {
         Some(paths.swap_remove(at))
     }
 
-    /// Where an object went that has lost its path.
+    /// Finds the new place of an object that lost its path.
     fn replace(&mut self, path: &[u8], node: &Node) -> Option<Loss> {
         if node.is_dir() {
             return Some(loss(LossKind::Gone, path, node, "nothing at this path"));
@@ -235,7 +237,7 @@ impl<'t> Spare<'t> {
     }
 }
 
-/// Paths that are hard links of one file in theirs, but not in ours.
+/// Paths that are hard links of one file in the reference, but not in ours.
 fn broken_links(theirs: &Tree, ours: &Tree) -> Vec<Loss> {
     let mut first: BTreeMap<InodeNr, InodeNr> = BTreeMap::new();
     let mut broken = Vec::new();
@@ -300,7 +302,7 @@ mod tests {
         let (theirs, ours) = (tree(&[("/a", node(12, "cut"))]), tree(&[("/a", node(12, "whole"))]));
         assert_eq!(losses(&theirs, &ours, &ours), []);
         assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "else"))])).len(), 1);
-        // An attribute that neither saved does not make the saved content a loss.
+        // An attribute that neither saved does not make the content a loss.
         let bare = |content: &str| Node { xattrs: BTreeMap::new(), ..node(12, content) };
         let (theirs, ours) = (tree(&[("/a", bare("cut"))]), tree(&[("/a", bare("whole"))]));
         assert_eq!(losses(&theirs, &ours, &tree(&[("/a", node(12, "whole"))])), []);
@@ -311,7 +313,7 @@ mod tests {
         let before = tree(&[("/dir/a", node(12, "a")), ("/copy", node(30, "file"))]);
         let theirs = tree(&[("/copy", node(30, "file")), ("/copy/a", node(12, "a"))]);
         assert_eq!(losses(&theirs, &before, &before), []);
-        // Neither is there, or was in another place.
+        // The object is missing in both, or was elsewhere before.
         let kind = |ours: &Tree, before: &Tree| losses(&theirs, ours, before)[0].kind;
         assert_eq!(kind(&tree(&[("/copy", node(30, "file"))]), &before), LossKind::Gone);
         assert_eq!(kind(&before, &theirs), LossKind::Moved);
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(kinds(&sized(&unreadable), &[("/a", node(12, "cut"))]), [LossKind::Content]);
     }
 
-    /// Piece by piece: a digit is one, a space is a hole, which any content without a digest may have.
+    /// One digit per chunk; a space is a hole, which any content without digests may have.
     #[test]
     fn every_piece_that_was_right_must_be_there() {
         let judged = |theirs: &str, ours: &str, before: &str| {
@@ -338,12 +340,12 @@ mod tests {
             let tree = |content| tree(&[("/a", sized(content))]);
             losses(&tree(theirs), &tree(ours), &tree(before)).len()
         };
-        // Both have garbage in one place; ours has more that is right.
+        // Both have garbage in one chunk; ours has more correct ones.
         assert_eq!(judged("1x  5", "1y3 5", "123 5"), 0);
-        // A piece is wrong, or is where a hole was.
+        // One chunk is wrong, or replaces a hole.
         assert_eq!(judged("1x  5", "1y3 6", "123 5"), 1);
         assert_eq!(judged("1x  5", "1y345", "123 5"), 1);
-        // A piece of theirs is a hole.
+        // A chunk of theirs is a hole.
         assert_eq!(judged("1x 45", "1y3 5", "12345"), 1);
     }
 
@@ -353,15 +355,15 @@ mod tests {
         let kept = [("/a/x", node(12, "x")), ("/lost+found/x (2)", node(40, "x"))];
         assert_eq!(kinds(&theirs, &kept), []);
         assert_eq!(kinds(&theirs, &kept[..1]), [LossKind::Gone]);
-        // What no file held a piece of before is nobody's.
+        // Data that no file held before belongs to nobody.
         let (theirs_alone, before) = (tree(&theirs[..1]), tree(&[("/a", node(12, "y"))]));
         assert_eq!(losses(&theirs_alone, &Tree::new(), &before), []);
         assert_eq!(losses(&theirs_alone, &Tree::new(), &tree(&[("/a", node(12, "x"))])).len(), 1);
-        // A file that has a name elsewhere, too, is one file.
+        // A file that also has a name elsewhere is one file.
         let theirs_twice = [("/a/x", node(12, "x")), ("/lost+found/#12", node(12, "x"))];
         assert_eq!(kinds(&theirs_twice, &kept[..1]), []);
         assert_eq!(kinds(&theirs_twice, &[]), [LossKind::Gone]);
-        // One object cannot stand for two.
+        // One object cannot match two.
         let theirs = [("/a/x", node(12, "x")), ("/lost+found/#13", node(13, "x"))];
         assert_eq!(kinds(&theirs, &[("/a/x", node(12, "x"))]), [LossKind::Gone]);
     }

@@ -1,6 +1,6 @@
-//! Damage aimed at what trials found to be weak, which damage at random hardly ever meets: bits of several inodes of
-//! one table block, fields of reserved inodes, blocks that collide with metadata, maps that lead to nothing, flags of
-//! special files, and users of a shared attribute block.
+//! Damage aimed at weaknesses found in trials, which random damage hardly ever hits: bits of
+//! several inodes of one table block, fields of reserved inodes, blocks that collide with metadata,
+//! maps that lead to nothing, flags of special files, and users of a shared attribute block.
 
 use anyhow::{Context, Result};
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
@@ -10,14 +10,14 @@ use super::{fields_of, other_value};
 use crate::rng::Rng;
 use crate::volume::{Place, Volume};
 
-/// Seeds from here on name aimed damage; all below name what they always did.
+/// Seeds from here on denote aimed damage; lower seeds keep their old meaning.
 pub const AIMED_FROM: u64 = 1 << 40;
 
 const EXTENTS: u32 = InodeFlags::EXTENTS.bits();
-/// Where `i_block` lies in an inode.
+/// Offset of `i_block` in an inode.
 const MAP: usize = 0x28;
 
-/// One aimed damage; its description.
+/// Makes one aimed damage; returns its description.
 pub(super) fn event(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
     match rng.below(6) {
         0 => bits_of_a_table_block(volume, rng),
@@ -29,7 +29,7 @@ pub(super) fn event(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
     }
 }
 
-/// The inodes in use that are not reserved, and that `wanted` picks.
+/// The used, unreserved inodes that `wanted` selects.
 fn inodes(volume: &Volume<'_>, wanted: impl Fn(&Inode<'_>) -> bool) -> Result<Vec<InodeNr>> {
     let mut picked = Vec::new();
     for number in volume.used_inodes()? {
@@ -42,7 +42,7 @@ fn inodes(volume: &Volume<'_>, wanted: impl Fn(&Inode<'_>) -> bool) -> Result<Ve
     Ok(picked)
 }
 
-/// Changes an inode; half of the time its checksum is set right.
+/// Changes an inode, and updates its checksum half of the time.
 fn change(
     volume: &Volume<'_>,
     number: InodeNr,
@@ -83,7 +83,7 @@ fn bits_of_a_table_block(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
 fn field_of_a_reserved_inode(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
     let sb = &volume.superblock;
     let more = [sb.orphan_file_inum, sb.prj_quota_inum, sb.usr_quota_inum, sb.grp_quota_inum];
-    // Those that have a use, more often.
+    // Used ones more often.
     let numbers: Vec<u32> = (1..=10)
         .chain([2, 7, 8, 7, 8])
         .chain(more.into_iter().filter(|&number| number != 0))
@@ -118,7 +118,7 @@ fn metadata(volume: &Volume<'_>, rng: &mut Rng) -> Result<BlockNr> {
     })
 }
 
-/// Lets a pointer or an extent of a file lead to metadata.
+/// Makes a pointer or an extent of a file lead to metadata.
 fn collision(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
     let mapped = inodes(volume, |inode| {
         matches!(inode.file_type(), Some(FileType::Regular | FileType::Directory))
@@ -131,7 +131,7 @@ fn collision(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
         let at = if flags & EXTENTS == 0 {
             MAP + 4 * rng.index(15)
         } else {
-            // The low half of the place of an entry, with blocks or with a node.
+            // The low half of the start in an entry, of an extent or an index.
             let entries = usize::from(raw[MAP + 2]).clamp(1, 4);
             let depth = raw[MAP + 6];
             MAP + 12 + 12 * rng.index(entries) + if depth == 0 { 8 } else { 4 }
@@ -141,7 +141,7 @@ fn collision(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
     })
 }
 
-/// Gives a file or directory a map of one node that leads to nothing.
+/// Gives a file or directory a map with one node without entries.
 fn empty_map(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
     let mapped = inodes(volume, |inode| {
         matches!(inode.file_type(), Some(FileType::Regular | FileType::Directory))
@@ -155,7 +155,7 @@ fn empty_map(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
         raw[0x04..0x08].copy_from_slice(&size.to_le_bytes());
         let flags = u32::from_le_bytes([raw[0x20], raw[0x21], raw[0x22], raw[0x23]]);
         if flags & EXTENTS != 0 && rng.chance(2) {
-            // No entry at all.
+            // No entries.
             raw[MAP + 2..MAP + 4].fill(0);
             return format!("no extents, {size} bytes");
         }
@@ -184,7 +184,7 @@ fn flags_of_a_special_file(volume: &Volume<'_>, rng: &mut Rng) -> Result<String>
     })
 }
 
-/// Makes inodes that share an attribute block unusable, one or all.
+/// Makes one or all inodes that share an attribute block unusable.
 fn users_of_an_attribute_block(volume: &Volume<'_>, rng: &mut Rng) -> Result<String> {
     let with_block = inodes(volume, |inode| inode.base.file_acl_lo != 0)?;
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Fields of every structure: what a damage can change on purpose.
+//! Fields of every structure, as targets for damage.
 
 use floe_format::layout::{le16_at, le32_at};
 
@@ -7,13 +7,13 @@ use crate::volume::Place;
 /// A number inside a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The kernel's name, with an index where there are many.
+    /// The kernel's name, with an index for arrays.
     pub name: String,
     /// First byte.
     pub at: usize,
     /// Bytes: 1, 2, 4 or 8.
     pub size: usize,
-    /// High byte first (jbd2).
+    /// Big-endian (jbd2).
     pub big: bool,
 }
 
@@ -29,7 +29,7 @@ impl Field {
         if self.big { bytes.iter().fold(0, join) } else { bytes.iter().rev().fold(0, join) }
     }
 
-    /// Sets it, cut to its size; nothing past the end of `bytes`.
+    /// Sets the value, truncated to the field's size; ignores a field past the end of `bytes`.
     pub fn put(&self, bytes: &mut [u8], value: u64) {
         let Some(bytes) = bytes.get_mut(self.at..self.at + self.size) else { return };
         let stored = value.to_le_bytes();
@@ -199,7 +199,7 @@ const QUOTA: Table = &[
     ("dqi_free_blk", 24, 4),
 ];
 
-/// The fields of a piece of metadata whose bytes are `bytes`; empty for bitmaps.
+/// The fields of a structure with content `bytes`; empty for bitmaps.
 pub fn fields_of(place: Place, bytes: &[u8]) -> Vec<Field> {
     let mut fields = Vec::new();
     match place {
@@ -311,7 +311,7 @@ fn entries(fields: &mut Vec<Field>, bytes: &[u8]) {
 }
 
 fn index(fields: &mut Vec<Field>, bytes: &[u8]) {
-    // A node starts with one empty entry, a root with `.` and `..`.
+    // An index node starts with one empty entry, an index root with `.` and `..`.
     let count_at = if le32_at(bytes, 0) == Some(0) {
         table(fields, &[("fake inode", 0, 4), ("fake rec_len", 4, 2)]);
         8
@@ -377,7 +377,7 @@ mod tests {
                 assert_eq!(field.get(&bytes), 0x0102_0304_0506_0708 & mask);
             }
         }
-        // Past the end: nothing, and no panic.
+        // Past the end: no effect, and no panic.
         let field = Field { name: String::new(), at: 15, size: 4, big: false };
         field.put(&mut bytes, 1);
         assert_eq!(field.get(&bytes), 0);

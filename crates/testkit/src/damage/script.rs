@@ -1,5 +1,5 @@
-//! Damage written as bytes: what the fuzz target `check_image` mutates, and what its regression
-//! inputs are. Any bytes are a script, and the same bytes are always the same damage.
+//! Damage encoded as bytes: the input of the fuzz target `check_image` and of its regression tests.
+//! Any bytes are a valid script, and equal bytes give equal damage.
 //!
 //! ```text
 //! byte 0       profile, modulo their number
@@ -22,10 +22,10 @@ use crate::volume::{Place, Volume, survey};
 const HEAD_BYTES: usize = 3;
 /// Bytes of an edit.
 const EDIT_BYTES: usize = 13;
-/// Edits that count; more only make a finding harder to understand.
+/// Maximum edits; further ones are ignored because they only make a failure harder to understand.
 const MOST_EDITS: usize = 8;
 
-/// A base image that scripts damage and that is set right again afterwards.
+/// A base image that scripts damage, restored after each.
 #[derive(Debug)]
 pub struct Stage {
     contents: Contents,
@@ -33,27 +33,27 @@ pub struct Stage {
     places: Vec<Place>,
 }
 
-/// How the device under test behaves, besides the bytes on it.
+/// Behaviour of the device under test, besides its content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// The journal is not to be replayed.
+    /// Skip the replay of the journal.
     pub ignore_journal: bool,
-    /// Blocks that cannot be read.
+    /// Number of unreadable blocks.
     pub unreadable: u32,
-    /// Seed of which those are.
+    /// Seed that selects them.
     pub seed: u64,
-    /// Bytes of the image that are left.
+    /// Size of the truncated image in bytes.
     pub size_bytes: u64,
 }
 
-/// The profile that a script is about.
+/// The profile that a script selects.
 pub fn profile_of(script: &[u8]) -> Profile {
     let number = usize::from(script.first().copied().unwrap_or(0));
     Profile::ALL[number % Profile::ALL.len()]
 }
 
-/// A random script about a profile, of one to four edits. Mostly for whole images whose blocks can
-/// all be read.
+/// A random script for a profile, of one to four edits. Mostly for complete images that are fully
+/// readable.
 pub fn random(rng: &mut Rng, profile: Profile) -> Vec<u8> {
     let mut script = vec![0; HEAD_BYTES + EDIT_BYTES * (1 + rng.index(4))];
     rng.fill(&mut script);
@@ -75,7 +75,7 @@ impl Stage {
         Ok(Self { contents, image, places })
     }
 
-    /// What a script's first bytes say about the device.
+    /// Decodes the device conditions from a script's first bytes.
     pub fn conditions(&self, script: &[u8]) -> Conditions {
         let byte = |at: usize| script.get(at).copied().unwrap_or(0);
         let (options, how) = (byte(1), u64::from(byte(2)));
@@ -88,7 +88,8 @@ impl Stage {
         }
     }
 
-    /// Damages the image as `script` says, gives `look` the device, and undoes the damage.
+    /// Damages the image according to `script`, passes the device to `look`, and reverts the
+    /// damage.
     ///
     /// # Errors
     /// The image cannot be written.
@@ -112,12 +113,12 @@ impl Stage {
         for (at, bytes) in before.iter().rev() {
             self.image.write(*at, bytes)?;
         }
-        // Checksums elsewhere may have been set right.
+        // Checksums elsewhere may have been updated.
         self.contents.write_over(&self.image)?;
         Ok(seen)
     }
 
-    /// Makes one edit; where it was, and what was there before.
+    /// Makes one edit; returns its offset and the old bytes.
     fn edit(&self, volume: &Volume<'_>, edit: &[u8]) -> Result<Option<(u64, Vec<u8>)>> {
         let mut raw = [0; EDIT_BYTES];
         raw[..edit.len()].copy_from_slice(edit);
@@ -125,7 +126,7 @@ impl Stage {
         let (which, position) = (u16::from_le_bytes([p0, p1]), u16::from_le_bytes([a0, a1]));
         let place = self.places[usize::from(which) % self.places.len()];
         let kind = action & 7;
-        // Anywhere in the image, or somewhere in a structure that may have moved out of reach.
+        // Anywhere in the image, or in a structure that may have become unreachable.
         let (at, len) = if kind == 7 {
             let at = u64::from(u32::from_le_bytes([p0, p1, a0, a1])) % self.image.size();
             (at, 8.min((self.image.size() - at) as usize))
@@ -151,13 +152,13 @@ impl Stage {
         }
         self.image.write(at, &bytes)?;
         if action & 0x80 != 0 && kind != 7 {
-            // Impossible where damage moved things; then checksums stay wrong.
+            // Fails if damage moved structures; then the checksums stay wrong.
             let _ = volume.fix(place);
         }
         Ok(Some((at, before)))
     }
 
-    /// Replaces a structure by another one of the same length.
+    /// Overwrites a structure with another one of the same length.
     fn copy(&self, volume: &Volume<'_>, number: u64, bytes: &mut [u8]) -> Result<()> {
         let other = self.places[(number % self.places.len() as u64) as usize];
         if let Ok((at, len)) = volume.range_of(other)
@@ -213,9 +214,9 @@ mod tests {
             };
             let once = seen(&script);
             changed += usize::from(once != whole);
-            assert!(once == seen(&script), "{script:x?} is not the same damage twice");
+            assert!(once == seen(&script), "{script:x?} is not reproducible");
             assert!(stage.image.to_vec().expect("read") == whole, "{script:x?} was not undone");
         }
-        assert!(changed > 40, "only {changed} of 60 scripts change anything");
+        assert!(changed > 40, "only {changed} of 60 scripts have an effect");
     }
 }

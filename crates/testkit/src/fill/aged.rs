@@ -1,10 +1,10 @@
-//! Aged file systems: files are made, appended to, truncated and removed at random, in a model of what a
-//! file system hands out, until files and free space are in pieces. At any age the file system can be
-//! written to an image. (Figure 11 of the ffsck paper.)
+//! Aged file systems: random creation, appending, truncation and removal of files, in a model of
+//! block allocation, until files and free space are fragmented. The file system can be written to
+//! an image at any age. (Figure 11 of the ffsck paper.)
 //!
-//! Space is handed out first fit from behind the last block of the file on, or from the group of its inode
-//! on, in as many pieces as it takes. Blocks of maps are taken when they are needed, in between. Directories
-//! stay as they are: names and inodes do not age.
+//! Allocation is first fit, starting after the last block of the file or in the group of its inode,
+//! in as many extents as needed. Map blocks are allocated when they are needed, in between.
+//! Directories do not change: names and inodes do not age.
 
 use std::path::Path;
 
@@ -24,17 +24,17 @@ use crate::volume::Volume;
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
 const FILES_PER_DIR: u32 = 99;
-/// Extents in an inode, and in a node of the tree with its checksum.
+/// Extents in an inode, and in a tree node with a checksum.
 const IN_INODE: usize = 4;
 const IN_NODE: usize = 340;
-/// A file never has more pieces than a tree of one level holds, nor more blocks than one double
-/// indirect block.
+/// A file never has more extents than a tree of one level holds, nor more blocks than one double
+/// indirect block maps.
 const MOST_PIECES: usize = IN_INODE * IN_NODE - 16;
 const MOST_BLOCKS: u32 = 4000;
-/// Share of all blocks that is in use, in percent: between these, files come and go alike.
+/// Range of the share of used blocks, in percent, in which creations and removals balance.
 const USE: (u64, u64) = (65, 80);
 
-/// How files say where their blocks are.
+/// Block mapping of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Map {
     /// Extents, with checksums (ext4).
@@ -43,7 +43,7 @@ pub enum Map {
     Indirect,
 }
 
-/// A file: its pieces in order, and the blocks of its map.
+/// A file: its extents in order, and the blocks of its map.
 #[derive(Clone, Debug, Default)]
 struct File {
     pieces: Vec<(u32, u32)>,
@@ -51,7 +51,7 @@ struct File {
     nodes: Vec<u32>,
 }
 
-/// A file system that ages.
+/// A file system under ageing.
 #[derive(Clone, Debug)]
 pub struct Aged {
     map: Map,
@@ -63,7 +63,7 @@ pub struct Aged {
     rng: Rng,
 }
 
-/// Blocks in use, group by group.
+/// Block bitmaps of all groups.
 #[derive(Clone, Debug)]
 struct Space {
     maps: Vec<Vec<u8>>,
@@ -83,7 +83,7 @@ impl Space {
         left.min(u64::from(self.per_group)) as u32
     }
 
-    /// Up to `most` adjacent blocks, the first free ones from `goal` on.
+    /// Allocates up to `most` contiguous blocks, the first free ones from `goal` on.
     fn take(&mut self, goal: u64, most: u32) -> Result<(u32, u32)> {
         let groups = self.maps.len();
         let goal = goal.min(self.all - 1);
@@ -105,7 +105,7 @@ impl Space {
         anyhow::bail!("no space is left")
     }
 
-    /// Marks a run inside one group, or gives it back.
+    /// Marks a run inside one group as used or free.
     fn set(&mut self, block: u32, len: u32, used: bool) {
         let (mut at, mut left) = (block, len);
         while left > 0 {
@@ -120,14 +120,15 @@ impl Space {
 }
 
 impl Aged {
-    /// A young file system with about so many inodes: each file was written at once. `scratch` is a file
-    /// that is written over: what an empty file system of that size looks like is read from it.
+    /// A new file system with about `inodes` inodes, in which each file was written at once.
+    /// `scratch` is a file to overwrite, used to read the layout of an empty file system of that
+    /// size.
     ///
     /// # Errors
     /// mke2fs is missing, or there is no space.
     pub fn new(map: Map, inodes: u32, seed: u64, scratch: &Path) -> Result<Self> {
         let dirs = inodes / (FILES_PER_DIR + 1);
-        // 29 blocks a file, and a third more.
+        // 29 blocks per file, plus a third.
         let size_bytes = (u64::from(inodes) * 29 * BLOCK * 4 / 3).next_multiple_of(1 << 27);
         let mut aged = Self {
             map,
@@ -196,14 +197,14 @@ impl Aged {
         InodeNr(FIRST_FREE + TOP_DIRS + dir * (1 + FILES_PER_DIR))
     }
 
-    /// The directories in one of those at the top.
+    /// The directories in one top-level directory.
     fn tops(&self, top: u32) -> Vec<Name> {
         let dirs = (top..self.dirs).step_by(TOP_DIRS as usize);
         dirs.map(|dir| Name::new(self.inode_of_dir(dir), FileType::Directory, format!("d{dir:07}")))
             .collect()
     }
 
-    /// Blocks of a new file: mostly few, now and then hundreds; 29 on average.
+    /// A random size in blocks for a new file: mostly small, sometimes hundreds; 29 on average.
     fn size(&mut self) -> u32 {
         let most = match self.rng.below(20) {
             0 => 600,
@@ -213,7 +214,7 @@ impl Aged {
         1 + self.rng.below(most) as u32
     }
 
-    /// Where the next block of a file should be.
+    /// Goal of the next block of a file.
     fn goal(&self, file: usize) -> u64 {
         let last = self.files[file].pieces.last();
         last.map_or_else(
@@ -229,7 +230,7 @@ impl Aged {
     fn append(&mut self, file: usize, blocks: u32) -> Result<()> {
         let mut left = blocks.min(MOST_BLOCKS - self.files[file].blocks);
         while left > 0 && self.files[file].pieces.len() < MOST_PIECES {
-            // At most up to where the map needs another block, which lies in between.
+            // At most up to the next map block, which is allocated in between.
             self.fit_nodes(file)?;
             let (start, len) = self.space.take(self.goal(file), left.min(64))?;
             let of_file = &mut self.files[file];
@@ -290,10 +291,10 @@ impl Aged {
         Ok(())
     }
 
-    /// Lets so many operations on files go by.
+    /// Performs `operations` operations on files.
     ///
     /// # Errors
-    /// The file system is full, which it never should be.
+    /// The file system is full, which must never happen.
     pub fn age(&mut self, operations: u64) -> Result<()> {
         for _ in 0..operations {
             let file = self.rng.index(self.files.len());
@@ -323,13 +324,13 @@ impl Aged {
         Ok(())
     }
 
-    /// Files, pieces of files, and blocks of their maps.
+    /// Number of files, extents, and map blocks.
     pub fn counts(&self) -> (usize, usize, usize) {
         let pieces = self.files.iter().map(|file| file.pieces.len()).sum();
         (self.files.len(), pieces, self.files.iter().map(|file| file.nodes.len()).sum())
     }
 
-    /// Writes the file system, as old as it is, to an image file.
+    /// Writes the file system in its current state to an image file.
     ///
     /// # Errors
     /// There is no space.
@@ -374,7 +375,7 @@ impl Aged {
     }
 }
 
-/// Writes the nodes of a tree of extents; comes back with its root.
+/// Writes the nodes of an extent tree; returns its root.
 fn extents(file: &File, filler: &Filler<'_>) -> Result<[u8; 60]> {
     let mut logical = 0;
     let mut entries = Vec::with_capacity(file.pieces.len());
@@ -420,7 +421,7 @@ fn put_node(bytes: &mut [u8], entries: &[(u64, [u8; 12])], max: u16, depth: u16)
     Ok(())
 }
 
-/// Writes indirect blocks; comes back with the pointers of the inode.
+/// Writes indirect blocks; returns the pointers of the inode.
 fn pointers(file: &File, filler: &Filler<'_>) -> Result<[u8; 60]> {
     let blocks: Vec<u32> =
         file.pieces.iter().flat_map(|&(start, len)| start..start + len).collect();

@@ -1,5 +1,5 @@
-//! Attributes, inline data, symlinks, special files and times: Floe and e2fsck on images with one
-//! fault each.
+//! Attributes, inline data, symlinks, special files and times: recipes with one fault each, for
+//! Floe and e2fsck.
 
 use crate::Profile;
 use crate::recipe::{self, Edit, Recipe, inode, xattr_block};
@@ -8,9 +8,9 @@ use floe_format::ext::xattr::{Chars, INDEX_ENCRYPTION, MAGIC, entry_hash};
 
 use super::Case;
 
-/// Byte of an inode with 32 extra bytes at which its first attribute starts.
+/// Offset of the first attribute in an inode with 32 extra bytes.
 const FIRST: usize = 128 + 32 + 4;
-/// Byte of an attribute block at which its first attribute starts.
+/// Offset of the first attribute in an attribute block.
 const BLOCK_FIRST: usize = 32;
 const EXTENTS: u32 = 0x0008_0000;
 const INLINE: u32 = 0x1000_0000;
@@ -20,13 +20,13 @@ const IMMUTABLE: u32 = 0x10;
 const CASEFOLD: u32 = 0x4000_0000;
 const EA_INODE: u32 = 0x0020_0000;
 
-/// Who must find the ids of a recipe.
+/// The checker that must find the ids of a recipe.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
     Both,
-    /// e2fsck 1.47.0 finds no damage, for this reason.
+    /// Only Floe, because e2fsck 1.47.0 finds no damage, for this reason.
     Floe(&'static str),
-    /// Floe, which takes it for no damage either.
+    /// Only Floe, as a remark and not as damage.
     Remark,
 }
 use Who::{Both, Floe, Remark};
@@ -43,7 +43,7 @@ fn put32(path: &'static str, at: usize, value: u32) -> recipe::InodeEdit {
     inode(path).raw(move |raw| raw[at..at + 4].copy_from_slice(&value.to_le_bytes()))
 }
 
-/// Gives an inode an encryption context and the flag.
+/// Gives an inode an encryption context, and sets the flag.
 pub(super) fn context(path: &'static str, value: &'static [u8]) -> recipe::InodeEdit {
     let edit = inode(path).raw(move |raw| {
         raw[128..130].copy_from_slice(&32u16.to_le_bytes());
@@ -102,7 +102,7 @@ fn attributes_in_the_inode() -> Vec<(Who, Recipe)> {
         entry("huge value", 10, 1, &["xattr-value-size-bad"]),
         entry("hash", 12, 0x55, &["xattr-hash-bad"]),
         (Both, case("no hash", on, put32("/ea", FIRST + 12, 0))),
-        // The value and its hash are what they were: 1.47.0 makes a value of the empty inode.
+        // The value and its hash are unchanged: 1.47.0 turns the empty inode into a value inode.
         (
             Both,
             case("value elsewhere", on, put32("/ea", FIRST + 4, 200))
@@ -163,7 +163,7 @@ fn values_in_inodes() -> Vec<(Who, Recipe)> {
     let number = |value: u32| put32("/ea-big", FIRST + 4, value);
     vec![
         (Both, case("reserved", on, number(5)).expect(&["xattr-ea-inode-number-bad"])),
-        // e2fsck ends with an error here.
+        // e2fsck exits with an error here.
         (Both, case("none", on, number(u32::MAX)).expect(&["xattr-ea-inode-number-bad"])),
         (Both, case("root file", on, number(12)).expect(&["xattr-ea-inode-number-bad"])),
         (
@@ -210,7 +210,7 @@ fn inline_data() -> Vec<(Who, Recipe)> {
             case("no data, nowhere", on, put16("/ea", FIRST + 2, 400))
                 .expect(&["inline-data-attr-missing"]),
         ),
-        // Behind the name of `system.data`, where the end marker was: a name of no bytes.
+        // After the name of `system.data`, at the place of the end marker: a name of zero length.
         (
             Both,
             case("another's data, nowhere", on, put16("/tiny", FIRST + 20 + 2, 0x2000))
@@ -240,7 +240,7 @@ fn inline_data() -> Vec<(Who, Recipe)> {
     ]
 }
 
-/// Data in the inode and extents at once, and data in an inode that nothing uses.
+/// Inline data and extents at once, and inline data in an unused inode.
 fn exclusive_flags() -> Vec<(Who, Recipe)> {
     let on = Profile::InlineData;
     let both_flags = |path| inode(path).set_flags(INLINE | EXTENTS);
@@ -297,7 +297,7 @@ fn symlinks_and_special_files() -> Vec<(Who, Recipe)> {
         (Both, case(name, on, edit).expect(&["symlink-invalid"]))
     };
     vec![
-        // Once the data is where it is, the link is whole.
+        // Once the data is in place, the link is valid.
         (
             Both,
             case("long, all flags", on, inode("/long-link").set_flags(INLINE | EXTENTS | INDEX))

@@ -1,4 +1,4 @@
-//! The list of bad blocks, inode 1.
+//! The bad block list, inode 1.
 
 use crate::recipe::{Edit, Recipe, inode};
 use crate::{Profile, Volume};
@@ -11,7 +11,7 @@ fn k1(name: &str, ids: &[&'static str]) -> Recipe {
     Recipe::new(format!("bad blocks: {name}")).expect(ids)
 }
 
-/// Lists blocks as bad: words of `i_block` from `first` on.
+/// Lists blocks as bad: words of `i_block` starting at `first`.
 fn listed(first: usize, blocks: fn(&Volume<'_>) -> Result<Vec<u64>>) -> Edit {
     Edit::new(move |volume| {
         let number = InodeNr::BAD_BLOCKS;
@@ -77,7 +77,7 @@ fn recipes() -> Vec<Recipe> {
         k1("an honest list", &["block-bitmap-missing-block"]).on(Profile::Ext2K1).edit(listed(
             0,
             |volume| {
-                // Free by the bitmaps, which say so wrongly now.
+                // Free according to the bitmaps, which are now wrong.
                 Ok(vec![volume.geometry.blocks_count - 2])
             },
         )),

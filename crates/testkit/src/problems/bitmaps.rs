@@ -10,7 +10,7 @@ fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str
     Recipe::new(name).on(profile).edit(edit).expect(ids).into()
 }
 
-/// The recipes of this module: on ext3 no group is marked as never written.
+/// The recipes of this module, on ext3 because it has no uninitialised groups.
 pub(super) fn cases() -> Vec<Case> {
     use Profile::*;
     let blocks = |group, range, used| bits(Bitmap::Blocks, group, range, used);

@@ -14,7 +14,7 @@ fn ext3(name: &str, ids: &[&'static str]) -> Recipe {
     on(Profile::Ext3, name, ids)
 }
 
-/// Lets the first indirect pointer of a file lead to the first bitmap.
+/// Makes the first indirect pointer of a file lead to the first bitmap.
 fn indirect_on_bitmap() -> Edit {
     Edit::new(|volume| {
         let number = volume.lookup("/fragmented")?;
@@ -25,7 +25,7 @@ fn indirect_on_bitmap() -> Edit {
     })
 }
 
-/// Lets the first indirect block of a file be the last block of the file system.
+/// Makes the last block of the file system the first indirect block of a file.
 fn indirect_last() -> Edit {
     Edit::new(|volume| {
         let number = volume.lookup("/fragmented")?;
@@ -65,7 +65,7 @@ fn recipes() -> Vec<Recipe> {
             raw.copy_within(0x28..0x2c, 0x2c);
         })),
         ext3("a directory far behind", &["directory-too-big"]).edit(Edit::new(|volume| {
-            // Behind all three levels of pointers: past 2 GiB.
+            // Beyond all three levels of indirect blocks: past 2 GiB.
             let number = volume.lookup("/dir")?;
             let mut raw = volume.inode_bytes(number)?;
             let far = volume.map(volume.lookup("/far")?)?;
@@ -81,7 +81,7 @@ fn recipes() -> Vec<Recipe> {
     ]
 }
 
-/// What lies behind the end of the image cannot be read; e2fsck takes it for zeroes.
+/// Blocks past the end of the image are unreadable; e2fsck reads them as zeroes.
 fn cut_off() -> Vec<Recipe> {
     let ids = ["inode-block-walk-failed", "unreadable-block"];
     vec![

@@ -1,4 +1,4 @@
-//! The tree of directories, and link counts.
+//! The directory tree, and link counts.
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, debugfs, entry, inode};

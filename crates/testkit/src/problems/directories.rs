@@ -1,4 +1,4 @@
-//! Directory entries, and inodes as directories name them.
+//! Directory entries, and the inodes that they name.
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, debugfs, dir_block, entry, inode, superblock};
@@ -32,7 +32,7 @@ fn dots() -> Vec<Case> {
             entry("/dir/.").raw(|entry| entry[9] = 1),
             &["dot-entry-not-terminated"],
         ),
-        // The room of `..` as well: what follows is the second entry.
+        // The record also spans `..`: the next one is the second entry.
         case(
             "dot oversized",
             dir_block("/dir", 0).raw(|block| {
@@ -109,7 +109,7 @@ fn blocks() -> Vec<Case> {
     use Profile::*;
     vec![
         case("too short", entry("/many/f001").rec_len(8), &["dirent-structure-corrupt"]),
-        // Their lengths are told by what follows.
+        // The following records reveal their lengths.
         case("no length", entry("/many/f001").rec_len(0), &["dirent-structure-corrupt"]),
         case("dotdot without length", entry("/dir/..").rec_len(0), &["dirent-structure-corrupt"]),
         case(
@@ -138,7 +138,7 @@ fn blocks() -> Vec<Case> {
     ]
 }
 
-/// Lets the inline data of a directory be so long, of which 60 bytes lie in `i_block`.
+/// Sets the length of the inline data of a directory; 60 bytes of it lie in `i_block`.
 fn inline_size(path: &'static str, size_bytes: u64) -> Edit {
     const FIRST: usize = 164;
     inode(path)
@@ -170,7 +170,7 @@ fn encrypted() -> Vec<Case> {
     ]
 }
 
-/// A context of version 1 of a key.
+/// A version 1 encryption context with the given key.
 fn policy(key: u8) -> [u8; 28] {
     let mut bytes = [1; 28];
     bytes[5] = key;

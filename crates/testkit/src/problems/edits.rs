@@ -1,4 +1,4 @@
-//! Edits that the recipes of several modules share.
+//! Edits shared by the recipes of several modules.
 
 use anyhow::Result;
 
@@ -17,17 +17,17 @@ pub(crate) const RECOVER: u32 = 0x4;
 /// `orphan_present` in `s_feature_ro_compat`.
 pub(crate) const ORPHAN_PRESENT: u32 = 0x1_0000;
 
-/// The superblock asks for the replay of the journal.
+/// Sets the needs_recovery flag.
 pub(crate) fn needs_recovery() -> Edit {
     superblock(|sb| sb.feature_incompat |= RECOVER)
 }
 
-/// Files wait in the orphan file.
+/// Sets the orphan_present flag.
 pub(crate) fn orphan_present() -> Edit {
     superblock(|sb| sb.feature_ro_compat |= ORPHAN_PRESENT)
 }
 
-/// The inode of `path` heads the list of orphans.
+/// Makes the inode of `path` the head of the orphan list.
 pub(crate) fn orphan_head(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let inode = volume.lookup(path)?;
@@ -35,7 +35,7 @@ pub(crate) fn orphan_head(path: &'static str) -> Edit {
     })
 }
 
-/// Changes the primary superblock, and sets its checksum right.
+/// Changes the primary superblock, and updates its checksum.
 pub(crate) fn change_superblock(
     volume: &Volume<'_>,
     change: impl FnOnce(&mut Superblock),
@@ -49,7 +49,7 @@ pub(crate) fn change_superblock(
     volume.fix_superblock()
 }
 
-/// Which bitmap of a group.
+/// One of the two bitmaps of a group.
 #[derive(Clone, Copy)]
 pub(crate) enum Bitmap {
     Blocks,
@@ -91,7 +91,7 @@ pub(crate) fn index_node(stale: bool, change: impl Fn(&mut [u8]) + Send + Sync +
     Edit::new(move |volume| {
         let inode = volume.lookup("/big")?;
         let map = volume.map(inode)?;
-        // One unused entry over the whole block.
+        // An index node: one unused entry that spans the block.
         let is_node = |bytes: &[u8]| {
             bytes[..4] == [0; 4] && bytes[4..6] == (bytes.len() as u16).to_le_bytes()
         };
@@ -105,7 +105,7 @@ pub(crate) fn index_node(stale: bool, change: impl Fn(&mut [u8]) + Send + Sync +
     })
 }
 
-/// The first block of the table of a group.
+/// The first block of a group's inode table.
 pub(crate) fn inode_table(volume: &Volume<'_>, group: u32) -> Vec<BlockNr> {
     vec![volume.desc(GroupNr(group)).expect("a group").inode_table]
 }
@@ -116,13 +116,13 @@ pub(crate) fn data_of(volume: &Volume<'_>, path: &str) -> Vec<BlockNr> {
     volume.map(inode).expect("a sound map").data.into_values().collect()
 }
 
-/// Blocks of a file's map.
+/// Map blocks of a file.
 pub(crate) fn nodes_of(volume: &Volume<'_>, path: &str) -> Vec<BlockNr> {
     let inode = volume.lookup(path).expect("a path of the base image");
     volume.map(inode).expect("a sound map").nodes.iter().map(|node| node.block).collect()
 }
 
-/// The entry at `path` names the first inode with an attribute value.
+/// Makes the entry at `path` name the first value inode.
 pub(crate) fn entry_to_ea_inode(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let value = ea_inode(volume);
@@ -137,7 +137,7 @@ pub(crate) fn entry_to_ea_inode(path: &'static str) -> Edit {
     })
 }
 
-/// Changes the first inode with an attribute value.
+/// Changes the first value inode.
 pub(crate) fn change_ea_inode(change: impl Fn(&mut InodeBase) + Send + Sync + 'static) -> Edit {
     Edit::new(move |volume| {
         let inode = ea_inode(volume);
@@ -159,12 +159,12 @@ fn ea_inode(volume: &Volume<'_>) -> InodeNr {
     used.into_iter().find(holds_value).expect("a profile with ea_inode")
 }
 
-/// Gives an inode of 256 bytes an encryption context and the flag.
+/// Gives a 256-byte inode an encryption context, and sets the flag.
 pub(crate) fn context(path: &'static str, value: [u8; 28]) -> InodeEdit {
     inode(path).raw(move |raw| write_context(raw, value)).set_flags(0x800)
 }
 
-/// Writes an encryption context into the bytes of an inode of 256 bytes, as its only attribute.
+/// Writes an encryption context into a 256-byte inode, as its only attribute.
 pub fn write_context(raw: &mut [u8], value: [u8; 28]) {
     const FIRST: usize = 164;
     raw[128..130].copy_from_slice(&32u16.to_le_bytes());

@@ -24,7 +24,7 @@ fn leaf(
     k1(name, ids).edit(inode(path).extent(0, change))
 }
 
-/// Lets the first index entry of a root lead to the first bitmap.
+/// Makes the first index entry of a root lead to the first bitmap.
 fn node_on_bitmap(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let number = volume.lookup(path)?;
@@ -36,7 +36,7 @@ fn node_on_bitmap(path: &'static str) -> Edit {
     })
 }
 
-/// Lets two index entries of a node lead to one leaf.
+/// Makes two index entries of a node lead to the same leaf.
 fn node_twice(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let number = volume.lookup(path)?;
@@ -49,7 +49,7 @@ fn node_twice(path: &'static str) -> Edit {
     })
 }
 
-/// Lets the first extent of a file be the first leaf of another file's tree.
+/// Makes the first extent of a file map the first leaf of another file's tree.
 fn extent_on_node(path: &'static str, other: &'static str) -> Edit {
     Edit::new(move |volume| {
         let nodes = volume.map(volume.lookup(other)?)?.nodes;
@@ -63,7 +63,7 @@ fn extent_on_node(path: &'static str, other: &'static str) -> Edit {
     })
 }
 
-/// Lets a file map its blocks as files did before extents.
+/// Converts a file to a block map.
 fn block_mapped(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let number = volume.lookup(path)?;
@@ -82,7 +82,7 @@ fn block_mapped(path: &'static str) -> Edit {
 pub(super) fn cases() -> Vec<Case> {
     let recipes = [leaves(), trees(), directories(), shapes(), clusters()].into_iter().flatten();
     let mut cases: Vec<Case> = recipes.map(|recipe| Case::from(recipe).same_codes()).collect();
-    // e2fsck follows the node once more, and finds that its extents overlap.
+    // e2fsck follows the node twice, and finds that its extents overlap.
     cases.push(
         k1("a node met twice", &["extent-tree-walk-failed"]).edit(node_twice("/fragmented")).into(),
     );
@@ -90,7 +90,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Nodes below the root that say a wrong depth.
+/// Nodes below the root with a wrong depth.
 fn depths() -> Vec<Case> {
     const WRONG: &[&str] = &["extent-node-depth-wrong"];
     let says = |index, depth| {
@@ -106,20 +106,20 @@ fn depths() -> Vec<Case> {
         alone(k1("depth of an index node", WRONG).edit(says(0, 0))),
         alone(k1("depth of nodes of two levels", WRONG).edit(says(2, 1)).edit(says(0, u16::MAX))),
         alone(k1("depth of a leaf without checksum", WRONG).on(Profile::NoCsum).edit(says(1, 1))),
-        // As after a flipped bit. e2fsck believes the node.
+        // As after a bit flip. e2fsck trusts the node.
         checksum.edit(says(1, 1).stale()).into(),
-        // What is wrong with the node above is found as without it.
+        // Findings about the parent node do not change.
         k1("depth below a checksum", &["extent-block-checksum-bad", WRONG[0]])
             .edit(says(1, 1))
             .edit(bytes)
             .into(),
-        // What is in the node may be the data of the other file, and stays that.
+        // The node may be the data of the other file, so it must stay.
         k1("depth of a node in a file", &["multiply-claimed-block", WRONG[0]])
             .on(Profile::NoCsum)
             .edit(extent_on_node("/blocks", "/fragmented"))
             .edit(says(1, 1))
             .into(),
-        // The tree is written anew, and with it the depth.
+        // The tree is rebuilt, which corrects the depth.
         k1("depth above an extent", &["extent-length-zero"])
             .edit(map_node("/fragmented", 1).extent(3, |extent| extent.len = 0))
             .edit(says(0, 4))

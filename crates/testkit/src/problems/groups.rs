@@ -1,4 +1,4 @@
-//! Group descriptors, and what they say of places and counts.
+//! Group descriptors: locations and counts.
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, descriptor};
@@ -10,8 +10,8 @@ fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str
     Recipe::new(name).on(profile).edit(edit).expect(ids).into()
 }
 
-/// The recipes of this module. A file system of one group has no backup to turn to, so that what is
-/// wrong with its descriptor stays.
+/// The recipes of this module. A file system of one group has no backup descriptor, so a wrong
+/// descriptor cannot be restored.
 #[allow(clippy::too_many_lines, reason = "a table of cases")]
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = places();

@@ -1,4 +1,4 @@
-//! Indexes of directories.
+//! Directory indexes.
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, dir_block, inode};

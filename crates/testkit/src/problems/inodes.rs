@@ -5,7 +5,7 @@ use crate::recipe::{Edit, InodeEdit, Recipe, inode, superblock};
 
 use super::Case;
 
-/// A moment after the superblock's times were set, and no inode number.
+/// A time after the superblock's times, too large for an inode number.
 const RECENTLY: u32 = 1_704_067_300;
 const EXTENTS: u32 = 0x0008_0000;
 const INDEX: u32 = 0x1000;
@@ -26,7 +26,7 @@ fn dtime(path: &str, value: u32) -> InodeEdit {
     inode(path).base(move |base| base.dtime = value)
 }
 
-/// Sets the mode of the inode whose number the superblock knows.
+/// Sets the mode of the inode that the superblock names as orphan file.
 fn orphan_file_mode(mode: u16) -> Edit {
     Edit::new(move |volume| {
         let number = floe_format::InodeNr(volume.superblock.orphan_file_inum);
@@ -37,7 +37,7 @@ fn orphan_file_mode(mode: u16) -> Edit {
     })
 }
 
-/// Damages most inodes of one block of the table, so that their checksums are wrong.
+/// Damages most inodes of one inode table block, so that their checksums are wrong.
 fn garbage() -> Edit {
     Edit::new(|volume| {
         let first = volume.lookup("/many/f000")?.0.next_multiple_of(4) + 1;
@@ -50,8 +50,8 @@ fn garbage() -> Edit {
     })
 }
 
-/// Damages half of the inodes of a block of the table, and all bytes of the block behind those that were ever
-/// used: no majority of the block is garbage, because what lies there is nobody's.
+/// Damages half of the inodes of an inode table block, and all bytes behind the last used one. Most
+/// of the block is not garbage, because unused inodes do not count.
 fn half_of_a_block() -> Edit {
     Edit::new(|volume| {
         let size = volume.geometry.inode_size;
@@ -88,7 +88,7 @@ pub(super) fn cases() -> Vec<Case> {
         )
         .unlike_e2fsck("e2fsck looks for the flag since 1.47.1"),
     );
-    // e2fsck ends before it comes to the inode.
+    // e2fsck exits before it reaches the inode.
     cases.push(
         k1("the journal a fifo", &["journal-inode-not-regular"])
             .edit(inode("<8>").mode(0o010_600))
@@ -126,7 +126,7 @@ fn roles() -> Vec<Recipe> {
             &["inode-bitmap-missing-inode"],
         )
         .edit(superblock(|sb| sb.prj_quota_inum = 770)),
-        // e2fsck, too, takes what an unused role left behind as a deleted file.
+        // e2fsck also treats the remains of an unused role as a deleted file.
         k1("blocks of a group quota file, but no quotas", &[])
             .edit(inode("<4>").base(|base| base.blocks_high = 4)),
         on(Profile::OrphanFile, "the orphan file a fifo", &["orphan-file-not-regular"])

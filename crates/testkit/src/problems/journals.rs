@@ -1,4 +1,4 @@
-//! The journal in an inode, and multiple-mount protection.
+//! The internal journal, and multiple mount protection.
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, inode, journal_superblock, mmp, superblock};
@@ -13,7 +13,7 @@ fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str
     Recipe::new(name).on(profile).edit(edit).expect(ids).into()
 }
 
-/// The recipes of this module. Numbers of a journal have their high byte first.
+/// The recipes of this module. Journal fields are big-endian.
 pub(super) fn cases() -> Vec<Case> {
     [superblocks(), contents(), mmps()].into_iter().flatten().collect()
 }
@@ -83,7 +83,7 @@ fn contents() -> Vec<Case> {
     ]
 }
 
-/// An empty log, and a fast commit that needs features that nobody knows.
+/// An empty log, and a fast commit that requires unknown features.
 fn unknown_fast_commit() -> Edit {
     Edit::new(|volume| {
         let map = volume.map(InodeNr::JOURNAL)?;
@@ -103,7 +103,7 @@ fn unknown_fast_commit() -> Edit {
     })
 }
 
-/// Moves the journal to the inode of a file, as it was before inode 8 was there for it.
+/// Moves the journal to the inode of a file, as before inode 8 was reserved for it.
 fn journal_as(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let inode = volume.lookup(path)?;

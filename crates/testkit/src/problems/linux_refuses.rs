@@ -1,7 +1,7 @@
-//! What Linux refuses and e2fsck 1.47 calls clean.
+//! Damage that Linux refuses and e2fsck 1.47 accepts.
 
 use crate::Profile;
-use crate::recipe::{Edit, InodeEdit, Recipe, inode, superblock};
+use crate::recipe::{Edit, InodeEdit, Recipe, inode, journal_superblock, superblock};
 use floe_format::ext::extent::{Extent, ExtentHeader, Index, MAGIC};
 use floe_format::ext::inode::InodeFlags;
 use floe_format::features::Compat;
@@ -13,12 +13,15 @@ use super::Case;
 const EA_INODE: u32 = InodeFlags::EA_INODE.bits();
 /// The inode of the orphan file in the base images.
 const ORPHAN_FILE: &str = "<12>";
-/// Why e2fsck judges otherwise.
+/// Why e2fsck's verdict differs.
 const LINUX_KNOWS: &str = "Linux refuses it, and e2fsck does not look";
 
 /// The recipes of this module.
 pub(super) fn cases() -> Vec<Case> {
-    [superblocks(), special_inodes(), orphan_files(), files()].into_iter().flatten().collect()
+    [superblocks(), journal_bounds(), special_inodes(), orphan_files(), files()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn stricter(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
@@ -35,7 +38,7 @@ fn attribute_block(path: &str, block: u32) -> InodeEdit {
     inode(path).base(move |base| base.file_acl_lo = block)
 }
 
-/// An attribute area in the inode that begins as one and holds nothing that can be read.
+/// An in-inode attribute area with a valid magic number and unreadable entries.
 fn own_attributes(path: &str) -> InodeEdit {
     inode(path).raw(|raw| {
         raw[128..130].copy_from_slice(&32u16.to_le_bytes());
@@ -55,6 +58,20 @@ fn superblocks() -> Vec<Case> {
             &["journal-device-beside-inode"],
         ),
         stricter("made by the Hurd", Ext4K1, hurd(), &["hurd-with-linux-features"]),
+    ]
+}
+
+/// `s_first` (0x14) and `s_maxlen` (0x10) of the journal superblock, big-endian.
+fn journal_bounds() -> Vec<Case> {
+    let bound = |name: &str, at: usize, value: u32| {
+        let edit = journal_superblock().put(at, value.to_be_bytes());
+        stricter(name, Profile::Ext4K1, edit, &["journal-bounds-wrong"])
+    };
+    vec![
+        bound("log begins late", 0x14, 5),
+        bound("log begins behind its end", 0x14, 0x7fff_ffff),
+        bound("log begins at its superblock", 0x14, 0),
+        bound("journal of one block", 0x10, 1),
     ]
 }
 
@@ -90,12 +107,12 @@ fn special_inodes() -> Vec<Case> {
     all
 }
 
-/// The superblock names another inode as the orphan file.
+/// Makes the superblock name another inode as the orphan file.
 fn orphan_file_is(inode: u32) -> Edit {
     superblock(move |sb| sb.orphan_file_inum = inode)
 }
 
-/// The superblock names a user's file as the orphan file.
+/// Makes the superblock name a user's file as the orphan file.
 fn orphan_file_is_path(path: &'static str) -> Edit {
     Edit::new(move |volume| {
         let inode = volume.lookup(path)?;
@@ -162,7 +179,8 @@ fn files() -> Vec<Case> {
     ]
 }
 
-/// Gives a file of twenty adjacent blocks a tree of six levels, whose nodes are the last six blocks.
+/// Gives a file of twenty contiguous blocks a tree of six levels, with nodes in the last six
+/// blocks.
 fn six_levels(path: &'static str) -> Edit {
     const LEVELS: u16 = 6;
     const DATA: u64 = 14;

@@ -1,5 +1,5 @@
-//! One damaged image for each problem of the table, as recipes; what to think of each image is up
-//! to the tests that judge them (`floe-check`) or repair them (`floe-repair`).
+//! One damaged image for each problem of the table, as recipes. The tests that check (`floe-check`)
+//! or repair (`floe-repair`) them define the expected results.
 
 mod attributes;
 mod bad_blocks;
@@ -33,26 +33,26 @@ use crate::image::Image;
 use crate::recipe::Recipe;
 use crate::volume::Volume;
 
-/// A recipe, and under which circumstances its image is judged.
+/// A recipe, and the conditions under which its image is judged.
 pub struct Case {
     /// The image, and the ids of the problems it must raise.
     pub recipe: Recipe,
-    /// Why e2fsck's verdict differs from ours, where it does.
+    /// Why e2fsck's verdict differs from ours, if it does.
     pub unlike_e2fsck: Option<&'static str>,
-    /// Why e2fsck's verdict is not asked for, where it cannot be had.
+    /// Why e2fsck cannot judge the image, if so.
     pub not_by_e2fsck: Option<&'static str>,
     /// Whether the journal is replayed first; e2fsck's `-n` never does.
     pub recovered: bool,
-    /// Whether e2fsck must find all of what is expected, too.
+    /// Whether e2fsck must find all expected codes too.
     pub same_codes: bool,
-    /// What counts as now; `None`: far in the future.
+    /// The current time; `None`: far in the future.
     pub now_seconds: Option<i64>,
-    /// The device of the journal.
+    /// The external journal device.
     pub external_journal: Option<Image>,
     unreadable: Option<FindBlocks>,
 }
 
-/// Finds blocks of an image.
+/// Selects blocks of an image.
 type FindBlocks = Box<dyn Fn(&Volume<'_>) -> Vec<BlockNr> + Send + Sync>;
 
 impl From<Recipe> for Case {
@@ -71,15 +71,15 @@ impl From<Recipe> for Case {
 }
 
 impl Case {
-    /// Whether blocks of the device cannot be read.
+    /// Whether the device has unreadable blocks.
     pub fn has_unreadable_blocks(&self) -> bool {
         self.unreadable.is_some()
     }
 
-    /// Blocks of the recipe's image that the device must refuse to read.
+    /// Blocks of the recipe's image that the device must not read.
     ///
     /// # Panics
-    /// The image has no superblock, which a recipe with unreadable blocks must leave alone.
+    /// The image has no valid superblock, which a recipe with unreadable blocks must not damage.
     pub fn unreadable_blocks(&self, image: &Image) -> Vec<BlockNr> {
         match &self.unreadable {
             Some(find) => find(&Volume::open(image).expect("the image is whole")),
@@ -87,55 +87,55 @@ impl Case {
         }
     }
 
-    /// e2fsck 1.47 judges the image otherwise, for this reason.
+    /// Declares that e2fsck 1.47's verdict differs, for this reason.
     fn unlike_e2fsck(mut self, reason: &'static str) -> Self {
         self.unlike_e2fsck = Some(reason);
         self
     }
 
-    /// e2fsck asks about it before its first pass, and forgets the answer no: `-n` exits with 0.
+    /// e2fsck asks about it before pass 1, and forgets the answer no: `-n` exits with 0.
     fn forgotten(self) -> Self {
         self.unlike_e2fsck("it forgets what it was not allowed to repair before its first pass")
     }
 
-    /// Judge the file system as it is after recovery, which e2fsck does only while it repairs.
+    /// Judges the file system after recovery, which e2fsck performs only while repairing.
     fn recovered(mut self) -> Self {
         self.recovered = true;
         self.not_by_e2fsck = Some("it recovers only while it repairs");
         self
     }
 
-    /// Judge the times by this clock.
+    /// Judges the times by this clock.
     fn at(mut self, now_seconds: i64) -> Self {
         self.now_seconds = Some(now_seconds);
         self
     }
 
-    /// The journal lies on this device.
+    /// Sets the external journal device.
     fn with_journal(mut self, device: Image) -> Self {
         self.external_journal = Some(device);
-        self.not_by_e2fsck = Some("it finds journals among the devices of the machine only");
+        self.not_by_e2fsck = Some("it searches only the machine's block devices for journals");
         self
     }
 
-    /// Some blocks cannot be read.
+    /// Makes some blocks unreadable.
     fn unreadable(
         mut self,
         find: impl Fn(&Volume<'_>) -> Vec<BlockNr> + Send + Sync + 'static,
     ) -> Self {
         self.unreadable = Some(Box::new(find));
-        self.not_by_e2fsck = Some("files can be read");
+        self.not_by_e2fsck = Some("it reads the file, which has no unreadable blocks");
         self
     }
 
-    /// e2fsck, too, must find each problem that is expected; and nothing expected means no damage.
+    /// Requires e2fsck to find each expected problem too; no expected problem means no damage.
     fn same_codes(mut self) -> Self {
         self.same_codes = true;
         self
     }
 }
 
-/// All cases, at least one for each problem that an image can raise.
+/// All cases: at least one for each problem that an image can raise.
 pub fn cases() -> Vec<Case> {
     [
         attributes::cases(),

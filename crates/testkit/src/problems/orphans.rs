@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
     [lists(), files()].into_iter().flatten().collect()
 }
 
-/// `/empty` was deleted while it was open.
+/// `/empty` as deleted while it was open.
 fn orphan(name: &str) -> Recipe {
     Recipe::new(name)
         .edit(orphan_head("/empty"))

@@ -1,5 +1,6 @@
-//! What must not be taken for proof: a map that leads onto metadata or nowhere, flags on a device, the size of an
-//! inode that has no content, an attribute block whose users go.
+//! Structures that must not be trusted as evidence: a map that leads onto metadata or to nothing,
+//! flags of a device, the size of an inode without content, an attribute block whose users are
+//! deleted.
 
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, inode};
@@ -14,7 +15,7 @@ fn on(profile: Profile, name: &str, ids: &[&'static str]) -> Recipe {
     Recipe::new(format!("proofs: {name}")).on(profile).expect(ids)
 }
 
-/// Where metadata of group 0 lies.
+/// Metadata of group 0.
 #[derive(Clone, Copy)]
 enum Metadata {
     Superblock,
@@ -23,7 +24,7 @@ enum Metadata {
     InodeTable,
 }
 
-/// Lets a word of a file's block map lead to metadata.
+/// Makes a word of a file's block map lead to metadata.
 fn onto(path: &'static str, word: usize, metadata: Metadata) -> Edit {
     Edit::new(move |volume| {
         let desc = volume.desc(GroupNr(0))?;
@@ -43,7 +44,7 @@ fn onto(path: &'static str, word: usize, metadata: Metadata) -> Edit {
     })
 }
 
-/// Lets the map of a directory have one node, which is empty.
+/// Gives the map of a directory one empty node.
 fn empty_map(path: &'static str, word: usize) -> Edit {
     Edit::new(move |volume| {
         let last = BlockNr(volume.geometry.blocks_count - 2);

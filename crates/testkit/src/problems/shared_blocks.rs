@@ -1,4 +1,4 @@
-//! Blocks with more than one owner: files that share blocks, groups whose metadata overlaps.
+//! Multiply-claimed blocks: files that share blocks, groups with overlapping metadata.
 
 use crate::recipe::{Edit, Recipe, inode};
 use crate::{Profile, Volume};
@@ -26,7 +26,7 @@ fn table(volume: &Volume<'_>) -> Result<BlockNr> {
     Ok(volume.desc(GroupNr(1))?.inode_table)
 }
 
-/// Lets the first extent of a file, or its first pointer, start at another block.
+/// Makes the first extent or pointer of a file start at another block.
 fn moved(path: &'static str, to: fn(&Volume<'_>) -> Result<BlockNr>) -> Edit {
     Edit::new(move |volume| {
         let number = volume.lookup(path)?;
@@ -39,7 +39,7 @@ fn moved(path: &'static str, to: fn(&Volume<'_>) -> Result<BlockNr>) -> Edit {
     })
 }
 
-/// Changes a descriptor and all its copies, so that no backup knows better.
+/// Changes a descriptor and all its backups, so that none has the right value.
 fn descriptors(group: u32, change: fn(&mut GroupDesc, &GroupDesc)) -> Edit {
     Edit::new(move |volume| {
         let group = GroupNr(volume.view.group(group, volume.geometry.group_count));
@@ -92,7 +92,7 @@ fn files() -> Vec<Recipe> {
             .edit(moved("/tiny", bitmap)),
         k1("a file on inodes", &["multiply-claimed-with-metadata", "multiply-claimed-range"])
             .edit(moved("/file", table)),
-        // There is no room for copies of all that the file claims.
+        // There is no space to clone everything that the file claims.
         k1("half the disk", pair).edit(inode("/dir/sub/deep/file").extent(0, long)),
         k1("shared clusters", pair)
             .on(Profile::Bigalloc)

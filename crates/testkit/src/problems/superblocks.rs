@@ -7,7 +7,7 @@ use floe_format::InodeNr;
 use super::Case;
 use super::edits::change_superblock;
 
-/// 2024-01-01, the clock of the tools, as `s_mtime` has it.
+/// 2024-01-01, the clock of the tools, as stored in `s_mtime`.
 const NOW: u32 = 1_704_067_200;
 
 fn case(name: &str, profile: Profile, edit: impl Into<Edit>, ids: &[&'static str]) -> Case {
@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         features(),
         inode_counts(),
         sizes(),
+        contradicted(),
         quota_numbers(),
         worse_than_a_backup(),
         times_and_states(),
@@ -129,7 +130,7 @@ fn features() -> Vec<Case> {
     ]
 }
 
-/// How many inodes there are, in all and in a group.
+/// Inode counts: total and per group.
 fn inode_counts() -> Vec<Case> {
     use Profile::*;
     vec![
@@ -228,6 +229,16 @@ fn sizes() -> Vec<Case> {
     ]
 }
 
+/// There is one group, and so no backup that could be asked.
+fn contradicted() -> Vec<Case> {
+    vec![case(
+        "all files are reserved inodes, and no backup",
+        Profile::Bigalloc,
+        superblock(|sb| sb.first_ino = 30),
+        &["superblock-field-contradicted"],
+    )]
+}
+
 fn quota_numbers() -> Vec<Case> {
     use Profile::*;
     vec![
@@ -271,12 +282,12 @@ fn visible_quota_file() -> Edit {
     })
 }
 
-/// A primary superblock with a right checksum by which files would be lost, and a backup that knows
-/// better.
+/// A primary superblock with a valid checksum that would lose files if it were trusted, and a
+/// backup with the right values.
 fn worse_than_a_backup() -> Vec<Case> {
     use Profile::*;
     vec![
-        // Believed, it would have 8,196 groups, or lose the last one with its files.
+        // If trusted, the file system would have 8,196 groups, or lose the last one with its files.
         case(
             "more groups than inodes",
             Casefold,

@@ -1,4 +1,4 @@
-//! Blocks that the device cannot read.
+//! Unreadable blocks.
 
 use crate::Profile;
 use crate::recipe::{Recipe, inode};

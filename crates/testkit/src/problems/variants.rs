@@ -1,6 +1,6 @@
-//! Variants of the recipes, and several of them on one image: each recipe on another profile, on another
-//! object of its kind (inodes of the file system's own and the ends of inode tables, too) and in another
-//! group. What must be found is not known beforehand; oracles judge.
+//! Variants of the recipes, and several of them on one image: each recipe on another profile, on
+//! another object of its kind (including internal inodes and the ends of inode tables) and in
+//! another group. The expected findings are not known beforehand; e2fsck and Linux judge.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,7 +14,7 @@ use crate::volume::{View, Volume};
 
 use super::{Case, cases};
 
-/// Objects that may stand for each other.
+/// Objects that are interchangeable in a recipe.
 const KINDS: &[&[&str]] = &[
     &["/file", "/dir/file", "/dir/sub/deep/file", "/hard-a", "/blocks", "/unwritten"],
     &["/empty", "/tiny", "/medium", "/many/f000", "/many/f001", "/many/f059"],
@@ -26,16 +26,16 @@ const KINDS: &[&[&str]] = &[
     &["/dir/.", "/dir/sub/.", "/many/.", "/big/.", "/lost+found/."],
     &["/dir/..", "/dir/sub/..", "/many/..", "/big/..", "/lost+found/.."],
 ];
-/// Inodes of the file system's own; the last and the first of an inode table of most profiles.
+/// Internal inodes; the first and last inode of an inode table in most profiles.
 const RESERVED: &[&str] = &[
     "<1>", "<2>", "<3>", "<4>", "<5>", "<6>", "<7>", "<8>", "<9>", "<11>", "<12>", "<256>", "<257>",
 ];
 
-/// A recipe by its name, and what it is made on.
+/// A recipe by name, and the objects it is applied to.
 #[derive(Clone, Debug)]
 pub struct Variant {
     at: usize,
-    /// What its paths and groups stand for.
+    /// The objects that its paths and groups are replaced with.
     pub view: View,
 }
 
@@ -44,11 +44,11 @@ pub struct Variant {
 pub struct Mixture {
     /// The feature set of the base image.
     pub profile: Profile,
-    /// The variants, in the order in which they are made.
+    /// The variants, in the order of application.
     pub parts: Vec<Variant>,
 }
 
-/// All recipes that make nothing but an image: the device can be read, and the clock does not matter.
+/// All recipes that define only an image: a readable device, and no dependence on the clock.
 pub struct Recipes(Vec<Case>);
 
 impl Default for Recipes {
@@ -70,20 +70,21 @@ impl Recipes {
         Self(all)
     }
 
-    /// How many there are.
+    /// Number of recipes.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// A mixture of `parts` variants; the same for the same seed. Seeds count through the recipes: each is
-    /// the first part once as it is, once on other objects and once on another profile too, and so on.
+    /// A mixture of `parts` variants, reproducible from the seed. Seeds cycle through the recipes:
+    /// each is the first part once unchanged, once on other objects, once also on another profile,
+    /// and so on.
     pub fn sample(&self, seed: u64, parts: usize) -> Mixture {
         let count = self.0.len().max(1) as u64;
         self.mixture((seed % count) as usize, seed / count, parts)
     }
 
-    /// The mixture whose first part is the recipe of this name, in its variant `nr`; what it is made of
-    /// changes little when there are more recipes.
+    /// The mixture whose first part is variant `nr` of the named recipe; it changes little when
+    /// recipes are added.
     pub fn of(&self, name: &str, nr: u64, parts: usize) -> Option<Mixture> {
         let at = self.0.iter().position(|case| case.recipe.name() == name)?;
         Some(self.mixture(at, nr, parts))
@@ -113,17 +114,17 @@ impl Recipes {
         on_this.map(|case| case.recipe.name().to_owned()).collect()
     }
 
-    /// Makes the edits of the recipe of this name on the objects that [`Volume::view`] says. `false`: it
-    /// does not find one.
+    /// Applies the edits of the named recipe to the objects that [`Volume::view`] selects. `false`:
+    /// one of them does not exist.
     pub fn apply(&self, name: &str, volume: &Volume<'_>) -> bool {
         self.0.iter().find(|case| case.recipe.name() == name).is_some_and(|case| {
-            // Edits index what may be shorter on another object.
+            // An edit may index beyond a shorter object, and panic.
             let made = catch_unwind(AssertUnwindSafe(|| case.recipe.apply(volume)));
             matches!(made, Ok(Ok(())))
         })
     }
 
-    /// What a mixture consists of, for a report.
+    /// Describes the parts of a mixture for a report.
     pub fn describe(&self, mixture: &Mixture) -> Vec<String> {
         let describe = |part: &Variant| {
             let name = self.0[part.at].recipe.name();
@@ -137,15 +138,15 @@ impl Recipes {
         mixture.parts.iter().map(describe).collect()
     }
 
-    /// The image of a mixture; `None` if a part does not find its object on this profile, or changes
-    /// nothing.
+    /// The image of a mixture; `None` if a part does not find its object on this profile, or has no
+    /// effect.
     ///
     /// # Errors
     /// The base image cannot be built.
     pub fn build(&self, mixture: &Mixture) -> Result<Option<Image>> {
         let image = build::base(mixture.profile)?;
         for part in &mixture.parts {
-            // After an earlier part the superblock may make no sense.
+            // An earlier part may have made the superblock unusable.
             let Ok(mut volume) = Volume::open(&image) else { return Ok(None) };
             volume.view = part.view.clone();
             let before = image.to_vec()?;
@@ -158,14 +159,14 @@ impl Recipes {
     }
 }
 
-/// FNV-1a.
+/// FNV-1a hash.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// Other objects for all kinds, or none.
+/// Replacements for all kinds of objects, or none.
 fn view(rng: &mut Rng, elsewhere: bool) -> View {
     if !elsewhere {
         return View::default();
@@ -176,7 +177,7 @@ fn view(rng: &mut Rng, elsewhere: bool) -> View {
         let step = 1 + rng.index(kind.len() - 1);
         for (at, named) in kind.iter().enumerate() {
             let is_known = paths.iter().any(|(known, _): &(String, String)| known == named);
-            // Directory entries have no inode numbers, and the first two kinds are the plain files.
+            // Directory entries have no inode numbers, and the first two kinds are plain files.
             let meant = if reserved && nr < 3 {
                 rng.pick(RESERVED).copied().unwrap_or(named)
             } else {
@@ -209,7 +210,8 @@ mod tests {
             assert!(kinds[1..].iter().all(|kind| kind.parts[0].view != View::default()));
             assert_eq!(kinds[0].profile, kinds[1].profile);
         }
-        // The clean base is no variant, and the same seed gives the same image.
+        // A variant must differ from the clean base image, and the same seed must give the same
+        // image.
         let mut made = 0;
         for seed in (0..3 * count).step_by(41) {
             let mixture = recipes.sample(seed, 2);

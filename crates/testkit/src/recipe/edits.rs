@@ -19,7 +19,7 @@ pub fn superblock(change: impl Fn(&mut Superblock) + Send + Sync + 'static) -> E
     superblock_at(Place::Superblock, change)
 }
 
-/// Changes the superblock copy of a group.
+/// Changes the backup superblock of a group.
 pub fn backup(group: u32, change: impl Fn(&mut Superblock) + Send + Sync + 'static) -> Edit {
     superblock_at(Place::Backup(GroupNr(group)), change)
 }
@@ -45,13 +45,13 @@ pub fn descriptor(group: u32, change: impl Fn(&mut GroupDesc) + Send + Sync + 's
         let checksum = desc.checksum;
         change(&mut desc);
         volume.put_desc(group, &desc)?;
-        // Who changed the checksum itself wants it wrong.
+        // An edit that sets the checksum itself wants a wrong one.
         if desc.checksum == checksum { volume.fix_desc(group) } else { Ok(()) }
     })
 }
 
-/// Marks the blocks of a file's map (`used` false: free, although they are in use) in the block
-/// bitmap: all data blocks of `path` from the logical block `first` on, at most `count`.
+/// Marks data blocks of `path` as used, or as free with `used` false, in the block bitmap: at most
+/// `count`, starting at logical block `first`.
 pub fn block_bits(path: &'static str, first: u64, count: usize, used: bool) -> Edit {
     Edit::new(move |volume| {
         let map = volume.map(volume.lookup(path)?)?;
@@ -90,12 +90,12 @@ fn set_bit(volume: &Volume<'_>, bitmap: BlockNr, bit: u64, used: bool) -> Result
     volume.put_block(bitmap, &bytes)
 }
 
-/// Writes bytes at any place of the image; no checksum is set right.
+/// Writes bytes at an offset of the image; updates no checksum.
 pub fn bytes(offset_bytes: u64, bytes: Vec<u8>) -> Edit {
     Edit::new(move |volume| volume.image.write(offset_bytes, &bytes))
 }
 
-/// Runs commands of debugfs, one a line.
+/// Runs debugfs commands, one per line.
 pub fn debugfs(script: impl Into<String>) -> Edit {
     let script = script.into();
     Edit::new(move |volume| build::debugfs(volume.image, &script).map(|_| ()))
@@ -114,14 +114,14 @@ pub struct InodeEdit {
 }
 
 impl InodeEdit {
-    /// Leaves the checksum as it was, so that it is wrong.
+    /// Keeps the old checksum, which is then wrong.
     #[must_use]
     pub fn stale(mut self) -> Self {
         self.stale = true;
         self
     }
 
-    /// Any change of the first 128 bytes.
+    /// Changes the first 128 bytes.
     #[must_use]
     pub fn base(self, change: impl Fn(&mut InodeBase) + Send + Sync + 'static) -> Self {
         self.raw(move |bytes| {
@@ -133,7 +133,7 @@ impl InodeEdit {
         })
     }
 
-    /// Any change of the extra fields.
+    /// Changes the extra fields.
     #[must_use]
     pub fn extra(self, change: impl Fn(&mut InodeExtra) + Send + Sync + 'static) -> Self {
         self.raw(move |bytes| {
@@ -145,7 +145,7 @@ impl InodeEdit {
         })
     }
 
-    /// Any change of the bytes of the inode.
+    /// Changes the raw bytes of the inode.
     #[must_use]
     pub fn raw(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         self.changes.push(Box::new(move |_, bytes| {
@@ -161,13 +161,13 @@ impl InodeEdit {
         self.base(move |base| base.links_count = count)
     }
 
-    /// Sets type and permissions.
+    /// Sets file type and permissions.
     #[must_use]
     pub fn mode(self, mode: u16) -> Self {
         self.base(move |base| base.mode = mode)
     }
 
-    /// Sets `i_size`, both halves.
+    /// Sets both halves of `i_size`.
     #[must_use]
     pub fn size(self, bytes: u64) -> Self {
         self.base(move |base| {
@@ -262,7 +262,7 @@ impl From<InodeEdit> for Edit {
     }
 }
 
-/// Changes the directory entry at a path; the last part may be `.` or `..`.
+/// Changes the directory entry at a path; its last component may be `.` or `..`.
 pub fn entry(path: impl Into<String>) -> EntryEdit {
     EntryEdit { path: path.into(), changes: Vec::new(), stale: false }
 }
@@ -275,14 +275,14 @@ pub struct EntryEdit {
 }
 
 impl EntryEdit {
-    /// Leaves the block's checksum as it was, so that it is wrong.
+    /// Keeps the old checksum of the block, which is then wrong.
     #[must_use]
     pub fn stale(mut self) -> Self {
         self.stale = true;
         self
     }
 
-    /// Any change of the bytes of the entry (`rec_len` of them).
+    /// Changes the bytes of the entry (`rec_len` of them).
     #[must_use]
     pub fn raw(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         self.changes.push(Box::new(move |_, bytes| {
@@ -292,13 +292,13 @@ impl EntryEdit {
         self
     }
 
-    /// Sets the inode it names; 0 removes the entry.
+    /// Sets the inode number; 0 removes the entry.
     #[must_use]
     pub fn inode(self, inode: u32) -> Self {
         self.raw(move |bytes| bytes[..4].copy_from_slice(&inode.to_le_bytes()))
     }
 
-    /// Lets it name the inode of another path.
+    /// Sets the inode number to that of another path.
     #[must_use]
     pub fn inode_of(mut self, path: &'static str) -> Self {
         self.changes.push(Box::new(move |volume, bytes| {
@@ -326,7 +326,7 @@ impl EntryEdit {
         self.raw(move |entry| entry[7] = file_type)
     }
 
-    /// Overwrites the name (with its length); it must fit the record.
+    /// Overwrites the name and its length; it must fit the record.
     #[must_use]
     pub fn name(self, name: impl Into<Vec<u8>>) -> Self {
         let name = name.into();
@@ -361,7 +361,7 @@ impl From<EntryEdit> for Edit {
 
 type FindBlock = Box<dyn Fn(&Volume<'_>) -> Result<Place> + Send + Sync>;
 
-/// Changes of a block of metadata; see the methods.
+/// Changes of a metadata block; see the methods.
 pub struct BlockEdit {
     find: FindBlock,
     changes: Vec<ChangeBytes>,
@@ -373,14 +373,14 @@ impl BlockEdit {
         Self { find: Box::new(find), changes: Vec::new(), stale: false }
     }
 
-    /// Leaves the checksum as it was, so that it is wrong.
+    /// Keeps the old checksum, which is then wrong.
     #[must_use]
     pub fn stale(mut self) -> Self {
         self.stale = true;
         self
     }
 
-    /// Any change of the bytes.
+    /// Changes the bytes.
     #[must_use]
     pub fn raw(mut self, change: impl Fn(&mut [u8]) + Send + Sync + 'static) -> Self {
         self.changes.push(Box::new(move |_, bytes| {
@@ -397,13 +397,13 @@ impl BlockEdit {
         self.raw(move |bytes| bytes[at..at + with.len()].copy_from_slice(&with))
     }
 
-    /// Stores a number of 16 bits, low byte first.
+    /// Stores a little-endian 16-bit number.
     #[must_use]
     pub fn put16(self, at: usize, value: u16) -> Self {
         self.put(at, value.to_le_bytes())
     }
 
-    /// Stores a number of 32 bits, low byte first.
+    /// Stores a little-endian 32-bit number.
     #[must_use]
     pub fn put32(self, at: usize, value: u32) -> Self {
         self.put(at, value.to_le_bytes())
@@ -425,7 +425,7 @@ impl BlockEdit {
         self.raw(move |bytes| edit_extent(bytes, at, &change))
     }
 
-    /// Changes index entry `at` of an extent node above the leaves.
+    /// Changes index entry `at` of an interior extent node.
     #[must_use]
     pub fn extent_index(
         self,
@@ -452,7 +452,7 @@ impl From<BlockEdit> for Edit {
     }
 }
 
-/// The data block `logical` of a file.
+/// The inode of a file, and its data block `logical`.
 fn data_block(volume: &Volume<'_>, path: &str, logical: u64) -> Result<(InodeNr, BlockNr)> {
     let inode = volume.lookup(path)?;
     let map = volume.map(inode)?;
@@ -460,7 +460,7 @@ fn data_block(volume: &Volume<'_>, path: &str, logical: u64) -> Result<(InodeNr,
     Ok((inode, *block.with_context(|| format!("{path} has no block {logical}"))?))
 }
 
-/// Changes a block of a directory: entries, or the root (0) or a node of an index.
+/// Changes a directory block: entries, or an index root (block 0) or node.
 pub fn dir_block(path: &'static str, logical: u64) -> BlockEdit {
     BlockEdit::new(move |volume| {
         let (inode, block) = data_block(volume, path, logical)?;
@@ -468,7 +468,7 @@ pub fn dir_block(path: &'static str, logical: u64) -> BlockEdit {
     })
 }
 
-/// Changes a block of a file or of a link's target, which has no checksum.
+/// Changes a data block of a file or symlink, which has no checksum.
 pub fn block_of(path: &'static str, logical: u64) -> BlockEdit {
     BlockEdit::new(move |volume| {
         let (inode, block) = data_block(volume, path, logical)?;
@@ -476,7 +476,7 @@ pub fn block_of(path: &'static str, logical: u64) -> BlockEdit {
     })
 }
 
-/// Changes block `index` of a file's own map: extent nodes or indirect blocks, parents first.
+/// Changes block `index` of a file's map: extent nodes or indirect blocks, parents first.
 pub fn map_node(path: &'static str, index: usize) -> BlockEdit {
     BlockEdit::new(move |volume| {
         let inode = volume.lookup(path)?;
@@ -490,7 +490,7 @@ pub fn map_node(path: &'static str, index: usize) -> BlockEdit {
     })
 }
 
-/// Changes the block of extended attributes of a file.
+/// Changes the attribute block of a file.
 pub fn xattr_block(path: &'static str) -> BlockEdit {
     BlockEdit::new(move |volume| {
         let inode = volume.lookup(path)?;
@@ -501,7 +501,7 @@ pub fn xattr_block(path: &'static str) -> BlockEdit {
     })
 }
 
-/// Changes the journal's superblock. Its numbers have their high byte first.
+/// Changes the journal superblock. Its numbers are big-endian.
 pub fn journal_superblock() -> BlockEdit {
     BlockEdit::new(|volume| {
         ensure!(volume.geometry.features.compat.contains(Compat::HAS_JOURNAL), "no journal");
@@ -512,7 +512,7 @@ pub fn journal_superblock() -> BlockEdit {
     })
 }
 
-/// Changes the multiple-mount protection block.
+/// Changes the MMP block.
 pub fn mmp() -> BlockEdit {
     BlockEdit::new(|volume| {
         ensure!(volume.geometry.features.incompat.contains(Incompat::MMP), "no mmp");

@@ -15,13 +15,13 @@ use rustix::fs::{SeekFrom, lgetxattr, llistxattr, major, minor, seek};
 
 use super::{Digest, Node, PIECE_BYTES, Pieces, Tree, UNREADABLE, digest};
 
-/// Bytes read at once; a multiple of a piece.
+/// Bytes per read; a multiple of a chunk.
 const CHUNK_BYTES: usize = 64 * PIECE_BYTES;
 
-/// Everything below `folder`, which is where the file system is mounted.
+/// The tree below `folder`, the mount point.
 ///
 /// # Errors
-/// The root cannot be read. What of a file cannot be read stands in its node.
+/// The root cannot be read. Read errors of other objects are stored in their nodes.
 pub fn mounted(folder: &Path) -> Result<Tree> {
     let mut tree = Tree::new();
     tree.insert(b"/".to_vec(), node(folder)?);
@@ -86,7 +86,7 @@ fn node(path: &Path) -> Result<Node> {
     })
 }
 
-/// The digest of a file, and those of its pieces; its holes are not read.
+/// The digest of a file, and those of its chunks; holes are not read.
 fn file(path: &Path, size_bytes: u64) -> io::Result<(String, Pieces)> {
     let file = File::open(path)?;
     let mut digest = Digest::default();

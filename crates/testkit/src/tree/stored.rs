@@ -13,7 +13,7 @@ use super::{Digest, Node, Pieces, Tree, UNREADABLE};
 use crate::Image;
 use crate::volume::Volume;
 
-/// Everything that can be reached from the root. What of a file cannot be read stands in its node.
+/// The tree reachable from the root. Read errors of objects are stored in their nodes.
 ///
 /// # Errors
 /// There is no usable superblock or root directory.
@@ -90,7 +90,7 @@ fn node(volume: &Volume<'_>, number: InodeNr) -> Result<Node> {
     })
 }
 
-/// Major and minor number, in the old form (16 bits in the first word) or the new one.
+/// Major and minor number, from the old encoding (16 bits in the first word) or the new one.
 fn device(inode: &Inode<'_>) -> String {
     let (old, new) = (inode.block_word(0).unwrap_or(0), inode.block_word(1).unwrap_or(0));
     let (major, minor) = match old {
@@ -100,7 +100,7 @@ fn device(inode: &Inode<'_>) -> String {
     format!("{major}:{minor}")
 }
 
-/// The digest of a file or of a link's target, and those of its pieces.
+/// The digest of a file or link target, and those of its chunks.
 fn content(volume: &Volume<'_>, number: InodeNr, inode: &Inode<'_>) -> Result<(String, Pieces)> {
     let size_bytes = inode.size_bytes();
     let flags = inode.flags();
@@ -121,7 +121,7 @@ fn content(volume: &Volume<'_>, number: InodeNr, inode: &Inode<'_>) -> Result<(S
     Ok((digest.text(), digest.pieces))
 }
 
-/// Gives every written block of a file, in order, cut at the file's end.
+/// Passes every written block of a file to the callback, in order, truncated at the file's end.
 fn pieces(
     volume: &Volume<'_>,
     number: InodeNr,
@@ -180,7 +180,7 @@ fn value(volume: &Volume<'_>, area: XattrArea<'_>, entry: &XattrEntry<'_>) -> Re
     let Some(holder) = entry.value_inode else {
         return Ok(area.value(entry).context("a value behind the end")?.to_vec());
     };
-    // A value has 64 KiB at the most where the kernel wrote it; a digest does for all of them.
+    // Values that the kernel wrote have at most 64 KiB; one digest covers them.
     let mut digest = Digest::default();
     let size_bytes = u64::from(entry.value_size);
     pieces(volume, holder, size_bytes, |offset_bytes, bytes| digest.add(offset_bytes, bytes))?;

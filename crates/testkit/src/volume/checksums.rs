@@ -1,4 +1,4 @@
-//! Sets checksums right after an edit, so that damage gets past them.
+//! Updates checksums after an edit, so that verification does not detect the damage.
 //!
 //! Rules: kernel documentation, `filesystems/ext4/checksums`.
 
@@ -19,7 +19,7 @@ impl Volume<'_> {
         self.geometry.features.metadata_csum()
     }
 
-    /// Sets the checksum of the primary superblock right (or of the copy at `offset_bytes`).
+    /// Updates the checksum of the primary superblock, or of the backup at `offset_bytes`.
     ///
     /// # Errors
     /// The image cannot be read or written.
@@ -33,7 +33,7 @@ impl Volume<'_> {
         Ok(())
     }
 
-    /// Sets the checksum of the primary superblock right.
+    /// Updates the checksum of the primary superblock.
     ///
     /// # Errors
     /// The image cannot be read or written.
@@ -41,10 +41,10 @@ impl Volume<'_> {
         self.fix_superblock_at(OFFSET_BYTES)
     }
 
-    /// Sets the checksum of a group's descriptor right.
+    /// Updates the checksum of a group descriptor.
     ///
     /// # Errors
-    /// There is no such group.
+    /// The group does not exist.
     pub fn fix_desc(&self, group: GroupNr) -> Result<()> {
         let bytes = self.desc_bytes(group)?;
         let crc = if self.metadata_csum() {
@@ -57,10 +57,10 @@ impl Volume<'_> {
         self.image.write(self.desc_offset(group) + 0x1e, &crc.to_le_bytes())
     }
 
-    /// Sets the checksums of a group's two bitmaps right, and that of its descriptor.
+    /// Updates the checksums of a group's two bitmaps, and of its descriptor.
     ///
     /// # Errors
-    /// There is no such group, or a bitmap lies outside the image.
+    /// The group does not exist, or a bitmap lies outside the image.
     pub fn fix_bitmaps(&self, group: GroupNr) -> Result<()> {
         if self.metadata_csum() {
             let mut desc = self.desc(group)?;
@@ -68,7 +68,7 @@ impl Volume<'_> {
             let sum = |block: BlockNr, bits: u32| -> Result<u32> {
                 Ok(crc32c(seed, self.block(block)?.get(..bits as usize / 8).context("a bitmap")?))
             };
-            // A bitmap that was never written has no checksum.
+            // An uninitialised bitmap has no checksum.
             if !desc.block_uninit() {
                 desc.block_bitmap_csum = sum(desc.block_bitmap, self.geometry.clusters_per_group)?;
             }
@@ -80,10 +80,10 @@ impl Volume<'_> {
         self.fix_desc(group)
     }
 
-    /// Sets the checksum of an inode right.
+    /// Updates the checksum of an inode.
     ///
     /// # Errors
-    /// There is no such inode.
+    /// The inode does not exist.
     pub fn fix_inode(&self, inode: InodeNr) -> Result<()> {
         if !self.metadata_csum() {
             return Ok(());
@@ -99,27 +99,27 @@ impl Volume<'_> {
         Ok(())
     }
 
-    /// The start of the checksums of what an inode owns.
+    /// Checksum seed of the metadata that belongs to an inode.
     ///
     /// # Errors
-    /// There is no such inode.
+    /// The inode does not exist.
     pub fn inode_seed(&self, inode: InodeNr) -> Result<u32> {
         let bytes = self.inode_bytes(inode)?;
         let generation = le32_at(&bytes, 0x64).context("an inode has 128 bytes")?;
         Ok(self.superblock.seed().of_inode(inode, generation))
     }
 
-    /// Sets the checksum of an extent node in a block right.
+    /// Updates the checksum of an extent node in a block.
     ///
     /// # Errors
-    /// The block lies outside the image. A node whose tail would do so stays as it is.
+    /// The block lies outside the image. A node whose tail would exceed the block stays unchanged.
     pub fn fix_extent_node(&self, owner: InodeNr, block: BlockNr) -> Result<()> {
         if !self.metadata_csum() {
             return Ok(());
         }
         let mut bytes = self.block(block)?;
         let node = ExtentNode::new(&bytes).context("an extent node")?;
-        // The tail lies behind the entries that fit by `eh_max`, which damage may have changed.
+        // `eh_max` locates the tail after the entries, and damage may have changed it.
         let tail = 12 * (usize::from(node.header().max) + 1);
         let crc = node.compute_checksum(self.inode_seed(owner)?);
         if let Some(slot) = bytes.get_mut(tail..tail + 4) {
@@ -129,11 +129,11 @@ impl Volume<'_> {
         Ok(())
     }
 
-    /// Sets the checksum of a directory block right: of its tail if it ends in one, else of an
-    /// index root or node.
+    /// Updates the checksum of a directory block: in its tail if it has one, else that of an index
+    /// root or node.
     ///
     /// # Errors
-    /// The block lies outside the image. A block with neither stays as it is.
+    /// The block lies outside the image. A block of neither kind stays unchanged.
     pub fn fix_dir_block(&self, owner: InodeNr, block: BlockNr) -> Result<()> {
         if !self.metadata_csum() {
             return Ok(());
@@ -153,7 +153,7 @@ impl Volume<'_> {
         Ok(())
     }
 
-    /// Sets the checksum of a block of extended attributes right.
+    /// Updates the checksum of an attribute block.
     ///
     /// # Errors
     /// The block lies outside the image.
@@ -169,7 +169,7 @@ impl Volume<'_> {
         self.put_block(block, &bytes)
     }
 
-    /// Sets the checksum of the multiple-mount protection block right.
+    /// Updates the checksum of the MMP block.
     ///
     /// # Errors
     /// The block lies outside the image.
@@ -182,7 +182,7 @@ impl Volume<'_> {
         self.image.write(self.geometry.offset_bytes(block) + 1020, &crc.to_le_bytes())
     }
 
-    /// Sets the checksum of a block of the orphan file right.
+    /// Updates the checksum of a block of the orphan file.
     ///
     /// # Errors
     /// The block lies outside the image.
@@ -197,14 +197,14 @@ impl Volume<'_> {
         self.image.write(self.geometry.offset_bytes(block) + tail as u64 + 4, &crc.to_le_bytes())
     }
 
-    /// Sets the checksum of a journal superblock right, where it says that it has one.
+    /// Updates the checksum of a journal superblock, if its features declare one.
     ///
     /// # Errors
     /// The block lies outside the image.
     pub fn fix_journal_superblock(&self, block: BlockNr) -> Result<()> {
         const CSUM_V2_V3: u8 = 0x18;
         let mut bytes = self.block(block)?;
-        // Big-endian: the lowest byte of s_feature_incompat is its last.
+        // Big-endian: the low byte of s_feature_incompat is the last.
         if bytes[0x2b] & CSUM_V2_V3 == 0 {
             return Ok(());
         }
@@ -215,10 +215,10 @@ impl Volume<'_> {
     }
 }
 
-/// Place and value of the checksum of an index root or node; `None` if the block is neither.
+/// Offset and value of the checksum of an index root or node; `None` if the block is neither.
 fn index_checksum(bytes: &[u8], seed: u32) -> Option<(usize, u32)> {
-    // A node starts with an empty entry over the whole block; a root with `.` and `..`, whose
-    // record holds the root's own fields.
+    // A node starts with an empty entry that spans the block; a root with `.` and `..`, whose
+    // record contains the root's own fields.
     let first = usize::from(le16_at(bytes, 4)?);
     let count_at =
         if first == bytes.len() || first == 65532 || le32_at(bytes, 0)? == 0 { 8 } else { 0x20 };

@@ -10,12 +10,12 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::Volume;
 
-/// What a block of a file's own map is.
+/// Kind of a map block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A node of an extent tree; depth 0 is a leaf.
     Extent {
-        /// Levels below.
+        /// Levels below it.
         depth: u16,
     },
     /// An indirect block; level 1 points to data.
@@ -25,45 +25,45 @@ pub enum NodeKind {
     },
 }
 
-/// A block of a file's own map.
+/// A block of a file's map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Where it lies.
+    /// Its location.
     pub block: BlockNr,
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
 }
 
-/// Where the blocks of a file are.
+/// The block mapping of a file.
 #[derive(Clone, Debug, Default)]
 pub struct FileMap {
-    /// Data blocks by their place in the file; holes are left out, unwritten blocks are not.
+    /// Data blocks by logical block; without holes, but with unwritten blocks.
     pub data: BTreeMap<LogicalBlock, BlockNr>,
-    /// Those of them that are allocated, but read as zeroes.
+    /// Those that are allocated, but read as zeroes.
     pub unwritten: BTreeSet<LogicalBlock>,
     /// Blocks of the map itself, parents first.
     pub nodes: Vec<Node>,
 }
 
-/// A directory entry and where it lies.
+/// A directory entry and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Byte of the image at which the entry starts.
+    /// Byte offset of the entry in the image.
     pub offset_bytes: u64,
-    /// The block it lies in; `None` for an entry in an inode (inline data).
+    /// Its block; `None` for an entry in an inode (inline data).
     pub block: Option<BlockNr>,
-    /// The inode it names; 0 for an unused entry.
+    /// Its inode number; 0 if unused.
     pub inode: InodeNr,
     /// `rec_len`, decoded.
     pub rec_len: u32,
-    /// `file_type`, or the high byte of the name's length without the filetype feature.
+    /// `file_type`; without the filetype feature, the high byte of the name length.
     pub file_type: u8,
     /// The name.
     pub name: Vec<u8>,
 }
 
 impl Volume<'_> {
-    /// Where the blocks of a file are; nothing for inline data, devices and fast symlinks.
+    /// The block mapping of a file; empty for inline data, devices and fast symlinks.
     ///
     /// # Errors
     /// The map is damaged.
@@ -77,7 +77,7 @@ impl Volume<'_> {
             Some(FileType::Symlink) => {
                 decoded.size_bytes() >= 60 || flags.contains(InodeFlags::EXTENTS)
             }
-            // Reserved inodes (resize, bad blocks) have no type but a map.
+            // Reserved inodes (resize, bad blocks) have a map, but no file type.
             None => decoded.base.blocks_lo != 0,
             _ => false,
         };
@@ -98,8 +98,8 @@ impl Volume<'_> {
         Ok(map)
     }
 
-    /// Follows a node with `depth` levels below it. What nodes say of that themselves counts for nothing, as
-    /// for e2fsck, which leaves it as it is (and unlike for Linux).
+    /// Follows a node with `depth` levels below it. Ignores the depth stored in nodes, like e2fsck,
+    /// and unlike Linux.
     fn map_extents(&self, node: &[u8], depth: u16, map: &mut FileMap) -> Result<()> {
         let node = ExtentNode::new(node).context("an extent node")?;
         ensure!(node.header_ok(), "a bad extent header");
@@ -125,7 +125,7 @@ impl Volume<'_> {
         Ok(())
     }
 
-    /// Follows a pointer of the block map and returns the first logical block behind it.
+    /// Follows a block map pointer, and returns the first logical block after its range.
     fn map_pointer(&self, word: u32, level: u32, first: u64, map: &mut FileMap) -> Result<u64> {
         let span = floe_format::ext::indirect::span_blocks(self.geometry.block_size, level);
         if word == 0 {
@@ -145,19 +145,19 @@ impl Volume<'_> {
         Ok(first + span)
     }
 
-    /// The entries of a directory, unused ones and those of checksum tails included, in disk
-    /// order. Blocks of an index other than its leaves give their `.` and `..` or one empty entry.
+    /// The entries of a directory in on-disk order, including unused ones and checksum tails.
+    /// Interior index blocks contribute their `.` and `..`, or one empty entry.
     ///
     /// # Errors
-    /// A record length does not fit its block.
+    /// A record length exceeds its block.
     pub fn entries(&self, directory: InodeNr) -> Result<Vec<Entry>> {
         let bytes = self.inode_bytes(directory)?;
         let decoded = Inode::decode(&bytes).context("an inode has 128 bytes")?;
         ensure!(decoded.file_type() == Some(FileType::Directory), "{directory} is no directory");
         let mut entries = Vec::new();
         if decoded.flags().contains(InodeFlags::INLINE_DATA) {
-            // The first four bytes are `..`; entries follow. What continues in the attribute
-            // area (system.data) is found by its own header there.
+            // The first four bytes hold `..`; entries follow. The rest, in the attribute area
+            // (system.data), is located through its own header.
             let at = self.inode_offset(directory)? + 0x28 + 4;
             self.parse_entries(&decoded.base.block[4..], at, None, &mut entries)?;
             if let Some((start, len)) = self.inline_rest(&bytes) {
@@ -185,7 +185,7 @@ impl Volume<'_> {
         while at + 8 <= area.len() {
             let inode = InodeNr(le32_at(area, at).unwrap_or(0));
             let stored = u32::from(le16_at(area, at + 4).unwrap_or(0));
-            // A block of 64 KiB cannot be written in 16 bits (`ext4_rec_len_from_disk`).
+            // The record length of a 64 KiB block does not fit 16 bits (`ext4_rec_len_from_disk`).
             let rec_len = match stored {
                 65535 | 0 if area.len() == 65536 => 65536,
                 other => (other & 0xfffc) | ((other & 3) << 16),
@@ -203,7 +203,7 @@ impl Volume<'_> {
         Ok(())
     }
 
-    /// Start and length of the value of `system.data` in an inode: inline data past 60 bytes.
+    /// Offset and length of the value of `system.data` in an inode: inline data past 60 bytes.
     pub(crate) fn inline_rest(&self, inode: &[u8]) -> Option<(usize, usize)> {
         const NAME: &[u8] = b"data";
         const INDEX_SYSTEM: u8 = 7;
@@ -227,10 +227,10 @@ impl Volume<'_> {
         None
     }
 
-    /// The entry of this name in a directory.
+    /// The entry with this name in a directory.
     ///
     /// # Errors
-    /// There is none, or the directory is damaged.
+    /// The entry does not exist, or the directory is damaged.
     pub fn entry(&self, directory: InodeNr, name: &str) -> Result<Entry> {
         self.entries(directory)?
             .into_iter()
@@ -238,10 +238,10 @@ impl Volume<'_> {
             .with_context(|| format!("{directory} has no entry {name:?}"))
     }
 
-    /// The inode at an absolute path. Symbolic links are not followed; `<12>` names inode 12.
+    /// The inode at an absolute path. Does not follow symlinks; `<12>` names inode 12.
     ///
     /// # Errors
-    /// A part of the path does not exist.
+    /// A component of the path does not exist.
     pub fn lookup(&self, path: &str) -> Result<InodeNr> {
         let path = self.view.path(path);
         if let Some(number) = path.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')) {

@@ -1,4 +1,4 @@
-//! Lists every piece of metadata of an undamaged image: what can be damaged, and whose it is.
+//! Lists all metadata structures of an undamaged image as targets for damage, with their owners.
 
 use anyhow::{Context, Result};
 use floe_format::ext::inode::{FileType, Inode, InodeFlags};
@@ -8,12 +8,12 @@ use floe_format::{BlockNr, GroupNr, InodeNr};
 
 use super::{NodeKind, Volume};
 
-/// A piece of metadata.
+/// A metadata structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The primary superblock.
     Superblock,
-    /// The superblock copy of a group.
+    /// The backup superblock of a group.
     Backup(GroupNr),
     /// The primary descriptor of a group.
     Descriptor(GroupNr),
@@ -31,25 +31,25 @@ pub enum Place {
     DirBlock(InodeNr, BlockNr),
     /// An index root or node of a directory.
     DirIndex(InodeNr, BlockNr),
-    /// A block of extended attributes, with one of its owners.
+    /// An attribute block, with one of its owners.
     XattrBlock(InodeNr, BlockNr),
-    /// The journal's superblock.
+    /// The journal superblock.
     JournalSuperblock(BlockNr),
     /// A block of the orphan file.
     OrphanBlock(InodeNr, BlockNr),
-    /// The multiple-mount protection block.
+    /// The MMP block.
     Mmp(BlockNr),
     /// A block of a quota file.
     QuotaBlock(InodeNr, BlockNr),
-    /// The target of a symbolic link that has a block.
+    /// The target of a symlink, in a block.
     LinkTarget(InodeNr, BlockNr),
 }
 
 impl Volume<'_> {
-    /// First byte and length of a piece of metadata.
+    /// Byte offset and length of a metadata structure.
     ///
     /// # Errors
-    /// It lies outside the image.
+    /// The structure lies outside the image.
     pub fn range_of(&self, place: Place) -> Result<(u64, usize)> {
         let block_range = |block: BlockNr| (self.geometry.offset_bytes(block), self.block_bytes());
         Ok(match place {
@@ -75,10 +75,10 @@ impl Volume<'_> {
         })
     }
 
-    /// Sets the checksum of a piece of metadata right; nothing to do where it has none.
+    /// Updates the checksum of a metadata structure, if it has one.
     ///
     /// # Errors
-    /// It lies outside the image (perhaps because of damage).
+    /// The structure lies outside the image (perhaps because of damage).
     pub fn fix(&self, place: Place) -> Result<()> {
         match place {
             Place::Superblock => self.fix_superblock(),
@@ -99,7 +99,7 @@ impl Volume<'_> {
     }
 }
 
-/// Lists every piece of metadata of an undamaged image.
+/// Lists all metadata structures of an undamaged image.
 ///
 /// # Errors
 /// The image is damaged.
@@ -172,13 +172,13 @@ fn geometry_csum(volume: &Volume<'_>) -> bool {
     volume.geometry.features.metadata_csum()
 }
 
-/// Whether a block of an indexed directory is its root or a node rather than a leaf.
+/// Whether a block of an indexed directory is its root or an interior node.
 fn is_index(block: &[u8], checksums: bool) -> bool {
-    // A node: one empty entry over the whole block, and no checksum tail at its end.
+    // A node: one empty entry that spans the block, without a checksum tail.
     let node = le32_at(block, 0) == Some(0)
         && le16_at(block, 4).map(usize::from) == Some(block.len() & 0xffff)
         && le16_at(block, 6) == Some(0);
-    // A root: `.` of 12 bytes, `..` over the rest of the block.
+    // A root: `.` with 12 bytes, `..` up to the end of the block.
     let root = block.get(4..7) == Some(&[12, 0, 1])
         && block.get(8) == Some(&b'.')
         && le16_at(block, 12 + 4).map(usize::from) == Some(block.len() - 12);
@@ -195,8 +195,8 @@ mod tests {
     use crate::profile::Profile;
     use crate::{build, tool};
 
-    /// e2fsprogs set the checksums of the base images; setting them again must change nothing.
-    /// This proves every rule of `checksums.rs` against them.
+    /// e2fsprogs computed the checksums of the base images, so updating them must change nothing.
+    /// This verifies every rule of `checksums.rs`.
     #[test]
     fn setting_right_checksums_right_changes_nothing() {
         if tool::missing() {
@@ -214,7 +214,7 @@ mod tests {
                 image.read(at, &mut bytes[1]).expect("readable");
                 assert_eq!(bytes[0], bytes[1], "{profile}: {place:?}");
             }
-            // Checksums of bitmaps lie in descriptors.
+            // Checksums of bitmaps are in descriptors.
             let after = Contents::read(image.path()).expect("readable");
             assert!(before.same_as(&after), "{profile}: {:x?}", before.differences(&after));
         }

@@ -1,22 +1,22 @@
-//! Other objects than those a recipe names: one recipe makes many images.
+//! Replaces the objects that a recipe names, so that one recipe makes many images.
 
-/// What the paths and groups of a recipe stand for. By default for themselves.
+/// Replacements for the paths and groups of a recipe. By default there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// Paths, each with the one that is meant instead; `<12>` is inode 12.
+    /// Paths, each with its replacement; `<12>` is inode 12.
     pub paths: Vec<(String, String)>,
     /// Added to the number of each group, modulo the number of groups.
     pub groups: u32,
 }
 
 impl View {
-    /// The path that is meant.
+    /// The replacement of a path, or the path itself.
     pub fn path<'p>(&'p self, path: &'p str) -> &'p str {
         let swap = self.paths.iter().find(|(named, _)| named == path);
         swap.map_or(path, |(_, meant)| meant)
     }
 
-    /// The group that is meant, of `count`.
+    /// The replacement of a group, among `count` groups.
     pub fn group(&self, group: u32, count: u32) -> u32 {
         if group >= count {
             return group;

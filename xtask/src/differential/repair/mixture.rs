@@ -1,5 +1,6 @@
-//! `cargo xtask differential --repair --recipes N`: variants of the recipes of the problem table, N on one
-//! image. Of several, nothing may be lost that the repairs of each of them alone keep.
+//! `cargo xtask differential --repair --recipes N`: applies N variants of recipes of the problem
+//! table to one image. The repair must not lose anything that the repairs of the single variants
+//! keep.
 
 use anyhow::{Context, Result};
 use floe_testkit::compare::{Fault, losses};
@@ -11,7 +12,7 @@ use super::super::third::Third;
 use super::super::{Args, Names};
 use super::{Case, Program, judge_image, show};
 
-/// Judges the mixture of a seed; `None` if it cannot be made.
+/// Judges the mixture of a seed; `None` if it cannot be built.
 pub(super) fn judge_one(
     args: &Args,
     program: &Program,
@@ -35,7 +36,8 @@ pub(super) fn judge_one(
     Ok(Some(Case { profile: mixture.profile, seed, events, faults, no_measure }))
 }
 
-/// What the repair of all lost, and the repair of each alone keeps as it was before the damage.
+/// Data that the repair of the mixture lost, although the repairs of the single variants keep it
+/// unchanged.
 fn lost_together(
     program: &Program,
     recipes: &Recipes,
@@ -58,7 +60,7 @@ fn lost_together(
     Ok(lost.filter(|loss| !loss.kind.is_of_metadata()).map(Fault::Lost).collect())
 }
 
-/// Repeats a case and shows all of it.
+/// Repeats a case and prints it in detail.
 pub(super) fn replay(
     args: &Args,
     case: &str,
@@ -71,13 +73,13 @@ pub(super) fn replay(
     let mixture = recipes.sample(seed, parts.into());
     println!("{}: {}", mixture.profile, recipes.describe(&mixture).join("; "));
     let Some(image) = recipes.build(&mixture)? else {
-        println!("the recipes do not find their objects together");
+        println!("the recipes lack an object");
         return Ok(());
     };
     let judgement = judge_image(args, program, mixture.profile, &image)?;
     if parts > 1 {
         for fault in lost_together(program, &recipes, &mixture, &judgement.ours)? {
-            println!("--- that each alone keeps: {fault}");
+            println!("--- kept by the repair of each variant: {fault}");
         }
     }
     show(args, &image, judgement, names);

@@ -16,6 +16,7 @@ use crate::problem::{Findings, Problem, Sink};
 use crate::volume::descriptors;
 use crate::volume::layout_map::LayoutMap;
 
+mod contradicted;
 mod desc_size;
 mod inodes_per_group;
 pub mod orphan_inode;
@@ -329,6 +330,14 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
         let reason = "it calls inodes reserved that are not, by a backup";
         found.push(Problem::PrimarySuperblockOpenFailed { reason });
         return finish(device, backup, found);
+    }
+    if let Some(wrong) = contradicted::find(device, &opened)
+        && let Ok(geometry) = Geometry::new(&wrong.superblock, Strictness::Strict)
+    {
+        let contradicted::Contradicted { field, stored, expected, superblock } = wrong;
+        found.push(Problem::SuperblockFieldContradicted { field, stored, expected });
+        let candidate = Candidate { superblock, bytes: opened.bytes, geometry, backup: None };
+        return finish(device, candidate, found);
     }
     let Some((group, reason)) = opened.layout.insane else {
         found.0.append(&mut own.0);

@@ -1,4 +1,4 @@
-//! `floe mkfs --bmap`: the block map beside an image.
+//! `floe mkfs --bmap`: the block map of an image.
 
 use std::io::Write;
 
@@ -9,18 +9,18 @@ use floe_disk::mkfs::{BLOCK_MAP_HEAD, Plan, block_map};
 use super::Args;
 use crate::exit::Outcome;
 
-/// Permissions of a block map, before the umask.
+/// Mode of a block map file, before the umask.
 const MODE: u32 = 0o666;
 
 impl Args {
-    /// Opens the file for the block map, before anything is written.
+    /// Creates the block map file, before anything else is written.
     pub(super) fn open_block_map(&self) -> anyhow::Result<Option<NewFile>> {
         let Some(path) = &self.bmap else { return Ok(None) };
         let made = NewFile::replacing(path, MODE, BLOCK_MAP_HEAD);
         made.map(Some).with_context(|| path.display().to_string())
     }
 
-    /// Writes the block map of an image that is complete.
+    /// Writes the block map of a finished image.
     pub(super) fn write_block_map(
         &self,
         plan: &Plan,

@@ -1,4 +1,4 @@
-//! Making a file system with files in it.
+//! Creates a file system with files in it.
 
 use std::io::Write;
 
@@ -15,14 +15,14 @@ use crate::files::refuse_same;
 use crate::progress::{Watch, When};
 use crate::random::random_bytes;
 
-/// An image that is made to size has the parameters of at least this size: blocks of 4 KiB, unless others are
-/// asked for.
+/// An image made to size gets the parameters of a file system of at least this size: blocks of 4
+/// KiB, unless requested otherwise.
 const LEAST_USUAL_BYTES: u64 = 1 << 30;
-/// Blocks by which the data of a tree are estimated.
+/// Block size for estimating the space for a tree.
 const BLOCK_BYTES: u32 = 4096;
 
 impl Args {
-    /// Makes a file system that is filled from a source.
+    /// Creates a file system with the content of a source.
     pub(super) fn filled(
         &self,
         options: Options,

@@ -1,4 +1,4 @@
-//! `floe mkfs --from`: what a new file system is filled with.
+//! `floe mkfs --from`: the source of the files in a new file system.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,16 @@ use crate::exit::Outcome;
 use crate::failure;
 use crate::files::InputPath;
 
-/// A source, and what is changed of it on the way.
+/// A source, and changes to its files.
 #[derive(Debug, clap::Args)]
 pub(super) struct FromArgs {
     /// Fill the file system from SOURCE: dir:FOLDER, tar:FILE (plain, gzip or zstd; - is standard
-    /// input), oci:LAYOUT or oci:LAYOUT:NAME, image:FILE (another ext4 file system), or a path, which is looked at
+    /// input), oci:LAYOUT or oci:LAYOUT:NAME, image:FILE (another ext4 file system), or a path
+    /// whose type is detected
     #[arg(long, short = 'd', value_name = "SOURCE", value_parser = origin)]
     from: Option<Origin>,
-    /// Make the image as small as the source lets it be, and N percent larger. The default where
-    /// neither SIZE is given nor the image is there
+    /// Make the image as small as the source permits, plus N percent. The default if SIZE is not
+    /// given and the image does not exist
     #[arg(
         long,
         value_name = "+N%",
@@ -34,31 +35,32 @@ pub(super) struct FromArgs {
         value_parser = spare
     )]
     pub(super) fit: Option<u32>,
-    /// Derive UUID and hash seed from this UUID, so that the same source gives the same bytes
+    /// Derive UUID and hash seed from this UUID, so that equal sources give equal bytes
     #[arg(long, value_name = "UUID", requires = "from")]
     pub(super) seed: Option<String>,
-    /// The time of the run, in seconds since 1970; files that were changed later get it
+    /// The time of the run, in seconds since 1970; later modification times are reduced to it
     /// [default: SOURCE_DATE_EPOCH, if set]
     #[arg(long, value_name = "SECONDS", requires = "from", allow_negative_numbers = true)]
     epoch: Option<i64>,
-    /// Owner of everything
+    /// Owner of all files
     #[arg(long, value_name = "USER:GROUP", requires = "from", value_parser = owner)]
     owner: Option<(u32, u32)>,
-    /// Users that become others; one in no range is an error
+    /// Map ranges of user ids; an id in no range is an error
     #[arg(long, value_name = "FROM:TO:COUNT,...", requires = "from")]
     uid_map: Option<IdMap>,
-    /// Groups that become others; one in no range is an error
+    /// Map ranges of group ids; an id in no range is an error
     #[arg(long, value_name = "FROM:TO:COUNT,...", requires = "from")]
     gid_map: Option<IdMap>,
-    /// Owners, modes, times and special files from this mtree(5) specification, before other changes
+    /// Take owners, modes, times and special files from this mtree(5) specification, before other
+    /// changes
     #[arg(long, value_name = "FILE", requires = "from")]
     metadata: Option<InputPath>,
-    /// Work with this many threads; all processors if not given. The bytes are the same
+    /// Number of threads; by default all processors. The result does not depend on it
     #[arg(long, value_name = "N", requires = "from", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 }
 
-/// Where files come from.
+/// A source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
     Folder(PathBuf),
@@ -66,7 +68,7 @@ enum Origin {
     Archive(PathBuf),
     Oci(PathBuf, Option<String>),
     Image(PathBuf),
-    /// To be looked at.
+    /// A path whose type is to be detected.
     Any(PathBuf),
 }
 
@@ -84,9 +86,9 @@ fn origin(text: &str) -> Result<Origin, String> {
             }
             _ => Origin::Oci(path.into(), None),
         },
-        // A colon in a name.
+        // A file name that contains a colon.
         _ if Path::new(text).exists() => Origin::Any(text.into()),
-        _ => return Err(format!("{kind:?} is no kind of source: dir, tar, oci, image")),
+        _ => return Err(format!("{kind:?} is not a kind of source: dir, tar, oci, image")),
     })
 }
 
@@ -95,7 +97,7 @@ fn spare(text: &str) -> Result<u32, String> {
     let number = number.strip_suffix('%').unwrap_or(number);
     match number.parse() {
         Ok(percent) if percent <= 10_000 => Ok(percent),
-        _ => Err("is no number of percent, such as +10%".to_owned()),
+        _ => Err("is not a percentage such as +10%".to_owned()),
     }
 }
 
@@ -103,19 +105,19 @@ fn owner(text: &str) -> Result<(u32, u32), String> {
     let ids = text
         .split_once(':')
         .and_then(|(user, group)| Some((user.parse().ok()?, group.parse().ok()?)));
-    ids.ok_or_else(|| "is not USER:GROUP, as numbers".to_owned())
+    ids.ok_or_else(|| "is not a numeric USER:GROUP".to_owned())
 }
 
-/// What is done with a tree once it is there.
+/// A callback that uses the loaded tree.
 type Use<'u> = dyn FnMut(&Tree, &dyn Contents) -> anyhow::Result<Outcome> + 'u;
 
 impl FromArgs {
-    /// Whether there is a source.
+    /// Whether a source is given.
     pub(super) fn is_given(&self) -> bool {
         self.from.is_some()
     }
 
-    /// The files and folders that are read, with the options that name them.
+    /// All paths to read, with the options that name them.
     pub(super) fn read(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let source = self.from.as_ref().map(|origin| match origin {
             Origin::Folder(path)
@@ -132,7 +134,7 @@ impl FromArgs {
         self.threads.map_or_else(floe_exec::default_threads, usize::from)
     }
 
-    /// The time of the run, where it is given.
+    /// The time of the run, if given.
     pub(super) fn now(&self) -> anyhow::Result<Option<Timestamp>> {
         let secs = match (self.epoch, std::env::var("SOURCE_DATE_EPOCH")) {
             (Some(secs), _) => secs,
@@ -144,11 +146,11 @@ impl FromArgs {
         Ok(Some(Timestamp { seconds: secs, nanoseconds: 0 }))
     }
 
-    /// Reads the source, without the contents of its files, and hands it to `use_it`.
+    /// Loads the tree of the source, without file contents, and passes it to `use_it`.
     pub(super) fn load(&self, use_it: &mut Use<'_>) -> anyhow::Result<Outcome> {
         let scratch = std::env::temp_dir();
         let loaded = match self.from.as_ref() {
-            None => anyhow::bail!("there is no source"),
+            None => anyhow::bail!("no source is given"),
             Some(Origin::Image(path)) => return self.load_image(path, use_it),
             Some(Origin::Any(path)) if path.is_dir() => source::directory(path)?,
             Some(Origin::Any(path)) if is_file_system(path) => {
@@ -203,7 +205,7 @@ fn archive(path: &Path, scratch: &Path) -> anyhow::Result<Loaded<BoxedContents>>
     Ok(source::tar(archive)?)
 }
 
-/// Whether a file begins as an ext file system does.
+/// Whether a file starts with an ext superblock.
 fn is_file_system(path: &Path) -> bool {
     let mut bytes = [0; Superblock::SIZE];
     let read =

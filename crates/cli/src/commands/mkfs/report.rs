@@ -1,4 +1,4 @@
-//! What `floe mkfs` says of a plan.
+//! The report of `floe mkfs` on a plan.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -7,16 +7,16 @@ use floe_disk::mkfs::{Options, Plan};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockRun, GroupNr};
 
-/// Tells of a journal that was asked for and is not there.
+/// Warns if a requested journal could not be created.
 pub(super) fn warn(options: &Options, plan: &Plan) {
     if options.asks_for_journal()
         && !plan.superblock().features().compat.contains(Compat::HAS_JOURNAL)
     {
-        eprintln!("floe mkfs: too small for a journal: the file system has none");
+        eprintln!("floe mkfs: the file system is too small for a journal, so it has none");
     }
 }
 
-/// The layout in a few lines; with `verbose`, a line for each group.
+/// Prints a summary of the layout; with `verbose`, also a line per group.
 pub(super) fn tell(
     device: &Path,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! What a file system is made on.
+//! The device or file for a new file system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IsTerminal, Seek, SeekFrom, stdin, stdout};
@@ -11,20 +11,20 @@ use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-/// A block device or image file, which may not be there yet.
+/// A block device or image file, which may not exist yet.
 pub(super) struct Target {
     path: PathBuf,
     exists: bool,
     pub(super) is_block_device: bool,
-    /// Bytes of the whole device or file, as it will be.
+    /// Final size of the device or file in bytes.
     whole_bytes: u64,
-    /// Bytes behind the offset.
+    /// Bytes after the offset.
     pub(super) usable_bytes: u64,
     offset: u64,
 }
 
 impl Target {
-    /// Looks at what is at a path; writes nothing.
+    /// Inspects a path without writing.
     pub(super) fn look_at(path: &Path, wanted: Option<u64>, offset: u64) -> anyhow::Result<Self> {
         let name = path.display();
         let mut target = Self {
@@ -52,7 +52,7 @@ impl Target {
             None => bail!("{name} does not exist; give a SIZE to make an image file"),
         };
         if target.is_block_device && end > target.whole_bytes {
-            bail!("{name} has {} bytes, {end} are wanted", target.whole_bytes);
+            bail!("{name} has {} bytes, but {end} are needed", target.whole_bytes);
         }
         target.whole_bytes = target.whole_bytes.max(end);
         target.usable_bytes =
@@ -60,7 +60,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Refuses what is in use (unless forced twice), and what holds something (unless forced).
+    /// Refuses a device in use (unless forced twice) or with content (unless forced).
     pub(super) fn refuse_if_used(&self, force: u8, as_mke2fs: bool) -> anyhow::Result<()> {
         if !self.exists {
             return Ok(());
@@ -72,21 +72,19 @@ impl Target {
         {
             bail!("{name} is {found}; no file system is made there (-F twice forces it)");
         }
-        // mke2fs asks people, and lets scripts have their way.
+        // mke2fs asks on a terminal, and proceeds in scripts.
         let asks = !as_mke2fs || (stdin().is_terminal() && stdout().is_terminal());
         if force == 0
             && asks
             && self.offset == 0
             && let Some(content) = self.content()?
         {
-            bail!(
-                "{name} holds {content}; nothing was written (-F makes a file system all the same)"
-            );
+            bail!("{name} holds {content}; nothing was written (-F overwrites it)");
         }
         Ok(())
     }
 
-    /// What it holds, as a noun phrase; `None`: nothing that is known.
+    /// Its content, as a noun phrase; `None`: nothing recognised.
     fn content(&self) -> anyhow::Result<Option<String>> {
         let device = FileDevice::open(&self.path)?;
         let mut head = vec![0; IDENTIFY_BYTES.min(device.size_bytes() as usize)];
@@ -104,7 +102,7 @@ impl Target {
         Ok(identify(&head).map(|content| content.name.to_owned()))
     }
 
-    /// Opens it for writing, alone; an image is made, or made longer.
+    /// Opens it exclusively for writing; creates or extends an image file.
     pub(super) fn open(&self) -> anyhow::Result<WritableFile> {
         if !self.exists {
             return Ok(WritableFile::create(&self.path, self.whole_bytes)?);
@@ -118,8 +116,8 @@ impl Target {
         Ok(WritableFile::open_exclusive(&self.path)?)
     }
 
-    /// Throws away what the first bytes hold: they read as zeroes then. `false`: that cannot be
-    /// done here, and they are as they were.
+    /// Discards the first bytes, so that they read as zeroes. `false`: not supported here, and
+    /// nothing changed.
     pub(super) fn discard(&self, bytes: u64) -> anyhow::Result<bool> {
         if !self.exists {
             return Ok(true);

@@ -1,7 +1,8 @@
-//! The server in the background: started by the command that the user ran, which waits until the mount serves.
+//! The background server: started by the user's command, which waits until the mount serves
+//! requests.
 //!
-//! A program without `unsafe` cannot fork, so the command runs itself again. The pipe that is the server's
-//! standard output tells that it is ready; its end without that, that it failed.
+//! A program without `unsafe` cannot fork, so the command executes itself again. The pipe at the
+//! server's standard output reports readiness; its end without a report means failure.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixDatagram;
@@ -13,14 +14,14 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::exit::Outcome;
 
-/// What the server writes once it serves.
+/// Byte written by the server when it is ready.
 const READY: u8 = b'\n';
-/// The system's log, and the priority of a warning from a daemon there.
+/// The system log's socket, and the priority of a daemon's warning.
 const SYSTEM_LOG: &str = "/dev/log";
 const WARNING: &str = "<28>";
 
-/// Runs this program again with `arguments` as the server, and waits until it serves or fails. Its exit code is
-/// the outcome.
+/// Runs this program again with `arguments` as the server, and waits until it serves or fails.
+/// Returns its exit code.
 pub(super) fn start(arguments: &[std::ffi::OsString]) -> Result<Outcome> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut server = Command::new(program)
@@ -32,7 +33,7 @@ pub(super) fn start(arguments: &[std::ffi::OsString]) -> Result<Outcome> {
     let mut told = Vec::new();
     if let Some(mut output) = server.stdout.take() {
         let mut byte = [0];
-        // An error is an end.
+        // Treat an error like the end of the stream.
         while let Ok(1) = output.read(&mut byte) {
             told.push(byte[0]);
             if byte[0] == READY {
@@ -40,23 +41,23 @@ pub(super) fn start(arguments: &[std::ffi::OsString]) -> Result<Outcome> {
             }
         }
     }
-    // It has said why.
+    // The server has printed the reason.
     let status = server.wait().context("waiting for the server")?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
     Ok(Outcome::own(code.unwrap_or(super::options::REFUSED)))
 }
 
-/// Leaves the terminal and its session, so that its end does not end the server.
+/// Detaches from the terminal's session, whose end would otherwise kill the server.
 pub(super) fn leave_session() -> Result<()> {
-    // Fails only for the leader of a group, which has no session to leave.
+    // Fails only for a process group leader, which needs no new session.
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/").context("cannot leave the folder")
 }
 
-/// Tells the waiting command that the mount serves, and closes the standard streams.
+/// Reports readiness to the waiting command, and closes the standard streams.
 pub(super) fn tell_ready() -> std::io::Result<()> {
     let mut out = std::io::stdout();
-    // The command may have been killed; the mount serves all the same.
+    // The mount serves even if the command was killed.
     let _ = out.write_all(&[READY]).and_then(|()| out.flush());
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdout(&null)?;
@@ -64,18 +65,18 @@ pub(super) fn tell_ready() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Where the server says what happens: standard error, or the system's log once there is nobody to see it.
+/// Destination of the server's messages: standard error, or the system log in the background.
 #[derive(Debug)]
 pub(super) struct Log {
     image: String,
     system: Option<UnixDatagram>,
-    /// The last line. The same one again is not logged, so that a damaged file that is read for ever does not
-    /// fill the log.
+    /// The last line. Repetitions are not logged, so that repeated reads of a damaged file do not
+    /// flood the log.
     last: Mutex<String>,
 }
 
 impl Log {
-    /// A log of a server of this image.
+    /// The log of a server for this image.
     pub(super) fn new(image: String, background: bool) -> Self {
         let connect = || {
             let socket = UnixDatagram::unbound()?;
@@ -86,7 +87,7 @@ impl Log {
         Self { image, system, last: Mutex::default() }
     }
 
-    /// Adds a line.
+    /// Logs a line.
     pub(super) fn line(&self, text: &str) {
         if let Ok(mut last) = self.last.lock() {
             if *last == text {
@@ -96,7 +97,7 @@ impl Log {
         }
         let (image, process) = (&self.image, std::process::id());
         match &self.system {
-            // Nobody is there to hear that the log is gone.
+            // A failing log cannot be reported.
             Some(system) => {
                 let line = format!("{WARNING}floe[{process}]: {image}: {text}");
                 let _ = system.send(line.as_bytes());

@@ -26,18 +26,18 @@ use options::{Options, refused};
 /// written, and a journal with changes is replayed in memory. Without root, fusermount3 must be there; root
 /// needs only /dev/fuse.
 ///
-/// The command returns when the mount serves; the server goes on in the background until `floe umount`,
-/// `umount` or `fusermount3 -u`, and logs to syslog. It ends on SIGTERM with a clean unmount.
+/// The command returns when the mount is ready; the server continues in the background until `floe
+/// umount`, `umount` or `fusermount3 -u`, and logs to syslog. SIGTERM unmounts cleanly.
 ///
-/// Exit codes are those of mount(8): 0 mounted, 1 wrong command line, 2 the system failed, 32 the mount was
-/// refused.
+/// Exit codes are those of mount(8): 0 mounted, 1 usage error, 2 system error, 32 mount refused.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
-    /// Directory to mount on, or /dev/fd/N: a descriptor of /dev/fuse that is mounted already
+    /// Mount point, or /dev/fd/N: a descriptor of /dev/fuse that is already mounted
     directory: OsString,
-    /// Mount options, as of ext4 and fuse2fs; also: threads=N. Unknown ones are refused (exit code 32)
+    /// Mount options, those of ext4 and fuse2fs, and threads=N. Unknown ones are refused (exit code
+    /// 32)
     #[arg(long, short, value_name = "LIST")]
     options: Vec<String>,
     /// Stay in the foreground, and log to standard error
@@ -46,22 +46,23 @@ pub(crate) struct Args {
     /// Log every request; stays in the foreground
     #[arg(long, short)]
     debug: bool,
-    /// Answer with one thread
+    /// Serve requests with a single thread
     #[arg(long, short)]
     single_thread: bool,
-    /// Pass over unknown mount options
+    /// Ignore unknown mount options
     #[arg(long)]
     sloppy: bool,
-    /// The journal is on this device or in this file
+    /// The external journal: a device or file
     #[arg(long, value_name = "PATH")]
     external_journal: Option<InputPath>,
-    /// This is the server, whose standard output is read by the command that started it
+    /// Run as the server, whose standard output the starting command reads
     #[arg(long, hide = true)]
     serve: bool,
 }
 
-/// The command line of `floe mount` for a command line of `mount.floe`, which mount(8) runs: SOURCE DIRECTORY
-/// and options with other meanings. `None` where nothing is to be done (`-f`, a fake mount).
+/// Translates the command line of `mount.floe`, which mount(8) runs (SOURCE DIRECTORY and options
+/// with other meanings), to that of `floe mount`. `None` if nothing is to be done (`-f`, a fake
+/// mount).
 pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let mut line: Vec<OsString> = ["floe", "mount"].map(OsString::from).into();
     let mut arguments = arguments.iter();
@@ -70,7 +71,7 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
             Some("-f") => return None,
             Some("-n" | "-v") => {}
             Some("-s") => line.push("--sloppy".into()),
-            // The type and a name space, each with a word behind it.
+            // File system type or namespace; both take an argument.
             Some("-t" | "-N") => {
                 arguments.next();
             }
@@ -82,13 +83,13 @@ pub(crate) fn of_helper(arguments: &[OsString]) -> Option<Vec<OsString>> {
     Some(line)
 }
 
-/// The link by which mount(8) runs this program for the types `floe` and `fuse.floe`.
+/// Whether mount(8) runs this program through its link for the types `floe` and `fuse.floe`.
 pub(crate) fn is_helper(program: &OsString) -> bool {
     let name = Path::new(program).file_name();
     name.is_some_and(|name| name == "mount.floe" || name == "mount.fuse.floe")
 }
 
-/// The arguments of this process for the server, which is not run by the name of a link.
+/// The arguments of this process for the server, which is not run through the link.
 fn command_line() -> Vec<OsString> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let helper = arguments.first().is_some_and(is_helper);
@@ -112,7 +113,7 @@ impl Args {
         }
     }
 
-    /// The server leaves the folder that relative paths begin in.
+    /// Makes paths absolute, because the server leaves the current folder.
     fn make_absolute(&mut self) -> Result<()> {
         let absolute = |path: &Path| std::path::absolute(path).context("cannot find the folder");
         self.source.device = InputPath::from(absolute(&self.source.device)?);
@@ -124,8 +125,8 @@ impl Args {
     }
 }
 
-/// The first signal unmounts, so that the server ends by itself once nobody uses the mount; the second one ends
-/// the server at once.
+/// The first signal unmounts, so that the server exits once the mount is unused; the second one
+/// ends the server at once.
 fn unmount_on_signals(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
     let (place, log) = (place.clone(), Arc::clone(log));
     signals::on_each_signal(move |before| {
@@ -135,7 +136,7 @@ fn unmount_on_signals(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
             std::process::exit(0);
         }
         let gone = unmount(directory, false).or_else(|_| {
-            log.line("the mount is in use: it goes when nobody uses it any more");
+            log.line("the mount is in use: detached, and removed once it is unused");
             unmount(directory, true)
         });
         if let Err(error) = gone {

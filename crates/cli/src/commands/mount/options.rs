@@ -1,15 +1,15 @@
-//! Mount options: those of ext4, of fuse2fs and of FUSE.
+//! Mount options: those of ext4, fuse2fs and FUSE.
 
 use anyhow::Result;
 
 use crate::exit::{Ended, Outcome};
 use crate::size;
 
-/// Exit code of mount(8) for a mount that was refused.
+/// Exit code of mount(8) for a refused mount.
 pub(super) const REFUSED: u8 = 32;
 
-/// Options that change nothing here, with or without a value: what they ask for is always so, never so, or left
-/// to mount(8) and systemd.
+/// Options without effect here, with or without a value: their request is always or never
+/// fulfilled, or handled by mount(8) and systemd.
 const WITHOUT_EFFECT: &[&str] = &[
     // mount(8), fstab, systemd
     "defaults",
@@ -108,38 +108,38 @@ const WITHOUT_EFFECT: &[&str] = &[
     "blksize",
 ];
 
-/// What `-o` asks for.
+/// The options of `-o`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
     /// `ro` or `rw` stands there; `None`: read-write where that can be done safely.
     pub(super) read_only: Option<bool>,
     /// Seconds after which changes are durable without anybody asking for it.
     pub(super) commit_seconds: Option<u64>,
-    /// The journal is not replayed.
+    /// Do not replay the journal.
     pub(super) no_recovery: bool,
-    /// Where the file system begins, in bytes.
+    /// Byte offset of the file system.
     pub(super) offset: Option<u64>,
     /// The superblock, in units of 1 KiB.
     pub(super) superblock_kib: Option<u64>,
-    /// All users may use the mount.
+    /// All users may access the mount.
     pub(super) allow_other: Option<bool>,
     pub(super) no_suid: bool,
     pub(super) no_devices: bool,
     pub(super) no_exec: bool,
     pub(super) no_atime: bool,
-    /// Shown as the source.
+    /// The displayed source.
     pub(super) fsname: Option<String>,
-    /// Shown behind `fuse.`.
+    /// Displayed after `fuse.`.
     pub(super) subtype: Option<String>,
-    /// Threads that answer.
+    /// Number of serving threads.
     pub(super) threads: Option<usize>,
 }
 
 impl Options {
-    /// Reads lists of options, the later ones last. `sloppy` passes over unknown ones, as `mount -s` does.
+    /// Parses lists of options, later ones last. `sloppy` ignores unknown ones, like `mount -s`.
     ///
     /// # Errors
-    /// An option is unknown or its value makes no sense: exit code 32, as of mount(8).
+    /// An unknown option or an invalid value: exit code 32, as of mount(8).
     pub(super) fn parse(lists: &[String], sloppy: bool) -> Result<Self> {
         let mut options = Self::default();
         for word in lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
@@ -154,7 +154,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Takes one option; `false` if nobody knows it.
+    /// Parses one option; `false` if it is unknown.
     fn take(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         match (name, value) {
             ("ro", None) => self.read_only = Some(true),
@@ -193,7 +193,7 @@ fn bad(name: &str, why: &dyn std::fmt::Display) -> anyhow::Error {
     refused(format!("mount option {name}: {why}"))
 }
 
-/// The mount cannot be made.
+/// The error of a refused mount.
 pub(super) fn refused(text: impl Into<String>) -> anyhow::Error {
     Ended::with(Outcome::own(REFUSED), text)
 }
@@ -210,7 +210,7 @@ mod tests {
     fn an_fstab_line_is_understood() {
         let options = parse("rw,nofail,x-systemd.requires-mounts-for=/data,offset=1M,ro").unwrap();
         assert_eq!(options.offset, Some(1 << 20));
-        assert_eq!(options.read_only, Some(true), "the last word counts");
+        assert_eq!(options.read_only, Some(true), "the last option counts");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Extended attributes: which lie in the inode, and which in a block.
+//! Extended attributes: divides them between the inode and a block.
 
 use floe_format::BlockNr;
 use floe_format::ext::xattr::acl;
@@ -34,17 +34,17 @@ impl Stored {
 /// How a set of attributes is stored with every inode that has it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SetForm {
-    /// What lies behind the inode's extra fields; empty: nothing.
+    /// The bytes behind the inode's extra fields; empty if there are no attributes in the inode.
     pub(super) in_inode: Vec<u8>,
-    /// The attributes in it.
+    /// The attributes in the inode.
     beside_data: Vec<Stored>,
-    /// Bytes behind the inode's extra fields.
+    /// Bytes available behind the inode's extra fields.
     spare: usize,
-    /// Bytes of `system.data` that the inode has room for; `None`: not even for an empty one.
+    /// Bytes of `system.data` for which the inode has space; `None`: not even for an empty one.
     pub(super) room_behind: Option<usize>,
-    /// What lies in a block.
+    /// The attributes in a block.
     in_block: Vec<Stored>,
-    /// What is wrong with it.
+    /// Why the set cannot be stored.
     fault: Option<&'static str>,
 }
 
@@ -54,13 +54,13 @@ impl SetForm {
         !self.in_block.is_empty()
     }
 
-    /// What lies behind the inode's extra fields if its content lies in the inode, and `data` of it in
-    /// an attribute, which must be no longer than [`SetForm::room_behind`].
+    /// The bytes behind the inode's extra fields for an inode with inline data, with `data` as
+    /// `system.data`. `data` must be no longer than [`SetForm::room_behind`].
     pub(super) fn with_data(&self, data: &[u8]) -> Vec<u8> {
         let mut list: Vec<_> = self.beside_data.iter().map(Stored::new_xattr).collect();
         list.push(inline::attribute(data));
         let mut area = vec![0; self.spare];
-        // It was seen to fit.
+        // The sizes were checked before.
         let _ = write_inode(&mut area, &list);
         area
     }
@@ -101,7 +101,7 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
     }
     let spare = plan.form.size.saturating_sub(128 + usize::from(EXTRA_SIZE));
     let room = spare.saturating_sub(IBODY_HEADER_SIZE);
-    // Small ones first: they are the ones that are asked for all the time (labels, ACLs).
+    // Small ones first, because they are read most often (labels, ACLs).
     stored.sort_by_key(|one| (one.name.len() + one.value.len(), one.name_index));
     let (mut in_inode, mut in_block): (Vec<Stored>, Vec<Stored>) = Default::default();
     for one in stored {
@@ -114,7 +114,7 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
     if !in_inode.is_empty() {
         form.in_inode = vec![0; spare];
         if write_inode(&mut form.in_inode, &list).is_err() {
-            return faulty("its attributes do not fit into the inode");
+            return faulty("its attributes do not fit in the inode");
         }
     }
     list.push(inline::attribute(&[]));
@@ -130,17 +130,17 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
 }
 
 impl TreePlan<'_> {
-    /// The form of the attributes of the node at a place in the order.
+    /// The form of the attributes of the node at an index of the order.
     pub(super) fn set_of(&self, at: usize) -> Option<&SetForm> {
         self.sets.get(self.tree.xattrs_of(self.order[at]).index())
     }
 
-    /// The block of attributes of the node at a place in the order, and its bytes.
+    /// The attribute block of the node at an index of the order, and its bytes.
     pub(super) fn attribute_block(&self, at: usize) -> Option<(BlockNr, Vec<u8>)> {
         let block = *self.attribute_blocks.get(&(at as u32))?;
         let list: Vec<_> = self.set_of(at)?.in_block.iter().map(Stored::new_xattr).collect();
         let mut bytes = vec![0; self.plan.geometry.block_size as usize];
-        // It was seen to fit.
+        // The sizes were checked before.
         let _ = write_block(&mut bytes, &list, self.plan.form.seed, block);
         Some((block, bytes))
     }

@@ -1,4 +1,4 @@
-//! Which blocks of a file have data, and the bytes of them.
+//! Finds the blocks of a file that contain data, and reads them.
 
 use std::io;
 
@@ -8,22 +8,22 @@ use super::TreePlan;
 use crate::mkfs::params::PlanError;
 use crate::mkfs::tree::{Body, Contents, Data, Node};
 
-/// Bytes of a symbolic link's target that fit into the inode.
+/// Longest target of a symbolic link that fits in the inode, in bytes.
 pub(super) const FAST_SYMLINK: usize = 59;
 
-/// Whether the symbolic link at a place in the order needs a block.
+/// Whether the symbolic link at an index of the order needs a block.
 pub(super) fn needs_block(plan: &TreePlan<'_>, at: usize) -> Result<bool, PlanError> {
     let node = plan.order[at];
     let Body::Symlink(target) = plan.tree.node(node).body() else { return Ok(false) };
-    // Linux wants room for a NUL.
+    // Linux requires space for a NUL.
     if target.is_empty() || target.len() >= plan.plan.geometry.block_size.min(4096) as usize {
         return Err(plan.refuse(node, "the target of the symbolic link is empty or too long"));
     }
     Ok(target.len() > FAST_SYMLINK)
 }
 
-/// Runs of logical blocks with data (first, length), in order. With bigalloc whole clusters, as far
-/// as the file goes.
+/// Runs of logical blocks with data (first, length), in order. With bigalloc they are whole
+/// clusters, up to the end of the file.
 pub(super) fn data_runs(node: &Node, block_size: u64, ratio: u64) -> Vec<(u64, u64)> {
     let Body::File { size, data } = node.body() else { return Vec::new() };
     let end = size.div_ceil(block_size);
@@ -44,10 +44,11 @@ pub(super) fn data_runs(node: &Node, block_size: u64, ratio: u64) -> Vec<(u64, u
     runs
 }
 
-/// Fills `into` with the bytes of a file from byte `from` on: zeroes in holes and past its end.
+/// Fills `into` with the bytes of a file from byte `from` on, with zeroes in holes and past its
+/// end.
 ///
 /// # Errors
-/// What reading the content met.
+/// Errors of reading the content.
 pub(super) fn read(
     node: &Node,
     contents: &dyn Contents,
@@ -84,7 +85,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Whether a node's blocks hold names rather than data.
+/// Whether a node's blocks are placed with the directories rather than with file data.
 pub(super) fn among_names(file_type: FileType) -> bool {
     matches!(file_type, FileType::Directory | FileType::Symlink)
 }

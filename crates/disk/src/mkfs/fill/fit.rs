@@ -1,4 +1,4 @@
-//! The smallest file system that holds a tree.
+//! Finds the smallest file system that holds a tree.
 
 use crate::mkfs::params::{InodeCount, Params, PlanError};
 use crate::mkfs::plan::Plan;
@@ -7,27 +7,28 @@ use crate::mkfs::tree::Tree;
 
 use super::TreePlan;
 
-/// Times that a size is corrected after it was computed: fragments may need blocks of maps.
+/// Maximum number of corrections of a computed size: fragmented files may need further mapping
+/// blocks.
 const MOST_CORRECTIONS: usize = 64;
 
 impl<'t> TreePlan<'t> {
-    /// Plans a file system with as few blocks as a tree needs, and then `spare_percent` of that
-    /// more; `params.blocks` does not count. Inodes: as many as the tree needs, unless the parameters
-    /// ask for a number of them; with spare room, so many percent more.
+    /// Plans a file system with the fewest blocks for a tree, plus `spare_percent` percent;
+    /// `params.blocks` is ignored. It has as many inodes as the tree needs, plus the same
+    /// percentage, unless the parameters set their number.
     ///
     /// # Errors
-    /// As [`TreePlan::new`]: no size holds the tree.
+    /// Those of [`TreePlan::new`], if no size holds the tree.
     pub fn fitted(params: &Params, tree: &'t Tree, spare_percent: u32) -> Result<Self, PlanError> {
         let spare = |count: u64| count + (count * u64::from(spare_percent)).div_ceil(100);
         let mut params = params.clone();
         if let InodeCount::Ratio(_) = params.inodes {
-            // Reserved inodes, lost+found, and what features take.
+            // Reserved inodes, lost+found, and inodes that features need.
             let wanted = spare(tree.len() as u64) + 16;
             let count = u32::try_from(wanted);
             let count = count.map_err(|_| PlanError::TooManyInodes { inodes: wanted })?;
             params.inodes = InodeCount::Count(count);
         }
-        // With more than enough room, to see what the tree itself takes.
+        // Plan with ample space, to measure the tree itself.
         let (data_blocks, nodes) = (tree.data_blocks(params.block_size), tree.len() as u64);
         params.blocks = (data_blocks + nodes) * 2 + 65_536;
         params.blocks += nodes * u64::from(params.inode_size) * 2 / u64::from(params.block_size);
@@ -37,7 +38,7 @@ impl<'t> TreePlan<'t> {
         for _ in 0..MOST_CORRECTIONS {
             params.blocks = spare(least(&params, demand)?);
             match Self::new(&params, tree) {
-                // Maps of fragmented files need more blocks than they did.
+                // Maps of fragmented files need more blocks than in the ample plan.
                 Err(PlanError::Full { wanted }) => demand += wanted.clamp(1, 4096),
                 done => return done,
             }
@@ -46,15 +47,15 @@ impl<'t> TreePlan<'t> {
     }
 }
 
-/// Clusters whose number depends on the size of the file system: tables and backups, the journal,
-/// the orphan file.
+/// Clusters of structures whose size depends on that of the file system: tables and backups, the
+/// journal, the orphan file.
 fn by_size(plan: &Plan) -> u64 {
     let ratio = u64::from(plan.geometry.cluster_blocks);
     let journal = system::journal_blocks(plan) + system::orphan_blocks(plan);
     plan.tables_clusters + journal.div_ceil(ratio)
 }
 
-/// The fewest blocks that hold `demand` clusters besides what the size itself asks for.
+/// The fewest blocks that hold `demand` clusters besides the structures that grow with the size.
 fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
     let mut params = params.clone();
     params.blocks = demand;
@@ -63,7 +64,7 @@ fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
         params.blocks = demand + tables / u64::from(params.block_size);
     }
     params.blocks = params.blocks.max(64);
-    // Tables, backups and a journal take a fraction of what they serve.
+    // Tables, backups and a journal take a fraction of the size.
     let most = params.blocks.saturating_mul(8).saturating_add(1 << 22);
     loop {
         match Plan::tables(&params) {
@@ -73,7 +74,7 @@ fn least(params: &Params, demand: u64) -> Result<u64, PlanError> {
                 if missing == 0 {
                     return Ok(plan.geometry.blocks_count);
                 }
-                // Never less than what is needed: a size only grows by what it lacks.
+                // Converges from below: each step adds only what is missing.
                 params.blocks += missing * u64::from(plan.geometry.cluster_blocks);
             }
             Err(

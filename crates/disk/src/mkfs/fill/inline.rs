@@ -1,6 +1,6 @@
-//! Files and directories whose content lies in their inodes (feature `inline_data`): 60 bytes in
-//! `i_block`, the rest in the attribute `system.data`. The root and lost+found have blocks, as mke2fs
-//! makes them; so have long symbolic links and empty files.
+//! Files and directories stored in their inodes (feature `inline_data`): 60 bytes in `i_block`, the
+//! rest in the attribute `system.data`. As in mke2fs, the root and lost+found have blocks; so have
+//! long symbolic links and empty files.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use super::{INLINE, TreePlan};
 use crate::mkfs::inode::NewInode;
 use crate::mkfs::tree::{Contents, NodeId};
 
-/// `system.data` with the bytes that do not fit into `i_block`.
+/// `system.data` with the bytes that do not fit in `i_block`.
 pub(super) fn attribute(value: &[u8]) -> NewXattr<'_> {
     NewXattr { name_index: INDEX_SYSTEM, name: ATTRIBUTE_NAME, value: NewValue::Here(value) }
 }
@@ -28,8 +28,8 @@ struct Content {
 }
 
 impl TreePlan<'_> {
-    /// Bytes that the inode of the node at a place in the order has room for behind those in `i_block`;
-    /// `None`: it must have blocks.
+    /// Bytes of content that fit in the inode of the node at an index of the order, behind those in
+    /// `i_block`; `None`: the node must have blocks.
     fn room_behind(&self, at: usize) -> Option<usize> {
         let own = usize::from(self.has_lost_found);
         if !self.plan.params.incompat(Incompat::INLINE_DATA) || at <= own {
@@ -38,7 +38,7 @@ impl TreePlan<'_> {
         self.set_of(at)?.room_behind
     }
 
-    /// Whether a regular file lies in its inode; notes it.
+    /// Stores a regular file in its inode if it fits. Returns whether it did.
     pub(super) fn try_inline_file(&mut self, at: usize) -> bool {
         let size = self.tree.node(self.order[at]).size();
         let fits = size > 0
@@ -49,10 +49,11 @@ impl TreePlan<'_> {
         fits
     }
 
-    /// Whether a directory lies in its inode; notes it. `needed`: bytes of its entries.
+    /// Stores a directory in its inode if it fits. Returns whether it did. `needed`: bytes of its
+    /// entries.
     pub(super) fn try_inline_directory(&mut self, at: usize, needed: usize) -> bool {
         let Some(room) = self.room_behind(at) else { return false };
-        // Entries are not cut in two, so this is not enough.
+        // Necessary but not sufficient, because entries are not split between the two parts.
         let fits = needed <= IN_BLOCK_SIZE - PARENT_SIZE + room
             && self.inline_directory(at).is_some_and(|content| content.in_attribute.len() <= room);
         if fits {
@@ -61,7 +62,7 @@ impl TreePlan<'_> {
         fits
     }
 
-    /// The content of a directory without blocks. `None`: an entry does not fit.
+    /// The content of an inline directory. `None`: an entry does not fit.
     fn inline_directory(&self, at: usize) -> Option<Content> {
         let node = self.order[at];
         let entries = self.entries(node);
@@ -74,7 +75,7 @@ impl TreePlan<'_> {
                 behind.push(entry);
             }
         }
-        // No longer than they need: the size of the directory tells how long it is.
+        // As short as possible: the directory's size includes its length.
         let len = behind.iter().map(|entry| needed_rec_len(entry.name.len(), false) as usize);
         let mut in_attribute = inline::fresh_second(len.sum());
         for entry in behind {
@@ -85,7 +86,7 @@ impl TreePlan<'_> {
 
     fn inline_file(&self, node: NodeId, contents: &dyn Contents) -> io::Result<Content> {
         let node = self.tree.node(node);
-        // It was seen to fit into an inode.
+        // It was found to fit in an inode.
         let mut bytes = vec![0; node.size() as usize];
         read(node, contents, 0, &mut bytes)?;
         let mut in_block = [0; IN_BLOCK_SIZE];
@@ -94,10 +95,10 @@ impl TreePlan<'_> {
         Ok(Content { in_block, in_attribute: bytes.split_off(first) })
     }
 
-    /// Puts content into an inode, if that is where it lies.
+    /// Stores content in an inode, if it is inline.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// If the file cannot be read.
     pub(super) fn set_inline(
         &self,
         at: usize,
@@ -111,7 +112,7 @@ impl TreePlan<'_> {
         let is_directory = self.tree.node(node).is_directory();
         let content = if is_directory {
             let built = self.inline_directory(at);
-            built.ok_or_else(|| io::Error::other("an inline directory has grown"))?
+            built.ok_or_else(|| io::Error::other("an inline directory no longer fits"))?
         } else {
             self.inline_file(node, contents)?
         };

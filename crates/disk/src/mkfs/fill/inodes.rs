@@ -13,7 +13,7 @@ use crate::mkfs::map::extents_of;
 use crate::mkfs::tree::Body;
 
 impl TreePlan<'_> {
-    /// The inode of the node at a place in the order.
+    /// The inode of the node at an index of the order.
     pub(super) fn inode(&self, at: usize) -> NewInode {
         let node = self.tree.node(self.order[at]);
         let attributes = node.attributes();
@@ -35,7 +35,7 @@ impl TreePlan<'_> {
             Body::Directory => {
                 inode.size = u64::from(place.blocks) * u64::from(self.plan.geometry.block_size);
                 let links = 2 + (place.flags >> SUBDIRECTORIES);
-                // 1: more than can be counted.
+                // 1: more links than the field can count.
                 inode.links = if links >= MOST_LINKS { 1 } else { links as u16 };
                 if place.flags & INDEXED != 0 {
                     inode.flags |= InodeFlags::INDEX;
@@ -78,13 +78,13 @@ impl TreePlan<'_> {
         } else {
             block_map::build(runs, block_size, &[])
         };
-        // One run that needs no blocks: that was seen when it was placed.
+        // A single run that needs no mapping blocks, as was found when it was placed.
         if let Ok(built) = built {
             inode.block = built.root;
         }
     }
 
-    /// Whether a node is one whose blocks `write` fills from the tree.
+    /// Whether `write` fills the blocks of a node from the tree.
     pub(super) fn has_blocks(&self, at: usize) -> bool {
         self.places[at].blocks > 0
     }

@@ -1,8 +1,9 @@
-//! Fills a new file system from a [`Tree`]: all of it is laid out before anything is written, so
-//! the same tree gives the same bytes, whatever the source, its order, and the number of threads.
+//! Fills a new file system from a [`Tree`]. The whole layout is computed before anything is
+//! written, so the same tree gives the same bytes, whatever the source, its order, and the number
+//! of threads.
 //!
 //! Inodes are numbered, and files placed, in the order of [`Tree::ordered`]: directories and
-//! attribute blocks first and together, then the data of files, one behind the other.
+//! attribute blocks first and together, then the data of files consecutively.
 
 mod attributes;
 mod data;
@@ -29,15 +30,15 @@ use attributes::SetForm;
 
 pub use write::{FillError, FillOptions, fill, fill_progress};
 
-/// Name of the directory that e2fsck puts files without a name into.
+/// Name of the directory in which e2fsck puts files without a name.
 const LOST_FOUND_NAME: &[u8] = b"lost+found";
 /// Most hard links of a file (`EXT4_LINK_MAX`).
 const MOST_LINKS: u32 = 65_000;
 
-/// Where a file's own blocks are, if they lie together.
+/// The place of a file's own blocks, if they are contiguous.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// First block; 0: it has none, or [`TreePlan::mapped`] says.
+    /// First block; 0 if it has none, or if [`TreePlan::mapped`] has them.
     start: u64,
     /// Blocks of data, without map and attributes.
     blocks: u32,
@@ -47,37 +48,37 @@ struct Place {
 
 /// The directory has an index.
 const INDEXED: u32 = 1;
-/// Its blocks do not lie together, or its map needs blocks.
+/// Its blocks are not contiguous, or its map needs blocks.
 const MAPPED: u32 = 2;
 /// Its content lies in the inode.
 const INLINE: u32 = 4;
-/// Where the number of subdirectories begins.
+/// Position of the number of subdirectories in the flags.
 const SUBDIRECTORIES: u32 = 8;
 
-/// The map of a file that is not simply one run of blocks.
+/// The map of a file that is not a single run of blocks.
 #[derive(Clone, Debug)]
 struct Mapped {
     runs: Vec<MappedRun>,
     /// `i_block`.
     root: [u8; 60],
-    /// Blocks of the map itself.
+    /// Number of mapping blocks.
     nodes: u64,
 }
 
-/// The layout of a file system that is filled from a tree.
+/// The layout of a file system filled from a tree.
 #[derive(Debug)]
 pub struct TreePlan<'t> {
     plan: Plan,
     tree: &'t Tree,
-    /// Nodes in the order of their inodes: the root, lost+found if the tree has one, the others.
+    /// Nodes in inode order: the root, lost+found if the tree has one, the others.
     order: Vec<NodeId>,
     /// Whether `order[1]` is lost+found.
     has_lost_found: bool,
-    /// Inode of the first of the others.
+    /// Inode of the first of the other nodes.
     first: InodeNr,
-    /// Inode numbers by [`NodeId::index`]; 0: no name leads there.
+    /// Inode numbers by [`NodeId::index`]; 0 for a node without a name.
     numbers: Vec<u32>,
-    /// By place in `order`.
+    /// Indexed as `order`.
     places: Vec<Place>,
     mapped: HashMap<u32, Mapped>,
     attribute_blocks: HashMap<u32, BlockNr>,
@@ -85,12 +86,12 @@ pub struct TreePlan<'t> {
 }
 
 impl<'t> TreePlan<'t> {
-    /// Plans a file system with these parameters and the files of a tree. A directory lost+found is
-    /// added if the tree has none.
+    /// Plans a file system with these parameters and the files of a tree. Adds a directory
+    /// lost+found if the tree has none.
     ///
     /// # Errors
-    /// The parameters cannot be met, the tree does not fit, or a file cannot be stored; nothing was
-    /// written.
+    /// If the parameters cannot be met, the tree does not fit, or a file cannot be stored; nothing
+    /// was written.
     pub fn new(params: &Params, tree: &'t Tree) -> Result<Self, PlanError> {
         let params = needed_features(params, tree);
         let plan = Plan::tables(&params)?;
@@ -122,12 +123,13 @@ impl<'t> TreePlan<'t> {
         &self.plan
     }
 
-    /// Inodes and blocks of the tree: what was laid out.
+    /// The inode assigned to a node; `None` if it has none.
     pub fn inode_of(&self, node: NodeId) -> Option<InodeNr> {
         self.numbers.get(node.index()).copied().filter(|nr| *nr != 0).map(InodeNr)
     }
 
-    /// Moves lost+found behind the root: it gets the first inode that is not reserved.
+    /// Moves lost+found directly behind the root, so that it gets the first inode that is not
+    /// reserved.
     fn lost_found_first(&mut self) -> Result<(), PlanError> {
         let Some(node) = self.tree.look_up(self.tree.root(), LOST_FOUND_NAME) else {
             return Ok(());
@@ -142,7 +144,7 @@ impl<'t> TreePlan<'t> {
         Ok(())
     }
 
-    /// Gives every node its inode.
+    /// Assigns an inode number to every node.
     fn number(&mut self) -> Result<(), PlanError> {
         let own = 1 + usize::from(self.has_lost_found);
         self.first = InodeNr(self.plan.last_inode.0 + 1);
@@ -152,7 +154,7 @@ impl<'t> TreePlan<'t> {
             return Err(PlanError::NoInodes { have, wanted });
         }
         for (at, node) in self.order.iter().enumerate() {
-            // It was just seen to fit.
+            // The number of nodes was just checked.
             let number = match at {
                 0 => InodeNr::ROOT.0,
                 1 if self.has_lost_found => LOST_FOUND.0,
@@ -176,12 +178,12 @@ impl<'t> TreePlan<'t> {
         Ok(())
     }
 
-    /// The inode of the node at a place in the order.
+    /// The inode of the node at an index of the order.
     fn number_at(&self, at: usize) -> InodeNr {
         InodeNr(self.numbers[self.order[at].index()])
     }
 
-    /// The place in the order of an inode; `None` for inodes of the file system itself.
+    /// The index in the order of an inode; `None` for inodes of the file system itself.
     fn place_of(&self, number: InodeNr) -> Option<usize> {
         let own = 1 + usize::from(self.has_lost_found);
         match number {
@@ -204,7 +206,7 @@ impl<'t> TreePlan<'t> {
     }
 }
 
-/// Switches on what the tree cannot do without.
+/// Enables the features that the tree needs.
 fn needed_features(params: &Params, tree: &Tree) -> Params {
     let mut params = params.clone();
     if params.old_revision {

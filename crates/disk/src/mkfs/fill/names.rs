@@ -1,4 +1,4 @@
-//! Directories and slow symbolic links: their blocks, and what is in them.
+//! Directories and slow symbolic links: their blocks and contents.
 
 use floe_ext4::dir::{Directory, Entry, Rebuilt, rebuild};
 use floe_format::InodeNr;
@@ -10,16 +10,16 @@ use crate::mkfs::params::PlanError;
 use crate::mkfs::system::{LOST_FOUND, lost_found_blocks};
 use crate::mkfs::tree::NodeId;
 
-/// Subdirectories that are counted: more of them than any link count can say.
+/// Limit for counting subdirectories: more than any link count can store.
 const MOST_COUNTED: u32 = (1 << 24) - 1;
 
 impl<'t> TreePlan<'t> {
-    /// Whether the node at a place in the order is the real lost+found.
+    /// Whether the node at an index of the order is the real lost+found.
     fn is_lost_found(&self, at: usize) -> bool {
         at == 1 && self.has_lost_found
     }
 
-    /// The directory of the node at a place in the order, as its blocks know it.
+    /// The directory of the node at an index of the order, for its blocks.
     pub(super) fn directory(&self, at: usize) -> Directory {
         let inode = self.number_at(at);
         let parent = self.tree.parent(self.order[at]);
@@ -43,7 +43,7 @@ impl<'t> TreePlan<'t> {
         entries
     }
 
-    /// The blocks of the directory at a place in the order.
+    /// The blocks of the directory at an index of the order.
     pub(super) fn directory_content(&self, at: usize) -> Rebuilt {
         let node = self.order[at];
         let entries = self.entries(node);
@@ -53,7 +53,8 @@ impl<'t> TreePlan<'t> {
         rebuild(&self.plan.dir_format, &dir, size_blocks, lost_found, entries)
     }
 
-    /// Blocks of the directory at a place in the order (0: it lies in its inode), and whether it has an index.
+    /// Number of blocks of the directory at an index of the order (0: inline), and whether it has
+    /// an index.
     pub(super) fn directory_blocks(&mut self, at: usize) -> Result<(u32, bool), PlanError> {
         let node = self.order[at];
         let (mut needed, mut subdirectories) = (0, 0u32);
@@ -76,10 +77,10 @@ impl<'t> TreePlan<'t> {
         }
         let built = self.directory_content(at);
         if built.needs_large_dir {
-            return Err(self.refuse(node, "so many names need the feature large_dir"));
+            return Err(self.refuse(node, "this many names need the feature large_dir"));
         }
         if !built.settled.is_empty() {
-            return Err(self.refuse(node, "two of its names are the same to this file system"));
+            return Err(self.refuse(node, "two of its names are equal in this file system"));
         }
         let blocks = built.content.len() / self.plan.dir_format.block_size;
         Ok((u32::try_from(blocks).unwrap_or(u32::MAX), built.indexed))

@@ -1,4 +1,4 @@
-//! Gives everything its blocks.
+//! Assigns blocks to all files.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use crate::mkfs::system::{self, QuotaPlace};
 
 /// Most logical blocks of a file with extents.
 const MOST_EXTENT_BLOCKS: u64 = u32::MAX as u64;
-/// Blocks of the extents that fit into an inode.
+/// Blocks of the extents that fit in an inode.
 const MOST_IN_INODE: u64 = 4 * 32768;
 
 impl TreePlan<'_> {
-    /// The file system's own files. Quota files get their places now and their contents at the end.
+    /// The file system's own files. Quota files are placed now and get their contents at the end.
     pub(super) fn system_files(&mut self) -> Result<Vec<QuotaPlace>, PlanError> {
         if !self.has_lost_found {
             system::lost_found(&mut self.plan)?;
@@ -32,7 +32,7 @@ impl TreePlan<'_> {
         system::mmp_block(&mut self.plan)?;
         let mut quotas = Vec::new();
         for kind in system::quota_kinds(&self.plan) {
-            // Every owner counts at least an inode, so the file has its final size.
+            // Every owner has at least one inode, so the file already has its final size.
             let usage = self.usage(kind);
             quotas.push(system::quota_file(&mut self.plan, kind, &usage)?);
         }
@@ -40,7 +40,7 @@ impl TreePlan<'_> {
         Ok(quotas)
     }
 
-    /// Writes the quota files anew, now that all blocks are counted.
+    /// Fills the quota files again, now that all blocks are counted.
     pub(super) fn settle_quotas(&mut self, quotas: Vec<QuotaPlace>) -> Result<(), PlanError> {
         for place in quotas {
             let usage = self.usage(place.kind);
@@ -51,7 +51,7 @@ impl TreePlan<'_> {
         Ok(())
     }
 
-    /// What every owner uses. The file system's own files count for nobody.
+    /// The usage of every owner. The file system's own files are not counted.
     fn usage(&self, kind: QuotaKind) -> BTreeMap<u32, Usage> {
         let block_size = u64::from(self.plan.geometry.block_size);
         let mut usage: BTreeMap<u32, Usage> = BTreeMap::new();
@@ -78,7 +78,7 @@ impl TreePlan<'_> {
         usage
     }
 
-    /// Blocks of directories, slow symbolic links and attributes.
+    /// Places the blocks of directories, slow symbolic links and attributes.
     pub(super) fn place_names(&mut self) -> Result<(), PlanError> {
         let mut cursor = BlockNr(0);
         for at in 0..self.order.len() {
@@ -108,7 +108,7 @@ impl TreePlan<'_> {
         Ok(())
     }
 
-    /// Blocks of files.
+    /// Places the blocks of files.
     pub(super) fn place_data(&mut self) -> Result<(), PlanError> {
         let mut cursor = BlockNr(0);
         for at in 0..self.order.len() {
@@ -136,7 +136,7 @@ impl TreePlan<'_> {
         Ok(block_map::end_of_reach(self.plan.geometry.block_size)?.0)
     }
 
-    /// Takes blocks behind the cursor, which moves on.
+    /// Allocates blocks behind the cursor, and advances it.
     fn take(&mut self, cursor: &mut BlockNr, blocks: u64) -> Result<Vec<BlockRun>, PlanError> {
         let runs = self.plan.allocate(*cursor, blocks)?;
         if let Some(last) = runs.last() {
@@ -145,7 +145,7 @@ impl TreePlan<'_> {
         Ok(runs)
     }
 
-    /// Gives a file blocks for its runs of logical blocks (first, length).
+    /// Places a file with these runs of logical blocks (first, length).
     fn place(
         &mut self,
         at: usize,
@@ -178,7 +178,7 @@ impl TreePlan<'_> {
         Ok(())
     }
 
-    /// The map of a file that does not lie in one run, or that is too long for its inode.
+    /// Builds the map of a file that is not contiguous, or whose map does not fit in its inode.
     fn map(
         &mut self,
         at: usize,
@@ -196,7 +196,7 @@ impl TreePlan<'_> {
         } as u64;
         let mut places = Vec::new();
         for _ in 0..needed {
-            // A block of a map has a cluster of its own.
+            // Each mapping block takes a whole cluster.
             places.extend(self.take(cursor, 1)?.iter().map(|run| run.start));
             *cursor = BlockNr(cursor.0.next_multiple_of(ratio));
         }
@@ -212,7 +212,7 @@ impl TreePlan<'_> {
         Ok(Mapped { runs, root: built.root, nodes: needed })
     }
 
-    /// Blocks that an inode has: data, map, attributes; whole clusters.
+    /// Blocks that belong to an inode: data, map, attributes; in whole clusters.
     pub(super) fn blocks_of(&self, at: usize) -> u64 {
         let ratio = u64::from(self.plan.geometry.cluster_blocks);
         let Place { blocks, flags, .. } = self.places[at];

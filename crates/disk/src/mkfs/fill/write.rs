@@ -1,4 +1,4 @@
-//! Writes a file system and the files of its tree, from several threads.
+//! Writes a file system and the files of its tree with several threads.
 
 use std::io;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::{MAPPED, TreePlan};
 use crate::mkfs::tree::Contents;
 use crate::mkfs::write::{Output, WriteError, WriteOptions};
 
-/// Bytes that a worker gathers before it writes them.
+/// Bytes that a worker buffers before it writes them.
 const BUFFER_BYTES: usize = 4 << 20;
 /// Files of a unit of work, and bytes of their data.
 const UNIT_FILES: usize = 512;
@@ -23,30 +23,30 @@ const UNIT_BYTES: u64 = 4 << 20;
 /// The phases of [`fill`]: bytes of files and directories, and inode tables by groups.
 const WRITE: &str = "write";
 const TABLES: &str = "inode tables";
-/// Time of a byte of data and of an inode, for one thread: only their proportion counts.
+/// Time per byte of data and per inode, for one thread: only their proportion matters.
 const BYTE_NS: f64 = 0.5;
 const INODE_NS: f64 = 1000.0;
 
 /// How a tree is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FillOptions<'p> {
-    /// Workers; 0 counts as 1.
+    /// Number of workers; 0 counts as 1.
     pub threads: usize,
     /// How the file system is written.
     pub write: WriteOptions,
-    /// Is told how far the run is: made by [`fill_progress`].
+    /// Progress made by [`fill_progress`], which the run updates.
     pub progress: Option<&'p Progress>,
 }
 
-/// Counts how far [`fill`] is: bytes in the phase `write`, groups in the phase `inode tables`.
+/// Progress of [`fill`]: bytes in the phase `write`, groups in the phase `inode tables`.
 pub fn fill_progress() -> Progress {
     Progress::new(&[WRITE, TABLES])
 }
 
-/// Why a file system was not filled. Its superblock is not there then.
+/// Why a file system was not filled. It has no superblock then.
 #[derive(Debug, thiserror::Error)]
 pub enum FillError {
-    /// The device refused.
+    /// The device returned an error.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// A file could not be read.
@@ -54,15 +54,15 @@ pub enum FillError {
     Read {
         /// Its path in the tree.
         path: String,
-        /// What its source said.
+        /// The error of its source.
         source: io::Error,
     },
 }
 
-/// Writes what was planned, with the data of its files.
+/// Writes a planned file system, with the data of its files.
 ///
 /// # Errors
-/// The device refused, or a file cannot be read: the one that comes first in the order of the tree.
+/// If the device fails, or a file cannot be read: the first one in the order of the tree.
 pub fn fill(
     plan: &TreePlan<'_>,
     contents: &dyn Contents,
@@ -100,12 +100,12 @@ pub fn fill(
     Ok(())
 }
 
-/// A piece of the work.
+/// A unit of work.
 #[derive(Debug)]
 enum Unit {
-    /// Directories, symbolic links and attribute blocks of a part of the order.
+    /// Directories, symbolic links and attribute blocks of a range of the order.
     Names(Range<usize>),
-    /// Small files of a part of the order.
+    /// Small files of a range of the order.
     Files(Range<usize>),
     /// A part of a large file.
     Part(usize, MappedRun),
@@ -121,7 +121,7 @@ impl Unit {
     }
 }
 
-/// The failure that comes first in the order of the units, whoever met it first.
+/// The failure that comes first in the order of the units, whichever worker met it first.
 #[derive(Debug, Default)]
 struct FirstFailure(Option<((u8, usize), FillError)>);
 
@@ -149,12 +149,12 @@ impl Accumulator for FirstFailure {
 }
 
 impl TreePlan<'_> {
-    /// Says how much there is to do.
+    /// Announces the work to the progress.
     fn expect(&self, progress: &Progress) {
         let blocks: u64 = self.places.iter().map(|place| u64::from(place.blocks)).sum();
         let bytes = blocks * u64::from(self.plan.geometry().block_size);
         let model = |nanoseconds: f64| Work {
-            // A file system has fewer than 2^64 of either.
+            // A file system has fewer than 2^64 bytes and inodes.
             busy: Duration::from_nanos(nanoseconds as u64),
             ..Work::default()
         };
@@ -167,7 +167,7 @@ impl TreePlan<'_> {
         }
     }
 
-    /// The work of writing the tree.
+    /// All units of work, in order.
     fn units(&self) -> Vec<Unit> {
         let count = self.order.len();
         let mut units: Vec<Unit> = (0..count)
@@ -200,7 +200,7 @@ impl TreePlan<'_> {
         place.flags & MAPPED != 0 || bytes > UNIT_BYTES
     }
 
-    /// The runs of a file in pieces of a unit's size.
+    /// The runs of a file, split to the size of a unit.
     fn parts(&self, at: usize) -> Vec<MappedRun> {
         let most = UNIT_BYTES / u64::from(self.plan.geometry().block_size);
         let mut parts = Vec::new();
@@ -218,7 +218,7 @@ impl TreePlan<'_> {
         parts
     }
 
-    /// Writes the inodes of the tree that lie in a part of a table.
+    /// Writes the inodes of the tree in a part of a table.
     fn fill_table(
         &self,
         group: GroupNr,
@@ -246,7 +246,7 @@ impl TreePlan<'_> {
     }
 }
 
-/// What a worker needs.
+/// The state of a worker.
 struct Writer<'a> {
     plan: &'a TreePlan<'a>,
     contents: &'a dyn Contents,
@@ -254,16 +254,16 @@ struct Writer<'a> {
     progress: Option<&'a Progress>,
 }
 
-/// Adjacent blocks that are written at once.
+/// A buffer of adjacent blocks that are written together.
 struct Buffer<'a> {
     out: &'a Output<'a>,
     bytes: Vec<u8>,
-    /// Byte of the device that the first one belongs to.
+    /// Offset on the device of the first one.
     start: u64,
 }
 
 impl Buffer<'_> {
-    /// Room for `len` bytes of a place on the device, zeroed or not.
+    /// Returns `len` bytes of buffer for an offset on the device, not necessarily zeroed.
     fn room(&mut self, place: u64, len: usize) -> Result<&mut [u8], WriteError> {
         let adjoins = place == self.start + self.bytes.len() as u64;
         if !adjoins || self.bytes.len() + len > BUFFER_BYTES {
@@ -311,7 +311,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Bytes of the blocks that a unit writes, without those of attributes.
+    /// Bytes of the blocks that a unit writes, except those of attributes.
     fn bytes_of(&self, unit: &Unit) -> u64 {
         let of_names = |at: &usize| among_names(self.plan.file_type(*at));
         let blocks = |at: usize| u64::from(self.plan.places[at].blocks);
@@ -323,7 +323,7 @@ impl Writer<'_> {
         blocks * u64::from(self.plan.plan.geometry().block_size)
     }
 
-    /// Blocks of a directory, a symbolic link, or attributes.
+    /// Writes the blocks of a directory, a symbolic link, or attributes.
     fn names(&self, at: usize, buffer: &mut Buffer<'_>) -> Result<(), FillError> {
         use floe_format::ext::inode::FileType;
         let geometry = self.plan.plan.geometry();
@@ -354,7 +354,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A run of a file's data.
+    /// Writes a run of a file's data.
     fn data(&self, at: usize, part: MappedRun, buffer: &mut Buffer<'_>) -> Result<(), FillError> {
         let geometry = self.plan.plan.geometry();
         let block_size = u64::from(geometry.block_size);

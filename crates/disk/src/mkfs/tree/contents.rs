@@ -1,10 +1,10 @@
-//! Where the bytes of files come from.
+//! Access to the bytes of files.
 
 use std::io;
 
-/// A content that a source can read: what the number means is the source's own business. A source
-/// of tar archives may use one id for the whole archive and offsets in it; one of directories, the
-/// index of the node.
+/// The id of a content that a source can read. The source defines its meaning: a source of tar
+/// archives may use one id for the whole archive and offsets in it, one of directories the index of
+/// the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentId(pub u64);
 
@@ -15,12 +15,12 @@ pub trait Contents: Sync {
     /// Fills all of `into` from byte `offset` of a content.
     ///
     /// # Errors
-    /// Whatever reading it meets; [`io::ErrorKind::UnexpectedEof`] if the content ends too early,
-    /// as a file does that shrank since the tree was made. The error should name the file.
+    /// Any error of reading; [`io::ErrorKind::UnexpectedEof`] if the content ends too early, for
+    /// example because a file shrank since the tree was made. The error should name the file.
     fn read_at(&self, content: ContentId, offset: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// The contents of a tree without data.
+/// The contents of a tree without file data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoContents;
 

@@ -1,9 +1,9 @@
-//! The tree of files that a new file system is filled from.
+//! The tree of files with which a new file system is filled.
 //!
-//! A *source* (a directory, a tar archive, an OCI image) makes a [`Tree`] and something that reads
-//! the bytes of files, [`Contents`]. The tree knows names, attributes and sizes; it never holds the
-//! data of files. A builder then plans the whole layout from the tree, and reads data while it
-//! writes, from several threads.
+//! A *source* (a directory, a tar archive, an OCI image) makes a [`Tree`] and [`Contents`], which
+//! reads the bytes of files. The tree holds names, attributes and sizes, but never file data. A
+//! builder then plans the whole layout from the tree, and reads data while it writes, with several
+//! threads.
 //!
 //! # How a source makes a tree
 //!
@@ -22,12 +22,12 @@
 //! # Ok::<(), floe_disk::mkfs::tree::TreeError>(())
 //! ```
 //!
-//! Whatever order a source inserts in, the builder sees the same file system: it numbers inodes and
-//! places data in the order of [`Tree::ordered`], which depends on names alone.
+//! The order in which a source inserts files does not matter: the builder numbers inodes and places
+//! data in the order of [`Tree::ordered`], which depends on names alone.
 //!
-//! Every operation but listing takes constant time, so a directory of any number of names is made
-//! and taken apart in linear time. Memory: about 110 bytes a node, 36 and its length a name, and
-//! about 5 in the table of names.
+//! Every operation except listing takes constant time, so a directory of any number of names is
+//! built and removed in linear time. Memory: about 110 bytes per node, 36 plus its length per name,
+//! and about 5 per name in the hash table.
 
 mod contents;
 mod names;
@@ -50,7 +50,7 @@ pub const MOST_NAME_BYTES: usize = 255;
 /// Why a tree refuses a change. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
-    /// The directory has this name already; the node that it names is given.
+    /// The directory already has this name, which names the given node.
     #[error("the name exists")]
     Exists(NodeId),
     /// The parent is not a directory.
@@ -62,7 +62,7 @@ pub enum TreeError {
     /// A directory with names in it cannot be unlinked; see [`Tree::remove`].
     #[error("the directory is not empty")]
     NotEmpty,
-    /// A directory has one name only.
+    /// A directory has exactly one name.
     #[error("a directory cannot have a second name")]
     DirectoryLink,
     /// Empty, `.`, `..`, longer than [`MOST_NAME_BYTES`], or with a slash or a NUL in it.
@@ -71,7 +71,7 @@ pub enum TreeError {
     /// Nodes and names are counted with 32 bits.
     #[error("too many files for one tree")]
     TooMany,
-    /// The type of a body is not that of the node.
+    /// The type of a body differs from that of the node.
     #[error("the type of a file cannot be changed in place")]
     OtherType,
 }
@@ -82,12 +82,12 @@ pub struct Tree {
     nodes: Vec<Node>,
     names: Names,
     xattrs: XattrTable,
-    /// Nodes that have a name, and the root.
+    /// Nodes with a name, and the root.
     live: u32,
 }
 
 impl Tree {
-    /// A tree with nothing but its root directory.
+    /// A tree that consists of its root directory.
     pub fn new(root: Attributes) -> Self {
         let root = Node::new(root, Body::Directory);
         Self { nodes: vec![root], names: Names::default(), xattrs: XattrTable::default(), live: 1 }
@@ -98,26 +98,26 @@ impl Tree {
         NodeId(0)
     }
 
-    /// Number of nodes: the root and what has a name.
+    /// Number of nodes: the root and all nodes with a name.
     pub fn len(&self) -> usize {
         self.live as usize
     }
 
-    /// Whether there is nothing but the root.
+    /// Whether there is only the root.
     pub fn is_empty(&self) -> bool {
         self.live == 1
     }
 
-    /// One more than the largest index of a [`NodeId`], for tables beside the tree. Nodes that lost
+    /// One more than the largest index of a [`NodeId`], for tables indexed by node. Nodes that lost
     /// their last name keep their index.
     pub fn bound(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node. Ids belong to the tree that gave them.
+    /// A node. An id is valid only for the tree that returned it.
     ///
     /// # Panics
-    /// With an id of another, larger tree.
+    /// If the id comes from another, larger tree.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0 as usize]
     }
@@ -140,21 +140,22 @@ impl Tree {
         Ok(())
     }
 
-    /// Keeps a set of extended attributes, for [`Attributes::xattrs`]. Equal sets are kept once,
+    /// Stores a set of extended attributes, for [`Attributes::xattrs`]. Equal sets are stored once,
     /// whatever the order of their attributes.
     pub fn keep_xattrs(&mut self, xattrs: Vec<Xattr>) -> XattrsId {
         self.xattrs.keep(xattrs)
     }
 
-    /// A set of extended attributes, sorted by name; a name is there once (the last one kept).
+    /// A set of extended attributes, sorted by name, with one attribute per name (the last one
+    /// given).
     pub fn xattrs(&self, id: XattrsId) -> &[Xattr] {
         self.xattrs.get(id)
     }
 
-    /// Makes a node and its first name.
+    /// Adds a node with its first name.
     ///
     /// # Errors
-    /// The name is taken or bad, the parent is no directory, or there are too many nodes.
+    /// If the name is taken or invalid, the parent is not a directory, or there are too many nodes.
     pub fn insert(
         &mut self,
         parent: NodeId,
@@ -171,10 +172,10 @@ impl Tree {
         Ok(id)
     }
 
-    /// Gives a node another name (a hard link).
+    /// Adds another name of a node (a hard link).
     ///
     /// # Errors
-    /// As [`Tree::insert`], and [`TreeError::DirectoryLink`].
+    /// Those of [`Tree::insert`], and [`TreeError::DirectoryLink`].
     pub fn link_at(&mut self, parent: NodeId, name: &[u8], node: NodeId) -> Result<(), TreeError> {
         if self.node(node).is_directory() {
             return Err(TreeError::DirectoryLink);
@@ -185,10 +186,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes a name away. A node without a name left is gone: its id names nothing any more.
+    /// Removes a name. A node that has lost its last name is removed, and its id becomes invalid.
     ///
     /// # Errors
-    /// [`TreeError::NotFound`], and [`TreeError::NotEmpty`] for a directory with names in it.
+    /// [`TreeError::NotFound`], or [`TreeError::NotEmpty`] for a directory that contains names.
     pub fn unlink(&mut self, parent: NodeId, name: &[u8]) -> Result<NodeId, TreeError> {
         let link = self.names.find(parent, name).ok_or(TreeError::NotFound)?;
         let node = self.names.node(link);
@@ -199,7 +200,7 @@ impl Tree {
         Ok(node)
     }
 
-    /// Takes a name away, with everything below it if it names a directory.
+    /// Removes a name, with everything below it if it names a directory.
     ///
     /// # Errors
     /// [`TreeError::NotFound`].
@@ -210,9 +211,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes all names in a directory away, with everything below (an opaque directory of OCI).
+    /// Removes all names in a directory, with everything below (an opaque directory of OCI).
     pub fn clear(&mut self, directory: NodeId) {
-        // No recursion: trees may be deeper than a stack.
+        // No recursion, because trees may be deeper than the stack allows.
         let mut at = directory;
         loop {
             match self.node(at).first_child {
@@ -226,20 +227,20 @@ impl Tree {
         }
     }
 
-    /// The node that a name of a directory names.
+    /// The node with this name in a directory.
     pub fn look_up(&self, parent: NodeId, name: &[u8]) -> Option<NodeId> {
         self.names.find(parent, name).map(|link| self.names.node(link))
     }
 
-    /// The node at a path from the root. Empty components and `.` are skipped; `..` and symbolic
-    /// links are not followed, and lead nowhere.
+    /// The node at a path from the root. Empty components and `.` are skipped. `..` and symbolic
+    /// links are not followed: `None`.
     pub fn look_up_path(&self, path: &[u8]) -> Option<NodeId> {
         path.split(|&byte| byte == b'/')
             .filter(|part| !part.is_empty() && part != b".")
             .try_fold(self.root(), |at, part| self.look_up(at, part))
     }
 
-    /// A name that can be added to a directory.
+    /// Checks that a name can be added to a directory.
     fn check_free(&self, parent: NodeId, name: &[u8]) -> Result<(), TreeError> {
         if !self.node(parent).is_directory() {
             return Err(TreeError::NotADirectory);
@@ -255,7 +256,7 @@ impl Tree {
         self.look_up(parent, name).map_or(Ok(()), |found| Err(TreeError::Exists(found)))
     }
 
-    /// Hangs a new name into the lists of its parent and of its node.
+    /// Links a new name into the lists of its parent and of its node.
     fn attach(&mut self, parent: NodeId, node: NodeId, link: LinkId) {
         let first = self.nodes[parent.0 as usize].first_child.replace(link);
         self.names.join_siblings(link, first);
@@ -266,7 +267,7 @@ impl Tree {
         self.names.join_links(link, last);
     }
 
-    /// Undoes [`Tree::attach`] and forgets the name; the node too, if it was its last.
+    /// Undoes [`Tree::attach`] and removes the name, and the node if it was its last name.
     fn detach(&mut self, link: LinkId) {
         let (parent, node) = (self.names.parent(link), self.names.node(link));
         let siblings = self.names.leave_siblings(link);

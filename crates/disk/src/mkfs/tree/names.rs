@@ -1,4 +1,4 @@
-//! The names of a tree: directory entries in an arena, found by parent and name.
+//! The names of a tree: directory entries in an arena, indexed by parent and name.
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 use super::TreeError;
 use super::node::NodeId;
 
-/// A name in the arena. Not zero, so that an absent one takes no room.
+/// The id of a name in the arena. Non-zero, so that `Option` takes no extra space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkId(NonZeroU32);
 
@@ -22,16 +22,16 @@ impl LinkId {
     }
 }
 
-/// A name, and its neighbours in two lists: names of the same parent, names of the same node.
+/// A name, and its links in two lists: names of the same parent, and names of the same node.
 #[derive(Debug)]
 struct Link {
     parent: NodeId,
     node: NodeId,
-    /// Bytes of all names are in one buffer: where this one starts, and its length.
+    /// Start and length in the buffer that holds the bytes of all names.
     start: u32,
     next_sibling: Option<LinkId>,
     previous_sibling: Option<LinkId>,
-    /// The name of the same node that was given next, and the one given before.
+    /// The next and the previous name given to the same node.
     later: Option<LinkId>,
     earlier: Option<LinkId>,
     len: u8,
@@ -43,9 +43,10 @@ pub(super) struct Names {
     links: Vec<Link>,
     bytes: Vec<u8>,
     table: HashTable<LinkId>,
-    /// Seeded at random: names may come from a hostile archive. Nothing iterates over the table.
+    /// Seeded randomly, because names may come from a hostile archive. Nothing iterates over the
+    /// table.
     hasher: RandomState,
-    /// The first of the forgotten names, whose places are used again; linked by `next_sibling`.
+    /// Head of the free list of removed names, linked by `next_sibling`.
     free: Option<LinkId>,
 }
 
@@ -73,33 +74,33 @@ impl Names {
         name_of(&self.links, &self.bytes, id)
     }
 
-    /// The directory that a name is in.
+    /// The directory that contains a name.
     pub(super) fn parent(&self, id: LinkId) -> NodeId {
         self.link(id).parent
     }
 
-    /// What a name names.
+    /// The node that a name names.
     pub(super) fn node(&self, id: LinkId) -> NodeId {
         self.link(id).node
     }
 
-    /// The name of the same directory behind this one in its list (no order).
+    /// The next name in the unordered list of the same directory.
     pub(super) fn next_sibling(&self, id: LinkId) -> Option<LinkId> {
         self.link(id).next_sibling
     }
 
-    /// The name of the same node that was given before.
+    /// The previous name given to the same node.
     pub(super) fn earlier(&self, id: LinkId) -> Option<LinkId> {
         self.link(id).earlier
     }
 
-    /// Finds a name of a directory.
+    /// Finds a name in a directory.
     pub(super) fn find(&self, parent: NodeId, name: &[u8]) -> Option<LinkId> {
         let same = |id: &LinkId| self.parent(*id) == parent && self.name(*id) == name;
         self.table.find(hash(&self.hasher, parent, name), same).copied()
     }
 
-    /// Adds a name of 1 to 255 bytes that is not there, in no list yet.
+    /// Adds a new name of 1 to 255 bytes, in no list yet.
     pub(super) fn add(
         &mut self,
         parent: NodeId,
@@ -138,7 +139,7 @@ impl Names {
         Ok(id)
     }
 
-    /// Forgets a name that is in no list any more. Its bytes stay in the buffer.
+    /// Removes a name that is in no list any more. Its bytes stay in the buffer.
     pub(super) fn forget(&mut self, id: LinkId) {
         let hash = hash(&self.hasher, self.parent(id), self.name(id));
         if let Ok(entry) = self.table.find_entry(hash, |other| *other == id) {
@@ -148,7 +149,7 @@ impl Names {
         self.link_mut(id).next_sibling = free;
     }
 
-    /// Puts a name before the first one of its directory.
+    /// Inserts a name at the head of its directory's list.
     pub(super) fn join_siblings(&mut self, id: LinkId, first: Option<LinkId>) {
         self.link_mut(id).next_sibling = first;
         if let Some(first) = first {
@@ -156,7 +157,7 @@ impl Names {
         }
     }
 
-    /// Takes a name out of the list of its directory; gives the one behind it.
+    /// Removes a name from the list of its directory; returns the next one.
     pub(super) fn leave_siblings(&mut self, id: LinkId) -> Option<LinkId> {
         let Link { next_sibling, previous_sibling, .. } = *self.link(id);
         if let Some(next) = next_sibling {
@@ -168,7 +169,7 @@ impl Names {
         next_sibling
     }
 
-    /// Puts a name behind the last one of its node.
+    /// Appends a name to the list of its node.
     pub(super) fn join_links(&mut self, id: LinkId, last: Option<LinkId>) {
         self.link_mut(id).earlier = last;
         if let Some(last) = last {
@@ -176,7 +177,7 @@ impl Names {
         }
     }
 
-    /// Takes a name out of the list of its node; gives the one given before.
+    /// Removes a name from the list of its node; returns the previous one.
     pub(super) fn leave_links(&mut self, id: LinkId) -> Option<LinkId> {
         let Link { later, earlier, .. } = *self.link(id);
         if let Some(later) = later {

@@ -1,4 +1,4 @@
-//! What a tree knows of one file.
+//! The nodes of a tree.
 
 use floe_format::ext::inode::{FileType, Timestamp};
 
@@ -11,7 +11,7 @@ use super::xattrs::XattrsId;
 pub struct NodeId(pub(super) u32);
 
 impl NodeId {
-    /// Its index, below [`Tree::bound`](super::Tree::bound), for tables beside the tree.
+    /// Its index, below [`Tree::bound`](super::Tree::bound), for tables indexed by node.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -37,17 +37,17 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// A directory of root's, times 0, without extended attributes.
+    /// A directory owned by root, with times 0 and without extended attributes.
     pub fn directory(mode: u16) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// A file of root's, times 0, without extended attributes.
+    /// A file owned by root, with times 0 and without extended attributes.
     pub fn file(mode: u16) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// The root directory as mke2fs makes it: root's, 0755.
+    /// The root directory as mke2fs makes it: owned by root, mode 0755.
     pub fn root() -> Self {
         Self::directory(0o755)
     }
@@ -59,14 +59,14 @@ impl Attributes {
     }
 }
 
-/// A part of a file that has data; between parts there are holes.
+/// A part of a file that has data; the rest is holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// First byte in the file.
     pub at: u64,
     /// Bytes, at least 1.
     pub len: u64,
-    /// What holds them.
+    /// The content that holds them.
     pub content: ContentId,
     /// First byte in the content.
     pub from: u64,
@@ -75,18 +75,18 @@ pub struct Extent {
 /// The data of a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// All of it lies in one content, one byte behind the other.
+    /// All of it lies contiguously in one content.
     Whole {
-        /// What holds it.
+        /// The content.
         content: ContentId,
         /// First byte in the content.
         from: u64,
     },
-    /// Parts, in order, which do not overlap and end within the file; the rest are holes.
+    /// Parts, in order, not overlapping and within the file; the rest is holes.
     Sparse(Box<[Extent]>),
 }
 
-/// What a file is, with what only its type has.
+/// The type of a file, with the data of that type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A directory.
@@ -95,7 +95,7 @@ pub enum Body {
     File {
         /// Bytes.
         size: u64,
-        /// Where they are.
+        /// Its data.
         data: Data,
     },
     /// A symbolic link and its target, 1 to 4095 bytes.
@@ -126,8 +126,8 @@ impl Body {
         Self::File { size, data: Data::Whole { content, from } }
     }
 
-    /// A file of `size` bytes with data in `extents` alone. They are sorted and those without
-    /// bytes left out; what lies past the end of the file, or in an earlier extent, is cut off.
+    /// A file of `size` bytes with data only in `extents`. They are sorted, and clipped to the end
+    /// of the file and by earlier extents; empty ones are dropped.
     pub fn sparse(size: u64, mut extents: Vec<Extent>) -> Self {
         extents.sort_by_key(|extent| extent.at);
         let mut end = 0;
@@ -161,7 +161,7 @@ impl Body {
     }
 }
 
-/// A node: what [`Attributes`] and [`Body`] say, and its names.
+/// A node: [`Attributes`], [`Body`], and its names.
 #[derive(Debug)]
 pub struct Node {
     seconds: [i64; 3],
@@ -234,12 +234,12 @@ impl Node {
         matches!(self.body, Body::Directory)
     }
 
-    /// What the file is.
+    /// The body.
     pub fn body(&self) -> &Body {
         &self.body
     }
 
-    /// Bytes of a regular file or of a symbolic link's target; 0 for all others.
+    /// Bytes of a regular file or of a symbolic link's target; 0 for other types.
     pub fn size(&self) -> u64 {
         match &self.body {
             Body::File { size, .. } => *size,
@@ -248,12 +248,12 @@ impl Node {
         }
     }
 
-    /// Number of its names in the tree: hard links. The root has none.
+    /// Number of its names in the tree (hard links). The root has none.
     pub fn link_count(&self) -> u32 {
         self.links
     }
 
-    /// Number of names in it; 0 if it is no directory.
+    /// Number of names in it; 0 if it is not a directory.
     pub fn child_count(&self) -> u32 {
         self.children
     }

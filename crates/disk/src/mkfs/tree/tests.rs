@@ -34,7 +34,7 @@ fn directories_have_one_name_and_are_removed_whole() {
     let mut tree = tree();
     let root = tree.root();
     let mut at = root;
-    // Deeper than a stack of calls would be.
+    // Deeper than the call stack allows.
     for _ in 0..100_000 {
         at = tree.insert(at, b"d", Attributes::directory(0o700), Body::Directory).unwrap();
         tree.insert(at, b"f", Attributes::file(0), Body::empty_file()).unwrap();
@@ -50,8 +50,8 @@ fn directories_have_one_name_and_are_removed_whole() {
     assert_eq!(tree.ordered(), [root]);
 }
 
-/// One directory of very many names, taken apart in the order that costs most in lists that must be
-/// searched; this test would take hours.
+/// A directory with many names, removed in the worst order for linear lists; with linear searches
+/// this test would take hours.
 #[test]
 fn many_names_take_linear_time() {
     const COUNT: u32 = 300_000;

@@ -1,4 +1,4 @@
-//! Listing a tree, always in the same order.
+//! Lists a tree in a fixed order.
 
 use std::collections::HashSet;
 
@@ -11,21 +11,21 @@ use super::{LinkId, Tree};
 pub struct Child<'t> {
     /// The name.
     pub name: &'t [u8],
-    /// What it names.
+    /// The node that it names.
     pub node: NodeId,
 }
 
 /// A name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name<'t> {
-    /// The directory that it is in.
+    /// The directory that contains it.
     pub parent: NodeId,
     /// The name.
     pub name: &'t [u8],
 }
 
 impl Tree {
-    /// The names in a directory, sorted by their bytes. Empty if the node is no directory.
+    /// The names in a directory, sorted by bytes. Empty if the node is not a directory.
     pub fn children(&self, directory: NodeId) -> Vec<Child<'_>> {
         let mut children = Vec::with_capacity(self.node(directory).children as usize);
         let mut next = self.node(directory).first_child;
@@ -37,7 +37,7 @@ impl Tree {
         children
     }
 
-    /// The names of a node, the one that was given last first. None for the root.
+    /// The names of a node, the latest first. Empty for the root.
     pub fn links_of(&self, node: NodeId) -> impl Iterator<Item = Name<'_>> {
         let mut next = self.node(node).last_link;
         std::iter::from_fn(move || {
@@ -47,17 +47,17 @@ impl Tree {
         })
     }
 
-    /// One name of a node: of several, the one that was given last. `None` for the root.
+    /// The latest name of a node. `None` for the root.
     pub fn link_of(&self, node: NodeId) -> Option<Name<'_>> {
         self.links_of(node).next()
     }
 
-    /// The directory that a node's name is in ([`Tree::link_of`]); `None` for the root.
+    /// The directory that contains a node's name ([`Tree::link_of`]); `None` for the root.
     pub fn parent(&self, node: NodeId) -> Option<NodeId> {
         self.link_of(node).map(|name| name.parent)
     }
 
-    /// A path of a node from the root: `/etc/motd`, `/` for the root itself.
+    /// A path of a node from the root, such as `/etc/motd`; `/` for the root itself.
     pub fn path(&self, node: NodeId) -> Vec<u8> {
         let mut parts = Vec::new();
         let mut at = node;
@@ -72,11 +72,11 @@ impl Tree {
     }
 
     /// Every node once, in an order that depends on names alone: the root, then for each directory
-    /// its children sorted by name (without those seen before under another name), then its
-    /// subdirectories in the same way, one after the other. Parents come before their children.
+    /// its children sorted by name (except those already listed under another name), then its
+    /// subdirectories in the same way. Parents come before their children.
     pub fn ordered(&self) -> Vec<NodeId> {
         let mut order = Vec::with_capacity(self.len());
-        // Only what has a second name can be met again.
+        // Only nodes with several names can occur again.
         let mut seen = HashSet::new();
         order.push(self.root());
         let mut open = vec![self.root()];
@@ -96,7 +96,7 @@ impl Tree {
         order
     }
 
-    /// Number of sets of extended attributes that were kept, the empty one included: the bound of
+    /// Number of stored sets of extended attributes, including the empty one: the bound of
     /// [`XattrsId::index`].
     pub fn xattr_sets(&self) -> usize {
         self.xattrs.len()
@@ -107,7 +107,7 @@ impl Tree {
         self.node(node).attributes().xattrs
     }
 
-    /// All sets of extended attributes that were kept, by [`XattrsId::index`]; the first is empty.
+    /// All stored sets of extended attributes, by [`XattrsId::index`]; the first is empty.
     pub fn all_xattrs(&self) -> impl Iterator<Item = &[Xattr]> {
         (0..self.xattr_sets()).map(|at| self.xattrs.at(at))
     }
@@ -117,8 +117,8 @@ impl Tree {
         self.nodes.iter().map(super::Node::size).max().unwrap_or(0)
     }
 
-    /// Blocks that files would take if none had holes, and names if each block held few; for
-    /// estimates.
+    /// An estimate of the blocks of the tree: files as if without holes, and directories with few
+    /// names per block.
     pub fn data_blocks(&self, block_size: u32) -> u64 {
         let size = u64::from(block_size.max(1));
         let of = |node: &super::Node| {

@@ -1,4 +1,4 @@
-//! Sets of extended attributes, each kept once: most files of a tree share the same label.
+//! Sets of extended attributes, each stored once: most files of a tree share the same label.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,49 +7,50 @@ use hashbrown::HashTable;
 /// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Xattr {
-    /// Its whole name, such as `user.comment`, `security.capability` or
-    /// `system.posix_acl_access`.
+    /// Its full name, such as `user.comment`, `security.capability` or `system.posix_acl_access`.
     pub name: Box<[u8]>,
-    /// Its value, as `getxattr` gives it: ACLs in the form of the system call, not of the disk.
+    /// Its value, as `getxattr` returns it: ACLs in the form of the system call, not the on-disk
+    /// form.
     pub value: Box<[u8]>,
 }
 
 impl Xattr {
-    /// An attribute of this name and value.
+    /// An attribute with this name and value.
     pub fn new(name: impl Into<Box<[u8]>>, value: impl Into<Box<[u8]>>) -> Self {
         Self { name: name.into(), value: value.into() }
     }
 }
 
-/// A set of extended attributes of a tree; the default is the empty set.
+/// The id of a set of extended attributes; the default is the empty set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct XattrsId(u32);
 
 impl XattrsId {
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Its index among the sets of the tree, for tables beside it; 0 is the empty set.
+    /// Its index among the sets of the tree, for tables indexed by set; 0 is the empty set.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// All sets of a tree but the empty one. Set `n` is the one with id `n + 1`.
+/// All sets of a tree except the empty one. The set at index `n` has id `n + 1`.
 #[derive(Debug, Default)]
 pub(super) struct XattrTable {
     sets: Vec<Box<[Xattr]>>,
     table: HashTable<XattrsId>,
-    /// Seeded at random, as in [`Names`](super::names::Names).
+    /// Seeded randomly, as in [`Names`](super::names::Names).
     hasher: RandomState,
 }
 
 impl XattrTable {
-    /// The id of a set. Sorts it; of attributes with the same name the last one stays.
+    /// The id of a set, which is stored if it is new. Sorts it; if a name occurs several times, the
+    /// last one stays.
     pub(super) fn keep(&mut self, mut xattrs: Vec<Xattr>) -> XattrsId {
-        // Stable, so that the last one comes last; then it is the one that is kept.
+        // A stable sort keeps the last of equal names last; that one is kept.
         xattrs.sort_by(|a, b| b.name.cmp(&a.name));
         xattrs.reverse();
         xattrs.dedup_by(|later, kept| later.name == kept.name);
@@ -62,8 +63,8 @@ impl XattrTable {
             return *known;
         }
         self.sets.push(xattrs.into());
-        // Nodes are counted with 32 bits, and no node needs two sets at a time; a source that
-        // throws away four billion sets has no memory left.
+        // Nodes are counted with 32 bits, and no node needs two sets at once; a source that
+        // discards four billion sets has run out of memory before.
         let id = XattrsId(u32::try_from(self.sets.len()).unwrap_or(u32::MAX));
         let (sets, hasher) = (&self.sets, &self.hasher);
         self.table.insert_unique(hash, id, |id| hasher.hash_one(set_of(sets, *id)));
@@ -75,12 +76,12 @@ impl XattrTable {
         set_of(&self.sets, id)
     }
 
-    /// The set with an index.
+    /// The set at an index.
     pub(super) fn at(&self, index: usize) -> &[Xattr] {
         index.checked_sub(1).and_then(|at| self.sets.get(at)).map_or(&[], |set| set)
     }
 
-    /// Number of sets, the empty one included.
+    /// Number of sets, including the empty one.
     pub(super) fn len(&self) -> usize {
         self.sets.len() + 1
     }

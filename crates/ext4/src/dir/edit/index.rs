@@ -1,4 +1,5 @@
-//! The index of a directory: names are found through it, and its leaves and nodes are split as they fill.
+//! The index of a directory: looks up names through it, and splits its leaves and nodes when they
+//! are full.
 
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::dirhash::DirHash;
@@ -16,16 +17,17 @@ use super::{DAMAGED, DirEditor, Found};
 use crate::alloc::Space;
 use crate::tx::Refusal;
 
-/// An index block on the way to a leaf.
+/// An index block on the path to a leaf.
 struct Step {
     block: BlockNr,
     entries: Vec<DxEntry>,
-    /// The entry that was followed.
+    /// Index of the entry that was followed.
     taken: usize,
 }
 
 impl<S: Space> DirEditor<'_, S> {
-    /// Looks a name up through the index. Names with one hash may go on in the leaves behind, which the index says.
+    /// Looks up a name through the index. Names with one hash may continue in the next leaves, if
+    /// the index says so.
     pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<Found>, Refusal> {
         let root = self.place(LogicalBlock(0))?;
         let bytes = self.tx.block(root)?;
@@ -43,7 +45,7 @@ impl<S: Space> DirEditor<'_, S> {
         }
     }
 
-    /// Goes to the next leaf if it begins with names of this hash; returns whether it does.
+    /// Advances to the next leaf if it continues this hash; returns whether it does.
     fn advance(&mut self, steps: &mut Vec<Step>, hash: u32) -> Result<bool, Refusal> {
         let full = steps.len();
         while let Some(mut step) = steps.pop() {
@@ -67,7 +69,7 @@ impl<S: Space> DirEditor<'_, S> {
         Ok(false)
     }
 
-    /// The names of a leaf or linear block with their hashes, in the order of these.
+    /// The names of a leaf or linear block with their hashes, sorted by hash.
     fn names_in(&self, bytes: &[u8]) -> Vec<(DirHash, Entry<'static>)> {
         let form = self.dir.form(&self.format);
         let cursor = DirCursor::new(bytes).ending_at(form.end(bytes.len())).hashed(form.hashed);
@@ -84,7 +86,7 @@ impl<S: Space> DirEditor<'_, S> {
         names
     }
 
-    /// Fills a block with names, which fit it.
+    /// Fills a block with names. The caller ensures that they fit.
     fn fill(&mut self, block: BlockNr, names: &[(DirHash, Entry<'_>)]) -> Result<(), Refusal> {
         let mut bytes = empty_block(&self.format, &self.dir);
         let form = self.dir.form(&self.format);
@@ -96,7 +98,8 @@ impl<S: Space> DirEditor<'_, S> {
         Ok(())
     }
 
-    /// Cuts the names of a block in two, puts the second half into a new block, and returns what the index says of it.
+    /// Splits the names of a block in two halves, moves the second half to a new block, and returns
+    /// the index entry of that block.
     fn halve(
         &mut self,
         first: BlockNr,
@@ -121,7 +124,7 @@ impl<S: Space> DirEditor<'_, S> {
         Ok(DxEntry { hash: hash | continues, block: logical })
     }
 
-    /// Makes the only block of a linear directory the root of an index with two leaves.
+    /// Converts a linear directory of one block into the root of an index with two leaves.
     pub(super) fn make_index(&mut self) -> Result<(), Refusal> {
         let root = self.place(LogicalBlock(0))?;
         let bytes = self.tx.block(root)?;
@@ -160,7 +163,8 @@ impl<S: Space> DirEditor<'_, S> {
         inode_seed.map_or(Some(()), |seed| write_checksum(seed, bytes)).ok_or(DAMAGED)
     }
 
-    /// What the root says besides its entries; names are hashed from now on as it says.
+    /// The fields of the root besides its entries. From now on, names are hashed with its hash
+    /// version.
     fn head(&mut self, root: &[u8]) -> Result<RootHead, Refusal> {
         let info = DxBlock::root_info(root).ok_or(DAMAGED)?;
         let unsigned = self.fs.superblock.flags & FLAG_UNSIGNED_HASH != 0;
@@ -181,7 +185,7 @@ impl<S: Space> DirEditor<'_, S> {
         })
     }
 
-    /// The index blocks on the way to the leaf for a hash, the root first.
+    /// The index blocks on the path to the leaf for a hash, starting with the root.
     fn descend(&mut self, head: &RootHead, hash: u32) -> Result<Vec<Step>, Refusal> {
         let mut steps: Vec<Step> = Vec::new();
         let mut logical = LogicalBlock(0);
@@ -222,7 +226,8 @@ impl<S: Space> DirEditor<'_, S> {
         Err(Refusal::TooMuch("a name does not fit a block"))
     }
 
-    /// Adds an entry behind the one that was followed; full blocks of the index are split, and a full root gets a level below.
+    /// Inserts an index entry behind the one that was followed. Full index blocks are split, and a
+    /// full root gets another level below it.
     fn add_to_index(
         &mut self,
         mut head: RootHead,
@@ -240,7 +245,7 @@ impl<S: Space> DirEditor<'_, S> {
                     if head.indirect_levels >= most {
                         return Err(Refusal::TooMuch("the index of the directory is full"));
                     }
-                    // One node might not hold them all: two, so that both have room.
+                    // Two new nodes, because a single one would be full.
                     let (left, node) = self.grow()?;
                     let (right, other) = self.grow()?;
                     let half = step.entries.split_off(step.entries.len() / 2);

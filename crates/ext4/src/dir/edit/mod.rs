@@ -1,4 +1,5 @@
-//! Names come and go in a directory in place: linear, or with its index, whose leaves and nodes are split as they fill.
+//! Inserts and removes names of a directory in place: in linear directories, and in indexed ones,
+//! whose leaves and nodes are split when they are full.
 
 mod index;
 
@@ -17,39 +18,40 @@ use crate::tx::{Refusal, Tx};
 
 const DAMAGED: Refusal = Refusal::Damaged("the directory");
 
-/// Changes the names of one directory. It may not be inline. Link counts are the caller's; so is the inode of the directory,
-/// whose size, blocks and flags change ([`FileSystem::put_inode`]).
+/// Changes the names of one directory, which must not be inline. The caller updates link counts,
+/// and writes the directory's inode, whose size, blocks and flags may change
+/// ([`FileSystem::put_inode`]).
 ///
-/// Nothing is read before it is needed: a name of an indexed directory costs its index blocks and one leaf, however many
-/// names there are.
+/// Blocks are read only when they are needed: a name in an indexed directory costs its index blocks
+/// and one leaf, whatever the number of names.
 pub struct DirEditor<'d, S = FromBitmaps> {
     /// Where blocks are read and changed.
     pub tx: &'d mut dyn Tx,
-    /// The file system, whose free blocks a growing directory takes.
+    /// The file system, which provides blocks when the directory grows.
     pub fs: &'d mut FileSystem<S>,
     /// The inode of the directory.
     pub inode: &'d mut OwnedInode,
     dir: Directory,
     format: DirFormat,
-    /// The run that was looked up last.
+    /// The extent that was looked up last.
     last: Option<Extent>,
 }
 
-/// Where a name is.
+/// The place of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The block that has it.
+    /// The block that contains it.
     pub block: BlockNr,
-    /// Byte of the block at which its entry starts.
+    /// Offset of its entry in the block.
     pub offset: u32,
-    /// What it names.
+    /// The inode it names.
     pub inode: InodeNr,
-    /// Its type byte; 0 where the file system has none.
+    /// Its type byte; 0 without the filetype feature.
     pub file_type: u8,
 }
 
 impl<'d, S: Space> DirEditor<'d, S> {
-    /// Looks at a directory. `parent` counts only where it has no `..` and gets an index.
+    /// Opens a directory. `parent` is used only if the directory has no `..` and gets an index.
     ///
     /// # Errors
     /// [`Refusal::TooMuch`] for an inline directory.
@@ -61,7 +63,7 @@ impl<'d, S: Space> DirEditor<'d, S> {
     ) -> Result<Self, Refusal> {
         let flags = inode.flags();
         if flags.contains(InodeFlags::INLINE_DATA) {
-            return Err(Refusal::TooMuch("an inline directory is not changed here"));
+            return Err(Refusal::TooMuch("an inline directory cannot be edited in place"));
         }
         let dir = Directory {
             inode: inode.number,
@@ -74,12 +76,12 @@ impl<'d, S: Space> DirEditor<'d, S> {
         Ok(Self { tx, fs, inode, dir, format, last: None })
     }
 
-    /// Blocks by `i_size`.
+    /// Number of blocks by `i_size`.
     fn blocks(&self) -> u64 {
         self.inode.size_bytes() / u64::from(self.fs.geometry().block_size)
     }
 
-    /// Where a logical block lies.
+    /// The physical block of a logical block.
     fn place(&mut self, logical: LogicalBlock) -> Result<BlockNr, Refusal> {
         let covers = |extent: &Extent| {
             (extent.logical.0..extent.logical.0 + extent.run.len_blocks).contains(&logical.0)
@@ -92,11 +94,11 @@ impl<'d, S: Space> DirEditor<'d, S> {
         if self.fs.geometry().contains(block) { Ok(block) } else { Err(DAMAGED) }
     }
 
-    /// Looks a name up: the same bytes, or where case does not count the same letters. An index that cannot be followed is
-    /// passed over.
+    /// Looks up a name: byte for byte, or in folded form in a casefolded directory. If the index
+    /// cannot be followed, all blocks are searched.
     ///
     /// # Errors
-    /// [`Refusal::Damaged`], or that a block cannot be read.
+    /// [`Refusal::Damaged`], or an error of reading a block.
     pub fn find(&mut self, name: &[u8]) -> Result<Option<Found>, Refusal> {
         let dots = matches!(name, b"." | b"..");
         if self.inode.flags().contains(InodeFlags::INDEX) && !dots && !self.dir.hashed() {
@@ -114,13 +116,13 @@ impl<'d, S: Space> DirEditor<'d, S> {
         Ok(None)
     }
 
-    /// Looks a name up in one block.
+    /// Looks up a name in one block.
     fn find_in(&mut self, block: BlockNr, name: &[u8]) -> Result<Option<Found>, Refusal> {
         let bytes = self.tx.block(block)?;
         let form = self.dir.form(&self.format);
         let folds = self.dir.folds();
         let same = |other: &[u8]| other == name || folds && casefold::same_name(other, name);
-        // In the root of an index `..` spans the whole block.
+        // In the root of an index, the record of `..` spans the whole block.
         let dots = matches!(name, b"." | b"..");
         let end = if dots { bytes.len() } else { form.end(bytes.len()) };
         let cursor = DirCursor::new(&bytes).ending_at(end).hashed(form.hashed);
@@ -132,10 +134,10 @@ impl<'d, S: Space> DirEditor<'d, S> {
         }))
     }
 
-    /// Whether any name but `.` and `..` is there.
+    /// Whether the directory contains any name except `.` and `..`.
     ///
     /// # Errors
-    /// As [`DirEditor::find`].
+    /// Those of [`DirEditor::find`].
     pub fn has_names(&mut self) -> Result<bool, Refusal> {
         for logical in 0..self.blocks() {
             let block = self.place(LogicalBlock(logical))?;
@@ -156,10 +158,10 @@ impl<'d, S: Space> DirEditor<'d, S> {
         Ok(false)
     }
 
-    /// Takes a name away; returns what it named, `None` if it was not there.
+    /// Removes a name. Returns the inode it named; `None` if the name does not exist.
     ///
     /// # Errors
-    /// As [`DirEditor::find`].
+    /// Those of [`DirEditor::find`].
     pub fn remove(&mut self, name: &[u8]) -> Result<Option<InodeNr>, Refusal> {
         let Some(found) = self.find(name)? else { return Ok(None) };
         let bytes = self.tx.block_mut(found.block)?;
@@ -168,10 +170,11 @@ impl<'d, S: Space> DirEditor<'d, S> {
         Ok(Some(found.inode))
     }
 
-    /// Lets a name lead elsewhere: `..` too. Returns what it named, `None` if it was not there.
+    /// Makes a name, possibly `..`, name another inode. Returns the inode it named; `None` if the
+    /// name does not exist.
     ///
     /// # Errors
-    /// As [`DirEditor::find`].
+    /// Those of [`DirEditor::find`].
     pub fn replace(
         &mut self,
         name: &[u8],
@@ -187,12 +190,12 @@ impl<'d, S: Space> DirEditor<'d, S> {
         Ok(Some(found.inode))
     }
 
-    /// Adds a name that is not there: whether it is, the caller has asked. A linear directory whose only block is full gets
-    /// an index, where the file system has them.
+    /// Adds a name. The caller must have checked that it does not exist. A linear directory whose
+    /// only block is full gets an index, if the file system has dir_index.
     ///
     /// # Errors
-    /// [`Refusal::Full`] without room for more blocks, [`Refusal::TooMuch`] if the index cannot be deeper,
-    /// [`Refusal::Damaged`], or that a block cannot be read or changed.
+    /// [`Refusal::Full`] if no blocks are free, [`Refusal::TooMuch`] if the index cannot be deeper,
+    /// [`Refusal::Damaged`], or an error of reading or changing a block.
     pub fn insert(&mut self, entry: &Entry<'_>) -> Result<(), Refusal> {
         if self.inode.flags().contains(InodeFlags::INDEX) {
             return self.insert_indexed(entry);
@@ -213,7 +216,7 @@ impl<'d, S: Space> DirEditor<'d, S> {
         if self.insert_in(block, entry)? { Ok(()) } else { Err(DAMAGED) }
     }
 
-    /// Adds an entry to a leaf or linear block if it has room.
+    /// Adds an entry to a leaf or linear block, if it has space. Returns whether it had.
     fn insert_in(&mut self, block: BlockNr, entry: &Entry<'_>) -> Result<bool, Refusal> {
         let mut bytes = self.tx.block(block)?;
         if insert(&mut bytes, self.dir.form(&self.format), entry).is_none() {
@@ -224,7 +227,7 @@ impl<'d, S: Space> DirEditor<'d, S> {
         Ok(true)
     }
 
-    /// Gives the directory one more block, zeroed.
+    /// Appends a zeroed block to the directory.
     fn grow(&mut self) -> Result<(LogicalBlock, BlockNr), Refusal> {
         let geo = self.fs.geometry().clone();
         let logical = LogicalBlock(self.blocks());
@@ -237,7 +240,8 @@ impl<'d, S: Space> DirEditor<'d, S> {
         Ok((logical, block))
     }
 
-    /// The block for a new logical one: the next of the last cluster, or a new one near the last block.
+    /// The physical block for a new logical block: the next one of the last cluster, or a newly
+    /// allocated one near the last block.
     fn next_block(&mut self, logical: LogicalBlock) -> Result<BlockNr, Refusal> {
         let cluster = u64::from(self.fs.geometry().cluster_blocks);
         let before = match logical.0.checked_sub(1) {

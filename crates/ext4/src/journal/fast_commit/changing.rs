@@ -1,4 +1,5 @@
-//! The file system in the overlay that fast commits change, and how much work they may take.
+//! The file system in the overlay while fast commits change it, with a limit on the work that they
+//! may cause.
 
 use floe_blockdev::{Overlay, ReadBlocks};
 use floe_format::ext::extent::{ExtentNode, MAGIC};
@@ -13,7 +14,7 @@ use crate::map::runs::BlockMap;
 use crate::map::walk::Depths;
 use crate::tx::{DirectTx, Refusal, Tx};
 
-/// A record asks for a change that cannot be made: the file system or the journal is damaged.
+/// A record requests an impossible change: the file system or the journal is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Impossible;
 
@@ -23,12 +24,12 @@ impl From<Refusal> for Impossible {
     }
 }
 
-/// Steps of work (a block read, an extent moved) that a replay may take. Real ones take thousands;
-/// this only stops hostile images.
+/// Steps of work (a block read, an extent moved) that a replay may take. Real replays take
+/// thousands; the limit only stops hostile images.
 const BUDGET: u64 = 1 << 24;
 
-/// A file system in an overlay that is being changed. Nothing is staged before [`Changing::finish`], or before many blocks
-/// were changed.
+/// A file system in an overlay that is being changed. Changes are staged by [`Changing::finish`],
+/// or earlier if many blocks were changed.
 pub(super) struct Changing<'a, D> {
     pub(super) fs: FileSystem,
     pub(super) tx: DirectTx<'a, Overlay<D>>,
@@ -36,8 +37,8 @@ pub(super) struct Changing<'a, D> {
 }
 
 impl<'a, D: ReadBlocks> Changing<'a, D> {
-    /// Reads superblock and descriptors through the overlay; `opened` is what the file system was
-    /// opened with.
+    /// Reads superblock and descriptors through the overlay; `opened` is the geometry with which
+    /// the file system was opened.
     pub(super) fn open(overlay: &'a Overlay<D>, opened: &Geometry) -> Result<Self, Impossible> {
         let (superblock, geometry) =
             finish::replayed_superblock(overlay, opened).ok_or(Impossible)?;
@@ -50,7 +51,7 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         self.fs.geometry()
     }
 
-    /// Counts steps of work; impossible once too many were taken.
+    /// Counts steps of work; [`Impossible`] when the limit is exceeded.
     pub(super) fn charge(&mut self, steps: u64) -> Result<(), Impossible> {
         self.budget = self.budget.checked_sub(steps).ok_or(Impossible)?;
         Ok(())
@@ -81,8 +82,8 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         Ok(())
     }
 
-    /// The extents of an inode, if its tree is sound: only then it may be changed. A root without magic is empty; an inode
-    /// that does not use extents cannot be changed by fast commits.
+    /// The extents of an inode, if its tree is valid; only then it may be changed. A root without
+    /// magic counts as empty. An inode without extents cannot be changed by fast commits.
     pub(super) fn map_of(&mut self, inode: &OwnedInode) -> Result<BlockMap, Impossible> {
         if !inode.flags().contains(InodeFlags::EXTENTS) {
             return Err(Impossible);
@@ -94,7 +95,7 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         let geo = self.fs.geometry();
         let mut left = self.budget;
         let mut read = |node: BlockNr| {
-            // A node may have hundreds of entries.
+            // A node may have hundreds of entries, so it costs more than one step.
             left = left.checked_sub(1 + u64::from(geo.block_size) / 256)?;
             self.tx.block(node).ok()
         };
@@ -127,7 +128,7 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         Ok(edited?)
     }
 
-    /// Allocates a block, zeroed, best in the group of `near`.
+    /// Allocates a zeroed block, preferably in the group of `near`.
     pub(super) fn allocate(&mut self, near: InodeNr) -> Result<BlockNr, Impossible> {
         use crate::alloc::Allocate;
 
@@ -139,7 +140,7 @@ impl<'a, D: ReadBlocks> Changing<'a, D> {
         Ok(block)
     }
 
-    /// Stages what was changed.
+    /// Stages the changes.
     pub(super) fn finish(mut self) -> Result<(), Impossible> {
         Ok(self.tx.commit()?)
     }

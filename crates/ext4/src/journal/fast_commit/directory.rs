@@ -1,4 +1,4 @@
-//! Adding names to directories and taking them away.
+//! Adds names to directories and removes them.
 
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::dirent::{DirCursor, DirTail};
@@ -12,8 +12,8 @@ use crate::dir::{self, AreaForm, DirFormat, Entry};
 use crate::map::runs::BlockMap;
 use crate::tx::Tx;
 
-/// A directory being changed. Inline and hash-in-entry directories never have fast commits; for
-/// them every change is impossible.
+/// A directory being changed. Inline directories and those with hashes in entries never have fast
+/// commits, so every change of them is [`Impossible`].
 pub(super) struct Directory {
     image: OwnedInode,
     map: BlockMap,
@@ -46,13 +46,13 @@ impl Directory {
         Ok(Self { image, map, own, format })
     }
 
-    /// Blocks by `i_size`.
+    /// Number of blocks by `i_size`.
     fn blocks(&self) -> u64 {
         self.image.size_bytes() / self.format.block_size as u64
     }
 
     /// The blocks that can hold names, in order. Each costs a step of work, so that a directory
-    /// that claims to be huge ends early.
+    /// with a huge `i_size` is given up early.
     fn physical_blocks<D: ReadBlocks>(
         &self,
         on: &mut Changing<'_, D>,
@@ -67,7 +67,7 @@ impl Directory {
         Ok(found)
     }
 
-    /// The form of one block: a tail counts only where it is.
+    /// The form of one block: the tail counts only if it is present.
     fn form_of(&self, bytes: &[u8]) -> AreaForm {
         let form = self.own.form(&self.format);
         AreaForm { tail: form.tail && DirTail::of(bytes).is_some(), ..form }
@@ -81,7 +81,7 @@ impl Directory {
         }
     }
 
-    /// Block, place and inode of a name.
+    /// The block, offset and inode of a name.
     fn find<D: ReadBlocks>(
         &self,
         on: &mut Changing<'_, D>,
@@ -97,7 +97,7 @@ impl Directory {
         Ok(None)
     }
 
-    /// Changes a block, and its checksum where it has one.
+    /// Changes a block, and updates its checksum if it has one.
     fn edit<D: ReadBlocks, T>(
         &self,
         on: &mut Changing<'_, D>,
@@ -113,7 +113,7 @@ impl Directory {
         Ok(edited)
     }
 
-    /// Takes a name away; whether it was there (and led to `inode`).
+    /// Removes a name. Returns whether it existed (and named `inode`).
     pub(super) fn remove<D: ReadBlocks>(
         &mut self,
         on: &mut Changing<'_, D>,
@@ -128,7 +128,7 @@ impl Directory {
         removed.map(|()| true).ok_or(Impossible)
     }
 
-    /// Adds a name, in place of an entry of the same name. Whether it was not there before.
+    /// Adds a name, replacing an entry of the same name. Returns whether it is new.
     pub(super) fn add<D: ReadBlocks>(
         &mut self,
         on: &mut Changing<'_, D>,
@@ -159,7 +159,7 @@ impl Directory {
         added.map(|_| true).ok_or(Impossible)
     }
 
-    /// Allocates a block at a logical place that has none; the size grows if it must.
+    /// Allocates a block at a logical block that is a hole, and increases `i_size` if needed.
     fn fill_in<D: ReadBlocks>(
         &mut self,
         on: &mut Changing<'_, D>,
@@ -177,8 +177,8 @@ impl Directory {
         Ok(block)
     }
 
-    /// Turns an indexed directory into a linear one: a valid directory that needs no hashes to add
-    /// a name to. Blocks of the index become entries without names.
+    /// Converts an indexed directory to a linear one, which is valid and needs no hashes to add a
+    /// name. Index blocks become blocks without names.
     fn drop_index<D: ReadBlocks>(&mut self, on: &mut Changing<'_, D>) -> Result<(), Impossible> {
         if !self.image.flags().contains(InodeFlags::INDEX) {
             return Ok(());
@@ -194,7 +194,7 @@ impl Directory {
                 }
                 self.write_dots(on, block, dots[0], dots[1])?;
             } else if entries.next().is_some_and(|first| {
-                // A node of the index is one unused entry over the whole block.
+                // An index node looks like one unused entry that spans the block.
                 !first.in_use() && first.rec_len as usize == self.format.block_size
             }) {
                 let empty = dir::empty_block(&self.format, &self.own);
@@ -205,7 +205,7 @@ impl Directory {
         on.put_inode(&mut self.image)
     }
 
-    /// Writes a first block that holds `.` and `..` alone.
+    /// Writes a first block with only `.` and `..`.
     fn write_dots<D: ReadBlocks>(
         &self,
         on: &mut Changing<'_, D>,
@@ -213,7 +213,7 @@ impl Directory {
         inode: InodeNr,
         parent: InodeNr,
     ) -> Result<(), Impossible> {
-        // Checksums are of the directory itself, whatever its first entry names.
+        // The checksum belongs to this directory, whatever inode its first entry names.
         let named = dir::Directory { inode, parent, ..self.own };
         let mut bytes = dir::first_block(&self.format, &named);
         dir::seal(&mut bytes, self.own.inode_seed(&self.format));
@@ -244,7 +244,7 @@ impl Directory {
         Ok(count)
     }
 
-    /// Makes sure that a new directory begins with `.` and `..`: fast commits do not hold them.
+    /// Ensures that a new directory starts with `.` and `..`, which fast commits do not contain.
     pub(super) fn start<D: ReadBlocks>(
         &mut self,
         on: &mut Changing<'_, D>,

@@ -1,4 +1,4 @@
-//! Changing inodes: fields by fast commits, link counts, sizes in blocks, and freeing.
+//! Changes inodes: fields from fast commits, link counts, `i_blocks`, and freeing.
 
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::extent::{ExtentNode, MAGIC};
@@ -17,8 +17,8 @@ pub(super) fn entry_type<D: ReadBlocks>(on: &Changing<'_, D>, kind: FileType) ->
     if on.geometry().features.incompat.contains(Incompat::FILETYPE) { kind as u8 } else { 0 }
 }
 
-/// Takes over the fields of an INODE record. The block map stays (ranges change it), but for what
-/// is no map: inline data, fast symlinks and device numbers.
+/// Copies the fields of an INODE record. The block map stays, because range records change it; but
+/// `i_block` is copied if it holds inline data, a fast symlink or a device number.
 pub(super) fn take_over<D: ReadBlocks>(
     on: &mut Changing<'_, D>,
     number: InodeNr,
@@ -45,7 +45,7 @@ pub(super) fn take_over<D: ReadBlocks>(
     if is_extents {
         let map = on.map_of(&new)?;
         if !map.nodes.is_empty() {
-            // The generation is part of the checksums of the nodes.
+            // The checksums of the nodes include the generation.
             on.edit_tree(&mut new, |editor, root| editor.reseal(root))?;
         }
         recount(on, &mut new, &map);
@@ -56,7 +56,7 @@ pub(super) fn take_over<D: ReadBlocks>(
     Ok(())
 }
 
-/// Sets `i_blocks` to what the extents, their tree and the attribute block take.
+/// Sets `i_blocks` to the blocks of the extents, their tree and the attribute block.
 pub(super) fn recount<D: ReadBlocks>(on: &Changing<'_, D>, inode: &mut OwnedInode, map: &BlockMap) {
     let geo = on.geometry();
     let bit64 = geo.features.incompat.contains(Incompat::BIT64);
@@ -69,10 +69,10 @@ pub(super) fn is_dir<D: ReadBlocks>(on: &mut Changing<'_, D>, inode: InodeNr) ->
     on.inode(inode).is_ok_and(|inode| inode.file_type() == Some(FileType::Directory))
 }
 
-/// The most links a directory counts; with more it says 1 (dir_nlink).
+/// The largest link count of a directory; with more subdirectories it is 1 (dir_nlink).
 const MOST_DIR_LINKS: u64 = 65_000;
 
-/// Sets the link count of a directory with that many subdirectories.
+/// Sets the link count of a directory, given its number of subdirectories.
 pub(super) fn set_dir_links<D: ReadBlocks>(
     on: &mut Changing<'_, D>,
     inode: InodeNr,
@@ -84,7 +84,7 @@ pub(super) fn set_dir_links<D: ReadBlocks>(
     on.put_inode(&mut image)
 }
 
-/// Changes the link count of a file by one, within its bounds; the new count comes back.
+/// Changes the link count of a file by one, within its bounds; returns the new count.
 pub(super) fn link<D: ReadBlocks>(
     on: &mut Changing<'_, D>,
     inode: InodeNr,
@@ -98,7 +98,7 @@ pub(super) fn link<D: ReadBlocks>(
     Ok(image.base.links_count)
 }
 
-/// Frees an inode without names: its blocks, its share of the attribute block, and itself.
+/// Frees an inode without names: its blocks, its reference to the attribute block, and itself.
 pub(super) fn free<D: ReadBlocks>(
     on: &mut Changing<'_, D>,
     inode: InodeNr,
@@ -134,7 +134,7 @@ pub(super) fn free<D: ReadBlocks>(
     Ok(())
 }
 
-/// Drops one reference to a block of extended attributes; frees it with the last one.
+/// Drops one reference to a block of extended attributes, and frees the block with the last one.
 fn release_attributes<D: ReadBlocks>(
     on: &mut Changing<'_, D>,
     block: BlockNr,

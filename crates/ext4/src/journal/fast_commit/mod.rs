@@ -1,9 +1,9 @@
-//! Fast commits: small records behind the last full commit, replayed one by one.
+//! Fast commits: small records after the last full commit, replayed one by one.
 //!
-//! The result is what the records mean, not what one implementation makes of them: e2fsck 1.47
-//! leaves the inode of a removed name unattached and fails when a directory must grow; the kernel
-//! miscounts links and blocks of directories. Here removed files are freed, directories grow, and
-//! counts follow.
+//! The replay follows the meaning of the records rather than one implementation: e2fsck 1.47 leaves
+//! the inode of a removed name unattached, and fails if a directory must grow; the kernel miscounts
+//! links and blocks of directories. Here removed files are freed, directories grow, and counts are
+//! updated.
 
 mod changing;
 mod directory;
@@ -24,9 +24,9 @@ use super::event::{JournalEvent, RecoveryFault};
 
 pub(crate) use scan::{FastCommits, scan};
 
-/// Replays fast commits over the overlay; the number of tags replayed comes back. It stops at the
-/// first record that cannot be replayed, as the kernel does; what was done before stays. `opened` is what
-/// the file system was opened with.
+/// Replays fast commits over the overlay; returns the number of tags replayed. Like the kernel, it
+/// stops at the first record that cannot be replayed; earlier changes stay. `opened` is the
+/// geometry with which the file system was opened.
 pub(crate) fn replay<D: ReadBlocks>(
     overlay: &Overlay<D>,
     opened: &Geometry,
@@ -50,7 +50,7 @@ pub(crate) fn replay<D: ReadBlocks>(
         let tags = blocks.flat_map(move |block| FcRecords::new(block, inode_size));
         tags.map(|record| record.tag).take(usize::try_from(commits.tags).unwrap_or(usize::MAX))
     };
-    // Blocks that later records claim are never allocated before.
+    // Blocks that later records claim must not be allocated before.
     on.fs.space.withhold(tags().filter_map(|tag| match tag {
         FcTag::AddRange { extent, .. } => Some(extent.run),
         _ => None,
@@ -83,11 +83,12 @@ fn inode_of(tag: &FcTag<'_>) -> InodeNr {
 
 struct Replayer<'a, D> {
     on: Changing<'a, D>,
-    /// The inode whose ranges are being changed; it is written when another comes.
+    /// The inode whose ranges are being changed; it is written before another one is opened.
     open: Option<OwnedInode>,
     touched: BTreeSet<InodeNr>,
-    /// Directories that gained or lost a subdirectory. An INODE record has the count at the end of
-    /// its fast commit, whatever names come behind it; so these are counted anew at the end.
+    /// Directories that gained or lost a subdirectory. The INODE record has the link count at the
+    /// end of its fast commit, even if name records follow it, so these are counted again at the
+    /// end.
     recount: BTreeSet<InodeNr>,
 }
 
@@ -139,7 +140,7 @@ impl<D: ReadBlocks> Replayer<'_, D> {
             self.on.edit_tree(image, |editor, root| editor.insert(root, extent))?;
         }
         if self.on.geometry().cluster_bits > 0 {
-            // A cluster just freed may hold other blocks of the file.
+            // A cluster that was just freed may contain other blocks of the file.
             for run in self.on.map_of(image)?.all_runs() {
                 self.on.mark(run, true)?;
             }
@@ -184,7 +185,7 @@ impl<D: ReadBlocks> Replayer<'_, D> {
         if !directory.remove(&mut self.on, dentry.name, dentry.inode)? {
             return Ok(());
         }
-        // An inode that an INODE record already freed has nothing left to count.
+        // If an INODE record already freed the inode, there is nothing to update.
         if !self.on.is_used(dentry.inode)? {
             return Ok(());
         }
@@ -209,7 +210,7 @@ impl<D: ReadBlocks> Replayer<'_, D> {
         self.on.inode(inode)?.file_type().ok_or(Impossible)
     }
 
-    /// Stages all changes, also where the last of them could not be made.
+    /// Stages all changes, also if the last of them was impossible.
     fn finish(mut self) -> Result<(), Impossible> {
         let closed = self.close();
         let settled = self.settle();
@@ -217,8 +218,8 @@ impl<D: ReadBlocks> Replayer<'_, D> {
         closed.and(settled)
     }
 
-    /// Counts links of directories anew, and marks once more what the changed inodes use: a block freed by one may be
-    /// another's by now.
+    /// Recounts the links of directories, and marks the blocks of all changed inodes as used again,
+    /// because one inode may have freed a block that another one now uses.
     fn settle(&mut self) -> Result<(), Impossible> {
         for inode in std::mem::take(&mut self.recount) {
             if self.on.is_used(inode)? {

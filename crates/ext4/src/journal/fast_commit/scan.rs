@@ -1,4 +1,4 @@
-//! Which fast commits count: all up to the last tail that fits.
+//! Determines which fast commits are valid: all up to the last tail with a valid checksum.
 
 use floe_format::Geometry;
 use floe_format::ext::fast_commit::{FcRecords, FcTag, KNOWN_FEATURES};
@@ -7,22 +7,22 @@ use floe_format::features::Compat;
 use crate::journal::event::{JournalEvent, RecoveryFault};
 use crate::journal::log::Log;
 
-/// The blocks of the fast-commit area that hold what is to be replayed.
+/// The blocks of the fast-commit area to replay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FastCommits {
     /// Whole blocks, in order.
     pub(crate) blocks: Vec<Vec<u8>>,
-    /// Tags up to and with the last good tail.
+    /// Tags up to and including the last valid tail.
     pub(crate) tags: u64,
 }
 
-/// How a block of the area ended.
+/// How the scan of a block of the area ended.
 enum End {
-    /// The next block belongs to it too.
+    /// The fast commit continues in the next block.
     GoOn,
-    /// What follows is old.
+    /// The rest is stale.
     Stop,
-    /// Damage, or features that are not known.
+    /// Damage, or unknown features.
     Fault(RecoveryFault),
 }
 
@@ -33,8 +33,8 @@ struct State {
     good_tags: u64,
 }
 
-/// Reads the fast-commit area. `expected` is the transaction after the last full commit: only fast
-/// commits on top of that one count.
+/// Reads the fast-commit area. `expected` is the transaction after the last full commit: fast
+/// commits of any other transaction are stale.
 pub(crate) fn scan(
     log: Log<'_>,
     geo: &Geometry,
@@ -47,7 +47,7 @@ pub(crate) fn scan(
     }
     let mut state = State::default();
     let first = log.journal.blocks.saturating_sub(log.journal.fast_commit_blocks);
-    // The first block of the area lies one behind the end of the log.
+    // The fast-commit area starts one block behind the end of the log.
     for at in first.saturating_add(1)..log.journal.blocks {
         let mut block = vec![0; log.journal.block_size as usize];
         if log.read(at, &mut block).is_err() {
@@ -61,7 +61,7 @@ pub(crate) fn scan(
             End::GoOn => {}
             End::Stop => break,
             End::Fault(fault) => {
-                // Behind a good fast commit, damage is just where the next one was being written.
+                // After a valid fast commit, damage only means that the next one was being written.
                 if state.good_tags == 0 {
                     events.push(JournalEvent::RecoveryFailed(fault));
                 }
@@ -88,7 +88,7 @@ fn scan_block(block: &[u8], inode_size: u32, expected: u32, first: bool, state: 
             FcTag::Head { features, .. } if features & !KNOWN_FEATURES != 0 => {
                 return End::Fault(RecoveryFault::FastCommitFeatures { features });
             }
-            // Left over from before the last full commit.
+            // Stale: from before the last full commit.
             FcTag::Head { tid, .. } if tid != expected => return End::Stop,
             FcTag::Tail { tid, crc } => {
                 let fits = tid == expected && crc == state.crc;
@@ -107,7 +107,7 @@ fn scan_block(block: &[u8], inode_size: u32, expected: u32, first: bool, state: 
     }
     match (records.is_broken(), state.good_tags, first && state.tags == 0) {
         (false, _, _) => End::GoOn,
-        // Not even a first tag: the area was never used.
+        // Without even a first tag, the area was never used.
         (true, _, true) => End::Stop,
         (true, 0, false) => End::Fault(RecoveryFault::FastCommitDamaged),
         (true, _, false) => End::Stop,

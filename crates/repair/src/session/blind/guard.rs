@@ -1,5 +1,6 @@
-//! Blocks that could not be read, and what concerns them: their owners, the names in them, and files of
-//! the file system that may lie there. None of it is given up, as a copy of the device may bring it back.
+//! Unreadable blocks and the objects that depend on them: their owners, the names in them, and
+//! internal files that may lie there. None of these is given up, because a copy of the device may
+//! recover them.
 
 use std::collections::BTreeSet;
 
@@ -12,24 +13,24 @@ use floe_format::{BlockNr, InodeNr};
 
 use crate::edit::{DirectoryEdit, Edit, InodeEdit};
 
-/// What concerns blocks that could not be read.
+/// Unreadable blocks and the objects that depend on them.
 #[derive(Clone, Debug, Default)]
 pub(in crate::session) struct Guard {
     /// The blocks.
     blocks: BTreeSet<BlockNr>,
-    /// Inodes with a map, a target or attributes in such a block.
+    /// Inodes with a map node, symlink target or attributes in such a block.
     owners: BTreeSet<InodeNr>,
-    /// Directories of which a block, or a part of the map, is hidden.
+    /// Directories with an unreadable block or map node.
     directories: BTreeSet<InodeNr>,
-    /// Attributes are hidden, which may name inodes with values.
+    /// Attributes are hidden, which may refer to value inodes.
     attributes: bool,
-    /// A block may be of the journal, a quota file, the file of orphans, or that against several mounts.
+    /// A block may belong to the journal, a quota file, the orphan file, or be the MMP block.
     system: bool,
     superblock: bool,
 }
 
 impl Guard {
-    /// What concerns the blocks that begin at `offsets`, bytes of the device.
+    /// Collects the objects that depend on the blocks at `offsets`, in bytes of the device.
     pub(super) fn of(examination: &Examination<'_>, offsets: &[u64]) -> Self {
         let mut guard = Self::default();
         if offsets.is_empty() {
@@ -46,7 +47,7 @@ impl Guard {
         guard
     }
 
-    /// Notes whose block cannot be read.
+    /// Records the owner of an unreadable block.
     fn note(&mut self, examination: &Examination<'_>, problem: &Problem) {
         match *problem {
             Problem::UnreadableBlock { inode, .. } => {
@@ -66,12 +67,12 @@ impl Guard {
         }
     }
 
-    /// Whether the primary superblock is in a block that cannot be read.
+    /// Whether the primary superblock is in an unreadable block.
     pub(super) const fn hides_superblock(&self) -> bool {
         self.superblock
     }
 
-    /// Whether what an edit changes, or what a finding concludes, depends on a block that cannot be read.
+    /// Whether an edit, or the conclusion of a finding, depends on an unreadable block.
     pub(super) fn covers(&self, problem: &Problem, edit: &Edit) -> bool {
         if self.blocks.is_empty() {
             return false;
@@ -82,7 +83,7 @@ impl Guard {
         }
         let names_are_hidden = !self.directories.is_empty();
         match edit {
-            // The hidden block may hold the names, and be the parent, of whatever seems to lack them.
+            // The hidden block may hold the names or parent of objects that seem to lack them.
             Edit::Attach { .. } | Edit::Release { .. } => names_are_hidden || self.attributes,
             Edit::Tree(_) | Edit::LinkCount { .. } => names_are_hidden,
             Edit::RebuildDirectory { dir } => self.directories.contains(dir),
@@ -90,7 +91,7 @@ impl Guard {
                 self.directories.contains(dir) && !matches!(edit, DirectoryEdit::Checksum)
             }
             Edit::Inode { inode, edit } => match edit {
-                // Values that hidden attributes name are counted with the blocks of their owners.
+                // Values that hidden attributes refer to count towards the blocks of their owners.
                 InodeEdit::EaReferences(_) | InodeEdit::Sectors(_) => self.attributes,
                 InodeEdit::Clear | InodeEdit::Zero | InodeEdit::Size(_) => {
                     self.directories.contains(inode)
@@ -108,7 +109,7 @@ impl Guard {
         }
     }
 
-    /// Whether a finding is about one of the blocks, and its repair would give up what is in it.
+    /// Whether a finding is about one of the blocks, and its repair would give up its content.
     fn is_about(&self, problem: &Problem) -> bool {
         match problem {
             Problem::DirBlockReadError { .. } | Problem::DirentInodeOnBadBlock { .. } => true,
@@ -121,7 +122,7 @@ impl Guard {
     }
 }
 
-/// Whether one of the blocks may hold what only the file system itself uses and no other finding names.
+/// Whether one of the blocks may belong to an internal file that no other finding names.
 fn may_be_of_system(examination: &Examination<'_>, blocks: &BTreeSet<BlockNr>) -> bool {
     let (volume, superblock) = (&examination.volume, &examination.report.superblock);
     let files = [
@@ -136,7 +137,7 @@ fn may_be_of_system(examination: &Examination<'_>, blocks: &BTreeSet<BlockNr>) -
         || files.iter().filter(|&&inode| inode != 0).any(of_file)
 }
 
-/// Whether one of the blocks belongs to a file; also if its map does not tell.
+/// Whether one of the blocks belongs to a file, or might because its map is incomplete.
 fn may_be_of(volume: &Volume<'_>, inode: InodeNr, blocks: &BTreeSet<BlockNr>) -> bool {
     let geometry = &volume.geometry;
     let raw = read_inode(inode, volume.device, geometry, &volume.groups);

@@ -1,7 +1,9 @@
-//! What the workers of a pipeline share: queues and who works on what, behind one lock.
+//! The state that the workers of a pipeline share: queues and the assignment of workers to stages,
+//! behind one lock.
 //!
-//! The lock is taken once a batch, never once an element: in one visit a worker reports the batch it
-//! has done, hands on what it found, and takes the next batch. [`Counts`] shows it for a run.
+//! A worker takes the lock once per batch, never once per element: in one visit it reports the
+//! completed batch, delivers the entries it produced, and takes the next batch. [`Counts`] has the
+//! number of visits.
 
 use std::any::Any;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use floe_sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// One list of entries for each stage, private to a worker.
 pub(crate) type Lists = Vec<Box<dyn Any>>;
 
-/// A batch that was done.
+/// A completed batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
     pub(crate) stage: usize,
@@ -21,48 +23,49 @@ pub(crate) struct Done {
     pub(crate) time: Duration,
 }
 
-/// What a worker does next.
+/// The next action of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// The batch in the list of that stage, of so many elements.
+    /// The batch in the list of that stage, with its number of elements.
     Batch { stage: usize, elements: u64 },
-    /// What it found for that stage and has not been able to hand on: the queue is full.
+    /// Do a batch of that stage from the worker's own list, because the stage's queue is full.
     Spill { stage: usize },
-    /// Nothing: all is done, or the run was stopped.
+    /// Stop: everything is done, or the run was stopped.
     End,
 }
 
-/// What a run took, for tests, logs and benchmarks. All but `stages[..].name` depends on luck.
+/// Statistics of a run, for tests, logs and benchmarks. They vary from run to run, except
+/// `stages[..].name`.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Times that a worker took the lock: once a batch, and once for each time it slept.
     pub locks: u64,
     /// Batches that were taken from queues.
     pub batches: u64,
-    /// Batches that a worker did at once, as the queue for them was full.
+    /// Batches that a worker did at once because their queue was full.
     pub spilled: u64,
-    /// Times that a worker slept, as there was nothing that it should do.
+    /// Times that a worker slept because it had nothing to do.
     pub sleeps: u64,
-    /// Times that a worker went to another stage than the one it was in.
+    /// Times that a worker changed to another stage.
     pub migrations: u64,
-    /// Fewest and most workers that were allowed to work at a time.
+    /// Fewest and most workers that were allowed to be busy.
     pub budgets: (usize, usize),
     /// The stages, in the order of the pipeline.
     pub stages: Vec<StageCounts>,
 }
 
-/// What a stage took.
+/// Statistics of a stage.
 #[derive(Clone, Debug, Default)]
 pub struct StageCounts {
     /// Its name.
     pub name: &'static str,
     /// Elements done, and the time for them.
     pub meter: Meter,
-    /// Most entries that waited at a time.
+    /// The largest number of entries in the queue.
     pub most_entries: usize,
 }
 
-pub(crate) struct Board {
+pub(crate) struct Dispatcher {
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -83,9 +86,9 @@ struct State {
     counts: Counts,
 }
 
-impl Board {
-    /// `weights`: of an element of each stage, before any was measured. `budget`: how many of `workers`
-    /// may be busy until [`Board::set_budget`] says otherwise.
+impl Dispatcher {
+    /// `weights`: the expected time per element of each stage, until it is measured. `budget`: how
+    /// many of `workers` may be busy, until [`Dispatcher::set_budget`] changes it.
     pub(crate) fn new(
         queues: Vec<Box<dyn AnyQueue>>,
         weights: Vec<Option<Duration>>,
@@ -109,8 +112,8 @@ impl Board {
         Self { state: Mutex::new(state), wake: Condvar::new() }
     }
 
-    /// A visit to the board by worker `me`: reports `done`, hands on what is in `found`, and waits for
-    /// what to do next. A batch is put in the list of its stage in `batches`.
+    /// A visit by worker `me`: reports `done`, delivers `found`, and waits for the next action. A
+    /// new batch is put into the list of its stage in `batches`.
     pub(crate) fn visit(
         &self,
         me: usize,
@@ -136,8 +139,8 @@ impl Board {
                 self.wake.notify_all();
                 return Next::End;
             }
-            // Not any worker while there are few cores, but the first ones: those past the minimum give way to
-            // other programs, and what they had taken would wait with them.
+            // While fewer cores than workers are available, the first workers stay busy: those past
+            // the minimum run in the idle class, so entries that they took would wait with them.
             if me < state.budget {
                 let was_in = state.last[me];
                 if let Some(stage) = state.pick(was_in) {
@@ -164,13 +167,13 @@ impl Board {
         state.counts.budgets = (fewest.min(state.budget), most.max(state.budget));
     }
 
-    /// Ends the run: no further batch is begun.
+    /// Stops the run: no worker starts another batch.
     pub(crate) fn stop(&self) {
         self.lock().stopped = true;
         self.wake.notify_all();
     }
 
-    /// What the run took, and whether it was stopped.
+    /// The statistics of the run, and whether it was stopped.
     pub(crate) fn into_counts(self, names: impl Iterator<Item = &'static str>) -> (Counts, bool) {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let stages = names.zip(&state.loads).zip(&state.queues).map(|((name, load), queue)| {
@@ -180,14 +183,14 @@ impl Board {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Handlers run outside, so a panic leaves nothing half done here.
+        // Handlers run without the lock, so a panic leaves no half-done state here.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.counts.locks += 1;
         state
     }
 
-    /// Wakes one who sleeps if there is something for it to do; it will wake the next one. Where not
-    /// everybody may work, all are woken, since the one might be one who may not.
+    /// Wakes a sleeping worker if there is work for it; that worker wakes the next one. If the
+    /// budget excludes some workers, wakes all, because a single one might be excluded.
     fn wake_another(&self, state: &mut State) {
         if state.asleep > 0 && state.pick(None).is_some() {
             if state.budget < state.busy.len() {
@@ -200,8 +203,9 @@ impl Board {
 }
 
 impl State {
-    /// Hands on what a worker found. The last stage for which something is left, as its queue is
-    /// full: the last, so that what is done at once finds little that is new.
+    /// Moves the entries that a worker produced into the queues. Returns the last stage whose queue
+    /// is full with entries left over; the last, because handling its entries produces the fewest
+    /// new ones.
     fn deliver(&mut self, found: &mut Lists) -> Option<usize> {
         let mut full = None;
         for (stage, (queue, list)) in self.queues.iter_mut().zip(found).enumerate() {
@@ -211,7 +215,7 @@ impl State {
         full
     }
 
-    /// Brings `loads` up to date and asks the scheduler.
+    /// Updates `loads` and asks the scheduler.
     fn pick(&mut self, was_in: Option<usize>) -> Option<usize> {
         for (load, queue) in self.loads.iter_mut().zip(&self.queues) {
             load.entries = queue.entries() as u64;

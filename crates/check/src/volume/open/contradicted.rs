@@ -1,0 +1,95 @@
+//! Fields of a superblock that what lies on the disk contradicts. e2fsck believes them, and files are lost: it
+//! empties inodes that `s_first_ino` calls reserved, and writes lists over the blocks that `s_reserved_gdt_blocks`
+//! claims.
+
+use floe_blockdev::ReadBlocks;
+use floe_ext4::inode_table::read_inode;
+use floe_format::ext::indirect::pointers;
+use floe_format::ext::inode::Inode;
+use floe_format::ext::superblock::Superblock;
+use floe_format::features::Compat;
+use floe_format::{BlockNr, GroupNr, InodeNr};
+
+use super::{Opened, USUAL_FIRST_INODE};
+
+/// The word of `i_block` that names the double-indirect block.
+const DOUBLE: usize = 13;
+/// Of a group's bitmaps and inode table, how many must lie among the reserved descriptor blocks before
+/// the number of those is doubted: one alone may be wrong itself.
+const WITNESSES: usize = 2;
+
+/// A field, its stored value, and the superblock with the right one.
+pub(super) struct Contradicted {
+    pub field: &'static str,
+    pub stored: u64,
+    pub expected: u64,
+    pub superblock: Superblock,
+}
+
+/// The first field that is contradicted.
+pub(super) fn find(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
+    first_inode(device, opened).or_else(|| reserved_descriptors(device, opened))
+}
+
+/// Inodes below `s_first_ino` that are in use like any other. Every mke2fs writes 11.
+fn first_inode(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
+    let stored = opened.geometry.first_inode;
+    let in_use = |number: &u32| {
+        let raw = read_inode(InodeNr(*number), device, &opened.geometry, &opened.groups);
+        raw.as_deref().and_then(Inode::decode).is_some_and(|inode| {
+            let base = &inode.base;
+            base.links_count > 0 && base.dtime == 0 && inode.file_type().is_some()
+        })
+    };
+    let end = stored.0.min(opened.geometry.inodes_per_group.saturating_add(1));
+    (USUAL_FIRST_INODE.0..end).find(in_use)?;
+    let first_ino = USUAL_FIRST_INODE.0;
+    Some(Contradicted {
+        field: "s_first_ino",
+        stored: stored.0.into(),
+        expected: first_ino.into(),
+        superblock: Superblock { first_ino, ..opened.superblock.clone() },
+    })
+}
+
+/// Bitmaps and inode table of the first group lie among the blocks reserved for descriptors: the reserved ones end
+/// earlier, where the resize inode says, or at the first of these.
+fn reserved_descriptors(device: &dyn ReadBlocks, opened: &Opened) -> Option<Contradicted> {
+    let geometry = &opened.geometry;
+    let reserved = geometry.reserved_gdt_run(GroupNr(0));
+    let desc = opened.groups.first()?;
+    let inside = [desc.block_bitmap, desc.inode_bitmap, desc.inode_table]
+        .into_iter()
+        .filter(|&block| block >= reserved.start && block < reserved.end());
+    if inside.clone().count() < WITNESSES {
+        return None;
+    }
+    let room = inside.min()?.0 - reserved.start.0;
+    let listed = listed(device, opened, reserved.start).filter(|&listed| listed <= room);
+    let expected = listed.unwrap_or(room);
+    let reserved_gdt_blocks = u16::try_from(expected).ok()?;
+    Some(Contradicted {
+        field: "s_reserved_gdt_blocks",
+        stored: reserved.len_blocks,
+        expected,
+        superblock: Superblock { reserved_gdt_blocks, ..opened.superblock.clone() },
+    })
+}
+
+/// How many blocks from `first` on the resize inode lists one after another; `None` if that cannot be told.
+fn listed(device: &dyn ReadBlocks, opened: &Opened, first: BlockNr) -> Option<u64> {
+    let geometry = &opened.geometry;
+    if !geometry.features.compat.contains(Compat::RESIZE_INODE) {
+        return None;
+    }
+    let raw = read_inode(InodeNr::RESIZE, device, geometry, &opened.groups)?;
+    let double = BlockNr(u64::from(Inode::decode(&raw)?.block_word(DOUBLE)?));
+    if double.0 == 0 || !geometry.contains(double) {
+        return None;
+    }
+    let mut table = vec![0; geometry.block_size as usize];
+    device.read_at(geometry.offset_bytes(double), &mut table).ok()?;
+    let named = pointers(&table).skip(geometry.desc_blocks as usize);
+    let listed = (first.0..).zip(named).take_while(|&(block, named)| block == u64::from(named));
+    Some(listed.count() as u64).filter(|&listed| listed > 0)
+}

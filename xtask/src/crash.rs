@@ -1,0 +1,31 @@
+//! `cargo xtask crash`: fails the power at every write of journals and of their recovery, for as many seeds as wanted, and of
+//! all pairs of operations.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The command line.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds: about 5,000 states each
+    #[arg(long, default_value_t = 4)]
+    seeds: u64,
+}
+
+/// Runs the tests that explore all states, optimised: random changes of each seed, then all pairs of operations.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let last = args.seed.checked_add(args.seeds.max(1) - 1).context("too many seeds")?;
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let status = Command::new(cargo)
+        .args(["test", "--release", "-p", "floe-disk", "--test", "journal_crash"])
+        .args(["--test", "journal_ops", "--", "--ignored", "--nocapture"])
+        .env("FLOE_CRASH_SEEDS", format!("{}-{last}", args.seed))
+        .status()
+        .context("starting cargo")?;
+    ensure!(status.success(), "a state was not recovered as it should be");
+    Ok(())
+}
