@@ -146,6 +146,7 @@ impl Op<'_> {
         let seconds = self.caller.time.seconds.max(1);
         inode.base.dtime = (seconds & 0xffff_ffff) as u32;
         self.put(inode)?;
+        self.weigh_gone(inode.number);
         let (volume, tx) = (&mut *self.volume, &mut self.tx);
         volume.fs.space.release_inode(tx, inode.number, is_directory)?;
         Ok(Step::Done)

@@ -40,7 +40,9 @@ fn features_that_cannot_be_written_are_named() {
         Some(ReadOnly::Features(names.iter().map(|&name| name.to_owned()).collect()))
     };
     assert_eq!(refusal(Profile::Ext4, &|_| ()), None);
-    assert_eq!(refusal(Profile::Quota, &|_| ()), named(&["quota"]));
+    assert_eq!(refusal(Profile::Quota, &|_| ()), None);
+    let values = |sb: &mut Superblock| sb.feature_incompat |= 0x400;
+    assert_eq!(refusal(Profile::Quota, &values), named(&["quota", "ea_inode"]));
     assert_eq!(refusal(Profile::Mmp, &|_| ()), named(&["mmp"]));
     let unknown = |sb: &mut Superblock| {
         sb.feature_incompat |= 0x8000_0000;
