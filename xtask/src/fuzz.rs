@@ -32,7 +32,7 @@ enum Target {
 /// The command line.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to fuzz
+    /// The fuzz target
     target: Target,
     /// Duration in minutes
     #[arg(long, default_value_t = 15)]

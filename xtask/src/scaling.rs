@@ -44,13 +44,13 @@ const ALLOCATOR: &[&str] = &["malloc", "calloc", "realloc", "posix_memalign", "f
 /// Instructions of one check.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counted {
-    /// Of all threads.
+    /// Instructions of all threads.
     all: f64,
-    /// Of the worker with the most.
+    /// Instructions of the busiest worker.
     most: f64,
-    /// Of the first thread outside of worker code.
+    /// Instructions of the first thread outside of worker code.
     serial: f64,
-    /// Of the first thread while merging the workers' results.
+    /// Instructions of the first thread while merging the workers' results.
     merging: f64,
     /// Allocator calls of all threads.
     allocations: u64,

@@ -255,7 +255,7 @@ impl<R: BufRead, W: Write> Ask<R, W> {
 
 impl<R: BufRead, W: Write> Policy for Ask<R, W> {
     fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision {
-        // An I/O error means that nobody agreed.
+        // An I/O error counts as no consent.
         match self.review(problems, report) {
             Ok(Some(answers)) => Decision::Each(answers),
             Ok(None) | Err(_) => Decision::Quit,

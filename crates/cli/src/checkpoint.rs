@@ -304,7 +304,7 @@ mod tests {
         fs::write(&path, made()).unwrap();
         assert!(keeper(&path).stored().unwrap().is_some());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(keeper(&path).stored().is_err_and(|error| error.to_string().contains("write")));
+        assert!(keeper(&path).stored().is_err_and(|error| error.to_string().contains("writable")));
         assert!(keeper(folder.path()).stored().is_err());
         assert!(keeper(Path::new("/dev/null")).stored().is_err());
     }

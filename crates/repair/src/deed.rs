@@ -14,7 +14,7 @@ pub struct Deed {
     pub problem: Option<Problem>,
     /// The change.
     pub edit: Edit,
-    /// What it costs the user.
+    /// Its cost for the user.
     pub loss: Loss,
     /// Path of the affected inode as bytes, if known.
     pub path: Option<Vec<u8>>,

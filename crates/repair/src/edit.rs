@@ -46,7 +46,7 @@ impl Phase {
     }
 }
 
-/// What a repair costs the user.
+/// Cost of a repair for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Loss {
     /// Nothing.
@@ -525,7 +525,7 @@ impl Edit {
         }
     }
 
-    /// What the edit costs the user.
+    /// Cost of the edit for the user.
     pub const fn loss(&self) -> Loss {
         match self {
             Self::Inode { edit, .. } => match edit {

@@ -174,7 +174,7 @@ pub struct Attempt {
     pub halted: bool,
     /// Findings that it leaves.
     pub left: u64,
-    /// What it costs.
+    /// Its cost.
     pub toll: Toll,
 }
 
@@ -185,7 +185,7 @@ pub struct Escalated<'d> {
     /// Its stage; `None`: no stage is within the allowance, so only the journal is replayed, as any
     /// mount does.
     pub stage: Option<Stage>,
-    /// What it costs.
+    /// Its cost.
     pub toll: Toll,
     /// All stages tried, in order.
     pub attempts: Vec<Attempt>,

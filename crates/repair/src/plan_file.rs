@@ -69,7 +69,7 @@ pub enum PlanFileError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// A newer version made the file.
@@ -86,7 +86,7 @@ pub enum PlanFileError {
          a new plan"
     )]
     Changed {
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// The device or the staging area failed.

@@ -36,6 +36,11 @@ const TEXTS: &[(&str, &str)] = &[
     ("mkfs", "gid_map"),
     ("mkfs", "epoch"),
     ("mkfs", "last_mounted"),
+    // Mount points and mount options: Floe writes nothing to these paths.
+    ("mount", "directory"),
+    ("mount", "options"),
+    ("umount", "directory"),
+    ("status", "directory"),
     // e2fsck's command line has its own parser and test.
     ("fsck", "arguments"),
 ];

@@ -196,7 +196,7 @@ fn what_could_not_be_saved_is_named_and_the_exit_code_says_so() {
     image.write(700 << 10, &[0x17; 1024]).unwrap();
     let line = ["undo", undo.to_str().unwrap(), image.path().to_str().unwrap(), "--dry-run"];
     for (line, says) in
-        [(&line[..], "Nothing was written"), (&line[..3], "but for the blocks below")]
+        [(&line[..], "Nothing was written"), (&line[..3], "except the blocks below")]
     {
         let ran = floe(line);
         assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);

@@ -4,7 +4,7 @@
 //! ```text
 //! byte 0       profile, modulo their number
 //! byte 1       bit 0: the raw disk is judged, without replay of the journal
-//!              bits 1 to 2: so many blocks cannot be read      bit 3: the image is cut off
+//!              bits 1 to 2: number of unreadable blocks      bit 3: the image is truncated
 //! byte 2       seed of the unreadable blocks, and where the image is cut: 256ths of it
 //! then         edits of 13 bytes: action, place (2), position (2), value (8), little-endian
 //! ```
