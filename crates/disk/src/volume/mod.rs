@@ -78,6 +78,43 @@ impl Volume {
 
     /// As [`Volume::open`], where the journal is open: then `needs_recovery` is no reason against writing.
     ///
+    /// ```
+    /// use floe_blockdev::MemDevice;
+    /// use floe_disk::journal::Journal;
+    /// use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
+    /// use floe_disk::ops::{Caller, NewInode};
+    /// use floe_disk::volume::Volume;
+    /// use floe_format::InodeNr;
+    /// use floe_format::ext::inode::Timestamp;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = MemDevice::new(vec![0; 16 << 20]);
+    /// let now = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+    /// let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now };
+    /// let params = Options::of_type(FsType::Ext4).params(16 << 20, None, &fresh)?;
+    /// mkfs::write(&Plan::new(&params)?, &device)?;
+    ///
+    /// let journal = Journal::open(device)?;
+    /// let mut volume = Volume::open_journaled(&journal)?;
+    /// let caller = Caller::system(now);
+    /// let mut tx = journal.begin(30)?;
+    /// volume.begin_writing(&mut tx, now)?;
+    /// let file = volume.create(&mut tx, &caller, InodeNr::ROOT, b"file", &NewInode::regular(0o644))?;
+    /// // Data go past the log, but before the commit of the transaction that maps them.
+    /// volume.write(&mut tx, &journal, &caller, file, 0, b"hello")?;
+    /// let epoch = volume.end_epoch();
+    /// let id = tx.finish()?;
+    /// journal.commit(id)?; // fsync
+    /// volume.durable(epoch);
+    ///
+    /// let mut tx = journal.begin(30)?;
+    /// volume.end_writing(&mut tx, now)?;
+    /// tx.finish()?;
+    /// journal.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`OpenError`]. Nothing was changed but by opening the journal, which is to be closed.
     pub fn open_journaled<D: WriteBlocks>(journal: &Journal<D>) -> Result<Self, OpenError> {
