@@ -9,7 +9,7 @@ use std::process::Command;
 
 use floe_testkit::tree::mounted;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
-use rustix::fs::{AtFlags, SeekFrom, StatxFlags, seek, statvfs, statx};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, seek, statvfs, statx};
 
 use super::{Fsck, disk_with_partition, floe, image, ran};
 
@@ -305,6 +305,13 @@ fn change_everything(top: &Path) {
     symlink("x".repeat(200), folder.join("slow")).unwrap();
     fs::set_permissions(&big, fs::Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(&big, Some(1000), Some(100)).unwrap();
+    // Files without extents cannot reserve blocks: on Linux neither.
+    let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 800_000, 100_000);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 100_000, 50_000).unwrap();
+    let mut punched = [1; 50_000];
+    file.read_exact_at(&mut punched, 100_000).unwrap();
+    assert!(punched.iter().all(|byte| *byte == 0));
     fs::create_dir(folder.join("inner")).unwrap();
     fs::rename(folder.join("inner"), top.join("moved")).unwrap();
     fs::rename(folder.join("fast"), top.join("moved/fast")).unwrap();
