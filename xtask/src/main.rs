@@ -53,7 +53,7 @@ enum Chore {
     Eta(eta::Args),
     /// Fail the power at every write of journals and of their recovery
     Crash(crash::Args),
-    /// Let Linux fill file systems in a guest, fail its power, and judge what is left (needs qemu)
+    /// Let Linux fill file systems in a guest, cut its power, and judge the result (needs qemu)
     KernelLoad(kernel_load::Args),
     /// The part of `kernel-load` inside its guest
     #[command(hide = true)]

@@ -258,7 +258,7 @@ impl Groups {
     /// Reads the descriptors that lie in a block anew: its changes were given up.
     ///
     /// # Errors
-    /// That the block cannot be read.
+    /// If the block cannot be read.
     pub fn reread(&mut self, tx: &mut dyn Tx, block: BlockNr) -> Result<(), Refusal> {
         let geo = &self.geometry;
         let Some(index) = (0..geo.desc_blocks).find(|&at| geo.primary_desc_block(at) == block)

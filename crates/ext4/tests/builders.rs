@@ -169,7 +169,7 @@ fn rebuilt_quota_files_are_read_by_others() {
     }
 }
 
-/// What debugfs answers.
+/// The answer of debugfs.
 fn debugfs(image: &Image, request: &str) -> Result<String> {
     let mut command = tool::command("debugfs");
     command.args(["-R", request]).arg(image.path());

@@ -151,15 +151,16 @@ impl<S: Store> FileSystem<S> {
         name: &[u8],
     ) -> Result<Attributes, FsError> {
         let _reading = self.reading();
-        self.find(caller, directory, name)
+        self.find(caller, directory, name)?.0.ok_or(FsError::NotFound)
     }
 
+    /// The attributes of what a name leads to, if there is one; and whether case does not count.
     fn find(
         &self,
         caller: &Caller,
         directory: InodeNr,
         name: &[u8],
-    ) -> Result<Attributes, FsError> {
+    ) -> Result<(Option<Attributes>, bool), FsError> {
         if name.len() > MOST_NAME_BYTES {
             return Err(FsError::NameTooLong);
         }
@@ -171,36 +172,39 @@ impl<S: Store> FileSystem<S> {
             return Err(FsError::NotADirectory);
         }
         self.judge(caller, Want::EXECUTE, &of_directory)?;
+        let folds = of_directory.flags.contains(InodeFlags::CASEFOLD);
         if name == b"." {
-            return Ok(of_directory);
+            return Ok((Some(of_directory), folds));
         }
         let names = self.directory(directory)?;
         if name == b".." {
-            return self.store.attributes(names.parent());
+            return Ok((Some(self.store.attributes(names.parent())?), folds));
         }
         match (names.find(name), names.damage()) {
-            (Some(entry), _) => self.named(directory, entry.inode),
-            (None, None) => Err(FsError::NotFound),
+            (Some(entry), _) => Ok((Some(self.named(directory, entry.inode)?), folds)),
+            (None, None) => Ok((None, folds)),
             // The name may be among those that cannot be read: "there is none" would be a guess.
             (None, Some(what)) => Err(FsError::Damaged { inode: directory, what: what.to_owned() }),
         }
     }
 
     /// As [`FileSystem::look_up`]; what is found is held until [`FileSystem::forget`], so that it stays when its last
-    /// name goes.
+    /// name goes. Also says whether the directory compares names without case.
     ///
     /// # Errors
-    /// As [`FileSystem::look_up`].
+    /// As [`FileSystem::look_up`], but for a missing name, which is `None`.
     pub fn look_up_and_hold(
         &self,
         caller: &Caller,
         directory: InodeNr,
         name: &[u8],
-    ) -> Result<Attributes, FsError> {
+    ) -> Result<(Option<Attributes>, bool), FsError> {
         let _reading = self.reading();
-        let found = self.find(caller, directory, name)?;
-        self.held.add(found.inode);
-        Ok(found)
+        let (found, folds) = self.find(caller, directory, name)?;
+        if let Some(found) = &found {
+            self.held.add(found.inode);
+        }
+        Ok((found, folds))
     }
 
     /// Holds an inode that [`FileSystem::list`] has just named, and returns its attributes.
@@ -327,6 +331,7 @@ impl<S: Store> FileSystem<S> {
             OpKind::CreateUnnamed { .. }
             | OpKind::Change { .. }
             | OpKind::Write { .. }
+            | OpKind::Range { .. }
             | OpKind::SetAttribute { .. }
             | OpKind::RemoveAttribute { .. } => {}
         }
@@ -475,6 +480,11 @@ impl<S: Store> FileSystem<S> {
         // A number in front stands for a namespace that Linux does not know.
         let known = |name: &Vec<u8>| !name.first().is_some_and(u8::is_ascii_digit);
         Ok(all.into_iter().map(|attribute| attribute.name).filter(known).collect())
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> u32 {
+        self.store.block_bytes()
     }
 
     /// Sizes of the whole file system.

@@ -161,6 +161,10 @@ impl Store for Image<'_, '_> {
         }
     }
 
+    fn block_bytes(&self) -> u32 {
+        self.files.geometry().block_size
+    }
+
     fn is_read_only(&self) -> bool {
         true
     }

@@ -9,7 +9,6 @@ use floe_format::InodeNr;
 use floe_sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{ChangeError, Disk, DiskError};
-use crate::lists;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Image, Timestamp};
@@ -142,27 +141,10 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                 }
             })?;
         }
-        // An access list follows the permissions.
-        let list = match change.permissions {
-            Some(permissions) => {
-                let attributes = self.image.extended_attributes(inode)?;
-                lists::with_permissions(&attributes, permissions)
-            }
-            None => None,
-        };
         if change == Default::default() {
             return Ok(());
         }
-        self.run(|volume, tx| {
-            volume.change(tx, caller, inode, &change)?;
-            match &list {
-                Some(list) => {
-                    let name = lists::ACCESS;
-                    volume.set_attribute(tx, caller, inode, name, list, Default::default())
-                }
-                None => Ok(()),
-            }
-        })
+        self.run(|volume, tx| volume.change(tx, caller, inode, &change))
     }
 
     /// Writes, in pieces that one transaction can map.
@@ -181,34 +163,30 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             *at = at.saturating_add(piece.len() as u64);
             Some((start, piece))
         }) {
-            self.run(|volume, tx| volume.write(tx, self.disk, caller, inode, at, piece))?;
+            self.write_piece(caller, inode, at, piece)?;
         }
         Ok(())
     }
 
-    fn set_attribute(&self, caller: &Caller, kind: &OpKind<'_>) -> Result<(), FsError> {
-        let OpKind::SetAttribute { inode, name, value, mode } = *kind else { return Ok(()) };
-        if name != lists::ACCESS {
-            return self
-                .run(|volume, tx| volume.set_attribute(tx, caller, inode, name, value, mode));
+    /// Writes bytes in one transaction, or in two where their blocks are so scattered that one cannot hold the change.
+    fn write_piece(
+        &self,
+        caller: &Caller,
+        inode: InodeNr,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), FsError> {
+        let fits =
+            self.run(|volume, tx| match volume.write(tx, self.disk, caller, inode, at, bytes) {
+                Err(OpError::TooLong) if bytes.len() > 1 => Ok(false),
+                written => written.map(|()| true),
+            })?;
+        if fits {
+            return Ok(());
         }
-        // The permissions follow an access list, which is not stored if it says no more than they do.
-        let list = lists::judge(value).ok_or(FsError::Invalid)?;
-        let old = self.image.attributes(inode)?.permissions;
-        let change = floe_disk::ops::Change {
-            permissions: Some(old & 0o7000 | list.permissions),
-            ..Default::default()
-        };
-        self.run(|volume, tx| {
-            volume.change(tx, caller, inode, &change)?;
-            if list.is_extended {
-                return volume.set_attribute(tx, caller, inode, name, value, mode);
-            }
-            match volume.remove_attribute(tx, caller, inode, name) {
-                Err(OpError::NotFound(_)) => Ok(()),
-                other => other,
-            }
-        })
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        self.write_piece(caller, inode, at, first)?;
+        self.write_piece(caller, inode, at.saturating_add(first.len() as u64), second)
     }
 }
 
@@ -245,6 +223,10 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
             free_inodes: room.free_inodes,
             ..self.image.space()
         }
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.image.block_bytes()
     }
 
     fn is_read_only(&self) -> bool {
@@ -291,7 +273,15 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
             OpKind::Write { inode, offset_bytes, bytes } => {
                 self.write(&caller, inode, offset_bytes, bytes)?;
             }
-            OpKind::SetAttribute { .. } => self.set_attribute(&caller, &op.kind)?,
+            OpKind::SetAttribute { inode, name, value, mode } => {
+                self.run(|volume, tx| volume.set_attribute(tx, &caller, inode, name, value, mode))?
+            }
+            OpKind::Range { inode, mode, ref bytes } => {
+                self.image.forget(inode);
+                self.steps(|volume, tx| {
+                    volume.change_range(tx, self.disk, &caller, inode, mode, bytes.clone())
+                })?;
+            }
             OpKind::RemoveAttribute { inode, name } => {
                 self.run(|volume, tx| volume.remove_attribute(tx, &caller, inode, name))?;
             }
@@ -347,6 +337,7 @@ fn of_op(error: OpError) -> FsError {
         OpError::NotPermitted(_) => FsError::NotPermitted,
         OpError::CrossProject => FsError::CrossProject,
         OpError::Unsupported(what) => FsError::Unsupported(what),
+        OpError::TooLong => FsError::Unsupported("a change of so many blocks at once"),
         OpError::Refused(Refusal::Io { block, source }) => FsError::Io {
             inode: InodeNr(0),
             source: std::io::Error::other(format!("{block}: {source}")),

@@ -1,6 +1,8 @@
 //! Changes as values: the same one is asked for by a program, applied to a disk, and shown in a log.
 
-use floe_disk::ops::{Change, NewInode, RenameMode, SetMode};
+use std::ops::Range;
+
+use floe_disk::ops::{Change, NewInode, RangeMode, RenameMode, SetMode};
 use floe_format::InodeNr;
 
 use crate::Timestamp;
@@ -81,6 +83,15 @@ pub enum OpKind<'a> {
         offset_bytes: u64,
         /// The bytes.
         bytes: &'a [u8],
+    },
+    /// A range of a regular file is reserved, zeroed or freed, or moves what is behind it.
+    Range {
+        /// The file.
+        inode: InodeNr,
+        /// What becomes of the range.
+        mode: RangeMode,
+        /// The range.
+        bytes: Range<u64>,
     },
     /// An extended attribute is set.
     SetAttribute {

@@ -74,6 +74,9 @@ pub trait Store: Send + Sync {
     /// Sizes of the whole file system.
     fn space(&self) -> Space;
 
+    /// Bytes of a block.
+    fn block_bytes(&self) -> u32;
+
     /// Whether nothing can be changed.
     fn is_read_only(&self) -> bool;
 

@@ -79,7 +79,7 @@ impl<S: Store> Adapter<'_, S> {
         operation: &Operation<'_>,
     ) -> Result<Answer, FsError> {
         let (fs, keep) = (self.fs, self.options.keep);
-        let block_bytes = || fs.space().block_bytes;
+        let block_bytes = || fs.block_bytes();
         Ok(match *operation {
             Operation::Change(ref change) => {
                 let by = (header.uid, header.gid);
@@ -148,15 +148,10 @@ impl<S: Store> Adapter<'_, S> {
     }
 
     fn look_up(&self, inode: InodeNr, name: &[u8]) -> Result<Answer, FsError> {
-        let file = match self.fs.look_up_and_hold(&Caller::Judged, inode, name) {
-            Ok(file) => Some(file),
-            // The kernel keeps this answer, too.
-            Err(FsError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
-        // Where case does not count, a name may come or go by another spelling, which the kernel takes for
-        // another name.
-        let keep_name = if self.fs.folds(inode)? { Duration::ZERO } else { self.options.keep };
+        let (file, folds) = self.fs.look_up_and_hold(&Caller::Judged, inode, name)?;
+        // The kernel keeps the answer that there is no such name, too. Where case does not count, a name may
+        // come or go by another spelling, which the kernel takes for another name.
+        let keep_name = if folds { Duration::ZERO } else { self.options.keep };
         Ok(Answer::Bytes(self.entry(file.as_ref(), keep_name)))
     }
 
@@ -171,7 +166,7 @@ impl<S: Store> Adapter<'_, S> {
 
     /// The entry of a file, if there is one.
     pub(crate) fn entry(&self, file: Option<&Attributes>, keep_name: Duration) -> Vec<u8> {
-        abi::entry(file, self.fs.space().block_bytes, self.options.keep, keep_name)
+        abi::entry(file, self.fs.block_bytes(), self.options.keep, keep_name)
     }
 
     fn open(&self, inode: InodeNr, directory: bool, flags: u32) -> Result<Answer, FsError> {

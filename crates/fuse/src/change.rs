@@ -5,10 +5,10 @@ use std::time::Duration;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_fs::{
-    Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RenameMode,
-    SetMode, Store, Timestamp, now,
+    Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode,
+    RenameMode, SetMode, Store, Timestamp, now,
 };
-use rustix::fs::{RenameFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn};
@@ -66,6 +66,10 @@ impl<S: Store> Adapter<'_, S> {
                 OpKind::SetAttribute { inode, name, value, mode: set_mode(flags) }
             }
             Change::Removexattr { name } => OpKind::RemoveAttribute { inode, name },
+            Change::Fallocate { offset_bytes, len_bytes, mode } => {
+                let end = offset_bytes.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
+                OpKind::Range { inode, mode: range_mode(mode)?, bytes: offset_bytes..end }
+            }
             // The kernel does without.
             Change::Unserved(_) => return Ok(Answer::Error(Errno::NOSYS)),
         };
@@ -88,7 +92,7 @@ impl<S: Store> Adapter<'_, S> {
             }
             Change::Setattr(_) => {
                 let file = self.fs.attributes(inode)?;
-                abi::attributes(&file, self.fs.space().block_bytes, self.options.keep)
+                abi::attributes(&file, self.fs.block_bytes(), self.options.keep)
             }
             _ if new.is_some() => {
                 let folds = self.fs.folds(inode)?;
@@ -145,6 +149,20 @@ fn rename_mode(flags: u32) -> Result<RenameMode, FsError> {
         Some(RenameFlags::EXCHANGE) => Ok(RenameMode::Exchange),
         Some(RenameFlags::WHITEOUT) => Ok(RenameMode::Whiteout),
         _ => Err(FsError::Invalid),
+    }
+}
+
+fn range_mode(mode: u32) -> Result<RangeMode, FsError> {
+    let unserved = || FsError::Unsupported("this mode of fallocate");
+    let mode = FallocateFlags::from_bits(mode).ok_or_else(unserved)?;
+    let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
+    match mode.difference(FallocateFlags::KEEP_SIZE) {
+        rest if rest.is_empty() => Ok(RangeMode::Reserve { keep_size }),
+        FallocateFlags::ZERO_RANGE => Ok(RangeMode::Zero { keep_size }),
+        FallocateFlags::PUNCH_HOLE if keep_size => Ok(RangeMode::Punch),
+        FallocateFlags::COLLAPSE_RANGE if !keep_size => Ok(RangeMode::Collapse),
+        FallocateFlags::INSERT_RANGE if !keep_size => Ok(RangeMode::Insert),
+        _ => Err(unserved()),
     }
 }
 

@@ -113,8 +113,8 @@ pub fn tears(trace: &Trace, crash: &Crash, range: Range<u64>) -> bool {
     })
 }
 
-/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is what the
-/// device held when the trace began.
+/// Calls `judge` with the device in the state after each of [`crashes`]. `before` is the content of
+/// the device at the start of the trace.
 ///
 /// # Errors
 /// The first error of `judge`, with the crash that caused it.

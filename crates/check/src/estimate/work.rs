@@ -172,7 +172,7 @@ pub struct Work {
     backups: Reads,
     tables: Reads,
     /// A guess until all inodes are read.
-    of_directories: Reads,
+    directory_reads: Reads,
 }
 
 /// The work in one group: slots, inodes in use, directories among them. What a damaged descriptor
@@ -319,43 +319,64 @@ impl Work {
             let full_blocks = inodes * ENTRY_BYTES / u64::from(geometry.block_size);
             let blocks = directories.max(full_blocks * u64::from(directories > 0));
             work.directory_blocks += blocks;
-            work.of_directories.add(scattered(blocks as f64, in_use, block_bytes, at_hand));
+            work.directory_reads.add(scattered(blocks as f64, in_use, block_bytes, at_hand));
         }
         work
     }
 
     /// The same, with directories that are known: so many blocks, read at so many places.
     fn with_directories(self, blocks: u64, (places, bytes): (f64, f64)) -> Self {
-        Self { directory_blocks: blocks, of_directories: Reads { places, bytes }, ..self }
+        Self { directory_blocks: blocks, directory_reads: Reads { places, bytes }, ..self }
     }
 
-    /// What of each phase is known before it begins, with so many threads.
-    pub fn expected(&self, threads: usize) -> [(&'static str, Expected); 8] {
-        use weights::{
-            CONNECTION, DESCRIPTOR, DIRECTORY, DIRECTORY_BLOCK, DIRECTORY_LINKS, ENTRY, INODE_BIT,
-            LINK_COUNT, METADATA, OPEN,
-        };
-        let times = |count: u64, weight: f64| count as f64 * weight;
-        let inodes = inode_work(self.slots, self.parts, self.inodes);
+    /// The work of reading the descriptors.
+    fn of_opening(&self) -> Expected {
+        self.descriptors.with(times(self.groups, weights::OPEN), 1)
+    }
+
+    /// The work of judging the superblock, the descriptors and their copies.
+    pub fn of_superblock(&self, _threads: usize) -> Expected {
+        self.backups.with(times(self.groups, weights::DESCRIPTOR), 1)
+    }
+
+    /// The work of reading and judging all inodes.
+    pub fn of_inodes(&self, threads: usize) -> Expected {
+        self.tables.with(inode_work(self.slots, self.parts, self.inodes), threads)
+    }
+
+    /// The work of merging claims and putting directories in order.
+    pub fn of_shared_blocks(&self, _threads: usize) -> Expected {
+        let order = times(self.directories, weights::DIRECTORY);
+        Reads::default().with(times(self.groups, weights::METADATA) + order, 1)
+    }
+
+    /// The work of reading and judging all directory blocks.
+    pub fn of_directories(&self, threads: usize) -> Expected {
         // Every inode in use has a name.
-        let directories = times(self.inodes, ENTRY) + times(self.directory_blocks, DIRECTORY_BLOCK);
-        let link_counts = times(self.slots, LINK_COUNT) + times(self.directories, DIRECTORY_LINKS);
-        let bitmaps = bitmap_work(self.groups, self.bitmaps) + times(self.slots, INODE_BIT);
+        let entries = times(self.inodes, weights::ENTRY);
+        let blocks = times(self.directory_blocks, weights::DIRECTORY_BLOCK);
+        self.directory_reads.announced().with(entries + blocks, threads)
+    }
+
+    /// The work of comparing bitmaps.
+    pub fn of_bitmaps(&self, threads: usize) -> Expected {
+        let bits = times(self.slots, weights::INODE_BIT);
+        let order = times(self.directories, weights::DIRECTORY);
         // Some of those of blocks and of inodes lie side by side.
         let read = self.bitmaps.iter().sum::<u64>() as f64;
-        let of_bitmaps = Reads { places: (read / 16.0).ceil(), bytes: read * self.block_bytes };
-        let nothing = Reads::default();
-        let order = times(self.directories, DIRECTORY);
-        [
-            ("open", self.descriptors.with(times(self.groups, OPEN), 1)),
-            ("superblock", self.backups.with(times(self.groups, DESCRIPTOR), 1)),
-            ("shared blocks", nothing.with(times(self.groups, METADATA) + order, 1)),
-            ("inodes", self.tables.with(inodes, threads)),
-            ("directories", self.of_directories.announced().with(directories, threads)),
-            ("connectivity", nothing.with(times(self.directories, CONNECTION), 1)),
-            ("link counts", nothing.with(link_counts, threads)),
-            ("bitmaps", of_bitmaps.with(bitmaps + order, threads)),
-        ]
+        let reads = Reads { places: (read / 16.0).ceil(), bytes: read * self.block_bytes };
+        reads.with(bitmap_work(self.groups, self.bitmaps) + bits + order, threads)
+    }
+
+    /// The work of connecting directories.
+    pub fn of_connectivity(&self, _threads: usize) -> Expected {
+        Reads::default().with(times(self.directories, weights::CONNECTION), 1)
+    }
+
+    /// The work of comparing link counts.
+    pub fn of_link_counts(&self, threads: usize) -> Expected {
+        let directories = times(self.directories, weights::DIRECTORY_LINKS);
+        Reads::default().with(times(self.slots, weights::LINK_COUNT) + directories, threads)
     }
 
     /// What people count in a phase; see [`noun`].
@@ -385,6 +406,11 @@ pub fn noun(phase: &str) -> Option<&'static str> {
     })
 }
 
+/// Nanoseconds of so many things.
+fn times(count: u64, weight: f64) -> f64 {
+    count as f64 * weight
+}
+
 fn inode_work(slots: u64, parts: u64, inodes: u64) -> f64 {
     use weights::{INODE, PART, SLOT};
     slots as f64 * SLOT + parts as f64 * PART + inodes as f64 * INODE
@@ -402,19 +428,26 @@ fn bitmaps_read(volume: &Volume<'_>, group: GroupNr) -> [u64; 2] {
 
 /// Says in `progress` what is to be done, before the first inode is read. Where passes overlap, directories
 /// are part of the phase of the inodes.
-pub fn plan(progress: &Progress, volume: &Volume<'_>, threads: usize, overlap: bool) {
+pub fn plan(
+    progress: &Progress,
+    volume: &Volume<'_>,
+    estimates: impl Iterator<Item = (&'static str, fn(&Work, usize) -> Expected)>,
+    threads: usize,
+    overlap: bool,
+) {
     let work = Work::of(volume);
-    let expected = work.expected(threads);
-    let of_directories = expected.iter().find(|(name, _)| *name == "directories");
-    let of_directories = of_directories.map_or(Expected::default(), |(_, work)| *work);
-    for (name, phase_work) in expected {
+    let of_passes = estimates.map(|(name, estimate)| (name, estimate(&work, threads)));
+    for (name, phase_work) in [("open", work.of_opening())].into_iter().chain(of_passes) {
         let phase_work = match name {
-            "inodes" if overlap => Expected {
-                busy: phase_work.busy + of_directories.busy,
-                places: phase_work.places + of_directories.places,
-                bytes: phase_work.bytes + of_directories.bytes,
-                threads,
-            },
+            "inodes" if overlap => {
+                let of_directories = work.of_directories(threads);
+                Expected {
+                    busy: phase_work.busy + of_directories.busy,
+                    places: phase_work.places + of_directories.places,
+                    bytes: phase_work.bytes + of_directories.bytes,
+                    threads,
+                }
+            }
             "directories" if overlap => Expected::default(),
             _ => phase_work,
         };
@@ -442,10 +475,9 @@ pub fn plan_directories(
     rest: &[DirRun],
 ) {
     let work = Work::of(volume).with_directories(directory_blocks, reads);
-    let of_them = work.expected(threads).into_iter().find(|(name, _)| *name == "directories");
-    if let (Some(phase), Some((_, expected))) = (progress.named("directories"), of_them) {
+    if let Some(phase) = progress.named("directories") {
         let share = left as f64 / directory_blocks.max(1) as f64;
-        phase.plan(expected.part(share), left, directory_shape(&work, rest));
+        phase.plan(work.of_directories(threads).part(share), left, directory_shape(&work, rest));
     }
 }
 
@@ -459,7 +491,7 @@ fn directory_shape(work: &Work, runs: &[DirRun]) -> Shape {
     let entries = work.inodes as f64;
     let of_large = (work.block_bytes / ENTRY_BYTES as f64).min(entries / large.max(1.0));
     let of_small = (entries - of_large * large).max(0.0) / small.max(1.0);
-    let read = work.of_directories.bytes / (work.directory_blocks as f64).max(1.0);
+    let read = work.directory_reads.bytes / (work.directory_blocks as f64).max(1.0);
     Shape::of(runs.chunks(RUNS_PER_UNIT).map(|unit| {
         let unit = unit.iter().filter(|run| !run.judged).map(|run| {
             let entries = if is_large(run) { of_large } else { of_small };

@@ -7,4 +7,5 @@ pub mod overlap;
 pub mod pipeline;
 pub mod recovery;
 pub mod refine;
+pub mod registry;
 pub mod rescan;

@@ -20,12 +20,12 @@ use crate::checks::context::directory::{DirCx, Empty};
 use crate::checks::context::inode::InodeEvidence;
 use crate::checks::directory::plain_entries;
 use crate::checks::inode::plain_inodes::PlainInodes;
-use crate::estimate::work;
 use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::{CHUNK_INODES, FactsChunk};
 use crate::evidence::published_facts::PublishedFacts;
 use crate::options::CheckOptions;
 use crate::passes::inodes;
+use crate::passes::registry::{DIRECTORIES, INODES};
 use crate::scan::inode_tables::{self, Ahead, TablePart};
 use crate::volume::Volume;
 
@@ -112,7 +112,7 @@ pub fn run(
     let limits = Limits {
         batch_elements: BATCH_BLOCKS,
         most_entries: MOST_RUNS,
-        weight: Some(work::DIRECTORY_BLOCK_TIME),
+        weight: DIRECTORIES.weight,
     };
     let directories =
         pipeline.stage("directories", limits, Vec::new(), |all: &mut Share, runs, _| {
@@ -123,8 +123,7 @@ pub fn run(
     if let Some(phase) = phase {
         phase.expect(parts.len() as u64);
     }
-    let limits =
-        Limits { batch_elements: BATCH_INODES, most_entries: 1, weight: Some(work::INODE_TIME) };
+    let limits = Limits { batch_elements: BATCH_INODES, most_entries: 1, weight: INODES.weight };
     pipeline.stage("inodes", limits, parts, |all: &mut Share, parts: &mut Vec<Part>, found| {
         let mut batch = parts.drain(..).map(|it| it.part).peekable();
         while let Some(part) = batch.next() {

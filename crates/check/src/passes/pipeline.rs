@@ -8,6 +8,7 @@ use floe_exec::{Accumulator, CoreShare, Counts, Pool};
 use floe_format::{GroupNr, InodeNr};
 
 use super::attribute_blocks;
+use super::registry::PASSES;
 use crate::checkpoint::{Header, Session};
 use crate::checks;
 use crate::checks::context::directory::{DirCx, DirEvidence};
@@ -21,18 +22,16 @@ use crate::evidence::attributes::AttributeEvidence;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
 use crate::evidence::dirs::{DirRun, Dirs};
-use crate::evidence::fingerprint::Tables;
+use crate::evidence::fingerprint::{PartialSums, Tables};
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
 use crate::evidence::scope::Scope;
-use crate::evidence::totals::Totals;
 use crate::options::CheckOptions;
 use crate::passes::overlap::{self, EarlyDirs};
-use crate::passes::refine::{self, Known, Refined};
 use crate::passes::rescan::{Kept, Since};
-use crate::passes::{directories, inodes, recovery};
-use crate::problem::{Findings, Problem};
-use crate::report::{EarlyCounts, PhaseTime, PipelineUse, Report, in_order, inodes_of};
+use crate::passes::{inodes, recovery};
+use crate::problem::Findings;
+use crate::report::{EarlyCounts, PhaseTime, PipelineUse, Report};
 use crate::scan::directory_blocks;
 use crate::scan::inode_tables::table_parts;
 use crate::volume::Volume;
@@ -40,7 +39,7 @@ use crate::volume::journal::JournalState;
 use crate::volume::open::{Opened, open};
 
 /// Times the phases, and says which one is running.
-struct Clock<'p> {
+pub(super) struct Clock<'p> {
     phases: Vec<PhaseTime>,
     pipeline: Option<PipelineUse>,
     since: Instant,
@@ -63,12 +62,13 @@ impl<'p> Clock<'p> {
     fn plan(&self, volume: &Volume<'_>, budget: &Budget) {
         if let Some(progress) = self.options.progress {
             let overlap = overlaps(volume, self.options, budget).is_some();
-            work::plan(progress, volume, self.options.threads, overlap);
+            let estimates = PASSES.iter().filter_map(|pass| Some((pass.name, pass.estimate?)));
+            work::plan(progress, volume, estimates, self.options.threads, overlap);
         }
     }
 
     /// Some parts of inode tables may have been read before.
-    fn resume(&self, volume: &Volume<'_>, session: Option<&Session<'_>>) {
+    pub(super) fn resume(&self, volume: &Volume<'_>, session: Option<&Session<'_>>) {
         if let (Some(progress), Some(session)) = (self.options.progress, session) {
             work::plan_rest(progress, volume, session.parts_done(), self.options.threads);
         }
@@ -79,10 +79,13 @@ impl<'p> Clock<'p> {
         self.pipeline = Some(PipelineUse { policy: self.options.schedule, counts, blocks });
     }
 
-    /// Ends the phase of the inodes: the blocks of directories are known. Some of them may have
-    /// been read before.
-    fn end_inodes(&mut self, volume: &Volume<'_>, dirs: &Dirs, session: Option<&Session<'_>>) {
-        self.end("inodes");
+    /// The blocks of directories are known. Some of them may have been read before.
+    pub(super) fn plan_directories(
+        &self,
+        volume: &Volume<'_>,
+        dirs: &Dirs,
+        session: Option<&Session<'_>>,
+    ) {
         let done = session.map_or(0, Session::runs_done);
         if let Some(progress) = self.options.progress {
             let rest = dirs.runs.get(done..).unwrap_or(&[]);
@@ -287,16 +290,40 @@ fn passes<'d>(
     if let Some(problem) = checks::superblock::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
     }
-    check_layout(&mut volume, &mut found, &mut clock);
+    let mut scan = Scan { found, ..Scan::default() };
+    let mut setting = Setting {
+        pool: &pool,
+        budget: &budget,
+        start,
+        session: session.as_mut(),
+        key,
+        clock: &mut clock,
+    };
+    for pass in &PASSES {
+        (pass.run)(&mut volume, &mut setting, &mut scan)?;
+        setting.clock.end(pass.name);
+    }
+    Ok(scan.into_examination(volume, journal, clock, plan))
+}
 
-    if plan.way.sums {
-        volume.tables = Some(Tables::new(&volume.geometry, key));
-        volume.scope = of_reserved(&volume);
+/// What passes share and do not look at the file system for.
+pub(super) struct Setting<'r, 'p, 'k> {
+    pub(super) pool: &'r Pool<'r>,
+    pub(super) budget: &'r Budget,
+    start: Start,
+    pub(super) session: Option<&'r mut Session<'k>>,
+    /// The key of the sums.
+    key: [u8; 16],
+    pub(super) clock: &'r mut Clock<'p>,
+}
+
+/// Sets up the sums, if there are any: of which groups evidence is kept all the same.
+pub(super) fn begin_sums(volume: &mut Volume<'_>, setting: &Setting<'_, '_, '_>) {
+    if setting.budget.plan.way.sums {
+        volume.tables = Some(Tables::new(&volume.geometry, setting.key));
+        volume.scope = of_reserved(volume);
         volume.claim_scope = volume.scope.clone();
     }
-    clock.resume(&volume, session.as_ref());
-    let scan = scan(&mut volume, &pool, found, start, session.as_mut(), &mut clock, &budget)?;
-    Ok(scan.into_examination(volume, journal, clock, plan))
 }
 
 /// The groups that hold reserved inodes, which are no plain case.
@@ -306,26 +333,36 @@ fn of_reserved(volume: &Volume<'_>) -> Scope {
     Scope::of((0..reserved).map(GroupNr), geometry.group_count)
 }
 
-/// What the passes over inodes, directories and bitmaps found and kept.
-struct Scan {
-    found: Vec<Problem>,
-    totals: Totals,
-    facts: InodeFacts,
-    claims: Claims,
-    dirs: Dirs,
-    index: DirIndex,
-    tree: DirTree,
-    entries: DirEvidence,
-    attributes: AttributeEvidence,
-    quota: QuotaUsage,
-    clusters_used: u64,
-    paths: BTreeMap<InodeNr, Vec<u8>>,
-    rescanned_groups: Option<u32>,
+/// Everything that passes find and keep, each for those after it. More than a dozen fields: this is all of it, in
+/// one place.
+#[derive(Default)]
+pub(super) struct Scan {
+    pub(super) found: Findings,
+    pub(super) inodes: InodeEvidence,
+    /// What directory blocks leave that were judged along with the inodes.
+    pub(super) early: EarlyDirs,
+    pub(super) facts: InodeFacts,
+    pub(super) claims: Claims,
+    pub(super) sums: PartialSums,
+    /// Findings about blocks that several inodes claim; a closer look at damaged groups replaces them.
+    pub(super) shared: Findings,
+    pub(super) index: DirIndex,
+    pub(super) entries: DirEvidence,
+    pub(super) tree: DirTree,
+    pub(super) clusters_used: u64,
+    pub(super) paths: BTreeMap<InodeNr, Vec<u8>>,
+    pub(super) rescanned_groups: Option<u32>,
     rescanned_parts: Option<u32>,
     kept: Option<Kept>,
 }
 
 impl Scan {
+    /// What checks of directories look at.
+    pub(super) fn cx<'a>(&'a self, volume: &'a Volume<'a>) -> DirCx<'a> {
+        let InodeEvidence { dirs, policies, attributes, .. } = &self.inodes;
+        DirCx::new(volume, dirs, &self.index, &self.facts, policies, &attributes.ea_references)
+    }
+
     fn into_examination<'a>(
         self,
         volume: Volume<'a>,
@@ -333,12 +370,13 @@ impl Scan {
         clock: Clock<'_>,
         plan: Plan,
     ) -> Examination<'a> {
+        let InodeEvidence { dirs, attributes, quota, totals, .. } = self.inodes;
         let report = Report {
-            found: self.found,
+            found: self.found.0,
             superblock: volume.superblock.clone(),
             geometry: volume.geometry.clone(),
             used_backup: volume.used_backup,
-            totals: self.totals,
+            totals,
             clusters_used: self.clusters_used,
             journal,
             paths: self.paths,
@@ -352,105 +390,16 @@ impl Scan {
             volume,
             facts: self.facts,
             claims: self.claims,
-            dirs: self.dirs,
+            dirs: dirs.unjudged(),
             index: self.index,
             tree: self.tree,
             entries: self.entries,
-            attributes: self.attributes,
-            quota: self.quota,
+            attributes,
+            quota,
             rescanned_parts: self.rescanned_parts,
             kept: self.kept,
         }
     }
-}
-
-/// Scans inodes, directories and bitmaps; evidence is kept of the groups of `volume.scope`, and of those
-/// that sums do not prove, which are in it from then on.
-///
-/// # Errors
-/// [`CheckError::Stopped`] if that was asked for; there is a checkpoint then.
-fn scan(
-    volume: &mut Volume<'_>,
-    pool: &Pool,
-    mut found: Findings,
-    start: Start,
-    mut session: Option<&mut Session<'_>>,
-    clock: &mut Clock<'_>,
-    budget: &Budget,
-) -> Result<Scan, CheckError> {
-    let (mut inodes, early, rescanned_parts, kept) =
-        scan_inodes(volume, pool, start, session.as_deref_mut(), clock, budget)?;
-    found.merge(std::mem::take(&mut inodes.found));
-    budget.after_inodes(&inodes)?;
-    checks::inode::inodes::check_totals(volume, &inodes.totals, &mut found);
-    let mut facts = InodeFacts::new(&volume.geometry, std::mem::take(&mut inodes.facts));
-    inodes.dirs.sort(&pool.watched(None));
-    inodes.policies.sort();
-    clock.end_inodes(volume, &inodes.dirs, session.as_deref());
-
-    let mut claims = std::mem::take(&mut inodes.claims);
-    let mut sums = std::mem::take(&mut inodes.sums);
-    sums.clusters.merge(claims.take_sums());
-    claims.claim_metadata(&volume.metadata, volume.sums());
-    let attribute_uses = &inodes.attributes.block_uses;
-    let mut shared =
-        checks::space::shared_blocks::check(volume, &facts, &claims, attribute_uses, pool);
-    clock.end("shared blocks");
-
-    let index = DirIndex::new(&inodes.dirs.infos);
-    let (policies, references) = (&inodes.policies, &inodes.attributes.ea_references);
-    let cx = DirCx::new(volume, &inodes.dirs, &index, &facts, policies, references);
-    let mut dirs = directories::run(&cx, early, pool, session)?;
-    sums.links.merge(std::mem::take(&mut dirs.sums));
-    clock.end("directories");
-
-    let of_groups = sums.take_dirs(&volume.geometry);
-    let mut bitmaps = checks::space::bitmaps::check(volume, &facts, &claims, &of_groups, pool);
-    let known = Known { inodes: &inodes, index: &index, dirs_of_groups: &of_groups };
-    let refined = Refined {
-        facts: &mut facts,
-        claims: &mut claims,
-        dirs: &mut dirs,
-        bitmaps: &mut bitmaps,
-        shared: &mut shared,
-    };
-    let rescanned_groups =
-        refine::prove(volume, sums, known, refined, budget, &pool.watched(None))?;
-    found.merge(shared);
-    let clusters_used = bitmaps.settle(volume, &mut found);
-    clock.end("bitmaps");
-
-    let cx = DirCx::new(volume, &inodes.dirs, &index, &facts, policies, references);
-    directories::finish(&cx, &mut dirs, pool);
-    found.merge(std::mem::take(&mut dirs.found));
-    let (tree, of_tree) = checks::directory::connectivity::check(&cx, &mut dirs, pool);
-    found.merge(of_tree);
-    clock.end("connectivity");
-    found.merge(checks::directory::link_counts::check(&cx, &dirs, &tree, pool));
-    checks::system_files::orphan_file::check(volume, &mut found);
-    checks::system_files::quota::check(volume, &inodes.quota, &mut found);
-    clock.end("link counts");
-    let found = in_order(found);
-    let paths = checks::directory::paths::find(&cx, &tree, &dirs.met, &inodes_of(&found), pool);
-    clock.end("paths");
-    let InodeEvidence { dirs: all_dirs, attributes, quota, totals, .. } = inodes;
-    Ok(Scan {
-        found,
-        totals,
-        facts,
-        claims,
-        dirs: all_dirs.unjudged(),
-        index,
-        tree,
-        entries: dirs,
-        attributes,
-        quota,
-        clusters_used,
-        paths,
-        rescanned_groups,
-        rescanned_parts,
-        kept,
-    })
 }
 
 /// Scans all inodes, or those whose edits an earlier examination has not seen; the number of parts of
@@ -458,35 +407,37 @@ fn scan(
 /// keeps something for its next examination.
 ///
 /// # Errors
-/// As [`scan`].
-fn scan_inodes(
+/// [`CheckError::Stopped`] if that was asked for; there is a checkpoint then.
+pub(super) fn scan_inodes(
     volume: &Volume<'_>,
-    pool: &Pool,
-    start: Start,
-    session: Option<&mut Session<'_>>,
-    clock: &mut Clock<'_>,
-    budget: &Budget,
-) -> Result<(InodeEvidence, EarlyDirs, Option<u32>, Option<Kept>), CheckError> {
-    let keeps = matches!(start, Start::Repair(_));
-    let carried_over = match start {
-        Start::Repair(Some(since)) => since.carry_over(volume),
-        Start::Repair(None) | Start::Check { .. } => None,
+    setting: &mut Setting<'_, '_, '_>,
+    scan: &mut Scan,
+) -> Result<(), CheckError> {
+    let pool = setting.pool;
+    let keeps = matches!(setting.start, Start::Repair(_));
+    let carried_over = match &mut setting.start {
+        Start::Repair(since) => since.take().and_then(|since| since.carry_over(volume)),
+        Start::Check { .. } => None,
     };
     let completed = carried_over.and_then(|carried_over| carried_over.complete(volume, pool));
-    let (mut inodes, early, parts) = match (completed, overlaps(volume, clock.options, budget)) {
+    let overlaps = overlaps(volume, setting.clock.options, setting.budget);
+    (scan.inodes, scan.early, scan.rescanned_parts) = match (completed, overlaps) {
         (Some((inodes, parts)), _) => (inodes, EarlyDirs::default(), Some(parts)),
         (None, Some(options)) => {
             let overlapped = overlap::run(volume, &options, pool.cores());
-            clock.overlapped(overlapped.counts, overlapped.early.counts);
+            setting.clock.overlapped(overlapped.counts, overlapped.early.counts);
             (overlapped.inodes, overlapped.early, None)
         }
-        (None, None) => (inodes::run(volume, pool, session)?, EarlyDirs::default(), None),
+        (None, None) => {
+            let session = setting.session.as_deref_mut();
+            (inodes::run(volume, pool, session)?, EarlyDirs::default(), None)
+        }
     };
-    let kept = if keeps { Kept::of(volume, &inodes) } else { None };
-    attribute_blocks::check(volume, &mut inodes, pool);
+    scan.kept = if keeps { Kept::of(volume, &scan.inodes) } else { None };
+    attribute_blocks::check(volume, &mut scan.inodes, pool);
     // Room for reading is not kept: other passes have their own.
-    inodes.buffers = Buffers::default();
-    Ok((inodes, early, parts, kept))
+    scan.inodes.buffers = Buffers::default();
+    Ok(())
 }
 
 /// The options with which passes overlap, if they do: those who asked for it and have room for it.
@@ -502,11 +453,10 @@ fn overlaps<'o>(
 }
 
 /// What the superblock, the descriptors and their copies say, before any inode is read.
-fn check_layout(volume: &mut Volume<'_>, found: &mut Findings, clock: &mut Clock<'_>) {
+pub(super) fn check_layout(volume: &mut Volume<'_>, found: &mut Findings) {
     checks::superblock::fields::check(volume, found);
     checks::group::descriptor::check(volume, found);
     checks::superblock::backups::check(volume, found);
     checks::system_files::resize_inode::check(volume, found);
     volume.bad_table_blocks = checks::system_files::bad_blocks::check(volume, found);
-    clock.end("superblock");
 }

@@ -56,7 +56,7 @@ fn is_dead(error: &anyhow::Error) -> bool {
     source.and_then(Errno::from_io_error) == Some(Errno::NOTCONN)
 }
 
-/// What the server of a mount says about itself.
+/// The status that the server of a mount reports.
 pub(super) fn status(directory: &Path) -> Result<String> {
     let name = std::str::from_utf8(STATUS)?;
     let mut value = vec![0; STATUS_BYTES];

@@ -20,9 +20,9 @@ fn damaged(commands: &str) -> Option<Image> {
     Some(image)
 }
 
-/// Harmless: a link count and a block that nobody uses.
+/// Harmless: a link count and a leaked block.
 const HARMLESS: &str = "set_inode_field <2> links_count 77\nsetb 5000\n";
-/// A name that leads nowhere, besides.
+/// Additionally a dangling name.
 const LOSSY: &str = "set_inode_field <2> links_count 77\nsetb 5000\nclri <20>\n";
 
 fn json(arguments: &[&str], path: &Path) -> (i32, Value) {
@@ -63,7 +63,7 @@ fn safe_leaves_what_costs_something() {
     assert_eq!((&all["complete"], &all["allowed"]), (&true.into(), &false.into()));
     assert!(all["loss"]["things"].as_u64().unwrap() > 0);
     assert!(!is_clean(&image), "the name that leads nowhere is left");
-    // The same with an allowance is repaired.
+    // With a sufficient allowance it is repaired.
     let (code, value) =
         json(&["repair", "--policy", "safe,all", "--max-loss", "9", "--json"], whole.path());
     assert_eq!((code, &value["policy"]["stage"]), (1, &"all".into()), "{value:#}");
@@ -78,7 +78,7 @@ fn nothing_is_written_where_no_stage_may_go_on() {
         json(&["repair", "--policy", "all", "--max-loss", "0", "--json"], image.path());
     assert_eq!(code & 4, 4, "{value:#}");
     assert_eq!(value["policy"]["stage"], Value::Null);
-    // But for the mark that it is not clean.
+    // Except for the error flag.
     let found = |text: &str| -> Vec<Value> {
         let value: Value = serde_json::from_str(text).unwrap();
         let damage = |one: &&Value| one["weight"] == "damage";
@@ -100,7 +100,7 @@ fn wrong_usage_is_told() {
     }
 }
 
-/// The transcripts of the document are played elsewhere (`transcripts`); this is its unit of systemd.
+/// The page's transcripts are tested elsewhere (`transcripts`); this is its systemd unit.
 #[test]
 fn the_unit_of_the_document_works() {
     let command =

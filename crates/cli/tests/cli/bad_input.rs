@@ -1,4 +1,5 @@
-//! What is not an ext file system, or no longer one: a clear word, exit code 8, nothing changed.
+//! Devices without an ext file system, or with a destroyed one: a clear message, exit code 8,
+//! nothing changed.
 
 use std::fs;
 
@@ -6,7 +7,7 @@ use floe_testkit::{Image, build};
 
 use super::{floe, floe_on, image};
 
-/// Runs every command that opens a device; all must fail with 8 and say `words`.
+/// Runs every command that opens a device; all must exit with 8 and print `words`.
 fn refused(bytes: &[u8], words: &[&str]) {
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), bytes).unwrap();
@@ -72,12 +73,12 @@ fn a_truncated_image_is_damage_and_no_crash() {
     assert_eq!(floe_on(&["info"], image.path()).code, 0, "the superblock is still there");
 }
 
-/// With the whole of it all may be well: the journal is not dropped, nothing is counted anew.
+/// The truncated part may be intact: the journal is not dropped, and nothing is recomputed.
 #[test]
 fn a_truncated_image_is_not_repaired() {
     let Some(image) = image("ext4-1k") else { return };
     let whole = image.to_vec().unwrap();
-    // What is left ends before the journal, or behind it.
+    // Truncated before or after the journal.
     for eighths in [1, 3, 5, 7] {
         let bytes = &whole[..whole.len() * eighths / 8];
         fs::write(image.path(), bytes).unwrap();
@@ -90,7 +91,7 @@ fn a_truncated_image_is_not_repaired() {
                 ran.out
             );
             let now = fs::read(image.path()).unwrap();
-            // The superblock may say that there are errors.
+            // Only the superblock may change, to record errors.
             assert!(now.len() == bytes.len() && now[2048..] == bytes[2048..], "{command:?}");
         }
     }
@@ -129,7 +130,7 @@ fn a_lost_superblock_is_replaced_by_a_backup() {
 
 #[test]
 fn backups_at_unusual_places_are_named() {
-    // Groups of 2048 blocks: no backup is where one is looked for.
+    // Groups of 2048 blocks: no backup is at a usual location.
     let Some(image) = image("ext4-1k") else { return };
     image.write(1024, &[0; 1024]).unwrap();
     let ran = floe_on(&["check"], image.path());
@@ -168,7 +169,7 @@ fn wrong_command_lines_are_16() {
     }
 }
 
-/// Programs read one document, whatever went wrong.
+/// With --json every failure produces a single JSON document.
 #[test]
 fn every_error_is_a_document_where_json_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -208,7 +209,8 @@ fn every_error_is_a_document_where_json_is_asked_for() {
     }
 }
 
-/// After mkfs on the wrong device, a repair brings the file system back, and `mount` sees two.
+/// After mkfs on the wrong device, a repair restores the file system, and `mount` detects two
+/// formats.
 #[test]
 fn the_signature_that_another_mkfs_left_is_told() {
     let Some(image) = image("ext4-1k") else { return };

@@ -1,4 +1,4 @@
-//! `floe check --checkpoint`: killed at any moment, it goes on where it was.
+//! `floe check --checkpoint`: killed at any moment, it resumes.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Ran, floe, ran};
 
-/// An image with many directories, damaged, whose check has many pieces.
+/// A damaged image with many directories, whose check has many units of work.
 fn image() -> Option<Image> {
     if tool::missing() {
         return None;
@@ -31,7 +31,7 @@ fn image() -> Option<Image> {
     Some(image)
 }
 
-/// Begins a check that keeps what it finds after every piece of work.
+/// Starts a check that saves its progress after every unit of work.
 fn begin(image: &Path, checkpoint: &Path, threads: u64) -> Child {
     Command::new(env!("CARGO_BIN_EXE_floe"))
         .args(["check", "--json", "--checkpoint-every", "0", "--threads", &threads.to_string()])
@@ -48,14 +48,14 @@ fn end(child: Child) -> Ran {
     ran(&child.wait_with_output().unwrap())
 }
 
-/// What a report says, but for times and cost.
+/// The report without times and cost.
 fn said(out: &str) -> Value {
     let mut value: Value = serde_json::from_str(out).unwrap();
     value["cost"] = Value::Null;
     value
 }
 
-/// The verdict of a check without a checkpoint, and how long one with a checkpoint takes.
+/// The verdict of a check without a checkpoint, and the duration of one with a checkpoint.
 fn uninterrupted(image: &Path, checkpoint: &Path) -> (Value, Duration) {
     let path = image.to_str().unwrap();
     let expected = said(&floe(&["check", "--json", path]).out);
@@ -75,7 +75,8 @@ fn a_check_that_is_killed_goes_on() {
     let mut rng = Rng::new(7);
     let (mut kills, mut resumed) = (0, 0);
     for _ in 0..3 {
-        // Killed again and again, so that a check gets a little further each time, and let go at last.
+        // Killed repeatedly, so that the check advances a little each time, and finally left to
+        // complete.
         for attempt in 0.. {
             let mut child = begin(image.path(), &checkpoint, 1 + rng.below(3));
             if attempt < 5 {
@@ -88,7 +89,7 @@ fn a_check_that_is_killed_goes_on() {
                 if output.status.code().is_none() {
                     continue;
                 }
-                // It was done before it was killed.
+                // It completed before it was killed.
                 assert_eq!(said(&String::from_utf8(output.stdout).unwrap()), expected);
                 break;
             }
@@ -111,7 +112,7 @@ fn a_signal_is_obeyed_once_the_checkpoint_is_written() {
     let mut stopped = 0;
     for signal in ["-TERM", "-INT"] {
         let child = begin(image.path(), &checkpoint, 2);
-        // Something is kept: it is between its first piece and its last.
+        // The checkpoint exists, so the check is in the middle.
         let begun = Instant::now();
         let kept = || fs::metadata(&checkpoint).is_ok_and(|metadata| metadata.len() > 4000);
         while !kept() && begun.elapsed() < Duration::from_secs(20) {
@@ -121,7 +122,7 @@ fn a_signal_is_obeyed_once_the_checkpoint_is_written() {
         assert!(sent.success());
         let ended = end(child);
         if ended.code == 4 {
-            // Too late.
+            // Too late: the check has ended.
             continue;
         }
         stopped += 1;
@@ -152,7 +153,7 @@ fn wrong_use_is_told() {
         assert_eq!(ended.code, 16, "{wrong:?}: {}", ended.err);
         assert!(ended.err.contains("--checkpoint") && !state.exists(), "{}", ended.err);
     }
-    // A file of somebody else, another output of Floe's, and the image itself.
+    // A foreign file, another output of Floe, and the image itself.
     for (content, file, code, words) in [
         (&b"precious"[..], path, 8, "did not make"),
         (b"<!DOCTYPE html>", path, 8, "is not a checkpoint of Floe"),

@@ -1,10 +1,10 @@
-//! Commands on sound images.
+//! Commands on undamaged images.
 
 use std::fs;
 
 use super::{disk_with_partition, floe, floe_on, image};
 
-/// Leaves the image as it was, finds nothing, and says so.
+/// Checks an image: nothing is found, and the image does not change.
 fn is_clean(profile: &str) {
     let Some(image) = image(profile) else { return };
     let before = fs::read(image.path()).unwrap();
@@ -35,7 +35,7 @@ fn the_verdict_does_not_depend_on_threads_and_can_be_read_by_programs() {
     assert_eq!(one, at("3"));
 }
 
-/// Every way to share threads gives the same report; passes overlap where that was asked for.
+/// Every way to share threads gives the same report; passes overlap if requested.
 #[test]
 fn schedules_give_the_same_report() {
     let Some(image) = image("ext4-1k") else { return };
@@ -75,7 +75,7 @@ fn schedules_give_the_same_report() {
     assert!(ran.err.contains("split-equal"), "{}", ran.err);
 }
 
-/// Reads that leave the page cache as it is, or go past it, bring the same bytes.
+/// Reads that preserve or bypass the page cache return the same data.
 #[test]
 fn checks_see_the_same_with_and_without_the_page_cache() {
     for name in ["ext4-1k", "ext4-2k"] {
@@ -100,13 +100,12 @@ fn checks_see_the_same_with_and_without_the_page_cache() {
     }
 }
 
-/// A run that shares the cores with no minimum is in the class that gives way to all others; otherwise its first
-/// thread competes as any program does.
+/// With --share-cores=0 the whole run is in the idle scheduling class; otherwise its first thread
+/// has normal priority.
 #[test]
 fn a_run_that_shares_the_cores_gives_way() {
     let Some(image) = image("ext4-1k") else { return };
-    // The scheduling class (0 usual, 5 idle) is still told of a process that has ended and was not
-    // waited for.
+    // The scheduling class (0 normal, 5 idle) of a zombie process is still readable.
     let class = |command: &str, more: &[&str]| {
         let mut floe = std::process::Command::new(env!("CARGO_BIN_EXE_floe"));
         floe.arg(command).args(more).arg(image.path()).stdout(std::process::Stdio::null());
@@ -163,11 +162,11 @@ fn a_file_system_in_a_partition_is_found() {
 #[test]
 fn fail_on_chooses_which_findings_count() {
     let Some(image) = image("ext2-1k") else { return };
-    // The total of free inodes: a remark, cosmetic.
+    // The total of free inodes: a cosmetic remark.
     image.write(1024 + 0x10, &[1, 0, 0, 0]).unwrap();
     assert_eq!(floe_on(&["check"], image.path()).code, 0);
     assert_eq!(floe_on(&["check", "--fail-on", "cosmetic"], image.path()).code, 4);
-    // A group's count of free inodes: damage, metadata. The descriptors follow in block 2.
+    // A group's count of free inodes: damage to metadata. The descriptors are in block 2.
     image.write(2048 + 0x0e, &[1, 0]).unwrap();
     assert_eq!(floe_on(&["check"], image.path()).code, 4);
     assert_eq!(floe_on(&["check", "--fail-on", "metadata"], image.path()).code, 4);
@@ -262,7 +261,7 @@ fn problems_and_explain_agree() {
     }
 }
 
-/// A sparse image whose holes are read, too: the same verdict.
+/// Reading the holes of a sparse image gives the same verdict.
 #[test]
 fn holes_are_read_on_request() {
     let Some(image) = image("ext4-1k") else { return };

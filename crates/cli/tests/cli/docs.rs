@@ -1,4 +1,4 @@
-//! Generated pages are current.
+//! Generated pages are up to date.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn problems_md_is_what_the_table_says() {
     );
 }
 
-/// Pages name the tests that show what they claim.
+/// The tests named in the documentation exist.
 #[test]
 fn tests_that_pages_name_exist() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -34,7 +34,7 @@ fn tests_that_pages_name_exist() {
     let mut named = 0;
     for page in ["safety", "limits", "plan-file"] {
         let text = fs::read_to_string(repository.join(format!("docs/{page}.md"))).unwrap();
-        // `crate: file: name`, or a further name of the same file.
+        // `crate: file: name`, or another test in the same file.
         for quoted in text.split('`').skip(1).step_by(2) {
             let name = quoted.rsplit(": ").next().unwrap_or(quoted);
             let is_name = name

@@ -1,4 +1,5 @@
-//! The examples of the library crates, on real images. Each is a `show`, which its `main` calls.
+//! The examples of the library crates, on real images. Each has a function `show`, which its `main`
+//! calls.
 
 use std::fs;
 

@@ -47,13 +47,13 @@ fn directories_are_written_anew_when_asked() {
     assert_eq!(floe_on(&["fsck", "-yD"], image.path()).code, 0);
     assert!(fs::read(image.path()).unwrap() == before, "without -f a clean one is skipped");
     let ran = floe_on(&["fsck", "-fyvD"], image.path());
-    // Nothing was damaged.
+    // There was no damage.
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("Inode 2: /"), "{}", ran.out);
     assert_eq!(floe_on(&["fsck", "-fn"], image.path()).code, 0);
 }
 
-/// What no finding asked for is told with its path all the same.
+/// A change without a finding is also reported with its path.
 #[test]
 fn preen_says_which_directory_is_written_anew() {
     let Some(image) = image("no-csum") else { return };
@@ -72,7 +72,7 @@ fn a_clean_file_system_whose_journal_is_full_gets_it_replayed() {
     let folder = tool::scratch("floe-fsck-").unwrap();
     let data = folder.path().join("data");
     fs::write(&data, [0x5a; 1024]).unwrap();
-    // Block 7000 of 8192 is free; what a log brings there changes nothing else.
+    // Block 7000 of 8192 is free, so a log entry for it changes nothing else.
     let script = format!("jo\njw -b 7000 {}\njc\n", data.display());
     build::debugfs(&image, &script).unwrap();
     let ran = floe_on(&["fsck", "-n"], image.path());

@@ -1,4 +1,4 @@
-//! Those who call `fsck.ext4`: util-linux's `fsck`, systemd-fsck, installers, image builders.
+//! The callers of `fsck.ext4`: util-linux's `fsck`, systemd-fsck, installers, image builders.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use floe_testkit::{build, tool};
 
 use super::{Fsck, Ran, image, ran};
 
-/// Runs a line of shell in which `fsck` finds our `fsck.ext4` first, with the image as `$1`.
+/// Runs a shell command for which `fsck` finds our `fsck.ext4` first, with the image as `$1`.
 fn shell(line: &str, image: &Path) -> Option<(Ran, Fsck)> {
     let fsck = Fsck::new("fsck.ext4");
     let found =
@@ -26,7 +26,7 @@ fn shell(line: &str, image: &Path) -> Option<(Ran, Fsck)> {
     Some((ran(&command.output().unwrap()), fsck))
 }
 
-/// The lines on the descriptor: pass, now, all, name.
+/// The progress lines: pass, now, all, name.
 fn lines(text: &str) -> Vec<(u32, u64, u64)> {
     text.lines()
         .map(|line| {
@@ -38,7 +38,7 @@ fn lines(text: &str) -> Vec<(u32, u64, u64)> {
         .collect()
 }
 
-/// The lines are what systemd-fsck and installers can turn into percent that only grow.
+/// systemd-fsck and installers must compute growing percentages from the lines.
 fn grows(text: &str) {
     let lines = lines(text);
     assert!(!lines.is_empty());
@@ -53,7 +53,7 @@ fn fsck_of_util_linux_runs_us() {
     let Some((ran, _)) = shell("fsck -t ext4 -a \"$1\"", image.path()) else { return };
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains(": clean, 118/1024 files, 2746/8192 blocks"), "{}", ran.out);
-    // Damage that is safe to repair, and then damage that is not.
+    // Damage that is safe to repair, then damage that is not.
     build::debugfs(&image, "ssv state 0\nsif <2> links_count 9\n").unwrap();
     let (ran, _) = shell("fsck -t ext4 -a \"$1\"", image.path()).unwrap();
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
@@ -74,12 +74,12 @@ fn fsck_of_util_linux_runs_us() {
 fn systemd_fsck_reads_progress() {
     let Some(image) = image("ext4-1k") else { return };
     build::debugfs(&image, "ssv state 0\n").unwrap();
-    // As systemd-fsck calls it, with the writing end of a pipe as descriptor 4.
+    // Like systemd-fsck, with the write end of a pipe as descriptor 4.
     let line = "{ fsck -a -T -l -M -t ext4 -C4 \"$1\" 4>&1 >&2; echo \"code $?\" >&2; } | cat";
     let Some((ran, _)) = shell(line, image.path()) else { return };
     assert!(ran.err.contains("code 1"), "{}{}", ran.out, ran.err);
     grows(&ran.out);
-    // Skipped: nothing to show.
+    // Skipped: no progress.
     let (ran, _) = shell(line, image.path()).unwrap();
     assert!(ran.err.contains("code 0") && ran.err.contains(": clean, "), "{}", ran.err);
     assert_eq!(ran.out, "");
@@ -101,7 +101,7 @@ fn a_negative_descriptor_is_silent_until_a_signal() {
     let (ran, fsck) = shell(line, image.path()).unwrap();
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert_eq!(fs::read(fsck.folder.path().join("progress")).unwrap(), b"");
-    // A configuration that comes from a pipe holds it up until the signals were sent.
+    // A configuration read from a pipe delays it until the signals are sent.
     for (signals, speaks) in [(&["-USR1"][..], true), (&["-USR1", "-USR2"], false)] {
         let kills: String =
             signals.iter().map(|signal| format!("kill {signal} $pid; sleep 0.2\n")).collect();
@@ -164,7 +164,7 @@ fn without_a_terminal_and_a_mode_it_looks() {
     assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("nothing was repaired: there is no terminal"), "{}", ran.out);
     assert!(image.to_vec().unwrap() == before);
-    // Whoever answers through a pipe says so, as for e2fsck.
+    // Answers through a pipe require an explicit option, as for e2fsck.
     let mut child = Command::new(Fsck::new("fsck.ext4").path().read_link().unwrap())
         .args(["fsck", "-f"])
         .arg(image.path())
@@ -182,7 +182,7 @@ fn without_a_terminal_and_a_mode_it_looks() {
 #[test]
 fn a_terminal_gets_a_bar_and_then_the_report() {
     let Some(image) = image("ext4-1k") else { return };
-    // `script` runs it on a terminal of its own.
+    // `script` runs it on its own terminal.
     let line = "command -v script >/dev/null || exit 77; \
                 script -qec \"fsck.ext4 -fn -C 0 '$1'\" /dev/null </dev/null";
     let (ran, _) = shell(line, image.path()).unwrap();
@@ -192,6 +192,6 @@ fn a_terminal_gets_a_bar_and_then_the_report() {
     }
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(ran.out.contains("|  0.0%"), "{:?}", ran.out);
-    // Nothing of the bar is left where the report begins.
+    // The bar is erased where the report begins.
     assert!(ran.out.contains("\r\x1b[KFile system without a label"), "{:?}", ran.out);
 }

@@ -1,5 +1,5 @@
-//! `fsck.ext4` against the real e2fsck: exit codes, what is left out, and the lines that scripts read,
-//! over a table of superblock states and options.
+//! Compares `fsck.ext4` with the real e2fsck: exit codes, skipped checks, and the lines for
+//! scripts, for a table of superblock states and options.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use floe_testkit::{Image, Profile, build, tool};
 
 use super::{Fsck, image};
 
-/// When the clock stands for all of them: 2027-01-15.
+/// The fixed time for all programs: 2027-01-15.
 const NOW: u64 = 1_800_000_000;
 const DAY: u64 = 86_400;
 
-/// A file system in some state.
+/// A state of a file system.
 struct State {
     name: &'static str,
-    /// Commands of debugfs that bring it about.
+    /// debugfs commands that create it.
     script: String,
 }
 
@@ -23,8 +23,8 @@ fn state(name: &'static str, script: &str) -> State {
     State { name, script: script.to_owned() }
 }
 
-/// States that decide whether a file system is checked. All of them were last written, mounted and
-/// checked ten days ago unless they say otherwise.
+/// States that decide whether a file system is checked. Unless stated otherwise, all were last
+/// written, mounted and checked ten days ago.
 fn states() -> Vec<State> {
     let before = NOW - 10 * DAY;
     let mounts =
@@ -70,7 +70,7 @@ fn states() -> Vec<State> {
     ];
     for state in &mut states {
         let times = format!("ssv wtime @{before}\nssv mtime @{before}\nssv lastcheck @{before}\n");
-        // debugfs writes the time of its own end unless it is told another.
+        // debugfs stores the current time, unless it is given another.
         state.script = format!("{times}{}", state.script);
     }
     states
@@ -79,11 +79,11 @@ fn states() -> Vec<State> {
 /// Options for all states.
 const OPTIONS: &[&[&str]] = &[&["-n"], &["-p"], &["-y"], &["-fn"], &["-f", "-p"]];
 
-/// Options for some states: they decide nothing new.
+/// Options for selected states, because they involve no new decisions.
 const MORE_OPTIONS: &[&[&str]] =
     &[&["-a"], &["-fy"], &["-p", "-E", "journal_only"], &["-p", "-N", "other"]];
 
-/// Runs e2fsck as it is on this machine.
+/// Runs the installed e2fsck.
 fn e2fsck(image: &Path, options: &[&str], conf: &Path) -> (i32, String) {
     let mut command = tool::command("e2fsck");
     command.args(options).arg(image).env("E2FSCK_TIME", NOW.to_string()).env("E2FSCK_CONFIG", conf);
@@ -91,7 +91,7 @@ fn e2fsck(image: &Path, options: &[&str], conf: &Path) -> (i32, String) {
     (outcome.status.code().unwrap(), String::from_utf8_lossy(&outcome.stdout).into_owned())
 }
 
-/// The line that scripts read: "NAME: clean, 11/128 files, ..." or "NAME: 11/128 files (9.1% ...), ...".
+/// The line for scripts: "NAME: clean, 11/128 files, ..." or "NAME: 11/128 files (9.1% ...), ...".
 fn summary(out: &str) -> Option<&str> {
     out.lines()
         .find(|line| line.contains(" files") && line.contains(" blocks") && line.contains('/'))
@@ -114,7 +114,7 @@ fn compare(state: &State, image: &Image, options: &[&str], conf: &Path, faults: 
             state.name, ran.code, ran.out, ran.err
         ));
     }
-    // What Floe left is what e2fsck calls sound, if it left anything sound.
+    // e2fsck must find clean what Floe left clean.
     if ran.code < 4 && !options.contains(&"-n") && !options.contains(&"-fn") {
         let (again, out) = e2fsck(ours.path(), &["-fn"], Path::new("/dev/null"));
         let tolerated = state.name.contains("said to be clean") || options.contains(&"-E");
@@ -125,7 +125,7 @@ fn compare(state: &State, image: &Image, options: &[&str], conf: &Path, faults: 
     }
 }
 
-/// The counts of all kinds of file systems, fragments included.
+/// The counts in all kinds of file systems, including fragmentation.
 #[test]
 fn the_same_summaries_of_all_profiles() {
     let none = Path::new("/dev/null");

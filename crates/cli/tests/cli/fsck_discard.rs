@@ -1,4 +1,4 @@
-//! `-E discard`: all that is free is given back, and nothing else.
+//! `-E discard`: discards everything that is free, and nothing else.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use floe_testkit::tool;
 
 use super::Fsck;
 
-/// An image of 192 MiB with files in it, full of rubbish wherever no file system is.
+/// An image of 192 MiB with files, and with garbage in all free space.
 fn rubbish_with_files(folder: &Path, options: &[&str]) -> PathBuf {
     let source = folder.join("source");
     fs::create_dir_all(source.join("deep")).unwrap();
@@ -30,7 +30,7 @@ fn rubbish_with_files(folder: &Path, options: &[&str]) -> PathBuf {
     image
 }
 
-/// Bytes of blocks that are free, which are not zero: by dumpe2fs.
+/// Nonzero bytes in free blocks, according to dumpe2fs.
 fn rubbish_left(image: &Path, block_bytes: usize) -> usize {
     let mut bytes = fs::read(image).unwrap();
     let output = tool::command("dumpe2fs").arg(image).output().unwrap();
@@ -46,7 +46,7 @@ fn rubbish_left(image: &Path, block_bytes: usize) -> usize {
     left
 }
 
-/// Content of all files, by debugfs.
+/// Content of all files, read with debugfs.
 fn files_of(image: &Path) -> Vec<Vec<u8>> {
     ["/one", "/deep/two", "/deep/three"]
         .iter()
@@ -65,7 +65,7 @@ fn discarding_punches_all_free_blocks_and_no_other() {
         return;
     }
     let fsck = Fsck::new("fsck.ext4");
-    // Groups whose bitmaps were never written, groups that begin at block 1, and clusters.
+    // Uninitialised groups, groups that begin at block 1, and clusters.
     let kinds: [(usize, &[&str]); 3] = [
         (4096, &["-b", "4096", "-g", "4096"]),
         (1024, &["-b", "1024", "-O", "^has_journal"]),
@@ -76,7 +76,7 @@ fn discarding_punches_all_free_blocks_and_no_other() {
         let image = rubbish_with_files(folder.path(), options);
         let files = files_of(&image);
         assert!(rubbish_left(&image, block_bytes) > 100 << 20, "{options:?}");
-        // What is clean is not looked at without -f, so nothing is known to be free.
+        // Without -f a clean file system is skipped, so the free blocks are unknown.
         let ran = fsck.run(&["-p", "-E", "discard"], &image, &[]);
         assert!(ran.code == 0 && !ran.out.contains("discard"), "{}{}", ran.out, ran.err);
         let ran = fsck.run(&["-fp", "-E", "discard"], &image, &[]);
@@ -97,13 +97,14 @@ fn discarding_punches_all_free_blocks_and_no_other() {
     }
 }
 
-/// All that e2fsck discards is gone here, too: free blocks and inodes that were never used.
+/// Everything that e2fsck discards is discarded: free blocks and unused inodes.
 #[test]
 fn discarding_leaves_nothing_that_e2fsck_discards() {
     if tool::missing() {
         return;
     }
-    // Tables that were never written, in flexible groups or in each group; and without descriptors that know of it.
+    // Uninitialised tables, in flexible groups or in each group; and without descriptors that
+    // record them.
     for options in [
         &["-b", "1024", "-N", "16384", "-E", "nodiscard,lazy_itable_init=1"][..],
         &["-b", "4096", "-g", "4096", "-O", "^flex_bg", "-E", "nodiscard,lazy_itable_init=1"],
@@ -142,7 +143,7 @@ fn discarding_leaves_nothing_that_e2fsck_discards() {
     }
 }
 
-/// The same through a block device, which passes it on to the file below.
+/// The same through a block device, which passes the discard to the underlying file.
 #[test]
 fn discarding_reaches_what_is_below_a_block_device() {
     let folder = tool::scratch("floe-holes-").unwrap();

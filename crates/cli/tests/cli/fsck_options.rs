@@ -1,4 +1,4 @@
-//! What single options of e2fsck's command line do.
+//! Effects of single options of e2fsck's command line.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -8,26 +8,26 @@ use floe_testkit::{Image, build, tool};
 
 use super::{Fsck, Ran, image};
 
-/// A block of the profile `ext4-1k` that is free.
+/// A free block of the profile `ext4-1k`.
 const FREE: u64 = 7000;
 
 fn run(options: &[&str], image: &Image) -> Ran {
     Fsck::new("fsck.ext4").run(options, image.path(), &[("E2FSCK_CONFIG", "/dev/null")])
 }
 
-/// What another program says of an image.
+/// Output of another program about an image.
 fn says(program: &str, arguments: &[&str], image: &Path) -> String {
     let output = tool::command(program).args(arguments).arg(image).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The list of bad blocks, as dumpe2fs reads it.
+/// The bad block list, according to dumpe2fs.
 fn listed(image: &Image) -> Vec<u64> {
     let text = says("dumpe2fs", &["-b"], image.path());
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
-/// Both think that it is sound.
+/// Floe and e2fsck both find it clean.
 fn is_sound(image: &Image) {
     let theirs = tool::command("e2fsck").arg("-fn").arg(image.path()).output().unwrap();
     assert_eq!(theirs.status.code(), Some(0), "{}", String::from_utf8_lossy(&theirs.stdout));
@@ -38,7 +38,7 @@ fn is_sound(image: &Image) {
 /// The first block of a file, and its content.
 fn first_block(image: &Image, path: &str) -> u64 {
     let text = build::debugfs(image, &format!("bmap {path} 0\n"));
-    // Testkit takes what debugfs says for an error.
+    // Testkit considers debugfs's output an error.
     let text = match text {
         Ok(text) => text,
         Err(error) => error.to_string(),
@@ -57,7 +57,7 @@ fn lists_of_bad_blocks_are_added_to_and_replaced() {
     let list_name = list.to_str().unwrap();
     fs::write(&list, format!("{FREE}\n{}\n99999999\n", FREE + 2)).unwrap();
     let ran = run(&["-y", "-l", list_name], &image);
-    // As for e2fsck: a change of the list is no repair.
+    // Like e2fsck: a change of the list is not a repair.
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("99999999 is outside"), "{}", ran.err);
     assert_eq!(listed(&image), [FREE, FREE + 2]);
@@ -100,10 +100,10 @@ fn a_file_on_a_bad_block_gets_another_and_keeps_its_content() {
     let dump = build::debugfs(&image, &format!("dump precious {}\n", out.display()));
     assert!(dump.is_ok() && fs::read(&out).unwrap() == vec![0x5a; 5000]);
     is_sound(&image);
-    // -p would have to change a file, which needs a person.
+    // -p must not change a file, which needs a person.
     let preened = undone.copy().unwrap();
     assert_eq!(run(&["-p", "-l", list.to_str().unwrap()], &preened).code, 4);
-    // And back.
+    // Undo it.
     tool::must("e2undo", &[undo.as_os_str(), image.path().as_os_str()], &[0]).unwrap();
     assert!(image.to_vec().unwrap() == undone.to_vec().unwrap());
 }
@@ -112,7 +112,7 @@ fn a_file_on_a_bad_block_gets_another_and_keeps_its_content() {
 fn badblocks_is_asked_for_bad_blocks() {
     let Some(image) = image("ext4-1k") else { return };
     let fsck = Fsck::new("fsck.ext4");
-    // A program of that name which finds two, and says how it was called.
+    // A fake program that finds two blocks, and records its command line.
     let program = fsck.folder.path().join("badblocks");
     let called = fsck.folder.path().join("called");
     let text = format!("#!/bin/sh\necho \"$@\" >>{}\necho {FREE}\necho 7010\n", called.display());
@@ -130,11 +130,11 @@ fn badblocks_is_asked_for_bad_blocks() {
     assert_eq!(listed(&image), [7020]);
     let call = fs::read_to_string(&called).unwrap();
     assert_eq!(call.trim(), format!("-b 1024 {} 8191", image.path().display()));
-    // One that fails changes nothing.
+    // A failing program changes nothing.
     fs::write(&program, "#!/bin/sh\necho 7030\nexit 3\n").unwrap();
     assert_eq!(fsck.run(&["-yc"], image.path(), &variables).code, 8);
     assert_eq!(listed(&image), [7020]);
-    // The real one finds nothing.
+    // The real program finds nothing.
     assert_eq!(run(&["-fyc"], &image).code, 0);
     assert_eq!(listed(&image), Vec::<u64>::new());
     is_sound(&image);
@@ -168,7 +168,7 @@ fn an_undo_file_without_a_name_is_put_where_undo_files_go() {
 #[test]
 fn discarding_frees_room_and_keeps_files() {
     let Some(image) = image("ext4-1k") else { return };
-    // Content where nothing is in use, which takes room in the image.
+    // Data in unused blocks, which occupies space in the image.
     let junk = vec![0xaa; 1024 * 512];
     let offset = FREE * 1024;
     image.write(offset, &junk).unwrap();
@@ -239,7 +239,7 @@ fn the_configuration_decides_what_is_repaired_unattended() {
     let copy = image.copy().unwrap();
     let ran = run(&["-p"], &copy, "");
     assert_eq!(ran.code, 4, "{}{}", ran.out, ran.err);
-    // A directory without a name, and no lost+found to put it into.
+    // An unconnected directory, and no lost+found for it.
     let rows = ["0x030001", "0x030002", "0x030003", "0x030004"];
     let allow: String =
         rows.iter().map(|code| format!("{code} = {{\npreen_ok = true\n}}\n")).collect();
@@ -259,7 +259,7 @@ fn names_are_judged_as_text_when_asked() {
     let folder = tool::scratch("floe-name-").unwrap();
     let data = folder.path().join("data");
     fs::write(&data, "x").unwrap();
-    // A casefolded directory with a name that is no text: UTF-8 does not begin with 0xff.
+    // A casefolded directory with an invalid UTF-8 name: 0xff never occurs.
     let script = format!("mkdir d\nsif d flags 0x40080000\ncd d\nwrite {} aaaa\n", data.display());
     build::debugfs(&image, &script).unwrap();
     let block = first_block(&image, "/d");
@@ -267,7 +267,7 @@ fn names_are_judged_as_text_when_asked() {
     image.read(block * 1024, &mut bytes).unwrap();
     let at = bytes.windows(4).position(|name| name == b"aaaa").unwrap();
     image.write(block * 1024 + at as u64, b"\xffaaa").unwrap();
-    // The checksum of the block is wrong now, which a repair mends.
+    // The checksum of the block is now wrong, which a repair corrects.
     let ran = run(&["-fy"], &image);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert_eq!(run(&["-fn"], &image).code, 0);
@@ -283,8 +283,8 @@ fn names_are_judged_as_text_when_asked() {
 #[test]
 fn what_needs_a_person_at_boot_is_4_and_changes_nothing_but_the_mark() {
     let Some(image) = image("ext4-1k") else { return };
-    // No primary superblock: -p does not use a backup, -y does. Where backups are is known of usual
-    // sizes of groups only.
+    // Without a primary superblock, -p does not use a backup, -y does. Backup locations are known
+    // only for usual group sizes.
     let lost = Image::empty(16 << 20).unwrap();
     build::mke2fs(lost.path(), &["-t", "ext4", "-b", "1024"]).unwrap();
     lost.write(1024, &[0; 1024]).unwrap();
@@ -295,11 +295,11 @@ fn what_needs_a_person_at_boot_is_4_and_changes_nothing_but_the_mark() {
     assert!(lost.to_vec().unwrap() == before);
     assert_eq!(run(&["-y"], &lost).code, 1);
     is_sound(&lost);
-    // Cut off: e2fsck -n calls it sound.
+    // Truncated: e2fsck -n finds it clean.
     let mut cut = image.copy().unwrap();
     cut.set_size(5 << 20).unwrap();
     assert_eq!(run(&["-fn"], &cut).code, 4);
-    // Not a file system at all.
+    // Not a file system.
     let none = Image::empty(1 << 20).unwrap();
     for mode in ["-n", "-p", "-y"] {
         assert_eq!(run(&[mode], &none).code, 8, "{mode}");

@@ -1,4 +1,5 @@
-//! `floe ls`, `floe cat` and `floe cp` against the kernel, debugfs and hostile images.
+//! Compares `floe ls`, `floe cat` and `floe cp` with the kernel and debugfs, also on hostile
+//! images.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,7 +14,7 @@ use floe_testkit::{Image, Profile, build, damage, kernel, tool};
 
 use super::{disk_with_partition, floe, floe_on, image};
 
-/// What floe writes to standard output, byte for byte.
+/// Standard output of floe as bytes.
 pub(super) fn bytes(arguments: &[&OsStr]) -> Vec<u8> {
     let output = Command::new(env!("CARGO_BIN_EXE_floe")).args(arguments).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -21,10 +22,10 @@ pub(super) fn bytes(arguments: &[&OsStr]) -> Vec<u8> {
     output.stdout
 }
 
-/// A node, the first path of its inode, and seconds and nanoseconds of its last change.
+/// A node, the first path of its inode, and its modification time in seconds and nanoseconds.
 pub(super) type Compared = (Node, Vec<u8>, (i64, i64));
 
-/// Nodes by path, with hard links told by the first path of their inode, and times.
+/// Nodes by path, with hard links identified by the first path of their inode, and times.
 pub(super) fn comparable(tree: &Tree, folder: &Path) -> BTreeMap<Vec<u8>, Compared> {
     let mut first: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     for (path, node) in tree {
@@ -54,7 +55,7 @@ fn a_copy_is_what_the_kernel_sees() {
     let mut compared = 0;
     for &profile in Profile::ALL {
         let image = build::base(profile).unwrap();
-        // Not every kernel mounts all of them.
+        // Some kernels cannot mount all of them.
         let Ok(mount) = kernel::Mounted::new(image.path(), "ro,noload") else { continue };
         let theirs = tree::mounted(mount.path()).unwrap();
         let theirs = comparable(&theirs, mount.path());
@@ -71,7 +72,7 @@ fn a_copy_is_what_the_kernel_sees() {
         mount.unmount().unwrap();
         assert!(ours.len() > 20, "{profile}");
         for (path, theirs) in &theirs {
-            // No file system but ext4 keeps an attribute that needs an inode of its own.
+            // Only ext4 supports attributes in value inodes.
             let mut theirs = theirs.clone();
             let mut ours = ours.get(path).unwrap_or_else(|| panic!("{profile}: {path:?}")).clone();
             for node in [&mut theirs.0, &mut ours.0] {
@@ -126,13 +127,13 @@ fn an_export_is_what_the_kernel_sees() {
         mount.unmount().unwrap();
         let mut compared = 0;
         for (path, theirs) in theirs {
-            // Archives have no sockets.
+            // Archives cannot hold sockets.
             if path == b"/socket" {
                 continue;
             }
             let (mut theirs, mut ours) = (theirs, ours[&path].clone());
             for node in [&mut theirs.0, &mut ours.0] {
-                // No other file system keeps large ones.
+                // Other file systems do not support large attributes.
                 node.xattrs.retain(|_, value| value.len() < 3000);
             }
             assert_eq!(ours, theirs, "{name}: {}", path.escape_ascii());
@@ -140,7 +141,7 @@ fn an_export_is_what_the_kernel_sees() {
         }
         assert_eq!(ours.len(), compared, "{name}");
         let holes = fs::metadata(tree.join("fragmented")).unwrap();
-        // Smaller blocks than a page may be filled where files lie in memory.
+        // On a memory file system, holes smaller than a page may be filled.
         let filled = holes.blocks() * 512 >= holes.len();
         assert!(name != "ext4" || !filled, "holes were filled");
     }
@@ -188,7 +189,7 @@ fn lists_and_contents_are_those_of_a_second_reader() {
             tool::must("debugfs", &arguments, &[0]).unwrap();
             let mut theirs = fs::read(out).unwrap();
             if ours.len() < 160 && name == "inline-data" {
-                // debugfs gives all the room that inline data have.
+                // debugfs returns the full capacity of inline data.
                 theirs.truncate(ours.len());
             }
             assert!(ours == theirs, "{name}: {file}");
@@ -276,7 +277,7 @@ fn other_formats_and_partitions_are_read() {
     }
 }
 
-/// Replaces the only place of some bytes.
+/// Replaces the only occurrence of some bytes.
 fn patch(image: &Image, from: &[u8], to: &[u8]) {
     let content = image.to_vec().unwrap();
     let places: Vec<usize> = content
@@ -306,7 +307,7 @@ fn no_image_writes_outside_the_target() {
     );
     build::debugfs(&image, &script).unwrap();
     patch(&image, b"..Qevil", b"../evil");
-    // A link, a directory and a file of one name.
+    // A link, a directory and a file with the same name.
     patch(&image, b"linkB", b"linkA");
     patch(&image, b"linkC", b"linkA");
     for force in [false, true] {
@@ -316,7 +317,7 @@ fn no_image_writes_outside_the_target() {
         arguments.extend(force.then_some("-f"));
         arguments.extend([image.path().to_str().unwrap(), "/", target.to_str().unwrap()]);
         let ran = floe(&arguments);
-        // Damage, and names that were taken already.
+        // Damage, and existing names.
         assert_eq!(ran.code & 4, 4, "{}", ran.err);
         assert!(ran.err.contains("impossible name ../evil"), "{}", ran.err);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{}", ran.err);

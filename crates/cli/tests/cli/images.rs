@@ -1,4 +1,4 @@
-//! Images in formats of their own: the same verdict as for the raw image, and no repair.
+//! Images in their own formats: the same verdict as for the raw image, and no repair.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{disk_with_partition, floe_on, image};
 
-/// What qemu-img makes of a raw image: each format with each option that changes the layout.
+/// qemu-img conversions of a raw image: each format with each option that affects the layout.
 const FORMATS: &[&str] = &[
     "-O qcow2",
     "-O qcow2 -o compat=0.10",
@@ -33,7 +33,7 @@ const FORMATS: &[&str] = &[
     "-O vhdx -o subformat=fixed",
 ];
 
-/// Whether a program is here; says so if not.
+/// Whether a program is installed; prints a message if not.
 fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
     if !found {
@@ -53,7 +53,7 @@ fn qemu_img(line: &str, paths: &[&Path]) {
     must("qemu-img", &arguments);
 }
 
-/// A sound image, and one with a block bitmap that lies.
+/// An undamaged image, and one with a wrong block bitmap.
 fn sound_and_damaged() -> Option<[Image; 2]> {
     let (sound, damaged) = (image("ext4-1k")?, image("ext4-1k")?);
     let mut place = [0; 4];
@@ -62,7 +62,7 @@ fn sound_and_damaged() -> Option<[Image; 2]> {
     Some([sound, damaged])
 }
 
-/// The report of a check without what may differ: the device's name and what the check cost.
+/// The report of a check, without the device's name and the cost.
 fn report(path: &Path, more: &[&str]) -> (i32, Value) {
     let ran = floe_on(&[&["check", "--json"], more].concat(), path);
     let mut value: Value =
@@ -142,18 +142,18 @@ fn backing_files_are_found_beside_the_image() {
     let at = |name: &str| folder.path().join(name);
     fs::create_dir(at("below")).unwrap();
     fs::copy(sound.path(), at("below/base.img")).unwrap();
-    // Relative names: each from the folder of the image that has it.
+    // Relative names: each relative to the folder of its image.
     qemu_img("create -q -f qcow2 -F raw -b base.img", &[&at("below/middle")]);
     qemu_img("create -q -f qcow2 -F qcow2 -b below/middle", &[&at("top")]);
     assert!(report(&at("top"), &[]) == report(sound.path(), &[]));
-    // What the images above changed counts.
+    // Changes in the overlaid images take precedence.
     let mut place = [0; 4];
     damaged.read(2048, &mut place).unwrap();
     let write = format!("write -P 0x5a {} 99", u64::from(u32::from_le_bytes(place)) * 1024 + 100);
     must("qemu-io", &["-f", "qcow2", "-c", &write, at("top").to_str().unwrap()]);
     let (code, found) = report(&at("top"), &[]);
     assert!((code, &found) == (4, &report(damaged.path(), &[]).1));
-    // Not there, and round in a circle.
+    // Missing, and circular.
     fs::remove_file(at("below/base.img")).unwrap();
     let ran = floe_on(&["check"], &at("top"));
     assert_eq!(ran.code, 8);
@@ -201,7 +201,7 @@ fn an_unclosed_vhdx_image_is_read_as_its_log_says() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     let text = path.to_str().unwrap();
-    // Behind the file system, where nothing is yet, so that the table of blocks changes.
+    // Beyond the file system, in unallocated space, so that the block table changes.
     let size = raw.size().next_multiple_of(1 << 20) + (4 << 20);
     let larger = folder.path().join("larger");
     fs::copy(raw.path(), &larger).unwrap();
@@ -212,7 +212,8 @@ fn an_unclosed_vhdx_image_is_read_as_its_log_says() {
     must("qemu-io", &["-f", "vhdx", "-c", &write, text]);
     let mut unclosed = fs::read(&path).unwrap();
     let log = unclosed.windows(4).position(|four| four == b"loge").unwrap();
-    // QEMU takes its mark away as soon as everything is in place, but leaves the entry. Put it back.
+    // QEMU clears its log's mark as soon as it has replayed it, but leaves the entry. Restore the
+    // mark.
     let id = unclosed[log + 32..log + 48].to_vec();
     for header in [65_536, 131_072] {
         unclosed[header + 48..header + 64].copy_from_slice(&id);
@@ -226,7 +227,7 @@ fn an_unclosed_vhdx_image_is_read_as_its_log_says() {
     assert!(said.contains("log that needs to be replayed"), "QEMU sees it, too: {said}");
     let expected = report(raw.path(), &[]);
     assert!(report(&path, &[]) == expected, "unclosed");
-    // Take back what the log tells of: only a replay brings it.
+    // Revert the logged change, so that only a replay restores it.
     let descriptor = &unclosed[log + 64..log + 96];
     assert!(descriptor.starts_with(b"desc"));
     let place = u64::from_le_bytes(*descriptor[16..].first_chunk().unwrap()) as usize;
@@ -234,7 +235,7 @@ fn an_unclosed_vhdx_image_is_read_as_its_log_says() {
     unclosed[place..place + 4096].fill(0xff);
     fs::write(&path, unclosed).unwrap();
     assert!(report(&path, &[]) == expected, "replayed");
-    // And so does QEMU's own replay.
+    // QEMU's own replay has the same result.
     qemu_img("check -q -r all -f vhdx", &[&path]);
     let raw_again = folder.path().join("again");
     qemu_img("convert -f vhdx -O raw", &[&path, &raw_again]);
@@ -257,8 +258,8 @@ fn what_cannot_be_read_is_named() {
         }
     };
     let text = path.to_str().unwrap();
-    // The header alone says that clusters are encrypted (2: LUKS): making one with qemu-img measures
-    // the processor, which fails on a busy machine.
+    // Only the header declares encryption (2: LUKS): qemu-img would benchmark the processor first,
+    // which fails on a busy machine.
     qemu_img("create -q -f qcow2", &[&path, Path::new("8M")]);
     let mut bytes = fs::read(&path).unwrap();
     bytes[32..36].copy_from_slice(&2u32.to_be_bytes());
@@ -273,7 +274,7 @@ fn what_cannot_be_read_is_named() {
     refused(&["damaged", "truncated"]);
 }
 
-/// A repair is refused, says what to do, and changes nothing; a preview is fine.
+/// A repair is refused with advice and changes nothing; a preview is allowed.
 #[test]
 fn images_are_not_repaired() {
     let Some([_, damaged]) = sound_and_damaged() else { return };
@@ -343,7 +344,7 @@ fn an_image_that_qemu_writes_to_is_refused() {
     let path = folder.path().join("image");
     qemu_img("convert -f raw -O qcow2", &[raw.path(), &path]);
     let locks = |mode: &[&str]| {
-        // It holds the image open until its standard input ends.
+        // It keeps the image open until its standard input ends.
         let mut held = Command::new("qemu-io")
             .args(mode)
             .args(["-f", "qcow2", path.to_str().unwrap()])
@@ -351,7 +352,7 @@ fn an_image_that_qemu_writes_to_is_refused() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // An answer shows that it has opened it.
+        // Its answer proves that it has opened the image.
         held.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
         let mut answer = String::new();
         BufReader::new(held.stdout.as_mut().unwrap()).read_line(&mut answer).unwrap();

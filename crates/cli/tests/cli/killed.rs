@@ -1,8 +1,8 @@
-//! Runs that are killed while they write a file: nothing half written has the file's name, and the same
-//! command again does what the first one would have done.
+//! Runs killed while they write a file: an incomplete file never has the final name, and repeating
+//! the command gives the result of an uninterrupted run.
 //!
-//! The kernel kills a process (SIGXFSZ) that writes past its limit for sizes of files: so it is ended at
-//! each place of the file that it writes.
+//! The kernel kills a process (SIGXFSZ) that exceeds its file size limit, which ends it at any
+//! chosen offset of the output.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -15,7 +15,7 @@ use super::{Ran, image, ran};
 
 const SIGXFSZ: i32 = 25;
 
-/// Several blocks of several kinds are written to mend this.
+/// The repair writes several blocks of several kinds.
 fn damaged() -> Option<(Image, tempfile::TempDir)> {
     let image = image("ext4-1k")?;
     build::debugfs(&image, "clri <12>\nclri <13>\nclri <20>\nsif <15> links_count 7\n").unwrap();
@@ -25,7 +25,7 @@ fn damaged() -> Option<(Image, tempfile::TempDir)> {
 fn command(line: &[&str], limit_half_kib: Option<usize>) -> Command {
     let limit = limit_half_kib.map_or("unlimited".to_owned(), |limit| limit.to_string());
     let mut command = Command::new("sh");
-    // No core is left behind.
+    // Without a core dump.
     command.args(["-c", "ulimit -c 0; ulimit -f $0; exec \"$@\"", &limit]);
     command.arg(env!("CARGO_BIN_EXE_floe")).args(line).env("E2FSCK_TIME", "1704067200");
     command
@@ -43,7 +43,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Where a file is while it is being written.
+/// Path of a file while it is being written.
 fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("unfinished")
 }
@@ -81,7 +81,7 @@ fn a_repair_that_was_killed_while_it_saved_the_old_content_can_be_made_anew() {
     assert!(while_saving > 5 && while_writing > 0, "{while_saving} and {while_writing}");
 }
 
-/// Pages, figures and plans: what was there stays until there is a complete new one.
+/// HTML pages, metrics and plans: the old file stays until the new one is complete.
 #[test]
 fn an_output_is_the_old_one_or_the_new_one() {
     let Some((image, folder)) = damaged() else { return };
@@ -109,7 +109,7 @@ fn an_output_is_the_old_one_or_the_new_one() {
             assert!(option == "--plan" || fs::read(&file).unwrap() == made, "{option} {limit}");
             let again = whole(&line);
             assert_eq!(again.code, code, "{option} {limit}: {}", again.err);
-            // The time is another one.
+            // Only the time differs.
             made = fs::read(&file).unwrap();
             assert!(end.is_none() || made.last_chunk() == end.as_ref(), "{option} {limit}");
             assert!(!unfinished(&file).exists());
@@ -120,7 +120,7 @@ fn an_output_is_the_old_one_or_the_new_one() {
     assert!(image.to_vec().unwrap() == before);
 }
 
-/// A file that cannot be made is noticed before the long work, not after it.
+/// An output that cannot be created is reported before the long work.
 #[test]
 fn what_cannot_be_written_is_told_at_the_start() {
     let Some((image, folder)) = damaged() else { return };
@@ -139,7 +139,7 @@ fn what_cannot_be_written_is_told_at_the_start() {
             let ran = whole(line);
             assert_eq!(ran.code, 8, "{line:?}: {}{}", ran.out, ran.err);
             assert!(ran.err.contains(expected), "{line:?}: {}", ran.err);
-            // Not even what it is about was looked at.
+            // The device was not examined yet.
             assert!(!ran.out.contains("ext4"), "{line:?}: {}", ran.out);
         }
     }
@@ -147,7 +147,7 @@ fn what_cannot_be_written_is_told_at_the_start() {
     assert!(image.to_vec().unwrap() == before);
 }
 
-/// A loop device of a read-only file, as a disk with a write lock, can be opened for writing all the same.
+/// A loop device of a read-only file, like a write-protected disk, can still be opened for writing.
 #[test]
 fn a_read_only_device_is_noticed_before_the_work() {
     let Some((image, folder)) = damaged() else { return };

@@ -1,4 +1,4 @@
-//! What docs/limits.md says of sizes.
+//! The sizes in docs/limits.md.
 
 use std::fs::File;
 
@@ -6,7 +6,7 @@ use floe_testkit::{oracle, tool};
 
 use super::floe_on;
 
-/// Blocks of 64 KiB, a few more than 32 bits count.
+/// Blocks of 64 KiB, slightly more than 2^32.
 const BLOCKS: u64 = (1 << 32) + (1 << 20);
 
 #[test]
@@ -16,7 +16,7 @@ fn blocks_beyond_32_bits() {
     }
     let folder = tool::scratch("floe-limits-").unwrap();
     let path = folder.path().join("large.img");
-    // Sparse: what mke2fs writes are some megabytes.
+    // Sparse: mke2fs writes only a few megabytes.
     if let Err(error) = File::create(&path).unwrap().set_len(BLOCKS << 16) {
         eprintln!("skipped: no files of this size here: {error}");
         return;
@@ -28,7 +28,7 @@ fn blocks_beyond_32_bits() {
     tool::run(&mke2fs, 300).unwrap().expect("mke2fs", &[0]).unwrap();
     let ran = floe_on(&["check"], &path);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    // A directory in a block that 32 bits do not reach.
+    // A directory in a block beyond 2^32.
     let far = (1u64 << 32) + 70_000;
     let script = folder.path().join("script");
     let map = format!("mkdir far\nset_inode_field far block[5] {}\n", far as u32);

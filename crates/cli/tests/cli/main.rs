@@ -46,7 +46,7 @@ use std::process::{Command, Output, Stdio};
 
 use floe_testkit::{Image, Profile, build, tool};
 
-/// What a run of `floe` said and how it ended.
+/// Output and exit code of a run of `floe`.
 struct Ran {
     code: i32,
     out: String,
@@ -57,7 +57,7 @@ fn floe<S: AsRef<OsStr>>(arguments: &[S]) -> Ran {
     floe_env(arguments, &[])
 }
 
-/// Runs with variables in its environment.
+/// Runs with additional environment variables.
 fn floe_env<S: AsRef<OsStr>>(arguments: &[S], variables: &[(&str, &str)]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     ran(&command.args(arguments).envs(variables.iter().copied()).output().unwrap())
@@ -65,14 +65,14 @@ fn floe_env<S: AsRef<OsStr>>(arguments: &[S], variables: &[(&str, &str)]) -> Ran
 
 fn ran(output: &Output) -> Ran {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    // A panic would be 101, a signal has no code: neither may happen on any input.
+    // A panic would exit with 101, a signal gives no code: no input may cause either.
     let code = output.status.code().expect("floe was killed by a signal");
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_ne!(code, 101, "floe panicked: {err}");
     Ran { code, out, err }
 }
 
-/// Floe under another name, by a link as packages make them.
+/// Floe under another name, through a link like those of packages.
 struct Fsck {
     folder: tempfile::TempDir,
     program: &'static str,
@@ -91,7 +91,7 @@ impl Fsck {
 
     fn run(&self, options: &[&str], device: &Path, variables: &[(&str, &str)]) -> Ran {
         let mut command = Command::new(self.path());
-        // What is in the environment of whoever tests must not count.
+        // The tester's environment must not interfere.
         command.env_remove("E2FSCK_CONFIG").env_remove("SOURCE_DATE_EPOCH");
         command.args(options).arg(device).envs(variables.iter().copied()).stdin(Stdio::null());
         ran(&command.output().unwrap())
@@ -105,7 +105,7 @@ fn floe_on(arguments: &[&str], path: &Path) -> Ran {
     floe(&all)
 }
 
-/// A populated image of a profile, or a printed reason why this test is skipped.
+/// A populated image of a profile, or a printed reason for skipping the test.
 fn image(profile: &str) -> Option<Image> {
     if tool::missing() {
         return None;
@@ -113,11 +113,11 @@ fn image(profile: &str) -> Option<Image> {
     Some(build::base(Profile::by_name(profile).unwrap()).unwrap())
 }
 
-/// A disk with a partition table of DOS, whose only partition begins at 1 MiB and holds `content`.
+/// A disk with an MBR partition table, whose only partition begins at 1 MiB and holds `content`.
 fn disk_with_partition(content: &[u8]) -> Vec<u8> {
     const FIRST_SECTOR: u32 = 2048;
     let mut disk = vec![0; FIRST_SECTOR as usize * 512];
-    // The first entry: type Linux, from where on, and how many sectors.
+    // The first entry: type Linux, start and number of sectors.
     disk[446 + 4] = 0x83;
     disk[446 + 8..446 + 12].copy_from_slice(&FIRST_SECTOR.to_le_bytes());
     let sectors = u32::try_from(content.len() / 512).unwrap();

@@ -1,12 +1,12 @@
-//! `--memory` and the estimates of memory: what a check takes stays below both.
+//! `--memory` and the memory estimates: the memory use of a check stays below both.
 
 use floe_testkit::fill::{self, Shape, fill};
 use floe_testkit::{Image, Profile, damage, tool};
 
 use super::{Fsck, floe_on, image};
 
-/// An empty file system of just below 16 TiB, which is the largest file of ext4 with blocks of 4 KiB.
-/// `None`: mke2fs is missing, or files here cannot be so large.
+/// An empty file system of just below 16 TiB, the largest file on ext4 with 4 KiB blocks. `None`:
+/// mke2fs is missing, or such large files are not supported here.
 fn sixteen_tib() -> Option<(tempfile::TempDir, Image)> {
     let folder = tool::scratch("floe-memory-").unwrap();
     if tool::missing() {
@@ -21,20 +21,20 @@ fn sixteen_tib() -> Option<(tempfile::TempDir, Image)> {
     }
 }
 
-/// Bytes of the estimate, and most that were taken.
+/// Estimate and peak memory, in bytes.
 fn estimate_and_peak(report: &serde_json::Value) -> (u64, u64) {
     let cost = &report["cost"];
     let estimate = cost["memory"]["estimate_bytes"].as_u64().unwrap();
     (estimate, cost["peak_memory_bytes"].as_u64().unwrap())
 }
 
-/// What a refusal says would do: the number behind `--memory`, or behind `-E memory=`.
+/// The sufficient limit in a failure message: the number after `--memory` or `-E memory=`.
 fn advised(text: &str) -> &str {
     let behind = |option: &str| Some(text.split_once(option)?.1.trim());
     behind("--memory ").or(behind("-E memory=")).unwrap_or_else(|| panic!("no advice: {text}"))
 }
 
-/// Debug builds are large programs, which the formula does not mean.
+/// Debug builds are large programs, which the formula does not model.
 const DEBUG_BYTES: u64 = if cfg!(debug_assertions) { 24 << 20 } else { 0 };
 
 #[test]
@@ -59,13 +59,13 @@ fn too_little_is_refused_with_what_would_do() {
     let ran = floe_on(&["check", "--memory", enough], image.path());
     assert_eq!(ran.code, 0, "{enough}: {}{}", ran.out, ran.err);
     assert!(ran.err.contains("1 thread"), "{}", ran.err);
-    // Much less is too little.
+    // Much less is not enough.
     let less: u64 = enough.trim_end_matches('M').parse().unwrap();
     let ran = floe_on(&["check", "--memory", &format!("{}M", less - 2)], image.path());
     assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
 }
 
-/// e2fsck's command line: nothing is said of the budget but by `-v`, and when it is too small.
+/// e2fsck's command line: the limit is mentioned only with `-v`, or if it is too small.
 #[test]
 fn fsck_checks_within_a_budget() {
     let Some((_folder, image)) = sixteen_tib() else { return };
@@ -120,8 +120,8 @@ fn findings_do_not_depend_on_memory() {
     }
 }
 
-/// The equations of lwFSCK: few inodes in use take the TwinTree, a table full of directories the array,
-/// and one full of files the TwinTree again; with a budget as without.
+/// The equations of lwFSCK: few inodes in use select the TwinTree, a table full of directories the
+/// array, and one full of files the TwinTree again; with and without a limit.
 #[test]
 fn adaptive_counting_follows_the_equations() {
     if tool::missing() {
@@ -144,7 +144,7 @@ fn adaptive_counting_follows_the_equations() {
             let taken = &report["cost"]["memory"]["link_counts"];
             assert_eq!(taken, expected, "{name} {options:?}");
         }
-        // The table is as full as it should be for this to mean anything.
+        // Verify the fill level that the test assumes.
         let ran = floe_on(&["check", "--json"], image.path());
         let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
         assert_eq!(
@@ -158,7 +158,7 @@ fn adaptive_counting_follows_the_equations() {
     }
 }
 
-/// `floe info` goes by the same formula, which is above what is taken and not far above.
+/// `floe info` uses the same formula, an upper bound that is not far above the actual use.
 #[test]
 fn estimates_hold() {
     if tool::missing() {
@@ -187,7 +187,8 @@ fn estimates_hold() {
     }
 }
 
-/// What is written does not depend on the budget, and a refusal says what would do.
+/// The result of a repair does not depend on the limit, and a failure message tells a sufficient
+/// one.
 #[test]
 fn repairs_keep_to_a_budget() {
     if tool::missing() {
@@ -199,7 +200,7 @@ fn repairs_keep_to_a_budget() {
     {
         let volume = floe_testkit::Volume::open(&damaged).unwrap();
         for inode in volume.used_inodes().unwrap().into_iter().skip(100).step_by(2_000) {
-            // i_links_count, and an extent that leads nowhere.
+            // i_links_count, and a dangling extent.
             let at = volume.inode_offset(inode).unwrap();
             damaged.write(at + 0x1a, &[9, 0]).unwrap();
             damaged.write(at + 0x3c, &[0xf0, 0xff, 0xff, 0xff]).unwrap();
@@ -229,7 +230,7 @@ fn repairs_keep_to_a_budget() {
         let budget = report["cost"]["memory"]["budget_bytes"].as_u64().unwrap();
         assert!(peak <= budget + DEBUG_BYTES, "{memory}: {peak} of {budget}");
     }
-    // As `fsck -y` the same, without a word of how.
+    // `fsck -y` gives the same result, without messages about memory.
     let copy = damaged.copy().unwrap();
     let option = format!("memory={least}");
     let clock = [("E2FSCK_TIME", "1704067200")];
@@ -241,7 +242,7 @@ fn repairs_keep_to_a_budget() {
     let ran = fsck.run(&["-fy", "-E", "memory=2M"], damaged.path(), &clock);
     assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("Try: -E memory="), "{}", ran.err);
-    // Of a plan that is made, nothing is examined anew.
+    // Applying a plan runs no examination of that kind.
     let line = ["repair", "--memory", "64M", "--apply-plan", "plan"];
     assert_eq!(floe_on(&line, damaged.path()).code, 16);
 }

@@ -1,4 +1,4 @@
-//! `floe mkfs`: the command around the plan and the writer, which `floe-disk` tests.
+//! `floe mkfs`: the command; `floe-disk` tests planning and writing.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -36,7 +36,7 @@ fn an_image_is_made_and_not_made_again() {
     let made = floe(&["mkfs", "-L", "my label", path, "16m"]);
     assert_eq!(made.code, 0, "{}", made.err);
     assert_eq!(fs::metadata(&image).unwrap().len(), 16 << 20);
-    // Sparse: far less than its journal alone, which is a megabyte of zeroes.
+    // Sparse: far smaller than its journal, which is a megabyte of zeroes.
     assert!(fs::metadata(&image).unwrap().blocks() * 512 < 700_000);
     clean(&image);
     let before = fs::read(&image).unwrap();
@@ -66,7 +66,7 @@ fn the_same_identifiers_give_the_same_bytes() {
     assert!(make("one") == make("other"));
 }
 
-/// What lay there before cannot be taken for a part of the new file system.
+/// Old content cannot be mistaken for part of the new file system.
 #[test]
 fn old_contents_do_not_shine_through() {
     let folder = tempfile::tempdir().unwrap();

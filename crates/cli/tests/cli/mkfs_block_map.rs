@@ -1,4 +1,5 @@
-//! `floe mkfs --bmap`: a device of other bytes that gets the blocks of the map is a whole file system.
+//! `floe mkfs --bmap`: a device with other content that receives the mapped blocks holds a complete
+//! file system.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,13 +13,13 @@ use super::floe;
 
 const BLOCK: usize = 4096;
 
-/// The text of an element that is there once.
+/// The text of an element that occurs once.
 fn text_of<'a>(map: &'a str, element: &str) -> &'a str {
     let (_, rest) = map.split_once(&format!("<{element}>")).unwrap();
     rest.split_once(&format!("</{element}>")).unwrap().0.trim()
 }
 
-/// What sha256sum says of some bytes.
+/// Output of sha256sum for some bytes.
 fn sha256(bytes: &[u8]) -> String {
     let mut child =
         Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -27,7 +28,7 @@ fn sha256(bytes: &[u8]) -> String {
     String::from_utf8(output.stdout).unwrap()[..64].to_owned()
 }
 
-/// Copies what a map names to a device that is full of other bytes, as bmaptool does.
+/// Copies the mapped blocks to a device full of other bytes, like bmaptool.
 fn copy(map: &str, image: &Path, device: &Path) {
     let size: usize = text_of(map, "ImageSize").parse().unwrap();
     assert_eq!(text_of(map, "BlockSize"), BLOCK.to_string());
@@ -72,7 +73,7 @@ fn the_blocks_of_the_map_are_all_that_a_device_needs() {
     let cases: [&[&str]; 4] = [
         &["--from", &from],
         &["--from", &from, "-b", "1024", "--fit=+300%"],
-        // The last block of the map is not whole.
+        // The last block of the map is partial.
         &["-b", "1024", "-E", "lazy_itable_init=0"],
         &["-t", "ext2", "-O", "^resize_inode"],
     ];
@@ -98,7 +99,7 @@ fn the_blocks_of_the_map_are_all_that_a_device_needs() {
     let offset = ["mkfs", "-E", "offset=1048576", "--bmap", map.to_str().unwrap()];
     let ran = floe(&[&offset[..], &[image.to_str().unwrap(), "8m"]].concat());
     assert_eq!(ran.code, 16, "{}", ran.err);
-    // A map in the place of its own source.
+    // A block map with the same path as its source.
     let archive = scratch.path().join("archive");
     fs::write(&archive, b"").unwrap();
     let (from, image) = (format!("tar:{}", archive.display()), scratch.path().join("other"));
@@ -108,7 +109,7 @@ fn the_blocks_of_the_map_are_all_that_a_device_needs() {
     assert!(!image.exists());
 }
 
-/// The same by bmaptool itself, which compares every checksum.
+/// The same with bmaptool, which verifies every checksum.
 fn by_bmaptool(map: &Path, image: &Path, device: &Path) {
     let mut expected = Vec::new();
     File::open(device).unwrap().read_to_end(&mut expected).unwrap();
@@ -123,7 +124,7 @@ fn by_bmaptool(map: &Path, image: &Path, device: &Path) {
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{said}");
-            // It empties a file before it writes it.
+            // bmaptool truncates a file before writing.
             judge(device);
         }
         Err(error) => eprintln!("not compared with bmaptool: {error}"),

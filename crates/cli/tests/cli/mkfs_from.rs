@@ -1,4 +1,4 @@
-//! `floe mkfs --from`: trees are equal, and bytes do not depend on the kind of source.
+//! `floe mkfs --from`: trees are equal, and the image does not depend on the kind of source.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ fn clean(image: &Path) {
     assert_eq!(judged.exit, Some(0), "{}", judged.text);
 }
 
-/// Makes an image of a source, with the options given.
+/// Makes an image of a source, with options.
 fn make(image: &Path, source: &str, options: &[&str]) {
     let mut all = vec!["mkfs", "-q", "--from", source, "--seed", SEED, "--epoch", "1700000000"];
     all.extend(options);
@@ -32,13 +32,13 @@ fn make(image: &Path, source: &str, options: &[&str]) {
     clean(image);
 }
 
-/// Runs a program that tests can do without.
+/// Runs an optional program.
 fn try_run(folder: &Path, program: &str, arguments: &[&str]) -> bool {
     let output = Command::new(program).args(arguments).current_dir(folder).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Files of all kinds; special ones and attributes as far as the system lets us.
+/// Files of all kinds; special files and attributes as far as permitted.
 fn source(folder: &Path) {
     fs::create_dir_all(folder.join("dir/sub")).unwrap();
     fs::create_dir(folder.join("many")).unwrap();
@@ -83,11 +83,11 @@ fn source(folder: &Path) {
         let time = ["-d", "2001-02-03T04:05:06.123456789Z", file];
         assert!(try_run(folder, "touch", &time));
     }
-    // Behind everything that changes it.
+    // After all changes to the folder.
     assert!(try_run(folder, "touch", &["-d", "2002-03-04T05:06:07Z", "."]));
 }
 
-/// All that can be compared of a mounted image, or of a folder.
+/// All comparable properties of a mounted image or a folder.
 fn tree_of(folder: &Path) -> std::collections::BTreeMap<Vec<u8>, Compared> {
     let tree: Tree = tree::mounted(folder).unwrap();
     let mut all = comparable(&tree, folder);
@@ -101,7 +101,7 @@ fn the_kernel_sees_the_tree_that_was_given() {
         eprintln!("skipped: {reason}");
         return;
     }
-    // A file system of the disk: those in memory keep fewer attributes.
+    // On a disk file system, because memory file systems support fewer attributes.
     let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
     let folder = scratch.path().join("source");
     fs::create_dir(&folder).unwrap();
@@ -139,7 +139,7 @@ fn every_kind_of_source_gives_the_same_bytes() {
     let same = |name: &str, source: &str, options: &[&str]| {
         let image = at(name);
         make(&image, source, options);
-        // Compared without reading 9 GiB of holes twice: images are as small as they can be.
+        // Compared directly, because images are minimal and 9 GiB of holes need not be read twice.
         assert!(fs::read(&image).unwrap() == fs::read(&first).unwrap(), "{name}");
         fs::remove_file(image).unwrap();
     };
@@ -161,7 +161,7 @@ fn every_kind_of_source_gives_the_same_bytes() {
     }
     let archive = at("a.tar");
     same("tar", &format!("tar:{}", archive.display()), &[]);
-    // Likewise through a pipe.
+    // The same through a pipe.
     let image = at("pipe.img");
     let output = Command::new(env!("CARGO_BIN_EXE_floe"))
         .args(["mkfs", "-q", "-d", "-", "--seed", SEED, "--epoch", "1700000000"])
@@ -171,7 +171,7 @@ fn every_kind_of_source_gives_the_same_bytes() {
         .unwrap();
     assert_eq!(ran(&output).code, 0, "{}", ran(&output).err);
     assert!(fs::read(&image).unwrap() == fs::read(&first).unwrap());
-    // And an image that is written out and read again, but for the directory that mkfs made.
+    // And an image that is exported and read again, except for the directory that mkfs made.
     let exported = bytes(&[OsStr::new("export"), first.as_os_str()]);
     fs::write(&archive, exported).unwrap();
     let list = |image: &Path| floe(&["ls", "-lR", image.to_str().unwrap()]).out;

@@ -1,4 +1,4 @@
-//! What is left for those who watch: a file of metrics.
+//! Output for monitoring: a metrics file.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! `floe mount` beside Linux's own mount of the same image.
+//! Compares `floe mount` with Linux's own mount of the same image.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,11 +9,11 @@ use std::process::Command;
 
 use floe_testkit::tree::mounted;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
-use rustix::fs::{AtFlags, SeekFrom, StatxFlags, seek, statvfs, statx};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, seek, statvfs, statx};
 
 use super::{Fsck, disk_with_partition, floe, image, ran};
 
-/// A mount of ours, undone when the value goes.
+/// A floe mount, unmounted on drop.
 struct Ours(tempfile::TempDir);
 
 impl Ours {
@@ -36,12 +36,12 @@ impl Ours {
 
 impl Drop for Ours {
     fn drop(&mut self) {
-        // After a failed test; else it is unmounted already.
+        // After a failed test; otherwise it is already unmounted.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }
 
-/// Whether a test of a mount can run; a reason is printed if not.
+/// Whether a mount test can run; prints the reason if not.
 fn can_mount() -> bool {
     let device = fs::metadata("/dev/fuse").is_ok_and(|found| found.file_type().is_char_device());
     if !device || File::options().read(true).write(true).open("/dev/fuse").is_err() {
@@ -55,7 +55,7 @@ fn can_mount() -> bool {
     !tool::missing()
 }
 
-/// All that `statx` and SEEK_DATA tell of the files below a folder, by path.
+/// All results of `statx` and SEEK_DATA for the files below a folder, by path.
 fn facts(folder: &Path) -> BTreeMap<PathBuf, String> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![PathBuf::new()]);
     found.insert(PathBuf::from("."), fact(folder));
@@ -94,7 +94,7 @@ fn fact(path: &Path) -> String {
     text
 }
 
-/// Where data begin and end in a file.
+/// Ranges of data in a file.
 fn data(path: &Path) -> Vec<(u64, u64)> {
     let file = File::open(path).unwrap();
     let (mut stretches, mut at) = (Vec::new(), 0);
@@ -105,8 +105,7 @@ fn data(path: &Path) -> Vec<(u64, u64)> {
     stretches
 }
 
-/// Linux reads access lists and all else from one place; the order of names and the times of access, which
-/// looking changes, do not count.
+/// Ignores the order of attribute names, and access times, which reading changes.
 fn assert_same(profile: &str, image: &Image, theirs: kernel::Mounted) {
     let ours = Ours::new(image.path(), &["-o", "ro"]);
     let (our_facts, their_facts) = (facts(ours.path()), facts(theirs.path()));
@@ -209,10 +208,10 @@ fn nothing_is_written_and_the_server_is_gone_after_umount() {
     let status = floe(&["status", &place]);
     assert_eq!(status.code, 0);
     let process = status.out.lines().find_map(|line| line.strip_prefix("process: ")).unwrap();
-    // Only a running process has a program.
+    // Only a running process has an executable.
     let program = PathBuf::from("/proc").join(process).join("exe");
     assert!(fs::read_link(&program).is_ok());
-    // Locked against those who would write.
+    // Locked against writers.
     let repair = floe(&["repair", "--yes", image.path().to_str().unwrap()]);
     assert_eq!(repair.code, 8, "{}", repair.err);
     let busy = File::open(ours.path().join("file")).unwrap();
@@ -230,7 +229,7 @@ fn a_dirty_journal_is_replayed_in_memory() {
         return;
     }
     let Some(image) = image("ext4") else { return };
-    // Adds a transaction to the log, which makes the first block of the root directory what it is.
+    // Adds a transaction to the log that holds the first block of the root directory.
     let mut debugfs = tool::command("debugfs");
     let debugfs = debugfs.args(["-R", "blocks /"]).arg(image.path());
     let listed = String::from_utf8(debugfs.output().unwrap().stdout).unwrap();
@@ -239,7 +238,7 @@ fn a_dirty_journal_is_replayed_in_memory() {
     let (file, size) = (folder.path().join("block"), Profile::Ext4.block_size());
     let mut bytes = vec![0; usize::try_from(size).unwrap()];
     image.read(block.parse::<u64>().unwrap() * size, &mut bytes).unwrap();
-    // The name `file` becomes `life`; the checksum of the block no longer fits, so none is asked for.
+    // The name `file` becomes `life`; the block's checksum is then wrong, so the image has none.
     let at = bytes.windows(4).position(|window| window == b"file").unwrap();
     bytes[at..at + 4].copy_from_slice(b"life");
     fs::write(&file, &bytes).unwrap();
@@ -306,6 +305,13 @@ fn change_everything(top: &Path) {
     symlink("x".repeat(200), folder.join("slow")).unwrap();
     fs::set_permissions(&big, fs::Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(&big, Some(1000), Some(100)).unwrap();
+    // Files without extents cannot reserve blocks: on Linux neither.
+    let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 800_000, 100_000);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 100_000, 50_000).unwrap();
+    let mut punched = [1; 50_000];
+    file.read_exact_at(&mut punched, 100_000).unwrap();
+    assert!(punched.iter().all(|byte| *byte == 0));
     fs::create_dir(folder.join("inner")).unwrap();
     fs::rename(folder.join("inner"), top.join("moved")).unwrap();
     fs::rename(folder.join("fast"), top.join("moved/fast")).unwrap();

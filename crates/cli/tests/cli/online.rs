@@ -1,5 +1,5 @@
-//! Checks of file systems in use: an ext4 image on XFS or Btrfs, mounted, and written to all the while. Needs
-//! root, loop devices and XFS; where one is missing the tests say so.
+//! Checks of file systems in use: an ext4 image on XFS or Btrfs, mounted, with continuous writes.
+//! Need root, loop devices and XFS; otherwise the tests are skipped with a message.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::{Ran, floe, floe_on};
 
-/// An ext4 file system, mounted from an image that lies on another file system.
+/// An ext4 file system, mounted from an image on another file system.
 struct Mounts {
     folder: TempDir,
 }
@@ -51,7 +51,7 @@ impl Mounts {
         Ok(mounts)
     }
 
-    /// The file system takes writes, which it does not while it is frozen.
+    /// Verifies that the file system accepts writes, so it is not frozen.
     fn assert_thawed(&self) {
         let mut writer = Command::new("touch").arg(self.path("mnt/probe")).spawn().unwrap();
         for _ in 0..100 {
@@ -65,8 +65,8 @@ impl Mounts {
         panic!("the file system is still frozen");
     }
 
-    /// Starts a check with a snapshot command and waits until that runs, which it does while the
-    /// file system is frozen.
+    /// Starts a check with a snapshot command, and waits until that runs, while the file system is
+    /// frozen.
     fn start(&self, command: &str) -> Child {
         let started = self.path("started");
         let _ = fs::remove_file(&started);
@@ -97,7 +97,7 @@ impl Drop for Mounts {
     fn drop(&mut self) {
         for name in ["mnt", "below"] {
             if must("umount", &[&self.text(name)]).is_err() {
-                // Only after a failed test: it goes as soon as nobody uses it.
+                // Only after a failed test: detach as soon as it is unused.
                 let _ = must("umount", &["-l", &self.text(name)]);
             }
         }
@@ -125,7 +125,7 @@ fn check(mounts: &Mounts, more: &[&str]) -> Ran {
     floe_on(&[&["check", "--online"], more].concat(), &mounts.path("mnt"))
 }
 
-/// Writes, renames and deletes until told to stop; counts what it did.
+/// Writes, renames and deletes until stopped; counts its operations.
 fn write_on(folder: &Path, stop: &AtomicBool, done: &AtomicUsize) {
     for round in 0usize.. {
         if stop.load(Ordering::Relaxed) {
@@ -160,10 +160,10 @@ fn a_file_system_under_load_is_clean_and_goes_on() {
                 let report: Value = serde_json::from_str(&ran.out).unwrap();
                 assert_eq!(report["snapshot"]["method"], "reflink");
                 assert!(report["snapshot"]["frozen_seconds"].as_f64().unwrap() < 10.0);
-                // Frozen, it was complete: no journal to replay.
+                // The freeze completed all writes, so there is no journal to replay.
                 assert_eq!(report["journal"]["state"], "clean", "{}", ran.out);
                 before = done.load(Ordering::Relaxed);
-                // The image as a virtual machine's: not frozen, so its journal is replayed.
+                // The image as that of a virtual machine: not frozen, so its journal is replayed.
                 let ran = floe_on(&["check", "--online"], &mounts.path("below/image"));
                 assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
             }
@@ -247,7 +247,7 @@ fn a_snapshot_command_is_run_frozen_and_once_more_to_drop() {
     mounts.assert_thawed();
 }
 
-/// The path of a snapshot is known only when it was made, and is an input like any other.
+/// The path of a snapshot is known only after its creation, and is an input like any other.
 #[test]
 fn a_snapshot_where_an_output_goes_is_refused() {
     let Some(mounts) = mounts(&[]) else { return };
@@ -279,7 +279,7 @@ fn a_snapshot_that_takes_too_long_is_given_up() {
     let begin = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A writer waits for as long as the limit says, and not for the command.
+            // A writer waits only up to the limit, not for the command.
             std::thread::sleep(Duration::from_millis(700));
             fs::write(mounts.path("mnt/file"), b"x").unwrap();
             assert!(begin.elapsed() < Duration::from_millis(2800), "{:?}", begin.elapsed());
@@ -315,7 +315,7 @@ fn a_killed_holder_leaves_nothing_frozen() {
         String::from_utf8_lossy(&line).contains("hold-freeze")
     };
     let holder = children.split_whitespace().find(is_holder).expect("a holder");
-    // Asking it nicely changes nothing.
+    // SIGTERM has no effect.
     kill("-TERM", holder.parse().unwrap());
     kill("-KILL", holder.parse().unwrap());
     let output = child.wait_with_output().unwrap();
@@ -329,13 +329,13 @@ fn a_killed_holder_leaves_nothing_frozen() {
 #[test]
 fn an_interrupted_check_drops_its_snapshot() {
     let Some(mounts) = mounts(&[]) else { return };
-    // The snapshot is not made before the signal is on its way, however busy the machine is.
+    // The snapshot is made only after the signal is sent, however busy the machine is.
     let go = mounts.text("below/go");
     let child = mounts.start(&format!(
         "[ $FLOE_ACTION = drop ] || {{ until [ -e {go} ]; do sleep 0.05; done; sleep 1; echo {}; }}",
         mounts.text("below/image")
     ));
-    // SIGINT is ignored, as it must be, where the tests themselves run in the background of a shell.
+    // SIGINT may be ignored if the tests run in the background of a shell.
     kill("-TERM", child.id());
     fs::write(&go, "").unwrap();
     let output = child.wait_with_output().unwrap();

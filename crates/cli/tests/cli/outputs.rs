@@ -1,4 +1,4 @@
-//! Outputs never take the place of what is read, of each other, or of what Floe did not make.
+//! Outputs never replace inputs, each other, or files that Floe did not create.
 
 use std::fs;
 use std::io::Write;
@@ -14,11 +14,11 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A command line with outputs that lead to files that they would destroy: 16, and nothing is touched.
+/// A command line whose outputs would destroy files: exit code 16, and nothing is touched.
 #[test]
 fn an_output_that_would_destroy_a_file_is_a_wrong_command_line() {
     let Some(image) = image("ext4-1k") else { return };
-    // Something to repair, so that a repair would write.
+    // Some damage, so that a repair would write.
     floe_testkit::build::debugfs(&image, "clri <12>\n").unwrap();
     let before = image.to_vec().unwrap();
     let folder = tool::scratch("floe-outputs-").unwrap();
@@ -74,7 +74,7 @@ fn a_file_that_floe_did_not_make_stays() {
         assert!(ran.err.contains("in the way") && ran.out.is_empty(), "{}{}", ran.out, ran.err);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         fs::remove_file(&path).unwrap();
-        // Its own are replaced, again and again.
+        // Floe's own outputs are replaced repeatedly.
         for _ in 0..2 {
             let ran = check(option);
             assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
@@ -82,7 +82,7 @@ fn a_file_that_floe_did_not_make_stays() {
     }
 }
 
-/// The shell leads standard output to what is checked (`>> image`), or to the page.
+/// The shell redirects standard output to the checked image (`>> image`), or to the page.
 #[test]
 fn standard_output_is_an_output_too() {
     let Some(image) = image("ext4-1k") else { return };
@@ -105,7 +105,7 @@ fn standard_output_is_an_output_too() {
     assert!(fs::read_to_string(&page).unwrap().contains("CLEAN"));
 }
 
-/// Loop devices, in place of disks: they are never an output, and the file behind one is what is read.
+/// Loop devices instead of disks: they are never an output, and the file behind one is an input.
 #[test]
 fn block_devices_and_what_is_behind_them_are_no_outputs() {
     let Some(image) = image("ext4-1k") else { return };
@@ -116,7 +116,7 @@ fn block_devices_and_what_is_behind_them_are_no_outputs() {
         made.status.success().then_some(name)
     };
     let (Some(one), Some(two)) = (attach(image.path()), attach(other.path())) else {
-        // Said on standard error, not to be captured with the rest.
+        // Written to standard error directly, so that the harness does not capture it.
         let _ = writeln!(std::io::stderr(), "skipped: there are no loop devices here");
         return;
     };

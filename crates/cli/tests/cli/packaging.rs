@@ -1,4 +1,4 @@
-//! The scripts of `packaging/`: what they install, and that they take nothing away.
+//! The scripts in `packaging/`: the files they install, and that they remove nothing.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ fn script(name: &str) -> PathBuf {
 
 fn run(name: &str, arguments: &[&Path]) -> Output {
     let mut command = Command::new("sh");
-    // Small packages are for those who load them down.
+    // Strong compression matters only for released packages.
     command.env("DPKG_DEB_COMPRESSOR_TYPE", "gzip").env("DPKG_DEB_COMPRESSOR_LEVEL", "1");
     command.arg(script(name)).args(arguments).output().unwrap()
 }
@@ -26,7 +26,7 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// Pages as `floe generate` writes them, one of each kind.
+/// Pages like those of `floe generate`, one of each kind.
 fn pages(folder: &Path) -> PathBuf {
     let pages = folder.join("pages");
     for file in ["man1/floe.1", "man8/floe-fsck.8", "bash/floe", "zsh/_floe", "fish/floe.fish"] {
@@ -50,7 +50,7 @@ fn links_never_replace_what_is_not_ours() {
         let link = fs::read_link(root.join("sbin").join(name)).unwrap();
         assert_eq!(link, Path::new("/usr/local/bin/floe"));
     }
-    // The real one, and a link to it.
+    // The real program, and a link to it.
     let path = root.join("sbin/fsck.ext3");
     fs::remove_file(&path).unwrap();
     fs::write(&path, "theirs").unwrap();
@@ -62,7 +62,7 @@ fn links_never_replace_what_is_not_ours() {
     assert!(!run("fsck-links.sh", &arguments).status.success());
 }
 
-/// Both packages are made of this very program, and installed into a root of their own.
+/// Both packages are built from this very program, and installed into a separate root.
 #[test]
 fn debian_packages_install_and_leave_nothing_behind() {
     let who = Command::new("id").arg("-u").output().unwrap();

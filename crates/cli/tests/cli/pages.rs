@@ -5,17 +5,17 @@ use std::process::Command;
 use super::{floe_on, image};
 use floe_testkit::{Image, tool};
 
-/// A name that would be a script, an image from elsewhere and the end of an attribute, if it could.
+/// A name with a script, an external image and the end of an attribute, if it were not escaped.
 const NASTY: &str = "<script>alert(1)</script><img src=x onerror='a'>\"&amp;";
 
-/// An image with that name in its root and in its label, and with damage about it.
+/// An image with that name in its root and its label, and with damage that concerns it.
 fn nasty() -> Option<Image> {
     let image = image("ext4")?;
     let folder = tool::scratch("floe-pages").unwrap();
     let file = folder.path().join("content");
     std::fs::write(&file, "x".repeat(5000)).unwrap();
     let script = folder.path().join("script");
-    // Debugfs takes no quotes in names: those are put in by a second name.
+    // debugfs does not accept quotes in names, so they are patched in.
     let lines = format!(
         "write {} nasty<script>alert(1)<b>\nset_inode_field nasty<script>alert(1)<b> \
          links_count 7\nset_super_value volume_name <b>&amp;\n",
@@ -28,7 +28,7 @@ fn nasty() -> Option<Image> {
     Some(image)
 }
 
-/// What is wrong with a page: tags that are not closed in order, and anything that loads or runs.
+/// Faults of a page: wrongly nested tags, and anything that loads or runs.
 fn faults(page: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let lower = page.to_lowercase();
@@ -92,7 +92,7 @@ fn pages_are_whole_and_load_nothing() {
     assert!(!faults("<p><b></p>").is_empty());
 }
 
-/// A browser takes the page as it is meant: what it shows has the same text.
+/// A browser parses the page as intended: its text is the same.
 fn browse(text: &str, page: &str) {
     let Ok(output) = Command::new("chromium")
         .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom"])

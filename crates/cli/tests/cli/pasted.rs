@@ -1,4 +1,4 @@
-//! Commands that Floe prints do what they say when they are pasted into a shell.
+//! Commands printed by Floe work when pasted into a shell.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,13 +11,13 @@ use super::{Fsck, Ran, disk_with_partition, floe_env, image, ran};
 
 const NOW: (&str, &str) = ("E2FSCK_TIME", "1704067200");
 
-/// What stands behind `before` in the output of a run.
+/// The text after `before` in the output of a run.
 fn printed(ran: &Ran, before: &str) -> String {
     let line = ran.out.lines().find_map(|line| line.trim().strip_prefix(before));
     line.unwrap_or_else(|| panic!("no {before:?} in {}{}", ran.out, ran.err)).to_owned()
 }
 
-/// Runs a line in a shell that knows `floe`.
+/// Runs a line in a shell whose PATH includes `floe`.
 fn paste(line: &str, folder: &Path) -> Ran {
     let mut command = Command::new("bash");
     let path = format!("{}:/usr/bin:/bin", folder.join("bin").display());
@@ -25,7 +25,7 @@ fn paste(line: &str, folder: &Path) -> Ran {
     ran(&command.output().unwrap())
 }
 
-/// Places of a file system on a disk, and the options that lead there.
+/// Locations of a file system on a disk, and the options that select them.
 fn places(content: &[u8]) -> Vec<(&'static str, Vec<u8>, Vec<&'static str>)> {
     let disk = disk_with_partition(content);
     vec![
@@ -84,7 +84,7 @@ fn a_page_advises_commands_with_the_place() {
     assert!(text.contains("two words&#39; copy.img") || text.contains("two words' copy.img"));
 }
 
-/// Two repairs of the same image are the same, byte for byte, if somebody wants them to be.
+/// Two repairs of the same image can be made byte-identical.
 #[test]
 fn a_uuid_is_the_same_in_two_repairs_with_an_epoch() {
     let Some(image) = image("no-csum") else { return };

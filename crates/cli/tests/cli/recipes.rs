@@ -1,5 +1,5 @@
-//! The recipes in `dist/`, for systemd and Kubernetes: those who read them take them, their command lines do
-//! what they are for, and the pages show what is there.
+//! The recipes in `dist/`, for systemd and Kubernetes: their tools accept them, their command lines
+//! work, and the documentation shows them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(dist(name)).unwrap()
 }
 
-/// The arguments of the program that a unit starts, with `parts` in the place of what systemd puts there.
+/// The arguments of the program that a unit starts, with systemd's specifiers replaced by `parts`.
 fn started(unit: &str, parts: &[(&str, &str)]) -> Vec<String> {
     let text = text(&format!("systemd/{unit}"));
     let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/floe "));
@@ -28,12 +28,12 @@ fn started(unit: &str, parts: &[(&str, &str)]) -> Vec<String> {
     words.map(filled).collect()
 }
 
-/// A file of one group has too high a count of links.
+/// A file in a single group has too high a link count.
 fn damage(image: &Image) {
     build::debugfs(image, "ssv state 0\nsif <2> links_count 9\n").unwrap();
 }
 
-/// The units as they are, but with the program that was just built.
+/// The units with the newly built program.
 #[test]
 fn systemd_takes_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -99,7 +99,7 @@ fn the_unit_of_checks_of_devices_goes_on_where_it_was() {
     assert!(!unit.contains("Type=oneshot"), "systemd refuses that together with it");
 }
 
-/// The Job, as the types of Kubernetes' own client have it; `None` where there is no client.
+/// The Job after validation by Kubernetes' own client; `None` without a client.
 fn job() -> Option<Value> {
     let output = Command::new("kubectl")
         .args(["label", "--local", "--output=json", "a=b", "-f"])
@@ -114,7 +114,7 @@ fn job() -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// All names of fields in a value, with how often they are there.
+/// All field names in a value, with repetitions.
 fn fields(value: &Value, into: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
@@ -133,7 +133,7 @@ fn kubernetes_knows_all_fields_of_the_job() {
     let Some(job) = job() else { return };
     let mut known = Vec::new();
     fields(&job, &mut known);
-    // Fields that the types do not have are gone.
+    // The client drops unknown fields.
     for line in
         text("kubernetes/check-job.yaml").lines().filter(|line| !line.trim().starts_with('#'))
     {
@@ -170,7 +170,7 @@ fn the_job_checks_a_volume() {
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
 
-/// Pages show the recipes without what their comments at the beginning say.
+/// The pages show the recipes without their leading comments.
 #[test]
 fn pages_show_the_recipes_that_are_there() {
     for (page, recipe) in [

@@ -1,4 +1,4 @@
-//! `floe repair` as a person or a script meets it.
+//! `floe repair` as used by a person or a script.
 
 use std::fs;
 
@@ -10,10 +10,10 @@ use super::schema::repair_faults;
 use super::terminal::at_a_terminal;
 use super::{floe, floe_env, floe_on, image};
 
-/// So that two repairs store the same times.
+/// A fixed time, so that two repairs store the same times.
 const NOW: (&str, &str) = ("E2FSCK_TIME", "1704067200");
 
-/// An image damaged in several places: a file, a name, a count, a directory without a name.
+/// An image with several kinds of damage: a file, a name, a count, an unconnected directory.
 fn damaged() -> Option<Image> {
     let image = image("ext4-1k")?;
     let source = tempfile::NamedTempFile::new().unwrap();
@@ -34,7 +34,7 @@ fn repair(options: &[&str], image: &Image) -> super::Ran {
     floe_env(&line, &[NOW])
 }
 
-/// The JSON of a repair without what depends on the run.
+/// The JSON of a repair, without values that vary between runs.
 fn told(options: &[&str], image: &Image) -> Value {
     let ran = repair(options, image);
     let value: Value = serde_json::from_str(&ran.out).unwrap();
@@ -182,7 +182,7 @@ fn what_is_refused_stays_and_the_rest_is_repaired() {
     let Some(image) = damaged() else { return };
     let list = floe_on(&["check", "--json"], image.path()).out;
     let report: Value = serde_json::from_str(&list).unwrap();
-    // No to all kinds but the wrong link count.
+    // No to all kinds except the wrong link count.
     let mut kinds: Vec<(String, &str)> = Vec::new();
     for finding in report["findings"].as_array().unwrap() {
         let id = finding["id"].as_str().unwrap();
@@ -219,7 +219,7 @@ fn a_plan_is_saved_and_applied_later() {
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(image.to_vec().unwrap() == before);
 
-    // A block that the plan changes, and one that it does not: both are noticed.
+    // A block that the plan changes, and another one: both are detected.
     let changed = image.copy().unwrap();
     build::debugfs(&changed, "set_inode_field counted links_count 8\n").unwrap();
     let elsewhere = image.copy().unwrap();

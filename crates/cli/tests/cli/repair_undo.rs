@@ -1,4 +1,4 @@
-//! Repairs that save what they write over, and what becomes of one that was cut off.
+//! Repairs with an undo file, and the continuation of interrupted ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::{Ran, floe_env, image};
 /// A damaged image, and a folder for undo files.
 fn damaged() -> Option<(Image, tempfile::TempDir)> {
     let image = image("ext4-1k")?;
-    // Directory blocks, bitmaps and inodes: several blocks are written to mend these.
+    // Directory blocks, bitmaps and inodes: the repair writes several blocks.
     floe_testkit::build::debugfs(
         &image,
         "clri <12>\nclri <13>\nclri <20>\nsif <15> links_count 7\n",
@@ -46,7 +46,7 @@ fn a_repair_can_be_undone_by_floe_and_by_e2undo() {
         let theirs = image.copy().unwrap();
         tool::must("e2undo", &[undo.as_path(), theirs.path()], &[0]).unwrap();
         assert!(theirs.to_vec().unwrap() == before, "e2undo gives something else");
-        // The name is taken, and what is there is needed.
+        // The undo file exists and is still needed.
         let ran = repair(options, &undo, &image);
         assert_eq!(ran.code, 8, "{}{}", ran.out, ran.err);
         assert!(ran.err.contains("needed to undo"), "{}", ran.err);
@@ -54,7 +54,7 @@ fn a_repair_can_be_undone_by_floe_and_by_e2undo() {
         let ran = repair(&["undo"], &undo, &image);
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert!(image.to_vec().unwrap() == before);
-        // The file is of no more use, and its name may be taken again.
+        // The undo file is obsolete, so its name can be reused.
         let ran = repair(options, &undo, &image);
         assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
         assert!(image.to_vec().unwrap() == after, "the same repair, the same bytes");
@@ -74,7 +74,7 @@ fn a_repair_that_was_cut_off_is_undone_and_made_anew() {
     assert!(changed.len() > 4, "{changed:?}");
     let saved = fs::read(&undo).unwrap();
     for written in [1, changed.len() / 2, changed.len() - 1] {
-        // Some blocks arrived, from the end on; the superblock did not.
+        // Some blocks were written, from the end backwards; the superblock was not.
         let mut half = before.clone();
         for block in changed.iter().rev().take(written) {
             half[block * 1024..][..1024].copy_from_slice(&after[block * 1024..][..1024]);
@@ -91,7 +91,7 @@ fn a_repair_that_was_cut_off_is_undone_and_made_anew() {
     }
 }
 
-/// The writes of a repair, and its undo file, as the program makes them.
+/// The writes of a repair, and its undo file.
 fn traced(before: &[u8], undo: &Path) -> (floe_blockdev::Trace, Vec<u8>) {
     let device = Recorder::new(MemDevice::new(before.to_vec()));
     let reader: &dyn ReadBlocks = &device;
@@ -115,14 +115,14 @@ fn traced(before: &[u8], undo: &Path) -> (floe_blockdev::Trace, Vec<u8>) {
     (trace, device.to_vec())
 }
 
-/// From every state in which a crash can leave a repair (cut off after any write, writes torn, lost
-/// and in any order between two flushes), the same command again ends as if nothing had happened.
+/// From every state in which a crash can leave a repair (after any write, with torn, lost and
+/// reordered writes between two flushes), the same command ends as if nothing had happened.
 #[test]
 fn the_same_command_again_ends_in_the_same_bytes_from_every_crash() {
     if tool::missing() {
         return;
     }
-    // "ext4-1k" 2 and 5 are those that do not end in the same bytes without an undo file.
+    // "ext4-1k" 2 and 5 are those that end in different bytes without an undo file.
     for (profile, seed) in [("ext4-1k", 2), ("ext4-1k", 5), ("ext2-1k", 1), ("quota", 1)] {
         let profile = Profile::by_name(profile).unwrap();
         let (image, _) = damage::damaged_image(profile, seed).unwrap();
@@ -138,7 +138,7 @@ fn the_same_command_again_ends_in_the_same_bytes_from_every_crash() {
             let standing = standing(&UndoFile::open(&saved)?, &device)?;
             let ran = repair(&["repair", "--yes", "--undo"], &undo, &image);
             if standing == Standing::Committed {
-                // It was not cut off: the file is needed, and nothing is touched.
+                // It was complete: the undo file is needed, and nothing is touched.
                 anyhow::ensure!(ran.code == 8, "{}{}", ran.out, ran.err);
                 anyhow::ensure!(ran.err.contains("needed to undo"), "{}", ran.err);
                 anyhow::ensure!(fs::read(&undo)? == fs::read(&saved)?, "another undo file");
@@ -160,7 +160,7 @@ fn the_same_command_again_ends_in_the_same_bytes_from_every_crash() {
     }
 }
 
-/// The undo file of another file system, or of this one before it was used, stays what it is.
+/// The undo file of another file system, or of this one before it was used, is not changed.
 #[test]
 fn the_undo_file_of_something_else_is_never_replaced() {
     let Some((image, folder)) = damaged() else { return };

@@ -1,11 +1,11 @@
-//! Real reports against docs/floe-check.schema.json and docs/floe-repair.schema.json.
+//! Real reports conform to docs/floe-check.schema.json and docs/floe-repair.schema.json.
 
 use serde_json::Value;
 
 use super::{floe_on, image};
 
 /// The part of JSON Schema that our schema uses: type, enum, required, properties, items. Members
-/// that the schema does not name are faults here, so that none goes undocumented.
+/// missing from the schema are faults, so that none is undocumented.
 fn judge(schema: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
     let kind = match value {
         Value::Null => "null",
@@ -57,7 +57,7 @@ fn against(schema: &str, value: &Value) -> Vec<String> {
     faults
 }
 
-/// What is wrong with a report of `floe repair --json`, by its schema.
+/// Faults of a report of `floe repair --json`, according to its schema.
 pub(crate) fn repair_faults(value: &Value) -> Vec<String> {
     against(include_str!("../../../../docs/floe-repair.schema.json"), value)
 }

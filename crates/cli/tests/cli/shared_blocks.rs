@@ -1,4 +1,4 @@
-//! Blocks that several files claim: what a person is told, and what becomes of each answer.
+//! Blocks that several files claim: the dialogue, and the result of each answer.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use floe_testkit::{Image, build, oracle, tool};
 use super::terminal::at_a_terminal;
 use super::{floe_on, image};
 
-/// An image with two groups of files that share a block: of the first, `culprit` has a wild pointer
-/// as well; of the second, nothing tells who is wrong.
+/// An image with two groups of files that share a block: in the first, `culprit` also has a wild
+/// pointer; in the second, no evidence tells which is wrong.
 fn shared() -> Option<Image> {
     let image = image("ext2-1k")?;
     let source = tempfile::NamedTempFile::new().unwrap();
@@ -30,8 +30,8 @@ fn shared() -> Option<Image> {
     Some(image)
 }
 
-/// Repairs at a terminal: yes to all kinds of findings, and these answers for the groups of owners.
-/// `None` without one.
+/// Repairs at a terminal: yes to all kinds of findings, and the given answers for the groups of
+/// owners. `None` without a terminal.
 fn answered(options: &[&str], sharing: &[&str], image: &Image) -> Option<(i32, String)> {
     let mut sharing = sharing.iter();
     let line = [&["repair"], options, &[image.path().to_str().unwrap()]].concat();
@@ -44,7 +44,7 @@ fn answered(options: &[&str], sharing: &[&str], image: &Image) -> Option<(i32, S
     Some(ran)
 }
 
-/// What a file holds, or `None` if it is not there.
+/// The content of a file, or `None` if it does not exist.
 fn content(image: &Image, name: &str) -> Option<Vec<u8>> {
     let folder = tool::scratch("floe-shared-").unwrap();
     let to = folder.path().join("file");
@@ -56,7 +56,7 @@ fn content(image: &Image, name: &str) -> Option<Vec<u8>> {
 #[test]
 fn each_group_is_asked_for_with_its_evidence() {
     let Some(image) = shared() else { return };
-    // In the dialogue, asking is what happens if nothing else is said.
+    // In a dialogue, asking is the default.
     for options in [&[][..], &["--shared-blocks", "ask"]] {
         let image = image.copy().unwrap();
         let Some((code, text)) = answered(options, &["d", "c"], &image) else { return };
@@ -88,7 +88,7 @@ fn what_is_left_shared_stays_and_the_rest_is_repaired() {
     assert!(again.out.contains("/left") && again.out.contains("/right"), "{}", again.out);
     assert!(!again.out.contains("/culprit") && !again.out.contains("/sound"), "{}", again.out);
     assert!(content(&image, "culprit").is_some());
-    // Nothing but these blocks is wrong any more.
+    // Nothing else is wrong.
     let ran = floe_on(&["repair", "--yes"], image.path());
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(oracle::e2fsck(&image).unwrap().clean());

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like.
+//! Ctrl-C and other signals.
 
 use std::fs;
 use std::io::Read;
@@ -6,11 +6,11 @@ use std::process::{Child, Command, Stdio};
 
 use super::image;
 
-/// Starts `floe check --json` of an image so damaged that its report does not fit into a pipe, and
-/// waits until it has begun to write: it cannot end before somebody reads.
+/// Starts `floe check --json` of an image with so much damage that the report exceeds a pipe
+/// buffer, and waits until it starts to write: it cannot end before the pipe is read.
 fn stuck() -> Option<(floe_testkit::Image, Child)> {
     let image = image("ext2-1k")?;
-    // Inodes of the first group, behind the bitmaps: every one of them wrong.
+    // Inodes of the first group, after the bitmaps: all of them wrong.
     let bytes = image.size() as usize;
     let garbage: Vec<u8> = (0..bytes / 2).map(|at| (at.wrapping_mul(31) >> 3) as u8 | 1).collect();
     image.write(12 * 1024, &garbage[..200 * 1024]).unwrap();
@@ -31,8 +31,8 @@ fn send(signal: &str, child: &Child) {
     assert!(sent.success());
 }
 
-/// Whether this process was started with a signal ignored (by `nohup`, for one): then what it starts
-/// ignores it, too.
+/// Whether this process was started with a signal ignored (by `nohup`, for example), which its
+/// children inherit.
 fn is_ignored(number: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -52,7 +52,7 @@ fn a_signal_ends_a_check_with_its_own_exit_code() {
         send(signal, &child);
         let ended = child.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), Some(32), "{signal}");
-        // What became of the work; and no second document behind the beginning of the report.
+        // A message about the work; and no second document after the start of the report.
         let said = String::from_utf8(ended.stderr).unwrap();
         assert!(said.contains("interrupted; the check is not complete"), "{said}");
         assert!(said.contains("nothing was written"), "{said}");
@@ -61,7 +61,7 @@ fn a_signal_ends_a_check_with_its_own_exit_code() {
     }
 }
 
-/// Before there is anything to report, who asked for JSON gets a document.
+/// Before any report exists, --json gives a document.
 #[test]
 fn an_interrupted_check_leaves_a_document() {
     if is_ignored(15) {
@@ -73,7 +73,7 @@ fn an_interrupted_check_leaves_a_document() {
     let (page, device) = (folder.path().join("page"), image.path());
     let made = Command::new("mkfifo").arg(&page).status();
     assert!(made.is_ok_and(|made| made.success()));
-    // Pages are written before the report, and a pipe without a reader is waited for.
+    // Pages are written before the report, and opening a pipe blocks without a reader.
     let child = Command::new(env!("CARGO_BIN_EXE_floe"))
         .args(["check", "--json", "--html"])
         .arg(&page)
@@ -82,7 +82,7 @@ fn an_interrupted_check_leaves_a_document() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Until it has arranged for signals and waits.
+    // Until its signal handlers are installed and it blocks.
     let waits = format!("/proc/{}/wchan", child.id());
     for _ in 0..500 {
         std::thread::sleep(std::time::Duration::from_millis(10));
@@ -105,8 +105,8 @@ fn an_interrupted_check_leaves_a_document() {
 #[test]
 fn signals_that_were_ignored_before_stay_ignored() {
     let Some(image) = image("ext2-1k") else { return };
-    // A shell that ignores HUP starts floe, which sends itself one before it is even checking: by
-    // way of the shell, which has the same number after `exec`.
+    // A shell that ignores HUP executes floe, and sends it a HUP before it starts to check: through
+    // the shell, which has the same process id as floe after `exec`.
     let script = "trap '' HUP; exec \"$0\" check --json --verbose \"$1\"";
     let garbage: Vec<u8> =
         (0..200 * 1024u32).map(|at| (at.wrapping_mul(31) >> 3) as u8 | 1).collect();

@@ -1,10 +1,11 @@
-//! `floe` at a terminal, as script(1) makes one.
+//! `floe` at a terminal, simulated by script(1).
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-/// Runs `floe` with these arguments at a terminal, and types what `answer` says to each question. The
-/// exit code and what was shown; `None`, and a printed reason, without script.
+/// Runs `floe` with these arguments at a terminal, and types the result of `answer` for each
+/// question. Returns the exit code and the output; without script, prints a message and returns
+/// `None`.
 pub(crate) fn at_a_terminal(
     arguments: &[&str],
     variables: &[(&str, &str)],

@@ -23,7 +23,7 @@ const TAIL_BYTES: u64 = 128 << 10;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {what} at byte {offset_bytes}")]
 pub struct WriteError {
-    /// What was being written.
+    /// The structure that was being written.
     pub what: &'static str,
     /// Offset on the device.
     pub offset_bytes: u64,

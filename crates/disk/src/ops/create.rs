@@ -164,6 +164,7 @@ impl Op<'_> {
             kind == FileType::Directory,
             hint,
         )?;
+        self.weigh_new(number);
         let size = self.volume.geometry().inode_size as usize;
         let inode = OwnedInode::new(number, size, self.extra_isize());
         let mut inode = inode.ok_or(super::content::DAMAGED)?;

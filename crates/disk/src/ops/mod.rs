@@ -68,6 +68,7 @@ mod error;
 mod fallocate;
 mod names;
 mod orphans;
+mod quota;
 mod rename;
 mod space;
 mod staged;

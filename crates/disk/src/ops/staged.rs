@@ -1,6 +1,6 @@
 //! One operation: its changes reach the transaction together, or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use floe_ext4::alloc::Space;
@@ -11,6 +11,7 @@ use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, RoCompat};
 use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 
+use super::quota::Weight;
 use super::{Caller, OpError, Orphans};
 use crate::space::Pool;
 use crate::volume::{Volume, seconds_of};
@@ -92,6 +93,10 @@ pub(crate) struct Op<'o> {
     pub(crate) caller: Caller,
     superblock_before: Option<Box<Superblock>>,
     orphans_before: Option<Orphans>,
+    /// Inodes that the operation changed, as they were weighed before; `None` if they were free.
+    pub(super) weights: BTreeMap<InodeNr, Option<Weight>>,
+    /// Those of them that are free now.
+    pub(super) gone: BTreeSet<InodeNr>,
 }
 
 impl Volume {
@@ -113,8 +118,14 @@ impl Volume {
             caller: *caller,
             superblock_before: None,
             orphans_before: None,
+            weights: BTreeMap::new(),
+            gone: BTreeSet::new(),
         };
-        let done = run(&mut op);
+        let done = run(&mut op).and_then(|value| {
+            op.count_usage()?;
+            let fits = op.tx.changed.len() <= op.volume.most_changed;
+            if fits { Ok(value) } else { Err(OpError::TooLong) }
+        });
         let Op { tx: staged, superblock_before, orphans_before, .. } = op;
         let (error, changed) = match done {
             Err(error) => (error, staged.changed.into_keys()),
@@ -141,6 +152,11 @@ impl Volume {
 }
 
 impl Op<'_> {
+    /// Whether more than half of the blocks that the operation may change are changed.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.tx.changed.len() > self.volume.most_changed / 2
+    }
+
     /// Orphans, to be changed.
     pub(crate) fn orphans(&mut self) -> &mut Orphans {
         if self.orphans_before.is_none() {
@@ -156,6 +172,7 @@ impl Op<'_> {
 
     /// Writes an inode.
     pub(crate) fn put(&mut self, inode: &mut OwnedInode) -> Result<(), OpError> {
+        self.weigh(inode.number)?;
         Ok(self.volume.fs.put_inode(&mut self.tx, inode)?)
     }
 

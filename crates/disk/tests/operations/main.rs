@@ -29,7 +29,7 @@ fn judge(image: &Image, what: &str) {
 }
 
 /// Profiles whose features are refused for writing.
-const REFUSED: &[Profile] = &[Profile::Quota, Profile::Mmp];
+const REFUSED: &[Profile] = &[Profile::Mmp];
 
 fn writable() -> impl Iterator<Item = Profile> {
     let only = std::env::var("FLOE_PROFILE").ok();

@@ -1,4 +1,4 @@
-//! Changes the map of a file, whichever kind it is.
+//! Changes the map of a file, of either kind.
 
 use std::ops::Range;
 
@@ -15,16 +15,17 @@ use crate::alloc::{Allocate, Space, Tally};
 use crate::fs::FileSystem;
 use crate::tx::{Refusal, Tx};
 
-/// How to look the map of an inode up.
+/// The lookup of an inode's map.
 pub fn look<'m, S: Space>(fs: &FileSystem<S>, inode: &'m OwnedInode) -> MapLook<'m> {
     let block_size = fs.geometry().block_size;
     MapLook { root: &inode.base.block, flags: inode.flags(), block_size }
 }
 
-/// Maps an extent of a file where nothing is mapped; `i_blocks` follows for new nodes, not for the extent itself.
+/// Maps an extent of a file where nothing is mapped. Updates `i_blocks` for new mapping blocks, not
+/// for the extent itself.
 ///
 /// # Errors
-/// As [`TreeEditor::insert`]; [`Refusal::TooMuch`] for unwritten extents of a block map.
+/// Those of [`TreeEditor::insert`]; [`Refusal::TooMuch`] for unwritten extents of a block map.
 pub fn insert<S: Space>(
     tx: &mut dyn Tx,
     fs: &mut FileSystem<S>,
@@ -38,11 +39,12 @@ pub fn insert<S: Space>(
     edit(tx, fs, inode, extent.run.start, &mut change)
 }
 
-/// Makes a range of logical blocks of a file a hole. Returns what was mapped there, which is the caller's to free and to
-/// take off `i_blocks`, which follows for nodes alone.
+/// Turns a range of logical blocks of a file into a hole. Returns the blocks that were mapped
+/// there, which the caller must free and subtract from `i_blocks`; only mapping blocks are
+/// subtracted here.
 ///
 /// # Errors
-/// As [`TreeEditor::remove`].
+/// Those of [`TreeEditor::remove`].
 pub fn remove<S: Space>(
     tx: &mut dyn Tx,
     fs: &mut FileSystem<S>,
@@ -63,7 +65,7 @@ pub fn remove<S: Space>(
     Ok(freed)
 }
 
-/// What to do with the map whose root is `i_block`.
+/// An edit of the map whose root is `i_block`.
 type Edit<'c> = dyn FnMut(&mut Editor<'_>, &mut [u8; ROOT_BYTES]) -> Result<(), Refusal> + 'c;
 
 enum Editor<'e> {
@@ -95,7 +97,7 @@ fn edit<S: Space>(
     Ok(())
 }
 
-/// Adds clusters to `i_blocks`, or takes them off.
+/// Adds clusters to `i_blocks`, or subtracts them.
 pub fn count<S: Space>(fs: &FileSystem<S>, inode: &mut OwnedInode, clusters: i64) {
     let units = fs.geometry().count_units(inode.flags()) << fs.geometry().cluster_bits;
     let change = clusters.saturating_mul(units.cast_signed());

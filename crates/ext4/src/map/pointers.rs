@@ -1,4 +1,4 @@
-//! Changes block maps in place: pointers come and go, and indirect blocks with them.
+//! Edits block maps in place: sets and clears pointers, and allocates and frees indirect blocks.
 
 use std::ops::Range;
 
@@ -10,22 +10,22 @@ use super::mapping::ROOT_BYTES;
 use crate::alloc::Allocate;
 use crate::tx::{Refusal, Tx};
 
-const BEYOND: Refusal = Refusal::TooMuch("it is beyond the block map");
+const BEYOND: Refusal = Refusal::TooMuch("the block is beyond the reach of the block map");
 
-/// Changes the block map of one inode, whose root is `i_block`. It believes the pointers, as far as they lie inside the file
-/// system.
+/// Edits the block map of one inode, whose root is `i_block`. Pointers are trusted if they lie
+/// inside the file system.
 pub struct PointerEditor<'t> {
     /// Where indirect blocks are read and changed.
     pub tx: &'t mut dyn Tx,
-    /// Where new indirect blocks come from, and old ones go.
+    /// Allocates and frees indirect blocks.
     pub space: &'t mut dyn Allocate,
     /// Bytes of a block.
     pub block_size: u32,
-    /// Where new indirect blocks lie best.
+    /// The preferred place of new indirect blocks.
     pub goal: BlockNr,
 }
 
-/// An indirect block: where it is, and the part of the file below it.
+/// An indirect block: its place, and the logical blocks below it.
 #[derive(Clone, Copy)]
 struct Node {
     block: BlockNr,
@@ -38,8 +38,9 @@ impl PointerEditor<'_> {
     /// Maps an extent where nothing is mapped.
     ///
     /// # Errors
-    /// [`Refusal::TooMuch`] beyond the map or its 32 bits, or where something is mapped; [`Refusal::Full`], or that a block
-    /// cannot be read or changed. The map may be half changed then: a change is given up as a whole.
+    /// [`Refusal::TooMuch`] beyond the map or its 32 bits, or if a block is mapped there;
+    /// [`Refusal::Full`], or an error of reading or changing a block. After an error the map may be
+    /// half changed, so the caller must drop the transaction.
     pub fn insert(&mut self, root: &mut [u8; ROOT_BYTES], extent: Extent) -> Result<(), Refusal> {
         if extent.run.end().0 > u64::from(u32::MAX) || extent.unwritten {
             return Err(BEYOND);
@@ -65,11 +66,11 @@ impl PointerEditor<'_> {
         Ok(())
     }
 
-    /// Makes a range of logical blocks a hole. Returns what was mapped there, which is the caller's to free; indirect blocks
-    /// that are no longer needed are freed here.
+    /// Turns a range of logical blocks into a hole. Returns the blocks that were mapped there,
+    /// which the caller must free. Indirect blocks that are no longer needed are freed here.
     ///
     /// # Errors
-    /// As [`PointerEditor::insert`].
+    /// Those of [`PointerEditor::insert`].
     pub fn remove(
         &mut self,
         root: &mut [u8; ROOT_BYTES],
@@ -95,7 +96,8 @@ impl PointerEditor<'_> {
         Ok(freed)
     }
 
-    /// The word of `i_block` that leads to a logical block, where its part begins, and its level.
+    /// The word of `i_block` that leads to a logical block, the first logical block below it, and
+    /// its level.
     fn slot(&self, at: u64) -> Result<(usize, u64, u32), Refusal> {
         let slots = (0..ROOT_BYTES / 4).rev();
         let places = slots.filter_map(|index| {
@@ -116,13 +118,14 @@ impl PointerEditor<'_> {
         Ok(block)
     }
 
-    /// Maps the part of an extent from `at` on that lies below a node; returns where to go on.
+    /// Maps the part of an extent from `at` on that lies below a node; returns the next logical
+    /// block to map.
     fn insert_below(&mut self, node: Node, mut at: u64, extent: &Extent) -> Result<u64, Refusal> {
         let per_block = pointers_per_block(self.block_size);
         let span = span_blocks(self.block_size, node.level - 1);
         let end = (extent.logical.0 + extent.run.len_blocks).min(node.base + span * per_block);
         while at < end {
-            // Below the pointers of a block.
+            // Less than the pointers of a block.
             let index = ((at - node.base) / span) as usize;
             if node.level == 1 {
                 let bytes = self.tx.block_mut(node.block)?;
@@ -145,7 +148,7 @@ impl PointerEditor<'_> {
         Ok(at)
     }
 
-    /// Makes the part of a range that lies below a node a hole; returns whether nothing is left below it.
+    /// Unmaps the part of a range that lies below a node; returns whether nothing is left below it.
     fn remove_below(
         &mut self,
         node: Node,
@@ -180,12 +183,12 @@ impl PointerEditor<'_> {
     }
 }
 
-/// The block that an extent maps a logical block to.
+/// The physical block to which an extent maps a logical block.
 fn target(extent: &Extent, logical: u64) -> u64 {
     extent.run.start.0 + (logical - extent.logical.0)
 }
 
-/// Adds a freed block, to the last run if it follows it.
+/// Adds a freed block, extending the last run if it follows that.
 fn note(freed: &mut Vec<BlockRun>, block: BlockNr) {
     match freed.last_mut() {
         Some(last) if last.end() == block => last.len_blocks += 1,
@@ -204,15 +207,15 @@ fn set(bytes: &mut [u8], index: usize, block: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// As [`set`], where nothing may be mapped yet.
+/// Like [`set`], for a pointer that must be 0.
 fn put(bytes: &mut [u8], index: usize, block: u64) -> Result<(), Refusal> {
     if get(bytes, index) != 0 {
-        return Err(Refusal::TooMuch("something is mapped there"));
+        return Err(Refusal::TooMuch("a block is already mapped there"));
     }
     set(bytes, index, block)
 }
 
-/// The first logical block behind the reach of a block map.
+/// The end of the logical blocks that a block map can reach.
 pub fn end_of_reach(block_size: u32) -> LogicalBlock {
     let end = root_slot(block_size, 14)
         .map_or(0, |(base, level)| base.0 + span_blocks(block_size, level));

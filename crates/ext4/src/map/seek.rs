@@ -1,4 +1,4 @@
-//! Looks a file's map up at one place, without following the rest of it.
+//! Looks up one place in a file's map, without following the rest of it.
 
 use floe_format::ext::extent::{Extent, ExtentNode, Index, MAX_DEPTH};
 use floe_format::ext::indirect;
@@ -10,23 +10,23 @@ use crate::tx::{Refusal, Tx};
 
 const DAMAGED: Refusal = Refusal::Damaged("the map of a file");
 
-/// A map of a file, of either kind, to be looked up.
+/// A map of a file, of either kind, for lookups.
 #[derive(Clone, Copy, Debug)]
 pub struct MapLook<'m> {
     /// `i_block`.
     pub root: &'m [u8; ROOT_BYTES],
-    /// `i_flags`, which say the kind.
+    /// `i_flags`, which tell the kind.
     pub flags: InodeFlags,
     /// Bytes of a block.
     pub block_size: u32,
 }
 
 impl MapLook<'_> {
-    /// The first extent that ends behind a logical block: the one that maps it, or the next. A block map gives runs
-    /// as far as they go on within one indirect block.
+    /// The first extent that ends behind a logical block: the one that maps it, or the next. In a
+    /// block map, runs end at the end of an indirect block.
     ///
     /// # Errors
-    /// [`Refusal::Damaged`], or that a node cannot be read.
+    /// [`Refusal::Damaged`], or an error of reading a node.
     pub fn next(&self, tx: &mut dyn Tx, from: LogicalBlock) -> Result<Option<Extent>, Refusal> {
         if !self.flags.contains(InodeFlags::EXTENTS) {
             return self.next_pointers(tx, from);
@@ -41,7 +41,7 @@ impl MapLook<'_> {
     /// The extent that maps a logical block.
     ///
     /// # Errors
-    /// As [`MapLook::next`].
+    /// Those of [`MapLook::next`].
     pub fn find(&self, tx: &mut dyn Tx, at: LogicalBlock) -> Result<Option<Extent>, Refusal> {
         Ok(self.next(tx, at)?.filter(|extent| extent.logical <= at))
     }
@@ -49,7 +49,7 @@ impl MapLook<'_> {
     /// The last extent of the file.
     ///
     /// # Errors
-    /// As [`MapLook::next`].
+    /// Those of [`MapLook::next`].
     pub fn last(&self, tx: &mut dyn Tx) -> Result<Option<Extent>, Refusal> {
         if !self.flags.contains(InodeFlags::EXTENTS) {
             return self.last_pointers(tx);
@@ -105,7 +105,7 @@ impl MapLook<'_> {
         let bytes = tx.block(node)?;
         let words: Vec<u32> = indirect::pointers(&bytes).collect();
         let span = indirect::span_blocks(self.block_size, level - 1);
-        // Below the pointers of a block.
+        // Less than the pointers of a block.
         let first = (from.0.saturating_sub(base.0) / span) as usize;
         for (index, &word) in words.iter().enumerate().skip(first) {
             if word == 0 {
@@ -167,7 +167,7 @@ impl MapLook<'_> {
     }
 }
 
-/// The blocks that pointers lead to as long as they follow each other; the first is not 0.
+/// The run of contiguous blocks that consecutive pointers name; the first is not 0.
 fn run_of(words: &[u32], logical: LogicalBlock) -> Extent {
     let first = words.first().copied().unwrap_or(0);
     let len = (0u32..).zip(words).take_while(|(at, word)| first.checked_add(*at) == Some(**word));
@@ -175,7 +175,7 @@ fn run_of(words: &[u32], logical: LogicalBlock) -> Extent {
     Extent { logical, run, unwritten: false }
 }
 
-/// A node whose header is in order and has this depth.
+/// A node with a valid header and this depth.
 fn judged(bytes: &[u8], depth: u16) -> Result<ExtentNode<'_>, Refusal> {
     let node = ExtentNode::new(bytes).filter(|node| node.header_ok()).ok_or(DAMAGED)?;
     if node.header().depth == depth { Ok(node) } else { Err(DAMAGED) }
@@ -191,13 +191,14 @@ fn next_below(
     let count = node.header().entries;
     if depth == 0 {
         let ends_behind = |extent: &Extent| extent.logical.0 + extent.run.len_blocks > from.0;
-        // Entries are in order: the last that begins at or before the place, or the one behind it.
+        // Entries are sorted: the last one that starts at or before the place, or the one behind
+        // it.
         let first = split(count, |at| node.extent(at).logical <= from).saturating_sub(1);
         return Ok((first..count).map(|at| node.extent(at)).find(ends_behind));
     }
     let indexes: Vec<Index> = (0..count).map(|at| node.index(at)).collect();
     let first = indexes.partition_point(|index| index.logical <= from).saturating_sub(1);
-    // What the first leads to may end before the place; then the next begins behind it.
+    // The first one's subtree may end before the place; then the next one starts behind it.
     for index in indexes.iter().skip(first).take(2) {
         let below = tx.block(index.node)?;
         if let Some(found) = next_below(tx, &below, depth - 1, from)? {
@@ -207,7 +208,7 @@ fn next_below(
     Ok(None)
 }
 
-/// The first of `count` places at which `before` is no longer true.
+/// The first of `count` indexes at which `before` is no longer true.
 fn split(count: u16, before: impl Fn(u16) -> bool) -> u16 {
     let (mut low, mut high) = (0, count);
     while low < high {

@@ -2,7 +2,9 @@
 
 use bitflags::bitflags;
 
-use super::messages::{CreateIn, MkdirIn, MknodIn, Rename2In, SetattrIn, SetxattrIn, WriteIn};
+use super::messages::{
+    CreateIn, FallocateIn, MkdirIn, MknodIn, Rename2In, SetattrIn, SetxattrIn, WriteIn,
+};
 use super::opcode::Opcode;
 use super::request::name;
 
@@ -116,6 +118,15 @@ pub enum Change<'a> {
         /// Its name.
         name: &'a [u8],
     },
+    /// A range of a file is reserved, zeroed, freed or moved.
+    Fallocate {
+        /// First byte.
+        offset_bytes: u64,
+        /// Bytes.
+        len_bytes: u64,
+        /// `FALLOC_FL_*`.
+        mode: u32,
+    },
     /// One that is not served.
     Unserved(Opcode),
 }
@@ -177,6 +188,11 @@ impl<'a> Change<'a> {
                 Self::Setxattr { name, value, flags }
             }
             Opcode::Removexattr => Self::Removexattr { name: name(body)? },
+            Opcode::Fallocate => {
+                let FallocateIn { offset, length, mode, .. } =
+                    FallocateIn::decode(body.first_chunk()?);
+                Self::Fallocate { offset_bytes: offset, len_bytes: length, mode }
+            }
             opcode => Self::Unserved(opcode),
         })
     }

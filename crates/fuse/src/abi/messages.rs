@@ -301,3 +301,13 @@ layout! {
         0x08 nlookup: u64,
     }
 }
+
+layout! {
+    /// `fuse_fallocate_in`.
+    pub struct FallocateIn[32] little {
+        0x00 fh: u64,
+        0x08 offset: u64,
+        0x10 length: u64,
+        0x18 mode: u32,
+    }
+}

@@ -115,7 +115,7 @@ pub(super) struct Options {
     pub(super) read_only: Option<bool>,
     /// Seconds after which changes are durable without anybody asking for it.
     pub(super) commit_seconds: Option<u64>,
-    /// The journal is not replayed.
+    /// Do not replay the journal.
     pub(super) no_recovery: bool,
     /// Byte offset of the file system.
     pub(super) offset: Option<u64>,
@@ -210,7 +210,7 @@ mod tests {
     fn an_fstab_line_is_understood() {
         let options = parse("rw,nofail,x-systemd.requires-mounts-for=/data,offset=1M,ro").unwrap();
         assert_eq!(options.offset, Some(1 << 20));
-        assert_eq!(options.read_only, Some(true), "the last word counts");
+        assert_eq!(options.read_only, Some(true), "the last option counts");
     }
 
     #[test]

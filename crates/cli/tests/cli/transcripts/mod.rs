@@ -1,7 +1,8 @@
-//! The transcripts of the documentation are tests: every command in a block marked `console` is run in
-//! the scene of its page (`docs/scenes/*.sh`, which make damaged images), and must say what is shown.
+//! Tests the transcripts in the documentation: every command in a block marked `console` is run in
+//! the scene of its page (`docs/scenes/*.sh`, which create damaged images), and must print the
+//! shown output.
 //!
-//! `FLOE_SHOW=1` prints what was said instead of failing, for writing a page.
+//! `FLOE_SHOW=1` prints the actual output instead of failing, for writing a page.
 
 mod page;
 
@@ -15,7 +16,7 @@ use floe_testkit::kernel::mount_available;
 use floe_testkit::tool;
 use page::{Block, Step, blocks, fits};
 
-/// The pages that have transcripts.
+/// The pages with transcripts.
 const PAGES: [&str; 5] = [
     "README.md",
     "docs/automation.md",
@@ -24,10 +25,10 @@ const PAGES: [&str; 5] = [
     "docs/install.md",
 ];
 
-/// The folder of a scene, with all that its commands may change.
+/// The folder of a scene, with all files that its commands may change.
 struct Stage {
     folder: tempfile::TempDir,
-    /// How the last command ended, for `$?`.
+    /// Exit code of the last command, for `$?`.
     last: i32,
 }
 
@@ -53,12 +54,12 @@ impl Stage {
         self.folder.path().join("programs")
     }
 
-    /// Where commands run: `/dev/` and `/mnt/` of a page are folders in it.
+    /// Working folder of the commands: `/dev/` and `/mnt/` on a page are folders in it.
     fn place(&self) -> PathBuf {
         self.folder.path().join("place")
     }
 
-    /// Runs a command of a page. What it said, with paths as the page has them.
+    /// Runs a command of a page. Returns its output, with paths as on the page.
     fn run(&mut self, command: &str) -> Vec<String> {
         let place = self.place();
         let here = format!("{}/", place.display());
@@ -85,7 +86,7 @@ impl Stage {
 }
 
 impl Drop for Stage {
-    /// A page that fails between mount and umount leaves nothing mounted.
+    /// Unmounts everything if a page fails between mount and umount.
     fn drop(&mut self) {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let here = self.place();
@@ -100,12 +101,12 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A page, read when the test runs.
+/// A page, read at run time.
 fn text(name: &str) -> String {
     fs::read_to_string(repository().join(name)).unwrap()
 }
 
-/// The first thing that a block needs and that is not here.
+/// The first prerequisite of a block that is missing.
 fn missing(block: &Block) -> Option<String> {
     let is_there = |need: &&String| match need.as_str() {
         "root" => mount_available().is_ok(),
@@ -151,7 +152,7 @@ fn pages_show_what_commands_say() {
     assert!(faults.is_empty(), "not what the page shows:\n{}", faults.join("\n"));
 }
 
-/// A page cannot get out of this test by another mark, nor a scene be left behind.
+/// Every block with transcripts must be tested, and every scene must be used.
 #[test]
 fn every_page_with_commands_of_floe_is_played() {
     let docs = fs::read_dir(repository().join("docs")).unwrap();

@@ -1,0 +1,315 @@
+//! Quota files follow what operations do: each inode that an operation writes is weighed before and after it, and the
+//! differences are put into the entries of its user, group and project in the same transaction. Limits are not enforced, as
+//! Linux does not either unless it is told to at mount time.
+//!
+//! Source of the tree's rules: the kernel's `fs/quota/quota_tree.c`.
+
+use std::collections::BTreeMap;
+
+use floe_ext4::tx::Tx;
+use floe_format::ext::inode::OwnedInode;
+use floe_format::ext::quota::{
+    BLOCK_SIZE, Dquot, LEAF_ENTRIES, LEAF_HEADER_SIZE, LeafHeader, QuotaHeader, QuotaKind,
+    ROOT_BLOCK, TREE_DEPTH,
+};
+use floe_format::features::RoCompat;
+use floe_format::{BlockNr, InodeNr, LogicalBlock};
+
+use super::OpError;
+use super::staged::Op;
+
+const DAMAGED: OpError = OpError::Refused(floe_ext4::tx::Refusal::Damaged("a quota file"));
+
+/// What an inode uses, and on whose account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weight {
+    /// User, group and project, in the order of [`QuotaKind::ALL`].
+    ids: [u32; 3],
+    space_bytes: u64,
+}
+
+/// Differences: bytes and inodes.
+type Change = (i64, i64);
+
+impl Op<'_> {
+    /// The inodes of the quota files, in the order of [`QuotaKind::ALL`]; 0: usage of this kind is not counted.
+    fn quota_files(&self) -> [InodeNr; 3] {
+        let sb = self.volume.superblock();
+        if !sb.features().ro_compat.contains(RoCompat::QUOTA) {
+            return [InodeNr(0); 3];
+        }
+        [sb.usr_quota_inum, sb.grp_quota_inum, sb.prj_quota_inum].map(InodeNr)
+    }
+
+    /// Whether an inode counts: all but the reserved ones, of which the root does, and the quota files.
+    fn is_counted(&self, inode: InodeNr) -> bool {
+        let files = self.quota_files();
+        let ordinary = inode == InodeNr::ROOT || !self.volume.geometry().is_reserved(inode);
+        files.iter().any(|file| file.0 != 0) && ordinary && !files.contains(&inode)
+    }
+
+    fn weight_of(&self, inode: &OwnedInode) -> Weight {
+        let geo = self.volume.geometry();
+        let unit = u64::from(geo.block_size) / geo.count_units(inode.flags());
+        let ids = [inode.uid(), inode.gid(), inode.extra.projid];
+        Weight { ids, space_bytes: inode.blocks() * unit }
+    }
+
+    /// Weighs an inode before its first change.
+    pub(crate) fn weigh(&mut self, number: InodeNr) -> Result<(), OpError> {
+        if self.is_counted(number) && !self.weights.contains_key(&number) {
+            let inode = self.inode(number)?;
+            let weight = self.weight_of(&inode);
+            self.weights.insert(number, Some(weight));
+        }
+        Ok(())
+    }
+
+    /// Notes that an inode was free before this operation.
+    pub(crate) fn weigh_new(&mut self, number: InodeNr) {
+        if self.is_counted(number) {
+            self.weights.insert(number, None);
+        }
+    }
+
+    /// Notes that an inode is free now.
+    pub(crate) fn weigh_gone(&mut self, number: InodeNr) {
+        self.gone.insert(number);
+    }
+
+    /// Puts all differences into the quota files.
+    pub(crate) fn count_usage(&mut self) -> Result<(), OpError> {
+        let mut changes: BTreeMap<(usize, u32), Change> = BTreeMap::new();
+        for (number, before) in std::mem::take(&mut self.weights) {
+            let after = match self.gone.contains(&number) {
+                true => None,
+                false => Some(self.inode(number)?).map(|inode| self.weight_of(&inode)),
+            };
+            for (weight, sign) in [(before, -1), (after, 1)] {
+                let Some(weight) = weight else { continue };
+                for (kind, id) in weight.ids.into_iter().enumerate() {
+                    let change = changes.entry((kind, id)).or_default();
+                    // Bytes of an inode: below 2^48 blocks of 64 KiB, so that no sum of an operation overflows.
+                    change.0 = change.0.saturating_add(sign * weight.space_bytes.cast_signed());
+                    change.1 += sign;
+                }
+            }
+        }
+        let files = self.quota_files();
+        for ((kind, id), change) in changes {
+            let file = files[kind];
+            if file.0 != 0 && change != (0, 0) {
+                self.charge(file, QuotaKind::ALL[kind], id, change)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the entry of an id, which is made if it is not there.
+    fn charge(
+        &mut self,
+        file: InodeNr,
+        kind: QuotaKind,
+        id: u32,
+        change: Change,
+    ) -> Result<(), OpError> {
+        let mut file = self.inode(file)?;
+        let (block, slot) = match self.find_entry(&file, id)? {
+            Some(place) => place,
+            None => self.new_entry(&mut file, kind, id)?,
+        };
+        let at = LEAF_HEADER_SIZE + slot * Dquot::SIZE;
+        let mut entry = Dquot::decode(&self.read_array(&file, block, at)?);
+        // The mark of an entry that would be all zeroes otherwise.
+        let marked = Dquot { itime: 1, ..Dquot::decode(&[0; Dquot::SIZE]) };
+        if entry == marked {
+            entry.itime = 0;
+        }
+        entry.id = id;
+        entry.space_bytes = entry.space_bytes.saturating_add_signed(change.0);
+        entry.inodes = entry.inodes.saturating_add_signed(change.1);
+        let mut bytes = [0; Dquot::SIZE];
+        entry.encode_into(&mut bytes);
+        if bytes.iter().all(|&byte| byte == 0) {
+            marked.encode_into(&mut bytes);
+        }
+        self.write_bytes(&file, block, at, &bytes)
+    }
+
+    /// The leaf and the slot that hold the entry of an id.
+    fn find_entry(&mut self, file: &OwnedInode, id: u32) -> Result<Option<(u32, usize)>, OpError> {
+        let mut block = ROOT_BLOCK;
+        for byte in id.to_be_bytes() {
+            block = u32::from_le_bytes(self.read_array(file, block, usize::from(byte) * 4)?);
+            if block == 0 {
+                return Ok(None);
+            }
+        }
+        for slot in 0..LEAF_ENTRIES {
+            let at = LEAF_HEADER_SIZE + slot * Dquot::SIZE;
+            let bytes: [u8; Dquot::SIZE] = self.read_array(file, block, at)?;
+            if bytes.iter().any(|&byte| byte != 0) && Dquot::decode(&bytes).id == id {
+                return Ok(Some((block, slot)));
+            }
+        }
+        Err(DAMAGED)
+    }
+
+    /// A slot for an id that has none: in a leaf with a free entry, to which the tree leads then.
+    fn new_entry(
+        &mut self,
+        file: &mut OwnedInode,
+        kind: QuotaKind,
+        id: u32,
+    ) -> Result<(u32, usize), OpError> {
+        let mut header = QuotaHeader::decode(&self.read_array(file, 0, 0)?);
+        if header.magic != kind.magic() {
+            return Err(DAMAGED);
+        }
+        let leaf = match header.free_entry {
+            0 => {
+                let leaf = self.new_block(file, &mut header)?;
+                header.free_entry = leaf;
+                leaf
+            }
+            leaf => leaf,
+        };
+        let mut own = LeafHeader::decode(&self.read_array(file, leaf, 0)?);
+        let mut slot = None;
+        for at in 0..LEAF_ENTRIES {
+            let place = LEAF_HEADER_SIZE + at * Dquot::SIZE;
+            let bytes: [u8; Dquot::SIZE] = self.read_array(file, leaf, place)?;
+            if bytes.iter().all(|&byte| byte == 0) {
+                slot = Some(at);
+                break;
+            }
+        }
+        let slot = slot.ok_or(DAMAGED)?;
+        own.entries += 1;
+        if usize::from(own.entries) >= LEAF_ENTRIES {
+            // A full leaf leaves the list; it was its head.
+            header.free_entry = own.next_free;
+            if own.next_free != 0 {
+                let mut next = LeafHeader::decode(&self.read_array(file, own.next_free, 0)?);
+                next.prev_free = 0;
+                self.write_header(file, header.free_entry, &next)?;
+            }
+            (own.next_free, own.prev_free) = (0, 0);
+        }
+        self.write_header(file, leaf, &own)?;
+        self.lead_to(file, &mut header, id, leaf)?;
+        let mut bytes = [0; QuotaHeader::SIZE];
+        header.encode_into(&mut bytes);
+        self.write_bytes(file, 0, 0, &bytes)?;
+        Ok((leaf, slot))
+    }
+
+    /// Lets the tree lead to the leaf of an id, with nodes on the way.
+    fn lead_to(
+        &mut self,
+        file: &mut OwnedInode,
+        header: &mut QuotaHeader,
+        id: u32,
+        leaf: u32,
+    ) -> Result<(), OpError> {
+        let mut block = ROOT_BLOCK;
+        for (byte, level) in id.to_be_bytes().into_iter().zip(1..) {
+            let at = usize::from(byte) * 4;
+            let below = u32::from_le_bytes(self.read_array(file, block, at)?);
+            let below = match below {
+                _ if level == TREE_DEPTH => leaf,
+                0 => self.new_block(file, header)?,
+                below => below,
+            };
+            self.write_bytes(file, block, at, &below.to_le_bytes())?;
+            block = below;
+        }
+        Ok(())
+    }
+
+    /// A block for the tree, zeroed: a free one of the file, else one at its end.
+    fn new_block(
+        &mut self,
+        file: &mut OwnedInode,
+        header: &mut QuotaHeader,
+    ) -> Result<u32, OpError> {
+        if header.free_block != 0 {
+            let block = header.free_block;
+            header.free_block = LeafHeader::decode(&self.read_array(file, block, 0)?).next_free;
+            self.write_bytes(file, block, 0, &[0; BLOCK_SIZE])?;
+            return Ok(block);
+        }
+        let block = header.blocks;
+        header.blocks = block.checked_add(1).ok_or(OpError::TooLarge)?;
+        let size = u64::from(self.volume.geometry().block_size);
+        let place = u64::from(block) * BLOCK_SIZE as u64;
+        let logical = LogicalBlock(place / size);
+        let mapped = self.next_extent(file, logical)?;
+        if mapped.is_none_or(|extent| extent.logical > logical) {
+            let run = self.allocate(file, logical, 1)?;
+            self.map_run(file, logical, run, false)?;
+            self.tx.zeroed(run.start)?;
+        }
+        let end = place + BLOCK_SIZE as u64;
+        // The file has whole blocks, as Linux writes it.
+        file.set_size_bytes(file.size_bytes().max(end.next_multiple_of(size)));
+        self.put(file)?;
+        self.write_bytes(file, block, 0, &[0; BLOCK_SIZE])?;
+        Ok(block)
+    }
+
+    fn write_header(
+        &mut self,
+        file: &OwnedInode,
+        leaf: u32,
+        header: &LeafHeader,
+    ) -> Result<(), OpError> {
+        let mut bytes = [0; LeafHeader::SIZE];
+        header.encode_into(&mut bytes);
+        self.write_bytes(file, leaf, 0, &bytes)
+    }
+
+    /// Block of the file system and byte in it at which a byte of a block of the file lies.
+    fn place_in(
+        &mut self,
+        file: &OwnedInode,
+        block: u32,
+        at: usize,
+    ) -> Result<(BlockNr, usize), OpError> {
+        let size = u64::from(self.volume.geometry().block_size);
+        let place = u64::from(block) * BLOCK_SIZE as u64 + at as u64;
+        if place >= file.size_bytes() {
+            return Err(DAMAGED);
+        }
+        let logical = place / size;
+        let extent = self.next_extent(file, LogicalBlock(logical))?;
+        let extent = extent.filter(|extent| extent.logical.0 <= logical).ok_or(DAMAGED)?;
+        let block = BlockNr(extent.run.start.0 + (logical - extent.logical.0));
+        // Below the size of a block.
+        Ok((block, (place % size) as usize))
+    }
+
+    fn read_array<const LEN: usize>(
+        &mut self,
+        file: &OwnedInode,
+        block: u32,
+        at: usize,
+    ) -> Result<[u8; LEN], OpError> {
+        let (block, at) = self.place_in(file, block, at)?;
+        let bytes = self.tx.block(block)?;
+        bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().ok_or(DAMAGED)
+    }
+
+    fn write_bytes(
+        &mut self,
+        file: &OwnedInode,
+        block: u32,
+        at: usize,
+        from: &[u8],
+    ) -> Result<(), OpError> {
+        let (block, at) = self.place_in(file, block, at)?;
+        let bytes = self.tx.block_mut(block)?;
+        bytes.get_mut(at..at + from.len()).ok_or(DAMAGED)?.copy_from_slice(from);
+        Ok(())
+    }
+}
