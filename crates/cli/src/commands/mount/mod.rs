@@ -20,11 +20,11 @@ use options::{Options, refused};
 
 /// Mount an image or a device, without the kernel's ext4 and without root.
 ///
-/// Raw images and devices are mounted read-write, and changes go through their journal: data that fsync
-/// acknowledged survives a crash. Everything else that can be checked is mounted read-only, as with -o
-/// ro: qcow2, VHD, VHDX, gzip and zstd images, and file systems with features that Floe cannot write
-/// safely. A read-only mount never writes, and replays a journal that needs recovery in memory. Without
-/// root, fusermount3 is required; root needs only /dev/fuse.
+/// Raw images and devices are mounted read-write, and changes go through their journal: data that
+/// fsync acknowledged survives a crash. Everything else that can be checked is mounted read-only, as
+/// with -o ro: qcow2, VHD, VHDX, gzip and zstd images, and file systems with features that Floe
+/// cannot write safely. A read-only mount never writes, and replays a journal that needs recovery in
+/// memory. Without root, fusermount3 is required; root needs only /dev/fuse.
 ///
 /// The command returns when the mount is ready; the server continues in the background until `floe
 /// umount`, `umount` or `fusermount3 -u`, and logs to syslog. SIGTERM unmounts cleanly.
