@@ -11,7 +11,7 @@ pub(crate) struct Args {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds: about 5,000 states each
+    /// How many seeds: about 3,000 states each
     #[arg(long, default_value_t = 4)]
     seeds: u64,
 }

@@ -26,7 +26,7 @@ use crate::exit::Outcome;
 use crate::monitor::Monitor;
 use crate::online::Snapshot;
 use crate::progress::Watch;
-use crate::sharing::Sharing;
+use crate::scheduling::Sharing;
 use crate::shell::quoted_path;
 use crate::{failure, foreign, html_page, signals, usage};
 

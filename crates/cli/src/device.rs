@@ -13,7 +13,7 @@ use floe_blockdev::{
 
 use crate::files::InputPath;
 use crate::size::bytes;
-use crate::{not_raw, shell};
+use crate::{format_messages, shell};
 
 /// Location of a file system. Common to all commands that open one.
 #[derive(Clone, Debug, clap::Args)]
@@ -150,7 +150,7 @@ impl Source {
             format: self.format,
             scratch: std::env::temp_dir(),
             caching: self.caching,
-            before_unpacking: &|format| not_raw::tell_unpacking(&self.name(), format),
+            before_unpacking: &|format| format_messages::tell_unpacking(&self.name(), format),
         };
         let opened = open(&options).map_err(|error| self.explain(error))?;
         let device = opened.device;
@@ -189,7 +189,7 @@ impl Source {
             None
         };
         if fixed_bytes.is_none() {
-            bail!(not_raw::no_repair(&self.device, format, self.partition));
+            bail!(format_messages::no_repair(&self.device, format, self.partition));
         }
         Ok(fixed_bytes)
     }

@@ -24,13 +24,13 @@ use crate::check_run;
 use crate::clock;
 use crate::device::Source;
 use crate::e2fsck::front::{self, Front};
+use crate::escalation::Escalation;
 use crate::exit::Outcome;
-use crate::ladder::Ladder;
 use crate::progress::Watch;
+use crate::progress_policy::{self, ProgressPolicy};
 use crate::random::random_bytes;
-use crate::sharing::Sharing;
+use crate::scheduling::Sharing;
 use crate::shell::quoted_path;
-use crate::watched::{self, Watched};
 use crate::{failure, foreign, html_page, signals, undo_target, usage};
 
 /// Options of a repair and its report.
@@ -64,7 +64,7 @@ pub(crate) struct RepairRun<'a> {
     /// Path of an additional HTML report.
     pub(crate) html: Option<&'a Path>,
     /// Stages that decide instead of a policy.
-    pub(crate) ladder: Option<&'a Ladder>,
+    pub(crate) escalation: Option<&'a Escalation>,
 }
 
 /// Why a repair ended without an account.
@@ -233,14 +233,14 @@ impl RepairRun<'_> {
             ..RepairOptions::default()
         };
         if let Some(progress) = self.watch.progress() {
-            progress.expect_rounds_if_found(watched::USUAL_LOOKS);
+            progress.expect_rounds_if_found(progress_policy::USUAL_LOOKS);
         }
         let stage = |policy: &mut dyn Policy| {
-            let mut policy = Watched { inner: policy, watch: self.watch };
+            let mut policy = ProgressPolicy { inner: policy, watch: self.watch };
             floe_repair::repair(device, &options, &mut policy)
         };
-        Ok(self.watch.during(&|| device.counts().bytes, || match self.ladder {
-            Some(ladder) => ladder.climb(device, stage),
+        Ok(self.watch.during(&|| device.counts().bytes, || match self.escalation {
+            Some(escalation) => escalation.escalate(device, stage),
             None => stage(policy),
         }))
     }
@@ -314,8 +314,8 @@ impl RepairRun<'_> {
                 // The limit of the whole repair, not of one examination.
                 memory.insert("budget_bytes".to_owned(), self.memory_bytes.into());
             }
-            if let Some(ladder) = self.ladder {
-                value["policy"] = ladder.json(!outcome.damaged, &account.ending);
+            if let Some(escalation) = self.escalation {
+                value["policy"] = escalation.json(!outcome.damaged, &account.ending);
             }
             value["other_signature"] = foreign.into();
             writeln!(out, "{value:#}")?;
@@ -325,8 +325,8 @@ impl RepairRun<'_> {
             if let (Some(name), None) = (foreign, self.front) {
                 writeln!(out, "{}", foreign::note(name, &quoted_path(&self.source.device)))?;
             }
-            if let Some(ladder) = self.ladder {
-                ladder.tell(out)?;
+            if let Some(escalation) = self.escalation {
+                escalation.tell(out)?;
             }
             human::write(out, &account, human::Style { verbose: self.verbose })?;
         }

@@ -163,9 +163,30 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             *at = at.saturating_add(piece.len() as u64);
             Some((start, piece))
         }) {
-            self.run(|volume, tx| volume.write(tx, self.disk, caller, inode, at, piece))?;
+            self.write_piece(caller, inode, at, piece)?;
         }
         Ok(())
+    }
+
+    /// Writes bytes in one transaction, or in two where their blocks are so scattered that one cannot hold the change.
+    fn write_piece(
+        &self,
+        caller: &Caller,
+        inode: InodeNr,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), FsError> {
+        let fits =
+            self.run(|volume, tx| match volume.write(tx, self.disk, caller, inode, at, bytes) {
+                Err(OpError::TooLong) if bytes.len() > 1 => Ok(false),
+                written => written.map(|()| true),
+            })?;
+        if fits {
+            return Ok(());
+        }
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        self.write_piece(caller, inode, at, first)?;
+        self.write_piece(caller, inode, at.saturating_add(first.len() as u64), second)
     }
 }
 
@@ -316,6 +337,7 @@ fn of_op(error: OpError) -> FsError {
         OpError::NotPermitted(_) => FsError::NotPermitted,
         OpError::CrossProject => FsError::CrossProject,
         OpError::Unsupported(what) => FsError::Unsupported(what),
+        OpError::TooLong => FsError::Unsupported("a change of so many blocks at once"),
         OpError::Refused(Refusal::Io { block, source }) => FsError::Io {
             inode: InodeNr(0),
             source: std::io::Error::other(format!("{block}: {source}")),

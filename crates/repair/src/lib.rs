@@ -18,29 +18,29 @@
 //! ```
 
 mod alloc;
+mod better_edits;
 pub mod commit;
-mod culprit;
 pub mod deed;
 pub mod describe;
 pub mod edit;
+pub mod escalation;
 pub mod extras;
 pub mod failure;
 pub mod file_map;
 pub mod fixes;
 pub mod identifiers;
-mod informed;
-pub mod ladder;
 pub mod plan;
 pub mod plan_file;
 pub mod policy;
 mod proof;
 pub mod safety;
 pub mod session;
+mod shared_owners;
 pub mod stage;
 pub mod undo;
 
-pub use culprit::{Owner, SharedBlocks, SharedGroup};
 pub use deed::{Deed, Fate, Reason};
 pub use edit::Edit;
 pub use extras::Extras;
 pub use session::{BadBlocks, Repair, RepairError, RepairOptions, repair};
+pub use shared_owners::{Owner, SharedBlocks, SharedGroup};

@@ -3,7 +3,7 @@
 use floe_check::problem::Weight;
 use floe_check::{Problem, Report};
 
-use crate::culprit::SharedGroup;
+use crate::shared_owners::SharedGroup;
 
 /// Decision about new findings.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,31 +18,31 @@ use floe_check::{
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use crate::culprit::{Doubts, SharedBlocks};
+use crate::better_edits::{with_better_edits, without_metadata_as_maps};
 use crate::deed::{Deed, Reason};
 use crate::edit::{Edit, GroupEdit, InodeEdit, JournalEdit, Phase, SuperblockEdit, TreeEdit};
 use crate::extras::{Extras, Step};
 use crate::failure::Failure;
 use crate::fixes;
-use crate::informed::{informed, without_metadata_as_maps};
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Policy, Sharing};
 use crate::proof::weighed;
+use crate::shared_owners::{Doubts, SharedBlocks};
 use crate::stage::Stage;
 
-mod again;
-mod blind;
+mod copy_space;
 mod decide;
+mod hidden;
 mod memory;
 mod order;
-mod room;
+mod partial;
 mod settle;
 
-use again::Again;
-use blind::Blind;
+use hidden::HiddenParts;
 use order::{
     first_phases, in_turn, without_a_lost_journal, without_a_wrong_list, without_hasty_edits,
 };
+use partial::PartialExaminations;
 use settle::{edit_superblock, fold, hidden_target, mark_errors, settle, settle_superblock};
 
 /// Maximum rounds: each completes at least one of eight phases.
@@ -305,13 +305,13 @@ struct Session<'s> {
     /// The shared_blocks feature was dropped, and files are getting their own copies.
     unsharing: bool,
     /// Parts that the last examination could not read.
-    blind: Blind,
+    hidden: HiddenParts,
     /// Requested work that could not be done.
     not_done: Vec<(Problem, Reason)>,
     /// The bad block list was changed, and bitmaps and counts follow from that.
     listed: bool,
     /// State for partial re-examinations.
-    again: Again,
+    partial: PartialExaminations,
 }
 
 /// Next step after an examination.
@@ -352,11 +352,13 @@ impl<'s> Session<'s> {
             steps: options.extras.steps().into(),
             extra: false,
             unsharing: false,
-            blind: Blind::default(),
+            hidden: HiddenParts::default(),
             not_done: Vec::new(),
             listed: false,
             // The memory estimate does not cover the evidence kept for a partial examination.
-            again: Again::new(options.memory_bytes.map_or(options.rescan_percent, |_| 0)),
+            partial: PartialExaminations::new(
+                options.memory_bytes.map_or(options.rescan_percent, |_| 0),
+            ),
         }
     }
 
@@ -379,13 +381,13 @@ impl<'s> Session<'s> {
             let recovery_failed =
                 found.0.iter().any(|problem| problem.row().weight > Weight::Remark);
             let staged = self.staged;
-            let (check, since) = (self.check_options(), self.again.since(staged));
+            let (check, since) = (self.check_options(), self.partial.since(staged));
             let examination = match examine_again(staged, opened, found, &check, since) {
                 Ok(examination) => examination,
                 Err(CheckError::Fatal { problem }) if self.mend_mmp(&problem)? => continue,
                 Err(error) => return Err(memory::of_repair(error)),
             };
-            self.again.note(&examination);
+            self.partial.note(&examination);
             self.must_hold_findings(&examination)?;
             if !examination.report.is_clean() && staged.read_holes() {
                 // The file system below may wrongly report a hole, so no finding may rest on that.
@@ -401,7 +403,7 @@ impl<'s> Session<'s> {
             let again =
                 matches!(next, Next::Again) || (recovery_failed && self.rounds == 1) || no_proof;
             if again && self.rounds < MOST_ROUNDS {
-                self.again.keep(examination);
+                self.partial.keep(examination);
                 continue;
             }
             let before = before.clone();
@@ -506,7 +508,7 @@ impl<'s> Session<'s> {
         if self.halted.is_some() {
             return Ok(Next::Done);
         }
-        if used_backup && !self.primary_written && !self.blind.hides_ground() {
+        if used_backup && !self.primary_written && !self.hidden.hides_ground() {
             // A backup named by the user is no finding, but the primary must be restored from it
             // once.
             let edit = Edit::Superblock(SuperblockEdit::PrimaryFromBackup);
@@ -519,13 +521,13 @@ impl<'s> Session<'s> {
             let edit = Edit::Group { group, edit: GroupEdit::InodeTableFromBackup };
             wanted.insert(edit, Some(problem));
         }
-        wanted = without_a_wrong_list(informed(examination, &stage, wanted));
+        wanted = without_a_wrong_list(with_better_edits(examination, &stage, wanted));
         wanted = without_metadata_as_maps(examination, &stage, wanted);
         wanted = weighed(&stage, wanted);
         wanted = without_a_lost_journal(wanted);
         if wanted.is_empty() && examination.rescanned_parts.is_some() {
             // Only a full examination may conclude that nothing is left.
-            self.again.prove();
+            self.partial.prove();
             return Ok(Next::Again);
         }
         if wanted.is_empty() && self.journal_dropped && examination.report.is_clean() {
@@ -545,9 +547,9 @@ impl<'s> Session<'s> {
         let edits = without_hasty_edits(in_turn(first_phases(wanted)));
         if edits.len() == more || self.rounds + 2 >= MOST_ROUNDS {
             // Nothing is pending for another round, so the next examination may be the final one.
-            self.again.prove();
+            self.partial.prove();
         }
-        self.again.look(self.staged, examination, edits.keys(), self.options.check.threads);
+        self.partial.look(self.staged, examination, edits.keys(), self.options.check.threads);
         self.make(examination, edits)?;
         if phase == Phase::Ground {
             // From now on the primary superblock is valid.
@@ -567,7 +569,7 @@ impl<'s> Session<'s> {
     ) -> Vec<(GroupNr, Problem)> {
         let differs = |problem: &&Problem| matches!(problem, Problem::BackupDescriptorsBad { .. });
         let Some(problem) = wanted.values().flatten().find(differs) else { return Vec::new() };
-        if self.rounds > 2 || self.blind.hides_owners() || examination.report.is_clean() {
+        if self.rounds > 2 || self.hidden.hides_owners() || examination.report.is_clean() {
             return Vec::new();
         }
         let groups = fixes::misplaced_tables(stage);
@@ -613,7 +615,7 @@ impl<'s> Session<'s> {
         let (edits, causes): (Vec<Edit>, Vec<Option<Problem>>) = wanted.into_iter().unzip();
         let now = self.options.check.now_seconds;
         let mut stage = Stage::new(self.staged, examination, now, self.options.random);
-        if self.blind.hides_owners() {
+        if self.hidden.hides_owners() {
             stage.keep_marked();
         }
         if self.root_is_lost_found {
@@ -733,15 +735,15 @@ impl<'s> Session<'s> {
             .map(|problem| (problem.clone(), self.reason(problem)))
             .chain(self.not_done.iter().cloned())
             .collect();
-        let Self { deeds, halted, journal, rounds, again, .. } = self;
+        let Self { deeds, halted, journal, rounds, partial, .. } = self;
         // The changes of a halted repair are discarded.
         let deeds = if halted.is_some() { Vec::new() } else { deeds };
-        let rescans = again.rescans;
+        let rescans = partial.rescans;
         Ok(Outcome { before, after, deeds, left, halted, journal, rounds, rescans })
     }
 
     fn reason(&self, problem: &Problem) -> Reason {
-        let objection = |edit: &Edit| self.blind.objection(problem, edit);
+        let objection = |edit: &Edit| self.hidden.objection(problem, edit);
         match plan(problem) {
             Plan::Impossible(why) => return Reason::Impossible(why),
             Plan::Edits(edits) => {

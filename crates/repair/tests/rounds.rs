@@ -164,10 +164,6 @@ const OTHERWISE: &[(&str, &str)] = &[
         "there is space for a few copies, and owners are deleted until the rest fits",
     ),
     ("journal with a name", "there is one journal to be moved"),
-    (
-        "a directory whose map is empty from word 13 on",
-        "the holes of many directories take a few more rounds (6 for 12): a known weakness",
-    ),
 ];
 
 /// `FLOE_ROUNDS=1000` uses that many objects per recipe, which is slow.

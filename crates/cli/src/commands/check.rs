@@ -16,7 +16,7 @@ use crate::files::{InputPath, Judged, OutputPath, Refused};
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
 use crate::progress::{Watch, When};
-use crate::sharing::SharingArgs;
+use crate::scheduling::SharingArgs;
 use crate::size::bytes;
 
 /// Check a file system and report what is wrong.

@@ -11,7 +11,7 @@ use crate::device::Source;
 use crate::dump::{blocks, inodes, special};
 use crate::exit::{Ended, Outcome};
 use crate::failure;
-use crate::sheet::{self, Sheet};
+use crate::listing::{self, Listing};
 
 /// Show any structure of a file system, field by field.
 ///
@@ -88,7 +88,7 @@ impl Args {
             .and_then(|reader| self.what.sheets(&reader));
         match sheets {
             Ok(sheets) => {
-                sheet::write(out, &sheets, self.json)?;
+                listing::write(out, &sheets, self.json)?;
                 Ok(Outcome::CLEAN)
             }
             Err(error) => {
@@ -99,7 +99,7 @@ impl Args {
 }
 
 impl What {
-    fn sheets(&self, reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
+    fn sheets(&self, reader: &Reader<'_>) -> Result<Vec<Listing>, ReaderError> {
         Ok(match self {
             Self::Superblock => vec![superblock(reader)],
             Self::Group { number } => vec![group(reader, GroupNr(*number))?],
@@ -140,9 +140,9 @@ fn find(reader: &Reader<'_>, text: &str) -> Result<InodeNr, ReaderError> {
     }
 }
 
-fn superblock(reader: &Reader<'_>) -> Sheet {
+fn superblock(reader: &Reader<'_>) -> Listing {
     let at = reader.superblock_offset_bytes;
-    let mut sheet = Sheet::new(format!("Superblock at byte {at}"));
+    let mut sheet = Listing::new(format!("Superblock at byte {at}"));
     let stored = reader.superblock.checksum;
     sheet.structure(reader.superblock.fields());
     if reader.geometry.features.metadata_csum() {
@@ -153,9 +153,9 @@ fn superblock(reader: &Reader<'_>) -> Sheet {
     sheet
 }
 
-fn group(reader: &Reader<'_>, number: GroupNr) -> Result<Sheet, ReaderError> {
+fn group(reader: &Reader<'_>, number: GroupNr) -> Result<Listing, ReaderError> {
     let (bytes, desc) = reader.group(number)?;
-    let mut sheet = Sheet::new(format!("Descriptor of {number}"));
+    let mut sheet = Listing::new(format!("Descriptor of {number}"));
     let blocks = reader.geometry.blocks_of(number);
     sheet.field("blocks", format!("{} to {}", blocks.start.0, blocks.end().0.saturating_sub(1)));
     sheet.field("block_bitmap", desc.block_bitmap.0);
@@ -176,7 +176,7 @@ fn group(reader: &Reader<'_>, number: GroupNr) -> Result<Sheet, ReaderError> {
 }
 
 /// Adds a remark on a wrong checksum.
-pub(crate) fn checksum(sheet: &mut Sheet, stored: u32, computed: u32) {
+pub(crate) fn checksum(sheet: &mut Listing, stored: u32, computed: u32) {
     if stored != computed {
         sheet.remark(format!("the checksum is {stored:#010x}, but should be {computed:#010x}"));
     }

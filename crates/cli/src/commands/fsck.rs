@@ -39,7 +39,7 @@ use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
 use crate::exit::Outcome;
 use crate::progress::Watch;
 use crate::repair_run::RepairRun;
-use crate::sharing::Sharing;
+use crate::scheduling::Sharing;
 
 /// Damage with which `e2fsck -n` exits 0: it offers a repair before pass 1, is answered no, and
 /// continues as if clean. `floe check` counts such damage: Linux refuses to mount a group with a
@@ -534,7 +534,7 @@ impl Fsck<'_> {
             front: Some(front),
             watch: &watch,
             html: None,
-            ladder: None,
+            escalation: None,
         };
         let mut ask;
         let inner: &mut dyn Policy = match self.mode {

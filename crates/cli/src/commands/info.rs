@@ -15,7 +15,7 @@ use crate::device::Source;
 use crate::estimate::{DEVICES, estimate};
 use crate::exit::{Ended, Outcome};
 use crate::failure;
-use crate::sheet::{self, Sheet};
+use crate::listing::{self, Listing};
 
 /// Show the superblock, features and layout, and estimate the cost of a check.
 #[derive(Debug, clap::Args)]
@@ -52,12 +52,12 @@ impl Args {
             journal(&reader),
             cost(&reader, threads),
         ];
-        sheet::write(out, &sheets, self.json)?;
+        listing::write(out, &sheets, self.json)?;
         Ok(Outcome::CLEAN)
     }
 }
 
-fn identity(reader: &Reader<'_>) -> Sheet {
+fn identity(reader: &Reader<'_>) -> Listing {
     let superblock = &reader.superblock;
     let features = reader.geometry.features;
     let kind = if features.incompat.contains(Incompat::EXTENTS) {
@@ -67,7 +67,7 @@ fn identity(reader: &Reader<'_>) -> Sheet {
     } else {
         "ext2"
     };
-    let mut sheet = Sheet::new(format!("{kind} file system"));
+    let mut sheet = Listing::new(format!("{kind} file system"));
     sheet.field("label", format!("{:?}", superblock.label()));
     sheet.field("uuid", superblock.uuid_text());
     sheet.field("features", features.names().join(" "));
@@ -84,8 +84,8 @@ fn identity(reader: &Reader<'_>) -> Sheet {
     sheet
 }
 
-fn state(superblock: &Superblock) -> Sheet {
-    let mut sheet = Sheet::new("State");
+fn state(superblock: &Superblock) -> Listing {
+    let mut sheet = Listing::new("State");
     let mut words = Vec::new();
     words.push(if superblock.state & STATE_VALID != 0 { "clean" } else { "not clean" });
     if superblock.state & STATE_ERROR != 0 {
@@ -112,10 +112,10 @@ fn state(superblock: &Superblock) -> Sheet {
     sheet
 }
 
-fn layout(reader: &Reader<'_>) -> Sheet {
+fn layout(reader: &Reader<'_>) -> Listing {
     let (superblock, geometry) = (&reader.superblock, &reader.geometry);
     let block_size = u64::from(geometry.block_size);
-    let mut sheet = Sheet::new("Layout");
+    let mut sheet = Listing::new("Layout");
     let used = geometry.blocks_count.saturating_sub(superblock.free_blocks_count());
     let counted = |count: u64| format!("{} ({})", grouped(count), size(count * block_size));
     sheet.field("block size", geometry.block_size);
@@ -144,8 +144,8 @@ fn layout(reader: &Reader<'_>) -> Sheet {
     sheet
 }
 
-fn journal(reader: &Reader<'_>) -> Sheet {
-    let mut sheet = Sheet::new("Journal");
+fn journal(reader: &Reader<'_>) -> Listing {
+    let mut sheet = Listing::new("Journal");
     let superblock = &reader.superblock;
     if !reader.geometry.features.compat.contains(Compat::HAS_JOURNAL) {
         sheet.field("journal", "none");
@@ -186,8 +186,8 @@ pub(crate) fn journal_superblock(
     (found.magic == floe_format::ext::jbd2::MAGIC).then_some(found)
 }
 
-fn cost(reader: &Reader<'_>, threads: usize) -> Sheet {
-    let mut sheet = Sheet::new(format!("Estimate of a check with {threads} threads"));
+fn cost(reader: &Reader<'_>, threads: usize) -> Listing {
+    let mut sheet = Listing::new(format!("Estimate of a check with {threads} threads"));
     let sum = match estimate(reader) {
         Ok(sum) => sum,
         Err(error) => {

@@ -6,7 +6,7 @@ use clap::Subcommand;
 
 use crate::exit::Outcome;
 use crate::files::Judged;
-use crate::later::Later;
+use crate::lazy_args::Lazy;
 use crate::online::freeze::{HOLDER, HolderArgs};
 
 pub(crate) mod cat;
@@ -30,38 +30,38 @@ pub(crate) mod undo;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check a file system and report what is wrong
-    Check(Later<check::Args>),
+    Check(Lazy<check::Args>),
     /// Repair a file system
-    Repair(Later<repair::Args>),
+    Repair(Lazy<repair::Args>),
     /// Restore the state before a repair
-    Undo(Later<undo::Args>),
+    Undo(Lazy<undo::Args>),
     /// Check with e2fsck's command line (see `floe fsck` without arguments)
     #[command(disable_help_flag = true)]
     Fsck(fsck::Args),
     /// Show the superblock, features and layout, and estimate the cost of a check
-    Info(Later<info::Args>),
+    Info(Lazy<info::Args>),
     /// Create a file system
-    Mkfs(Box<Later<mkfs::Args>>),
+    Mkfs(Box<Lazy<mkfs::Args>>),
     /// Show any structure of a file system, field by field
-    Dump(Later<dump::Args>),
+    Dump(Lazy<dump::Args>),
     /// List files of an image, without a mount
-    Ls(Later<ls::Args>),
+    Ls(Lazy<ls::Args>),
     /// Write the content of files of an image to standard output
-    Cat(Later<cat::Args>),
+    Cat(Lazy<cat::Args>),
     /// Copy files out of an image
-    Cp(Later<cp::Args>),
+    Cp(Lazy<cp::Args>),
     /// Write files of an image as a tar archive
-    Export(Later<export::Args>),
+    Export(Lazy<export::Args>),
     /// Mount an image or a device, without the kernel's ext4 and without root
-    Mount(Box<Later<mount::Args>>),
+    Mount(Box<Lazy<mount::Args>>),
     /// Unmount, and wait until the server has exited
-    Umount(Later<umount::Args>),
+    Umount(Lazy<umount::Args>),
     /// Show how a mount is served
-    Status(Later<status::Args>),
+    Status(Lazy<status::Args>),
     /// List every condition that a check can report
-    Problems(Later<problems::Args>),
+    Problems(Lazy<problems::Args>),
     /// Explain a condition, and its repair
-    Explain(Later<explain::Args>),
+    Explain(Lazy<explain::Args>),
     /// Freeze a file system for `floe check --online`, and thaw it in any case
     #[command(name = HOLDER, hide = true)]
     HoldFreeze(HolderArgs),
@@ -75,22 +75,22 @@ impl Command {
     /// Runs the command after its paths were judged, with output to `out`.
     pub(crate) fn run(self, files: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         match self {
-            Self::Check(Later(args)) => args.run(files, out),
-            Self::Repair(Later(args)) => args.run(out),
-            Self::Undo(Later(args)) => args.run(out),
+            Self::Check(Lazy(args)) => args.run(files, out),
+            Self::Repair(Lazy(args)) => args.run(out),
+            Self::Undo(Lazy(args)) => args.run(out),
             Self::Fsck(args) => fsck::run("floe fsck", &args.arguments, out),
-            Self::Info(Later(args)) => args.run(out),
+            Self::Info(Lazy(args)) => args.run(out),
             Self::Mkfs(args) => args.0.run(out),
-            Self::Dump(Later(args)) => args.run(out),
-            Self::Ls(Later(args)) => args.run(out),
-            Self::Cat(Later(args)) => args.run(out),
-            Self::Cp(Later(args)) => args.run(files, out),
-            Self::Export(Later(args)) => args.run(out),
+            Self::Dump(Lazy(args)) => args.run(out),
+            Self::Ls(Lazy(args)) => args.run(out),
+            Self::Cat(Lazy(args)) => args.run(out),
+            Self::Cp(Lazy(args)) => args.run(files, out),
+            Self::Export(Lazy(args)) => args.run(out),
             Self::Mount(args) => args.0.run(),
-            Self::Umount(Later(args)) => args.run(),
-            Self::Status(Later(args)) => args.run(out),
-            Self::Problems(Later(args)) => args.run(out),
-            Self::Explain(Later(args)) => args.run(out),
+            Self::Umount(Lazy(args)) => args.run(),
+            Self::Status(Lazy(args)) => args.run(out),
+            Self::Problems(Lazy(args)) => args.run(out),
+            Self::Explain(Lazy(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),
             #[cfg(feature = "generate")]
             Self::Generate(args) => args.run(out),

@@ -9,12 +9,12 @@ use floe_repair::policy::{Preen, Yes};
 use crate::apply_plan::ApplyPlan;
 use crate::ask::Ask;
 use crate::device::{InUse, Source};
+use crate::escalation::{Escalation, Named};
 use crate::exit::{Ended, Outcome};
 use crate::files::{InputPath, OutputPath};
-use crate::ladder::{Ladder, Named};
 use crate::progress::{Watch, When};
 use crate::repair_run::RepairRun;
-use crate::sharing::SharingArgs;
+use crate::scheduling::SharingArgs;
 use crate::size::bytes;
 
 /// Repair a file system: plan, stage and verify, then write.
@@ -147,7 +147,8 @@ impl Args {
         let sharing = self.sharing.enter();
         let watch = Watch::new(self.progress);
         let (things, bytes) = (self.max_loss, self.max_loss_bytes);
-        let ladder = (!self.policy.is_empty()).then(|| Ladder::new(&self.policy, things, bytes));
+        let escalation =
+            (!self.policy.is_empty()).then(|| Escalation::new(&self.policy, things, bytes));
         let run = RepairRun {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
@@ -172,7 +173,7 @@ impl Args {
             front: None,
             watch: &watch,
             html: self.html.as_deref(),
-            ladder: ladder.as_ref(),
+            escalation: escalation.as_ref(),
         };
         if self.preen {
             run.run(&mut Preen, out)

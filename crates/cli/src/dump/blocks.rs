@@ -9,7 +9,7 @@ use floe_format::ext::xattr::{XattrArea, XattrHeader, block_checksum, full_name}
 use floe_format::{BlockNr, LogicalBlock};
 
 use crate::commands::dump::{checksum, no_structure};
-use crate::sheet::Sheet;
+use crate::listing::Listing;
 
 /// Maximum bytes of an attribute value to show.
 const VALUE_BYTES: usize = 64;
@@ -19,7 +19,7 @@ pub(crate) fn block(
     reader: &Reader<'_>,
     number: BlockNr,
     structure: &str,
-) -> Result<Sheet, ReaderError> {
+) -> Result<Listing, ReaderError> {
     let bytes = reader.block(number)?;
     let title = format!("Block {} as {structure}", number.0);
     Ok(match structure {
@@ -35,14 +35,14 @@ pub(crate) fn block(
     })
 }
 
-fn nothing(title: String) -> Sheet {
-    let mut sheet = Sheet::new(title);
+fn nothing(title: String) -> Listing {
+    let mut sheet = Listing::new(title);
     sheet.remark("the block does not hold this structure");
     sheet
 }
 
-fn hex(bytes: &[u8], title: String) -> Sheet {
-    let mut sheet = Sheet::new(title);
+fn hex(bytes: &[u8], title: String) -> Listing {
+    let mut sheet = Listing::new(title);
     sheet.columns(&["byte", "hex", "text"]);
     let mut skipped = 0;
     for (index, line) in bytes.chunks(16).enumerate() {
@@ -64,8 +64,8 @@ fn hex(bytes: &[u8], title: String) -> Sheet {
     sheet
 }
 
-fn dirents(bytes: &[u8], title: String) -> Sheet {
-    let mut sheet = Sheet::new(title);
+fn dirents(bytes: &[u8], title: String) -> Listing {
+    let mut sheet = Listing::new(title);
     sheet.columns(&["byte", "length", "inode", "type", "name"]);
     for entry in DirCursor::new(bytes) {
         match entry {
@@ -95,13 +95,13 @@ pub(crate) fn htree(
     title: String,
     is_root: bool,
     inode_seed: Option<u32>,
-) -> Option<(Sheet, Vec<LogicalBlock>)> {
+) -> Option<(Listing, Vec<LogicalBlock>)> {
     let (kind, block) = DxBlock::detect(bytes)?;
     let is_really_root = kind == floe_format::ext::htree::DxKind::Root;
     if is_really_root != is_root {
         return None;
     }
-    let mut sheet = Sheet::new(title);
+    let mut sheet = Listing::new(title);
     if is_root {
         let info = DxBlock::root_info(bytes)?;
         sheet.field("kind", "root");
@@ -124,8 +124,8 @@ pub(crate) fn htree(
     Some((sheet, entries.into_iter().map(|entry| entry.block).collect()))
 }
 
-fn extents(bytes: &[u8], title: String) -> Sheet {
-    let mut sheet = Sheet::new(title);
+fn extents(bytes: &[u8], title: String) -> Listing {
+    let mut sheet = Listing::new(title);
     let Some(node) = ExtentNode::new(bytes) else { return sheet };
     let header = node.header();
     sheet.structure(header.fields());
@@ -152,8 +152,8 @@ fn extents(bytes: &[u8], title: String) -> Sheet {
     sheet
 }
 
-fn pointers(bytes: &[u8], title: String) -> Sheet {
-    let mut sheet = Sheet::new(title);
+fn pointers(bytes: &[u8], title: String) -> Listing {
+    let mut sheet = Listing::new(title);
     sheet.columns(&["index", "block"]);
     for (index, pointer) in indirect::pointers(bytes).enumerate() {
         if pointer != 0 {
@@ -163,8 +163,8 @@ fn pointers(bytes: &[u8], title: String) -> Sheet {
     sheet
 }
 
-fn xattrs(reader: &Reader<'_>, number: BlockNr, bytes: &[u8], title: String) -> Sheet {
-    let mut sheet = Sheet::new(title);
+fn xattrs(reader: &Reader<'_>, number: BlockNr, bytes: &[u8], title: String) -> Listing {
+    let mut sheet = Listing::new(title);
     let (Some(header), Some(area)) = (bytes.first_chunk(), XattrArea::of_block(bytes)) else {
         return sheet;
     };
@@ -179,7 +179,7 @@ fn xattrs(reader: &Reader<'_>, number: BlockNr, bytes: &[u8], title: String) -> 
 }
 
 /// Adds the attributes of an area as rows.
-pub(crate) fn attributes(sheet: &mut Sheet, area: &XattrArea<'_>) {
+pub(crate) fn attributes(sheet: &mut Listing, area: &XattrArea<'_>) {
     sheet.columns(&["byte", "name", "bytes", "hash", "value"]);
     for entry in area.entries() {
         let entry = match entry {

@@ -9,14 +9,14 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::{blocks, flags};
 use crate::commands::dump::checksum;
-use crate::sheet::Sheet;
+use crate::listing::Listing;
 
 /// All fields of an inode, with split fields joined.
-pub(crate) fn inode(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, ReaderError> {
+pub(crate) fn inode(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Listing>, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let inode = reader.decode(&bytes)?;
     let (block, at) = reader.place_of(number)?;
-    let mut sheet = Sheet::new(format!("Inode {} ({block}, byte {at})", number.0));
+    let mut sheet = Listing::new(format!("Inode {} ({block}, byte {at})", number.0));
     let kind = inode.file_type().map_or("undefined", kind);
     sheet.field("type", format!("{kind} (mode {:06o})", inode.base.mode));
     sheet.field("size", inode.size_bytes());
@@ -34,7 +34,7 @@ pub(crate) fn inode(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, 
         let since_1970 = decode_seconds(seconds, extra);
         sheet.field(name, format!("{since_1970}.{:09}", decode_nanoseconds(extra)));
     }
-    let mut raw = Sheet::new("Fields as stored");
+    let mut raw = Listing::new("Fields as stored");
     raw.structure(inode.base.fields());
     if inode.raw.len() > 128 {
         raw.structure(inode.extra.fields());
@@ -59,11 +59,11 @@ const fn kind(file_type: FileType) -> &'static str {
 }
 
 /// The block mapping of a file.
-pub(crate) fn mapping(reader: &Reader<'_>, number: InodeNr) -> Result<Sheet, ReaderError> {
+pub(crate) fn mapping(reader: &Reader<'_>, number: InodeNr) -> Result<Listing, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let inode = reader.decode(&bytes)?;
     let mapping = reader.map(&inode);
-    let mut sheet = Sheet::new(format!("Blocks of inode {}", number.0));
+    let mut sheet = Listing::new(format!("Blocks of inode {}", number.0));
     sheet.field("mapped blocks", mapping.blocks());
     sheet.field("map blocks", mapping.nodes.len());
     if !has_map(&inode.base) {
@@ -95,10 +95,10 @@ pub(crate) fn mapping(reader: &Reader<'_>, number: InodeNr) -> Result<Sheet, Rea
 }
 
 /// The entries of a directory.
-pub(crate) fn entries(reader: &Reader<'_>, number: InodeNr) -> Result<Sheet, ReaderError> {
+pub(crate) fn entries(reader: &Reader<'_>, number: InodeNr) -> Result<Listing, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let entries = reader.entries(number, &reader.decode(&bytes)?, u64::MAX)?;
-    let mut sheet = Sheet::new(format!("Entries of directory inode {}", number.0));
+    let mut sheet = Listing::new(format!("Entries of directory inode {}", number.0));
     sheet.field("entries", entries.iter().filter(|entry| entry.inode.0 != 0).count());
     sheet.columns(&["block", "byte", "length", "inode", "type", "name"]);
     for entry in entries {
@@ -115,7 +115,7 @@ pub(crate) fn entries(reader: &Reader<'_>, number: InodeNr) -> Result<Sheet, Rea
 }
 
 /// The index blocks of a directory.
-pub(crate) fn htree(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, ReaderError> {
+pub(crate) fn htree(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Listing>, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let inode = reader.decode(&bytes)?;
     if inode.file_type() != Some(FileType::Directory) {
@@ -134,7 +134,7 @@ pub(crate) fn htree(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, 
         let title = format!("{logical} of inode {} ({block})", number.0);
         let Some((sheet, below)) = blocks::htree(&bytes, title, is_root, csum) else {
             if is_root {
-                let mut sheet = Sheet::new(format!("{logical} of inode {}", number.0));
+                let mut sheet = Listing::new(format!("{logical} of inode {}", number.0));
                 sheet.remark("not an index root: the directory is linear");
                 sheets.push(sheet);
             }
@@ -148,10 +148,10 @@ pub(crate) fn htree(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, 
 }
 
 /// The attributes of an inode, in the inode and in its attribute block.
-pub(crate) fn xattrs(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Sheet>, ReaderError> {
+pub(crate) fn xattrs(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Listing>, ReaderError> {
     let bytes = reader.inode_bytes(number)?;
     let inode: Inode<'_> = reader.decode(&bytes)?;
-    let mut inside = Sheet::new(format!("Attributes in inode {}", number.0));
+    let mut inside = Listing::new(format!("Attributes in inode {}", number.0));
     match XattrArea::of_inode(inode.xattr_area()) {
         Some(area) => blocks::attributes(&mut inside, &area),
         None => inside.field("attributes", "none"),

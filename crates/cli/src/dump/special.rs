@@ -13,7 +13,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::commands::dump::checksum;
 use crate::commands::info::journal_superblock;
-use crate::sheet::Sheet;
+use crate::listing::Listing;
 
 /// Maximum orphans to list.
 const MOST_ORPHANS: usize = 100_000;
@@ -29,7 +29,7 @@ fn mapping_of(reader: &Reader<'_>, number: InodeNr) -> Result<(Mapping, u64), Re
 }
 
 /// The journal superblock, and every block of the log except data.
-pub(crate) fn journal(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
+pub(crate) fn journal(reader: &Reader<'_>) -> Result<Vec<Listing>, ReaderError> {
     let superblock = &reader.superblock;
     if !reader.geometry.features.compat.contains(Compat::HAS_JOURNAL) {
         return Err(absent("journal", "no has_journal feature"));
@@ -38,8 +38,8 @@ pub(crate) fn journal(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
         return Err(absent("journal in it", "one on another device"));
     }
     let number = InodeNr(superblock.journal_inum);
-    let mut head = Sheet::new(format!("Journal superblock ({number})"));
-    let mut log = Sheet::new("Log");
+    let mut head = Listing::new(format!("Journal superblock ({number})"));
+    let mut log = Listing::new("Log");
     let Some(found) = journal_superblock(reader, number) else {
         head.remark("there is no journal superblock");
         return Ok(vec![head]);
@@ -76,7 +76,7 @@ pub(crate) fn journal(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
 }
 
 /// The MMP block.
-pub(crate) fn mmp(reader: &Reader<'_>) -> Result<Sheet, ReaderError> {
+pub(crate) fn mmp(reader: &Reader<'_>) -> Result<Listing, ReaderError> {
     if !reader.geometry.features.incompat.contains(Incompat::MMP) {
         return Err(absent("multiple-mount protection", "no mmp feature"));
     }
@@ -84,7 +84,7 @@ pub(crate) fn mmp(reader: &Reader<'_>) -> Result<Sheet, ReaderError> {
     let bytes = reader.block(number)?;
     let bytes = bytes.first_chunk().unwrap_or(&[0; 1024]);
     let mmp = Mmp::decode(bytes);
-    let mut sheet = Sheet::new(format!("Multiple-mount protection in {number}"));
+    let mut sheet = Listing::new(format!("Multiple-mount protection in {number}"));
     let state = match mmp.seq {
         SEQ_CLEAN => "unmounted".to_owned(),
         SEQ_FSCK => "a checker is at work".to_owned(),
@@ -108,8 +108,8 @@ pub(crate) fn mmp(reader: &Reader<'_>) -> Result<Sheet, ReaderError> {
 }
 
 /// The orphan list and the orphan file.
-pub(crate) fn orphans(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
-    let mut list = Sheet::new("Orphan list");
+pub(crate) fn orphans(reader: &Reader<'_>) -> Result<Vec<Listing>, ReaderError> {
+    let mut list = Listing::new("Orphan list");
     list.columns(&["inode", "links", "size", "next"]);
     let mut seen = HashSet::new();
     let mut next = InodeNr(reader.superblock.last_orphan);
@@ -141,13 +141,13 @@ pub(crate) fn orphans(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
     Ok(vec![list, orphan_file(reader)?])
 }
 
-fn orphan_file(reader: &Reader<'_>) -> Result<Sheet, ReaderError> {
+fn orphan_file(reader: &Reader<'_>) -> Result<Listing, ReaderError> {
     let number = InodeNr(reader.superblock.orphan_file_inum);
     let bytes = reader.inode_bytes(number)?;
     let generation = reader.decode(&bytes)?.base.generation;
     let inode_seed = reader.superblock.seed().of_inode(number, generation);
     let (mapping, _) = mapping_of(reader, number)?;
-    let mut sheet = Sheet::new(format!("Orphan file ({number})"));
+    let mut sheet = Listing::new(format!("Orphan file ({number})"));
     sheet.field("blocks", mapping.blocks());
     sheet.columns(&["block", "inode"]);
     let numbers = mapping.extents.iter().flat_map(|extent| {
@@ -172,7 +172,7 @@ fn orphan_file(reader: &Reader<'_>) -> Result<Sheet, ReaderError> {
 }
 
 /// The quota files in the hidden inodes.
-pub(crate) fn quota(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
+pub(crate) fn quota(reader: &Reader<'_>) -> Result<Vec<Listing>, ReaderError> {
     let superblock = &reader.superblock;
     let files = [
         ("user", superblock.usr_quota_inum),
@@ -186,10 +186,10 @@ pub(crate) fn quota(reader: &Reader<'_>) -> Result<Vec<Sheet>, ReaderError> {
     files.into_iter().map(|(kind, number)| quota_file(reader, kind, InodeNr(number))).collect()
 }
 
-fn quota_file(reader: &Reader<'_>, kind: &str, number: InodeNr) -> Result<Sheet, ReaderError> {
+fn quota_file(reader: &Reader<'_>, kind: &str, number: InodeNr) -> Result<Listing, ReaderError> {
     let (mapping, size_bytes) = mapping_of(reader, number)?;
     let block_size = u64::from(reader.geometry.block_size);
-    let mut sheet = Sheet::new(format!("Quotas of each {kind} ({number})"));
+    let mut sheet = Listing::new(format!("Quotas of each {kind} ({number})"));
     let read = |offset: u64, into: &mut [u8; quota::BLOCK_SIZE]| -> Result<(), ReaderError> {
         into.fill(0);
         let Some(block) = mapping.find(LogicalBlock(offset / block_size)) else { return Ok(()) };

@@ -50,6 +50,10 @@ pub enum OpError {
     /// Something that is not written here, by name.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
+    /// The operation would change more blocks than a transaction may ([`crate::volume::Volume::limit_changes`]): do less at
+    /// once.
+    #[error("it would change more blocks than a transaction may have")]
+    TooLong,
     /// A structure cannot be followed, read or written.
     #[error(transparent)]
     Refused(Refusal),

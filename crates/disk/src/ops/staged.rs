@@ -121,7 +121,11 @@ impl Volume {
             weights: BTreeMap::new(),
             gone: BTreeSet::new(),
         };
-        let done = run(&mut op).and_then(|value| op.count_usage().map(|()| value));
+        let done = run(&mut op).and_then(|value| {
+            op.count_usage()?;
+            let fits = op.tx.changed.len() <= op.volume.most_changed;
+            if fits { Ok(value) } else { Err(OpError::TooLong) }
+        });
         let Op { tx: staged, superblock_before, orphans_before, .. } = op;
         let (error, changed) = match done {
             Err(error) => (error, staged.changed.into_keys()),
@@ -148,6 +152,11 @@ impl Volume {
 }
 
 impl Op<'_> {
+    /// Whether more than half of the blocks that the operation may change are changed.
+    pub(crate) fn is_half_full(&self) -> bool {
+        self.tx.changed.len() > self.volume.most_changed / 2
+    }
+
     /// Orphans, to be changed.
     pub(crate) fn orphans(&mut self) -> &mut Orphans {
         if self.orphans_before.is_none() {

@@ -121,7 +121,10 @@ impl Op<'_> {
     fn free_behind(&mut self, inode: &mut OwnedInode, keep: u64) -> Result<bool, OpError> {
         let per_node = u64::from(self.volume.geometry().block_size / 4);
         let has_tree = inode.flags().contains(InodeFlags::EXTENTS);
-        for _ in 0..EXTENTS_PER_STEP {
+        for done in 0..EXTENTS_PER_STEP {
+            if done > 0 && self.is_half_full() {
+                return Ok(false);
+            }
             let last = file::look(&self.volume.fs, inode).last(&mut self.tx)?;
             let end = last.map_or(0, |last| last.logical.0 + last.run.len_blocks);
             let Some(last) = last.filter(|_| end > keep) else { return Ok(true) };

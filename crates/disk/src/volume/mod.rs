@@ -5,8 +5,9 @@ mod features;
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
+use floe_ext4::inode_table::read_inode;
 use floe_ext4::tx::{Refusal, Tx};
-use floe_format::ext::inode::Timestamp;
+use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::superblock::{STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{Geometry, InodeNr};
@@ -17,6 +18,9 @@ use crate::journal::Journal;
 use crate::ops::{Caller, OpError, Orphans};
 use crate::space::{Epoch, Pool};
 pub use features::{ReadOnly, judge};
+
+/// Blocks of a journal that fast commits have where its superblock does not say (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
+const FAST_COMMIT_BLOCKS: u64 = 256;
 
 /// A file system that is written. One operation runs at a time; each is a change of the blocks of a transaction
 /// ([`Tx`]), which is the caller's to begin and to make durable.
@@ -31,6 +35,8 @@ pub struct Volume {
     pub(crate) cutting: BTreeSet<InodeNr>,
     /// An operation could not be put into its transaction as a whole.
     pub(crate) stopped: bool,
+    /// Blocks that an operation may change.
+    pub(crate) most_changed: usize,
     /// Blocks that the last operation changed.
     pub(crate) last_changed: usize,
     random: RandomState,
@@ -67,7 +73,7 @@ impl Volume {
     pub fn open(device: &dyn ReadBlocks) -> Result<Self, OpenError> {
         let fs = FileSystem::open(device)?;
         judge(&fs.superblock)?;
-        Ok(Self::of(fs))
+        Self::of(device, fs)
     }
 
     /// As [`Volume::open`], where the journal is open: then `needs_recovery` is no reason against writing.
@@ -116,23 +122,25 @@ impl Volume {
         let mut superblock = fs.superblock.clone();
         superblock.feature_incompat &= !Incompat::RECOVER.bits();
         judge(&superblock)?;
-        Ok(Self::of(fs))
+        Self::of(journal, fs)
     }
 
-    fn of(fs: FileSystem) -> Self {
+    fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
+        let most_changed = most_changed(device, &fs)?;
         let space = Pool::new(fs.space.groups, reserved);
         let random = RandomState::new();
         let fs = FileSystem { superblock: fs.superblock, space };
-        Self {
+        Ok(Self {
             fs,
             orphans: Orphans::default(),
             cutting: BTreeSet::new(),
             stopped: false,
+            most_changed,
             last_changed: 0,
             random,
             drawn: 0,
-        }
+        })
     }
 
     /// What follows from the superblock.
@@ -159,6 +167,12 @@ impl Volume {
     /// Blocks that the last operation changed: a measure of its share of a journal.
     pub const fn last_changed_blocks(&self) -> usize {
         self.last_changed
+    }
+
+    /// Lets no operation change more than so many blocks: one that would is [`OpError::TooLong`], and changes nothing. At
+    /// first that is a fifth of the journal, below the quarter that a transaction may have; without one there is no limit.
+    pub const fn limit_changes(&mut self, most_blocks: usize) {
+        self.most_changed = most_blocks;
     }
 
     /// The caller commits now: what was freed so far belongs to this epoch.
@@ -227,6 +241,22 @@ impl Volume {
         self.drawn += 1;
         (self.random.hash_one(self.drawn) & 0xffff_ffff) as u32
     }
+}
+
+/// Blocks that an operation may change: a fifth of the journal's log, by the size of its inode.
+fn most_changed(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<usize, OpenError> {
+    let (features, geo) = (fs.geometry().features, fs.geometry());
+    let journal = InodeNr(fs.superblock.journal_inum);
+    if !features.compat.contains(Compat::HAS_JOURNAL) || journal.0 == 0 {
+        return Ok(usize::MAX);
+    }
+    let missing = OpenError::Refused(Refusal::Missing("journal"));
+    let raw = read_inode(journal, device, geo, fs.space.groups.descs()).ok_or(missing)?;
+    let size_bytes = Inode::decode(&raw).map_or(0, |inode| inode.size_bytes());
+    let blocks = size_bytes / u64::from(geo.block_size);
+    // The area for fast commits is not part of the log.
+    let fast = if features.compat.contains(Compat::FAST_COMMIT) { FAST_COMMIT_BLOCKS } else { 0 };
+    Ok(usize::try_from(blocks.saturating_sub(fast) / 5).unwrap_or(usize::MAX))
 }
 
 /// Seconds since 1970 as the superblock has them: 32 bits, and the byte above.

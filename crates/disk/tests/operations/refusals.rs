@@ -155,3 +155,42 @@ fn a_full_volume_stays_whole() {
         judge(&image_of(&device), profile.name());
     }
 }
+
+/// An operation that would not fit a transaction is refused before anything of it is in one (R11); it can be done in parts.
+#[test]
+fn what_does_not_fit_a_transaction_is_refused() {
+    if tool::missing() {
+        return;
+    }
+    let device = device_of(&build::empty(Profile::Ext4K1).unwrap());
+    let mut volume = Volume::open(&device).unwrap();
+    let mut tx = DirectTx::new(&device, volume.geometry().clone());
+    volume.begin_writing(&mut tx, time(1)).unwrap();
+    let root = InodeNr::ROOT;
+    let file = volume.create(&mut tx, &CALLER, root, b"file", &NewInode::regular(0o644)).unwrap();
+    // Every second block, so that whatever fills the holes takes many groups and nodes.
+    for at in 0..600u64 {
+        volume.write(&mut tx, &device, &CALLER, file, at * 2048, &[1; 1024]).unwrap();
+    }
+    tx.commit().unwrap();
+    let (before, bytes) = (volume.room(), vec![2; 600 * 2048]);
+    volume.limit_changes(8);
+    let mut parts = 0;
+    let mut pieces = vec![(0, bytes.len())];
+    while let Some((at, len)) = pieces.pop() {
+        let part = &bytes[at..at + len];
+        match volume.write(&mut tx, &device, &CALLER, file, at as u64, part) {
+            Ok(()) => parts += 1,
+            Err(OpError::TooLong) => {
+                assert!(parts > 0 || volume.room() == before, "nothing of it was done");
+                pieces.extend([(at + len / 2, len - len / 2), (at, len / 2)]);
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(volume.last_changed_blocks() <= 8);
+    }
+    assert!(parts > 1, "{parts}");
+    volume.end_writing(&mut tx, time(2)).unwrap();
+    tx.commit().unwrap();
+    judge(&image_of(&device), "in parts");
+}

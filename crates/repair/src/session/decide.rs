@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use floe_check::{Examination, Problem, Report};
 use floe_format::InodeNr;
 
-use super::blind::Blind;
-use super::room::{Room, clusters_of_inode};
+use super::copy_space::{CopySpace, clusters_of_inode};
+use super::hidden::HiddenParts;
 use super::{MOST_TRIES, Session};
-use crate::culprit::{Owner, SharedBlocks};
 use crate::edit::{Edit, InodeEdit, Phase};
 use crate::plan::{Plan, Wanted, plan};
 use crate::policy::{Decision, Sharing};
+use crate::shared_owners::{Owner, SharedBlocks};
 
 /// Findings with their possible repairs.
 type Plans<'r> = Vec<(&'r Problem, Vec<Edit>)>;
@@ -21,7 +21,7 @@ impl Session<'_> {
     pub(super) fn wanted(&mut self, examination: &Examination<'_>) -> Wanted {
         let report = &examination.report;
         let unreadable = self.staged.protects().then(|| self.staged.unreadable_offsets());
-        self.blind = Blind::of(examination, unreadable.as_deref());
+        self.hidden = HiddenParts::of(examination, unreadable.as_deref());
         self.doubts.note(report);
         let mut plans = self.plans(examination);
         let asks = self.options.shared_blocks == SharedBlocks::Ask && !self.unsharing;
@@ -90,9 +90,9 @@ impl Session<'_> {
                 self.tries.remove(&problem);
             }
         }
-        let blind = &self.blind;
+        let hidden = &self.hidden;
         plans.retain(|(problem, edits)| {
-            edits.iter().all(|edit| blind.objection(problem, edit).is_none())
+            edits.iter().all(|edit| hidden.objection(problem, edit).is_none())
         });
         plans
     }
@@ -127,7 +127,7 @@ impl Session<'_> {
         owners.sort_by_key(|owner| {
             (owner.culprit, !is_needed(owner.inode), owner.shared_blocks, owner.inode)
         });
-        let mut room = Room::of(examination, |inode| files.contains_key(&inode));
+        let mut room = CopySpace::of(examination, |inode| files.contains_key(&inode));
         for Owner { inode, shared_blocks, .. } in owners.into_iter().rev() {
             if !goes.is_empty() && room.missing() == 0 {
                 break;

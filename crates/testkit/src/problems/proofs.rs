@@ -2,6 +2,8 @@
 //! flags of a device, the size of an inode without content, an attribute block whose users are
 //! deleted.
 
+use anyhow::Context as _;
+
 use crate::Profile;
 use crate::recipe::{Edit, Recipe, inode};
 use floe_format::{BlockNr, GroupNr};
@@ -44,15 +46,15 @@ fn onto(path: &'static str, word: usize, metadata: Metadata) -> Edit {
     })
 }
 
-/// Gives the map of a directory one empty node.
+/// Gives the map of a directory one empty node, in what was its first block: no two directories share one.
 fn empty_map(path: &'static str, word: usize) -> Edit {
     Edit::new(move |volume| {
-        let last = BlockNr(volume.geometry.blocks_count - 2);
-        volume.put_block(last, &vec![0; volume.block_bytes()])?;
         let number = volume.lookup(path)?;
+        let node = *volume.map(number)?.data.values().next().context("a directory's block")?;
+        volume.put_block(node, &vec![0; volume.block_bytes()])?;
         let mut raw = volume.inode_bytes(number)?;
         raw[0x28..0x64].fill(0);
-        raw[0x28 + 4 * word..0x2c + 4 * word].copy_from_slice(&(last.0 as u32).to_le_bytes());
+        raw[0x28 + 4 * word..0x2c + 4 * word].copy_from_slice(&(node.0 as u32).to_le_bytes());
         raw[0x04..0x08].fill(0);
         volume.put_inode(number, &raw)?;
         volume.fix_inode(number)

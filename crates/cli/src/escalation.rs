@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 
 use floe_blockdev::ReadBlocks;
-use floe_repair::ladder::{Allowance, Attempt, Stage, Toll, climb};
+use floe_repair::escalation::{Allowance, Attempt, Stage, Toll, escalate};
 use floe_repair::policy::Policy;
 use floe_repair::{Repair, RepairError};
 use floe_report::human::{grouped, plural, size};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// Stages, and their allowed loss.
 #[derive(Debug)]
-pub(crate) struct Ladder {
+pub(crate) struct Escalation {
     pub(crate) stages: Vec<Stage>,
     pub(crate) allowance: Allowance,
     /// The outcome, once known.
@@ -48,7 +48,7 @@ impl From<Named> for Stage {
     }
 }
 
-impl Ladder {
+impl Escalation {
     pub(crate) fn new(stages: &[Named], things: Option<u64>, bytes: Option<u64>) -> Self {
         Self {
             stages: stages.iter().map(|&stage| stage.into()).collect(),
@@ -58,15 +58,15 @@ impl Ladder {
     }
 
     /// Selects the repair to make.
-    pub(crate) fn climb<'d>(
+    pub(crate) fn escalate<'d>(
         &self,
         device: &dyn ReadBlocks,
         stage: impl FnMut(&mut dyn Policy) -> Result<Repair<'d>, RepairError>,
     ) -> Result<Repair<'d>, RepairError> {
-        let climbed = climb(&self.stages, &self.allowance, device, stage)?;
-        let (stage, toll, attempts) = (climbed.stage, climbed.toll, climbed.attempts);
+        let escalated = escalate(&self.stages, &self.allowance, device, stage)?;
+        let (stage, toll, attempts) = (escalated.stage, escalated.toll, escalated.attempts);
         self.outcome.replace(Some(Told { stage, toll, attempts }));
-        Ok(climbed.repair)
+        Ok(escalated.repair)
     }
 
     /// The member `policy` of the JSON report. `clean`: nothing is left to repair.

@@ -23,7 +23,7 @@ struct Stretch {
 
 /// Space that the copies of shared clusters need, and free space.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct CopySpace {
     stretches: Vec<Stretch>,
     /// Index ranges of the cluster runs that each owner claims.
     of_owner: BTreeMap<InodeNr, Vec<Range<usize>>>,
@@ -31,7 +31,7 @@ pub(super) struct Room {
     needed: u64,
 }
 
-impl Room {
+impl CopySpace {
     /// Computed from the findings of an examination, for the owners that are to get copies.
     /// Clusters claimed by others may end up with one of them.
     pub(super) fn of(examination: &Examination<'_>, is_owner: impl Fn(InodeNr) -> bool) -> Self {
@@ -120,7 +120,7 @@ mod tests {
         let (one, two, three) = (InodeNr(12), InodeNr(13), InodeNr(14));
         // Clusters 10..20 have three owners, 20..30 two, and 40..45 one and metadata.
         let claims = [(one, 10, 30), (two, 10, 30), (three, 10, 20), (three, 40, 45)];
-        let mut room = Room::of_claims(&claims, 6);
+        let mut room = CopySpace::of_claims(&claims, 6);
         assert_eq!(room.missing(), 2 * 10 + 10 + 5 - 6);
         room.without(two, 0);
         assert_eq!(room.missing(), 10 + 5 - 6);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn without_claims_nothing_is_missing() {
-        let mut room = Room::of_claims(&[], 0);
+        let mut room = CopySpace::of_claims(&[], 0);
         room.without(InodeNr(12), 0);
         assert_eq!(room.missing(), 0);
     }

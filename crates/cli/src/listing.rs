@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 /// A titled list of fields, optionally with a table and remarks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sheet {
+pub(crate) struct Listing {
     title: String,
     fields: Vec<(String, String)>,
     columns: Vec<&'static str>,
@@ -14,7 +14,7 @@ pub(crate) struct Sheet {
     remarks: Vec<String>,
 }
 
-impl Sheet {
+impl Listing {
     /// An empty sheet.
     pub(crate) fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), ..Self::default() }
@@ -122,9 +122,9 @@ fn readable(name: &str, value: String) -> String {
 ///
 /// # Errors
 /// A write error of `out`.
-pub(crate) fn write(out: &mut impl Write, sheets: &[Sheet], as_json: bool) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, sheets: &[Listing], as_json: bool) -> io::Result<()> {
     if as_json {
-        let sheets: Vec<Value> = sheets.iter().map(Sheet::to_json).collect();
+        let sheets: Vec<Value> = sheets.iter().map(Listing::to_json).collect();
         return writeln!(out, "{:#}", Value::Array(sheets));
     }
     for (index, sheet) in sheets.iter().enumerate() {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn text_is_aligned_and_json_is_whole() {
-        let mut sheet = Sheet::new("Title");
+        let mut sheet = Listing::new("Title");
         sheet.field("a", 1);
         sheet.field("longer", "x");
         sheet.columns(&["one", "two"]);

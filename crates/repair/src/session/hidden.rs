@@ -16,7 +16,7 @@ pub(super) use guard::Guard;
 
 /// The parts that an examination could not read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Blind {
+pub(super) struct HiddenParts {
     level: Level,
     /// Objects in unreadable blocks that must not change; `None` if the user allows such blocks to
     /// be overwritten.
@@ -60,7 +60,7 @@ impl Level {
     }
 }
 
-impl Blind {
+impl HiddenParts {
     /// The parts that an examination could not read. `unreadable`: device offsets of all blocks
     /// found unreadable so far, unless they may be overwritten.
     pub(super) fn of(examination: &Examination<'_>, unreadable: Option<&[u64]>) -> Self {

@@ -15,7 +15,7 @@ use crate::edit::{Edit, TreeEdit};
 
 /// State for the next examination.
 #[derive(Default)]
-pub(super) struct Again {
+pub(super) struct PartialExaminations {
     /// See [`crate::RepairOptions::rescan_percent`].
     most_percent: u32,
     /// The inodes to be edited, as they were before.
@@ -28,7 +28,7 @@ pub(super) struct Again {
     pub(super) rescans: Vec<u32>,
 }
 
-impl Again {
+impl PartialExaminations {
     pub(super) fn new(most_percent: u32) -> Self {
         Self { most_percent, ..Self::default() }
     }

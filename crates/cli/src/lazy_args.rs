@@ -5,9 +5,9 @@ use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 /// Defers building the arguments `A` of a subcommand: building those of all subcommands would take
 /// a good part of the time of checking a small file system.
 #[derive(Debug)]
-pub(crate) struct Later<A>(pub(crate) A);
+pub(crate) struct Lazy<A>(pub(crate) A);
 
-impl<A: Args> Args for Later<A> {
+impl<A: Args> Args for Lazy<A> {
     fn augment_args(command: Command) -> Command {
         command.defer(A::augment_args)
     }
@@ -17,7 +17,7 @@ impl<A: Args> Args for Later<A> {
     }
 }
 
-impl<A: FromArgMatches> FromArgMatches for Later<A> {
+impl<A: FromArgMatches> FromArgMatches for Lazy<A> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         A::from_arg_matches(matches).map(Self)
     }

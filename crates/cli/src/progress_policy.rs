@@ -11,12 +11,12 @@ use floe_repair::policy::{Decision, Policy, Sharing};
 use crate::progress::Watch;
 
 /// A wrapper around another policy.
-pub(crate) struct Watched<'w> {
+pub(crate) struct ProgressPolicy<'w> {
     pub(crate) inner: &'w mut dyn Policy,
     pub(crate) watch: &'w Watch<'w>,
 }
 
-impl Policy for Watched<'_> {
+impl Policy for ProgressPolicy<'_> {
     fn decide(&mut self, problems: &[Problem], report: &Report) -> Decision {
         if let Some(progress) = self.watch.progress() {
             let round = progress.snapshot().round;

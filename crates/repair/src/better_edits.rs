@@ -15,7 +15,7 @@ use crate::plan::Wanted;
 use crate::stage::{InodeImage, Stage};
 
 /// Replaces edits by better ones where possible. Opens `stage` only if it must read the device.
-pub(crate) fn informed<'a>(
+pub(crate) fn with_better_edits<'a>(
     examination: &Examination<'_>,
     stage: &LazyCell<Stage<'a>, impl FnOnce() -> Stage<'a>>,
     wanted: Wanted,

@@ -179,7 +179,7 @@ pub struct Attempt {
 }
 
 /// The selected repair, and the attempts that led to it.
-pub struct Climbed<'d> {
+pub struct Escalated<'d> {
     /// The repair.
     pub repair: Repair<'d>,
     /// Its stage; `None`: no stage is within the allowance, so only the journal is replayed, as any
@@ -200,12 +200,12 @@ const MOST_RESTARTS: usize = 8;
 ///
 /// # Errors
 /// Those of `stage`, the function that plans and stages a repair under a policy.
-pub fn climb<'d>(
+pub fn escalate<'d>(
     stages: &[Stage],
     allowance: &Allowance,
     device: &dyn ReadBlocks,
     mut stage: impl FnMut(&mut dyn Policy) -> Result<Repair<'d>, RepairError>,
-) -> Result<Climbed<'d>, RepairError> {
+) -> Result<Escalated<'d>, RepairError> {
     let (mut attempts, mut best) = (Vec::new(), None);
     for &wanted in stages {
         let repair = match wanted {
@@ -237,10 +237,10 @@ pub fn climb<'d>(
         }
     }
     if let Some((stage, toll, repair)) = best {
-        return Ok(Climbed { repair, stage: Some(stage), toll, attempts });
+        return Ok(Escalated { repair, stage: Some(stage), toll, attempts });
     }
     let repair = stage(&mut Nothing)?;
-    Ok(Climbed { repair, stage: None, toll: Toll::default(), attempts })
+    Ok(Escalated { repair, stage: None, toll: Toll::default(), attempts })
 }
 
 /// The safe stage: if a change turns out not to be safe, starts over with its finding refused.
