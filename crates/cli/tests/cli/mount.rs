@@ -322,6 +322,8 @@ fn change_everything(top: &Path) {
     victim.read_exact_at(&mut kept, 0).unwrap();
     assert_eq!(&kept, b"victim", "it stays while it is open");
     fs::remove_dir_all(top.join("dir")).unwrap();
+    // Its index stays when its names are gone.
+    fs::remove_dir_all(top.join("big")).unwrap();
     fs::remove_file(top.join("fragmented")).unwrap();
 }
 
