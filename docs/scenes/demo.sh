@@ -1,5 +1,5 @@
 #!/bin/sh
-# The images of `make demo` and of README.md: clean.img with 20,000 files, a directory of 5,000, one 60
+# The images of `make demo` and of docs/reports.md: clean.img with 20,000 files, a directory of 5,000, one 60
 # deep, links and attributes; and damaged.img, a copy of it with damage in seven places. Made in the
 # current folder; no root needed. What it does to the copy is printed.
 set -eu

@@ -1,5 +1,4 @@
-//! Whether a check is due: e2fsck's rules for skipping clean file systems (`problems/README.md`,
-//! "Full check or skip").
+//! Whether a check is due: e2fsck's rules for skipping clean file systems (its `check_if_skip`).
 
 use floe_check::reader::Reader;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};

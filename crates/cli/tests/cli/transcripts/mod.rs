@@ -18,11 +18,11 @@ use page::{Block, Step, blocks, fits};
 
 /// The pages with transcripts.
 const PAGES: [&str; 5] = [
-    "README.md",
     "docs/automation.md",
     "docs/guide.md",
     "docs/how-floe-decides.md",
     "docs/install.md",
+    "docs/reports.md",
 ];
 
 /// The folder of a scene, with all files that its commands may change.
