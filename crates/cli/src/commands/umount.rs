@@ -53,7 +53,9 @@ impl Args {
 /// Whether a mount has no server any more.
 fn is_dead(error: &anyhow::Error) -> bool {
     let source = error.downcast_ref::<std::io::Error>();
-    source.and_then(Errno::from_io_error) == Some(Errno::NOTCONN)
+    // The second if the server died while it was asked.
+    let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+    source.and_then(Errno::from_io_error).is_some_and(|errno| dead.contains(&errno))
 }
 
 /// The status that the server of a mount reports.
