@@ -7,6 +7,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
@@ -51,10 +52,24 @@ impl Mounted {
     }
 }
 
+/// How often, and after which pause, a busy mount is unmounted again.
+const MOST_RETRIES: u32 = 50;
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
 fn unmount(folder: &Path) -> Result<()> {
     let mut command = Command::new("umount");
     command.arg(folder);
-    tool::run(&command, 60)?.expect("umount", &[0])?;
+    let mut done = tool::run(&command, 60)?;
+    // A child that another thread starts holds the open files of this process, and so the mount, until
+    // its exec.
+    for _ in 0..MOST_RETRIES {
+        if !done.text.contains("busy") {
+            break;
+        }
+        std::thread::sleep(RETRY_AFTER);
+        done = tool::run(&command, 60)?;
+    }
+    done.expect("umount", &[0])?;
     Ok(())
 }
 
