@@ -15,7 +15,7 @@ use changes::Changes;
 use floe_blockdev::{
     Crash, Event, MemDevice, ReadBlocks, Recorder, SECTOR_BYTES, Trace, WriteBlocks,
 };
-use floe_check::{CheckOptions, check};
+use floe_check::{CheckOptions, Problem, check};
 use floe_disk::journal::Journal;
 use floe_disk::recovery::recover;
 use floe_ext4::files::Files;
@@ -157,7 +157,11 @@ impl Run {
             "neither change {least} nor a later one"
         );
         let report = check(device, &CheckOptions { threads: 1, ..CheckOptions::default() })?;
-        ensure!(report.is_clean(), "{:?}", report.found);
+        // Linux wants a log of 1,024 blocks at least; this one is shorter so that it wraps around often.
+        let others = report.found.iter();
+        let others = others.filter(|one| !matches!(one, Problem::JournalBoundsWrong { .. }));
+        let others: Vec<_> = others.collect();
+        ensure!(others.is_empty(), "{others:?}");
         Ok(())
     }
 
