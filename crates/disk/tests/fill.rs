@@ -400,6 +400,24 @@ fn the_order_of_the_source_does_not_matter() {
     assert!(make(false).expect("an image") == make(true).expect("an image"));
 }
 
+/// One byte says how long a name is, and Linux lists none of more than 255 bytes with its prefix.
+#[test]
+fn long_names_of_attributes_are_refused() {
+    for (len, fits) in [(250, true), (251, false), (256, false), (300, false)] {
+        let mut tree = Tree::new(attributes(0, 0o755));
+        let name = [&b"user."[..], &vec![b'n'; len]].concat();
+        let xattrs = tree.keep_xattrs(vec![Xattr::new(name, *b"v")]);
+        let own = Attributes { xattrs, ..attributes(0, 0o644) };
+        tree.insert(tree.root(), b"one", own, Body::empty_file()).expect("a new name");
+        let params = params(Profile::Ext4, &[], None).expect("parameters");
+        match TreePlan::new(&params, &tree) {
+            Ok(_) => assert!(fits, "{len}"),
+            Err(PlanError::File { path, .. }) => assert!(!fits && path == "/one", "{len}"),
+            Err(error) => panic!("{len}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     let with = |body: Body, edits: &[(char, &str)]| -> PlanError {

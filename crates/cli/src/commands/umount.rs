@@ -1,6 +1,7 @@
 //! `floe umount`: unmounts, and returns when the server has exited.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -40,14 +41,24 @@ impl Args {
         let process = number.and_then(|number| number.parse().ok()).and_then(Pid::from_raw);
         // Before the unmount, because afterwards the process id may be reused.
         let server = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+        let written = if status.is_empty() { Ok(()) } else { write_all(directory) };
         unmount(directory, self.lazy)
             .with_context(|| format!("cannot unmount {}", directory.display()))?;
         if let Some(server) = server.filter(|_| !self.lazy) {
             let mut wait = [PollFd::new(&server, PollFlags::IN)];
             while let Err(Errno::INTR) = poll(&mut wait, None) {}
         }
-        Ok(Outcome::CLEAN)
+        written.map(|()| Outcome::CLEAN)
     }
+}
+
+/// Has the server write everything while its errors can still be told: nobody learns of those of an unmount.
+fn write_all(directory: &Path) -> Result<()> {
+    let written = File::open(directory).and_then(|opened| opened.sync_all());
+    written.with_context(|| {
+        let name = directory.display();
+        format!("{name}: the last changes could not be written; it is unmounted without them")
+    })
 }
 
 /// Whether a mount has no server any more.

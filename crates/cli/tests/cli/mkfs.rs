@@ -121,3 +121,15 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     let folder = floe(&["mkfs", folder.path().to_str().unwrap(), "16m"]);
     assert!(folder.code == 8 && folder.err.contains("neither a block device nor a file"));
 }
+
+/// A new image file or a wiped disk holds nothing that could be lost.
+#[test]
+fn blank_images_are_made_without_force() {
+    let folder = tempfile::tempdir().unwrap();
+    for byte in [0, 0xff] {
+        let path = folder.path().join("blank");
+        fs::write(&path, vec![byte; 8 << 20]).unwrap();
+        let ran = floe(&["mkfs", "-q", path.to_str().unwrap()]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{byte}");
+    }
+}

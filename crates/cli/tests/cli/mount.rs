@@ -407,3 +407,84 @@ fn linux_recovers_what_a_killed_server_leaves() {
     theirs.unmount().unwrap();
     assert!(oracle::e2fsck(&image).unwrap().clean());
 }
+
+/// The next check must not skip what was damaged before the mount, which checks nothing.
+#[test]
+fn what_was_not_clean_before_the_mount_is_not_clean_after_it() {
+    if !can_mount() {
+        return;
+    }
+    for (profile, state) in
+        [(Profile::Ext2K1, 1), (Profile::Ext2K1, 0), (Profile::Ext4, 1), (Profile::Ext4, 0)]
+    {
+        let image = build::base(profile).unwrap();
+        build::debugfs(&image, &format!("ssv state {state}\n")).unwrap();
+        let folder = tool::scratch("floe-try-").unwrap();
+        let mounted =
+            floe(&["mount", image.path().to_str().unwrap(), folder.path().to_str().unwrap()]);
+        let ours = Ours(folder);
+        assert_eq!(mounted.code, 0, "{}", mounted.err);
+        assert_eq!(mounted.err.contains("not unmounted cleanly"), state == 0, "{}", mounted.err);
+        fs::write(ours.path().join("new"), b"").unwrap();
+        ours.unmount();
+        let bytes = image.to_vec().unwrap();
+        // `s_state`: bit 0 says that it is clean.
+        assert_eq!(
+            u16::from_le_bytes([bytes[1024 + 58], bytes[1024 + 59]]) & 1,
+            state,
+            "{profile}"
+        );
+    }
+}
+
+#[test]
+fn what_could_answer_nobody_is_not_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let path = image.path().to_str().unwrap();
+    let folder = tool::scratch("floe-try-").unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let ran = floe(&["mount", path, file.to_str().unwrap()]);
+    assert_eq!(ran.code, 32, "{}", ran.err);
+    assert!(ran.err.contains("is not a directory"), "{}", ran.err);
+    build::debugfs(&image, "clri <2>\n").unwrap();
+    let ran = floe(&["mount", path, folder.path().to_str().unwrap()]);
+    assert_eq!(ran.code, 32, "{}", ran.err);
+    assert!(ran.err.contains("root"), "{}", ran.err);
+}
+
+/// The server cannot tell an unmount that it failed, so `floe umount` asks before.
+#[test]
+fn umount_says_that_the_last_changes_are_lost() {
+    if !can_mount() {
+        return;
+    }
+    let full = tool::scratch("floe-full-").unwrap();
+    let mut command = Command::new("mount");
+    command.args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(full.path());
+    if !command.status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no tmpfs can be mounted");
+        return;
+    }
+    let image = full.path().join("image");
+    File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let mut make = tool::command("mke2fs");
+    make.args(["-q", "-F", "-t", "ext4", "-b", "1024", "-J", "size=1", "-E", "nodiscard"]);
+    tool::run(make.arg(&image), 60).unwrap().expect("mke2fs", &[0]).unwrap();
+    let folder = tool::scratch("floe-try-").unwrap();
+    let (path, place) = (image.to_str().unwrap(), folder.path().to_str().unwrap());
+    let mounted = floe(&["mount", path, place, "-o", "commit=600"]);
+    assert_eq!(mounted.code, 0, "{}", mounted.err);
+    // Nothing is left for the blocks of the log, which are holes of the image.
+    let _ = fs::write(full.path().join("fill"), vec![1; 8 << 20]);
+    for at in 0..200 {
+        let _ = fs::create_dir(folder.path().join(format!("dir {at}")));
+    }
+    let ran = floe(&["umount", place]);
+    let _ = Command::new("umount").arg("-l").arg(full.path()).status();
+    assert_eq!(ran.code, 8, "{}", ran.err);
+    assert!(ran.err.contains("could not be written"), "{}", ran.err);
+}

@@ -43,10 +43,11 @@ pub struct Change {
 }
 
 impl Volume {
-    /// Changes an inode. That an immutable one changes in nothing but its flags is the caller's to see to.
+    /// Changes an inode. An immutable one changes in nothing but its flags and project, an append-only one
+    /// keeps its permissions and owner (Linux: `notify_change`).
     ///
     /// # Errors
-    /// [`OpError::Invalid`] for flags that cannot be set or a project where inodes have none; or the inode cannot be changed.
+    /// [`OpError::NotPermitted`] for these; [`OpError::Invalid`] for flags that cannot be set or a project where inodes have none; or the inode cannot be changed.
     pub fn change(
         &mut self,
         tx: &mut dyn Tx,
@@ -64,6 +65,14 @@ impl Volume {
 
 impl Op<'_> {
     fn change(&mut self, inode: &mut OwnedInode, change: &Change) -> Result<(), OpError> {
+        let owner = change.permissions.is_some() || change.uid.is_some() || change.gid.is_some();
+        let times = change.accessed.is_some() || change.modified.is_some();
+        let flags = inode.flags();
+        if (owner || times) && flags.contains(InodeFlags::IMMUTABLE)
+            || owner && flags.contains(InodeFlags::APPEND)
+        {
+            return Err(OpError::NotPermitted("it is immutable or append-only"));
+        }
         if let Some(permissions) = change.permissions {
             inode.base.mode = inode.base.mode & !0o7777 | permissions & 0o7777;
             self.list_follows(inode)?;

@@ -219,12 +219,14 @@ impl Op<'_> {
         // Never more than there are inodes, whose number has 32 bits.
         let free_inodes = u32::try_from(room.free_inodes).unwrap_or(u32::MAX);
         let no_orphans = self.volume.orphans.file_is_empty();
+        // What was not clean before was not checked meanwhile: as Linux does, leave it to the next check.
+        let was_clean = self.volume.was_clean;
         self.edit_superblock(|sb| {
             sb.free_blocks_count_lo = (room.free_blocks & 0xffff_ffff) as u32;
             sb.free_blocks_count_hi = (room.free_blocks >> 32) as u32;
             sb.free_inodes_count = free_inodes;
             (sb.wtime, sb.wtime_hi) = seconds_of(now);
-            if clean {
+            if clean && was_clean {
                 sb.state |= STATE_VALID;
             }
             if clean && no_orphans && features.compat.contains(Compat::ORPHAN_FILE) {

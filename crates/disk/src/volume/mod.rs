@@ -39,6 +39,8 @@ pub struct Volume {
     pub(crate) most_changed: usize,
     /// Blocks that the last operation changed.
     pub(crate) last_changed: usize,
+    /// The superblock said that the file system was clean when it was opened.
+    pub(crate) was_clean: bool,
     random: RandomState,
     drawn: u64,
 }
@@ -130,6 +132,7 @@ impl Volume {
         let most_changed = most_changed(device, &fs)?;
         let space = Pool::new(fs.space.groups, reserved);
         let random = RandomState::new();
+        let was_clean = fs.superblock.state & STATE_VALID != 0;
         let fs = FileSystem { superblock: fs.superblock, space };
         Ok(Self {
             fs,
@@ -138,6 +141,7 @@ impl Volume {
             stopped: false,
             most_changed,
             last_changed: 0,
+            was_clean,
             random,
             drawn: 0,
         })
@@ -223,7 +227,7 @@ impl Volume {
         self.op(tx, &Caller::system(now), |op| op.settle(now, false))
     }
 
-    /// Leaves the file system as it is after an unmount: totals right, clean. Its journal must be empty when this is durable.
+    /// Leaves the file system as it is after an unmount: totals right, and clean if it was so when it was opened. Its journal must be empty when this is durable.
     ///
     /// # Errors
     /// The superblock cannot be changed.

@@ -99,6 +99,10 @@ impl Target {
                 if label.is_empty() { String::new() } else { format!(" labelled \"{label}\"") };
             return Ok(Some(format!("an ext file system{label}")));
         }
+        // A new image file, a wiped disk, erased flash memory: there is nothing to lose.
+        if head.iter().all(|byte| *byte == 0) || head.iter().all(|byte| *byte == 0xff) {
+            return Ok(None);
+        }
         Ok(identify(&head).map(|content| content.name.to_owned()))
     }
 

@@ -12,8 +12,9 @@ use floe_blockdev::{FileDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, JournalUse, view};
 use floe_disk::volume::{OpenError, Volume};
 use floe_ext4::fs::FileSystem as Layout;
-use floe_format::BlockNr;
-use floe_format::ext::superblock::STATE_ERROR;
+use floe_format::ext::inode::FileType;
+use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
+use floe_format::{BlockNr, InodeNr};
 use floe_fs::{Disk, FileSystem, Image, Live, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
@@ -71,6 +72,10 @@ impl Args {
         if layout.superblock.state & STATE_ERROR != 0 {
             let why = "errors were found in it before; `floe repair` mends them";
             return Ok(Some(why.to_owned()));
+        }
+        if layout.superblock.state & STATE_VALID == 0 {
+            let name = self.source.name();
+            eprintln!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
         }
         match Volume::open(&device) {
             Ok(_) | Err(OpenError::ReadOnly(floe_disk::volume::ReadOnly::NeedsRecovery)) => {
@@ -135,6 +140,15 @@ impl Args {
     /// Mounts a file system and serves it until it is unmounted.
     fn serve<S: Store>(&self, fs: &FileSystem<S>, options: &Options) -> Result<()> {
         let place = MountPoint::of(Path::new(&self.directory));
+        if let MountPoint::Directory(directory) = &place
+            && !directory.is_dir()
+        {
+            bail!("{} is not a directory", directory.display());
+        }
+        let root = fs.attributes(InodeNr::ROOT).context("its root directory cannot be read")?;
+        if root.kind != FileType::Directory {
+            bail!("its root is not a directory; `floe repair` mends it");
+        }
         let log = Arc::new(Log::new(self.source.name(), self.serve));
         let carrier = mount(&place, &self.mounting(options, fs.is_read_only()))?;
         if self.serve {

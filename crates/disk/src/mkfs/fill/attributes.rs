@@ -11,7 +11,7 @@ use super::{TreePlan, inline};
 use crate::mkfs::inode::EXTRA_SIZE;
 use crate::mkfs::params::PlanError;
 use crate::mkfs::plan::Plan;
-use crate::mkfs::tree::{Tree, Xattr};
+use crate::mkfs::tree::{MOST_NAME_BYTES, Tree, Xattr};
 
 /// An attribute as it is stored.
 #[derive(Clone, Debug)]
@@ -90,6 +90,9 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
         let Some((name_index, name)) = split_name(&xattr.name) else {
             return faulty("ext4 cannot store an attribute of this name");
         };
+        if xattr.name.len() > MOST_NAME_BYTES {
+            return faulty("the name of an attribute is longer than 255 bytes");
+        }
         let value = match name_index {
             INDEX_ACL_ACCESS | INDEX_ACL_DEFAULT => match acl::decode_for_programs(&xattr.value) {
                 Ok(entries) => acl::encode(&entries).into(),
