@@ -14,6 +14,7 @@ use floe_check::reader::{Reader, paths};
 use floe_check::report::{Cost, Report, Verdict, inodes_of};
 use floe_check::{Accounting, CheckError, CheckOptions, JournalUse, Problem};
 use floe_format::BlockNr;
+use floe_format::features::RoCompat;
 use floe_report::human::size;
 use floe_report::{html, human, json};
 use serde_json::Value;
@@ -52,8 +53,8 @@ pub(crate) struct Run<'a> {
     pub(crate) verbose: bool,
     /// Findings below this severity do not cause exit code 4; `None`: those that need repair do.
     pub(crate) fail_on: Option<Severity>,
-    /// Codes of findings that never affect the exit code.
-    pub(crate) tolerated: &'static [u32],
+    /// Codes of findings that do not affect the exit code, except in file systems with one of these features.
+    pub(crate) tolerated: &'static [(u32, RoCompat)],
     /// Another program may write to the device during the check.
     pub(crate) in_use: bool,
     /// Additional options of e2fsck's command line.
@@ -194,8 +195,11 @@ impl Run<'_> {
             None => row.weight > Weight::Remark,
             Some(least) => row.severity >= least,
         };
+        let features = report.geometry.features.ro_compat;
         let tolerated = |code: u32| {
-            self.tolerated.contains(&code) || self.front.is_some_and(|front| front.tolerates(code))
+            let mut tolerated = self.tolerated.iter();
+            tolerated.any(|&(one, unless)| one == code && !features.intersects(unless))
+                || self.front.is_some_and(|front| front.tolerates(code))
         };
         let mut rows = report.found.iter().map(Problem::row);
         let damaged = incomplete || rows.any(|row| counts(row) && !tolerated(row.code));

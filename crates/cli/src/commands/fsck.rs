@@ -17,7 +17,7 @@ use floe_check::problem::Weight;
 use floe_check::reader::Reader;
 use floe_check::{CheckOptions, JournalUse};
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
-use floe_format::features::Incompat;
+use floe_format::features::{Incompat, RoCompat};
 use floe_repair::policy::{Policy, Preen, Yes};
 use floe_repair::{BadBlocks, Extras};
 use floe_sync::atomic::AtomicBool;
@@ -46,18 +46,19 @@ use crate::scheduling::Sharing;
 /// wrong checksum, for example, and a journal that nobody replays may be a loss. Other problems
 /// that e2fsck forgets are not listed here, because its passes may find their consequences: stale
 /// journal fields, uninit flags and unused inode counts.
-const TOLERATED_BY_N: &[u32] = &[
-    0x00_0016, // journal-present-without-feature
-    0x00_0018, // journal-has-data-without-needs-recovery
-    0x00_002e, // reserved-gdt-without-resize-inode
-    0x00_002f, // resize-inode-leftover
-    0x00_0030, // resize-inode-invalid
-    0x00_0035, // group-descriptor-checksum-bad
-    0x00_0041, // quota-inode-not-reserved
-    0x00_004d, // min-extra-isize-bad
-    0x00_004e, // want-extra-isize-bad
-    0x00_004f, // quota-inode-number-invalid
-    0x07_000e, // journal-error-recorded
+const TOLERATED_BY_N: &[(u32, RoCompat)] = &[
+    (0x00_0016, RoCompat::empty()), // journal-present-without-feature
+    (0x00_0018, RoCompat::empty()), // journal-has-data-without-needs-recovery
+    (0x00_002e, RoCompat::empty()), // reserved-gdt-without-resize-inode
+    (0x00_002f, RoCompat::empty()), // resize-inode-leftover
+    (0x00_0030, RoCompat::empty()), // resize-inode-invalid
+    (0x00_0035, RoCompat::empty()), // group-descriptor-checksum-bad
+    (0x00_0041, RoCompat::empty()), // quota-inode-not-reserved
+    (0x00_004d, RoCompat::empty()), // min-extra-isize-bad
+    (0x00_004e, RoCompat::empty()), // want-extra-isize-bad
+    // With quotas, e2fsck then finds that it cannot read the quota file.
+    (0x00_004f, RoCompat::QUOTA),   // quota-inode-number-invalid
+    (0x07_000e, RoCompat::empty()), // journal-error-recorded
 ];
 
 /// The default folder of undo files, the same as e2fsck's.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use floe_testkit::{build, tool};
+use floe_testkit::{Profile, build, oracle, tool};
 
 use super::{floe, floe_on, image};
 
@@ -113,4 +113,23 @@ fn usage_errors_are_16_and_the_version_is_told() {
     assert_eq!(floe(&["fsck", "-V"]).code, 0);
     assert_eq!(floe(&["fsck", "--help"]).code, 0);
     assert_eq!(floe(&["fsck", "-n", "/nowhere/at/all"]).code, 8);
+}
+
+/// With quotas, e2fsck -n counts a number that names no quota file, because it cannot read the file; without, not.
+#[test]
+fn impossible_quota_inode_numbers_count_as_in_e2fsck() {
+    if tool::missing() {
+        return;
+    }
+    for profile in [Profile::Quota, Profile::Ext4] {
+        for field in ["usr", "grp", "prj"] {
+            for number in [5, 99_999] {
+                let image = build::base(profile).unwrap();
+                build::debugfs(&image, &format!("ssv {field}_quota_inum {number}\n")).unwrap();
+                let theirs = oracle::run(image.path(), &["-fn"]).unwrap().exit;
+                let ours = floe_on(&["fsck", "-fn"], image.path()).code;
+                assert_eq!(Some(ours), theirs, "{profile}: {field}_quota_inum {number}");
+            }
+        }
+    }
 }
