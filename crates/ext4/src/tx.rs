@@ -60,6 +60,103 @@ pub trait Tx {
     fn revoke(&mut self, run: BlockRun);
 }
 
+/// The changed blocks of a transaction, until they go to a device, a log or another transaction.
+#[derive(Debug, Default)]
+pub struct ChangedBlocks(BTreeMap<BlockNr, Vec<u8>>);
+
+impl ChangedBlocks {
+    /// No blocks.
+    pub const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    /// The number of changed blocks.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no block is changed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes of a block, if it is changed.
+    pub fn get_mut(&mut self, block: BlockNr) -> Option<&mut Vec<u8>> {
+        self.0.get_mut(&block)
+    }
+
+    /// The blocks with their bytes, in order.
+    pub fn into_blocks(self) -> BTreeMap<BlockNr, Vec<u8>> {
+        self.0
+    }
+
+    fn forget(&mut self, run: BlockRun) {
+        let freed: Vec<BlockNr> =
+            self.0.range(run.start..run.end()).map(|(&block, _)| block).collect();
+        for block in freed {
+            self.0.remove(&block);
+        }
+    }
+}
+
+/// A [`Tx`] that keeps its changes in memory over something that it reads: a device, or another transaction.
+pub trait Staging {
+    /// The changed blocks.
+    fn changed(&mut self) -> &mut ChangedBlocks;
+
+    /// The size of a block in bytes.
+    fn block_bytes(&self) -> usize;
+
+    /// Reads a block without the changes.
+    ///
+    /// # Errors
+    /// [`Refusal::Outside`], [`Refusal::Io`].
+    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal>;
+
+    /// Admits one more block to the changes.
+    ///
+    /// # Errors
+    /// [`Refusal::Outside`], or the transaction would become too long.
+    fn admit(&mut self, block: BlockNr) -> Result<(), Refusal>;
+
+    /// Notes that a run of metadata blocks is freed.
+    fn note_freed(&mut self, run: BlockRun);
+}
+
+impl<S: Staging> Tx for S {
+    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        match self.changed().get_mut(block) {
+            Some(bytes) => Ok(bytes.clone()),
+            None => self.read_below(block),
+        }
+    }
+
+    fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
+        if self.changed().get_mut(block).is_none() {
+            self.admit(block)?;
+            let bytes = self.read_below(block)?;
+            self.changed().0.insert(block, bytes);
+        }
+        Ok(self.changed().0.entry(block).or_default())
+    }
+
+    fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
+        if self.changed().get_mut(block).is_none() {
+            self.admit(block)?;
+        }
+        let size = self.block_bytes();
+        let bytes = self.changed().0.entry(block).or_default();
+        bytes.clear();
+        bytes.resize(size, 0);
+        Ok(bytes)
+    }
+
+    fn revoke(&mut self, run: BlockRun) {
+        self.changed().forget(run);
+        self.note_freed(run);
+    }
+}
+
 /// Changed blocks kept in memory: 16 MiB with blocks of 4 KiB.
 const MOST_KEPT: usize = 4096;
 
@@ -71,13 +168,13 @@ const MOST_KEPT: usize = 4096;
 pub struct DirectTx<'a, D: ?Sized> {
     device: &'a D,
     geometry: Geometry,
-    changed: BTreeMap<BlockNr, Vec<u8>>,
+    changed: ChangedBlocks,
 }
 
 impl<'a, D: ReadBlocks + WriteBlocks + ?Sized> DirectTx<'a, D> {
     /// A transaction on `device`, whose file system has this geometry.
     pub const fn new(device: &'a D, geometry: Geometry) -> Self {
-        Self { device, geometry, changed: BTreeMap::new() }
+        Self { device, geometry, changed: ChangedBlocks::new() }
     }
 
     /// Writes all changes to the device, without flushing it.
@@ -85,7 +182,7 @@ impl<'a, D: ReadBlocks + WriteBlocks + ?Sized> DirectTx<'a, D> {
     /// # Errors
     /// [`Refusal::Io`]; blocks that could not be written are kept.
     pub fn commit(&mut self) -> Result<(), Refusal> {
-        while let Some(entry) = self.changed.first_entry() {
+        while let Some(entry) = self.changed.0.first_entry() {
             let block = *entry.key();
             let written = self.device.write_at(self.geometry.offset_bytes(block), entry.get());
             written.map_err(|source| Refusal::Io { block, source })?;
@@ -93,60 +190,50 @@ impl<'a, D: ReadBlocks + WriteBlocks + ?Sized> DirectTx<'a, D> {
         }
         Ok(())
     }
-
-    fn judge(&self, block: BlockNr) -> Result<(), Refusal> {
-        if self.geometry.contains(block) { Ok(()) } else { Err(Refusal::Outside(block)) }
-    }
-
-    fn read(&self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
-        let mut bytes = vec![0; self.geometry.block_size as usize];
-        let read = self.device.read_at(self.geometry.offset_bytes(block), &mut bytes);
-        read.map(|()| bytes).map_err(|source| Refusal::Io { block, source })
-    }
-
-    /// Makes space for one more block.
-    fn make_room(&mut self) -> Result<(), Refusal> {
-        if self.changed.len() < MOST_KEPT { Ok(()) } else { self.commit() }
-    }
 }
 
-impl<D: ReadBlocks + WriteBlocks + ?Sized> Tx for DirectTx<'_, D> {
-    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
-        self.judge(block)?;
-        match self.changed.get(&block) {
-            Some(bytes) => Ok(bytes.clone()),
-            None => self.read(block),
-        }
+impl<D: ReadBlocks + WriteBlocks + ?Sized> Staging for DirectTx<'_, D> {
+    fn changed(&mut self) -> &mut ChangedBlocks {
+        &mut self.changed
     }
 
-    fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        self.judge(block)?;
-        if !self.changed.contains_key(&block) {
-            self.make_room()?;
-            let bytes = self.read(block)?;
-            self.changed.insert(block, bytes);
-        }
-        Ok(self.changed.entry(block).or_default())
+    fn block_bytes(&self) -> usize {
+        self.geometry.block_size as usize
     }
 
-    fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        self.judge(block)?;
-        if !self.changed.contains_key(&block) {
-            self.make_room()?;
-        }
-        let bytes = self.changed.entry(block).or_default();
-        bytes.clear();
-        bytes.resize(self.geometry.block_size as usize, 0);
-        Ok(bytes)
+    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        read_block(self.device, &self.geometry, block)
     }
 
-    fn revoke(&mut self, run: BlockRun) {
-        let pending: Vec<BlockNr> =
-            self.changed.range(run.start..run.end()).map(|(&block, _)| block).collect();
-        for block in pending {
-            self.changed.remove(&block);
-        }
+    fn admit(&mut self, block: BlockNr) -> Result<(), Refusal> {
+        judge_inside(&self.geometry, block)?;
+        if self.changed.len() < MOST_KEPT { Ok(()) } else { self.commit() }
     }
+
+    fn note_freed(&mut self, _run: BlockRun) {}
+}
+
+/// Reads a block of a file system from its device.
+///
+/// # Errors
+/// [`Refusal::Outside`], [`Refusal::Io`].
+pub fn read_block<D: ReadBlocks + ?Sized>(
+    device: &D,
+    geometry: &Geometry,
+    block: BlockNr,
+) -> Result<Vec<u8>, Refusal> {
+    judge_inside(geometry, block)?;
+    let mut bytes = vec![0; geometry.block_size as usize];
+    let read = device.read_at(geometry.offset_bytes(block), &mut bytes);
+    read.map(|()| bytes).map_err(|source| Refusal::Io { block, source })
+}
+
+/// Refuses a block outside the file system.
+///
+/// # Errors
+/// [`Refusal::Outside`].
+pub fn judge_inside(geometry: &Geometry, block: BlockNr) -> Result<(), Refusal> {
+    if geometry.contains(block) { Ok(()) } else { Err(Refusal::Outside(block)) }
 }
 
 #[cfg(test)]

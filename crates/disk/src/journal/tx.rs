@@ -1,9 +1,7 @@
 //! One change of several blocks, whole or not at all.
 
-use std::collections::BTreeMap;
-
 use floe_blockdev::WriteBlocks;
-use floe_ext4::tx::{Refusal, Tx};
+use floe_ext4::tx::{ChangedBlocks, Refusal, Staging, judge_inside, read_block};
 use floe_format::ext::superblock::Superblock;
 use floe_format::features::Incompat;
 use floe_format::{BlockNr, BlockRun};
@@ -20,13 +18,13 @@ pub struct JournalTx<'j, D: WriteBlocks> {
     journal: &'j Journal<D>,
     /// Kept to the end: handles read what others wrote, so they follow each other.
     _handle: MutexGuard<'j, ()>,
-    changed: BTreeMap<BlockNr, Vec<u8>>,
+    changed: ChangedBlocks,
     freed: Vec<BlockRun>,
 }
 
 impl<'j, D: WriteBlocks> JournalTx<'j, D> {
     pub(super) const fn new(journal: &'j Journal<D>, handle: MutexGuard<'j, ()>) -> Self {
-        Self { journal, _handle: handle, changed: BTreeMap::new(), freed: Vec::new() }
+        Self { journal, _handle: handle, changed: ChangedBlocks::new(), freed: Vec::new() }
     }
 
     /// Lets the changes join the running transaction, whose number comes back: what was freed may be used again when
@@ -39,8 +37,11 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
     pub fn finish(mut self) -> Result<TransactionId, JournalError> {
         self.keep_needs_recovery();
         let changed = std::mem::take(&mut self.changed);
-        let changed: Images =
-            changed.into_iter().map(|(block, bytes)| (block, Arc::new(bytes))).collect();
+        let changed: Images = changed
+            .into_blocks()
+            .into_iter()
+            .map(|(block, bytes)| (block, Arc::new(bytes)))
+            .collect();
         let freed = &self.freed;
         let mut state = self.journal.room_for(|state| state.joined_len(&changed, freed))?;
         state.join(changed, &self.freed);
@@ -49,27 +50,11 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
 
     fn keep_needs_recovery(&mut self) {
         let (block, at) = self.journal.superblock_place();
-        let bytes = self.changed.get_mut(&block).and_then(|bytes| bytes.get_mut(at..));
+        let bytes = self.changed.get_mut(block).and_then(|bytes| bytes.get_mut(at..));
         let Some(bytes) = bytes.and_then(|bytes| bytes.first_chunk_mut()) else { return };
         let mut superblock = Superblock::decode(bytes);
         superblock.feature_incompat |= Incompat::RECOVER.bits();
         superblock.encode_with_checksum(bytes);
-    }
-
-    fn judge(&self, block: BlockNr) -> Result<(), Refusal> {
-        if self.journal.geometry.contains(block) { Ok(()) } else { Err(Refusal::Outside(block)) }
-    }
-
-    /// The block as finished transactions left it.
-    fn read(&self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
-        if let Some(image) = self.journal.lock().newest(block) {
-            return Ok(image.to_vec());
-        }
-        // No handle but this one can change it now, so nobody writes it home meanwhile.
-        let mut bytes = vec![0; self.journal.geometry.block_size as usize];
-        let offset = self.journal.geometry.offset_bytes(block);
-        let read = self.journal.device.read_at(offset, &mut bytes);
-        read.map(|()| bytes).map_err(|source| Refusal::Io { block, source })
     }
 
     /// `Err` if another block would make the change alone longer than a transaction may be.
@@ -82,42 +67,31 @@ impl<'j, D: WriteBlocks> JournalTx<'j, D> {
     }
 }
 
-impl<D: WriteBlocks> Tx for JournalTx<'_, D> {
-    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
-        self.judge(block)?;
-        match self.changed.get(&block) {
-            Some(bytes) => Ok(bytes.clone()),
-            None => self.read(block),
-        }
+impl<D: WriteBlocks> Staging for JournalTx<'_, D> {
+    fn changed(&mut self) -> &mut ChangedBlocks {
+        &mut self.changed
     }
 
-    fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        self.judge(block)?;
-        if !self.changed.contains_key(&block) {
-            self.judge_length()?;
-            let bytes = self.read(block)?;
-            self.changed.insert(block, bytes);
-        }
-        Ok(self.changed.entry(block).or_default())
+    fn block_bytes(&self) -> usize {
+        self.journal.geometry.block_size as usize
     }
 
-    fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        self.judge(block)?;
-        if !self.changed.contains_key(&block) {
-            self.judge_length()?;
+    /// Reads the block as finished transactions left it.
+    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        judge_inside(&self.journal.geometry, block)?;
+        if let Some(image) = self.journal.lock().newest(block) {
+            return Ok(image.to_vec());
         }
-        let bytes = self.changed.entry(block).or_default();
-        bytes.clear();
-        bytes.resize(self.journal.geometry.block_size as usize, 0);
-        Ok(bytes)
+        // No handle but this one can change it now, so nobody writes it home meanwhile.
+        read_block(&self.journal.device, &self.journal.geometry, block)
     }
 
-    fn revoke(&mut self, run: BlockRun) {
-        let changed: Vec<BlockNr> =
-            self.changed.range(run.start..run.end()).map(|(&block, _)| block).collect();
-        for block in changed {
-            self.changed.remove(&block);
-        }
+    fn admit(&mut self, block: BlockNr) -> Result<(), Refusal> {
+        judge_inside(&self.journal.geometry, block)?;
+        self.judge_length()
+    }
+
+    fn note_freed(&mut self, run: BlockRun) {
         self.freed.push(run);
     }
 }

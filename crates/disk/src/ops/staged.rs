@@ -1,11 +1,10 @@
 //! One operation: its changes reach the transaction together, or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use floe_ext4::alloc::Space;
 use floe_ext4::dir::edit::DirEditor;
-use floe_ext4::tx::{Refusal, Tx};
+use floe_ext4::tx::{ChangedBlocks, Refusal, Staging, Tx, judge_inside};
 use floe_format::ext::inode::{OwnedInode, TimeField, Timestamp};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, RoCompat};
@@ -19,22 +18,15 @@ use crate::volume::{Volume, seconds_of};
 /// Changes over a transaction that are not in it yet.
 pub(crate) struct Staged<'s> {
     outer: &'s mut dyn Tx,
-    changed: BTreeMap<BlockNr, Vec<u8>>,
+    changed: ChangedBlocks,
     revoked: Vec<BlockRun>,
-    /// Blocks of the file system.
-    inside: Range<u64>,
-    block_size: usize,
+    geometry: Geometry,
 }
 
 impl<'s> Staged<'s> {
-    fn new(outer: &'s mut dyn Tx, geo: &Geometry) -> Self {
-        Self {
-            outer,
-            changed: BTreeMap::new(),
-            revoked: Vec::new(),
-            inside: geo.first_data_block.0..geo.blocks_count,
-            block_size: geo.block_size as usize,
-        }
+    fn new(outer: &'s mut dyn Tx, geometry: &Geometry) -> Self {
+        let (changed, revoked) = (ChangedBlocks::new(), Vec::new());
+        Self { outer, changed, revoked, geometry: geometry.clone() }
     }
 
     /// Puts all changes into the transaction; returns how many blocks they are.
@@ -43,45 +35,31 @@ impl<'s> Staged<'s> {
         for run in self.revoked {
             self.outer.revoke(run);
         }
-        for (block, bytes) in self.changed {
+        for (block, bytes) in self.changed.into_blocks() {
             self.outer.zeroed(block)?.copy_from_slice(&bytes);
         }
         Ok(count)
     }
 }
 
-impl Tx for Staged<'_> {
-    fn block(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
-        match self.changed.get(&block) {
-            Some(bytes) => Ok(bytes.clone()),
-            None => self.outer.block(block),
-        }
+impl Staging for Staged<'_> {
+    fn changed(&mut self) -> &mut ChangedBlocks {
+        &mut self.changed
     }
 
-    fn block_mut(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        if !self.changed.contains_key(&block) {
-            let bytes = self.outer.block(block)?;
-            self.changed.insert(block, bytes);
-        }
-        Ok(self.changed.entry(block).or_default())
+    fn block_bytes(&self) -> usize {
+        self.geometry.block_size as usize
     }
 
-    fn zeroed(&mut self, block: BlockNr) -> Result<&mut [u8], Refusal> {
-        if !self.inside.contains(&block.0) {
-            return Err(Refusal::Outside(block));
-        }
-        let bytes = self.changed.entry(block).or_default();
-        bytes.clear();
-        bytes.resize(self.block_size, 0);
-        Ok(bytes)
+    fn read_below(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        self.outer.block(block)
     }
 
-    fn revoke(&mut self, run: BlockRun) {
-        let pending: Vec<BlockNr> =
-            self.changed.range(run.start..run.end()).map(|(&block, _)| block).collect();
-        for block in pending {
-            self.changed.remove(&block);
-        }
+    fn admit(&mut self, block: BlockNr) -> Result<(), Refusal> {
+        judge_inside(&self.geometry, block)
+    }
+
+    fn note_freed(&mut self, run: BlockRun) {
         self.revoked.push(run);
     }
 }
@@ -128,7 +106,7 @@ impl Volume {
         });
         let Op { tx: staged, superblock_before, orphans_before, .. } = op;
         let (error, changed) = match done {
-            Err(error) => (error, staged.changed.into_keys()),
+            Err(error) => (error, staged.changed.into_blocks().into_keys()),
             Ok(value) => {
                 let applied = staged.apply();
                 self.stopped |= applied.is_err();
