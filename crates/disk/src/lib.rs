@@ -8,6 +8,7 @@ pub mod journal;
 pub mod mkfs;
 pub mod ops;
 pub mod recovery;
+mod sha256;
 pub mod source;
 pub mod space;
 pub mod volume;

@@ -16,6 +16,7 @@ use floe_format::BlockNr;
 use sha2::{Digest, Sha256};
 
 use super::plan::Plan;
+use crate::sha256;
 
 /// The first bytes of a block map made by Floe.
 pub const BLOCK_MAP_HEAD: &[u8] = b"<?xml version=\"1.0\"?>\n<!-- floe";
@@ -72,7 +73,7 @@ pub fn block_map(plan: &Plan, image: &dyn ReadBlocks, threads: usize) -> io::Res
     sums.done.sort_unstable();
     let sums = sums.done.iter().map(|(_, sum)| sum.as_str());
     let text = document(size, block_bytes, ranges.iter().zip(sums), NO_CHECKSUM);
-    let own = hex(&Sha256::digest(text.as_bytes()));
+    let own = sha256::digits(Sha256::new_with_prefix(text.as_bytes()));
     Ok(text.replacen(NO_CHECKSUM, &own, 1))
 }
 
@@ -113,15 +114,7 @@ fn checksum(image: &dyn ReadBlocks, bytes: Range<u64>) -> io::Result<String> {
         sum.update(&*piece);
         at += piece.len() as u64;
     }
-    Ok(hex(&sum.finalize()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Ok(sha256::digits(sum))
 }
 
 fn document<'a>(

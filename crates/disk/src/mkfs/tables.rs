@@ -56,6 +56,15 @@ pub(super) fn place(
     Ok(descs)
 }
 
+/// Where a group has its block bitmap (0), its inode bitmap (1) or its inode table (2).
+fn table_of(desc: &mut GroupDesc, kind: u8) -> &mut BlockNr {
+    match kind {
+        0 => &mut desc.block_bitmap,
+        1 => &mut desc.inode_bitmap,
+        _ => &mut desc.inode_table,
+    }
+}
+
 /// All block bitmaps, all inode bitmaps and all tables, one behind the other from the beginning on.
 fn place_packed(
     geometry: &Geometry,
@@ -70,11 +79,7 @@ fn place_packed(
         for desc in &mut *descs {
             let found = space.find(goal, end, len).ok_or(PlanError::Full { wanted: len })?;
             space.take(BlockRun::new(found, len));
-            match kind {
-                0 => desc.block_bitmap = found,
-                1 => desc.inode_bitmap = found,
-                _ => desc.inode_table = found,
-            }
+            *table_of(desc, kind) = found;
             goal = found;
         }
     }
@@ -136,11 +141,7 @@ fn place_flex(
         }
         for desc in descs.iter_mut() {
             let found = place(space, goal, each).ok_or_else(|| full(each))?;
-            match kind {
-                0 => desc.block_bitmap = found,
-                1 => desc.inode_bitmap = found,
-                _ => desc.inode_table = found,
-            }
+            *table_of(desc, kind) = found;
             goal = BlockNr(found.0 + each + if kind < 2 { gap } else { 0 });
         }
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::mkfs::tree::{Attributes, Tree};
+use crate::sha256;
 
 use super::apply::Applier;
 use super::spool::Spooled;
@@ -154,7 +155,7 @@ impl Layout<'_> {
             }
             sum.update(&piece[..len]);
         }
-        let found: String = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = sha256::digits(sum);
         if path.file_name().is_some_and(|name| name == found.as_str()) {
             return Ok(());
         }
