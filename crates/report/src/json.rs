@@ -98,9 +98,20 @@ pub fn memory(plan: &Plan) -> Value {
 
 /// A check that could not run, in the same schema: an error instead of a report.
 pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -> Value {
+    failure_in(("floe-check", VERSION), device, error, findings, exit_code)
+}
+
+/// An error in the place of a document of that schema and version.
+pub(crate) fn failure_in(
+    (schema, version): (&str, u32),
+    device: &str,
+    error: &str,
+    findings: &[Problem],
+    exit_code: u8,
+) -> Value {
     json!({
-        "schema": "floe-check",
-        "version": VERSION,
+        "schema": schema,
+        "version": version,
         "floe": env!("CARGO_PKG_VERSION"),
         "device": device,
         "verdict": "incomplete",

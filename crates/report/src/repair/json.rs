@@ -6,7 +6,7 @@ use floe_repair::describe::Tense;
 use serde_json::{Value, json};
 
 use super::{Account, Change, Ending, Lost};
-use crate::json::{cost, counts, filesystem, finding, journal, memory};
+use crate::json::{cost, counts, failure_in, filesystem, finding, journal, memory};
 
 /// Schema version. Raised when a member is removed or changes its meaning; new members may appear
 /// without that.
@@ -55,16 +55,7 @@ fn with_memory(mut cost: Value, last: &Report) -> Value {
 /// A repair that could not be planned or written, in the same schema: an error instead of an
 /// account.
 pub fn failure(device: &str, error: &str, findings: &[Problem], exit_code: u8) -> Value {
-    json!({
-        "schema": "floe-repair",
-        "version": VERSION,
-        "floe": env!("CARGO_PKG_VERSION"),
-        "device": device,
-        "verdict": "incomplete",
-        "exit_code": exit_code,
-        "error": error,
-        "findings": findings.iter().map(|problem| finding(problem, None)).collect::<Vec<_>>(),
-    })
+    failure_in(("floe-repair", VERSION), device, error, findings, exit_code)
 }
 
 fn change(account: &Account<'_>, change: &Change<'_>) -> Value {
