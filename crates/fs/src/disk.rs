@@ -13,8 +13,8 @@ use floe_ext4::tx::{DirectTx, Refusal, Tx};
 use floe_format::Geometry;
 use floe_format::features::Compat;
 
-/// Blocks that one change may alter: above what any single operation of `disk` takes, and below a quarter of the
-/// smallest journal.
+/// Blocks of the log that are reserved for a change: more than most operations take, and less than a quarter of the
+/// smallest journal. A change that takes more waits for them when it joins its transaction.
 const CREDITS: u32 = 192;
 
 /// A device whose file system is changed. Reads see all changes; [`WriteBlocks::write_at`] is for data of files alone.
@@ -100,7 +100,7 @@ impl<D: WriteBlocks> Disk<D> {
         Ok(())
     }
 
-    /// Runs a change of at most some 190 blocks as one transaction; says which, where there is a journal.
+    /// Runs a change as one transaction; says which, where there is a journal.
     pub(crate) fn change<T>(
         &self,
         run: impl FnOnce(&mut dyn Tx) -> Result<T, OpError>,

@@ -77,19 +77,6 @@ impl Directories {
     }
 }
 
-/// The type of something new.
-const fn type_of(kind: NewKind<'_>) -> FileType {
-    match kind {
-        NewKind::Regular => FileType::Regular,
-        NewKind::Directory => FileType::Directory,
-        NewKind::Symlink(_) => FileType::Symlink,
-        NewKind::CharDevice { .. } => FileType::CharDevice,
-        NewKind::BlockDevice { .. } => FileType::BlockDevice,
-        NewKind::Fifo => FileType::Fifo,
-        NewKind::Socket => FileType::Socket,
-    }
-}
-
 impl<S: Store> FileSystem<S> {
     /// The file system that `store` keeps.
     pub fn new(store: S) -> Self {
@@ -291,7 +278,7 @@ impl<S: Store> FileSystem<S> {
         let mut directories = self.directories();
         match kind {
             OpKind::Create { place, new } => {
-                let kind = Some(type_of(new.kind));
+                let kind = Some(new.kind.file_type());
                 if let Some(inode) = created {
                     directories.insert(place, Entry { inode, kind, name: place.name.into() });
                 }

@@ -74,7 +74,8 @@ impl<'n> NewInode<'n> {
 }
 
 impl NewKind<'_> {
-    const fn file_type(self) -> FileType {
+    /// The type of file that it makes.
+    pub const fn file_type(self) -> FileType {
         match self {
             Self::Regular => FileType::Regular,
             Self::Directory => FileType::Directory,
