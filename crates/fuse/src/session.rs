@@ -25,7 +25,9 @@ const MOST_BACKGROUND: u16 = 64;
 const COMMIT_EVERY: Duration = Duration::from_secs(5);
 
 /// What the server takes of what the kernel offers. Not taken: what needs a server of another kind
-/// (passthrough, splice, DAX, submounts), and locks, which the kernel keeps by itself.
+/// (passthrough, splice, DAX, submounts), locks, which the kernel keeps by itself, and id-mapped mounts
+/// (`FUSE_ALLOW_IDMAP`), because requests that create nothing then come without a user id, which the reserved
+/// blocks and the list of `trusted` attributes depend on.
 const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::BIG_WRITES)
@@ -42,8 +44,7 @@ const TAKEN: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::CACHE_SYMLINKS)
     .union(InitFlags::NO_OPENDIR_SUPPORT)
     .union(InitFlags::EXPLICIT_INVAL_DATA)
-    .union(InitFlags::INIT_EXT)
-    .union(InitFlags::ALLOW_IDMAP);
+    .union(InitFlags::INIT_EXT);
 
 /// How a file system is served.
 #[derive(Clone, Copy, Debug)]

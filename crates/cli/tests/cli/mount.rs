@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -487,4 +488,36 @@ fn umount_says_that_the_last_changes_are_lost() {
     let _ = Command::new("umount").arg("-l").arg(full.path()).status();
     assert_eq!(ran.code, 8, "{}", ran.err);
     assert!(ran.err.contains("could not be written"), "{}", ran.err);
+}
+
+/// The kernel says who asks with every request, not only with those that create something.
+#[test]
+fn root_sees_its_attributes_and_has_the_reserved_blocks() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    let file = ours.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let mut set = Command::new("setfattr");
+    set.args(["-n", "trusted.key", "-v", "value"]).arg(&file);
+    match set.status() {
+        Ok(status) => {
+            assert!(status.success());
+            let mut names = [0; 100];
+            let len = rustix::fs::listxattr(&file, &mut names).unwrap();
+            assert_eq!(&names[..len], b"trusted.key\0");
+        }
+        Err(error) => eprintln!("no setfattr, so attributes are not tried: {error}"),
+    }
+    let available = statvfs(ours.path()).unwrap();
+    assert!(available.f_bfree > available.f_bavail, "some blocks are reserved");
+    let mut whole = File::create(ours.path().join("all")).unwrap();
+    while whole.write_all(&[1; 4096]).is_ok() {}
+    drop(whole);
+    let left = statvfs(ours.path()).unwrap().f_bfree;
+    assert!(left < available.f_bfree - available.f_bavail, "{left} blocks are left");
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
 }

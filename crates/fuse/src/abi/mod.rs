@@ -69,8 +69,6 @@ bitflags! {
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// Flags have an upper half.
         const INIT_EXT = 1 << 30;
-        /// The mount may be mapped to other users.
-        const ALLOW_IDMAP = 1 << 40;
         // Others may come from the kernel; they are not answered.
         const _ = !0;
     }
