@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use floe_disk::ops::{NewKind, RenameMode};
+use floe_disk::ops::RenameMode;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
