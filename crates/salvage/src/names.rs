@@ -1,0 +1,82 @@
+//! The entries of directories, from directories in use and from single blocks.
+
+use floe_exec::{Accumulator, append};
+use floe_ext4::files::Files;
+use floe_format::InodeNr;
+use floe_format::ext::dirent::DirCursor;
+use floe_format::ext::inode::FileType;
+
+use crate::scan::entries_end;
+
+/// An entry of a directory, with a usable name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name {
+    pub(crate) inode: InodeNr,
+    pub(crate) name: Vec<u8>,
+    pub(crate) file_type: Option<FileType>,
+}
+
+/// The usable entries of a directory block, without `.` and `..`, up to the first damaged one.
+pub(crate) fn names_in(block: &[u8], inodes_count: u32) -> Vec<Name> {
+    let entries = DirCursor::new(block).ending_at(entries_end(block)).map_while(Result::ok);
+    entries
+        .filter(|entry| {
+            entry.in_use()
+                && entry.inode.0 <= inodes_count
+                && !entry.name.is_empty()
+                && !entry.is_dot_or_dotdot()
+                && !entry.name.iter().any(|byte| matches!(byte, b'/' | 0))
+        })
+        .map(|entry| Name {
+            inode: entry.inode,
+            name: entry.name.to_vec(),
+            file_type: FileType::of_entry(entry.file_type),
+        })
+        .collect()
+}
+
+/// Facts from the entries of directories in use.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    /// Inodes named, 4 bytes an entry.
+    pub(crate) named: Vec<InodeNr>,
+    /// Lost inodes that are named, with the type and the directory.
+    pub(crate) lost: Vec<(InodeNr, Option<FileType>, InodeNr)>,
+    /// Directories and their `..`.
+    pub(crate) parents: Vec<(InodeNr, InodeNr)>,
+    /// Directories of which parts are lost.
+    pub(crate) damaged: Vec<InodeNr>,
+}
+
+impl Accumulator for Listed {
+    fn merge(&mut self, other: Self) {
+        append(&mut self.named, other.named);
+        append(&mut self.lost, other.lost);
+        append(&mut self.parents, other.parents);
+        append(&mut self.damaged, other.damaged);
+    }
+}
+
+impl Listed {
+    /// Lists a directory in use.
+    pub(crate) fn take(
+        &mut self,
+        files: &Files<'_>,
+        directory: InodeNr,
+        is_live: &dyn Fn(InodeNr) -> bool,
+    ) {
+        let Ok(node) = files.node(directory) else { return };
+        let Ok(listing) = files.list(&node) else { return };
+        if !listing.faults.is_empty() {
+            self.damaged.push(directory);
+        }
+        self.parents.extend(listing.parent.map(|parent| (directory, parent)));
+        for entry in listing.entries {
+            if is_live(entry.inode) {
+                self.named.push(entry.inode);
+            } else {
+                self.lost.push((entry.inode, entry.file_type, directory));
+            }
+        }
+    }
+}
