@@ -43,6 +43,9 @@ impl Account {
     pub fn has_losses(&self) -> bool {
         self.count(|state| state != ObjectState::Whole) > 0
             || self.summary.unnamed > 0
+            || self.summary.names_from_journal > 0
+            || self.summary.maps_rebuilt > 0
+            || self.summary.unreadable_blocks > 0
             || self.summary.origin != Origin::Superblock
     }
 

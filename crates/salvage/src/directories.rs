@@ -46,9 +46,8 @@ impl State<'_> {
     pub(crate) fn rebuild_directories(
         &mut self,
         files: &[NewFile],
-        pool: &Pool<'_>,
+        listed: &Listed,
     ) -> io::Result<()> {
-        let listed = self.list(pool);
         let mut tree = Tree {
             named: Bits::below(u64::from(self.frame.geometry.inodes_count) + 1),
             ..Tree::default()
@@ -72,7 +71,7 @@ impl State<'_> {
     }
 
     /// Lists all directories in use.
-    fn list(&self, pool: &Pool<'_>) -> Listed {
+    pub(crate) fn list(&self, pool: &Pool<'_>) -> Listed {
         let files = self.space.files();
         let mut listed = pool.run(&self.evidence.directories, |found: &mut Listed, directory| {
             found.take(&files, *directory, &|inode| self.is_live(inode));
@@ -95,6 +94,10 @@ impl State<'_> {
         self.vote(&blocks, tree);
         let mut unknown: BTreeMap<OwnerKey, InodeNr> = BTreeMap::new();
         for found in blocks {
+            // The listing of its directory has these entries.
+            if self.listed.contains(found.block.0) {
+                continue;
+            }
             let is_old = self.is_in_journal(found.block);
             let owner = match self.owners.get(&found.owner) {
                 Some(owner) => *owner,
@@ -129,7 +132,10 @@ impl State<'_> {
         let limit = self.frame.geometry.inodes_count;
         let mut votes: BTreeMap<OwnerKey, BTreeMap<InodeNr, u32>> = BTreeMap::new();
         for found in blocks {
-            if self.owners.contains_key(&found.owner) || found.dot.0 != 0 {
+            let is_known = self.owners.contains_key(&found.owner)
+                || found.dot.0 != 0
+                || self.listed.contains(found.block.0);
+            if is_known {
                 continue;
             }
             for name in names_in(&self.block_or_zeroes(found.block), limit) {
@@ -205,7 +211,8 @@ impl State<'_> {
                 for name in names_in(&self.block_or_zeroes(block), limit) {
                     let is_found =
                         self.is_live(name.inode) || tree.damaged.contains_key(&name.inode);
-                    if !is_found || tree.named.contains(u64::from(name.inode.0)) {
+                    let is_named = tree.named.contains(u64::from(name.inode.0));
+                    if !is_found || is_named && !self.has_several_links(name.inode) {
                         continue;
                     }
                     tree.named.insert(u64::from(name.inode.0));
@@ -214,6 +221,14 @@ impl State<'_> {
                 }
             }
         }
+    }
+
+    /// Whether a file may have further names.
+    fn has_several_links(&self, inode: InodeNr) -> bool {
+        let inode = self.space.inode(inode).filter(|_| self.is_live(inode));
+        inode.is_some_and(|inode| {
+            inode.base.links_count > 1 && inode.file_type() != Some(FileType::Directory)
+        })
     }
 
     /// Adds directories of which only `..` of others speaks, and the root.

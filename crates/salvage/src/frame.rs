@@ -1,6 +1,6 @@
 //! The frame of a file system: its superblock, geometry and descriptors, found or reconstructed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_blockdev::ReadBlocks;
 use floe_check::CheckError;
@@ -126,11 +126,12 @@ fn opened_at(device: &dyn ReadBlocks, offset: u64, bytes: &[u8]) -> Option<Frame
     Some(Frame { superblock, geometry, groups, origin, which: Some(which) })
 }
 
-/// Checksum seeds that first blocks of directories suggest, with their number, by block size.
+/// Checksum seeds that first blocks of directories suggest, with the directories, by block size. The
+/// journal holds several copies of one block, so directories count, not blocks.
 #[derive(Default)]
 struct SeedVotes {
     finder: SeedFinder,
-    votes: BTreeMap<(u32, u32), u32>,
+    votes: BTreeMap<(u32, u32), BTreeSet<InodeNr>>,
     largest_inode: u32,
 }
 
@@ -164,7 +165,7 @@ impl SeedVotes {
             };
             if let Some(seed) = seed {
                 let Seed(seed) = file_system_seed(seed, dot.inode, 0);
-                *self.votes.entry((block_size, seed)).or_default() += 1;
+                self.votes.entry((block_size, seed)).or_default().insert(dot.inode);
             }
         }
     }
@@ -173,8 +174,11 @@ impl SeedVotes {
 /// A frame without a superblock: block size and seed with the most votes, and inode tables without
 /// a place.
 fn guessed(device: &dyn ReadBlocks, seeds: &SeedVotes) -> Option<Frame> {
-    let (&(block_size, seed), _) =
-        seeds.votes.iter().filter(|(_, votes)| **votes > 1).max_by_key(|(_, votes)| **votes)?;
+    let (&(block_size, seed), _) = seeds
+        .votes
+        .iter()
+        .filter(|(_, votes)| votes.len() > 1)
+        .max_by_key(|(_, votes)| votes.len())?;
     let blocks = device.size_bytes() / u64::from(block_size);
     // Twice the largest number seen, so that files made later have one, too.
     let inodes = seeds.largest_inode.saturating_mul(2).max(GUESSED_INODES_PER_GROUP);

@@ -114,7 +114,9 @@ impl State<'_> {
                 continue;
             };
             let entries = || (0..node.header().entries).map(|at| node.extent(at));
-            let (Some(first), Some(last)) = (entries().next(), entries().last()) else { continue };
+            let (Some(first), Some(last)) = (entries().next(), entries().next_back()) else {
+                continue;
+            };
             let (first, end) = (first.logical.0, last.logical.0 + last.run.len_blocks);
             let before = taken.range(..end).next_back();
             if before.is_some_and(|(_, taken_end)| *taken_end > first) {

@@ -2,9 +2,10 @@
 
 use floe_exec::{Accumulator, append};
 use floe_ext4::files::Files;
-use floe_format::InodeNr;
+use floe_ext4::map::walk::has_map;
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inode::FileType;
+use floe_format::{BlockRun, InodeNr};
 
 use crate::scan::entries_end;
 
@@ -44,6 +45,8 @@ pub(crate) struct Listed {
     pub(crate) lost: Vec<(InodeNr, Option<FileType>, InodeNr)>,
     /// Directories and their `..`.
     pub(crate) parents: Vec<(InodeNr, InodeNr)>,
+    /// Blocks of directories, 16 bytes an extent.
+    pub(crate) blocks: Vec<BlockRun>,
     /// Directories of which parts are lost.
     pub(crate) damaged: Vec<InodeNr>,
 }
@@ -53,6 +56,7 @@ impl Accumulator for Listed {
         append(&mut self.named, other.named);
         append(&mut self.lost, other.lost);
         append(&mut self.parents, other.parents);
+        append(&mut self.blocks, other.blocks);
         append(&mut self.damaged, other.damaged);
     }
 }
@@ -69,6 +73,9 @@ impl Listed {
         let Ok(listing) = files.list(&node) else { return };
         if !listing.faults.is_empty() {
             self.damaged.push(directory);
+        }
+        if has_map(&node.inode().base) {
+            self.blocks.extend(files.map(&node).extents.iter().map(|extent| extent.run));
         }
         self.parents.extend(listing.parent.map(|parent| (directory, parent)));
         for entry in listing.entries {

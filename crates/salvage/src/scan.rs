@@ -2,6 +2,7 @@
 
 use floe_blockdev::ReadBlocks;
 use floe_exec::Pool;
+use floe_ext4::files::is_plausible;
 use floe_ext4::map::walk::has_map;
 use floe_format::checksum_seed::SeedFinder;
 use floe_format::crc::Seed;
@@ -17,11 +18,6 @@ use crate::frame::Frame;
 
 /// Bytes read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Maximum link count of a file in Linux.
-const MOST_LINKS: u16 = 65_000;
-/// The largest `i_extra_isize` in use: 32, with space for fields to come.
-const MOST_EXTRA_BYTES: u16 = 96;
-
 /// Sweeps over the blocks of the file system.
 pub(crate) fn scan(device: &dyn ReadBlocks, frame: &Frame, pool: &Pool<'_>) -> Evidence {
     let sweep = Sweep::new(device, frame);
@@ -121,11 +117,8 @@ impl<'a> Sweep<'a> {
         for (raw, number) in bytes.chunks_exact(size).zip(first.0..) {
             let number = InodeNr(number);
             let Some(inode) = Inode::decode(raw).filter(|_| !is_zero(raw)) else { continue };
-            let fits = match self.seed {
-                Some(seed) => inode.checksum_ok(seed, number),
-                None => is_plausible(&inode),
-            };
-            if fits {
+            let is_proved = self.seed.is_some_and(|seed| inode.checksum_ok(seed, number));
+            if is_proved || is_plausible(&inode) {
                 self.in_place(number, &inode, found);
             }
         }
@@ -285,15 +278,6 @@ fn shallow_extents<'i>(inode: &'i Inode<'_>) -> Option<ExtentNode<'i>> {
     }
     let root = ExtentNode::new(&inode.base.block)?;
     (root.header_ok() && root.header().depth == 0).then_some(root)
-}
-
-/// Whether an inode has a valid type, link count and extra size.
-pub(crate) fn is_plausible(inode: &Inode<'_>) -> bool {
-    let extra = inode.extra.extra_isize;
-    inode.file_type().is_some()
-        && inode.base.links_count <= MOST_LINKS
-        && extra <= MOST_EXTRA_BYTES
-        && extra.is_multiple_of(4)
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

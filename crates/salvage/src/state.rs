@@ -29,6 +29,8 @@ pub(crate) struct State<'d> {
     pub(crate) live: Bits,
     /// Blocks of the data of regular files in use.
     pub(crate) claimed: Bits,
+    /// Blocks of directories in use.
+    pub(crate) listed: Bits,
     /// Blocks of the journal, sorted.
     pub(crate) journal: Vec<BlockRun>,
     /// The owners of seeds that were found in blocks.
@@ -59,6 +61,7 @@ impl<'d> State<'d> {
             summary,
             live,
             claimed: Bits::below(geometry.blocks_count),
+            listed: Bits::below(geometry.blocks_count),
             journal: Vec::new(),
             owners: BTreeMap::new(),
             broken: BTreeSet::new(),
@@ -72,9 +75,13 @@ impl<'d> State<'d> {
         self.claim_in_place();
         self.take_copies()?;
         self.drop_stale_blocks();
+        let listed = self.list(pool);
+        for run in &listed.blocks {
+            self.listed.insert_run(run.start.0, run.len_blocks);
+        }
         self.find_owners();
         let files = self.rebuild_files()?;
-        self.rebuild_directories(&files, pool)
+        self.rebuild_directories(&files, &listed)
     }
 
     pub(crate) fn is_live(&self, inode: InodeNr) -> bool {

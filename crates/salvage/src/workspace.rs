@@ -100,6 +100,7 @@ impl<'d> Workspace<'d> {
     pub(crate) fn files(&self) -> Files<'_> {
         let groups = self.groups.clone();
         Files::new(&self.overlay, self.superblock.clone(), self.geometry.clone(), groups)
+            .without_garbage()
     }
 
     /// Reads one block of the source, or a rebuilt one.

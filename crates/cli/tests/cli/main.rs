@@ -31,6 +31,7 @@ mod pasted;
 mod recipes;
 mod repair;
 mod repair_undo;
+mod salvage;
 mod schema;
 mod shared_blocks;
 mod signals;
