@@ -76,9 +76,7 @@ impl State<'_> {
         let mut listed = pool.run(&self.evidence.directories, |found: &mut Listed, directory| {
             found.take(&files, *directory, &|inode| self.is_live(inode));
         });
-        listed.lost.sort_unstable();
-        listed.parents.sort_unstable();
-        listed.damaged.sort_unstable();
+        listed.settle();
         listed
     }
 

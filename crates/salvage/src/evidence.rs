@@ -92,15 +92,26 @@ pub(crate) struct Evidence {
 
 impl Accumulator for Evidence {
     fn merge(&mut self, other: Self) {
-        append(&mut self.in_place, other.in_place);
-        append(&mut self.deleted, other.deleted);
-        append(&mut self.directories, other.directories);
-        append(&mut self.deep, other.deep);
-        append(&mut self.claims, other.claims);
-        append(&mut self.copies, other.copies);
-        append(&mut self.nodes, other.nodes);
-        append(&mut self.directory_blocks, other.directory_blocks);
-        self.unreadable_blocks += other.unreadable_blocks;
+        let Self {
+            in_place,
+            deleted,
+            directories,
+            deep,
+            claims,
+            copies,
+            nodes,
+            directory_blocks,
+            unreadable_blocks,
+        } = other;
+        append(&mut self.in_place, in_place);
+        append(&mut self.deleted, deleted);
+        append(&mut self.directories, directories);
+        append(&mut self.deep, deep);
+        append(&mut self.claims, claims);
+        append(&mut self.copies, copies);
+        append(&mut self.nodes, nodes);
+        append(&mut self.directory_blocks, directory_blocks);
+        self.unreadable_blocks += unreadable_blocks;
     }
 }
 
@@ -116,4 +127,31 @@ impl Evidence {
         self.nodes.sort_unstable();
         self.directory_blocks.sort_unstable();
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Evidence,
+        0u32..9,
+        |all: &mut Evidence, item: u32| {
+            let (inode, block) = (InodeNr(item), BlockNr(u64::from(item)));
+            let owner = OwnerKey::of_seed(item);
+            all.in_place.push(InPlace { seed: item, inode });
+            all.deleted.push(inode);
+            all.directories.push(inode);
+            all.deep.push(inode);
+            all.claims.push(BlockRun::new(block, 1));
+            all.copies.push(InodeCopy { inode, stamp: 3, offset_bytes: block.0, in_use: true });
+            all.nodes.push(NodeFound { owner, depth: 0, first: item, block });
+            all.directory_blocks.push(DirectoryFound { owner, block, dot: inode, dotdot: inode });
+            all.unreadable_blocks += 1;
+        },
+        |mut all: Evidence| {
+            all.settle();
+            format!("{all:?}")
+        }
+    );
 }

@@ -53,15 +53,25 @@ pub(crate) struct Listed {
 
 impl Accumulator for Listed {
     fn merge(&mut self, other: Self) {
-        append(&mut self.named, other.named);
-        append(&mut self.lost, other.lost);
-        append(&mut self.parents, other.parents);
-        append(&mut self.blocks, other.blocks);
-        append(&mut self.damaged, other.damaged);
+        let Self { named, lost, parents, blocks, damaged } = other;
+        append(&mut self.named, named);
+        append(&mut self.lost, lost);
+        append(&mut self.parents, parents);
+        append(&mut self.blocks, blocks);
+        append(&mut self.damaged, damaged);
     }
 }
 
 impl Listed {
+    /// Sorts everything, so that results do not depend on the number of threads.
+    pub(crate) fn settle(&mut self) {
+        self.named.sort_unstable();
+        self.lost.sort_unstable();
+        self.parents.sort_unstable();
+        self.blocks.sort_unstable();
+        self.damaged.sort_unstable();
+    }
+
     /// Lists a directory in use.
     pub(crate) fn take(
         &mut self,
@@ -85,5 +95,46 @@ impl Listed {
                 self.lost.push((entry.inode, entry.file_type, directory));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_format::BlockNr;
+
+    use super::*;
+
+    floe_exec::accumulator_laws!(
+        Listed,
+        1u32..9,
+        |all: &mut Listed, item: u32| {
+            let inode = InodeNr(item);
+            all.named.push(inode);
+            all.lost.push((inode, None, inode));
+            all.parents.push((inode, inode));
+            all.blocks.push(BlockRun::new(BlockNr(1), u64::from(item)));
+            all.damaged.push(inode);
+        },
+        |mut all: Listed| {
+            all.settle();
+            format!("{all:?}")
+        }
+    );
+
+    #[test]
+    fn names_that_no_program_could_use_are_left_out() {
+        let mut block = vec![0; 1024];
+        let names = [&b"good"[..], b"..", b"a/b", b"a\0b", b"."];
+        let mut at = 0;
+        for name in names {
+            let rec_len = if name == b"." { 1024 - at as u32 } else { 16 };
+            let record = &mut block[at..];
+            floe_format::ext::dirent::write_entry(record, InodeNr(12), rec_len, name, 1, 1024)
+                .unwrap();
+            at += 16;
+        }
+        let found = names_in(&block, 100);
+        assert_eq!(found.iter().map(|name| &name.name[..]).collect::<Vec<_>>(), [b"good"]);
+        assert_eq!(names_in(&block, 11), []);
     }
 }

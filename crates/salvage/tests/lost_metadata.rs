@@ -1,5 +1,7 @@
 //! Files come back after metadata were destroyed: names, contents, and nothing that was not there.
 
+#![allow(clippy::unwrap_used)] // a test may
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
