@@ -1,5 +1,6 @@
 //! A file system that is written: opened, judged, changed by the operations of [`crate::ops`], and left as Linux would leave it.
 
+mod errors;
 mod features;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
@@ -18,6 +19,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::journal::Journal;
 use crate::ops::{Caller, OpError, Orphans};
 use crate::space::{Epoch, Pool};
+pub use errors::{ErrorCode, ErrorRecord};
 pub use features::{ReadOnly, judge};
 
 /// Blocks of a journal that fast commits have where its superblock does not say (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).

@@ -15,7 +15,7 @@ use floe_ext4::fs::FileSystem as Layout;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
 use floe_format::{BlockNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Image, Live, Store, now};
+use floe_fs::{Disk, FileSystem, Image, Live, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
 use floe_sync::Arc;
@@ -103,7 +103,9 @@ impl Args {
         options: &Options,
     ) -> Result<()> {
         let files = disk.files()?;
-        let fs = FileSystem::new(Live::new(disk, &files, volume, now())?);
+        let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
+        let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        let fs = FileSystem::new(live);
         let served = self.serve(&fs, options);
         let finished = fs.into_store().finish(now()).context("the last changes cannot be written");
         served.and(finished)
