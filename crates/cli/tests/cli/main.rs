@@ -23,6 +23,7 @@ mod mkfs_block_map;
 mod mkfs_from;
 mod monitoring;
 mod mount;
+mod mount_limits;
 mod online;
 mod outputs;
 mod packaging;
