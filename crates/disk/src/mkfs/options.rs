@@ -3,6 +3,7 @@
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
+use super::native::{self, NativeParams};
 use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 use super::tree::Timestamp;
 use super::usage::{self, FsType};
@@ -79,6 +80,8 @@ struct Extended {
     discard: Option<bool>,
     test_fs: bool,
     offset_bytes: u64,
+    lot_bytes: Option<u64>,
+    region_bytes: Option<u64>,
 }
 
 impl Options {
@@ -122,8 +125,9 @@ impl Options {
         let number = || value.parse::<u32>().map_err(|_| wrong("not a number"));
         match option {
             't' => {
-                self.fs_type =
-                    Some(FsType::by_name(value).ok_or_else(|| wrong("ext2, ext3 or ext4"))?);
+                self.fs_type = Some(
+                    FsType::by_name(value).ok_or_else(|| wrong("ext2, ext3, ext4 or native"))?,
+                );
             }
             'T' => {
                 for name in value.split(',') {
@@ -268,6 +272,13 @@ impl Options {
                 "discard" => extended.discard = Some(true),
                 "nodiscard" => extended.discard = Some(false),
                 "test_fs" => extended.test_fs = true,
+                "lot_size" => {
+                    extended.lot_bytes = Some(size(given?).ok_or("lot_size: must be a size")?);
+                }
+                "region_size" => {
+                    let bytes = size(given?).ok_or("region_size: must be a size")?;
+                    extended.region_bytes = Some(bytes);
+                }
                 "offset" => extended.offset_bytes = size(given?).ok_or("offset: must be a size")?,
                 // Hints that Floe's writer does not need: it always zeroes, and skips holes.
                 "lazy_journal_init" | "assume_storage_prezeroed" | "no_copy_xattrs" => {}
@@ -297,8 +308,10 @@ impl Options {
             self.usage.iter().filter_map(|name| usage::by_name(name)).collect()
         };
         let last = |pick: fn(&usage::Usage) -> Option<u64>| usages.iter().rev().find_map(pick);
+        let native = self.native(fs_type)?;
         let block_size = self
             .block_size
+            .or(native.map(|_| native::BLOCK_SIZE))
             .or(last(|one| one.block_size.map(u64::from)).map(|size| size as u32))
             .unwrap_or(4096);
         let features = self.features(fs_type)?;
@@ -332,8 +345,9 @@ impl Options {
             inodes: self.inode_count.map_or(InodeCount::Ratio(ratio), InodeCount::Count),
             blocks_per_group: self
                 .blocks_per_group
-                .map(|given| given.saturating_mul(ratio_of_cluster)),
-            flex_groups: self.flex_groups.unwrap_or(16),
+                .map(|given| given.saturating_mul(ratio_of_cluster))
+                .or(self.blocks_of_lot_groups()?),
+            flex_groups: self.flex_groups.unwrap_or(native.map_or(16, |_| native::LOT_GROUPS)),
             reserved_blocks: Reserved::Percent(self.reserved_percent.unwrap_or(5.0)),
             features,
             old_revision: self.old_revision,
@@ -360,7 +374,36 @@ impl Options {
             test_fs: extended.test_fs,
             lazy_tables: extended.lazy_tables.unwrap_or(false),
             packed_tables: extended.packed_tables,
+            native,
         })
+    }
+
+    /// The parameters of a native file system.
+    fn native(&self, fs_type: FsType) -> Result<Option<NativeParams>, PlanError> {
+        let Extended { lot_bytes, region_bytes, .. } = self.extended;
+        if fs_type != FsType::Native {
+            let given = lot_bytes.or(region_bytes).is_some();
+            let only = PlanError::Parameter("lot_size and region_size need -t native");
+            return if given { Err(only) } else { Ok(None) };
+        }
+        if lot_bytes.is_some() && self.blocks_per_group.is_some() {
+            return Err(PlanError::Parameter("lot_size and -g exclude each other"));
+        }
+        let region_blocks = match region_bytes {
+            Some(bytes) => Some(
+                u32::try_from(bytes / u64::from(native::BLOCK_SIZE))
+                    .map_err(|_| PlanError::Parameter("the region_size is too large"))?,
+            ),
+            None => None,
+        };
+        Ok(Some(NativeParams { region_blocks }))
+    }
+
+    fn blocks_of_lot_groups(&self) -> Result<Option<u32>, PlanError> {
+        let Some(bytes) = self.extended.lot_bytes else { return Ok(None) };
+        NativeParams::blocks_per_group(bytes).map(Some).ok_or(PlanError::Parameter(
+            "lot_size must be a multiple of 128 KiB, from 4 MiB to 512 MiB",
+        ))
     }
 
     fn features(&self, fs_type: FsType) -> Result<Features, PlanError> {
