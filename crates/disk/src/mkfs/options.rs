@@ -3,7 +3,7 @@
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
-use super::native::{self, NativeParams};
+use super::native;
 use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 use super::tree::Timestamp;
 use super::usage::{self, FsType};
@@ -41,7 +41,7 @@ pub struct Options {
     usage: Vec<String>,
     block_size: Option<u32>,
     cluster_size: Option<u32>,
-    blocks_per_group: Option<u32>,
+    pub(super) blocks_per_group: Option<u32>,
     inode_count: Option<u32>,
     inode_ratio: Option<u64>,
     inode_size: Option<u32>,
@@ -58,12 +58,12 @@ pub struct Options {
     errors: Option<u16>,
     creator_os: u32,
     old_revision: bool,
-    extended: Extended,
+    pub(super) extended: Extended,
 }
 
 /// Values of `-E`.
 #[derive(Clone, Debug, Default)]
-struct Extended {
+pub(super) struct Extended {
     hash_seed: Option<[u8; 16]>,
     stride: u16,
     stripe_width: u32,
@@ -80,8 +80,8 @@ struct Extended {
     discard: Option<bool>,
     test_fs: bool,
     offset_bytes: u64,
-    lot_bytes: Option<u64>,
-    region_bytes: Option<u64>,
+    pub(super) lot_bytes: Option<u64>,
+    pub(super) region_bytes: Option<u64>,
 }
 
 impl Options {
@@ -219,6 +219,7 @@ impl Options {
                 value.and_then(|v| v.parse().ok()).ok_or(format!("{key}: must be a number"))
             };
             let given = value.ok_or_else(|| format!("{key}: a value is missing"));
+            let bytes = || value.and_then(size).ok_or_else(|| format!("{key}: must be a size"));
             let switch = || value.is_none_or(|value| value != "0");
             match key {
                 "hash_seed" => {
@@ -263,23 +264,15 @@ impl Options {
                     self.feature_edits.push("casefold".into());
                 }
                 "encoding_flags" => extended.strict_encoding = given?.contains("strict"),
-                "orphan_file_size" => {
-                    extended.orphan_file_bytes =
-                        Some(size(given?).ok_or("orphan_file_size: must be a size")?);
-                }
+                "orphan_file_size" => extended.orphan_file_bytes = Some(bytes()?),
                 "lazy_itable_init" => extended.lazy_tables = Some(switch()),
                 "packed_meta_blocks" => extended.packed_tables = switch(),
                 "discard" => extended.discard = Some(true),
                 "nodiscard" => extended.discard = Some(false),
                 "test_fs" => extended.test_fs = true,
-                "lot_size" => {
-                    extended.lot_bytes = Some(size(given?).ok_or("lot_size: must be a size")?);
-                }
-                "region_size" => {
-                    let bytes = size(given?).ok_or("region_size: must be a size")?;
-                    extended.region_bytes = Some(bytes);
-                }
-                "offset" => extended.offset_bytes = size(given?).ok_or("offset: must be a size")?,
+                "lot_size" => extended.lot_bytes = Some(bytes()?),
+                "region_size" => extended.region_bytes = Some(bytes()?),
+                "offset" => extended.offset_bytes = bytes()?,
                 // Hints that Floe's writer does not need: it always zeroes, and skips holes.
                 "lazy_journal_init" | "assume_storage_prezeroed" | "no_copy_xattrs" => {}
                 _ => return Err(format!("{key} is not known to Floe")),
@@ -328,12 +321,7 @@ impl Options {
         // No inode has use for less than a cluster.
         let usual = last(|one| one.inode_ratio).unwrap_or(16384).max(u64::from(cluster_size));
         let ratio = self.inode_ratio.unwrap_or(usual);
-        let blocks = match size_blocks {
-            Some(blocks) if self.block_size.is_some() => blocks,
-            Some(kib) => kib * 1024 / u64::from(block_size),
-            // All of a device, in whole pages: Linux reads no further of an odd one.
-            None => device_bytes / PAGE_BYTES * PAGE_BYTES / u64::from(block_size.max(1)),
-        };
+        let blocks = self.blocks(device_bytes, size_blocks, block_size);
         let extended = &self.extended;
         // With bigalloc, -g counts clusters.
         let ratio_of_cluster = (cluster_size / block_size.max(1)).max(1);
@@ -378,32 +366,14 @@ impl Options {
         })
     }
 
-    /// The parameters of a native file system.
-    fn native(&self, fs_type: FsType) -> Result<Option<NativeParams>, PlanError> {
-        let Extended { lot_bytes, region_bytes, .. } = self.extended;
-        if fs_type != FsType::Native {
-            let given = lot_bytes.or(region_bytes).is_some();
-            let only = PlanError::Parameter("lot_size and region_size need -t native");
-            return if given { Err(only) } else { Ok(None) };
+    /// Blocks of a device that the file system uses.
+    fn blocks(&self, device_bytes: u64, size_blocks: Option<u64>, block_size: u32) -> u64 {
+        match size_blocks {
+            Some(blocks) if self.block_size.is_some() => blocks,
+            Some(kib) => kib * 1024 / u64::from(block_size),
+            // All of a device, in whole pages: Linux reads no further of an odd one.
+            None => device_bytes / PAGE_BYTES * PAGE_BYTES / u64::from(block_size.max(1)),
         }
-        if lot_bytes.is_some() && self.blocks_per_group.is_some() {
-            return Err(PlanError::Parameter("lot_size and -g exclude each other"));
-        }
-        let region_blocks = match region_bytes {
-            Some(bytes) => Some(
-                u32::try_from(bytes / u64::from(native::BLOCK_SIZE))
-                    .map_err(|_| PlanError::Parameter("the region_size is too large"))?,
-            ),
-            None => None,
-        };
-        Ok(Some(NativeParams { region_blocks }))
-    }
-
-    fn blocks_of_lot_groups(&self) -> Result<Option<u32>, PlanError> {
-        let Some(bytes) = self.extended.lot_bytes else { return Ok(None) };
-        NativeParams::blocks_per_group(bytes).map(Some).ok_or(PlanError::Parameter(
-            "lot_size must be a multiple of 128 KiB, from 4 MiB to 512 MiB",
-        ))
     }
 
     fn features(&self, fs_type: FsType) -> Result<Features, PlanError> {

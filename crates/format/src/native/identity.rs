@@ -13,6 +13,9 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"Floe");
 /// `version` of the format that this crate describes.
 pub const VERSION: u16 = 1;
 
+/// `flags`: when Floe last left the file system, reservation files held the free blocks of all regions.
+pub const FLAG_RESERVED: u16 = 0x0001;
+
 /// Name of the directory in the root that holds the file system's own files.
 pub const HOME_NAME: &[u8] = b".cubes";
 
@@ -24,7 +27,7 @@ layout! {
         0x00 magic: u32,
         /// [`VERSION`].
         0x04 version: u16,
-        /// Reserved; 0.
+        /// `FLAG_*` bits.
         0x06 flags: u16,
         /// Blocks of the metadata region of a whole lot; a shorter lot has its share of them.
         0x08 region_blocks: u32,

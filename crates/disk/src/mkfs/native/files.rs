@@ -5,7 +5,7 @@ use floe_ext4::dir::{Directory, Entry, empty_block, first_block, insert, seal};
 use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_format::native::identity::{HOME_NAME, Identity, MAGIC, VERSION};
+use floe_format::native::identity::{FLAG_RESERVED, HOME_NAME, Identity, MAGIC, VERSION};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::lots::FIRST_EPOCH;
@@ -52,6 +52,7 @@ pub(in crate::mkfs) fn directories(plan: &mut Plan) -> Result<(), PlanError> {
     let identity = Identity {
         magic: MAGIC,
         version: VERSION,
+        flags: FLAG_RESERVED,
         region_blocks: native.region_blocks(plan.geometry.blocks_per_group),
         home_inode: home.0,
         epoch: FIRST_EPOCH,

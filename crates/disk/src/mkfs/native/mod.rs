@@ -3,6 +3,7 @@
 mod files;
 mod lots;
 mod numbers;
+mod options;
 mod params;
 
 pub(super) use files::{directories, home_entry, reservation_files};

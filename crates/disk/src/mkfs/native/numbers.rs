@@ -20,7 +20,8 @@ impl Numbers {
 
     /// Whether an inode is kept for a reservation file.
     pub(in crate::mkfs) fn is_kept(self, number: InodeNr) -> bool {
-        self.lot_inodes.is_some_and(|inodes| number.0 > inodes && (number.0 - 1) % inodes == 0)
+        self.lot_inodes
+            .is_some_and(|inodes| number.0 > inodes && (number.0 - 1).is_multiple_of(inodes))
     }
 
     /// The number of inodes up to this one that are not kept.
