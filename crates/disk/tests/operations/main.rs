@@ -6,6 +6,7 @@ mod content;
 mod known;
 mod lists;
 mod model;
+mod native;
 mod refusals;
 
 use floe_blockdev::MemDevice;
