@@ -172,7 +172,8 @@ impl Pool {
             return Ok(None);
         }
         for group in self.groups_with(region.run) {
-            let bytes = self.bitmap(tx, group)?;
+            let bytes = self.bitmap(tx, group).map(Some);
+            let Some(bytes) = self.unless_damaged(group, bytes)? else { continue };
             let bits = self.bits_of(region.run, group);
             if let Some(bit) = bitmap::first_clear(&bytes, bits) {
                 let home = self.groups.geometry().group_start(group);
@@ -199,7 +200,8 @@ impl Pool {
         if self.regions.open.contains(&lot) {
             return Ok(true);
         }
-        let Ok(mut file) = self.reservation(tx, region) else {
+        let sound = self.is_sound(tx, region)?;
+        let Some(mut file) = self.reservation(tx, region).ok().filter(|_| sound) else {
             self.regions.known.insert(lot, None);
             return Ok(false);
         };
@@ -222,6 +224,17 @@ impl Pool {
         Ok(true)
     }
 
+    /// Whether the bitmaps of a region have the right checksums.
+    fn is_sound(&mut self, tx: &mut dyn Tx, region: Region) -> Result<bool, Refusal> {
+        for group in self.groups_with(region.run) {
+            let bytes = self.bitmap(tx, group).map(Some);
+            if self.unless_damaged(group, bytes)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The reservation file of a region: an immutable file whose extents are unwritten and lie in the region.
     fn reservation(&self, tx: &mut dyn Tx, region: Region) -> Result<OwnedInode, Refusal> {
         let (block, at) = self.file_place(region.file)?;
@@ -237,8 +250,8 @@ impl Pool {
         {
             return Err(NOT_A_RESERVATION);
         }
-        let block_size = self.groups.geometry().block_size;
-        let look = MapLook { root: &file.base.block, flags, block_size };
+        let NodeForm { block_size, inode_seed } = self.form(&file);
+        let look = MapLook { root: &file.base.block, flags, block_size, inode_seed };
         let mut from = 0;
         while let Some(extent) = look.next(tx, LogicalBlock(from))? {
             let run = extent.run;
@@ -297,6 +310,9 @@ impl Pool {
     ) -> Result<(), Refusal> {
         let first = GroupNr(lot.saturating_mul(self.regions.lot_groups));
         let Some((_, region)) = self.region(tx, first)? else { return Ok(()) };
+        if !self.is_sound(tx, region)? {
+            return Ok(());
+        }
         let is_open = self.regions.open.contains(&lot);
         if !is_open && self.free_in(tx, region)?.is_empty() || !self.open_lot(tx, lot, region)? {
             return Ok(());
