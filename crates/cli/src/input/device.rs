@@ -12,9 +12,10 @@ use floe_blockdev::{
     WritableFile, WriteBlocks, uses_of_part,
 };
 
-use crate::files::InputPath;
-use crate::size::bytes;
-use crate::{format_messages, shell};
+use crate::input::files::InputPath;
+use crate::input::format_messages;
+use crate::input::size::bytes;
+use crate::terminal::shell;
 
 /// Location of a file system. Common to all commands that open one.
 #[derive(Clone, Debug, clap::Args)]
