@@ -92,9 +92,26 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         if !self.is_read_only() {
             self.finish_orphans(now)?;
+            self.reserve_regions(now)?;
         }
         self.run(|volume, tx| volume.end_writing(tx, now))?;
         self.sync()
+    }
+
+    /// Gives the free blocks of regions to reservation files (native file systems).
+    fn reserve_regions(&self, now: Timestamp) -> Result<(), FsError> {
+        let lots = self.work().volume.lots_to_reserve();
+        if lots.is_empty() {
+            return Ok(());
+        }
+        // What was freed is free for good then.
+        self.sync()?;
+        for &lot in &lots {
+            self.run(|volume, tx| volume.reserve_lot(tx, now, lot))?;
+        }
+        self.sync()?;
+        let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
+        copied.map_err(|error| FsError::Ended(error.to_string()))
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
