@@ -13,11 +13,11 @@ use floe_blockdev::{ReadBlocks, Window};
 use floe_disk::mkfs::tree::Timestamp;
 use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_with};
 
-use crate::clock;
 use crate::exit::Outcome;
-use crate::files::{InputPath, OutputPath};
-use crate::progress::When;
-use crate::random::random_bytes;
+use crate::input::clock;
+use crate::input::files::{InputPath, OutputPath};
+use crate::input::random::random_bytes;
+use crate::terminal::progress::When;
 
 use from::FromArgs;
 use target::Target;
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     device: InputPath,
     /// Size: in KiB, or in blocks with -b; with a suffix k, m, g or t, that many bytes
     size: Option<String>,
-    /// ext2, ext3 or ext4 (default: ext4)
+    /// ext2, ext3, ext4 or native (default: ext4)
     #[arg(short = 't', value_name = "TYPE")]
     fs_type: Option<String>,
     /// Usage type: floppy, small, default, big, huge, news, largefile, largefile4

@@ -5,6 +5,7 @@
 mod automation;
 mod bad_input;
 mod checkpoint;
+mod claims;
 mod commands;
 mod docs;
 mod examples;
@@ -23,6 +24,7 @@ mod mkfs_block_map;
 mod mkfs_from;
 mod monitoring;
 mod mount;
+mod mount_limits;
 mod online;
 mod outputs;
 mod packaging;

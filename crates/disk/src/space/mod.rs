@@ -2,16 +2,19 @@
 
 mod held;
 mod inodes;
+mod region;
 
 use floe_ext4::alloc::{Allocate, Space};
 use floe_ext4::group::Groups;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::bitmap;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use held::Epoch;
 use held::{Held, HeldMark};
+use region::Regions;
 
 /// A hole in a bitmap is preferred from this many clusters on, so that a file that grows by little finds room behind its end.
 const ROOMY_CLUSTERS: u32 = 16;
@@ -24,18 +27,22 @@ const MOST_SEARCHED: u32 = 64;
 pub struct Pool {
     groups: Groups,
     held: Held,
+    regions: Regions,
     /// Free clusters by the descriptors.
     free_clusters: u64,
     /// Clusters that only callers with the right to them may use (`s_r_blocks_count`).
     reserved_clusters: u64,
     /// Whether the operation that runs may use them.
     may_use_reserve: bool,
+    /// Groups with a bitmap whose checksum is wrong: nothing is allocated in them.
+    damaged: BTreeSet<GroupNr>,
 }
 
 /// A state of the pool that an operation that fails returns to.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolMark {
     held: HeldMark,
+    regions: usize,
 }
 
 impl Pool {
@@ -45,9 +52,11 @@ impl Pool {
         Self {
             groups,
             held: Held::default(),
+            regions: Regions::default(),
             free_clusters,
             reserved_clusters,
             may_use_reserve: false,
+            damaged: BTreeSet::new(),
         }
     }
 
@@ -83,12 +92,13 @@ impl Pool {
     }
 
     pub(crate) fn mark(&self) -> PoolMark {
-        PoolMark { held: self.held.mark() }
+        PoolMark { held: self.held.mark(), regions: self.regions.mark() }
     }
 
     /// Returns to a mark; the groups are the caller's to read anew.
     pub(crate) fn roll_back(&mut self, mark: PoolMark) {
         self.held.roll_back(mark.held);
+        self.regions.roll_back(mark.regions);
         self.free_clusters = self.groups.free_clusters();
     }
 
@@ -112,6 +122,16 @@ impl Pool {
         Ok(())
     }
 
+    /// All groups in the order of a search: those behind `home`, then those before it; in a native file system those of
+    /// its lot first.
+    fn search_order(&self, home: GroupNr, count: u32) -> impl Iterator<Item = GroupNr> + use<> {
+        let lot = self.regions.groups_of(home, count);
+        let outside = lot.clone();
+        let own = (home.0..lot.end).chain(lot.start..home.0);
+        let others = (home.0..count).chain(0..home.0).filter(move |at| !outside.contains(at));
+        own.chain(others).map(GroupNr)
+    }
+
     /// The bitmap of a group, with what is held back marked as used.
     fn bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
         let geo = self.groups.geometry();
@@ -128,7 +148,7 @@ impl Pool {
 
     /// Finds clear bits of a group: `wanted` of them at `goal` or in the hole that fits best; else the longest hole.
     fn hole_in(
-        &self,
+        &mut self,
         tx: &mut dyn Tx,
         group: GroupNr,
         goal: u32,
@@ -137,7 +157,8 @@ impl Pool {
         if self.groups.desc(group)?.free_blocks_count == 0 {
             return Ok(None);
         }
-        let bytes = self.bitmap(tx, group)?;
+        let mut bytes = self.bitmap(tx, group)?;
+        self.keep_region(tx, group, &mut bytes)?;
         let end = self.groups.geometry().clusters_of(group);
         let hole_at = |bit: u32| bit..bitmap::first_set(&bytes, bit..end).unwrap_or(end);
         let fits = |hole: &Range<u32>| hole.end - hole.start >= wanted;
@@ -158,10 +179,28 @@ impl Pool {
         Ok(best)
     }
 
+    /// `None` for a group whose bitmap has a wrong checksum, which is passed over from now on.
+    fn unless_damaged<T>(
+        &mut self,
+        group: GroupNr,
+        found: Result<Option<T>, Refusal>,
+    ) -> Result<Option<T>, Refusal> {
+        if let Err(Refusal::Checksum(_)) = found {
+            self.damaged.insert(group);
+            return Ok(None);
+        }
+        found
+    }
+
+    /// Groups in which nothing is allocated because a bitmap has a wrong checksum.
+    pub(crate) const fn damaged(&self) -> &BTreeSet<GroupNr> {
+        &self.damaged
+    }
+
     /// The best hole for `wanted` clusters: near the goal if it is long enough there, else in the groups behind; the longest
     /// that was met if none is.
     fn hole(
-        &self,
+        &mut self,
         tx: &mut dyn Tx,
         goal: BlockNr,
         wanted: u32,
@@ -170,17 +209,22 @@ impl Pool {
         let home = geo.group_of(goal).unwrap_or(GroupNr(0));
         let within = goal.0.saturating_sub(geo.group_start(home).0) >> geo.cluster_bits;
         let within = u32::try_from(within).unwrap_or(0);
+        let group_count = geo.group_count;
         let mut longest: Option<(GroupNr, Range<u32>)> = None;
         let mut searched = 0;
-        for group in (home.0..geo.group_count).chain(0..home.0).map(GroupNr) {
+        for group in self.search_order(home, group_count) {
             let free = self.groups.desc(group)?.free_blocks_count;
             let promising = free >= wanted || longest.is_none() && free > 0;
-            if !promising || searched >= MOST_SEARCHED && longest.is_some() {
+            if !promising
+                || self.damaged.contains(&group)
+                || searched >= MOST_SEARCHED && longest.is_some()
+            {
                 continue;
             }
             searched += 1;
             let goal = if group == home { within } else { 0 };
-            let Some(hole) = self.hole_in(tx, group, goal, wanted)? else { continue };
+            let hole = self.hole_in(tx, group, goal, wanted);
+            let Some(hole) = self.unless_damaged(group, hole)? else { continue };
             if hole.end - hole.start >= wanted {
                 return Ok((group, hole));
             }
@@ -232,6 +276,14 @@ impl Allocate for Pool {
         self.free_clusters =
             self.free_clusters.saturating_sub(self.groups.mark_blocks(tx, whole, true)?);
         Ok(BlockRun::new(start, whole.len_blocks.min(len_blocks.max(1))))
+    }
+
+    /// A block for metadata: from the region of the goal's lot, if there is one.
+    fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        match self.block_in_region(tx, goal)? {
+            Some(block) => Ok(block),
+            None => Ok(self.run(tx, goal, 1)?.start),
+        }
     }
 
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 mod content;
+mod damage;
 mod known;
 mod lists;
 mod model;
+mod native;
 mod refusals;
 
 use floe_blockdev::MemDevice;

@@ -1,0 +1,36 @@
+//! Recognises files created by Floe by their first bytes: no others are replaced.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The first bytes of an HTML page.
+pub(crate) const HTML_HEAD: &[u8] = b"<!DOCTYPE html>";
+
+/// The first bytes of a metrics file.
+pub(crate) const METRICS_HEAD: &[u8] = b"# HELP floe_check_";
+
+/// HTML pages, metrics, undo files, plans, checkpoints and block maps.
+const HEADS: [&[u8]; 6] = [
+    HTML_HEAD,
+    METRICS_HEAD,
+    &floe_format::ext::undo::MAGIC,
+    &floe_repair::plan_file::MAGIC,
+    floe_check::checkpoint::MAGIC,
+    floe_disk::mkfs::BLOCK_MAP_HEAD,
+];
+
+/// Whether the file at `path` is empty, or starts like one of Floe's outputs.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn is_ours(path: &Path) -> io::Result<bool> {
+    // Do not block on a FIFO, should one be at this path.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file: File = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut head = Vec::new();
+    file.take(32).read_to_end(&mut head)?;
+    let begun = |known: &&[u8]| known.starts_with(&head) || head.starts_with(known);
+    Ok(HEADS.iter().any(begun))
+}

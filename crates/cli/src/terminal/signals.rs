@@ -1,0 +1,187 @@
+//! Ctrl-C, SIGTERM and SIGHUP: they end the program with the exit code for cancellation; work that
+//! must not be interrupted is finished first.
+
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use floe_exec::Interrupt;
+use floe_exec::interrupt::Answer;
+use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_sync::{Arc, thread};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::Outcome;
+use crate::terminal::document;
+
+/// Whether a report is being written to standard output.
+static REPORTING: AtomicBool = AtomicBool::new(false);
+
+/// Marks the start of the report on standard output.
+pub(crate) fn reporting() {
+    REPORTING.store(true, Ordering::Relaxed);
+}
+
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// The exit code of a cancelled run.
+pub(crate) const CANCELLED: u8 = Outcome { cancelled: true, ..Outcome::CLEAN }.code();
+
+/// For read-only work: a signal ends the program at once, with a message on the consequences for
+/// `work`.
+pub(crate) fn end_at_once(work: &'static str) -> anyhow::Result<()> {
+    end_at_once_with(CANCELLED, work)
+}
+
+/// The same, with another exit code.
+pub(crate) fn end_at_once_with(code: u8, work: &'static str) -> anyhow::Result<()> {
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Runs until the program ends.
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            end(code, &format!("interrupted; {work}"));
+        }
+    });
+    Ok(())
+}
+
+/// Ends the program with a message, and a JSON document if requested.
+fn end(code: u8, text: &str) -> ! {
+    // A second document after the start of a report would be useless.
+    if !REPORTING.load(Ordering::Relaxed)
+        && let Some(document) = document::of_signal(text, code)
+        // Not through `io::stdout`, which the main thread has locked.
+        && let Ok(out) = rustix::io::dup(std::io::stdout())
+    {
+        // Standard error may be closed.
+        let _ = writeln!(File::from(out), "{document}");
+    }
+    // A progress bar may be displayed on the line.
+    let before = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+    eprint!("{before}");
+    eprintln!("floe: {text}");
+    std::process::exit(i32::from(code))
+}
+
+/// For writes: a signal ends the program at once, unless the returned interrupt is held; it is then
+/// only recorded.
+pub(crate) fn end_between_writes() -> anyhow::Result<Arc<Interrupt>> {
+    end_between_writes_with(CANCELLED)
+}
+
+/// The same, with another exit code.
+pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>> {
+    let interrupt = Arc::new(Interrupt::new());
+    let asked = Arc::clone(&interrupt);
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Runs until the program ends.
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            match asked.ask() {
+                Answer::EndNow => end(code, "interrupted; nothing was written"),
+                Answer::Later => {
+                    eprintln!("floe: the device is being written; finishing that first");
+                }
+            }
+        }
+    });
+    Ok(interrupt)
+}
+
+/// For a check with a checkpoint in the file `path`: a signal ends the current leg, whose record is
+/// then written; a second signal, or one outside of a leg, ends the program at once.
+pub(crate) fn end_between_legs(path: &Path, asked: Arc<Interrupt>) -> anyhow::Result<()> {
+    let path = path.to_owned();
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Runs until the program ends.
+    thread::spawn(move || {
+        let mut before = false;
+        for _ in signals.forever() {
+            let path = path.display();
+            match asked.ask() {
+                Answer::Later if !before => {
+                    eprintln!(
+                        "floe: stopping as soon as {path} is written; repeat to stop at once"
+                    );
+                }
+                _ => {
+                    let text =
+                        format!("interrupted; to resume from {path}, give the same command again");
+                    end(CANCELLED, &text);
+                }
+            }
+            before = true;
+        }
+    });
+    Ok(())
+}
+
+/// Runs `then` on a signal, in a thread of its own, which ends the program with [`cancelled`].
+pub(crate) fn on_signal(then: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            then();
+        }
+    });
+    Ok(())
+}
+
+/// Runs `then` on every signal, in a thread of its own, with the number of earlier signals.
+pub(crate) fn on_each_signal(mut then: impl FnMut(usize) + Send + 'static) -> anyhow::Result<()> {
+    let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
+    // Runs until the program ends.
+    thread::spawn(move || {
+        for (before, _) in signals.forever().enumerate() {
+            then(before);
+        }
+    });
+    Ok(())
+}
+
+/// Ends the program with the exit code for cancellation.
+pub(crate) fn cancelled() -> ! {
+    std::process::exit(i32::from(CANCELLED))
+}
+
+/// For work that must end by itself: ignores signals.
+pub(crate) fn ignore() -> anyhow::Result<()> {
+    let seen = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS {
+        signal_hook::flag::register(signal, Arc::clone(&seen))
+            .context("cannot arrange for signals")?;
+    }
+    Ok(())
+}
+
+/// The signals to handle: not those ignored at the start (`nohup`, `command &`).
+fn wanted() -> Vec<i32> {
+    let ignored = std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| ignored_mask(&status))
+        .unwrap_or(0);
+    SIGNALS.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
+}
+
+/// The mask of ignored signals in `/proc/self/status`: bit 0 is signal 1.
+fn ignored_mask(status: &str) -> Option<u64> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        assert_eq!(
+            ignored_mask("Name:\tfloe\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"),
+            Some(0x1001)
+        );
+        assert_eq!(ignored_mask("Name:\tfloe\n"), None);
+        assert_eq!(CANCELLED, 32);
+    }
+}
