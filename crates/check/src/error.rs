@@ -122,7 +122,9 @@ pub enum PartRefusal {
         how: String,
     },
     /// The file system was changed since the shard was run.
-    #[error("{name} does not describe the file system as it is now, because {why}: run all shards again")]
+    #[error(
+        "{name} does not describe the file system as it is now, because {why}: run all shards again"
+    )]
     Changed {
         /// Its name.
         name: String,

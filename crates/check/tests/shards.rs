@@ -5,7 +5,7 @@
 
 use std::io::{self, Read};
 
-use floe_blockdev::ReadBlocks;
+use floe_blockdev::{Counted, ReadBlocks};
 use floe_check::checkpoint::{PartRefusal, Parts, Share};
 use floe_check::{Accounting, CheckError, CheckOptions, check, check_shard};
 use floe_testkit::rng::Rng;
@@ -94,7 +94,10 @@ impl Subject<'_> {
         });
         let said = outcome.unwrap_or_else(|error| error.to_string());
         let Self { name, accounting, .. } = self;
-        assert!(said == expected, "{name}, {accounting:?}, {count} shards:\n{expected}\nmerged: {said}");
+        assert!(
+            said == expected,
+            "{name}, {accounting:?}, {count} shards:\n{expected}\nmerged: {said}"
+        );
     }
 }
 
@@ -169,12 +172,25 @@ fn many_directories() -> Option<Image> {
         std::fs::create_dir_all(&path).unwrap();
         std::fs::write(path.join(format!("file-{at}")), format!("{at}")).unwrap();
         // Directories that are large enough for an index.
-        std::fs::write(folder.path().join(format!("{}/a-long-name-{at:064}", at % 30)), "").unwrap();
+        std::fs::write(folder.path().join(format!("{}/a-long-name-{at:064}", at % 30)), "")
+            .unwrap();
     }
     let image = Image::empty(64 << 20).unwrap();
     let source = folder.path().to_str().unwrap().to_owned();
-    let options =
-        ["-F", "-q", "-t", "ext4", "-b", "1024", "-g", "1024", "-N", "16384", "-d", source.as_str()];
+    let options = [
+        "-F",
+        "-q",
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-g",
+        "1024",
+        "-N",
+        "16384",
+        "-d",
+        source.as_str(),
+    ];
     build::mke2fs(image.path(), &options).unwrap();
     Some(image)
 }
@@ -194,4 +210,126 @@ fn many_groups_in_shards() {
             COUNTS.into_iter().for_each(|count| subject.in_shards(count, &mut rng, &expected));
         }
     }
+}
+
+/// What the merge of these parts is refused for.
+fn refusal(subject: &Subject<'_>, parts: Vec<(&str, Vec<u8>)>) -> PartRefusal {
+    let parts = parts.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+    match subject.merged(&Memory(parts), 1) {
+        Err(CheckError::Parts(refusal)) => refusal,
+        other => panic!("merged: {other:?}"),
+    }
+}
+
+#[test]
+fn lost_repeated_and_foreign_parts_are_named() {
+    let Some(image) = many_directories() else { return };
+    let by_sums = |device| {
+        let (accounting, name) = (Accounting::Fingerprint, String::new());
+        Subject { device, accounting, name }
+    };
+    let subject = by_sums(&image);
+    let part = |index| subject.part(index, 3, 1).unwrap();
+    let (a, b, c) = (part(0), part(1), part(2));
+    // A shard that is run again, with other threads, may take the place of an earlier run.
+    let again = subject.part(1, 3, 3).unwrap();
+    let whole = Memory([&c, &again, &a].map(|part| (String::new(), part.clone())).to_vec());
+    assert_eq!(subject.merged(&whole, 1).unwrap(), subject.verdict());
+
+    let text = refusal(&subject, vec![("a", a.clone()), ("c", c.clone())]).to_string();
+    assert_eq!(text, "parts are missing: of 3 shards there is none of 1");
+    let all = vec![("a", a.clone()), ("b", b.clone()), ("c", c.clone()), ("b2", again)];
+    let text = refusal(&subject, all).to_string();
+    assert_eq!(text, "b2 and b are both of shard 1/3: give only one of them");
+    let with = |bytes: Vec<u8>| vec![("a", a.clone()), ("b", b.clone()), ("other", bytes)];
+    let foreign = |bytes| match refusal(&subject, with(bytes)) {
+        PartRefusal::Foreign { name, how } if name == "other" => how,
+        other => panic!("{other}"),
+    };
+    let of_four = subject.part(2, 4, 1).unwrap();
+    assert_eq!(foreign(of_four), "it is of 4 shards, a of 3");
+    let share = Share::new(2, 3).unwrap();
+    let with_options = |options: &CheckOptions<'_>| {
+        let mut bytes = Vec::new();
+        check_shard(&image, options, share).unwrap().write(&mut bytes).unwrap();
+        bytes
+    };
+    let options = subject.options(1, 7);
+    assert_eq!(
+        foreign(with_options(&CheckOptions { key: Some([8; 16]), ..options })),
+        "its key is not that of a"
+    );
+    let later = CheckOptions { now_seconds: options.now_seconds + 1, ..options };
+    assert!(foreign(with_options(&later)).contains("another time"));
+    let exact = CheckOptions { accounting: Accounting::Exact, ..options };
+    assert!(foreign(with_options(&exact)).contains("object by object, in 3 shards"));
+    let other = Image::empty(64 << 20).unwrap();
+    let uuid =
+        ["-F", "-q", "-t", "ext4", "-b", "1024", "-U", "01234567-89ab-cdef-0123-456789abcdef"];
+    build::mke2fs(other.path(), &uuid).unwrap();
+    let how = foreign(by_sums(&other).part(2, 3, 1).unwrap());
+    assert!(how.contains("another file system"), "{how}");
+    for (cut, how) in [(c.len() - 1, "truncated"), (c.len() / 2, "truncated"), (40, "truncated")] {
+        let text = refusal(&subject, with(c[..cut].to_vec())).to_string();
+        assert_eq!(text, format!("other is {how}: run its shard again"), "{cut}");
+    }
+    let mut rng = Rng::new(5);
+    for _ in 0..rounds(40) {
+        let (mut bytes, at) = (c.clone(), 8 + rng.below(c.len() as u64 - 8) as usize);
+        bytes[at] ^= 1 << rng.below(8);
+        let refusal = refusal(&subject, with(bytes));
+        assert!(matches!(refusal, PartRefusal::Damaged { .. }), "{at}: {refusal}");
+    }
+    for bytes in [&b""[..], b"FLOE", &[0; 4096], &[&c[..], b"x"].concat()] {
+        let refusal = refusal(&subject, with(bytes.to_vec()));
+        assert!(matches!(refusal, PartRefusal::NotOurs { .. } | PartRefusal::Damaged { .. }));
+    }
+}
+
+#[test]
+fn parts_of_a_file_system_that_was_changed_are_refused() {
+    let Some(image) = many_directories() else { return };
+    let (accounting, name) = (Accounting::Fingerprint, String::new());
+    let subject = Subject { device: &image, accounting, name };
+    // So few that all witnesses are asked.
+    let parts = subject.parts(2, &mut Rng::new(6)).unwrap();
+    let commands = [
+        ("ssv mtime 20240229120000", "mount"),
+        ("ssv volume_name changed", "superblock"),
+        ("set_bg 0 free_blocks_count 1", "descriptors"),
+        ("sif / mtime 20240229120000", "what is in block"),
+    ];
+    for (command, why) in commands {
+        let changed = image.copy().unwrap();
+        build::debugfs(&changed, command).unwrap();
+        let subject = Subject { device: &changed, name: String::new(), ..subject };
+        match subject.merged(&parts, 1) {
+            Err(CheckError::Parts(refusal @ PartRefusal::Changed { .. })) => {
+                assert!(refusal.to_string().contains(why), "{refusal}");
+            }
+            other => panic!("{command}: {other:?}"),
+        }
+    }
+}
+
+/// What a part takes, and that shards have done the work: a merge reads next to nothing.
+#[test]
+fn parts_are_small_and_the_merge_reads_little() {
+    let Some(image) = many_directories() else { return };
+    let counted = Counted::new(&image);
+    let (accounting, name) = (Accounting::Fingerprint, String::new());
+    let subject = Subject { device: &counted, accounting, name };
+    let expected = subject.verdict();
+    let alone = counted.counts().bytes;
+    let parts = subject.parts(16, &mut Rng::new(7)).unwrap();
+    let shards = counted.counts().bytes - alone;
+    assert_eq!(subject.merged(&parts, 1).unwrap(), expected);
+    let merge = counted.counts().bytes - alone - shards;
+    let bytes: usize = parts.0.iter().map(|(_, part)| part.len()).sum();
+    // 4,541 inodes, 1,531 of them directories; 16 times the header.
+    assert!(bytes < 120_000, "{bytes} bytes of parts");
+    assert!(merge * 5 < alone, "{merge} bytes read by the merge, {alone} by one check");
+    println!(
+        "{alone} bytes read by one check, {shards} by shards, {merge} by the merge; parts {bytes}"
+    );
 }

@@ -37,6 +37,7 @@ mod progress_policy;
 mod random;
 mod repair_run;
 mod scheduling;
+mod shards;
 mod shell;
 mod signals;
 mod size;

@@ -86,6 +86,16 @@ impl Part {
         Self { header, share, witnesses, evidence }
     }
 
+    /// Inodes in use in its groups.
+    pub fn inodes_used(&self) -> u64 {
+        self.evidence.inodes.totals.inodes_used
+    }
+
+    /// Directories among them.
+    pub fn directories(&self) -> usize {
+        self.evidence.inodes.dirs.infos.len()
+    }
+
     /// Writes it.
     ///
     /// # Errors
@@ -125,6 +135,7 @@ pub fn merge_parts(
     let mut first: Option<(Header, String)> = None;
     let mut all = PartEvidence::default();
     let mut names: BTreeMap<u32, String> = BTreeMap::new();
+    let mut witnesses = Vec::new();
     for at in 0..parts.count() {
         let name = parts.name(at);
         let mut bytes =
@@ -140,10 +151,7 @@ pub fn merge_parts(
             let (other, index) = (other.clone(), loaded.index);
             return Err(PartRefusal::Repeated { name, other, index, count });
         }
-        if let Some(block) = Witness::find_changed(&loaded.witnesses, volume, &header.key) {
-            let why = format!("it is older than what is in {block}");
-            return Err(PartRefusal::Changed { name, why });
-        }
+        witnesses.extend(loaded.witnesses);
         names.insert(loaded.index, name);
         all.merge(loaded.evidence);
     }
@@ -152,7 +160,16 @@ pub fn merge_parts(
     };
     let count = header.shards();
     let missing: Vec<u32> = (0..count).filter(|index| !names.contains_key(index)).collect();
-    if missing.is_empty() { Ok((header, all)) } else { Err(PartRefusal::Missing { missing, count }) }
+    if !missing.is_empty() {
+        return Err(PartRefusal::Missing { missing, count });
+    }
+    match Witness::find_changed(&witnesses, volume, &header.key) {
+        Some(block) => {
+            let (name, why) = ("A part".to_owned(), format!("it is older than what is in {block}"));
+            Err(PartRefusal::Changed { name, why })
+        }
+        None => Ok((header, all)),
+    }
 }
 
 /// Why two parts are not of one check.

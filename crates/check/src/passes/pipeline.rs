@@ -106,7 +106,10 @@ impl<'p> Clock<'p> {
 
     /// Ends the phase that began with the last call; the next one begins.
     fn end(&mut self, name: &'static str) {
-        self.end_before(name, work::PHASES.iter().skip_while(|phase| **phase != name).nth(1).copied());
+        self.end_before(
+            name,
+            work::PHASES.iter().skip_while(|phase| **phase != name).nth(1).copied(),
+        );
     }
 
     /// Ends the phase that began with the last call; `next` begins.
@@ -304,8 +307,7 @@ fn passes<'d, 'p>(
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
     let is_shard = matches!(start, Start::Shard(..));
     let written = is_shard || options.checkpoint.is_some() || options.parts.is_some();
-    let header =
-        written.then(|| Header::of(&opened, device.size_bytes(), &journal, &settled, key));
+    let header = written.then(|| Header::of(&opened, device.size_bytes(), &journal, &settled, key));
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     let mut session = match (options.checkpoint, &header) {
         (Some(keeper), Some(header)) => {

@@ -245,7 +245,11 @@ fn clusters_of(geometry: &Geometry, groups: &BTreeSet<GroupNr>) -> BlockSet {
 
 /// The directory blocks that name inodes of some groups, and those of the root: how `lost+found` is
 /// found.
-pub(super) fn naming(cx: &DirCx<'_>, evidence: &DirEvidence, groups: &BTreeSet<GroupNr>) -> Vec<DirRun> {
+pub(super) fn naming(
+    cx: &DirCx<'_>,
+    evidence: &DirEvidence,
+    groups: &BTreeSet<GroupNr>,
+) -> Vec<DirRun> {
     let geometry = &cx.volume.geometry;
     let ranges = ranges_of(groups.iter().map(|group| {
         let first = geometry.inode_at(*group, 0).0;

@@ -220,8 +220,7 @@ fn judge_bitmaps(
         let groups = setting.groups(volume);
         let mine = |group: GroupNr| groups.contains(&group.0) && has_bitmaps_of(volume, group);
         let (facts, claims) = (InodeFacts::default(), Claims::default());
-        merged.bitmaps =
-            bitmaps::check_where(volume, &facts, &claims, &dirs, setting.pool, mine);
+        merged.bitmaps = bitmaps::check_where(volume, &facts, &claims, &dirs, setting.pool, mine);
     }
     scan.merged = Some(merged);
     Ok(())

@@ -493,6 +493,7 @@ impl Fsck<'_> {
             watch: &watch,
             html: None,
             checkpoint: None,
+            parts: None,
         };
         let outcome = run.run(out)?;
         if self.mode == Mode::Look && outcome.damaged {

@@ -5,14 +5,15 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// HTML pages, metrics, undo files, plans, checkpoints and block maps.
-const HEADS: [&[u8]; 6] = [
+/// HTML pages, metrics, undo files, plans, checkpoints and parts, block maps, keys of shards.
+const HEADS: [&[u8]; 7] = [
     crate::html_page::HEAD,
     crate::monitor::prometheus::HEAD,
     &floe_format::ext::undo::MAGIC,
     &floe_repair::plan_file::MAGIC,
     floe_check::checkpoint::MAGIC,
     floe_disk::mkfs::BLOCK_MAP_HEAD,
+    crate::shards::KEY_HEAD,
 ];
 
 /// Whether the file at `path` is empty, or starts like one of Floe's outputs.

@@ -32,6 +32,7 @@ mod recipes;
 mod repair;
 mod repair_undo;
 mod schema;
+mod shards;
 mod shared_blocks;
 mod signals;
 mod terminal;

@@ -325,7 +325,8 @@ impl Saved for DirEvidence {
         entries.save(to);
         sums.save(to);
         met.save(to);
-        let assumed: Vec<_> = assumed.iter().map(|&(inode, by)| [inode.0.into(), by.into()]).collect();
+        let assumed: Vec<_> =
+            assumed.iter().map(|&(inode, by)| [inode.0.into(), by.into()]).collect();
         to.put_rows(assumed.into_iter());
     }
 
