@@ -324,12 +324,8 @@ fn passes<'d, 'p>(
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
-    volume.links = plan.way.links;
-    volume.keeps_whole_groups = load.edits;
     volume.orphans = orphans;
-    volume.shortcuts = options.shortcuts;
-    volume.sums_together = options.accounting != Accounting::Exact && !load.edits;
-    volume.check_encoding = options.check_encoding;
+    choose(&mut volume, &plan, &load, options);
     clock.plan(&volume, &budget, &start);
     found.merge(of_volume);
     if let Some(problem) = checks::superblock::mmp::check(&volume) {
@@ -350,6 +346,15 @@ fn passes<'d, 'p>(
         setting.clock.end_before(pass.name, passes.get(at + 1).map(|next| next.name));
     }
     Ok(Made { volume, scan, header, journal, clock, plan })
+}
+
+/// Tells the volume how the check is made.
+fn choose(volume: &mut Volume<'_>, plan: &Plan, load: &Load, options: &CheckOptions<'_>) {
+    volume.links = plan.way.links;
+    volume.keeps_whole_groups = load.edits;
+    volume.shortcuts = options.shortcuts;
+    volume.sums_together = options.accounting != Accounting::Exact && !load.edits;
+    volume.check_encoding = options.check_encoding;
 }
 
 /// What passes share and do not look at the file system for.

@@ -8,6 +8,7 @@ mod checkpoint;
 mod commands;
 mod docs;
 mod examples;
+mod fleet;
 mod fsck;
 mod fsck_callers;
 mod fsck_differential;
