@@ -29,7 +29,11 @@ impl Pool {
         };
         let count = self.groups.geometry().group_count;
         for group in (first.0..count).chain(0..first.0).map(GroupNr) {
-            if let Some(inode) = self.inode_in(tx, group)? {
+            if self.damaged.contains(&group) {
+                continue;
+            }
+            let found = self.inode_in(tx, group);
+            if let Some(inode) = self.unless_damaged(group, found)? {
                 self.groups_mut().mark_inode(tx, inode, true, is_directory)?;
                 return Ok(inode);
             }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::exit::{Ended, Outcome};
-use crate::size;
+use crate::input::size;
 
 /// Exit code of mount(8) for a refused mount.
 pub(super) const REFUSED: u8 = 32;

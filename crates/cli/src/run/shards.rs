@@ -11,14 +11,12 @@ use floe_check::Accounting;
 use floe_check::checkpoint::{MAGIC, Part, Parts, Share};
 use floe_report::human::size;
 
-use crate::checkpoint::open_own;
-use crate::clock::now_seconds;
 use crate::exit::Ended;
-use crate::files::{InputPath, Judged, OutputPath};
-use crate::random::random_bytes;
+use crate::input::clock::now_seconds;
+use crate::input::files::{InputPath, Judged, OutputPath, SHARD_KEY_HEAD};
+use crate::input::random::random_bytes;
+use crate::run::checkpoint::open_own;
 
-/// First bytes of the file with the key of a check in shards.
-pub(crate) const KEY_HEAD: &[u8] = b"floe-shards-key 1 ";
 /// Name of that file beside a part, unless an option names another.
 const KEY_NAME: &str = "floe-shards.key";
 
@@ -184,12 +182,12 @@ impl Common {
     }
 
     fn text(self) -> String {
-        let head = String::from_utf8_lossy(KEY_HEAD);
+        let head = String::from_utf8_lossy(SHARD_KEY_HEAD);
         format!("{head}{:032x} {}\n", u128::from_be_bytes(self.key), self.now_seconds)
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let rest = text.as_bytes().strip_prefix(KEY_HEAD)?;
+        let rest = text.as_bytes().strip_prefix(SHARD_KEY_HEAD)?;
         let (key, now) = std::str::from_utf8(rest).ok()?.trim_end().split_once(' ')?;
         let digits = key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit());
         let key = u128::from_str_radix(key, 16).ok().filter(|_| digits)?;
