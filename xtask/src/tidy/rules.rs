@@ -65,8 +65,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ext4", &["exec", "blockdev", "format", "sync"]),
     ("check", &["ext4", "exec", "blockdev", "format", "sync"]),
     ("repair", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
+    // Rebuilds files in an overlay; never writes to its source.
+    ("salvage", &["check", "ext4", "exec", "blockdev", "format", "sync"]),
     // Formats results; checks and changes nothing.
-    ("report", &["repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
+    ("report", &["salvage", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
     ("disk", &["archive", "check", "ext4", "exec", "blockdev", "format", "sync"]),
     ("fs", &["archive", "disk", "repair", "check", "ext4", "exec", "blockdev", "format", "sync"]),
     (
@@ -76,8 +78,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "archive", "report", "fuse", "fs", "disk", "repair", "check", "ext4", "exec",
-            "blockdev", "format", "sync",
+            "archive", "report", "fuse", "fs", "disk", "salvage", "repair", "check", "ext4",
+            "exec", "blockdev", "format", "sync",
         ],
     ),
     // A dev-dependency of all crates, so it may use only those below the checker.

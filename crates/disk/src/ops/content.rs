@@ -162,12 +162,11 @@ pub(crate) fn inline_bytes(inode: &OwnedInode) -> Result<Vec<u8>, OpError> {
 }
 
 fn read_at(data: &dyn ReadBlocks, at: u64, into: &mut [u8]) -> Result<(), OpError> {
-    data.read_at(at, into)
-        .map_err(|source| OpError::Refused(Refusal::Io { block: BlockNr(0), source }))
+    data.read_at(at, into).map_err(|source| OpError::Data { block: BlockNr(0), source })
 }
 
 fn write_at(data: &dyn WriteBlocks, block: BlockNr, at: u64, from: &[u8]) -> Result<(), OpError> {
-    data.write_at(at, from).map_err(|source| OpError::Refused(Refusal::Io { block, source }))
+    data.write_at(at, from).map_err(|source| OpError::Data { block, source })
 }
 
 impl Op<'_> {

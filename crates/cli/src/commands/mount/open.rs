@@ -1,8 +1,6 @@
 //! Opening an image for a mount, and serving it.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,12 +13,10 @@ use floe_ext4::fs::FileSystem as Layout;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
 use floe_format::{BlockNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Image, Live, Store, now};
+use floe_fs::{Disk, FileSystem, Image, Live, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
 use floe_sync::Arc;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use super::daemon::{self, Log};
 use super::options::Options;
@@ -103,7 +99,9 @@ impl Args {
         options: &Options,
     ) -> Result<()> {
         let files = disk.files()?;
-        let fs = FileSystem::new(Live::new(disk, &files, volume, now())?);
+        let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
+        let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        let fs = FileSystem::new(live);
         let served = self.serve(&fs, options);
         let finished = fs.into_store().finish(now()).context("the last changes cannot be written");
         served.and(finished)
@@ -111,7 +109,8 @@ impl Args {
 
     fn serve_reading(&self, options: &Options) -> Result<()> {
         self.source.mind_users(InUse::WarnReader)?;
-        let lock = lock(&self.source.device)?;
+        // Keeps writers out until the mount ends.
+        let claim = self.source.claim_for_reading()?;
         let device = self.source.open()?;
         let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
         let superblock = match options.superblock_kib {
@@ -133,7 +132,7 @@ impl Args {
             }
             self.serve(&FileSystem::new(Image::new(files)), options)
         });
-        drop(lock);
+        drop(claim);
         served.map_err(|error| anyhow!(failure::of_check(&error, &device, &name, "--memory=")))?
     }
 
@@ -196,19 +195,5 @@ impl Args {
             // Nobody else changes the image.
             ..standard
         }
-    }
-}
-
-/// Keeps out those who would write to the image, until the lock is dropped: repairs and writing mounts lock it for
-/// themselves.
-fn lock(path: &Path) -> Result<File> {
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        // Some network file systems know no locks.
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(file),
-        Err(Errno::WOULDBLOCK) => {
-            anyhow::bail!("{}: is locked: another program is writing to it", path.display())
-        }
-        Err(errno) => Err(io::Error::from(errno)).with_context(|| path.display().to_string()),
     }
 }
