@@ -9,6 +9,7 @@ use floe_format::InodeNr;
 use floe_sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{ChangeError, Disk, DiskError};
+use crate::faults::{Faults, OnError};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Image, Timestamp};
@@ -25,6 +26,7 @@ pub struct Live<'f, 'd, D> {
     disk: &'d Disk<D>,
     image: Image<'f, 'd>,
     work: Mutex<Work>,
+    faults: Faults,
 }
 
 #[derive(Debug)]
@@ -47,11 +49,39 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         now: Timestamp,
     ) -> Result<Self, FsError> {
         let work = Mutex::new(Work { volume, ended: None });
-        let live = Self { disk, image: Image::new(files), work };
+        let faults = Faults::default();
+        let live = Self { disk, image: Image::new(files), work, faults };
         live.run(|volume, tx| volume.begin_writing(tx, now))?;
         live.finish_orphans(now)?;
         live.sync()?;
         Ok(live)
+    }
+
+    /// Sets what follows on damaged or unreadable metadata.
+    #[must_use]
+    pub fn on_error(self, on_error: OnError) -> Self {
+        Self { faults: Faults::new(on_error), ..self }
+    }
+
+    /// Reads something of an inode. A fault is recorded in the superblock.
+    fn watch<T>(
+        &self,
+        read: impl FnOnce(&Image<'f, 'd>) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        self.faults.judge()?;
+        let read = read(&self.image);
+        if let Err(error) = &read {
+            self.meet(error);
+        }
+        read
+    }
+
+    /// Records a fault in the superblock, and does what follows on it.
+    pub(crate) fn meet(&self, error: &FsError) {
+        let Some(record) = self.faults.meet(error) else { return };
+        // If it cannot be recorded, writing has ended, which every call says from now on.
+        let _ = self.run_once(|volume, tx| volume.record_error(tx, crate::now(), &record));
+        self.faults.react();
     }
 
     /// Ends writing: deletes what has no name, and says in the superblock that all is clean. The disk is to be closed
@@ -60,9 +90,28 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     /// # Errors
     /// As [`Store::apply`]. What is durable by then is recovered at the next mount.
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
-        self.finish_orphans(now)?;
+        if !self.is_read_only() {
+            self.finish_orphans(now)?;
+            self.reserve_regions(now)?;
+        }
         self.run(|volume, tx| volume.end_writing(tx, now))?;
         self.sync()
+    }
+
+    /// Gives the free blocks of regions to reservation files (native file systems).
+    fn reserve_regions(&self, now: Timestamp) -> Result<(), FsError> {
+        let lots = self.work().volume.lots_to_reserve();
+        if lots.is_empty() {
+            return Ok(());
+        }
+        // What was freed is free for good then.
+        self.sync()?;
+        for &lot in &lots {
+            self.run(|volume, tx| volume.reserve_lot(tx, now, lot))?;
+        }
+        self.sync()?;
+        let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
+        copied.map_err(|error| FsError::Ended(error.to_string()))
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -70,8 +119,20 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs an operation as a transaction; once more after a commit where only that gives free blocks back.
+    /// Runs an operation as a transaction. A fault is recorded in the superblock.
     fn run<T>(
+        &self,
+        run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
+    ) -> Result<T, FsError> {
+        let done = self.run_once(run);
+        if let Err(error) = &done {
+            self.meet(error);
+        }
+        done
+    }
+
+    /// Runs an operation as a transaction; once more after a commit where only that gives free blocks back.
+    fn run_once<T>(
         &self,
         mut run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
     ) -> Result<T, FsError> {
@@ -81,6 +142,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             if let Some(why) = &work.ended {
                 return Err(FsError::Ended(why.clone()));
             }
+            self.faults.judge()?;
             let volume = &mut work.volume;
             match self.disk.change(|tx| run(volume, tx)) {
                 Ok((value, id)) => {
@@ -101,6 +163,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                 Err(ChangeError::Refused(error)) => return Err(of_op(error)),
                 Err(ChangeError::Ended(why)) => {
                     work.ended = Some(why.clone());
+                    self.faults.end_writing();
                     return Err(FsError::Ended(why));
                 }
             }
@@ -118,7 +181,14 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
 
     fn finish_orphans(&self, now: Timestamp) -> Result<(), FsError> {
         let orphans = self.work().volume.orphans();
-        orphans.into_iter().try_for_each(|inode| self.finish_orphan(inode, now))
+        for inode in orphans {
+            match self.finish_orphan(inode, now) {
+                // It is recorded, and stays an orphan for `floe repair`.
+                Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     fn finish_orphan(&self, inode: InodeNr, now: Timestamp) -> Result<(), FsError> {
@@ -192,27 +262,31 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
 
 impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        self.image.attributes(inode)
+        self.watch(|image| image.attributes(inode))
     }
 
     fn directory(&self, inode: InodeNr) -> Result<Directory, FsError> {
-        self.image.directory(inode)
+        let directory = self.watch(|image| image.directory(inode))?;
+        if let Some(what) = directory.damage() {
+            self.meet(&FsError::Damaged { inode, what: what.to_owned() });
+        }
+        Ok(directory)
     }
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
-        self.image.read(inode, offset_bytes, into)
+        self.watch(|image| image.read(inode, offset_bytes, into))
     }
 
     fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        self.image.seek(inode, offset_bytes, what)
+        self.watch(|image| image.seek(inode, offset_bytes, what))
     }
 
     fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        self.image.target(inode)
+        self.watch(|image| image.target(inode))
     }
 
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        self.image.extended_attributes(inode)
+        self.watch(|image| image.extended_attributes(inode))
     }
 
     fn space(&self) -> Space {
@@ -230,7 +304,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn is_read_only(&self) -> bool {
-        false
+        self.faults.is_read_only()
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
@@ -294,10 +368,15 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {
+        if self.is_read_only() {
+            // It stays an orphan, which the next mount deletes.
+            return Ok(());
+        }
         self.finish_orphan(inode, crate::now())
     }
 
     fn sync(&self) -> Result<(), FsError> {
+        self.faults.judge()?;
         let epoch = {
             let mut work = self.work();
             if let Some(why) = &work.ended {
@@ -308,6 +387,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         if let Err(error) = self.disk.flush() {
             let why = error.to_string();
             self.work().ended = Some(why.clone());
+            self.faults.end_writing();
             return Err(FsError::Ended(why));
         }
         self.work().volume.durable(epoch);
@@ -338,10 +418,13 @@ fn of_op(error: OpError) -> FsError {
         OpError::CrossProject => FsError::CrossProject,
         OpError::Unsupported(what) => FsError::Unsupported(what),
         OpError::TooLong => FsError::Unsupported("a change of so many blocks at once"),
-        OpError::Refused(Refusal::Io { block, source }) => FsError::Io {
+        OpError::Data { block, source } => FsError::Io {
             inode: InodeNr(0),
             source: std::io::Error::other(format!("{block}: {source}")),
         },
+        OpError::Refused(refusal @ Refusal::Io { .. }) => {
+            FsError::Unreadable { inode: InodeNr(0), what: refusal.to_string() }
+        }
         OpError::Refused(refusal) => {
             FsError::Damaged { inode: InodeNr(0), what: refusal.to_string() }
         }

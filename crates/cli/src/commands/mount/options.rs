@@ -1,6 +1,7 @@
 //! Mount options: those of ext4, fuse2fs and FUSE.
 
 use anyhow::Result;
+use floe_fs::OnError;
 
 use crate::exit::{Ended, Outcome};
 use crate::input::size;
@@ -71,7 +72,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "journal_ioprio",
     "discard",
     "nodiscard",
-    "errors",
     "i_version",
     "prefetch_block_bitmaps",
     "no_prefetch_block_bitmaps",
@@ -133,6 +133,8 @@ pub(super) struct Options {
     pub(super) subtype: Option<String>,
     /// Number of serving threads.
     pub(super) threads: Option<usize>,
+    /// Reaction to damaged metadata; by default the superblock's.
+    pub(super) on_error: Option<OnError>,
 }
 
 impl Options {
@@ -179,6 +181,14 @@ impl Options {
             ("sb", Some(value)) => {
                 self.superblock_kib = Some(value.parse().map_err(|why| bad(name, &why))?);
             }
+            ("errors", Some(value)) => {
+                self.on_error = Some(match value {
+                    "continue" => OnError::Continue,
+                    "remount-ro" => OnError::ReadOnly,
+                    "panic" | "shutdown" => OnError::Shutdown,
+                    _ => return Err(bad(name, &"must be continue, remount-ro, panic or shutdown")),
+                });
+            }
             ("threads", Some(value)) => {
                 let count = value.parse().ok().filter(|count| (1..=64).contains(count));
                 self.threads = Some(count.ok_or_else(|| bad(name, &"must be from 1 to 64"))?);
@@ -219,6 +229,8 @@ mod tests {
         assert_eq!(Outcome::of_error(&error).code(), 32);
         assert!(error.to_string().contains("colour=blue"));
         assert!(Options::parse(&["colour=blue".to_owned()], true).is_ok());
+        assert_eq!(parse("errors=panic").unwrap().on_error, Some(OnError::Shutdown));
+        assert!(parse("errors=ignore").is_err());
         assert!(parse("threads=0").is_err() && parse("offset=x").is_err());
     }
 }
