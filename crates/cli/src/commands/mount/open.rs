@@ -61,7 +61,7 @@ impl Args {
             return Ok(Some("its journal is elsewhere".to_owned()));
         }
         let device = self.source.open()?;
-        // What is damaged so much that it cannot be opened here may be read all the same.
+        // A device too damaged to be opened here may still be readable.
         let Ok(layout) = Layout::open(&device) else {
             return Ok(Some("its superblock or descriptors are damaged".to_owned()));
         };
@@ -87,7 +87,7 @@ impl Args {
         let (device, _) = self.source.open_for_writing(false)?;
         let (disk, volume) = Disk::open(device)?;
         let served = self.serve_disk(&disk, volume, options);
-        // What cannot be closed is recovered at the next mount.
+        // If closing fails, the next mount recovers the journal.
         let closed = disk.close();
         served.and(closed.map_err(Into::into))
     }
