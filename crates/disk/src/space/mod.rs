@@ -8,6 +8,7 @@ use floe_ext4::group::Groups;
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::ext::bitmap;
 use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use held::Epoch;
@@ -24,6 +25,8 @@ const MOST_SEARCHED: u32 = 64;
 pub struct Pool {
     groups: Groups,
     held: Held,
+    /// Free inodes whose numbers were promised: only [`Pool::take_inode`] marks them as used.
+    reserved_inodes: BTreeSet<InodeNr>,
     /// Free clusters by the descriptors.
     free_clusters: u64,
     /// Clusters that only callers with the right to them may use (`s_r_blocks_count`).
@@ -45,6 +48,7 @@ impl Pool {
         Self {
             groups,
             held: Held::default(),
+            reserved_inodes: BTreeSet::new(),
             free_clusters,
             reserved_clusters,
             may_use_reserve: false,
