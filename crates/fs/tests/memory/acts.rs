@@ -129,8 +129,7 @@ pub(crate) fn run<S: Store>(store: &S, turn: u32, act: &Act) -> Result<(), FsErr
         }
         Act::Times(path, seconds) => {
             let time = Timestamp { seconds: *seconds, nanoseconds: 3 };
-            let wanted =
-                Change { accessed: Some(time), modified: Some(time), ..Change::default() };
+            let wanted = Change { accessed: Some(time), modified: Some(time), ..Change::default() };
             change(find(store, path)?, None, wanted)
         }
         Act::Write(path, offset_bytes, len) => {

@@ -4,12 +4,19 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 mod acts;
+mod crash;
+mod live;
 
 use std::collections::BTreeSet;
 
+use floe_blockdev::MemDevice;
 use floe_format::InodeNr;
 use floe_fs::{FsError, Limits, MemFs, NullDisk, Store};
+use floe_testkit::crash::Effort;
+use floe_testkit::tool;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use acts::{Act, act, consistent, find, run, same, tree};
 
@@ -69,5 +76,114 @@ proptest! {
         same(&tree(memory.lower()), &wanted).map_err(TestCaseError::fail)?;
         let disk = memory.finish().unwrap();
         same(&tree(&disk), &wanted).map_err(TestCaseError::fail)?;
+    }
+}
+
+const SMALL: Limits = Limits { records: 5, content_bytes: 8192, clean_inodes: 3, clean_names: 10 };
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// The same over a disk: what programs see is what the model has, and in the end the disk has it, which e2fsck approves.
+    #[test]
+    fn memory_over_a_disk_answers_like_the_model(
+        acts in prop::collection::vec(act(), 1..60), small: bool,
+    ) {
+        if tool::missing() {
+            return Ok(());
+        }
+        let limits = if small { SMALL } else { Limits::default() };
+        let model = NullDisk::new(100, 1000);
+        let device = MemDevice::new(live::base().to_vec());
+        let known = |mut all: std::collections::BTreeMap<_, _>| {
+            // Whose owner and times mke2fs chose.
+            all.remove("");
+            all
+        };
+        let done = live::mounted(&device, limits, |memory| {
+            for (turn, act) in (0..).zip(&acts) {
+                let wanted = outcome(&run(&model, turn, act));
+                let got = outcome(&run(memory, turn, act));
+                anyhow::ensure!(got == wanted, "call {turn}, {act:?}: {got}, not {wanted}");
+                same(&known(tree(memory)), &known(tree(&model)))
+                    .map_err(|why| anyhow::anyhow!("call {turn}, {act:?}: {why}"))?;
+            }
+            Ok(())
+        });
+        done.map_err(|error| TestCaseError::fail(format!("{error:#}")))?;
+        live::judge(&device, true).map_err(|error| TestCaseError::fail(format!("{error:#}")))?;
+        let again = live::mounted(&device, limits, |memory| Ok(known(tree(memory)))).unwrap();
+        same(&again, &known(tree(&model))).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// Any calls, from a seed.
+fn story(seed: u8, len: usize) -> Vec<Act> {
+    let seed = [seed; 32];
+    let rng = proptest::test_runner::TestRng::from_seed(
+        proptest::test_runner::RngAlgorithm::ChaCha,
+        &seed,
+    );
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
+    let strategy = prop::collection::vec(act(), len);
+    strategy.new_tree(&mut runner).unwrap().current()
+}
+
+#[test]
+fn patterns_of_programs_survive_any_crash() {
+    if tool::missing() {
+        return;
+    }
+    let mut states = 0;
+    for (name, acts) in crash::patterns() {
+        for limits in [SMALL, Limits::default()] {
+            let run = crash::record(&acts, limits, false).unwrap();
+            let effort = Effort { random_per_epoch: 1, seed: 3 };
+            states += run.explore(effort, 100).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        }
+    }
+    eprintln!("{states} states");
+    assert!(states > 500);
+}
+
+fn explore(seeds: std::ops::Range<u8>, effort: Effort) -> usize {
+    seeds
+        .map(|seed| {
+            let limits = if seed % 2 == 0 { SMALL } else { Limits::default() };
+            let run = crash::record(&story(seed, 30), limits, false).unwrap();
+            run.explore(effort, 100).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"))
+        })
+        .sum()
+}
+
+#[test]
+fn any_calls_survive_any_crash() {
+    if tool::missing() {
+        return;
+    }
+    let states = explore(0..4, Effort { random_per_epoch: 1, seed: 4 });
+    eprintln!("{states} states");
+    assert!(states > 200);
+}
+
+/// Tens of thousands of states: `cargo xtask crash`.
+#[test]
+#[ignore = "minutes; run by cargo xtask crash"]
+fn many_calls_survive_any_crash() {
+    let states = explore(10..110, Effort { random_per_epoch: 3, seed: 5 });
+    eprintln!("{states} states");
+    assert!(states > 20_000);
+}
+
+/// The canary: an fsync that does nothing is found out.
+#[test]
+fn an_fsync_that_does_nothing_is_found() {
+    if tool::missing() {
+        return;
+    }
+    for (name, acts) in crash::patterns() {
+        let run = crash::record(&acts, Limits::default(), true).unwrap();
+        let found = run.explore(Effort { random_per_epoch: 1, seed: 3 }, 1000);
+        assert!(found.is_err(), "{name}");
     }
 }
