@@ -60,6 +60,16 @@ impl Content {
         self.pages.len() as u64
     }
 
+    /// Pages in memory behind the disk's end of the file.
+    pub(crate) fn pages_from(&self, disk_bytes: u64) -> u64 {
+        self.pages.range(disk_bytes.div_ceil(PAGE_BYTES)..).count() as u64
+    }
+
+    /// Bytes of the disk that still count, of so many.
+    pub(crate) fn kept_bytes(&self, disk_bytes: u64) -> u64 {
+        disk_bytes.min(self.valid_bytes)
+    }
+
     /// Fills `into` with bytes from `offset_bytes` on, all of which lie in the file.
     ///
     /// # Errors

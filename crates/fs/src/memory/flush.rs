@@ -142,6 +142,7 @@ impl State {
         let Some(node) = self.nodes.get_mut(&before.inode) else { return };
         if node.attributes == *before && !waits && !node.content.is_dirty() && !node.in_flight {
             node.attributes = now;
+            node.disk_bytes = now.size_bytes;
             self.unsettled.remove(&before.inode);
         }
     }

@@ -45,6 +45,8 @@ pub(crate) struct Mnode {
     pub(crate) target: Option<Box<[u8]>>,
     /// Content of a regular file.
     pub(crate) content: Content,
+    /// Size of the file on the disk.
+    pub(crate) disk_bytes: u64,
     /// Access lists, once somebody asked for them.
     pub(crate) lists: Option<Lists>,
     /// The disk has no such inode yet.
@@ -61,6 +63,7 @@ impl Mnode {
             names: None,
             target: None,
             content: Content::on_disk(),
+            disk_bytes: attributes.size_bytes,
             lists: None,
             unborn: false,
             in_flight: false,
@@ -118,6 +121,7 @@ impl Mnode {
             names,
             target: target.map(Into::into),
             content: Content::new_file(),
+            disk_bytes: 0,
             lists: Some(Lists::default()),
             unborn: true,
             ..Self::loaded(attributes)
@@ -140,10 +144,17 @@ impl Mnode {
             && self.attributes.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// The attributes as programs see them.
-    pub(crate) fn shown(&self) -> Attributes {
-        // Bytes in memory take sectors, too, so that no program takes them for a hole.
-        let sectors = self.content.page_count() * PAGE_BYTES / 512;
-        Attributes { sectors: self.attributes.sectors.max(sectors), ..self.attributes }
+    /// The attributes as programs see them. Content in memory counts as stored in clusters of so many bytes, so that no
+    /// program takes it for a hole, and `du` says what it will take.
+    pub(crate) fn shown(&self, cluster_bytes: u64) -> Attributes {
+        if !self.content.is_dirty() {
+            return self.attributes;
+        }
+        let sectors = |bytes: u64| bytes.next_multiple_of(cluster_bytes) / 512;
+        let size = self.attributes.size_bytes;
+        let kept = self.attributes.sectors.min(sectors(self.content.kept_bytes(self.disk_bytes)));
+        let new = self.content.pages_from(self.disk_bytes) * PAGE_BYTES / 512;
+        let room = sectors(size).saturating_sub(kept);
+        Attributes { sectors: kept + new.min(room), ..self.attributes }
     }
 }

@@ -58,6 +58,8 @@ pub struct Limits {
     pub clean_inodes: usize,
     /// Names of directories that are kept, likewise.
     pub clean_names: usize,
+    /// Nothing waits: the disk makes each change at once, as it does anyway without a journal or with quotas.
+    pub immediate: bool,
 }
 
 impl Default for Limits {
@@ -67,6 +69,7 @@ impl Default for Limits {
             content_bytes: 64 << 20,
             clean_inodes: 1 << 17,
             clean_names: 1 << 20,
+            immediate: false,
         }
     }
 }
@@ -156,7 +159,10 @@ impl State {
 impl<L: Lower> MemFs<L> {
     /// A file system in memory over `lower`, all of which it knows.
     pub fn new(lower: L, limits: Limits) -> Self {
-        let facts = lower.facts();
+        let mut facts = lower.facts();
+        if limits.immediate {
+            facts.immediate.get_or_insert("it was asked for");
+        }
         let state = State {
             nodes: HashMap::new(),
             log: Log::default(),
@@ -268,6 +274,11 @@ impl<L: Lower> MemFs<L> {
         Ok(lists)
     }
 
+    /// The attributes of an inode as programs see them.
+    fn shown(&self, node: &Mnode) -> Attributes {
+        node.shown(u64::from(self.lower.block_bytes()) * u64::from(self.facts.cluster_blocks))
+    }
+
     /// Makes a change in memory; `None` if the disk must make it at once.
     fn defer(&self, state: &mut State, op: &Op<'_>) -> Result<Option<Applied>, FsError> {
         match &op.kind {
@@ -293,11 +304,11 @@ impl<L: Lower> MemFs<L> {
 impl<L: Lower> Store for MemFs<L> {
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
         if let Some(node) = self.state().nodes.get(&inode) {
-            return Ok(node.shown());
+            return Ok(self.shown(node));
         }
         let mut state = self.state_mut();
         self.load(&mut state, inode)?;
-        state.nodes.get(&inode).map(Mnode::shown).ok_or(FsError::NotFound)
+        state.nodes.get(&inode).map(|node| self.shown(node)).ok_or(FsError::NotFound)
     }
 
     fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {

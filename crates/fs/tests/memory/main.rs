@@ -35,9 +35,10 @@ proptest! {
         records in prop::sample::select(vec![3usize, 20, 1000]),
         content_bytes in prop::sample::select(vec![4096u64, 1 << 20]),
         clean_inodes in prop::sample::select(vec![0usize, 1000]),
+        immediate in prop::bool::weighted(0.1),
     ) {
         let model = NullDisk::new(1000, 100_000);
-        let limits = Limits { records, content_bytes, clean_inodes, clean_names: 1000 };
+        let limits = Limits { records, content_bytes, clean_inodes, clean_names: 1000, immediate };
         let memory = MemFs::new(NullDisk::new(1000, 100_000), limits);
         let mut durable: BTreeSet<InodeNr> = BTreeSet::new();
         for (turn, act) in (0..).zip(&acts) {
@@ -79,7 +80,8 @@ proptest! {
     }
 }
 
-const SMALL: Limits = Limits { records: 5, content_bytes: 8192, clean_inodes: 3, clean_names: 10 };
+const SMALL: Limits =
+    Limits { records: 5, content_bytes: 8192, clean_inodes: 3, clean_names: 10, immediate: false };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]

@@ -15,7 +15,7 @@ use floe_ext4::fs::FileSystem as Layout;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
 use floe_format::{BlockNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Image, Live, Store, now};
+use floe_fs::{Disk, FileSystem, Image, Live, MemFs, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
 use floe_sync::Arc;
@@ -103,10 +103,11 @@ impl Args {
         options: &Options,
     ) -> Result<()> {
         let files = disk.files()?;
-        let fs = FileSystem::new(Live::new(disk, &files, volume, now())?);
+        let live = Live::new(disk, &files, volume, now())?;
+        let fs = FileSystem::new(MemFs::new(live, options.limits()));
         let served = self.serve(&fs, options);
-        let finished = fs.into_store().finish(now()).context("the last changes cannot be written");
-        served.and(finished)
+        let finished = fs.into_store().finish().and_then(|live| live.finish(now()));
+        served.and(finished.context("the last changes cannot be written"))
     }
 
     fn serve_reading(&self, options: &Options) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Mount options: those of ext4, fuse2fs and FUSE.
 
 use anyhow::Result;
+use floe_fs::Limits;
 
 use crate::exit::{Ended, Outcome};
 use crate::size;
@@ -51,8 +52,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "acl",
     "block_validity",
     "noblock_validity",
-    "delalloc",
-    "nodelalloc",
     "auto_da_alloc",
     "noauto_da_alloc",
     "barrier",
@@ -133,6 +132,10 @@ pub(super) struct Options {
     pub(super) subtype: Option<String>,
     /// Number of serving threads.
     pub(super) threads: Option<usize>,
+    /// Bytes of content that may wait in memory.
+    pub(super) content_bytes: Option<u64>,
+    /// Each change goes to the journal at once.
+    pub(super) immediate: bool,
 }
 
 impl Options {
@@ -152,6 +155,13 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// How much may wait in memory.
+    pub(super) fn limits(&self) -> Limits {
+        let standard = Limits::default();
+        let content_bytes = self.content_bytes.unwrap_or(standard.content_bytes);
+        Limits { content_bytes, immediate: self.immediate, ..standard }
     }
 
     /// Parses one option; `false` if it is unknown.
@@ -179,6 +189,11 @@ impl Options {
             ("sb", Some(value)) => {
                 self.superblock_kib = Some(value.parse().map_err(|why| bad(name, &why))?);
             }
+            ("memory", Some(value)) => {
+                self.content_bytes = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
+            }
+            ("nodelalloc", None) => self.immediate = true,
+            ("delalloc", None) => self.immediate = false,
             ("threads", Some(value)) => {
                 let count = value.parse().ok().filter(|count| (1..=64).contains(count));
                 self.threads = Some(count.ok_or_else(|| bad(name, &"must be from 1 to 64"))?);
@@ -219,6 +234,7 @@ mod tests {
         assert_eq!(Outcome::of_error(&error).code(), 32);
         assert!(error.to_string().contains("colour=blue"));
         assert!(Options::parse(&["colour=blue".to_owned()], true).is_ok());
+        assert_eq!(parse("memory=1M,nodelalloc").unwrap().limits().content_bytes, 1 << 20);
         assert!(parse("threads=0").is_err() && parse("offset=x").is_err());
     }
 }
