@@ -44,7 +44,7 @@ static:
 	cargo xtask tuned --target $(STATIC_TARGET) --output $(STATIC) $(TUNE)
 
 # Man pages and completions.
-$(PAGES): $(wildcard crates/cli/src/*.rs crates/cli/src/*/*.rs)
+$(PAGES): $(wildcard crates/cli/src/*.rs crates/cli/src/*/*.rs) $(wildcard crates/cli/src/*/*/*.rs)
 	cargo run --quiet --locked --package floe --features generate -- generate $(PAGES)
 
 # What `make install` installs.

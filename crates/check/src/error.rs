@@ -10,7 +10,7 @@ pub enum CheckError {
     /// No superblock could be used. The problems say why.
     #[error("no usable superblock")]
     NoSuperblock {
-        /// What was wrong with the primary one, and with the backups that were tried.
+        /// Problems of the primary one, and of the backups that were tried.
         problems: Vec<Problem>,
         /// Blocks of backup superblocks that look good, with the block size they state.
         backups: Vec<(floe_format::BlockNr, u32)>,
@@ -36,7 +36,7 @@ pub enum CheckError {
     /// The check would take more memory than it may. Nothing was changed.
     #[error("{phase} takes {need_bytes} bytes of memory, of {budget_bytes} that are allowed")]
     OverBudget {
-        /// What would be done next: "start" before anything was.
+        /// The next step; "start" before the first.
         phase: &'static str,
         /// Bytes that would do, as far as is known.
         need_bytes: u64,
@@ -46,9 +46,9 @@ pub enum CheckError {
     /// The superblock or the descriptors could not be read.
     #[error("cannot read {what}")]
     Read {
-        /// What was to be read.
+        /// The structure that could not be read.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -78,9 +78,9 @@ pub enum Refusal {
     /// It could not be read or made.
     #[error("cannot {what} it: {source}")]
     File {
-        /// What was to be done.
+        /// The attempted operation.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

@@ -45,7 +45,7 @@ pub trait Keeper: Sync {
     fn tell(&self, notice: &Notice);
 }
 
-/// What became of a checkpoint.
+/// Events of a checkpoint that the caller reports.
 #[derive(Debug)]
 pub enum Notice {
     /// The check goes on from it.

@@ -1,4 +1,4 @@
-//! What a caller can choose.
+//! Options of a check.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub struct CheckOptions<'a> {
     pub superblock: Option<BlockNr>,
     /// Bytes of a block, where the superblock cannot say (1024 to 65536).
     pub block_size: Option<u32>,
-    /// What to do about a journal that holds transactions.
+    /// How to treat a journal that holds transactions.
     pub journal: JournalUse,
     /// The device of an external journal.
     pub external_journal: Option<&'a dyn ReadBlocks>,
@@ -37,7 +37,7 @@ pub struct CheckOptions<'a> {
     pub shortcuts: bool,
     /// How cross-checks are proved. Findings are the same either way.
     pub accounting: Accounting,
-    /// What counts links. Findings are the same.
+    /// Chooses the structure that counts links. Findings are the same.
     pub links: LinkChoice,
     /// Most memory that the process may take, in bytes: the check takes leaner structures, fewer
     /// threads or more sweeps, or refuses. `None`: no limit.
@@ -73,9 +73,9 @@ pub struct CheckOptions<'a> {
 pub struct SharedCores<'a> {
     /// Tells how busy the cores are.
     pub source: &'a dyn CoreSource,
-    /// Workers that go on however busy the cores are, and compete for them as any program does. Those past
-    /// it run only where a core would be idle, which is decided for their threads when they are started.
-    /// 0: so do all; one always works.
+    /// The number of workers that always run and compete for cores like any program. The others run
+    /// only on cores that would be idle, which their threads decide when they start. 0: all others;
+    /// one always works.
     pub minimum: usize,
 }
 

@@ -22,7 +22,7 @@ pub struct Report {
     pub found: Vec<Problem>,
     /// The superblock that was used.
     pub superblock: Superblock,
-    /// What follows from it.
+    /// The geometry derived from it.
     pub geometry: Geometry,
     /// The block of the superblock that was used, if it was a backup.
     pub used_backup: Option<BlockNr>,
@@ -30,14 +30,14 @@ pub struct Report {
     pub totals: Totals,
     /// Clusters in use, static metadata included.
     pub clusters_used: u64,
-    /// What became of the journal.
+    /// The state of the journal.
     pub journal: JournalState,
     /// Paths of inodes that findings name, as bytes, where they could be found out.
     pub paths: BTreeMap<InodeNr, Vec<u8>>,
     /// How long each phase took, in order.
     pub phases: Vec<PhaseTime>,
-    /// What the pipeline took, if passes overlapped: in the phase `inodes`, in which most directory
-    /// blocks were judged, too.
+    /// Measurements of the pipeline, if passes overlapped. They belong to the phase `inodes`, in
+    /// which most directory blocks were judged, too.
     pub pipeline: Option<PipelineUse>,
     /// How many groups were scanned a second time, object by object, because sums did not prove them
     /// to be in order; `None` if everything was kept object by object from the start.
@@ -53,11 +53,11 @@ pub struct PhaseTime {
     pub name: &'static str,
     /// Wall-clock time.
     pub time: Duration,
-    /// What was read in it, where the caller counts that ([`crate::CheckOptions::reads`]).
+    /// Reads in it, if the caller counts them ([`crate::CheckOptions::reads`]).
     pub reads: ReadCounts,
 }
 
-/// What the pipeline of a check took. (In the last scan, if there were two.)
+/// Measurements of the pipeline of a check; of the last scan, if there were two.
 #[derive(Clone, Debug)]
 pub struct PipelineUse {
     /// How workers were shared between the passes.
@@ -101,7 +101,7 @@ impl Verdict {
     }
 }
 
-/// What a check cost, as its caller measured it.
+/// The cost of a check, as measured by its caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Wall-clock time of all.

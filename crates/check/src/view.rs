@@ -9,12 +9,12 @@ use crate::passes::recovery;
 use crate::problem::{Findings, Problem};
 use crate::volume::open::{Opened, open};
 
-/// Opens the file system on `device` as a check does (a backup superblock where the primary one is
-/// lost, the journal replayed into memory unless the options say otherwise) and hands its files to
-/// `look`, with what was found wrong so far. That is never all that is wrong.
+/// Opens the file system on `device` as a check does (with a backup superblock if the primary is
+/// lost, and the journal replayed into memory unless the options say otherwise), and passes its
+/// files to `look`, with the problems found so far. These are never all problems.
 ///
 /// # Errors
-/// As [`crate::volume::open::open`]: there is no usable superblock, or there are features that are not known.
+/// As [`crate::volume::open::open`]: there is no usable superblock, or a feature is unknown.
 pub fn view<T>(
     device: &dyn ReadBlocks,
     options: &CheckOptions<'_>,

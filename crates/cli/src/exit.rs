@@ -1,8 +1,6 @@
 //! Exit codes: the bits of e2fsck(8), which scripts and `fsck` evaluate; for `floe mount` those of
 //! mount(8).
 
-use crate::files::Refused;
-
 /// Result of a run. Several fields may be true.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -70,14 +68,7 @@ impl Outcome {
 
     /// The outcome for an error.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
-        if let Some(Ended { outcome, .. }) = error.downcast_ref() {
-            return *outcome;
-        }
-        match error.downcast_ref::<Refused>() {
-            // An existing file is an operational error, not a usage error.
-            None | Some(Refused::InTheWay { .. }) => Self::FAILED,
-            Some(_) => Self::USAGE,
-        }
+        error.downcast_ref().map_or(Self::FAILED, |Ended { outcome, .. }| *outcome)
     }
 
     /// The exit code: 1 repaired, 2 reboot, 4 damage left, 8 failed, 16 usage, 32 cancelled.

@@ -15,7 +15,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::Cli;
 use crate::e2fsck::table::{CONF, EXTENDED, FLAGS, Named};
 use crate::exit::Outcome;
-use crate::files;
+use crate::input::files;
 
 /// Names of links to the program, for which completions are generated.
 const NAMES: [&str; 3] = ["fsck.ext4", "fsck.ext3", "fsck.ext2"];

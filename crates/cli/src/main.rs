@@ -7,45 +7,22 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-mod apply_plan;
-mod ask;
-mod check_run;
-mod checkpoint;
-mod clock;
 mod commands;
-mod device;
-mod document;
-mod dump;
 mod e2fsck;
-mod escalation;
-mod estimate;
 mod exit;
-mod failure;
-mod files;
-mod foreign;
-mod format_messages;
 #[cfg(feature = "generate")]
 mod generate;
-mod html_page;
 mod image_files;
-mod lazy_args;
-mod listing;
+mod input;
 mod monitor;
 mod online;
-mod progress;
-mod progress_policy;
-mod random;
-mod repair_run;
-mod scheduling;
-mod shell;
-mod signals;
-mod size;
-mod undo_target;
-mod usage;
+mod run;
+mod terminal;
 
 use commands::{Command, mount};
 use exit::Outcome;
-use files::Files;
+use input::files::{Files, Refused};
+use terminal::{document, signals};
 
 /// Checks, repairs, makes and mounts ext2, ext3 and ext4 file systems. Only `repair`, `undo`, `mkfs`,
 /// `mount` and `fsck -y` or `-p` ever write to a device.
@@ -64,7 +41,7 @@ fn main() -> ExitCode {
     let mut out = Patient(io::stdout().lock());
     let mut device = String::new();
     let outcome = run(&arguments, &mut device, &mut out).unwrap_or_else(|error| {
-        let outcome = Outcome::of_error(&error);
+        let outcome = outcome_of(&error);
         let text = format!("{error:#}");
         // A caller that requests JSON gets a document for every error; a failing write is ignored.
         let _ = document::of_error(&mut out, &arguments, &device, &text, outcome);
@@ -75,6 +52,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::from(outcome.code()),
         Err(_) => ExitCode::from(Outcome { failed: true, ..outcome }.code()),
     }
+}
+
+/// The outcome for an error.
+fn outcome_of(error: &anyhow::Error) -> Outcome {
+    error.downcast_ref().map_or_else(|| Outcome::of_error(error), Refused::outcome)
 }
 
 /// Standard output whose reader may close it early (`floe check | head`): later output is

@@ -2,7 +2,7 @@
 
 use floe_blockdev::ReadBlocks;
 use floe_format::crc::Seed;
-use floe_format::ext::inode::OwnedInode;
+use floe_format::ext::inode::{Inode, OwnedInode};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use floe_format::geometry::Strictness;
 use floe_format::{BlockNr, Geometry, InodeNr};
@@ -10,7 +10,7 @@ use floe_format::{BlockNr, Geometry, InodeNr};
 use crate::alloc::{FromBitmaps, Space};
 use crate::group::Groups;
 use crate::inode_table::{inode_place, read_groups};
-use crate::tx::{Refusal, Tx};
+use crate::tx::{Refusal, Tx, verify};
 
 /// A file system open for changes. It is not checked: structures that cannot be followed are
 /// refused.
@@ -77,11 +77,16 @@ impl<S: Space> FileSystem<S> {
     /// An inode, including changes in `tx`.
     ///
     /// # Errors
-    /// [`Refusal::Missing`], or an error of reading it.
+    /// [`Refusal::Missing`], [`Refusal::Checksum`], or an error of reading it.
     pub fn inode(&self, tx: &mut dyn Tx, number: InodeNr) -> Result<OwnedInode, Refusal> {
         let (block, at) = self.place(number)?;
         let bytes = tx.block(block)?;
         let raw = bytes.get(at..at + self.geometry().inode_size as usize);
+        if let (Some(raw), Some(seed)) = (raw, self.seed()) {
+            let decoded = Inode::decode(raw);
+            let fits = || decoded.is_some_and(|inode| inode.checksum_ok(seed, number));
+            verify(tx, "an inode", fits)?;
+        }
         raw.and_then(|raw| OwnedInode::of(number, raw.to_vec())).ok_or(Refusal::Damaged("an inode"))
     }
 

@@ -9,7 +9,7 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, ClusterNr, Geometry, GroupNr, InodeNr};
 
 use crate::inode_table::{desc_place, inode_place};
-use crate::tx::{Refusal, Tx};
+use crate::tx::{Refusal, Tx, verify};
 
 /// The groups of a file system. Each change of a bitmap also updates the counts of its descriptor
 /// and both checksums. The caller updates the totals of the superblock ([`Groups::free_clusters`],
@@ -203,13 +203,15 @@ impl Groups {
     /// for.
     ///
     /// # Errors
-    /// [`Refusal::Missing`], or an error of reading it.
+    /// [`Refusal::Missing`], [`Refusal::Checksum`], or an error of reading it.
     pub fn block_bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
         let desc = self.desc(group)?;
         if self.geometry.features.group_desc_csum() && desc.block_uninit() {
             return Ok(self.first_block_bitmap(group, &desc));
         }
-        tx.block(desc.block_bitmap)
+        let bits = self.geometry.clusters_per_group;
+        let stored = desc.block_bitmap_csum;
+        self.verified(tx, desc.block_bitmap, "a block bitmap", stored, bits)
     }
 
     /// The inode bitmap of a group; for an uninitialised one (INODE_UNINIT), the bitmap it stands
@@ -224,7 +226,26 @@ impl Groups {
             bitmap::fill(&mut bytes, self.geometry.inodes_per_group..u32::MAX, true);
             return Ok(bytes);
         }
-        tx.block(desc.inode_bitmap)
+        let bits = self.geometry.inodes_per_group;
+        let stored = desc.inode_bitmap_csum;
+        self.verified(tx, desc.inode_bitmap, "an inode bitmap", stored, bits)
+    }
+
+    /// A bitmap, whose checksum is `stored` in its descriptor.
+    fn verified(
+        &self,
+        tx: &mut dyn Tx,
+        block: BlockNr,
+        what: &'static str,
+        stored: u32,
+        bits_per_group: u32,
+    ) -> Result<Vec<u8>, Refusal> {
+        let bytes = tx.block(block)?;
+        if let Some(seed) = self.seed {
+            let crc = || bitmap::checksum(seed, &bytes, bits_per_group);
+            verify(tx, what, || bitmap::checksum_fits(stored, crc(), self.geometry.desc_size))?;
+        }
+        Ok(bytes)
     }
 
     /// The block bitmap of a group with BLOCK_UNINIT: the metadata in the group is in use.

@@ -29,6 +29,9 @@ pub enum Refusal {
     /// A structure that cannot be followed, so that it must not be changed.
     #[error("{0} is damaged")]
     Damaged(&'static str),
+    /// A structure whose checksum is wrong, in a transaction that verifies ([`Tx::verifies`]).
+    #[error("the checksum of {0} is wrong")]
+    Checksum(&'static str),
     /// More than the structure can hold.
     #[error("{0}")]
     TooMuch(&'static str),
@@ -58,6 +61,21 @@ pub trait Tx {
     /// Frees metadata blocks: changes of them need not be written, and no older copy of them may be
     /// replayed over their new content.
     fn revoke(&mut self, run: BlockRun);
+
+    /// Whether structures with a wrong checksum are refused. A change writes a new checksum over
+    /// the whole structure, so without this it would hide the damage. Repairs read what is damaged,
+    /// and do without.
+    fn verifies(&self) -> bool {
+        false
+    }
+}
+
+/// `Err` for a wrong checksum, in a transaction that verifies.
+///
+/// # Errors
+/// [`Refusal::Checksum`] with `what`.
+pub fn verify(tx: &dyn Tx, what: &'static str, fits: impl FnOnce() -> bool) -> Result<(), Refusal> {
+    if tx.verifies() && !fits() { Err(Refusal::Checksum(what)) } else { Ok(()) }
 }
 
 /// The changed blocks of a transaction, until they go to a device, a log or another transaction.
@@ -121,6 +139,11 @@ pub trait Staging {
 
     /// Notes that a run of metadata blocks is freed.
     fn note_freed(&mut self, run: BlockRun);
+
+    /// Whether structures with a wrong checksum are refused ([`Tx::verifies`]).
+    fn verifies(&self) -> bool {
+        false
+    }
 }
 
 impl<S: Staging> Tx for S {
@@ -154,6 +177,10 @@ impl<S: Staging> Tx for S {
     fn revoke(&mut self, run: BlockRun) {
         self.changed().forget(run);
         self.note_freed(run);
+    }
+
+    fn verifies(&self) -> bool {
+        Staging::verifies(self)
     }
 }
 

@@ -65,9 +65,8 @@ fn show<L: Lower>(memory: MemFs<L>) -> Result<L> {
         println!("{what:8} {:>10.0}/s {:>10.0}/s with sync", rate(done), rate(whole));
         Ok::<(), FsError>(())
     };
-    let place = |directory, name| Place { directory, name };
     measure("create", &mut |directory, name| {
-        let inode = make(&fs, place(directory, name.as_bytes()), &NewInode::regular(0o644))?;
+        let inode = make(&fs, place(directory, name), &NewInode::regular(0o644))?;
         fs.forget(inode, 1)
     })?;
     measure("stat", &mut |directory, name| {
@@ -79,20 +78,24 @@ fn show<L: Lower>(memory: MemFs<L>) -> Result<L> {
     })?;
     measure("rename", &mut |directory, name| {
         let new = name.replace("file", "moved");
-        let (from, to) = (place(directory, name.as_bytes()), place(directory, new.as_bytes()));
+        let (from, to) = (place(directory, name), place(directory, &new));
         apply(&fs, OpKind::Rename { from, to, mode: RenameMode::Replace })
     })?;
     measure("unlink", &mut |directory, name| {
         let name = name.replace("file", "moved");
-        apply(&fs, OpKind::Unlink(place(directory, name.as_bytes())))
+        apply(&fs, OpKind::Unlink(place(directory, &name)))
     })?;
     measure("come, go", &mut |directory, name| {
-        let place = place(directory, name.as_bytes());
+        let place = place(directory, name);
         let inode = make(&fs, place, &NewInode::regular(0o644))?;
         fs.forget(inode, 1)?;
         apply(&fs, OpKind::Unlink(place))
     })?;
     Ok(fs.into_store().finish()?)
+}
+
+fn place(directory: InodeNr, name: &str) -> Place<'_> {
+    Place { directory, name: name.as_bytes() }
 }
 
 fn make<S: Store>(

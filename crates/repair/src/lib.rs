@@ -17,7 +17,6 @@
 //! assert!(matches!(answer, Err(RepairError::Check(_))));
 //! ```
 
-mod alloc;
 mod better_edits;
 pub mod commit;
 pub mod deed;

@@ -13,9 +13,14 @@ pub(super) const SHOWN: [&str; 3] = ["check", "repair", "cli"];
 /// Folders that only hold rooms.
 const PARENTS: [&str; 1] = ["crates/check/src/checks"];
 
-/// Rooms of `check`, each with those it may use. A check may name no pass, evidence no check, and problems know
-/// neither.
-const OF_CHECK: &[(&str, &[&str])] = &[
+/// Rooms of a crate, each with those it may use.
+type Rules = &'static [(&'static str, &'static [&'static str])];
+
+/// Crates whose rooms have rules.
+const RULES: [(&str, Rules); 3] = [("check", OF_CHECK), ("repair", OF_REPAIR), ("cli", OF_CLI)];
+
+/// A check may name no pass, evidence no check, and problems know neither.
+const OF_CHECK: Rules = &[
     ("saved", &[]),
     ("problem", &["saved"]),
     ("error", &["problem"]),
@@ -48,6 +53,72 @@ const OF_CHECK: &[(&str, &[&str])] = &[
     ("view", &["error", "options", "passes", "problem", "volume"]),
 ];
 
+/// Planning names no staging, fixes do not plan, and only a session does both.
+const OF_REPAIR: Rules = &[
+    ("failure", &[]),
+    ("identifiers", &[]),
+    ("shared_owners", &[]),
+    ("edit", &[]),
+    ("extras", &["edit"]),
+    ("safety", &["edit"]),
+    ("describe", &["edit"]),
+    ("deed", &["describe", "edit"]),
+    ("plan", &["edit"]),
+    ("policy", &["shared_owners"]),
+    ("stage", &["failure"]),
+    ("file_map", &["failure", "stage"]),
+    ("fixes", &["edit", "failure", "file_map", "stage"]),
+    ("better_edits", &["edit", "fixes", "plan", "stage"]),
+    ("proof", &["edit", "file_map", "plan", "stage"]),
+    (
+        "session",
+        &[
+            "better_edits",
+            "deed",
+            "edit",
+            "extras",
+            "failure",
+            "fixes",
+            "plan",
+            "policy",
+            "proof",
+            "shared_owners",
+            "stage",
+        ],
+    ),
+    ("escalation", &["deed", "edit", "plan", "policy", "safety", "session"]),
+    ("commit", &[]),
+    ("plan_file", &["commit", "session"]),
+    ("undo", &["commit"]),
+];
+
+/// Only commands know everything; the terminal and the inputs know no run.
+const OF_CLI: Rules = &[
+    ("exit", &[]),
+    ("terminal", &["exit"]),
+    ("input", &["exit", "terminal"]),
+    ("e2fsck", &["exit", "input", "terminal"]),
+    ("online", &["exit", "input", "terminal"]),
+    ("monitor", &["exit", "input", "online"]),
+    ("image_files", &["exit", "input", "terminal"]),
+    ("run", &["e2fsck", "exit", "input", "monitor", "online", "terminal"]),
+    ("generate", &["e2fsck", "exit", "input"]),
+    (
+        "commands",
+        &[
+            "e2fsck",
+            "exit",
+            "generate",
+            "image_files",
+            "input",
+            "monitor",
+            "online",
+            "run",
+            "terminal",
+        ],
+    ),
+];
+
 /// Rooms of one crate and the rooms that each uses.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
@@ -76,6 +147,10 @@ impl Rooms {
             let room = room_of(&module, &parents);
             let used = rooms.uses.entry(room.clone()).or_default();
             for (line, target) in paths(text, &module) {
+                // An item of the root, such as `crate::Cli`: it belongs to no room.
+                if target.first().is_some_and(|name| name.starts_with(char::is_uppercase)) {
+                    continue;
+                }
                 let target = room_of(&target, &parents);
                 if target == room || parents.contains(&target.as_str()) {
                     continue;
@@ -195,24 +270,28 @@ fn targets(text: &str) -> impl Iterator<Item = Vec<&str>> {
     })
 }
 
-/// Inside `check`, a room uses only those that it may, so that there are no circles.
+/// Inside a crate, a room uses only those that it may, so that there are no circles.
 pub(super) fn rooms(tree: &Tree) -> Vec<String> {
-    let rooms = Rooms::of(tree, "check");
+    RULES.iter().flat_map(|(name, rules)| rooms_of(tree, name, rules)).collect()
+}
+
+fn rooms_of(tree: &Tree, name: &str, rules: Rules) -> Vec<String> {
+    let rooms = Rooms::of(tree, name);
     let mut faults = rooms.lost.clone();
     for circle in rooms.circles() {
         let circle: Vec<&str> = circle.into_iter().collect();
-        faults.push(format!("crates/check/src: a circle of {}", circle.join(", ")));
+        faults.push(format!("crates/{name}/src: a circle of {}", circle.join(", ")));
     }
     let outer = |room: &str| room.split('/').next().unwrap_or_default().to_owned();
     for (room, used) in &rooms.uses {
         let own = outer(room);
-        let Some((_, allowed)) = OF_CHECK.iter().find(|(name, _)| *name == own) else {
-            faults.push(format!("crates/check/src/{own} is not in the list of rooms"));
+        let Some((_, allowed)) = rules.iter().find(|(name, _)| *name == own) else {
+            faults.push(format!("crates/{name}/src/{own} is not in the list of rooms"));
             continue;
         };
         for used in used.iter().map(|used| outer(used)).filter(|used| *used != own) {
             if !allowed.contains(&used.as_str()) {
-                faults.push(format!("crates/check/src/{room} must not use {used}"));
+                faults.push(format!("crates/{name}/src/{room} must not use {used}"));
             }
         }
     }
@@ -286,6 +365,22 @@ mod tests {
         assert_eq!(faults_of(&[uses, (other, "")]), Vec::<String>::new());
         let faults = faults_of(&[uses, (other, "use crate::checks::inode::a;\n")]);
         assert_eq!(faults, ["crates/check/src: a circle of checks/inode, checks/mapping"]);
+    }
+
+    #[test]
+    fn canary_rooms_of_repair_and_cli() {
+        let stage = ("crates/repair/src/stage/mod.rs", "use crate::fixes::maps;\n");
+        let fixes = ("crates/repair/src/fixes/maps.rs", "use crate::stage::Stage;\n");
+        assert_eq!(faults_of(&[(stage.0, ""), fixes]), Vec::<String>::new());
+        assert_eq!(
+            faults_of(&[stage, (fixes.0, "")]),
+            ["crates/repair/src/stage must not use fixes"]
+        );
+        assert_eq!(faults_of(&[stage, fixes])[0], "crates/repair/src: a circle of fixes, stage");
+        let input = ("crates/cli/src/input/device.rs", "use crate::run::check;\n");
+        let run = ("crates/cli/src/run/check.rs", "use crate::Cli;\nuse crate::input::device;\n");
+        assert_eq!(faults_of(&[(input.0, ""), run]), Vec::<String>::new());
+        assert_eq!(faults_of(&[input, (run.0, "")]), ["crates/cli/src/input must not use run"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a checkpoint is a checkpoint of.
+//! The header of a checkpoint: it identifies the check that the checkpoint belongs to.
 
 use std::hash::Hasher;
 
@@ -13,7 +13,7 @@ use crate::saved::{Decoder, Encoder, Fault, Saved};
 use crate::volume::journal::{JournalState, JournalUse};
 use crate::volume::open::Opened;
 
-/// Of which file system, in which state, with which options, by which program.
+/// Identifies the file system, its state, the options, and the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The version of Floe.
@@ -26,7 +26,7 @@ pub struct Header {
     mounted: (u64, u64, u64),
     superblock: u128,
     descriptors: u128,
-    /// What the journal held, or that it was left alone.
+    /// The state of the journal, or that it was ignored.
     journal: String,
     options: Chosen,
     /// Inodes of a part of a table: what a leg counts.
@@ -48,7 +48,7 @@ struct Chosen {
 }
 
 impl Header {
-    /// That of a check that is begun now, with sums by `key` if it makes any.
+    /// The header for a check that begins now; it uses fingerprints drawn from `key`, if any.
     pub fn of(
         opened: &Opened,
         size_bytes: u64,
@@ -166,7 +166,7 @@ impl Saved for Header {
             now_seconds,
             key,
         } = self;
-        // What tells versions apart comes first: the rest may have another form there.
+        // The version comes first, because the fields behind it may differ between versions.
         program.save(to);
         size_bytes.save(to);
         uuid.save(to);

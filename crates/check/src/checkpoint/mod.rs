@@ -1,15 +1,15 @@
-//! Checkpoints: a check that was ended by whatever goes on where it was (`docs/resume.md`).
+//! Checkpoints: a later run continues a check that was killed (`docs/resume.md`).
 //!
-//! The passes over inodes and directories run in legs. What the workers found in a leg is one record,
-//! appended to the checkpoint; since evidence may be merged in any order, the records of all legs
-//! merged are what an uninterrupted pass would have. So nothing is written twice, and a leg costs what
-//! its own evidence costs. A record that was cut off is not there ([`crate::saved`]).
+//! The passes over inodes and directories run in legs. Each leg appends one record, the evidence
+//! that its workers collected. Because evidence may be merged in any order, the records of all legs
+//! together equal the result of an uninterrupted pass. Nothing is written twice, so a leg costs
+//! only the size of its own evidence. A record that was cut off is ignored ([`crate::saved`]).
 //!
-//! This crate does not know files: a [`Keeper`] has the bytes.
+//! This crate does not know files: a [`Keeper`] stores the bytes.
 //!
-//! A checkpoint: [`MAGIC`], then records. The first is the [`Header`]: of which file system, in which
-//! state, with which options. All others are legs. Each leg has witnesses: a few places that it read, with hashes of what was
-//! there. Before a check goes on, some are read again.
+//! A checkpoint is [`MAGIC`], then records. The first is the [`Header`], which identifies the file
+//! system, its state, and the options. All others are legs. Each leg has witnesses: hashes of a few
+//! places that it read. Before a check continues, it reads some of them again.
 
 mod header;
 mod session;

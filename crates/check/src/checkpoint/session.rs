@@ -13,7 +13,7 @@ use crate::error::CheckError;
 use crate::saved::{Bounds, Decoder, Encoder, Fault, Saved};
 use crate::volume::Volume;
 
-/// What a record is, besides the header.
+/// The kind of a record other than the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A leg over parts of inode tables.
@@ -27,7 +27,7 @@ enum Kind {
 pub struct Begun<A> {
     /// Units that are done, the first ones.
     pub done: usize,
-    /// What was found in them.
+    /// The evidence that they yielded.
     pub evidence: A,
 }
 
@@ -43,9 +43,9 @@ struct Stored {
 pub struct Session<'k> {
     keeper: &'k dyn Keeper,
     header: Header,
-    /// What was done before; taken as it is needed.
+    /// The records of earlier legs, consumed one by one.
     stored: Stored,
-    /// What the last record ended with.
+    /// The hash that chains the last record to its predecessors.
     chain: u128,
     /// The checkpoint could not be written: the check goes on without.
     lost: bool,
@@ -139,7 +139,7 @@ impl<'k> Session<'k> {
         Ok(Ok(START_BYTES + good_bytes))
     }
 
-    /// What counts as the present: when the check was begun.
+    /// The time when the check first began, which counts as the present in all legs.
     pub fn now_seconds(&self) -> i64 {
         self.header.now_seconds
     }
@@ -236,7 +236,7 @@ impl<'k> Session<'k> {
     }
 }
 
-/// What the legs of a pass have in common.
+/// State shared by the legs of a pass.
 pub struct Legs<'l> {
     kind: Kind,
     volume: &'l Volume<'l>,

@@ -23,14 +23,14 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// What is in a run of blocks now; of a long one, at its start.
+    /// Hashes the present content of a run of blocks; only the start of a long run.
     fn of(volume: &Volume<'_>, run: BlockRun, buffer: &mut Vec<u8>) -> Self {
         let most = (MOST_BYTES / u64::from(volume.geometry.block_size)).max(1);
         let run = BlockRun::new(run.start, run.len_blocks.min(most));
         let mut hasher = SipHasher24::new();
         match volume.read_run(run, buffer) {
             Ok(()) => hasher.write(buffer),
-            // That it cannot be read is what there is to see; what else is a hash of one byte?
+            // An unreadable run hashes to a value of its own, so that a change shows as well.
             Err(_) => hasher.write_u8(0),
         }
         Self { run, hash: hasher.finish128().as_u128() }

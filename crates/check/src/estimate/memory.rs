@@ -1,10 +1,10 @@
-//! How much memory a check takes, told by the superblock and the descriptors before anything else is
-//! read; and the way to check that fits into a budget. `docs/memory.md` has the formula in words and
+//! Estimates the memory of a check from the superblock and the descriptors, before anything else is
+//! read, and chooses structures that fit into a budget. `docs/memory.md` explains the formula and
 //! the command that fits its constants.
 //!
-//! The formula is an upper bound for file systems whose descriptors are true. What they cannot tell
-//! (directories in many pieces, attribute blocks, findings) is counted while the check runs, and the
-//! check stops rather than exceed a budget.
+//! The formula is an upper bound if the descriptors are true. They do not tell the number of
+//! fragments of directories, of attribute blocks, or of findings; the check counts these while it
+//! runs, and stops before it would exceed the budget.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,8 @@ pub mod mapped;
 
 use mapped::Mapped;
 
-/// Whether memory comes from the allocator of musl, which hands out what is asked for and gives back what
-/// is not needed. That of glibc keeps more of both, and its programs are larger.
+/// Whether the allocator is musl's, which allocates little more than is requested and returns freed
+/// memory. Glibc's allocator retains more of both, and programs linked with it are larger.
 const LEAN: bool = cfg!(target_env = "musl");
 /// The program itself, its first stack, and what any check reads once.
 const BASE_BYTES: u64 = if LEAN { 5 << 20 } else { 6 << 20 };
@@ -47,12 +47,13 @@ const SUMS_BYTES: u64 = 48;
 const COUNTS_BYTES: u64 = 28;
 /// A random number of the sums.
 const NUMBER_BYTES: u64 = 16;
-/// What is kept of a chunk of inodes, whatever is in it: its place in a worker's list, and in all.
+/// Bytes per chunk of inodes, whatever it holds: its place in a worker's list and in the merged
+/// list.
 const CHUNK_BYTES: u64 = 104;
 /// An inode that is not like most of its chunk, at most; and any inode where they are all different.
 const UNUSUAL_BYTES: u64 = 8;
 const INODE_BYTES: u64 = 3;
-/// Of the bits that count links: a chunk of inodes, and its place.
+/// Bytes per chunk of inodes of the bitmap that counts links: the bits, and the chunk's place.
 const LINK_CHUNK_BYTES: u64 = 256 + 16 + 32;
 /// A directory: its inode and size, a run of blocks, its rank, parent, `..` and number of children.
 const DIRECTORY_BYTES: u64 = if LEAN { 64 } else { 76 };
@@ -61,7 +62,7 @@ const DIRECTORY_BLOCK_BYTES: u64 = 32;
 /// Bytes of an entry with a name of common length, with some room left in each block.
 const ENTRY_BYTES: u64 = 40;
 
-/// What a file system holds, as far as memory depends on it.
+/// The contents of a file system, as far as memory depends on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Groups.
@@ -74,7 +75,7 @@ pub struct Load {
     pub written_groups: u64,
     /// Chunks of clusters, used or not.
     pub chunks: u64,
-    /// Those of them of which bits may be kept ([`Mapped::chunks`]).
+    /// Those chunks that may need bits ([`Mapped::chunks`]).
     pub mapped_chunks: u64,
     /// Groups with inodes in use.
     pub inode_groups: u64,
@@ -101,7 +102,7 @@ pub struct Way {
     pub threads: usize,
     /// Whether cross-checks are proved by sums.
     pub sums: bool,
-    /// What counts links.
+    /// The structure that counts links.
     pub links: LinkStructure,
 }
 
@@ -129,9 +130,9 @@ pub struct Bytes {
     pub links: u64,
     /// Directories and their tree.
     pub directories: u64,
-    /// What edits copy of that.
+    /// Copies of it that edits make.
     pub edits: u64,
-    /// What no descriptor tells of.
+    /// Memory that does not depend on the descriptors.
     pub other: u64,
 }
 
@@ -145,8 +146,8 @@ impl Bytes {
     }
 }
 
-/// What a piece of memory of a power of two takes: the sizes that an allocator hands out lie next above
-/// it, by a seventh with musl, by less with glibc.
+/// Bytes that the allocator uses for a power of two: its size classes exceed the request, by a
+/// seventh for musl, by less for glibc.
 const fn allocated(bytes: u64) -> u64 {
     bytes + bytes.div_ceil(7)
 }
@@ -167,8 +168,8 @@ impl Load {
         }
     }
 
-    /// Adds a group; `slots` of its table are read. What a damaged descriptor says is cut to what a
-    /// group can hold.
+    /// Adds a group; `slots` of its table are read. Values of a damaged descriptor are limited to
+    /// the size of a group.
     pub fn add(&mut self, geometry: &Geometry, desc: &GroupDesc, slots: u32) {
         let of_group = InodeUse::of_groups(geometry, std::slice::from_ref(desc));
         self.inodes.total += of_group.total;
@@ -184,7 +185,7 @@ impl Load {
         self.directory_blocks = self.inodes.directories.max(full_blocks);
     }
 
-    /// What the descriptors of a file system say.
+    /// The contents according to the descriptors of a file system.
     pub fn of(opened: &Opened) -> Self {
         let geometry = &opened.geometry;
         let mut load = Self::new(geometry, opened.superblock.log_groups_per_flex);
@@ -198,8 +199,8 @@ impl Load {
         load
     }
 
-    /// What the descriptors on a device say, read one block at a time and not kept. Those that cannot be
-    /// read count as empty.
+    /// The contents according to the descriptors on a device, which are read one block at a time
+    /// and not kept. Unreadable descriptors count as empty.
     fn stream(device: &dyn ReadBlocks, geometry: &Geometry, log_groups_per_flex: u8) -> Self {
         let mut load = Self::new(geometry, log_groups_per_flex);
         let mut mapped = Mapped::default();
@@ -266,7 +267,7 @@ impl Load {
         bytes
     }
 
-    /// What evidence of so many groups takes that is kept object by object, if they are full.
+    /// Evidence of `groups` full groups that is kept object by object.
     pub fn of_groups(&self, groups: u64, way: Way) -> Bytes {
         let threads = way.threads.max(1) as u64;
         let slots = groups * self.group_inodes;
@@ -337,7 +338,7 @@ pub struct Ways {
 pub struct Plan {
     /// The way taken.
     pub way: Way,
-    /// What it takes, by the formula.
+    /// The estimate by the formula.
     pub estimate: Bytes,
     /// The least with which all evidence can be kept.
     pub exact_bytes: u64,
@@ -402,10 +403,10 @@ impl Plan {
     }
 }
 
-/// What is left of a budget while the check goes on, and what descriptors did not tell is known.
+/// The rest of a budget while the check runs, when the numbers missing from descriptors are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// What the descriptors say.
+    /// The contents according to the descriptors.
     pub load: Load,
     /// How the check is made.
     pub plan: Plan,
@@ -437,10 +438,11 @@ impl Budget {
         bytes <= self.plan.left_bytes()
     }
 
-    /// Of how many groups claims are kept at once, where `suspects` are looked at object by object.
+    /// The number of groups whose claims are kept at the same time while `suspects` are examined
+    /// object by object.
     ///
     /// # Errors
-    /// [`CheckError::OverBudget`] if not even the other evidence of them all fits.
+    /// [`CheckError::OverBudget`] if not even the other evidence of all of them fits.
     pub fn groups_at_once(
         &self,
         volume: &Volume<'_>,

@@ -1,4 +1,4 @@
-//! What a check will take, told before it begins: memory by a formula, work for the progress.
+//! Estimates made before a check begins: memory by a formula, work for the progress display.
 
 pub mod memory;
 pub mod work;

@@ -106,7 +106,7 @@ pub fn progress() -> Progress {
     Progress::new(&PHASES)
 }
 
-/// What is read from a device.
+/// Reads from a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reads {
     /// Places that do not follow each other.
@@ -149,7 +149,7 @@ pub fn take_maps(reads: &mut MapReads, volume: &Volume<'_>) -> Option<Expected> 
     (blocks > 0).then(|| reads.with(blocks as f64 * weights::MAP_BLOCK, 1))
 }
 
-/// What the descriptors say of the work.
+/// The work according to the descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Slots of inode tables that are read.
@@ -175,8 +175,8 @@ pub struct Work {
     directory_reads: Reads,
 }
 
-/// The work in one group: slots, inodes in use, directories among them. What a damaged descriptor
-/// says is cut to what a group can hold.
+/// The work in one group: slots, inodes in use, directories among them. Values of a damaged
+/// descriptor are limited to the size of a group.
 fn of_group(volume: &Volume<'_>, group: GroupNr) -> (u64, u64, u64) {
     let desc = volume.group(group);
     let slots = if desc.inode_table.0 == 0 { 0 } else { volume.used_inodes_bound(group) };
@@ -212,8 +212,8 @@ fn tables_at_hand(volume: &Volume<'_>) -> bool {
     tables.into_iter().flatten().all(|table| is_cached(volume, table))
 }
 
-/// What is read of `wanted` blocks of directories that lie anywhere among `used` blocks: how many
-/// lie so near each other that they are read together is a matter of luck, whose average is known.
+/// Estimated reads of `wanted` directory blocks scattered at random among `used` blocks, given the
+/// average number of blocks near enough to each other to be read together.
 fn scattered(wanted: f64, used: f64, block_bytes: f64, at_hand: bool) -> Reads {
     let (most, gap) = reach(block_bytes, at_hand);
     let density = (wanted / used.max(wanted).max(1.0)).min(1.0);
@@ -243,8 +243,7 @@ fn reach(block_bytes: f64, at_hand: bool) -> (f64, f64) {
     ((f64::from(READ_BYTES) / block_bytes).max(1.0), (gap_bytes / block_bytes).floor())
 }
 
-/// What is read of directories whose blocks are known, in the order of the disk; from memory, if they are
-/// `at_hand`.
+/// Reads of directories whose blocks are known, in disk order; from the page cache if `at_hand`.
 pub fn directory_reads<'r>(
     runs: impl Iterator<Item = &'r DirRun>,
     block_bytes: u32,
@@ -271,7 +270,7 @@ pub fn directory_reads<'r>(
 }
 
 impl Work {
-    /// What the descriptors of a volume say.
+    /// The work according to the descriptors of a volume.
     pub fn of(volume: &Volume<'_>) -> Self {
         let geometry = &volume.geometry;
         let block_bytes = f64::from(geometry.block_size);
@@ -379,7 +378,7 @@ impl Work {
         Reads::default().with(times(self.slots, weights::LINK_COUNT) + directories, threads)
     }
 
-    /// What people count in a phase; see [`noun`].
+    /// Number of objects in a phase; [`noun`] names them.
     fn objects(&self, phase: &str) -> u64 {
         match phase {
             "inodes" => self.inodes,
@@ -392,7 +391,7 @@ impl Work {
     }
 }
 
-/// What is counted in a phase; `None`: nothing that a person would want to know.
+/// The noun for the objects that a phase counts; `None` if the count would not interest a person.
 pub fn noun(phase: &str) -> Option<&'static str> {
     Some(match phase {
         "journal" => "blocks of the log",

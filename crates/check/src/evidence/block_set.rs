@@ -173,7 +173,7 @@ impl Chunk {
             // Swapped above.
             (Self::Few(_), Self::Bits(_)) => {}
         }
-        // What is complete needs no memory.
+        // A complete chunk needs no memory.
         if let Self::Bits(words) = self
             && words.iter().all(|&word| word == u64::MAX)
         {

@@ -49,7 +49,7 @@ impl LinkStructure {
     }
 }
 
-/// Who chooses the structure. Findings are the same.
+/// Decides on the structure. Findings are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkChoice {
     /// Floe: bits, which are the leanest of the three nearly always, and one of lwFSCK's structures where
@@ -63,8 +63,8 @@ pub enum LinkChoice {
 }
 
 impl InodeUse {
-    /// Sums the descriptors. What is impossible (more directories than inodes in use, more free
-    /// inodes than there are) is cut to what can be.
+    /// Sums the descriptors. Impossible values (more directories than inodes in use, more free
+    /// inodes than inodes) are limited to possible ones.
     pub fn of_groups(geometry: &Geometry, groups: &[GroupDesc]) -> Self {
         let per_group = u64::from(geometry.inodes_per_group);
         groups.iter().fold(Self::default(), |sum, desc| {
@@ -77,8 +77,8 @@ impl InodeUse {
         })
     }
 
-    /// Equation 1: the share of directories among inodes in use, R_d; 0 if none is in use. That of
-    /// files, R_f, is the rest.
+    /// Equation 1: R_d, the proportion of directories among inodes in use; 0 if none is in use.
+    /// R_f, that of files, is the rest.
     pub fn directory_ratio(&self) -> f64 {
         if self.used == 0 { 0.0 } else { self.directories as f64 / self.used as f64 }
     }

@@ -74,7 +74,7 @@ impl Claims {
         self.summed.as_mut().map(|summed| std::mem::take(&mut summed.sums)).unwrap_or_default()
     }
 
-    /// What is claimed from now on is claimed by inodes of this part of the tables.
+    /// Attributes all later claims to inodes of this part of the tables.
     pub fn begin_part(&mut self, part: u32) {
         self.claimants.go_to(part);
     }
@@ -190,7 +190,7 @@ impl Claims {
         all.absorb(shared, |_, _| ());
     }
 
-    /// Of one who joined, its claims that are not in common yet.
+    /// Adds the claims of a worker that are not in the common bitmap yet.
     fn merge_few(&mut self, few: &BlockSet) {
         few.each_piece(|start, len| {
             mark(&mut self.used, &mut self.shared, &mut self.log, start, len);
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    /// What can be seen of claims by several workers who share what takes memory, or by one alone.
+    /// The observable result of claims by several workers with a common bitmap, or by a single one.
     fn seen(
         workers: &[Vec<(u64, u64)>],
         together: bool,

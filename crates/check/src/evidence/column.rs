@@ -23,7 +23,7 @@ impl<T: Copy + Eq> Column<T> {
     pub fn pack(values: &[T]) -> Self {
         let dense = || Self::Dense(values.into());
         let differ = |usual: T| values.iter().filter(|&&value| value != usual).count();
-        // What is in the middle is nearly always what is nearly everywhere.
+        // The middle value nearly always is the most frequent one.
         let guess = values.get(values.len() / 2).map(|&usual| (usual, differ(usual)));
         let guess = guess.filter(|(_, others)| others * 2 <= values.len());
         let usual = guess.or_else(|| majority(values).map(|usual| (usual, differ(usual))));

@@ -1,10 +1,11 @@
-//! Claims of all workers in one place, so that no worker needs a bitmap of its own.
+//! Claims of all workers in one bitmap, so that no worker needs a bitmap of its own.
 //!
-//! An inode claims clusters near it, as a rule, and a worker's few runs of a chunk take no memory. In an aged
-//! file system every worker would come to mark clusters everywhere: as many bitmaps of the whole file system
-//! as there are workers. What does not fit into a chunk's few runs is therefore noted in a log of the worker
-//! (its delta, in lwFSCK's words), and whole logs are added to one bitmap. That is divided, chunk by chunk,
-//! among many locks; each is taken once for many claims, and workers seldom want the same one.
+//! An inode usually claims clusters near it, so a worker's few runs per chunk take no memory. In an
+//! aged file system, however, each worker would mark clusters everywhere, and there would be as
+//! many bitmaps of the whole file system as workers. Claims beyond a chunk's few runs therefore go
+//! to a log of the worker (the "delta" of lwFSCK), and whole logs are added to the common bitmap.
+//! Its chunks are divided among many locks. Each lock is taken once for many claims, and workers
+//! seldom contend for one.
 
 use floe_sync::{Arc, Mutex, PoisonError};
 
@@ -30,7 +31,7 @@ struct Marks {
     shared: BlockSet,
 }
 
-/// What the logs of all workers say.
+/// The merged logs of all workers.
 #[derive(Debug)]
 pub struct CommonClaims {
     parts: [Mutex<Marks>; PARTS],

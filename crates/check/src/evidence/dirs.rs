@@ -9,7 +9,7 @@ use super::stretches::sort_stretches;
 use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
 bitflags! {
-    /// What the directory pass must know of a directory before it reads a block of it.
+    /// Facts about a directory that the directory pass needs before it reads the first block.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DirFlags: u8 {
         /// INDEX_FL is set and the root of the index was found usable.
@@ -65,7 +65,7 @@ pub struct Dirs {
 impl Dirs {
     /// Puts runs in disk order and directories in order of their inodes.
     ///
-    /// What each worker found is in order, or nearly.
+    /// The evidence of each worker is already in order, or nearly so.
     pub fn sort(&mut self, pool: &Pool) {
         sort_stretches(&mut self.runs, |run| (run.block, run.dir, run.logical), pool);
         sort_stretches(&mut self.infos, |info| *info, pool);

@@ -1,9 +1,9 @@
-//! Fingerprint accounting: cross-checks by random sums instead of lists (`docs/fingerprint.md`, which
-//! has the proof and the bound).
+//! Fingerprint accounting: cross-checks by random sums instead of lists (`docs/fingerprint.md`,
+//! which has the proof and the bound).
 //!
-//! Each group has three sums of 128 bits that wrap. What claims a thing adds a random number that
-//! belongs to that thing, what the disk says of it subtracts the same number: a sum is zero if both
-//! agree, and else only with a probability of less than 2^-100.
+//! Each group has three wrapping sums of 128 bits. A claim of an object adds a random number that
+//! belongs to the object, and the on-disk record of it subtracts the same number. The sum is zero
+//! if both agree; otherwise it is zero only with a probability of less than 2^-100.
 
 use std::collections::BTreeSet;
 
@@ -83,7 +83,7 @@ impl Tables {
         })
     }
 
-    /// What a run of clusters of one group counts as.
+    /// The term of a run of clusters of one group.
     #[inline]
     pub fn of_clusters(&self, piece: &Piece) -> u128 {
         of_run(&self.clusters, piece.from, piece.to)
@@ -94,12 +94,12 @@ impl Tables {
         self.links.get(at as usize % self.links.len().max(1)).copied().unwrap_or(1) | 1
     }
 
-    /// What the runs of set bits of a bitmap count as.
+    /// The term of the runs of set bits of a block bitmap.
     pub fn cluster_bits(&self, words: impl Iterator<Item = u64>, bits: u32) -> u128 {
         sum_of_runs(&self.clusters, words, bits)
     }
 
-    /// What the runs of set bits of an inode bitmap count as.
+    /// The term of the runs of set bits of an inode bitmap.
     pub fn inode_bits(&self, words: impl Iterator<Item = u64>, bits: u32) -> u128 {
         sum_of_runs(&self.inodes, words, bits)
     }
@@ -123,7 +123,7 @@ fn random(key: &[u8; 16], domain: u64, at: u64) -> u128 {
     hasher.finish128().as_u128()
 }
 
-/// What a run counts as; nothing past the end of the table.
+/// The term of a run; bits past the end of the table add nothing.
 #[inline]
 fn of_run(table: &[u128], from: u64, to: u64) -> u128 {
     match (table.get(from as usize), table.get(to as usize)) {
@@ -530,8 +530,8 @@ mod tests {
             prop_assert_ne!(of(&bits), of(&other));
         }
 
-        /// What is there an even number of times too often is seen, as a sum of bits (exclusive or) would
-        /// not see it: claims of a run, and names of an inode.
+        /// An even number of surplus claims of a run, or names of an inode, is detected; a sum of
+        /// bits (exclusive or) would not detect it.
         #[test]
         fn even_multiplicities_do_not_cancel(
             start in 0u64..60,

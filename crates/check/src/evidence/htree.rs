@@ -6,7 +6,7 @@ use floe_format::ext::htree::HashVersion;
 
 use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
-/// What the index passes keep.
+/// Evidence of the passes over hash trees.
 #[derive(Clone, Debug, Default)]
 pub struct HtreeEvidence {
     /// Index blocks.
@@ -93,7 +93,7 @@ pub struct Node {
     pub entries: Box<[(u32, u32)]>,
 }
 
-/// What the root says of the whole index.
+/// Fields of the root that concern the whole index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Root {
     /// How names are hashed.

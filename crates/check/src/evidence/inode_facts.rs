@@ -1,5 +1,5 @@
-//! What later passes need to know of every inode: at most three bytes each, only where inodes are
-//! in use, and next to nothing where they are alike.
+//! Facts about every inode for later passes: at most three bytes each, only where inodes are in
+//! use, and next to nothing where they are alike.
 
 use super::column::Column;
 use super::ledger::Ledger;
@@ -13,7 +13,7 @@ use floe_sync::Arc;
 /// Inodes of a chunk; a chunk lies inside one group's table.
 pub const CHUNK_INODES: u32 = 2048;
 
-/// What is known of one inode after the inode pass.
+/// Facts about one inode after the inode pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts(u8);
 
@@ -302,7 +302,7 @@ pub struct FactsCursor<'a> {
     /// First of some inodes of which the same is known, and how many they are.
     first: u32,
     len: u32,
-    /// What that is; `None` where facts are not kept.
+    /// The facts; `None` where they are not kept.
     known: Option<Facts>,
 }
 
@@ -317,8 +317,8 @@ impl<'a> FactsCursor<'a> {
         Self { all, scope, geometry, asked, chunk: None, first: 0, len: 0, known: None }
     }
 
-    /// What is known of an inode that an entry names as one of a type, as [`InodeFacts::get`]; where
-    /// facts are not kept, what the sums prove.
+    /// The facts of an inode that an entry names with a file type, as [`InodeFacts::get`]; where
+    /// facts are not kept, those that the fingerprints prove.
     #[inline]
     pub fn get(&mut self, inode: InodeNr, named_as: u8) -> Facts {
         if inode.0.wrapping_sub(self.first) >= self.len && !self.move_in_chunk(inode) {

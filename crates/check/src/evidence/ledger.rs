@@ -1,9 +1,9 @@
-//! What was met where, in few bytes: for each part of the inode tables the regions of clusters that its
-//! inodes claim, for each region of directory blocks the inodes that their entries name. Whoever must find
-//! out who claims a cluster, or where an inode is named, reads these parts again and no others.
+//! A compact record of places: for each part of the inode tables, the regions whose clusters its
+//! inodes claim; for each region of directory blocks, the inodes that their entries name. To find
+//! the claimants of a cluster, or the names of an inode, only these parts are read again.
 //!
-//! This takes the place of ffsck's bitmap snapshots: those tell which inode group was read when a block
-//! was claimed first, which depends on the order of reading; here every claimant's part is known, in any
+//! It replaces ffsck's bitmap snapshots. Those record in which inode group a block was first
+//! claimed, which depends on the order of reads; the ledger knows the part of each claimant, in any
 //! order.
 
 use floe_exec::Accumulator;
@@ -74,7 +74,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What is noted from now on was met at this place.
+    /// Attributes all later records to this place.
     #[inline]
     pub fn go_to(&mut self, place: u32) {
         if place != self.place {

@@ -13,7 +13,7 @@ use super::link_counter::{LinkCounter, map_bytes};
 #[derive(Clone, Debug, Default)]
 pub struct LinkArray {
     counts: Vec<u16>,
-    /// What is beyond 16 bits, in units of 65,536 links.
+    /// The excess over 16 bits, in units of 65,536 links.
     over: BTreeMap<u32, u32>,
 }
 

@@ -1,4 +1,5 @@
-//! What every way of counting links can do, so that a check need not know which one it was given.
+//! The common interface of all structures that count links, so that a check need not know which one
+//! it uses.
 
 use floe_exec::Accumulator;
 use floe_format::InodeNr;
@@ -38,7 +39,7 @@ pub fn map_bytes(len: usize, entry_bytes: usize) -> u64 {
     bytes
 }
 
-/// What an allocator keeps beside each piece of memory, on average.
+/// Average overhead of the allocator per allocation.
 const ALLOCATION_BYTES: u64 = 8;
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ enum Counters {
     Counts(Box<[u16; CHUNK]>),
 }
 
-/// Counted links. What does not fit in 16 bits goes to a map.
+/// Counted links. Counts that exceed 16 bits go to a map.
 ///
 /// Law: neither the order of links nor of merges can be seen.
 #[derive(Clone, Debug, Default)]

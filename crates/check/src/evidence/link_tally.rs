@@ -1,5 +1,5 @@
-//! Counted links in the structure that a check was told to take. What is counted is the same in each;
-//! memory and time are not (`docs/memory.md`).
+//! Counted links in the structure chosen for a check. All structures count the same; they differ in
+//! memory and time (`docs/memory.md`).
 
 use floe_exec::Accumulator;
 use floe_format::InodeNr;

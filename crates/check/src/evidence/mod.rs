@@ -1,4 +1,5 @@
-//! What the passes keep to prove cross-checks: private to a worker while it runs, merged afterwards.
+//! Evidence that passes collect for cross-checks: private to a worker while it runs, merged
+//! afterwards.
 
 pub mod accounting;
 pub mod attributes;

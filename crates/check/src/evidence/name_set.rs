@@ -8,7 +8,7 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// The highest bit of each byte.
 const HIGHS: u64 = ONES << 7;
 
-/// What one look at the bytes of a name tells.
+/// Facts about a name from one traversal of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameScan {
     /// Equal for equal names.

@@ -57,7 +57,7 @@ pub struct EarlyCursor<'a> {
     pub unproved: bool,
 }
 
-/// What is known of the chunk at hand.
+/// The facts of the current chunk.
 #[derive(Clone, Copy, Debug)]
 enum Chunk<'a> {
     Known(&'a Column<Facts>),
@@ -82,7 +82,7 @@ impl<'a> EarlyCursor<'a> {
         Self { published, scope, geometry, met, first, len, chunk, asked, unproved: false }
     }
 
-    /// What is known of an inode that an entry names as one of a type, or the type if nothing is.
+    /// The facts of an inode that an entry names with a file type; if there are none, that type.
     #[inline]
     pub fn get(&mut self, inode: InodeNr, named_as: u8) -> Facts {
         let mut at = inode.0.wrapping_sub(self.first);

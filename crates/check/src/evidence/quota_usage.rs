@@ -6,7 +6,7 @@ use floe_exec::Accumulator;
 
 use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 
-/// What one id uses.
+/// The usage of one id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of clusters: data, maps, and attribute blocks.
@@ -22,7 +22,7 @@ impl Usage {
     }
 }
 
-/// What every id uses; index 0 users, 1 groups, 2 projects, as in quota files.
+/// The usage of every id; index 0 users, 1 groups, 2 projects, as in quota files.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaUsage {
     by_kind: [HashMap<u32, Usage>; 3],
@@ -97,7 +97,7 @@ impl Accumulator for QuotaUsage {
 
 impl Saved for QuotaUsage {
     fn save(&self, to: &mut Encoder<'_>) {
-        // What is not yet in the map is among what `of_kind` tells.
+        // `of_kind` includes usage that is not in the map yet.
         let Self { by_kind, last: _ } = self;
         for kind in 0..by_kind.len() {
             to.put_rows(self.of_kind(kind).into_iter().map(|(id, usage)| {

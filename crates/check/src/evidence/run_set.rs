@@ -82,7 +82,7 @@ impl RunSetBuilder {
             }
             _ => drop(self.runs.insert(first, behind)),
         }
-        // What it overlaps or touches becomes part of it.
+        // Merge the runs that it overlaps or touches.
         let mut grown = false;
         while let Some((&next, &end)) = self.runs.range(first + 1..=behind).next() {
             self.runs.remove(&next);

@@ -1,5 +1,5 @@
-//! The groups of which evidence is kept object by object. What concerns the others is proved by sums
-//! (`evidence/fingerprint.rs`) or needs no proof.
+//! The groups whose evidence is kept object by object. The other groups are proved by fingerprints
+//! (`evidence/fingerprint.rs`), or need no proof.
 
 use floe_format::GroupNr;
 use floe_sync::Arc;

@@ -10,9 +10,9 @@ use super::pieces::places;
 /// Stretches are worth being told apart from this many elements on.
 const WORTH: usize = 8;
 
-/// As [`slice::sort_by_key`], and with the same result. Of stretches that are in order, such as those of
-/// workers that took parts of a table in turns, as much is moved at once as comes before the rest: a copy of
-/// its bytes. All workers of `pool` look for the ends of stretches.
+/// As [`slice::sort_by_key`], with the same result, but fast for a list of sorted stretches, such
+/// as those of workers that took chunks of a table in turns: it moves as many elements at once as
+/// precede the other stretches. All workers of `pool` search for the ends of stretches.
 pub fn sort_stretches<T: Copy + Sync, K: Ord>(
     all: &mut Vec<T>,
     key: impl Fn(&T) -> K + Sync,
@@ -31,7 +31,7 @@ pub fn sort_stretches<T: Copy + Sync, K: Ord>(
     let ends = ends.iter().map(|last| last + 1).chain(std::iter::once(all.len()));
     let mut stretches: Vec<_> = starts.zip(ends).map(|(start, end)| &all[start..end]).collect();
     let mut sorted = Vec::with_capacity(all.len());
-    // What is left of each stretch, by its first key; those with the same one in the order of the stretches.
+    // The rest of each stretch, by its first key; equal keys in the order of the stretches.
     let mut heads: BinaryHeap<_> =
         stretches.iter().enumerate().map(|(at, stretch)| Reverse((key(&stretch[0]), at))).collect();
     while let Some(Reverse((_, at))) = heads.pop() {

@@ -23,7 +23,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Notes an inode with `blocks` blocks in `fragments` fragments. What cannot lie in one group
+    /// Notes an inode with `blocks` blocks in `fragments` fragments. A file larger than a group
     /// does not count as fragmented, as for e2fsck.
     #[inline]
     pub fn add_fragments(&mut self, fragments: u64, blocks: u64, geometry: &Geometry) {

@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// What the paper says of each operation, word for word (section 4.3).
+    /// The paper's description of each operation, word for word (section 4.3).
     #[test]
     fn the_operations_of_the_paper() {
         let (inode, next) = (InodeNr(100), InodeNr(101));

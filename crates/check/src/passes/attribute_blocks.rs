@@ -24,7 +24,7 @@ const READ_BYTES: u64 = 1 << 20;
 /// Unwanted bytes between two blocks that are read along: cheaper than another request.
 const GAP_BYTES: u64 = 32 << 10;
 
-/// What one worker finds in blocks.
+/// The evidence of one worker.
 #[derive(Debug, Default)]
 struct BlockOutcome {
     found: Findings,
@@ -45,7 +45,7 @@ impl Accumulator for BlockOutcome {
     }
 }
 
-/// What a block is wanted for.
+/// The reason why a block is read.
 #[derive(Clone, Copy)]
 enum Wanted<'a> {
     /// Attributes; all uses of the block, at least one.
@@ -130,7 +130,7 @@ fn check_attributes(
             Some(_) => {
                 encryption::note_context(of.inode, area, &mut outcome.policies, &mut outcome.found);
             }
-            // Of a block that cannot be read nobody knows what it lacks.
+            // An unreadable block tells nothing about the policy of its owner.
             None => outcome.policies.add(of.inode, None),
         }
     }

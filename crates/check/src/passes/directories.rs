@@ -13,11 +13,11 @@ use crate::checks::directory::{dir_holes, dirents, htree_trees, inline_dirs};
 use crate::error::CheckError;
 use crate::scan::directory_blocks::{DirBlock, scan_runs, scan_runs_if, scan_unit, units};
 
-/// Reads and checks all directories, one block after the other; those that are left if there is a
-/// checkpoint. What `early` says of those that were judged before is added. See [`finish`].
+/// Reads and checks all directories block by block; after a checkpoint, only the remaining ones.
+/// Adds the results `early` of blocks that were judged together with the inodes. See [`finish`].
 ///
 /// # Errors
-/// [`CheckError::Stopped`] if that was asked for.
+/// [`CheckError::Stopped`] if the caller requested it.
 pub fn run(
     cx: &DirCx<'_>,
     early: EarlyDirs,

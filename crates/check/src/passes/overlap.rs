@@ -1,11 +1,11 @@
-//! Passes that overlap: directory blocks are read while inodes are still being scanned, in a pipeline of
-//! two stages whose workers are shared out by a policy (docs/scheduling.md).
+//! Overlapping passes: directory blocks are read while inodes are still being scanned, in a
+//! pipeline of two stages whose workers are assigned by a scheduling policy (docs/scheduling.md).
 //!
-//! There is one judge of directories. What runs ahead of it is the short path of `plain_entries`: it
-//! proves that a block is plain by the block itself and by what is known of the inodes that it names. If
-//! some of them were not read yet, the proof is put off until all were (delayed certification). Any
-//! other block is left to the directory pass, which judges it as if nothing had run ahead. So findings
-//! are the same, and so is all evidence but the order of lists.
+//! Only the short path of `plain_entries` runs early. It proves that a block is plain from the
+//! block itself and from the facts of the inodes that it names. If some of these inodes were not
+//! read yet, the proof is completed after the scan (delayed certification). The directory pass
+//! judges all other blocks as if nothing had run early. Findings are therefore the same, and so is
+//! all evidence but the order of lists.
 
 mod early_dirs;
 
@@ -39,14 +39,14 @@ const MOST_RUNS: usize = 2048;
 /// Room of a worker for a second kind of work, and for a block beyond the proofs that it puts off.
 const WORKER_BYTES: u64 = 640 << 10;
 
-/// What the workers of both stages found.
+/// The merged evidence of the workers of both stages.
 #[derive(Debug)]
 pub struct Overlapped {
     /// As after the inode pass; runs of directory blocks say whether they were judged.
     pub inodes: InodeEvidence,
-    /// What judged blocks leave.
+    /// The evidence of judged directory blocks.
     pub early: EarlyDirs,
-    /// What the pipeline took.
+    /// Measurements of the pipeline.
     pub counts: Counts,
 }
 

@@ -1,4 +1,4 @@
-//! What recovery would do before the first pass: the journal, replayed into memory.
+//! Journal recovery before the first pass: replays the journal into memory.
 
 use floe_blockdev::{Overlay, ReadBlocks, SpillOptions};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
@@ -14,7 +14,7 @@ use floe_ext4::journal::{
     SuperblockFault,
 };
 
-/// Of how many bytes of a budget of memory the replayed journal may keep one.
+/// The replayed journal may use 1/8 of the memory budget.
 const REPLAY_SHARE: u64 = 8;
 
 /// The device as it will be after recovery.
@@ -22,11 +22,11 @@ pub struct Recovery<'d> {
     /// The replayed journal over the device; `None` if there was nothing to replay, or it was not
     /// asked for.
     pub overlay: Option<Overlay<&'d dyn ReadBlocks>>,
-    /// What became of it.
+    /// The state of the journal.
     pub state: JournalState,
-    /// What was found in the journal.
+    /// Problems of the journal.
     pub found: Findings,
-    /// What is to be written to the device of an external journal, behind all else.
+    /// The superblock for an external journal, to be written after everything else.
     pub external: Option<journal::EmptiedBlock>,
 }
 
@@ -62,7 +62,7 @@ pub fn recover<'d>(
     }
     let phase = options.progress.and_then(|progress| progress.named("journal"));
     let overlay = match options.memory_bytes {
-        // What is replayed gets an eighth of a budget; the rest goes to a temporary file.
+        // The replayed blocks get an eighth of the budget; the rest goes to a temporary file.
         Some(budget) => {
             let spill = SpillOptions::in_temporary_folder(budget / REPLAY_SHARE);
             Overlay::with_spill(device, geometry.block_size, spill)

@@ -1,15 +1,17 @@
-//! A closer look at the groups that sums do not prove (`docs/fingerprint.md`), in place of a second check
-//! of everything: what was kept of them in one sum is learned object by object, by reading only what
-//! concerns them.
+//! Re-examines the groups whose fingerprints fail (`docs/fingerprint.md`), instead of checking
+//! everything a second time: reads only what concerns these groups, and keeps evidence of them
+//! object by object.
 //!
-//! - Claims of clusters: the parts of the inode tables that claim anything near (`evidence/ledger.rs`).
-//! - Inodes: the tables of the groups themselves.
-//! - Names of these inodes: the directory blocks of regions that name any of them. What those blocks left
-//!   in the first look is taken back, and what they leave now is added.
+//! - Claims of clusters: from the parts of the inode tables that claim anything nearby
+//!   (`evidence/ledger.rs`).
+//! - Inodes: from the tables of the groups themselves.
+//! - Names of these inodes: from the directory blocks of regions that name any of them. The
+//!   evidence that these blocks added in the first scan is subtracted, and their new evidence is
+//!   added.
 //!
-//! Where memory is short, claims are kept of some groups at a time, in as many sweeps as it takes.
+//! If memory is short, claims are kept for some groups at a time, in as many sweeps as necessary.
 //!
-//! The outcome is what a check would have come to that kept evidence of these groups from the start.
+//! The result equals that of a check that kept evidence of these groups from the start.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +50,7 @@ pub struct Suspects {
 }
 
 impl Suspects {
-    /// What the sums do not prove, of the groups of which evidence is not kept anyway.
+    /// The groups that the fingerprints do not prove, without those whose evidence is kept anyway.
     pub fn of(sums: &PartialSums, volume: &Volume<'_>) -> Self {
         let (mut clusters, mut inodes) = (sums.suspect_clusters(), sums.suspect_inodes());
         if volume.keeps_whole_groups {
@@ -91,21 +93,21 @@ impl Suspects {
     }
 }
 
-/// What the first look kept, and what is found anew.
+/// The evidence of the first scan, and that of the re-examination.
 pub struct Refined<'e> {
     /// Types and link counts.
     pub facts: &'e mut InodeFacts,
     /// Clusters in use.
     pub claims: &'e mut Claims,
-    /// What the entries of directories say, indexes not judged yet.
+    /// Evidence from directory entries; hash trees are not judged yet.
     pub dirs: &'e mut DirEvidence,
-    /// What the bitmaps say.
+    /// Contents of the bitmaps.
     pub bitmaps: &'e mut Bitmaps,
     /// Findings about clusters that are claimed more than once.
     pub shared: &'e mut Findings,
 }
 
-/// What the first look knows of all inodes.
+/// Facts of all inodes from the first scan.
 #[derive(Clone, Copy)]
 pub struct Known<'e> {
     /// Directories, attributes and policies, sorted.
@@ -148,8 +150,8 @@ pub fn prove(
     Ok(Some(suspects.count()))
 }
 
-/// Looks at one batch after the other. Of batches but the last, claims are forgotten again, except which
-/// clusters are claimed more than once.
+/// Re-examines one batch after the other. After each batch but the last, drops its claims except
+/// for the set of clusters that are claimed more than once.
 fn run(
     volume: &mut Volume<'_>,
     batches: &[Suspects],
@@ -211,7 +213,7 @@ fn learn(
     let wider = |scope: &Scope, with: &BTreeSet<GroupNr>| scope.with(with.iter().copied(), count);
     let scope = wider(&volume.scope, &suspects.inodes);
     let claim_scope = wider(&volume.claim_scope, &suspects.clusters);
-    // What was kept from the start is not to be kept twice.
+    // Evidence that was kept from the start must not be kept twice.
     volume.scope = Scope::of(suspects.inodes.iter().copied(), count);
     volume.claim_scope = Scope::of(suspects.clusters.iter().copied(), count);
 
@@ -256,7 +258,7 @@ fn naming(cx: &DirCx<'_>, evidence: &DirEvidence, groups: &BTreeSet<GroupNr>) ->
     runs.filter(|run| run.dir == InodeNr::ROOT || named(run.dir, Some(run))).copied().collect()
 }
 
-/// What some directory blocks leave, and all directories that lie in inodes.
+/// The evidence of some directory blocks, and of all inline directories.
 fn judge(cx: &DirCx<'_>, runs: &[DirRun], pool: &Pool) -> DirEvidence {
     let mut all =
         scan_runs(cx.volume, cx.index, runs, pool, |evidence: &mut DirEvidence, block| {

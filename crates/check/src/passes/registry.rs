@@ -48,11 +48,11 @@ pub enum Evidence {
 pub struct Pass {
     /// The name of its phase in reports and in the progress.
     pub name: &'static str,
-    /// What it reads from the device.
+    /// Structures that it reads from the device.
     pub reads: &'static str,
-    /// What it leaves complete.
+    /// Evidence that it completes.
     pub keeps: Evidence,
-    /// What must be complete before.
+    /// Evidence that must be complete before it starts.
     pub needs: &'static [Evidence],
     /// The work that the descriptors tell of, with so many threads; `None`: too little to count.
     pub estimate: Option<fn(&Work, usize) -> Expected>,
@@ -61,7 +61,7 @@ pub struct Pass {
     pub(super) run: Run,
 }
 
-/// What runs a pass.
+/// The function that runs a pass.
 type Run = fn(&mut Volume<'_>, &mut Setting<'_, '_, '_>, &mut Scan) -> Result<(), CheckError>;
 
 /// Inodes; plain directory blocks along with them, where passes overlap.

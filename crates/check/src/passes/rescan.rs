@@ -1,14 +1,15 @@
-//! A second look at the inodes that were edited, in place of one at all of them: for examinations in the
+//! Re-examines the inodes near edited ones instead of all inodes. Used for examinations in the
 //! middle of a repair, whose findings lead to the next edits and are no verdict.
 //!
-//! What the inode pass found and kept is taken over, but for the parts of inode tables that edits
-//! concern. What those left is known by a look at them before the edits ([`Before`]) and taken back;
-//! what they leave now is added. The result is that of a pass over all inodes, because every block that
-//! changed is known, and it is made sure that none was read for any other inode (`Since::carry_over`).
-//! Where that is not certain, all inodes are read: damage that makes inodes depend on each other (blocks
-//! claimed twice), values of attributes in inodes, encryption, another superblock or other descriptors.
+//! Findings and evidence of the earlier inode pass are carried over, except for the parts of inode
+//! tables that edits concern. The evidence of those parts is determined before the edits
+//! ([`Before`]) and subtracted, and their new evidence is added. The result is that of a pass over
+//! all inodes, because every changed block is known, and `Since::carry_over` ensures that no other
+//! inode's evidence depends on one. If that is not certain, all inodes are read: after damage that
+//! makes inodes depend on each other (blocks claimed twice), with attribute values in inodes, with
+//! encryption, and after changes to the superblock or the descriptors.
 //!
-//! All other passes run in whole either way.
+//! All other passes always run in full.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,17 +36,18 @@ use crate::volume::Volume;
 /// Findings of inodes that are kept; with more of them, everything is looked at again.
 const MOST_FINDINGS: usize = 1 << 15;
 
-/// What an examination keeps of its inode pass besides what it keeps anyway.
+/// Evidence of the inode pass that an examination keeps only for a later rescan.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// What was found.
+    /// The findings of the pass.
     found: Vec<Problem>,
     long_symlinks: Vec<LongSymlink>,
     looked_into: Vec<(InodeNr, BlockNr)>,
 }
 
 impl Kept {
-    /// Of a pass that has just ended. `None`: there is too much to keep, or inodes depend on others.
+    /// The evidence of a pass that just ended. `None`: it is too large, or inodes depend on each
+    /// other.
     pub(crate) fn of(volume: &Volume<'_>, inodes: &InodeEvidence) -> Option<Self> {
         let separate = volume.scope.is_all()
             && volume.tables.is_none()
@@ -76,7 +78,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Those of `all` that hold some of the inodes. `None` if one of these is in none of them.
+    /// The parts among `all` that hold `inodes`. `None` if one of them is in no part.
     fn of(geometry: &Geometry, all: Vec<TablePart>, inodes: &BTreeSet<InodeNr>) -> Option<Self> {
         let first = |part: &TablePart| geometry.inode_at(part.group, part.first);
         let within = |part: &TablePart| {
@@ -133,7 +135,7 @@ impl Before {
         let all = inode_tables::table_parts(volume);
         let most = (all.len() as u64).saturating_mul(most_percent.into()) / 100;
         let parts = Parts::of(&volume.geometry, all, inodes)?;
-        // What attribute blocks say of other inodes was found after `kept` was.
+        // Facts from attribute blocks about other inodes are more recent than `kept`.
         let alone = earlier.attributes.ea_references.is_empty();
         if !alone || parts.parts.len() as u64 > most {
             return None;
@@ -151,7 +153,7 @@ impl Before {
     }
 }
 
-/// What an earlier examination kept that a later one can take over.
+/// Evidence of an earlier examination that a later one can carry over.
 pub struct Earlier {
     before: Before,
     kept: Kept,
@@ -169,17 +171,17 @@ pub struct Earlier {
     totals: Totals,
 }
 
-/// What an earlier examination kept, and what was changed since.
+/// An earlier examination's evidence, and the changes since.
 pub struct Since {
-    /// What it kept.
+    /// The evidence.
     pub earlier: Box<Earlier>,
     /// Bytes of the device at which all blocks begin that were changed since [`Before::look`].
     pub changed: Vec<u64>,
 }
 
 impl Since {
-    /// What can be taken over for an examination of `volume`, the file system after the edits; `None` if
-    /// all inodes must be read.
+    /// The evidence that an examination of `volume`, the file system after the edits, can carry
+    /// over; `None` if all inodes must be read.
     pub(crate) fn carry_over(self, volume: &Volume<'_>) -> Option<CarriedOver> {
         let Self { earlier, changed } = self;
         let certain =
@@ -189,7 +191,7 @@ impl Since {
 }
 
 impl Earlier {
-    /// Of an examination and the look that was taken after it. `None`: nothing was kept.
+    /// Combines an examination with the scan made before the edits. `None`: nothing was kept.
     pub fn new(examination: Examination<'_>, before: Before) -> Option<Box<Self>> {
         let Examination { report, volume, facts, claims, dirs, attributes, quota, kept, .. } =
             examination;
@@ -245,7 +247,7 @@ impl Earlier {
             policies: Policies::default(),
             totals: self.totals,
             looked_into: self.kept.looked_into,
-            // Of exact accounting.
+            // Exact accounting has no fingerprints.
             sums: PartialSums::default(),
             buffers: Buffers::default(),
         };
@@ -255,7 +257,7 @@ impl Earlier {
     /// Whether inodes are where they were and are judged by the same rules.
     fn is_same_ground(&self, volume: &Volume<'_>) -> bool {
         let rules = |superblock: &Superblock| {
-            // What the inode pass never asks for.
+            // Fields that the inode pass never reads.
             let (free_blocks_count_lo, free_blocks_count_hi, free_inodes_count) = (0, 0, 0);
             let checksum = 0;
             Superblock {
@@ -335,7 +337,7 @@ impl Earlier {
     }
 }
 
-/// What is taken over, and the parts of inode tables to be looked at again.
+/// The evidence carried over, and the parts of inode tables to read again.
 pub(crate) struct CarriedOver {
     parts: Parts,
     evidence: InodeEvidence,

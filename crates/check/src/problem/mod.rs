@@ -40,7 +40,7 @@ impl Severity {
     }
 }
 
-/// What a finding counts as in the verdict.
+/// The weight of a finding in the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Weight {
     /// The file system stays clean: e2fsck asks nothing, or is content if the answer is no.
@@ -51,7 +51,7 @@ pub enum Weight {
     Fatal,
 }
 
-/// What kind of thing a finding is about: groups findings in reports.
+/// The kind of object that a finding concerns; groups findings in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)] // the names say it; they are the catalogue's
 pub enum Object {
@@ -110,15 +110,15 @@ pub struct Row {
     pub id: &'static str,
     /// How bad it is.
     pub severity: Severity,
-    /// What it counts as in the verdict.
+    /// The weight in the verdict.
     pub weight: Weight,
     /// Whether an unattended repair (`preen`) may act on it.
     pub preen: bool,
-    /// What it is about.
+    /// The object that it concerns.
     pub object: Object,
-    /// What it means, for a person: one or two sentences.
+    /// Its meaning for a person, in one or two sentences.
     pub meaning: &'static str,
-    /// What a repair does about it.
+    /// The repair.
     pub repair: &'static str,
 }
 
@@ -330,7 +330,7 @@ macro_rules! problems {
 }
 use problems;
 
-/// Those of some fields that are of type `T`.
+/// The fields that have type `T`.
 fn of_type<T: Copy + 'static>(fields: &[(&'static str, &dyn Any)]) -> Vec<(&'static str, T)> {
     let of = |(name, field): &(&'static str, &dyn Any)| Some((*name, *field.downcast_ref::<T>()?));
     fields.iter().filter_map(of).collect()

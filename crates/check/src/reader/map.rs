@@ -17,7 +17,7 @@ pub struct Mapping {
     pub extents: Vec<Extent>,
     /// Blocks of the map itself: interior nodes, leaves, indirect blocks.
     pub nodes: Vec<MapNode>,
-    /// What could not be followed.
+    /// Messages about parts that could not be followed.
     pub faults: Vec<String>,
 }
 

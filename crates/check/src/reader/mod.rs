@@ -47,9 +47,9 @@ pub enum ReaderError {
     /// Something could not be read.
     #[error("cannot read {what}: {source}")]
     Read {
-        /// What was to be read.
+        /// The structure that could not be read.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -63,7 +63,7 @@ pub struct Reader<'d> {
     pub superblock_bytes: Box<[u8; 1024]>,
     /// Byte of the device at which it lies.
     pub superblock_offset_bytes: u64,
-    /// What follows from it.
+    /// The geometry derived from it.
     pub geometry: Geometry,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct FrameWriter<'w> {
     out: &'w mut dyn Write,
     payload: Vec<u8>,
     chain: u128,
-    /// What went wrong; nothing is written after it.
+    /// The first error; nothing is written after it.
     failed: Option<io::Error>,
 }
 

@@ -14,7 +14,7 @@ use floe_format::{BlockNr, Geometry, GroupNr, InodeNr, LogicalBlock};
 
 use frames::{FrameReader, FrameWriter};
 
-/// What can be written down and read again.
+/// A value that can be saved and restored.
 pub trait Saved: Sized {
     /// Writes it.
     fn save(&self, to: &mut Encoder<'_>);
@@ -49,7 +49,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of a file system.
+    /// The limits of a file system.
     pub fn of(geometry: &Geometry) -> Self {
         Self {
             clusters: geometry.clusters_count(),
@@ -59,7 +59,7 @@ impl Bounds {
     }
 }
 
-/// Writes values. What goes wrong is told at the end.
+/// Writes values, and reports errors at the end.
 pub struct Encoder<'w> {
     frames: FrameWriter<'w>,
 }
@@ -475,12 +475,12 @@ pub(crate) mod tests {
         Ok(value)
     }
 
-    /// What a value is after it was written and read.
+    /// A value after it was saved and restored.
     pub(crate) fn again<T: Saved>(value: &T) -> T {
         of_bytes(&bytes_of(value), BOUNDS).unwrap()
     }
 
-    /// What is seen of a value, which is what is seen of it after it was written and read.
+    /// An observation of a value, which must be the same after it was saved and restored.
     pub(crate) fn same<T: Saved, O: PartialEq + Debug>(value: T, see: impl Fn(T) -> O) -> O {
         let saved = see(again(&value));
         let own = see(value);

@@ -19,8 +19,8 @@ pub const READ_BYTES: u32 = 32 << 10;
 /// 68,000 reads instead of 505,000, and takes half the time.
 const GAP_BYTES: u32 = 4 << 10;
 
-/// Bytes between two directory blocks that are read along. What is in memory (`at_hand`) would be copied for
-/// nothing, which takes longer than to ask again.
+/// Maximum gap in bytes between two directory blocks that are read together. For cached blocks
+/// (`at_hand`) it is 0, because copying the gap takes longer than another read.
 pub const fn gap_bytes_if(at_hand: bool) -> u32 {
     if at_hand { 0 } else { GAP_BYTES }
 }
@@ -85,7 +85,7 @@ impl<'a> DirBlock<'a> {
 #[derive(Debug, Default)]
 pub struct ReadRoom {
     plan: ReadPlan<usize>,
-    /// Of the runs that will be read next.
+    /// The plan for the runs to be read next.
     plan_ahead: ReadPlan<usize>,
     /// The first block of the runs that were prefetched before their unit of work.
     told: Option<BlockNr>,
@@ -98,7 +98,7 @@ pub fn units(runs: &[DirRun], first: usize) -> Vec<Range<usize>> {
     (first..runs.len()).step_by(RUNS_PER_UNIT).map(|first| first..end(first)).collect()
 }
 
-/// What a scan of directory blocks needs of its accumulator.
+/// The interface that a scan of directory blocks requires of its accumulator.
 pub trait BlockScan: Accumulator {
     /// Room for reading.
     fn room(&mut self) -> &mut ReadRoom;

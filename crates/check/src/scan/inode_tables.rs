@@ -85,7 +85,7 @@ pub fn blocks_of(volume: &Volume<'_>, part: TablePart) -> BlockRun {
     BlockRun::new(BlockNr(start), u64::from(end - first))
 }
 
-/// What a worker knows of the parts that come.
+/// A worker's information about the next chunks.
 pub struct Ahead<'a> {
     /// How many parts later that one is whose table the device is told of now; `None`: not all parts are read, or
     /// nobody knows in which order.
@@ -119,12 +119,12 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// What a worker reads tables into.
+/// The buffers into which a worker reads tables.
 #[derive(Debug, Default)]
 pub struct Room {
     now: Vec<u8>,
     next: Vec<u8>,
-    /// What `next` holds, if that was read before its turn.
+    /// The content of `next`, if it was prefetched.
     ready: Option<Ready>,
     /// Blocks that the device is told of.
     blocks: Vec<BlockNr>,

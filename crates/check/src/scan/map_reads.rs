@@ -12,7 +12,7 @@ pub const NEAR_BYTES: u64 = 131_072;
 pub struct MapReads {
     /// How many.
     pub blocks: u64,
-    /// Those that are not near the one before.
+    /// Reads that are not near the previous one.
     pub places: u64,
     last: u64,
 }

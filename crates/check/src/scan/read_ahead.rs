@@ -1,10 +1,11 @@
-//! Blocks of maps (extent nodes, indirect blocks) are discovered inode by inode, and on an aged file system
-//! they lie anywhere. Their addresses are collected from many inodes at once, sorted and joined, and the
-//! device is told before the inodes are judged: it reads them in the order of the disk and several at a
-//! time, where reading them one by one would seek and wait for each. What is in memory, by three of them, is
-//! not announced.
+//! Prefetches mapping blocks (extent nodes, indirect blocks). They are discovered inode by inode,
+//! and on an aged file system they lie anywhere. Their addresses are collected from many inodes at
+//! once, sorted and joined, and announced to the device before the inodes are judged: it reads them
+//! in disk order and several at a time, while single reads would seek and wait for each. Addresses
+//! are not announced if three sampled blocks are all cached.
 //!
-//! A hint: nothing is judged here, what cannot be is left out, and nothing changes but the time.
+//! Prefetching is only a hint: it judges nothing, skips invalid addresses, and changes nothing but
+//! the time.
 
 use floe_format::BlockNr;
 use floe_format::ext::extent::ExtentNode;

@@ -1,6 +1,6 @@
 //! The journal, as far as a check is concerned: what to do about it, and what became of it.
 
-/// What to do about a journal that holds transactions.
+/// How to treat a journal that holds transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalUse {
     /// Replay it into memory and judge the file system as it will be after recovery.
@@ -9,7 +9,7 @@ pub enum JournalUse {
     Ignore,
 }
 
-/// What became of the journal.
+/// The state of the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JournalState {
     /// The file system has none.

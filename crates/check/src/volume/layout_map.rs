@@ -22,7 +22,7 @@ pub struct LayoutMap {
     pub past_device_end: Option<u64>,
 }
 
-/// What the walk over the groups needs; `blocks` is exact to the block where clusters are larger.
+/// Input of the walk over the groups; `blocks` is exact to the block even if clusters are larger.
 struct Walk<'a> {
     geometry: &'a Geometry,
     device_bytes: u64,

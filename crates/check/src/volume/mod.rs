@@ -33,7 +33,7 @@ pub struct Volume<'d> {
     pub device: &'d dyn ReadBlocks,
     /// The superblock in use: the primary one or a backup.
     pub superblock: Superblock,
-    /// What follows from it.
+    /// The geometry derived from it.
     pub geometry: Geometry,
     /// All descriptors.
     pub groups: Vec<GroupDesc>,
@@ -62,10 +62,10 @@ pub struct Volume<'d> {
     pub scope: Scope,
     /// The groups of which claims of clusters are kept one by one: likewise.
     pub claim_scope: Scope,
-    /// Of a group that sums do not prove, clusters and inodes are both looked at: a repair writes both
-    /// of its bitmaps.
+    /// If a group's fingerprint fails, re-examine both its clusters and its inodes, because a
+    /// repair rewrites both bitmaps.
     pub keeps_whole_groups: bool,
-    /// What counts links.
+    /// The structure that counts links.
     pub links: LinkStructure,
     /// The random numbers of the sums, where there are sums.
     pub tables: Option<Arc<Tables>>,
@@ -167,8 +167,9 @@ impl<'d> Volume<'d> {
         self.group(group).block_uninit() && self.believes_uninit(group)
     }
 
-    /// What the block bitmap of a group that was never written counts as: the clusters of the group's
-    /// own metadata. Other groups' does not belong into such a group. 64 clusters a word.
+    /// The implied block bitmap of a group whose bitmap was never written: the clusters of the
+    /// group's own metadata. (Such a group must not hold metadata of other groups.) 64 clusters a
+    /// word.
     pub fn computed_block_bitmap(&self, group: GroupNr) -> Vec<u64> {
         let geometry = &self.geometry;
         let desc = self.group(group);
@@ -190,7 +191,7 @@ impl<'d> Volume<'d> {
             }
             let from = geometry.cluster_of(run.start).max(first);
             let last = geometry.cluster_of(BlockNr(run.end().0.saturating_sub(1)));
-            // What lies behind the group is not its own.
+            // Clusters past the end belong to the next group.
             let end = last.saturating_add(1).min(first + clusters);
             self.mark_metadata(first, from, end.saturating_sub(from), &mut words);
         }

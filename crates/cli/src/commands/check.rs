@@ -8,16 +8,16 @@ use floe_check::evidence::choice::{LinkChoice, LinkStructure};
 use floe_check::problem::Severity;
 use floe_check::{Accounting, JournalUse};
 
-use crate::check_run::Run;
-use crate::checkpoint::CheckpointArgs;
-use crate::device::{InUse, Source};
 use crate::exit::Outcome;
-use crate::files::{InputPath, Judged, OutputPath, Refused};
+use crate::input::device::{InUse, Source};
+use crate::input::files::{InputPath, Judged, OutputPath, Refused};
+use crate::input::scheduling::SharingArgs;
+use crate::input::size::bytes;
 use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
-use crate::progress::{Watch, When};
-use crate::scheduling::SharingArgs;
-use crate::size::bytes;
+use crate::run::check::Run;
+use crate::run::checkpoint::CheckpointArgs;
+use crate::terminal::progress::{Watch, When};
 
 /// Check a file system and report what is wrong.
 ///

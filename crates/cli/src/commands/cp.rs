@@ -9,9 +9,9 @@ use anyhow::bail;
 use floe_ext4::files::{Files, Follow};
 
 use crate::exit::Outcome;
-use crate::files::Judged;
 use crate::image_files::copy::{Copier, Keep};
 use crate::image_files::{Complaints, ImageArgs, place};
+use crate::input::files::Judged;
 
 /// Copy files out of an image.
 ///

@@ -7,11 +7,14 @@ use floe_check::reader::{Reader, ReaderError};
 use floe_format::ext::group_desc::DescChecksum;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use crate::device::Source;
-use crate::dump::{blocks, inodes, special};
 use crate::exit::{Ended, Outcome};
-use crate::failure;
-use crate::listing::{self, Listing};
+use crate::input::device::Source;
+use crate::terminal::failure;
+use crate::terminal::listing::{self, Listing};
+
+mod blocks;
+mod inodes;
+mod special;
 
 /// Show any structure of a file system, field by field.
 ///
@@ -126,7 +129,7 @@ impl What {
 }
 
 /// The error for an unknown structure of a block.
-pub(crate) fn no_structure(name: &str) -> ReaderError {
+fn no_structure(name: &str) -> ReaderError {
     let known = "bytes, dirents, htree, extents, xattrs and indirect".to_owned();
     ReaderError::NoSuch(format!("structure {name:?} of a block"), known)
 }
@@ -176,8 +179,20 @@ fn group(reader: &Reader<'_>, number: GroupNr) -> Result<Listing, ReaderError> {
 }
 
 /// Adds a remark on a wrong checksum.
-pub(crate) fn checksum(sheet: &mut Listing, stored: u32, computed: u32) {
+fn checksum(sheet: &mut Listing, stored: u32, computed: u32) {
     if stored != computed {
         sheet.remark(format!("the checksum is {stored:#010x}, but should be {computed:#010x}"));
     }
+}
+
+/// Names of the set flags, with the bits of unknown ones.
+fn flags<F: bitflags::Flags<Bits = u32>>(flags: &F) -> String {
+    let mut names: Vec<String> =
+        flags.iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect();
+    let known = flags.iter_names().fold(0, |bits, (_, flag)| bits | flag.bits());
+    let unknown = flags.bits() & !known;
+    if unknown != 0 {
+        names.push(format!("{unknown:#x}"));
+    }
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
 }

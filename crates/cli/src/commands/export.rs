@@ -13,8 +13,8 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
 use crate::exit::Outcome;
-use crate::files::OutputPath;
 use crate::image_files::{Complaints, ImageArgs, place};
+use crate::input::files::OutputPath;
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;

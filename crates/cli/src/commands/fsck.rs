@@ -23,10 +23,6 @@ use floe_repair::{BadBlocks, Extras};
 use floe_sync::atomic::AtomicBool;
 use floe_sync::{Arc, Mutex};
 
-use crate::ask::Ask;
-use crate::check_run::Run;
-use crate::clock;
-use crate::device::Source;
 use crate::e2fsck::conf::Conf;
 use crate::e2fsck::due::{self, Circumstances};
 use crate::e2fsck::front::Front;
@@ -37,9 +33,13 @@ use crate::e2fsck::progress::{self, Form, Lines, Switch};
 use crate::e2fsck::summary::{self, Free};
 use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
 use crate::exit::Outcome;
-use crate::progress::Watch;
-use crate::repair_run::RepairRun;
-use crate::scheduling::Sharing;
+use crate::input::clock;
+use crate::input::device::Source;
+use crate::input::scheduling::Sharing;
+use crate::run::check::Run;
+use crate::run::repair::RepairRun;
+use crate::terminal::ask::Ask;
+use crate::terminal::progress::Watch;
 
 /// Damage with which `e2fsck -n` exits 0: it offers a repair before pass 1, is answered no, and
 /// continues as if clean. `floe check` counts such damage: Linux refuses to mount a group with a

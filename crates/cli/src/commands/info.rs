@@ -11,11 +11,14 @@ use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use floe_report::calendar::date;
 use floe_report::human::{grouped, size};
 
-use crate::device::Source;
-use crate::estimate::{DEVICES, estimate};
 use crate::exit::{Ended, Outcome};
-use crate::failure;
-use crate::listing::{self, Listing};
+use crate::input::device::Source;
+use crate::terminal::failure;
+use crate::terminal::listing::{self, Listing};
+
+mod estimate;
+
+use estimate::{DEVICES, estimate};
 
 /// Show the superblock, features and layout, and estimate the cost of a check.
 #[derive(Debug, clap::Args)]

@@ -13,11 +13,11 @@ use floe_blockdev::{ReadBlocks, Window};
 use floe_disk::mkfs::tree::Timestamp;
 use floe_disk::mkfs::{Fresh, FsType, Options, Plan, WriteOptions, size, write_with};
 
-use crate::clock;
 use crate::exit::Outcome;
-use crate::files::{InputPath, OutputPath};
-use crate::progress::When;
-use crate::random::random_bytes;
+use crate::input::clock;
+use crate::input::files::{InputPath, OutputPath};
+use crate::input::random::random_bytes;
+use crate::terminal::progress::When;
 
 use from::FromArgs;
 use target::Target;

@@ -5,8 +5,8 @@ use std::io::Write;
 use clap::Subcommand;
 
 use crate::exit::Outcome;
-use crate::files::Judged;
-use crate::lazy_args::Lazy;
+use crate::input::files::Judged;
+use crate::input::lazy_args::Lazy;
 use crate::online::freeze::{HOLDER, HolderArgs};
 
 pub(crate) mod cat;

@@ -6,16 +6,16 @@ use floe_repair::Extras;
 use floe_repair::SharedBlocks;
 use floe_repair::policy::{Preen, Yes};
 
-use crate::apply_plan::ApplyPlan;
-use crate::ask::Ask;
-use crate::device::{InUse, Source};
-use crate::escalation::{Escalation, Named};
 use crate::exit::{Ended, Outcome};
-use crate::files::{InputPath, OutputPath};
-use crate::progress::{Watch, When};
-use crate::repair_run::RepairRun;
-use crate::scheduling::SharingArgs;
-use crate::size::bytes;
+use crate::input::device::{InUse, Source};
+use crate::input::files::{InputPath, OutputPath};
+use crate::input::scheduling::SharingArgs;
+use crate::input::size::bytes;
+use crate::run::apply_plan::ApplyPlan;
+use crate::run::escalation::{Escalation, Named};
+use crate::run::repair::RepairRun;
+use crate::terminal::ask::Ask;
+use crate::terminal::progress::{Watch, When};
 
 /// Repair a file system: plan, stage and verify, then write.
 ///

@@ -9,12 +9,12 @@ use floe_format::ext::superblock::Superblock;
 use floe_repair::undo::{Standing, standing, undo};
 use floe_report::human::{plural, size};
 
-use crate::device::{Source, image_format};
 use crate::exit::Outcome;
-use crate::files::InputPath;
-use crate::shell::quoted_path;
-use crate::signals;
-use crate::size::bytes;
+use crate::input::device::{Source, image_format};
+use crate::input::files::InputPath;
+use crate::input::size::bytes;
+use crate::terminal::shell::quoted_path;
+use crate::terminal::signals;
 
 /// Maximum blocks without old content to list without --verbose.
 const SHOWN_BLOCKS: usize = 20;

@@ -5,7 +5,7 @@ use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 
 use super::conf::Conf;
-use crate::clock::Clock;
+use crate::input::clock::Clock;
 
 /// Tolerance for a wrong clock (e2fsck's time fudge).
 const SLACK_SECONDS: i64 = 24 * 60 * 60;

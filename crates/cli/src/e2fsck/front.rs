@@ -17,7 +17,7 @@ use super::conf::Conf;
 use super::progress::Lines;
 use super::{brief, summary};
 use crate::exit::Outcome;
-use crate::signals;
+use crate::terminal::signals;
 
 /// Findings whose repair e2fsck does not count, because it makes it in passing.
 const NO_REPAIRS: &[u32] = &[

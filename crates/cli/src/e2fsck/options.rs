@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::table::{EXTENDED, flag_of};
-use crate::device::block_size;
-use crate::files::{Files, InputPath, OutputPath};
-use crate::size::bytes;
+use crate::input::device::block_size;
+use crate::input::files::{Files, InputPath, OutputPath};
+use crate::input::size::bytes;
 
 /// The options on e2fsck's command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

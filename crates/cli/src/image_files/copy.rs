@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::metadata::apply;
 use super::{Complaints, place};
-use crate::files::Judged;
+use crate::input::files::Judged;
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;

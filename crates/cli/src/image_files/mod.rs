@@ -13,10 +13,11 @@ use floe_check::{CheckOptions, JournalUse, view};
 use floe_ext4::files::{FileFault, Files, Step, printable};
 use floe_format::BlockNr;
 
-use crate::device::{InUse, Source};
 use crate::exit::Outcome;
-use crate::files::InputPath;
-use crate::{failure, signals};
+use crate::input::device::{InUse, Source};
+use crate::input::files::InputPath;
+use crate::terminal::failure;
+use crate::terminal::signals;
 
 /// Options for the image, and for the state of its content.
 #[derive(Clone, Debug, clap::Args)]

@@ -9,13 +9,13 @@ use anyhow::Context;
 use floe_check::problem::Severity;
 use floe_check::report::{Cost, Report, Verdict};
 
-use crate::clock::now_seconds;
 use crate::exit::Outcome;
-use crate::files::OutputPath;
+use crate::input::clock::now_seconds;
+use crate::input::files::OutputPath;
 use crate::online;
 
 mod journald;
-pub(crate) mod prometheus;
+mod prometheus;
 
 /// The requested receivers.
 #[derive(Clone, Debug, clap::Args)]

@@ -7,13 +7,11 @@ use floe_blockdev::NewFile;
 use floe_check::report::Verdict;
 
 use super::{Checked, Sample};
-
-/// The first bytes of a metrics file.
-pub(crate) const HEAD: &[u8] = b"# HELP floe_check_";
+use crate::input::files::METRICS_HEAD;
 
 /// Writes the metrics to `file` completely or not at all, so that nobody reads a partial file.
 pub(super) fn write(file: &Path, sample: &Sample) -> anyhow::Result<()> {
-    NewFile::replace(file, 0o644, HEAD, text(sample).as_bytes())?;
+    NewFile::replace(file, 0o644, METRICS_HEAD, text(sample).as_bytes())?;
     Ok(())
 }
 

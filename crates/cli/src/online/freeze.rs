@@ -20,8 +20,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::command;
 use crate::exit::Outcome;
-use crate::files::InputPath;
-use crate::signals;
+use crate::input::files::InputPath;
+use crate::terminal::signals;
 
 /// Name of the holder's internal command.
 pub(crate) const HOLDER: &str = "hold-freeze";

@@ -16,8 +16,8 @@ use super::command;
 use super::freeze::Freeze;
 use super::teardown::Teardown;
 use super::{Mounted, Snapshot};
-use crate::device::Source;
-use crate::files::Judged;
+use crate::input::device::Source;
+use crate::input::files::Judged;
 
 /// A snapshot created by the command `line`; with `freeze`, writers are blocked meanwhile, for at
 /// most that time.

@@ -14,9 +14,9 @@ use anyhow::{Context, bail, ensure};
 use floe_blockdev::{DeviceNumber, ReadBlocks, Use, mounted_at};
 use serde_json::{Value, json};
 
-use crate::clock::now_seconds;
-use crate::device::Source;
-use crate::files::Judged;
+use crate::input::clock::now_seconds;
+use crate::input::device::Source;
+use crate::input::files::Judged;
 
 mod command;
 pub(crate) mod freeze;

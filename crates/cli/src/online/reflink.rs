@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use super::freeze::Freeze;
 use super::teardown::Teardown;
 use super::{About, Backing, Mounted, Snapshot};
-use crate::clock::now_seconds;
-use crate::device::Source;
-use crate::signals;
+use crate::input::clock::now_seconds;
+use crate::input::device::Source;
+use crate::terminal::signals;
 
 /// A snapshot of a mounted file system on a loop device.
 pub(super) fn of_loop(

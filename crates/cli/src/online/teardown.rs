@@ -3,7 +3,7 @@
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::signals;
+use crate::terminal::signals;
 
 type Action = Box<dyn FnOnce() -> anyhow::Result<()> + Send>;
 

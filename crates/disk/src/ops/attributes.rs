@@ -242,10 +242,11 @@ impl Op<'_> {
         let bytes = self.tx.block(block)?;
         let header = bytes.first_chunk().map(XattrHeader::decode).ok_or(DAMAGED)?;
         let seed = self.volume.fs.seed();
-        if header.magic != xattr::MAGIC
-            || !seed.is_none_or(|seed| xattr::block_checksum_ok(seed, block, &bytes))
-        {
+        if header.magic != xattr::MAGIC {
             return Err(DAMAGED);
+        }
+        if !seed.is_none_or(|seed| xattr::block_checksum_ok(seed, block, &bytes)) {
+            return Err(OpError::Refused(Refusal::Checksum("a block of attributes")));
         }
         self.gather(XattrArea::of_block(&bytes))
     }

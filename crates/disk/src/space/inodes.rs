@@ -69,7 +69,7 @@ impl Pool {
 
     /// Up to `most` inodes of one group that may be handed out; none if there are none in any group.
     fn free_inodes(
-        &self,
+        &mut self,
         tx: &mut dyn Tx,
         parent: InodeNr,
         is_directory: bool,
@@ -84,8 +84,12 @@ impl Pool {
         };
         let count = self.groups.geometry().group_count;
         for group in (first.0..count).chain(0..first.0).map(GroupNr) {
-            let free = self.inodes_in(tx, group, most)?;
-            if !free.is_empty() {
+            if self.damaged.contains(&group) {
+                continue;
+            }
+            let found =
+                self.inodes_in(tx, group, most).map(|free| (!free.is_empty()).then_some(free));
+            if let Some(free) = self.unless_damaged(group, found)? {
                 return Ok(free);
             }
         }

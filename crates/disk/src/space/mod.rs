@@ -33,6 +33,8 @@ pub struct Pool {
     reserved_clusters: u64,
     /// Whether the operation that runs may use them.
     may_use_reserve: bool,
+    /// Groups with a bitmap whose checksum is wrong: nothing is allocated in them.
+    damaged: BTreeSet<GroupNr>,
 }
 
 /// A state of the pool that an operation that fails returns to.
@@ -52,6 +54,7 @@ impl Pool {
             free_clusters,
             reserved_clusters,
             may_use_reserve: false,
+            damaged: BTreeSet::new(),
         }
     }
 
@@ -162,10 +165,28 @@ impl Pool {
         Ok(best)
     }
 
+    /// `None` for a group whose bitmap has a wrong checksum, which is passed over from now on.
+    fn unless_damaged<T>(
+        &mut self,
+        group: GroupNr,
+        found: Result<Option<T>, Refusal>,
+    ) -> Result<Option<T>, Refusal> {
+        if let Err(Refusal::Checksum(_)) = found {
+            self.damaged.insert(group);
+            return Ok(None);
+        }
+        found
+    }
+
+    /// Groups in which nothing is allocated because a bitmap has a wrong checksum.
+    pub(crate) const fn damaged(&self) -> &BTreeSet<GroupNr> {
+        &self.damaged
+    }
+
     /// The best hole for `wanted` clusters: near the goal if it is long enough there, else in the groups behind; the longest
     /// that was met if none is.
     fn hole(
-        &self,
+        &mut self,
         tx: &mut dyn Tx,
         goal: BlockNr,
         wanted: u32,
@@ -174,17 +195,22 @@ impl Pool {
         let home = geo.group_of(goal).unwrap_or(GroupNr(0));
         let within = goal.0.saturating_sub(geo.group_start(home).0) >> geo.cluster_bits;
         let within = u32::try_from(within).unwrap_or(0);
+        let group_count = geo.group_count;
         let mut longest: Option<(GroupNr, Range<u32>)> = None;
         let mut searched = 0;
-        for group in (home.0..geo.group_count).chain(0..home.0).map(GroupNr) {
+        for group in (home.0..group_count).chain(0..home.0).map(GroupNr) {
             let free = self.groups.desc(group)?.free_blocks_count;
             let promising = free >= wanted || longest.is_none() && free > 0;
-            if !promising || searched >= MOST_SEARCHED && longest.is_some() {
+            if !promising
+                || self.damaged.contains(&group)
+                || searched >= MOST_SEARCHED && longest.is_some()
+            {
                 continue;
             }
             searched += 1;
             let goal = if group == home { within } else { 0 };
-            let Some(hole) = self.hole_in(tx, group, goal, wanted)? else { continue };
+            let hole = self.hole_in(tx, group, goal, wanted);
+            let Some(hole) = self.unless_damaged(group, hole)? else { continue };
             if hole.end - hole.start >= wanted {
                 return Ok((group, hole));
             }

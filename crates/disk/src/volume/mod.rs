@@ -6,11 +6,12 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::read_inode;
-use floe_ext4::tx::{Refusal, Tx};
+use floe_ext4::tx::{Refusal, Tx, read_block};
+use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, Timestamp};
-use floe_format::ext::superblock::{STATE_VALID, Superblock};
+use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
-use floe_format::{Geometry, InodeNr};
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
@@ -128,6 +129,7 @@ impl Volume {
     }
 
     fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
+        verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let most_changed = most_changed(device, &fs)?;
         let space = Pool::new(fs.space.groups, reserved);
@@ -190,6 +192,11 @@ impl Volume {
         self.fs.space.durable(epoch);
     }
 
+    /// Groups with a bitmap whose checksum is wrong. Nothing is allocated in them, and what lies there cannot be freed.
+    pub fn damaged_groups(&self) -> Vec<GroupNr> {
+        self.fs.space.damaged().iter().copied().collect()
+    }
+
     /// Whether freed blocks or inodes wait for [`Volume::durable`]: a commit may help where an operation found no space.
     pub fn holds_back(&self) -> bool {
         self.fs.space.holds_back()
@@ -245,6 +252,31 @@ impl Volume {
         self.drawn += 1;
         (self.random.hash_one(self.drawn) & 0xffff_ffff) as u32
     }
+}
+
+/// Verifies the checksums of the superblock and of all descriptors: a change writes new ones over what is damaged.
+fn verify(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<(), Refusal> {
+    let geo = fs.geometry();
+    if geo.features.metadata_csum() {
+        let mut bytes = [0; 1024];
+        let read = device.read_at(OFFSET_BYTES, &mut bytes);
+        read.map_err(|source| Refusal::Io { block: BlockNr(0), source })?;
+        if !Superblock::checksum_ok(&bytes) {
+            return Err(Refusal::Checksum("the superblock"));
+        }
+    }
+    let checksum = DescChecksum::of(&fs.superblock);
+    let mut groups = (0..geo.group_count).map(GroupNr);
+    for index in 0..geo.desc_blocks {
+        let bytes = read_block(device, geo, geo.primary_desc_block(index))?;
+        for (raw, group) in bytes.chunks_exact(geo.desc_size as usize).zip(&mut groups) {
+            let computed = checksum.compute(group, raw);
+            if computed.is_some_and(|sum| sum != GroupDesc::of(raw).checksum) {
+                return Err(Refusal::Checksum("a group descriptor"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Blocks that an operation may change: a fifth of the journal's log, by the size of its inode.

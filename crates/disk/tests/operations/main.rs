@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
 mod content;
+mod damage;
 mod known;
 mod lists;
 mod model;

@@ -36,7 +36,7 @@ pub use gather::gather;
 pub use names::Settled;
 pub use rebuild::{Rebuilt, rebuild};
 pub use salvage::salvage;
-pub use seal::{Sealed, empty_block, first_block, seal};
+pub use seal::{Sealed, checksum_fits, empty_block, first_block, seal};
 
 /// Share of a leaf, in percent, that is left free for new names.
 pub const SLACK_PERCENT: u32 = 20;

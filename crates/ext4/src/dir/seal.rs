@@ -1,6 +1,6 @@
 //! Checksums of directory blocks, and blocks without names.
 
-use floe_format::ext::dirent::DirTail;
+use floe_format::ext::dirent::{DirTail, TailState, tail_state};
 use floe_format::ext::htree;
 
 use super::area::write_empty;
@@ -30,6 +30,16 @@ pub fn seal(block: &mut [u8], inode_seed: Option<u32>) -> Sealed {
     match htree::write_checksum(seed, block) {
         Some(()) => Sealed::Index,
         None => Sealed::NoRoom,
+    }
+}
+
+/// Whether the checksum of a block fits, wherever it is. A block without one does not fit. For
+/// `inode_seed`, see [`Directory::inode_seed`].
+pub fn checksum_fits(block: &[u8], inode_seed: u32) -> bool {
+    match (tail_state(block), htree::DxBlock::detect(block)) {
+        (TailState::Present, _) => DirTail::checksum_ok(inode_seed, block).unwrap_or(false),
+        (_, Some((_, index))) => index.checksum_ok(inode_seed),
+        _ => false,
     }
 }
 

@@ -6,13 +6,13 @@
 use std::collections::HashSet;
 
 use floe_format::ext::casefold;
-use floe_format::ext::dirent::{DirCursor, DirTail, TailState, tail_state};
-use floe_format::ext::htree::DxBlock;
+use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inline_data::InlineData;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::{FileFault, Files, FilesError, Node, printable};
+use crate::dir::checksum_fits;
 
 /// An entry that names a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,12 +154,7 @@ impl Files<'_> {
             return;
         }
         let seed = self.seed_of(node);
-        let fits = match (tail_state(bytes), DxBlock::detect(bytes)) {
-            (TailState::Present, _) => DirTail::checksum_ok(seed, bytes).unwrap_or(false),
-            (_, Some((_, index))) => index.checksum_ok(seed),
-            _ => false,
-        };
-        if !fits {
+        if !checksum_fits(bytes, seed) {
             listing.faults.push(FileFault::DirectoryChecksum { logical });
         }
     }

@@ -18,7 +18,8 @@ use crate::tx::{Refusal, Tx};
 /// The lookup of an inode's map.
 pub fn look<'m, S: Space>(fs: &FileSystem<S>, inode: &'m OwnedInode) -> MapLook<'m> {
     let block_size = fs.geometry().block_size;
-    MapLook { root: &inode.base.block, flags: inode.flags(), block_size }
+    let inode_seed = fs.seed().map(|seed| inode.seed(seed));
+    MapLook { root: &inode.base.block, flags: inode.flags(), block_size, inode_seed }
 }
 
 /// Maps an extent of a file where nothing is mapped. Updates `i_blocks` for new mapping blocks, not

@@ -6,7 +6,7 @@ use floe_format::ext::inode::InodeFlags;
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
 
 use super::mapping::ROOT_BYTES;
-use crate::tx::{Refusal, Tx};
+use crate::tx::{Refusal, Tx, verify};
 
 const DAMAGED: Refusal = Refusal::Damaged("the map of a file");
 
@@ -19,6 +19,19 @@ pub struct MapLook<'m> {
     pub flags: InodeFlags,
     /// Bytes of a block.
     pub block_size: u32,
+    /// The seed of the checksums of extent nodes, with metadata_csum.
+    pub inode_seed: Option<u32>,
+}
+
+/// Verifies the checksum of an extent node in a block, in a transaction that verifies.
+pub(super) fn verify_node(
+    tx: &dyn Tx,
+    bytes: &[u8],
+    inode_seed: Option<u32>,
+) -> Result<(), Refusal> {
+    let Some(seed) = inode_seed else { return Ok(()) };
+    let fits = |node: ExtentNode<'_>| node.stored_checksum() == Some(node.compute_checksum(seed));
+    verify(tx, "a node of an extent tree", || ExtentNode::new(bytes).is_some_and(fits))
 }
 
 impl MapLook<'_> {
@@ -35,7 +48,7 @@ impl MapLook<'_> {
         if depth > MAX_DEPTH {
             return Err(DAMAGED);
         }
-        next_below(tx, self.root, depth, from)
+        next_below(tx, self.root, self.inode_seed, depth, from)
     }
 
     /// The extent that maps a logical block.
@@ -67,6 +80,7 @@ impl MapLook<'_> {
             }
             depth -= 1;
             bytes = tx.block(node.index(last).node)?;
+            verify_node(tx, &bytes, self.inode_seed)?;
         }
     }
 
@@ -184,6 +198,7 @@ fn judged(bytes: &[u8], depth: u16) -> Result<ExtentNode<'_>, Refusal> {
 fn next_below(
     tx: &mut dyn Tx,
     bytes: &[u8],
+    inode_seed: Option<u32>,
     depth: u16,
     from: LogicalBlock,
 ) -> Result<Option<Extent>, Refusal> {
@@ -201,7 +216,8 @@ fn next_below(
     // The first one's subtree may end before the place; then the next one starts behind it.
     for index in indexes.iter().skip(first).take(2) {
         let below = tx.block(index.node)?;
-        if let Some(found) = next_below(tx, &below, depth - 1, from)? {
+        verify_node(tx, &below, inode_seed)?;
+        if let Some(found) = next_below(tx, &below, inode_seed, depth - 1, from)? {
             return Ok(Some(found));
         }
     }

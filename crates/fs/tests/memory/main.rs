@@ -6,6 +6,7 @@
 mod acts;
 mod crash;
 mod live;
+mod patterns;
 
 use std::collections::BTreeSet;
 
@@ -139,7 +140,7 @@ fn patterns_of_programs_survive_any_crash() {
         return;
     }
     let mut states = 0;
-    for (name, acts) in crash::patterns() {
+    for (name, acts) in patterns::patterns() {
         for limits in [SMALL, Limits::default()] {
             let run = crash::record(&acts, limits, false).unwrap();
             let effort = Effort { random_per_epoch: 1, seed: 3 };
@@ -270,7 +271,7 @@ fn an_fsync_that_does_nothing_is_found() {
     if tool::missing() {
         return;
     }
-    for (name, acts) in crash::patterns() {
+    for (name, acts) in patterns::patterns() {
         let run = crash::record(&acts, Limits::default(), true).unwrap();
         let found = run.explore(Effort { random_per_epoch: 1, seed: 3 }, 1000);
         assert!(found.is_err(), "{name}");

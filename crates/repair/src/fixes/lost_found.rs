@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use floe_format::InodeNr;
-use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::ext::inode::FileType;
 
 use super::Made;
 use super::names::Names;
 use crate::failure::Failure;
-use crate::stage::{InodeImage, Stage};
+use crate::stage::Stage;
 
 /// Connects inodes to lost+found under the name `#` and their number, and returns the results.
 /// Handles all inodes of a round at once, because there may be a million, and the directory grows
@@ -75,11 +75,4 @@ impl LostFound {
             .find(|name| !self.taken.contains(name.as_bytes()))
             .ok_or(Failure::NoSpace("name"))
     }
-}
-
-/// Whether an inode can serve as lost+found.
-pub(crate) fn serves_as_lost_found(image: &InodeImage) -> bool {
-    let unfit = InodeFlags::ENCRYPT | InodeFlags::INLINE_DATA;
-    FileType::of_mode(image.base.mode) == Some(FileType::Directory)
-        && !image.flags().intersects(unfit)
 }

@@ -31,9 +31,7 @@ mod superblock;
 mod xattrs;
 
 pub(crate) use group_desc::misplaced_tables;
-pub(crate) use lost_found::serves_as_lost_found;
 pub(crate) use mmp::clean as clean_mmp;
-pub(crate) use shared_blocks::{SharedLedger, clusters_of};
 pub(crate) use superblock::{first_meta_bg, time};
 pub(crate) use xattrs::mended_value;
 

@@ -9,7 +9,7 @@ use floe_check::scan::inode_reader::InodeReader;
 use floe_check::{Examination, Volume};
 use floe_format::InodeNr;
 
-use crate::fixes;
+use crate::stage;
 
 /// Clusters claimed by the same number of owners.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ impl CopySpace {
             .found
             .iter()
             .filter_map(|problem| {
-                let (first, behind) = fixes::clusters_of(problem, &report.geometry)?;
+                let (first, behind) = stage::clusters_of(problem, &report.geometry)?;
                 Some((problem.inode()?, first, behind))
             })
             .collect();

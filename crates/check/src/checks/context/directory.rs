@@ -24,7 +24,7 @@ use crate::saved::{Decoder, Encoder, Fault, Saved, cell};
 use crate::scan::directory_blocks::{BlockScan, ReadRoom};
 use crate::volume::Volume;
 
-/// What the checks of directories look at: the file system and what the inode pass found.
+/// Input of the directory checks: the file system and the results of the inode pass.
 #[derive(Clone, Copy)]
 pub struct DirCx<'a> {
     /// The file system.
@@ -121,8 +121,8 @@ impl<'a> DirCx<'a> {
         u32::try_from(block.0 >> self.region_bits).unwrap_or(u32::MAX)
     }
 
-    /// What is known of an inode that something names as one of this type. Where facts are not kept, the
-    /// sums prove that the inode is in use and has that type.
+    /// The facts of an inode that an entry or a `..` names with this file type. Where facts are not
+    /// kept, the fingerprints prove that the inode is in use and has that type.
     #[inline]
     pub fn facts_of(&self, inode: InodeNr, named_as: u8) -> Facts {
         if self.volume.keeps(inode) {

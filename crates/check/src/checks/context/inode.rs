@@ -153,11 +153,11 @@ pub struct Buffers {
     pub maps: MapReads,
     /// Maps with blocks of their own were met in the last part: the device is told of those to come.
     pub(crate) read_ahead: bool,
-    /// What is known of the inodes of the part at hand.
+    /// Facts of the inodes of the current chunk.
     pub rows: Rows,
 }
 
-/// What is known of the inodes of the part at hand, before it is packed.
+/// Facts of the inodes of the current chunk, before they are packed.
 #[derive(Debug, Default)]
 pub struct Rows {
     /// Facts of each.

@@ -290,7 +290,7 @@ fn check_dotdots(
         let is_root = Some(rank) == root;
         let parent = if is_root { root } else { tree.parent(rank) };
         let is_cut = !is_root && (parent.is_none() || cut.binary_search(&rank).is_ok());
-        // What is moved to lost+found takes its `..` along, and the count that goes with it.
+        // A directory moved to lost+found moves its `..`, and thereby a link, to lost+found.
         let target = if is_cut { cx.index.get(stored) } else { parent };
         if let (Some(target), false) = (target, is_root) {
             children[target as usize].fetch_add(1, Ordering::Relaxed);

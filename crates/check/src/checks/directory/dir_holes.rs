@@ -23,7 +23,7 @@ pub fn check(cx: &DirCx<'_>, pool: &Pool, found: &mut impl Sink) {
         return;
     }
     let runs = &cx.dirs.runs;
-    // A directory whose only run begins at 0 has no hole. That is most of them.
+    // Most directories consist of one run from logical block 0, and so have no hole.
     let parted = places(runs.len(), pool, |at| runs[at].logical > 0);
     let mut parted: Vec<InodeNr> = parted.into_iter().map(|at| runs[at].dir).collect();
     parted.sort_unstable();

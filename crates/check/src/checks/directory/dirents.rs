@@ -55,7 +55,7 @@ pub fn check_block(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvide
     let before = evidence.found.0.len();
     let mut hashes = index.leaf_hashes(cx, block);
     let dirty = check_entries(cx, block, frame.end, &mut hashes, evidence);
-    // What a repair would write the block anew for takes the checksum with it.
+    // If another repair rewrites the block, it renews the checksum as well.
     let sound = !dirty
         && evidence
             .found

@@ -46,7 +46,7 @@ pub fn accept(
     }
 }
 
-/// What becomes of an entry.
+/// The decision about an entry.
 enum Verdict {
     Stays,
     /// It goes with its inode, which the inode pass reported.

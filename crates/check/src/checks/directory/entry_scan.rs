@@ -14,10 +14,10 @@ use crate::problem::{Findings, Sink};
 use crate::scan::directory_blocks::{BlockScan, DirBlock, ReadRoom, scan_runs};
 use crate::scan::inode_reader::InodeReader;
 
-/// What a worker keeps, and its buffers.
+/// A worker's evidence and its buffers.
 #[derive(Debug, Default)]
 pub struct Scan<A> {
-    /// What the scan is for.
+    /// The evidence that the scan collects.
     pub own: A,
     read: ReadRoom,
     salvaged: Vec<u8>,
@@ -119,7 +119,7 @@ mod laws {
     use super::*;
     use crate::evidence::link_counts::LinkCounts;
 
-    // What it is for, merged; nothing of the buffers.
+    // The merged evidence, without the buffers.
     floe_exec::accumulator_laws!(
         Scan<LinkCounts>,
         1u32..20,

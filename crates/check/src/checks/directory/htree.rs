@@ -24,7 +24,7 @@ use crate::scan::directory_blocks::DirBlock;
 /// Deepest index that is known at all, in levels below the root (with large_dir).
 pub const MOST_LEVELS: u8 = 3;
 
-/// What a block is to the index of its directory.
+/// The role of a block in the index of its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// There is no index.
@@ -58,7 +58,7 @@ impl Role {
         matches!(self, Self::Linear | Self::Leaf)
     }
 
-    /// What to collect hashes of names with; nothing is collected if the block is no leaf.
+    /// Collector for the hashes of names; it stays empty if the block is not a leaf.
     #[inline]
     pub fn leaf_hashes(self, cx: &DirCx<'_>, block: &DirBlock<'_>) -> LeafHashes {
         let version = (self == Self::Leaf).then(|| cx.usual_hash(block.flags));
@@ -214,7 +214,7 @@ fn check_node(
     evidence.htree.nodes.push(Node { rank: block.rank, logical: block.logical, root, entries });
 }
 
-/// What is wrong with an index block in itself.
+/// The problem of an index block, judged by the block alone.
 fn judge_node(cx: &DirCx<'_>, block: &DirBlock<'_>, index: &DxBlock<'_>) -> Option<Problem> {
     let (dir, logical) = (block.dir, block.logical());
     let (limit, count) = (index.limit(), index.count());

@@ -90,7 +90,7 @@ pub fn find(
     join(wanted, above)
 }
 
-/// Finds the entries of some inodes in some directories. Of a directory only the one that counts.
+/// Finds the entries of some inodes in some directories; for a directory, only its first entry.
 fn scan(
     cx: &DirCx<'_>,
     tree: &DirTree,
@@ -200,7 +200,7 @@ fn climb<'e>(
     Ok(())
 }
 
-/// What a path begins with that does not begin at the root.
+/// The beginning of a path that does not start at the root.
 fn base(dir: InodeNr) -> Vec<u8> {
     format!("<{}>", dir.0).into_bytes()
 }
@@ -280,7 +280,7 @@ mod tests {
 mod laws {
     use super::*;
 
-    // Of the entries of an inode the first one stays, whoever found it.
+    // The first entry of each inode wins, whichever worker found it.
     floe_exec::accumulator_laws!(
         Entries,
         (1u32..5, 1u32..5, 0u32..9),

@@ -18,9 +18,9 @@ use crate::evidence::inode_facts::{Facts, FactsCursor};
 use crate::evidence::name_set::{NameSet, scan_name};
 use crate::scan::directory_blocks::DirBlock;
 
-/// What is known of other inodes when a block is judged.
+/// The facts of other inodes that are available when a block is judged.
 pub trait Others {
-    /// What is known of an inode that an entry names as one of a type.
+    /// The facts of an inode that an entry names with a file type.
     fn facts(&mut self, inode: InodeNr, named_as: u8) -> Facts;
     /// Whether links of the inode asked for last are kept one by one.
     fn is_kept(&self) -> bool;
@@ -28,7 +28,7 @@ pub trait Others {
     fn rank(&self, dir: InodeNr) -> Option<u32>;
 }
 
-/// What is known once all inodes were read.
+/// The facts of all inodes, once the inode pass is complete.
 struct Settled<'a> {
     cx: &'a DirCx<'a>,
     facts: FactsCursor<'a>,

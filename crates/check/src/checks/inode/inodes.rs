@@ -38,7 +38,7 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         evidence.found.push(Problem::InodeBlockGarbage { inode: cx.number, block });
         return Facts::used(cx.inode.file_type()).with_bad();
     }
-    // Of the inodes with a role, the orphan file alone may be deleted as any file is.
+    // Among inodes with a role, only the orphan file may be deleted like an ordinary file.
     let deleted = base.links_count == 0 && !cx.volume.geometry.is_reserved(cx.number);
     match role {
         Role::Ordinary | Role::Root => check_named(cx, role, evidence),
@@ -49,8 +49,7 @@ pub fn check(cx: &InodeCx<'_>, table: TableContext<'_>, evidence: &mut InodeEvid
         }
         _ => {
             check_dtime(cx, evidence);
-            // What an unused role left behind counts for as much as any deleted file, unless it has
-            // a link.
+            // An unused inode with a role counts as deleted, unless it has a link.
             let in_use = reserved_inodes::check(cx, role, evidence);
             if in_use {
                 linux_refuses::check(cx, role, evidence);
@@ -319,7 +318,7 @@ pub(crate) fn map(
     mapping
 }
 
-/// What the directory pass must know of a directory.
+/// The flags of a directory that the directory pass needs.
 fn dir_flags(cx: &InodeCx<'_>) -> DirFlags {
     let flags = cx.inode.flags();
     let mut known = DirFlags::default();
@@ -365,7 +364,7 @@ fn add_usage(cx: &InodeCx<'_>, clusters: u64, ea_inodes: u64, evidence: &mut Ino
     evidence.quota.add_to([cx.inode.uid(), cx.inode.gid(), project], usage);
 }
 
-/// What all inodes together prove about the superblock.
+/// Judges superblock fields that only the evidence of all inodes can disprove.
 pub fn check_totals(volume: &Volume<'_>, totals: &Totals, found: &mut Findings) {
     if totals.large_files > 0 && !volume.has_ro_compat(RoCompat::LARGE_FILE) {
         found.push(Problem::LargeFileFeatureMissing);

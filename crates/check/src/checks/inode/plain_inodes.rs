@@ -37,7 +37,7 @@ const HARMLESS: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::DIRSYNC)
     .union(InodeFlags::TOPDIR);
 
-/// What makes an inode of one file system plain.
+/// The rules by which an inode of one file system counts as plain.
 #[derive(Clone, Copy)]
 pub struct PlainInodes<'v> {
     volume: &'v Volume<'v>,
@@ -210,7 +210,7 @@ impl PlainInode<'_> {
         self.inode.links_count()
     }
 
-    /// What later passes must know of it.
+    /// The facts that later passes need about it.
     #[inline]
     pub fn facts(&self) -> Facts {
         Facts::used(Some(self.file_type))

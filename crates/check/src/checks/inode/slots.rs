@@ -99,7 +99,7 @@ fn slots_of_block(
     // Before any of them is judged, which wants the bytes of the block for itself.
     let sums = plain.map(|rules| SumsOk::of_block(rules, first, bytes)).unwrap_or_default();
     let table = TableBlock::new(block, first, bytes);
-    // Those before the part and behind it are others' business.
+    // Other chunks cover the inodes before and after this one.
     let before = part.first.saturating_sub(begin);
     let at = begin + before - part.first;
     let raws = bytes.chunks_exact(inode_size as usize).zip(0..).skip(before as usize);
@@ -115,7 +115,7 @@ fn slots_of_block(
 struct SumsOk([u64; 4]);
 
 impl SumsOk {
-    /// Of the block whose first inode is `first`. The bytes are as before in the end.
+    /// Judges the block whose first inode is `first`. Leaves its bytes unchanged.
     fn of_block(rules: &PlainInodes<'_>, first: InodeNr, bytes: &mut [u8]) -> Self {
         let mut all = Self::default();
         for ((word, raws), at) in all.0.iter_mut().zip(bytes.chunks_mut(64 * 256)).zip(0..) {

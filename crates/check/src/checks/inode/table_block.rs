@@ -28,7 +28,7 @@ impl<'a> TableBlock<'a> {
     }
 }
 
-/// What the block of the inode table says of an inode in it.
+/// Facts about an inode that follow from its block of the inode table.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
     /// The file system.

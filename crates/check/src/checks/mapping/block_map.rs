@@ -16,7 +16,7 @@ use crate::scan::read_ahead;
 /// e2fsck offers to clear an inode after each this many illegal blocks.
 const MANY_BAD_BLOCKS: u32 = 12;
 
-/// What is known while walking one block map.
+/// The state of a walk over one block map.
 struct Walk<'m, 'a, 'e> {
     mapper: &'m mut Mapper<'a, 'e>,
     bad_blocks: u32,

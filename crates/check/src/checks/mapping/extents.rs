@@ -31,7 +31,7 @@ struct Level {
     room: u64,
 }
 
-/// What is known while walking one tree.
+/// The state of a walk over one extent tree.
 struct Walk<'m, 'a, 'e> {
     mapper: &'m mut Mapper<'a, 'e>,
     depth: u16,

@@ -1,4 +1,4 @@
-//! What extents and block maps have in common: claiming blocks, counting them, and collecting the
+//! Steps shared by extents and block maps: claiming blocks, counting them, and collecting the
 //! blocks of directories.
 
 use floe_format::ext::inode::FileType;
@@ -9,7 +9,7 @@ use crate::evidence::dirs::{DirFlags, DirRun};
 use crate::problem::{Problem, Sink};
 use crate::volume::Volume;
 
-/// What was found by walking the mapping of one inode.
+/// Result of a walk over the mapping of one inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// Clusters of data and of map nodes; a cluster that holds several mapped blocks counts once.

@@ -27,12 +27,12 @@ pub const GROUPS_PER_UNIT: u32 = 64;
 const READ_BYTES: u32 = 32 << 10;
 const WORD_BITS: u32 = u64::BITS;
 
-/// What the bitmaps say, and what is wrong with them.
+/// Contents of the bitmaps, and the problems in them.
 #[derive(Debug, Default)]
 pub struct Bitmaps {
     /// Findings.
     pub found: Findings,
-    /// What bitmaps subtract from the sums of groups whose evidence is not kept.
+    /// Terms that bitmaps subtract from the fingerprints of groups whose evidence is not kept.
     pub sums: PartialSums,
     free_clusters: u64,
     free_inodes: u64,
@@ -76,7 +76,7 @@ pub fn check_where(
             cx.check_blocks(group, work);
             cx.check_inodes(group, work);
             if volume.is_group_absent(group) {
-                // That the group is not there says it all.
+                // The finding about the missing group covers these findings.
                 work.found.0.truncate(before);
             }
         }
@@ -128,9 +128,9 @@ struct Work {
     inodes: Window,
     /// Room to list bitmaps that will be read.
     ahead: Vec<BlockNr>,
-    /// What a bitmap of one group should say, as words.
+    /// The expected block bitmap of one group, as words.
     expected: Vec<u64>,
-    /// What the bitmaps of groups whose evidence is not kept subtract.
+    /// Terms that the bitmaps of groups without kept evidence subtract.
     sums: PartialSums,
 }
 
@@ -443,7 +443,7 @@ impl Cx<'_> {
         let start = group.0 * per_group + 1;
         let mut dirs = 0;
         for (first, chunk) in self.facts.chunks_of(group) {
-            // What cannot be read may be in use.
+            // An unreadable inode may be in use.
             let counts = |facts: Facts| facts.is_used() || facts.is_bad();
             let base = (first.0 - start) as usize;
             let Some((usual, others)) = chunk.facts.usual() else {

@@ -57,7 +57,7 @@ pub fn check(
     let mut sharers: Sharers = pool.run(&parts, |own: &mut Sharers, part| {
         let Sharers { runs, scratch } = own;
         slots::for_each_inode(volume, *part, scratch, |scratch, number, inode| {
-            // Of inodes whose facts are not kept the sums prove that they are plain ones.
+            // Where facts are not kept, the fingerprints prove that the inodes are plain ones.
             let kept = volume.keeps(number);
             let used = if kept { facts.get(number).is_used() } else { inode.base.links_count > 0 };
             if used && number != InodeNr::BAD_BLOCKS {

@@ -26,7 +26,7 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     let copies = (1..geometry.group_count)
         .map(GroupNr)
         .filter_map(|group| Some((group, geometry.superblock_of(group)?)))
-        // Of a device that was cut off, that is said as such.
+        // A truncated device has a finding of its own.
         .filter(|(_, block)| geometry.offset_bytes(*block) < volume.device.size_bytes());
     for (at, (group, block)) in copies.take(MOST_BACKUPS).enumerate() {
         match read(volume, block) {

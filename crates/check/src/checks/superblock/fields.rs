@@ -66,7 +66,7 @@ fn check_features(volume: &Volume<'_>, found: &mut Findings) {
     }
 }
 
-/// What a file system of the Hurd cannot have.
+/// Features that a file system of the Hurd cannot have.
 fn check_hurd(volume: &Volume<'_>, found: &mut Findings) {
     let feature = if volume.has_incompat(Incompat::BIT64) {
         "64bit"

@@ -76,7 +76,7 @@ fn problem_of(device: &dyn ReadBlocks, fault: OrphanFault, opened: &Opened) -> O
     })
 }
 
-/// What a report says of a bad block of the orphan file.
+/// The problems of one block of the orphan file, as the report names them.
 #[derive(Default)]
 struct OfBlock {
     logical: LogicalBlock,

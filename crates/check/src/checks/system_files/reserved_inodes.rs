@@ -14,7 +14,7 @@ use crate::checks::mapping::mapper::Mapper;
 use crate::evidence::dirs::DirFlags;
 use crate::problem::{Problem, Sink};
 
-/// What an inode is for.
+/// The role of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A user's file.

@@ -103,7 +103,7 @@ fn walk(
         if !region.take(IBODY_HEADER_SIZE + entry.offset, len) {
             return Err(overlap(entry.offset));
         }
-        // What does not overlap has room.
+        // Values that do not overlap always fit.
         left = left.checked_sub(len).ok_or_else(|| overlap(entry.offset))?;
         match entry.value_inode {
             Some(value_inode) => each(Special::ValueElsewhere(&area, &entry, value_inode))?,

@@ -21,7 +21,7 @@ use crate::problem::{Problem, Sink};
 
 pub(crate) use in_inode::are_plain;
 
-/// What the attributes of one inode say about it.
+/// Facts about an inode that follow from its attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfInode {
     /// Bytes of the value of the in-inode attribute `system.data`; `None` without a usable one.
@@ -118,8 +118,9 @@ fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
     found.clusters = 1;
     evidence.attributes.block_uses.push(BlockUse { block, inode, wants_context: false });
     if volume.has_incompat(Incompat::EA_INODE) {
-        // What the block's values in other inodes cost counts for each of its users, and `i_blocks`
-        // is judged at once: look ahead. Such file systems are rare and their blocks few.
+        // Each user of the block is charged for the values that the block keeps in other inodes,
+        // and `i_blocks` is judged right now, so read the block ahead of its pass. Such file
+        // systems are rare, and have few such blocks.
         let mut bytes = std::mem::take(&mut evidence.buffers.block);
         if volume.read_block(block, &mut bytes).is_ok() {
             let (blocks, inodes) = value_inode::charge_of_block(cx, &bytes);

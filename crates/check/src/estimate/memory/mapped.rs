@@ -1,9 +1,9 @@
-//! In how many places bits of clusters may be kept, told by the descriptors. What a group has in use
-//! besides its metadata is in as many runs as clusters at most, and a few runs take no bits
-//! (`evidence/block_set.rs`): groups that hold metadata alone, or next to nothing else, take none.
+//! Estimates from the descriptors how many chunks need bits for clusters. The clusters that a group
+//! uses besides its metadata form at most as many runs as clusters, and a few runs need no bits
+//! (`evidence/block_set.rs`). So a group that holds hardly more than metadata needs none.
 //!
-//! More cannot be known. A full group is one run in the end, but the inodes that own it may come in any
-//! order, and to several threads.
+//! The estimate cannot be better: a full group is one run in the end, but its inodes may be read in
+//! any order and by several threads.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::evidence::block_set::{CHUNK_BITS, FEW};
 /// claim any number of groups.
 const MOST_GROUPS: usize = 1 << 16;
 
-/// What the descriptors seen so far say of the clusters in use of each group.
+/// Clusters in use in each group, according to the descriptors seen so far.
 #[derive(Debug, Default)]
 pub struct Mapped {
     groups: BTreeMap<u32, Group>,
@@ -32,7 +32,7 @@ pub struct Mapped {
 struct Group {
     /// In use, by its descriptor.
     used: u32,
-    /// Those of them that hold bitmaps and tables.
+    /// Clusters among them that hold bitmaps and tables.
     metadata: u32,
     /// The runs in which these lie, at most.
     runs: u32,

@@ -1,4 +1,4 @@
-//! What blocks leave that were judged before all inodes were read.
+//! Evidence of directory blocks that were judged before all inodes were read.
 
 use floe_exec::{Accumulator, append};
 use floe_format::ext::inode::FileType;
@@ -17,8 +17,8 @@ use crate::scan::directory_blocks::{BlockScan, DirBlock, ReadRoom, read_runs};
 /// Bytes of proofs that a worker puts off, at most; blocks beyond are left to the directory pass.
 pub(super) const MOST_DELAYED_BYTES: usize = 64 << 10;
 
-/// What judged blocks leave. Until [`EarlyDirs::certify`], evidence knows directories by their inodes:
-/// which rank each will have is not known before all were found.
+/// The evidence of judged blocks. It names directories by inode until [`EarlyDirs::certify`],
+/// because their ranks are unknown until all directories were found.
 #[derive(Debug, Default)]
 pub struct EarlyDirs {
     evidence: DirEvidence,
@@ -42,12 +42,12 @@ struct Room {
     odd: Vec<(usize, DirRun)>,
 }
 
-/// What a plain block leaves if the inodes that it names are what it says.
+/// The evidence of a plain block, valid if the inodes that it names have the types that it states.
 #[derive(Debug)]
 struct Delayed {
     /// The block, as a run.
     block: DirRun,
-    /// What `..` names.
+    /// The inode that `..` names.
     dotdot: Option<InodeNr>,
     /// Smallest and largest hash of a leaf.
     hashes: Option<(u32, u32)>,
@@ -75,7 +75,7 @@ impl Accumulator for EarlyDirs {
     }
 }
 
-/// What is known of other inodes meanwhile.
+/// The facts of other inodes that were published so far.
 struct Early<'a>(EarlyCursor<'a>);
 
 impl Others for Early<'_> {
@@ -283,7 +283,7 @@ mod laws {
         DirRun { block, dir, generation, logical, len_blocks, flags, judged }
     }
 
-    // What is noted of each block that ran ahead; nothing of the buffers.
+    // The records of blocks judged early, without the buffers.
     floe_exec::accumulator_laws!(
         EarlyDirs,
         (1u32..90, 0u8..3),

@@ -14,8 +14,8 @@ use super::{Opened, USUAL_FIRST_INODE};
 
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;
-/// Of a group's bitmaps and inode table, how many must lie among the reserved descriptor blocks before
-/// the number of those is doubted: one alone may be wrong itself.
+/// Number of bitmaps and inode tables of a group that must lie among the reserved descriptor blocks
+/// before their count is doubted: a single one may itself be wrong.
 const WITNESSES: usize = 2;
 
 /// A field, its stored value, and the superblock with the right one.

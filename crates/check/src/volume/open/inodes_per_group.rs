@@ -12,7 +12,7 @@ use floe_format::geometry::{Geometry, Strictness};
 use crate::problem::Findings;
 use crate::volume::descriptors;
 
-/// What Linux, mke2fs and resize2fs demand: whole bytes of a bitmap.
+/// Linux, mke2fs and resize2fs require whole bytes of a bitmap.
 const UNIT: u32 = 8;
 /// Inodes that are looked at to tell whether a bitmap marks inodes or is at its padding.
 const MOST_INODES: u32 = 64;
@@ -34,7 +34,7 @@ pub(super) fn counted(
         return None;
     }
     let mended = Superblock { inodes_per_group: counted, ..superblock.clone() };
-    // That there is a remainder is one thing that is out of range.
+    // A remainder is itself a value out of range.
     let geometry = Geometry::new(&mended, Strictness::Strict).ok()?;
     super::has_room(device, &geometry).ok()?;
     let is_possible =

@@ -47,7 +47,7 @@ pub struct Opened {
     pub superblock: Superblock,
     /// Its bytes.
     pub bytes: Box<[u8; 1024]>,
-    /// What follows from it.
+    /// The geometry derived from it.
     pub geometry: Geometry,
     /// All descriptors.
     pub groups: Vec<GroupDesc>,
@@ -56,7 +56,7 @@ pub struct Opened {
     /// The block of the superblock in use, if it is not the primary one; in blocks of the file
     /// system.
     pub used_backup: Option<BlockNr>,
-    /// What was found on the way.
+    /// Problems found so far.
     pub found: Findings,
 }
 
@@ -299,7 +299,7 @@ fn with_counted_descriptors(device: &dyn ReadBlocks, found: &mut Findings) -> Op
     Some(Candidate { superblock, bytes, geometry, backup: None })
 }
 
-/// What the relaxed judgement let pass.
+/// Reports the values that the relaxed test accepted.
 fn relaxed_findings(opened: &Opened, found: &mut Findings) {
     let (superblock, geometry) = (&opened.superblock, &opened.geometry);
     if superblock.inodes_count != geometry.inodes_count {
@@ -353,7 +353,7 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     if let Some(backup) = backup
         && geometry.group_count > 1
     {
-        // What the device cannot read is worth a word whichever descriptors are used.
+        // Unreadable primary descriptors are reported whichever copy is used.
         own.0.retain(|problem| matches!(problem, Problem::UnreadableGroupDescriptors { .. }));
         found.0.append(&mut own.0);
         return finish(device, backup, found);

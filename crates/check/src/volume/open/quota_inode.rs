@@ -45,7 +45,7 @@ impl Named {
     }
 }
 
-/// What an inode looks like.
+/// The appearance of an inode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Look {
     Free,
@@ -81,7 +81,7 @@ pub fn judge(device: &dyn ReadBlocks, opened: &mut Opened) {
     }
 }
 
-/// What is wrong with a number other than that of the reserved inode.
+/// The problem of a quota inode number that differs from the reserved one.
 fn fault_of(device: &dyn ReadBlocks, opened: &Opened, named: &Named) -> Option<Problem> {
     let &Named { kind, name, number: inode, home } = named;
     if NOT_FOR_QUOTA.contains(&inode.0) || inode.0 > opened.geometry.inodes_count {
@@ -123,7 +123,7 @@ fn look(device: &dyn ReadBlocks, opened: &Opened, inode: InodeNr, kind: QuotaKin
         Some(begins_as(kind, &bytes, file.size_bytes()))
     };
     match file.file_type() {
-        // That its link is missing is a finding of its own.
+        // A missing link has a finding of its own.
         Some(FileType::Regular) => match begins() {
             Some(false) if file.base.links_count == 0 => Look::Free,
             begins => Look::Regular(begins),

@@ -9,11 +9,11 @@ use floe_disk::mkfs::{FillOptions, Fresh, Options, TreePlan, WriteOptions, fill,
 
 use super::target::Target;
 use super::{Args, report, version_4};
-use crate::clock;
 use crate::exit::Outcome;
-use crate::files::refuse_same;
-use crate::progress::{Watch, When};
-use crate::random::random_bytes;
+use crate::input::clock;
+use crate::input::files::refuse_same;
+use crate::input::random::random_bytes;
+use crate::terminal::progress::{Watch, When};
 
 /// An image made to size gets the parameters of a file system of at least this size: blocks of 4
 /// KiB, unless requested otherwise.

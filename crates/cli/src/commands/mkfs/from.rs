@@ -10,10 +10,10 @@ use floe_disk::mkfs::tree::{Contents, Timestamp, Tree};
 use floe_disk::source::{self, BoxedContents, Changes, IdMap, Loaded, Spooled};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 
-use crate::device::Source;
 use crate::exit::Outcome;
-use crate::failure;
-use crate::files::InputPath;
+use crate::input::device::Source;
+use crate::input::files::InputPath;
+use crate::terminal::failure;
 
 /// A source, and changes to its files.
 #[derive(Debug, clap::Args)]

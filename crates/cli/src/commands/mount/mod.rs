@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 use floe_fuse::mount::{MountPoint, unmount};
 use floe_sync::Arc;
 
-use crate::device::Source;
 use crate::exit::Outcome;
-use crate::files::InputPath;
-use crate::signals;
+use crate::input::device::Source;
+use crate::input::files::InputPath;
+use crate::terminal::signals;
 use daemon::Log;
 use options::{Options, refused};
 

@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use super::daemon::{self, Log};
 use super::options::Options;
 use super::{Args, unmount_on_signals};
-use crate::device::InUse;
-use crate::failure;
+use crate::input::device::InUse;
+use crate::terminal::failure;
 
 impl Args {
     /// Opens the image, mounts it and serves until it is unmounted.

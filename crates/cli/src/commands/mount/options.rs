@@ -4,7 +4,7 @@ use anyhow::Result;
 use floe_fs::Limits;
 
 use crate::exit::{Ended, Outcome};
-use crate::size;
+use crate::input::size;
 
 /// Exit code of mount(8) for a refused mount.
 pub(super) const REFUSED: u8 = 32;

@@ -30,7 +30,7 @@ impl<S: Space> DirEditor<'_, S> {
     /// the index says so.
     pub(super) fn find_indexed(&mut self, name: &[u8]) -> Result<Option<Found>, Refusal> {
         let root = self.place(LogicalBlock(0))?;
-        let bytes = self.tx.block(root)?;
+        let bytes = self.read(root)?;
         let head = self.head(&bytes)?;
         let entry = Entry::new(self.dir.inode, name.to_vec(), 0);
         let hash = hash_of(&self.format, &self.dir, &entry).hash;
@@ -58,7 +58,7 @@ impl<S: Space> DirEditor<'_, S> {
             let mut logical = next.block;
             while steps.len() < full {
                 let block = self.place(logical)?;
-                let bytes = self.tx.block(block)?;
+                let bytes = self.read(block)?;
                 let node = DxBlock::node(&bytes).ok_or(DAMAGED)?;
                 let entries: Vec<DxEntry> = node.entries().collect();
                 logical = entries.first().ok_or(DAMAGED)?.block;
@@ -127,7 +127,7 @@ impl<S: Space> DirEditor<'_, S> {
     /// Converts a linear directory of one block into the root of an index with two leaves.
     pub(super) fn make_index(&mut self) -> Result<(), Refusal> {
         let root = self.place(LogicalBlock(0))?;
-        let bytes = self.tx.block(root)?;
+        let bytes = self.read(root)?;
         let names = self.names_in(&bytes);
         let (logical, leaf) = self.grow()?;
         let second = self.halve(leaf, &names)?;
@@ -191,7 +191,7 @@ impl<S: Space> DirEditor<'_, S> {
         let mut logical = LogicalBlock(0);
         for level in 0..=head.indirect_levels {
             let block = self.place(logical)?;
-            let bytes = self.tx.block(block)?;
+            let bytes = self.read(block)?;
             let index = if level == 0 { DxBlock::root(&bytes) } else { DxBlock::node(&bytes) };
             let entries: Vec<DxEntry> = index.ok_or(DAMAGED)?.entries().collect();
             let taken = entries.partition_point(|entry| entry.hash <= hash).checked_sub(1);
@@ -209,7 +209,7 @@ impl<S: Space> DirEditor<'_, S> {
         // Names of very different lengths may need more than one split.
         for _ in 0..8 {
             let root = self.place(LogicalBlock(0))?;
-            let bytes = self.tx.block(root)?;
+            let bytes = self.read(root)?;
             let head = self.head(&bytes)?;
             let hash = hash_of(&self.format, &self.dir, entry).hash;
             let steps = self.descend(&head, hash)?;
@@ -218,7 +218,7 @@ impl<S: Space> DirEditor<'_, S> {
             if self.insert_in(leaf, entry)? {
                 return Ok(());
             }
-            let bytes = self.tx.block(leaf)?;
+            let bytes = self.read(leaf)?;
             let names = self.names_in(&bytes);
             let new = self.halve(leaf, &names)?;
             self.add_to_index(head, steps, new)?;

@@ -10,11 +10,14 @@ use floe_format::ext::htree::DxBlock;
 use floe_format::ext::inode::{InodeFlags, OwnedInode};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
-use super::{DirFormat, Directory, Entry, empty_block, insert, remove, seal, set_inode, set_type};
+use super::{
+    DirFormat, Directory, Entry, checksum_fits, empty_block, insert, remove, seal, set_inode,
+    set_type,
+};
 use crate::alloc::{FromBitmaps, Space};
 use crate::fs::FileSystem;
 use crate::map::file;
-use crate::tx::{Refusal, Tx};
+use crate::tx::{Refusal, Tx, verify};
 
 const DAMAGED: Refusal = Refusal::Damaged("the directory");
 
@@ -94,6 +97,15 @@ impl<'d, S: Space> DirEditor<'d, S> {
         if self.fs.geometry().contains(block) { Ok(block) } else { Err(DAMAGED) }
     }
 
+    /// Reads a block of the directory.
+    fn read(&mut self, block: BlockNr) -> Result<Vec<u8>, Refusal> {
+        let bytes = self.tx.block(block)?;
+        if let Some(seed) = self.dir.inode_seed(&self.format) {
+            verify(self.tx, "a directory block", || checksum_fits(&bytes, seed))?;
+        }
+        Ok(bytes)
+    }
+
     /// Looks up a name: byte for byte, or in folded form in a casefolded directory. If the index
     /// cannot be followed, all blocks are searched.
     ///
@@ -118,7 +130,7 @@ impl<'d, S: Space> DirEditor<'d, S> {
 
     /// Looks up a name in one block.
     fn find_in(&mut self, block: BlockNr, name: &[u8]) -> Result<Option<Found>, Refusal> {
-        let bytes = self.tx.block(block)?;
+        let bytes = self.read(block)?;
         let form = self.dir.form(&self.format);
         let folds = self.dir.folds();
         let same = |other: &[u8]| other == name || folds && casefold::same_name(other, name);
@@ -141,7 +153,7 @@ impl<'d, S: Space> DirEditor<'d, S> {
     pub fn has_names(&mut self) -> Result<bool, Refusal> {
         for logical in 0..self.blocks() {
             let block = self.place(LogicalBlock(logical))?;
-            let bytes = self.tx.block(block)?;
+            let bytes = self.read(block)?;
             // Index blocks have no names; their entries span the room of a checksum, too.
             if DxBlock::detect(&bytes).is_some() {
                 continue;
@@ -218,7 +230,7 @@ impl<'d, S: Space> DirEditor<'d, S> {
 
     /// Adds an entry to a leaf or linear block, if it has space. Returns whether it had.
     fn insert_in(&mut self, block: BlockNr, entry: &Entry<'_>) -> Result<bool, Refusal> {
-        let mut bytes = self.tx.block(block)?;
+        let mut bytes = self.read(block)?;
         if insert(&mut bytes, self.dir.form(&self.format), entry).is_none() {
             return Ok(false);
         }

@@ -1,6 +1,7 @@
-//! Who else claims what an inode claims. Copies of one inode may stand in a whole inode table, so that
-//! thousands of inodes claim the same thousands of clusters: what is kept follows the runs and where they
-//! begin, not the clusters, and what all of them share is put together once.
+//! Finds the inodes that share clusters with an inode. A damaged inode table may hold thousands of
+//! copies of one inode, which then claim the same thousands of clusters. Memory therefore grows
+//! with the number of runs, not of clusters, and a set of claimants that many runs have in common
+//! is stored once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -25,13 +26,13 @@ type SetId = usize;
 /// Inodes that claim clusters, by cluster.
 #[derive(Debug, Default)]
 pub(super) struct Claimants {
-    /// Who claims the first cluster of a run, for each cluster at which one begins.
+    /// For each cluster at which a run begins: the claimants of that cluster.
     at_start: BTreeMap<u64, SetId>,
     /// Each set once, in order.
     sets: Vec<Rc<[InodeNr]>>,
     /// Where runs begin, and whose.
     starts: Vec<(u64, InodeNr)>,
-    /// What was put together already: of some sets all of their inodes, how many and the first.
+    /// Unions computed so far: for some sets, the number of their inodes, and the first ones.
     known: HashMap<Vec<SetId>, (usize, Vec<InodeNr>)>,
 }
 
@@ -48,7 +49,7 @@ impl Claimants {
         ends.sort_unstable();
         let mut all = Self::default();
         let mut ids: HashMap<Rc<[InodeNr]>, SetId> = HashMap::new();
-        // Who claims the cluster that is looked at, and with how many runs.
+        // The claimants of the current cluster, each with the number of its runs there.
         let mut here: BTreeMap<InodeNr, u32> = BTreeMap::new();
         let mut ended = ends.iter().copied().peekable();
         for beginning in starts.chunk_by(|left, right| left.0 == right.0) {
@@ -74,8 +75,8 @@ impl Claimants {
         all
     }
 
-    /// Whom an inode shares its runs with: those that claim the first cluster of one, and those
-    /// whose own begin inside.
+    /// The inodes that share runs with `inode`: those that claim the first cluster of one of its
+    /// runs, and those with a run that begins inside one.
     pub(super) fn sharers(&mut self, inode: InodeNr, runs: &[(InodeNr, u64, u64)]) -> SharedWith {
         let mut sets = BTreeSet::new();
         let mut inside: Vec<InodeNr> = Vec::new();

@@ -19,17 +19,21 @@ use floe_report::human::size;
 use floe_report::{html, human, json};
 use serde_json::Value;
 
-use crate::checkpoint::CheckpointFile;
-use crate::clock::now_seconds;
-use crate::device::Source;
 use crate::e2fsck::front::{self, Front};
 use crate::exit::Outcome;
+use crate::input::clock::now_seconds;
+use crate::input::device::Source;
+use crate::input::scheduling::Sharing;
 use crate::monitor::Monitor;
 use crate::online::Snapshot;
-use crate::progress::Watch;
-use crate::scheduling::Sharing;
-use crate::shell::quoted_path;
-use crate::{failure, foreign, html_page, signals, usage};
+use crate::run::checkpoint::CheckpointFile;
+use crate::run::foreign;
+use crate::run::html_page;
+use crate::terminal::failure;
+use crate::terminal::progress::Watch;
+use crate::terminal::shell::quoted_path;
+use crate::terminal::signals;
+use crate::terminal::usage;
 
 /// Maximum directory blocks read to find the paths of reported inodes.
 const PATH_BLOCKS: u64 = 1 << 20;
@@ -104,7 +108,9 @@ impl Run<'_> {
             Some(snapshot) => &snapshot.device,
             None => {
                 match self.checkpoint {
-                    Some(file) => signals::end_between_legs(file)?,
+                    Some(file) => {
+                        signals::end_between_legs(file.path(), file.shared_interrupt())?;
+                    }
                     None => signals::end_at_once_with(front::cancel_code(self.front), INTERRUPTED)?,
                 }
                 opened = self.source.open()?;

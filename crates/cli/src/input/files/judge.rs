@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::identity::Identity;
 use super::named::{Files, Named, Stream};
 use super::ours::is_ours;
+use crate::exit::Outcome;
 
 /// Suffixes of files written beside an output: the incomplete output, and the undo file of an
 /// external journal.
@@ -43,6 +44,17 @@ pub(crate) enum Refused {
         path.display()
     )]
     InTheWay { output: String, path: PathBuf },
+}
+
+impl Refused {
+    /// The outcome of a refused command line.
+    pub(crate) const fn outcome(&self) -> Outcome {
+        match self {
+            // An existing file is an operational error, not a usage error.
+            Self::InTheWay { .. } => Outcome::FAILED,
+            _ => Outcome::USAGE,
+        }
+    }
 }
 
 const NOTHING: &str = "Nothing was looked at or changed";

@@ -20,18 +20,23 @@ use floe_repair::{BadBlocks, Extras, Repair, RepairError, RepairOptions, SharedB
 use floe_report::html::DiskMap;
 use floe_report::repair::{Account, Ending, html, human, json};
 
-use crate::check_run;
-use crate::clock;
-use crate::device::Source;
 use crate::e2fsck::front::{self, Front};
-use crate::escalation::Escalation;
 use crate::exit::Outcome;
-use crate::progress::Watch;
-use crate::progress_policy::{self, ProgressPolicy};
-use crate::random::random_bytes;
-use crate::scheduling::Sharing;
-use crate::shell::quoted_path;
-use crate::{failure, foreign, html_page, signals, undo_target, usage};
+use crate::input::clock;
+use crate::input::device::Source;
+use crate::input::random::random_bytes;
+use crate::input::scheduling::Sharing;
+use crate::run::check;
+use crate::run::escalation::Escalation;
+use crate::run::foreign;
+use crate::run::html_page;
+use crate::run::undo_target;
+use crate::terminal::failure;
+use crate::terminal::progress::Watch;
+use crate::terminal::progress_policy::{self, ProgressPolicy};
+use crate::terminal::shell::quoted_path;
+use crate::terminal::signals;
+use crate::terminal::usage;
 
 /// Options of a repair and its report.
 pub(crate) struct RepairRun<'a> {
@@ -459,5 +464,5 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
 /// Prints the estimate for an examination, before the first one begins. The rest of the memory
 /// limit is for staged blocks.
 fn tell_plan(plan: &Plan) {
-    eprintln!("floe: each examination will take {}", check_run::describe(plan));
+    eprintln!("floe: each examination will take {}", check::describe(plan));
 }

@@ -9,7 +9,7 @@ use floe_format::ext::xattr::{XattrArea, XattrHeader, block_checksum, full_name}
 use floe_format::{BlockNr, LogicalBlock};
 
 use crate::commands::dump::{checksum, no_structure};
-use crate::listing::Listing;
+use crate::terminal::listing::Listing;
 
 /// Maximum bytes of an attribute value to show.
 const VALUE_BYTES: usize = 64;

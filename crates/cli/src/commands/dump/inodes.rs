@@ -9,7 +9,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use super::{blocks, flags};
 use crate::commands::dump::checksum;
-use crate::listing::Listing;
+use crate::terminal::listing::Listing;
 
 /// All fields of an inode, with split fields joined.
 pub(crate) fn inode(reader: &Reader<'_>, number: InodeNr) -> Result<Vec<Listing>, ReaderError> {

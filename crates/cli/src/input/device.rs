@@ -11,9 +11,10 @@ use floe_blockdev::{
     WriteBlocks, uses_of,
 };
 
-use crate::files::InputPath;
-use crate::size::bytes;
-use crate::{format_messages, shell};
+use crate::input::files::InputPath;
+use crate::input::format_messages;
+use crate::input::size::bytes;
+use crate::terminal::shell;
 
 /// Location of a file system. Common to all commands that open one.
 #[derive(Clone, Debug, clap::Args)]

@@ -11,10 +11,11 @@ use floe_repair::commit::{CommitError, CommitOptions, Seen, UndoTarget, commit};
 use floe_repair::plan_file::{self, PlanHeader};
 use floe_report::human::{grouped, plural, size};
 
-use crate::clock::now_seconds;
-use crate::device::Source;
 use crate::exit::Outcome;
-use crate::{signals, undo_target};
+use crate::input::clock::now_seconds;
+use crate::input::device::Source;
+use crate::run::undo_target;
+use crate::terminal::signals;
 
 /// The user ended the run before anything was written.
 const CANCELLED: Outcome = Outcome { cancelled: true, ..Outcome::CLEAN };

@@ -8,8 +8,7 @@ use floe_check::Report;
 use floe_check::reader::Reader;
 use floe_report::html::DiskMap;
 
-/// The first bytes of a page.
-pub(crate) const HEAD: &[u8] = b"<!DOCTYPE html>";
+use crate::input::files::HTML_HEAD;
 
 /// The map of the reported disk.
 pub(crate) fn disk_map(report: &Report, device: &dyn ReadBlocks) -> anyhow::Result<DiskMap> {
@@ -25,13 +24,13 @@ pub(crate) fn probe(path: &Path) -> anyhow::Result<()> {
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         return Ok(());
     }
-    NewFile::replacing(path, 0o666, HEAD)
+    NewFile::replacing(path, 0o666, HTML_HEAD)
         .map(drop)
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes the page completely or not at all.
 pub(crate) fn write(path: &Path, page: &str) -> anyhow::Result<()> {
-    NewFile::replace(path, 0o666, HEAD, page.as_bytes())
+    NewFile::replace(path, 0o666, HTML_HEAD, page.as_bytes())
         .with_context(|| format!("cannot write {}", path.display()))
 }

@@ -15,7 +15,7 @@ use floe_sync::thread;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::usage;
+use crate::terminal::usage;
 
 /// Interval between two updates of the bar.
 const EVERY: Duration = Duration::from_millis(100);

@@ -12,8 +12,8 @@ use floe_exec::Interrupt;
 use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Arc, Mutex, PoisonError};
 
-use crate::clock::now_seconds;
-use crate::files::OutputPath;
+use crate::input::clock::now_seconds;
+use crate::input::files::OutputPath;
 
 /// Options for a resumable check.
 #[derive(Debug, clap::Args)]

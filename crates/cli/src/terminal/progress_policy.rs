@@ -8,7 +8,7 @@ use floe_repair::edit::Phase;
 use floe_repair::plan::{Plan, plan};
 use floe_repair::policy::{Decision, Policy, Sharing};
 
-use crate::progress::Watch;
+use crate::terminal::progress::Watch;
 
 /// A wrapper around another policy.
 pub(crate) struct ProgressPolicy<'w> {

@@ -13,7 +13,7 @@ use floe_format::{BlockNr, InodeNr, LogicalBlock};
 
 use crate::commands::dump::checksum;
 use crate::commands::info::journal_superblock;
-use crate::listing::Listing;
+use crate::terminal::listing::Listing;
 
 /// Maximum orphans to list.
 const MOST_ORPHANS: usize = 100_000;

@@ -5,10 +5,16 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+/// The first bytes of an HTML page.
+pub(crate) const HTML_HEAD: &[u8] = b"<!DOCTYPE html>";
+
+/// The first bytes of a metrics file.
+pub(crate) const METRICS_HEAD: &[u8] = b"# HELP floe_check_";
+
 /// HTML pages, metrics, undo files, plans, checkpoints and block maps.
 const HEADS: [&[u8]; 6] = [
-    crate::html_page::HEAD,
-    crate::monitor::prometheus::HEAD,
+    HTML_HEAD,
+    METRICS_HEAD,
     &floe_format::ext::undo::MAGIC,
     &floe_repair::plan_file::MAGIC,
     floe_check::checkpoint::MAGIC,

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::Context;
 use floe_exec::Interrupt;
@@ -12,9 +13,8 @@ use floe_sync::{Arc, thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::checkpoint::CheckpointFile;
-use crate::document;
 use crate::exit::Outcome;
+use crate::terminal::document;
 
 /// Whether a report is being written to standard output.
 static REPORTING: AtomicBool = AtomicBool::new(false);
@@ -90,10 +90,10 @@ pub(crate) fn end_between_writes_with(code: u8) -> anyhow::Result<Arc<Interrupt>
     Ok(interrupt)
 }
 
-/// For a check with a checkpoint: a signal ends the current leg, whose record is then written; a
-/// second signal, or one outside of a leg, ends the program at once.
-pub(crate) fn end_between_legs(file: &CheckpointFile) -> anyhow::Result<()> {
-    let (asked, path) = (file.shared_interrupt(), file.path().to_owned());
+/// For a check with a checkpoint in the file `path`: a signal ends the current leg, whose record is
+/// then written; a second signal, or one outside of a leg, ends the program at once.
+pub(crate) fn end_between_legs(path: &Path, asked: Arc<Interrupt>) -> anyhow::Result<()> {
+    let path = path.to_owned();
     let mut signals = Signals::new(wanted()).context("cannot arrange for signals")?;
     // Runs until the program ends.
     thread::spawn(move || {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use floe_blockdev::image::Format;
 
-use crate::shell;
+use crate::terminal::shell;
 
 /// Announces on standard error that the content is unpacked first, because that takes time and
 /// space.

@@ -1,0 +1,192 @@
+//! A file system with staged edits: reads see them, the device does not change.
+//!
+//! A stage lives for one round: it uses the evidence of one examination, takes edits, and at the
+//! end writes superblock and descriptors back into the overlay.
+
+use std::cell::Cell;
+
+use floe_blockdev::{Overlay, ReadBlocks, WriteBlocks};
+use floe_check::Examination;
+use floe_format::crc::Seed;
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
+
+use crate::failure::Failure;
+
+mod alloc;
+mod inodes;
+mod shared_ledger;
+mod space;
+mod superblock;
+
+pub use inodes::InodeImage;
+pub(crate) use shared_ledger::{SharedLedger, clusters_of};
+use space::Space;
+use superblock::Descriptors;
+
+/// `i_mode` of a regular file with mode 0600.
+pub(crate) const MODE_PRIVATE: u16 = 0o100_600;
+
+/// The file system under repair, for one round.
+pub struct Stage<'a> {
+    /// Destination of edits.
+    pub overlay: &'a Overlay<&'a dyn ReadBlocks>,
+    /// Evidence of the examination of this round.
+    pub evidence: &'a Examination<'a>,
+    /// The device of an external journal; its edits are staged here.
+    pub journal_device: Option<&'a Overlay<&'a dyn ReadBlocks>>,
+    /// Derived from the superblock as it was at the start of the round.
+    pub geometry: Geometry,
+    /// Seed of the metadata checksums.
+    pub seed: Seed,
+    /// The current time, in seconds since 1970.
+    pub now_seconds: i64,
+    /// 16 random bytes for a missing UUID.
+    pub random: [u8; 16],
+    descriptors: Descriptors,
+    space: Space<'a>,
+    kept: Kept,
+    /// An edit needed evidence that this examination did not keep.
+    lacks_evidence: Cell<bool>,
+}
+
+/// State that one edit leaves for later edits of the round.
+#[derive(Default)]
+struct Kept {
+    ledger: Option<SharedLedger>,
+    /// A lost+found that this round created.
+    lost_found: Option<InodeNr>,
+    /// Notes for the report since the last call of [`Stage::take_notes`].
+    notes: Vec<String>,
+}
+
+impl<'a> Stage<'a> {
+    /// A stage over `overlay`, which `evidence` examined.
+    pub fn new(
+        overlay: &'a Overlay<&'a dyn ReadBlocks>,
+        evidence: &'a Examination<'a>,
+        now_seconds: i64,
+        random: [u8; 16],
+    ) -> Self {
+        Self {
+            overlay,
+            geometry: evidence.volume.geometry.clone(),
+            seed: evidence.volume.seed,
+            descriptors: Descriptors::of(evidence),
+            space: Space::default(),
+            kept: Kept::default(),
+            lacks_evidence: Cell::new(false),
+            evidence,
+            journal_device: None,
+            now_seconds,
+            random,
+        }
+    }
+
+    /// The lost+found directory, if there is a usable one.
+    pub fn lost_found(&self) -> Option<InodeNr> {
+        self.kept.lost_found.or_else(|| {
+            let inode = self.evidence.entries.lost_found?.inode;
+            let image = self.read_inode(inode).ok()?;
+            image.serves_as_lost_found().then_some(inode)
+        })
+    }
+
+    /// Sets a newly created lost+found.
+    pub(crate) const fn set_lost_found(&mut self, inode: InodeNr) {
+        self.kept.lost_found = Some(inode);
+    }
+
+    /// Takes the ledger of shared clusters; computed from the findings on first use.
+    pub(crate) fn take_ledger(&mut self) -> SharedLedger {
+        let found = &self.evidence.report.found;
+        self.kept.ledger.take().unwrap_or_else(|| SharedLedger::of(found, &self.geometry))
+    }
+
+    /// Puts the ledger back for the next inode.
+    pub(crate) fn put_ledger(&mut self, ledger: SharedLedger) {
+        self.kept.ledger = Some(ledger);
+    }
+
+    /// Adds a note for the report, beyond the description of the edit.
+    pub fn note(&mut self, text: String) {
+        self.kept.notes.push(text);
+    }
+
+    /// The notes since the last call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.kept.notes)
+    }
+
+    /// Block size in bytes.
+    pub const fn block_size(&self) -> usize {
+        self.geometry.block_size as usize
+    }
+
+    /// The current time in 32 bits, for `i_mtime` and the like.
+    pub const fn now32(&self) -> u32 {
+        // Such fields hold the low 32 bits.
+        self.now_seconds as u32
+    }
+
+    /// Reads a block with its staged edits.
+    ///
+    /// # Errors
+    /// [`Failure::Misplaced`] outside the file system; a read error.
+    pub fn read_block(&self, block: BlockNr) -> Result<Vec<u8>, Failure> {
+        if !self.geometry.contains(block) {
+            return Err(Failure::Misplaced(block));
+        }
+        let mut bytes = vec![0; self.block_size()];
+        self.overlay.read_at(self.geometry.offset_bytes(block), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Stages a block.
+    ///
+    /// # Errors
+    /// [`Failure::Misplaced`] outside the file system; an error of the staging area.
+    pub fn write_block(&self, block: BlockNr, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.geometry.contains(block) {
+            return Err(Failure::Misplaced(block));
+        }
+        self.overlay.write_at(self.geometry.offset_bytes(block), bytes)?;
+        Ok(())
+    }
+
+    /// Whether metadata has checksums.
+    pub fn checksummed(&self) -> bool {
+        self.geometry.features.metadata_csum()
+    }
+
+    /// Ensures that the evidence covers all groups: an examination by fingerprints records the
+    /// blocks in use of only a few (`docs/memory.md`).
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`], which ends the repair.
+    pub(crate) fn must_know_all(&self) -> Result<(), Failure> {
+        let volume = &self.evidence.volume;
+        self.must(volume.scope.is_all() && volume.claim_scope.is_all())
+    }
+
+    /// As [`Stage::must_know_all`], for one group.
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`], which ends the repair.
+    pub(crate) fn must_know(&self, group: GroupNr) -> Result<(), Failure> {
+        let volume = &self.evidence.volume;
+        self.must(volume.scope.contains(group) && volume.claim_scope.contains(group))
+    }
+
+    fn must(&self, known: bool) -> Result<(), Failure> {
+        if known {
+            return Ok(());
+        }
+        self.lacks_evidence.set(true);
+        Err(Failure::NotKept)
+    }
+
+    /// Whether any call returned [`Failure::NotKept`], even if the caller tolerated it.
+    pub(crate) fn lacks_evidence(&self) -> bool {
+        self.lacks_evidence.get()
+    }
+}

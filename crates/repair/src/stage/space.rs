@@ -1,0 +1,160 @@
+//! Free space of the file system under repair.
+
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+
+use super::Stage;
+use super::alloc::Allocator;
+use crate::failure::Failure;
+
+/// The allocator of a round, and the blocks it must avoid.
+#[derive(Default)]
+pub(super) struct Space<'a> {
+    /// Created on first use, because it copies the set of used clusters.
+    allocator: Option<Allocator<'a>>,
+    /// Keeps blocks that the bitmaps mark as used although nothing claims them: see
+    /// [`Stage::keep_marked`].
+    keeps_marked: bool,
+}
+
+impl<'a> Stage<'a> {
+    /// Keeps every block that the bitmaps mark as used, because part of the file system is
+    /// unreadable and may claim it. Must be called before any allocation.
+    pub(crate) const fn keep_marked(&mut self) {
+        self.space.keeps_marked = true;
+    }
+
+    /// The stored block bitmap of a group, if its marks must be kept; an uninitialised bitmap marks
+    /// nothing. `Some(Err)`: it is unreadable.
+    pub(crate) fn marked_blocks(&self, group: GroupNr) -> Option<Result<Vec<u8>, Failure>> {
+        let desc = self.group(group);
+        let shortcuts = self.geometry.features.group_desc_csum();
+        let was_written = !(shortcuts && desc.block_uninit());
+        (self.space.keeps_marked && was_written).then(|| self.read_block(desc.block_bitmap))
+    }
+
+    /// Whether more than one owner claims a block, or it holds metadata.
+    pub fn is_contested(&self, block: BlockNr) -> bool {
+        self.geometry.contains(block)
+            && (self.evidence.claims.shared().contains(self.geometry.cluster_of(block))
+                || self.evidence.volume.is_metadata(block))
+    }
+
+    /// Whether the cluster of a block is claimed; `false` outside the file system. Without evidence
+    /// for the group the repair ends ([`Stage::lacks_evidence`]).
+    pub(crate) fn is_claimed(&self, block: BlockNr) -> bool {
+        let kept = self.geometry.group_of(block).map_or(Ok(()), |group| self.must_know(group));
+        kept.is_ok() && self.evidence.claims.used().contains(self.geometry.cluster_of(block))
+    }
+
+    /// Allocates a free cluster and returns its first block, at or after `goal` if possible.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub fn allocate(&mut self, goal: BlockNr) -> Result<BlockNr, Failure> {
+        loop {
+            // An unreadable block is useless and stays allocated.
+            let block = self.allocator()?.block(goal).ok_or(Failure::NoSpace("block"))?;
+            if self
+                .hidden_in(BlockRun::new(block, u64::from(self.geometry.cluster_blocks)))
+                .is_none()
+            {
+                return Ok(block);
+            }
+        }
+    }
+
+    /// The first unreadable block of a run, if unreadable blocks must be kept.
+    fn hidden_in(&self, run: BlockRun) -> Option<BlockNr> {
+        if !self.overlay.protects() {
+            return None;
+        }
+        let last = run.end().0.min(self.geometry.blocks_count);
+        (run.start.0..last).map(BlockNr).find(|&block| self.read_block(block).is_err())
+    }
+
+    /// Number of free clusters.
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`].
+    pub(crate) fn free_clusters(&mut self) -> Result<u64, Failure> {
+        Ok(self.allocator()?.left())
+    }
+
+    /// Makes every later allocation of blocks fail.
+    pub(crate) fn hand_out_no_more(&mut self) {
+        if let Some(allocator) = &mut self.space.allocator {
+            allocator.hand_out_no_more();
+        }
+    }
+
+    /// Allocates one block per goal, or none.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub(crate) fn allocate_all(&mut self, goals: &[BlockNr]) -> Result<Vec<BlockNr>, Failure> {
+        if goals.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.free_clusters()? < goals.len() as u64 {
+            return Err(Failure::NoSpace("block"));
+        }
+        goals.iter().map(|&goal| self.allocate(goal)).collect()
+    }
+
+    /// Allocates a run of free blocks inside `within`.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub fn allocate_run(&mut self, within: BlockRun, len_blocks: u64) -> Result<BlockNr, Failure> {
+        let mut within = within;
+        loop {
+            let start = self.allocator()?.run(within, len_blocks);
+            let start = start.ok_or(Failure::NoSpace("run of blocks"))?;
+            let Some(hidden) = self.hidden_in(BlockRun::new(start, len_blocks)) else {
+                return Ok(start);
+            };
+            within =
+                BlockRun::new(BlockNr(hidden.0 + 1), within.end().0.saturating_sub(hidden.0 + 1));
+        }
+    }
+
+    /// Excludes blocks from allocation although nothing claims them; ignores blocks outside the
+    /// file system.
+    ///
+    /// # Errors
+    /// [`Failure::NotKept`].
+    pub(crate) fn withhold(&mut self, run: BlockRun) -> Result<(), Failure> {
+        self.allocator()?.withhold(run);
+        Ok(())
+    }
+
+    /// The allocator, which needs evidence for all groups.
+    fn allocator(&mut self) -> Result<&mut Allocator<'a>, Failure> {
+        self.must_know_all()?;
+        let allocator = self.space.allocator.take().unwrap_or_else(|| self.new_allocator());
+        Ok(self.space.allocator.insert(allocator))
+    }
+
+    fn new_allocator(&self) -> Allocator<'a> {
+        let mut allocator = Allocator::new(self.evidence);
+        for group in (0..self.geometry.group_count).map(GroupNr) {
+            match self.marked_blocks(group) {
+                Some(Ok(bitmap)) => allocator.avoid_marked(group, &bitmap),
+                Some(Err(_)) => allocator.avoid_group(group),
+                None => {}
+            }
+        }
+        allocator
+    }
+
+    /// Allocates an inode, in the group of `near` if possible, and marks its part of the inode
+    /// table as initialised.
+    ///
+    /// # Errors
+    /// [`Failure::NoSpace`].
+    pub fn allocate_inode(&mut self, near: InodeNr) -> Result<InodeNr, Failure> {
+        let inode = self.allocator()?.inode(near).ok_or(Failure::NoSpace("inode"))?;
+        self.uncover_inode(inode)?;
+        Ok(inode)
+    }
+}
