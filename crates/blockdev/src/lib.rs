@@ -30,6 +30,7 @@
 use floe_sync::Arc;
 use std::io;
 
+mod claim;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod counted;
@@ -51,17 +52,19 @@ mod preserve_cache;
 mod read_ahead;
 mod read_plan;
 mod recorder;
+mod stack;
 mod undo;
 #[cfg(feature = "io-uring")]
 mod uring;
 mod window;
 mod writable;
 
+pub use claim::{Access, Claim};
 pub use counted::{Counted, ReadCounts};
 pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::{Caching, FileDevice};
 pub use identify::{Content, IDENTIFY_BYTES, identify};
-pub use in_use::{DeviceNumber, Use, mounted_at, uses_of};
+pub use in_use::{Use, mounted_at, uses_of, uses_of_part};
 pub use mem::MemDevice;
 pub use new_file::{NewFile, UNFINISHED};
 pub use no_holes::NoHoles;
@@ -70,6 +73,7 @@ pub use overlay::{Overlay, SpillOptions, UnreadablePage};
 pub use partition::{Partition, PartitionError, PartitionKind, PartitionTable, Scheme};
 pub use read_plan::{Batch, JoinLimits, Part, PartBytes, ReadPlan};
 pub use recorder::{Crash, Event, Recorder, SECTOR_BYTES, Span, Trace};
+pub use stack::DeviceNumber;
 pub use undo::{
     RestoreError, Restored, Saved, UndoFile, UndoReadError, UndoWriteError, UndoWriter,
     UndoWriterOptions,

@@ -64,6 +64,18 @@ pub enum OpenError {
         /// The path as it was given.
         path: PathBuf,
     },
+    /// Another program uses a file or device on which this one lies, such as the image file of a
+    /// loop device; only for exclusive opens.
+    #[error(
+        "{}: lies on {}, which is locked or claimed: another program is working on it, most likely \
+         another `floe`; wait for it to end", .path.display(), .below.display()
+    )]
+    InUseBelow {
+        /// The path as it was given.
+        path: PathBuf,
+        /// The file or device below it.
+        below: PathBuf,
+    },
     /// It cannot be written (`EROFS`); only when opened for writing.
     #[error("{}: cannot be written; the device or what it lies on is read-only", .path.display())]
     ReadOnly {
@@ -123,6 +135,7 @@ impl OpenError {
             | Self::NoDevice { path }
             | Self::Busy { path }
             | Self::Locked { path }
+            | Self::InUseBelow { path, .. }
             | Self::ReadOnly { path }
             | Self::NoDirectIo { path }
             | Self::Other { path, .. } => path,

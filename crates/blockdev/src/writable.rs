@@ -5,22 +5,26 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock, major, minor};
-use rustix::io::Errno;
+use rustix::fs::{Advice, fadvise, major, minor};
 
+use crate::claim::{Access, Claim};
 use crate::holes::is_hole_now;
 use crate::open::{OpenError, open_seekable};
 use crate::{ReadBlocks, WriteBlocks, within};
 
-/// A regular file or block device, opened for reading and writing. Its size never changes.
+/// A regular file or block device, opened for reading and writing. Its size changes only by
+/// [`grow`](Self::grow).
 #[derive(Debug)]
 pub struct WritableFile {
     file: File,
     size_bytes: u64,
     has_holes: bool,
+    /// Keeps others out until this is dropped.
+    _claim: Option<Claim>,
 }
 
 impl WritableFile {
@@ -32,32 +36,35 @@ impl WritableFile {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
 
-    /// Opens the file or device at `path` exclusively, until this is dropped.
-    ///
-    /// A block device is claimed (`O_EXCL`), so that no program can mount or claim it. An image
-    /// file is locked (`flock`), which excludes only programs that lock it, too, such as other
-    /// instances of Floe.
+    /// Opens the file or device at `path` exclusively, until this is dropped: see [`Claim`].
     ///
     /// # Errors
-    /// [`OpenError::Busy`] if a device is mounted or claimed already, [`OpenError::Locked`] if
-    /// another process holds the lock of a file, or another [`OpenError`].
+    /// Those of [`Claim::new`], [`OpenError::ReadOnly`], or another [`OpenError`].
     pub fn open_exclusive(path: &Path) -> Result<Self, OpenError> {
-        // Linux: without O_CREAT, O_EXCL claims a block device. The bits fit, being flags of open.
-        let flags = OFlags::EXCL.bits().cast_signed();
-        let device =
-            Self::open_with(path, OpenOptions::new().read(true).write(true).custom_flags(flags))?;
-        if device.has_holes {
-            match flock(&device.file, FlockOperation::NonBlockingLockExclusive) {
-                // Some network file systems do not support locks; then no other process can hold
-                // one.
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(OpenError::Locked { path: path.to_owned() });
-                }
-                Err(errno) => return Err(OpenError::new(path, errno.into())),
-            }
+        Self::open_exclusive_part(path, 0..u64::MAX)
+    }
+
+    /// The same for a range of the device, in bytes from its start. The caller writes no other
+    /// bytes, which stay free for others.
+    ///
+    /// # Errors
+    /// Those of [`open_exclusive`](Self::open_exclusive).
+    pub fn open_exclusive_part(path: &Path, bytes: Range<u64>) -> Result<Self, OpenError> {
+        let device = Self::open(path)?;
+        let claim = Claim::new(path, bytes, Access::Writing)?;
+        Ok(Self { _claim: Some(claim), ..device })
+    }
+
+    /// Extends an image file to `size_bytes`; a longer one stays as it is.
+    ///
+    /// # Errors
+    /// The system's, such as for a block device, which cannot grow.
+    pub fn grow(&mut self, size_bytes: u64) -> io::Result<()> {
+        if self.size_bytes < size_bytes {
+            self.file.set_len(size_bytes)?;
+            self.size_bytes = size_bytes;
         }
-        Ok(device)
+        Ok(())
     }
 
     /// Makes a new sparse image of `size_bytes`, all zeroes.
@@ -69,7 +76,7 @@ impl WritableFile {
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(path).map_err(wrap)?;
         file.set_len(size_bytes).map_err(wrap)?;
-        Ok(Self { file, size_bytes, has_holes: true })
+        Ok(Self { file, size_bytes, has_holes: true, _claim: None })
     }
 
     fn open_with(path: &Path, how: &OpenOptions) -> Result<Self, OpenError> {
@@ -81,7 +88,8 @@ impl WritableFile {
         }
         let size_bytes =
             file.seek(SeekFrom::End(0)).map_err(|source| OpenError::new(path, source))?;
-        Ok(Self { file, size_bytes, has_holes: !metadata.file_type().is_block_device() })
+        let has_holes = !metadata.file_type().is_block_device();
+        Ok(Self { file, size_bytes, has_holes, _claim: None })
     }
 }
 

@@ -33,6 +33,7 @@ pub mod ext;
 pub mod features;
 pub mod geometry;
 pub mod ids;
+pub mod native;
 
 pub use geometry::Geometry;
 pub use ids::{BlockNr, BlockRun, ClusterNr, GroupNr, InodeNr, LogicalBlock};

@@ -7,6 +7,7 @@ use floe_ext4::files::{Attribute, Files};
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::InodeNr;
 use floe_format::features::{Incompat, RoCompat};
+use floe_format::native::identity::Identity;
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::directory::NameHash;
@@ -68,8 +69,25 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     /// As [`Store::apply`]. What is durable by then is recovered at the next mount.
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
         self.finish_orphans(now)?;
+        self.reserve_regions(now)?;
         self.run(|volume, tx| volume.end_writing(tx, now))?;
         self.sync()
+    }
+
+    /// Gives the free blocks of regions to reservation files (native file systems).
+    fn reserve_regions(&self, now: Timestamp) -> Result<(), FsError> {
+        let lots = self.work().volume.lots_to_reserve();
+        if lots.is_empty() {
+            return Ok(());
+        }
+        // What was freed is free for good then.
+        self.sync()?;
+        for &lot in &lots {
+            self.run(|volume, tx| volume.reserve_lot(tx, now, lot))?;
+        }
+        self.sync()?;
+        let copied = self.work().volume.back_up_descriptors(self.disk, &lots);
+        copied.map_err(|error| FsError::Ended(error.to_string()))
     }
 
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -330,6 +348,8 @@ impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
         let immediate = match self.disk {
             Disk::Direct { .. } => Some("it has no journal"),
             Disk::Journaled(_) if quotas => Some("it has quotas"),
+            // Free blocks of regions are not for content, so reservations would promise too much.
+            Disk::Journaled(_) if Identity::of(superblock).is_some() => Some("it is native"),
             Disk::Journaled(_) => None,
         };
         Facts {

@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use floe_blockdev::{Use, uses_of};
+use floe_blockdev::Use;
 use floe_check::Accounting;
 use floe_check::evidence::choice::LinkChoice;
 use floe_check::problem::Weight;
@@ -258,7 +258,7 @@ impl Fsck<'_> {
             );
             return Ok(Outcome::FAILED);
         }
-        let uses = uses_of(&self.device)?;
+        let uses = self.source.users()?;
         let mounted = |found: &Use| matches!(found, Use::Mounted { .. });
         if options.skip_mounted && uses.iter().any(mounted) {
             writeln!(out, "{}: mounted, skipped", self.device.display())?;

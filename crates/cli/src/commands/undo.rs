@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, bail};
 use floe_blockdev::image::Format;
-use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use, uses_of};
+use floe_blockdev::{ReadBlocks, Saved, UndoFile, Use};
 use floe_format::ext::superblock::Superblock;
 use floe_repair::undo::{Standing, standing, undo};
 use floe_report::human::{plural, size};
@@ -60,7 +60,7 @@ impl Args {
             let device = source.open()?;
             return self.show(&file, &*device, &name, out);
         }
-        self.refuse_users(&name)?;
+        refuse_users(&source, &name)?;
         let interrupt = signals::end_between_writes()?;
         let (device, _) = source.open_for_writing(false)?;
         let standing = self.judge(&file, &*device, &name)?;
@@ -187,16 +187,15 @@ impl Args {
         writeln!(out, "Nothing was written.")?;
         self.tell_not_saved(file, name, out)
     }
+}
 
-    /// Refuses a device that is in use, even if only for reading, because its readers would see the
-    /// bytes change.
-    fn refuse_users(&self, name: &str) -> anyhow::Result<()> {
-        let uses = uses_of(&self.device)?;
-        if let Some(found) = uses.iter().find(|found| !matches!(found, Use::Loop { .. })) {
-            bail!("{name} is {found}. Undoing would write to it while in use; unmount it first");
-        }
-        Ok(())
+/// Refuses a device that is in use, even if only for reading, because its readers would see the
+/// bytes change.
+fn refuse_users(source: &Source, name: &str) -> anyhow::Result<()> {
+    if let Some(found) = source.users()?.iter().find(|found| !matches!(found, Use::Loop { .. })) {
+        bail!("{name} is {found}. Undoing would write to it while in use; end that use first");
     }
+    Ok(())
 }
 
 /// " of the file system UUID", from the undo file.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use floe_blockdev::FileDevice;
+use floe_blockdev::WritableFile;
 use floe_check::{CheckOptions, Volume};
 use floe_format::GroupNr;
 use floe_format::ext::bitmap;
@@ -17,7 +17,8 @@ use rustix::io::Errno;
 /// of inode tables: in an image file, which shrinks, or in a block device, where the same call
 /// discards the blocks, which then read as zeroes.
 pub(crate) fn unused(path: &Path, name: &str, out: &mut impl Write) -> anyhow::Result<()> {
-    let device = FileDevice::open(path)?;
+    // Others stay away until the last hole is punched.
+    let device = WritableFile::open_exclusive(path)?;
     let opened = floe_check::open::open(&device, &CheckOptions::default())?;
     let (volume, _) = Volume::new(&device, opened, 0);
     let geometry = &volume.geometry;

@@ -1,14 +1,15 @@
 //! Opens the device or image given on the command line, or a part of it, after verifying that it is
 //! not in use.
 
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use floe_blockdev::image::{self, Format, ImageError, ImageOptions, Opened};
 use floe_blockdev::{
-    Caching, FileDevice, NoHoles, PartitionTable, ReadBlocks, Use, Window, WritableFile,
-    WriteBlocks, uses_of,
+    Access, Caching, Claim, FileDevice, NoHoles, PartitionTable, ReadBlocks, Use, Window,
+    WritableFile, WriteBlocks, uses_of_part,
 };
 
 use crate::input::files::InputPath;
@@ -203,35 +204,73 @@ impl Source {
         shared: bool,
     ) -> anyhow::Result<(Box<dyn WriteBlocks>, u64)> {
         let fixed_bytes = self.refuse_image()?;
+        let bytes = self.bytes_used()?;
         let file = match shared {
             true => WritableFile::open(&self.device)?,
-            false => WritableFile::open_exclusive(&self.device)?,
+            false => WritableFile::open_exclusive_part(&self.device, bytes.clone())?,
         };
         if self.partition.is_none() && self.offset == 0 && fixed_bytes.is_none() {
             return Ok((Box::new(file), 0));
         }
         // The whole file, or a fixed VHD image without its footer.
         let file = Window::new(file, 0, fixed_bytes).with_context(|| self.name())?;
-        let window = if let Some(number) = self.partition {
-            let reader = FileDevice::open(&self.device)?;
-            let table =
-                PartitionTable::read(&file, reader.sector_bytes()).with_context(|| self.name())?;
-            table.open(file, number).with_context(|| self.name())?
-        } else {
-            Window::new(file, self.offset, None).with_context(|| self.name())?
-        };
+        let len_bytes = self.partition.map(|_| bytes.end - bytes.start);
+        let window = Window::new(file, bytes.start, len_bytes).with_context(|| self.name())?;
         let offset_bytes = window.offset_bytes();
         Ok((Box::new(window), offset_bytes))
+    }
+
+    /// Claims the bytes of the file system for reading: writers are kept out until the claim is
+    /// dropped.
+    pub(crate) fn claim_for_reading(&self) -> anyhow::Result<Claim> {
+        Ok(Claim::new(&self.device, self.bytes_used()?, Access::Reading)?)
+    }
+
+    /// The bytes of the device or file that the partition or offset leads to, as far as they are
+    /// known; `u64::MAX` stands for the end. All of an image in another format is used.
+    fn bytes_used(&self) -> anyhow::Result<Range<u64>> {
+        let format = match self.format {
+            Some(format) => format,
+            None => image::format_of(&self.device).map_err(|error| self.explain(error))?,
+        };
+        if !matches!(format, Format::Raw | Format::Vhd) {
+            return Ok(0..u64::MAX);
+        }
+        let Some(number) = self.partition else {
+            // A fixed VHD image has its footer at the end, which nobody else has reason to write.
+            return Ok(self.offset..u64::MAX);
+        };
+        let reader = FileDevice::open(&self.device)?;
+        let raw_bytes = match format {
+            Format::Vhd => image::fixed_vhd_bytes(&reader),
+            _ => Some(reader.size_bytes()),
+        };
+        // All of a growing image is used.
+        let Some(raw_bytes) = raw_bytes else { return Ok(0..u64::MAX) };
+        let sector_bytes = reader.sector_bytes();
+        let disk = Window::new(reader, 0, Some(raw_bytes)).with_context(|| self.name())?;
+        let table = PartitionTable::read(&disk, sector_bytes).with_context(|| self.name())?;
+        let part = table.open(disk, number).with_context(|| self.name())?;
+        Ok(part.offset_bytes()..part.offset_bytes() + part.size_bytes())
+    }
+
+    /// The ways in which the part of the device is in use.
+    pub(crate) fn users(&self) -> anyhow::Result<Vec<Use>> {
+        // A device that cannot be read, or without such a partition, is reported when it is opened.
+        let bytes = self.bytes_used().unwrap_or(0..u64::MAX);
+        Ok(uses_of_part(&self.device, bytes)?)
     }
 
     /// Refuses a device that another program may write to, or prints a warning. Returns whether it
     /// is in use.
     pub(crate) fn mind_users(&self, in_use: InUse) -> anyhow::Result<bool> {
-        let uses = uses_of(&self.device)?;
+        let uses = self.users()?;
         let matters = |found: &&Use| match in_use {
             // Even a reader would see it change.
             InUse::RefuseRepair | InUse::RefuseMount => !matches!(found, Use::Loop { .. }),
-            InUse::Refuse | InUse::Warn | InUse::WarnReader => found.may_write(),
+            InUse::Refuse | InUse::Warn => found.may_write(),
+            // A lock is reported when a reader claims the device.
+            InUse::WarnReader => found.may_write() && **found != Use::Locked,
         };
         let Some(found) = uses.iter().find(matters) else { return Ok(false) };
         let name = self.name();
@@ -244,6 +283,11 @@ impl Source {
                 "{name} is {found}. Repairing a file system in use destroys data. Unmount it first. \
                  Nothing was looked at or changed"
             ),
+            InUse::RefuseMount if *found == Use::Locked => {
+                bail!(
+                    "{name} is {found}. Two writers would destroy the file system; end that use first"
+                )
+            }
             InUse::RefuseMount => bail!(
                 "{name} is {found}. Two users that write to one file system destroy it. Mount it read-only (-o \
                  ro), or end the other use"

@@ -5,6 +5,7 @@
 mod automation;
 mod bad_input;
 mod checkpoint;
+mod claims;
 mod commands;
 mod docs;
 mod examples;

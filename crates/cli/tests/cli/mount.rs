@@ -15,10 +15,10 @@ use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, seek,
 use super::{Fsck, disk_with_partition, floe, image, ran};
 
 /// A floe mount, unmounted on drop.
-struct Ours(tempfile::TempDir);
+pub(super) struct Ours(tempfile::TempDir);
 
 impl Ours {
-    fn new(image: &Path, options: &[&str]) -> Self {
+    pub(super) fn new(image: &Path, options: &[&str]) -> Self {
         let folder = tool::scratch("floe-ours-").unwrap();
         let (image, place) = (image.to_str().unwrap(), folder.path().to_str().unwrap());
         let ran = floe(&[&["mount", image, place], options].concat());
@@ -26,11 +26,11 @@ impl Ours {
         Self(folder)
     }
 
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn unmount(&self) {
+    pub(super) fn unmount(&self) {
         // A program that another test starts has files of this process, and so of the mount, until its
         // exec: the mount is busy for that time.
         let mut ran = floe(&["umount", self.path().to_str().unwrap()]);
@@ -53,7 +53,7 @@ impl Drop for Ours {
 }
 
 /// Whether a mount test can run; prints the reason if not.
-fn can_mount() -> bool {
+pub(super) fn can_mount() -> bool {
     let device = fs::metadata("/dev/fuse").is_ok_and(|found| found.file_type().is_char_device());
     if !device || File::options().read(true).write(true).open("/dev/fuse").is_err() {
         eprintln!("skipped: /dev/fuse cannot be opened");

@@ -83,7 +83,7 @@ impl Pool {
             false => home,
         };
         let count = self.groups.geometry().group_count;
-        for group in (first.0..count).chain(0..first.0).map(GroupNr) {
+        for group in self.search_order(first, count) {
             if self.damaged.contains(&group) {
                 continue;
             }
@@ -151,12 +151,12 @@ impl Pool {
             .max(1);
         let least_clusters =
             (self.free_clusters / groups).saturating_sub(u64::from(geo.clusters_per_group / 4));
-        let good = (home.0..geo.group_count).chain(0..home.0).find(|&at| {
-            descs.get(at as usize).is_some_and(|desc| {
+        let good = self.search_order(home, geo.group_count).find(|at| {
+            descs.get(at.0 as usize).is_some_and(|desc| {
                 u64::from(desc.free_inodes_count) >= least_inodes
                     && u64::from(desc.free_blocks_count) >= least_clusters
             })
         });
-        GroupNr(good.unwrap_or(home.0))
+        good.unwrap_or(home)
     }
 }

@@ -175,7 +175,7 @@ fn any_calls_survive_any_crash() {
 #[test]
 #[ignore = "minutes; run by cargo xtask crash"]
 fn many_calls_survive_any_crash() {
-    let states = explore(10..110, Effort { random_per_epoch: 3, seed: 5 });
+    let states = explore(10..240, Effort { random_per_epoch: 3, seed: 5 });
     eprintln!("{states} states");
     assert!(states > 20_000);
 }

@@ -2,11 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IsTerminal, Seek, SeekFrom, stdin, stdout};
+use std::ops::Range;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use floe_blockdev::{FileDevice, IDENTIFY_BYTES, ReadBlocks, Use, WritableFile, identify, uses_of};
+use floe_blockdev::{
+    FileDevice, IDENTIFY_BYTES, ReadBlocks, Use, WritableFile, identify, uses_of_part,
+};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -66,7 +69,7 @@ impl Target {
             return Ok(());
         }
         let name = self.path.display();
-        let uses = uses_of(&self.path)?;
+        let uses = uses_of_part(&self.path, self.bytes())?;
         if force < 2
             && let Some(found) = uses.iter().find(|found| !matches!(found, Use::Loop { .. }))
         {
@@ -106,18 +109,22 @@ impl Target {
         Ok(identify(&head).map(|content| content.name.to_owned()))
     }
 
+    /// The bytes of the device or file that may be written.
+    fn bytes(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.usable_bytes)
+    }
+
     /// Opens it exclusively for writing; creates or extends an image file.
     pub(super) fn open(&self) -> anyhow::Result<WritableFile> {
         if !self.exists {
-            return Ok(WritableFile::create(&self.path, self.whole_bytes)?);
+            // The claim below excludes whoever opens the new file first.
+            WritableFile::create(&self.path, 0)?;
         }
+        let mut file = WritableFile::open_exclusive_part(&self.path, self.bytes())?;
         if !self.is_block_device {
-            let file = OpenOptions::new().write(true).open(&self.path)?;
-            if file.metadata()?.len() < self.whole_bytes {
-                file.set_len(self.whole_bytes)?;
-            }
+            file.grow(self.whole_bytes).with_context(|| self.path.display().to_string())?;
         }
-        Ok(WritableFile::open_exclusive(&self.path)?)
+        Ok(file)
     }
 
     /// Discards the first bytes, so that they read as zeroes. `false`: not supported here, and

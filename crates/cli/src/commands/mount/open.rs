@@ -1,8 +1,6 @@
 //! Opening an image for a mount, and serving it.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,8 +17,6 @@ use floe_fs::{Disk, FileSystem, Image, Live, MemFs, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
 use floe_sync::Arc;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use super::daemon::{self, Log};
 use super::options::Options;
@@ -112,7 +108,8 @@ impl Args {
 
     fn serve_reading(&self, options: &Options) -> Result<()> {
         self.source.mind_users(InUse::WarnReader)?;
-        let lock = lock(&self.source.device)?;
+        // Keeps writers out until the mount ends.
+        let claim = self.source.claim_for_reading()?;
         let device = self.source.open()?;
         let journal = self.external_journal.as_deref().map(FileDevice::open).transpose()?;
         let superblock = match options.superblock_kib {
@@ -134,7 +131,7 @@ impl Args {
             }
             self.serve(&FileSystem::new(Image::new(files)), options)
         });
-        drop(lock);
+        drop(claim);
         served.map_err(|error| anyhow!(failure::of_check(&error, &device, &name, "--memory=")))?
     }
 
@@ -197,19 +194,5 @@ impl Args {
             // Nobody else changes the image.
             ..standard
         }
-    }
-}
-
-/// Keeps out those who would write to the image, until the lock is dropped: repairs and writing mounts lock it for
-/// themselves.
-fn lock(path: &Path) -> Result<File> {
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        // Some network file systems know no locks.
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(file),
-        Err(Errno::WOULDBLOCK) => {
-            anyhow::bail!("{}: is locked: another program is writing to it", path.display())
-        }
-        Err(errno) => Err(io::Error::from(errno)).with_context(|| path.display().to_string()),
     }
 }
