@@ -158,6 +158,11 @@ impl<S: Store> FileSystem<S> {
         self.store.release(inode)
     }
 
+    /// Whether an inode without a name is held, whose space comes free when its last user goes.
+    pub fn has_nameless(&self) -> bool {
+        self.held.has_nameless()
+    }
+
     /// Whether a directory compares names without case.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use floe_sync::{Arc, Mutex, PoisonError};
 
 use crate::directories::Directories;
 use crate::directory::{Entry, NameHash};
+use crate::faults::finding;
 use crate::op::{Applied, Op};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError};
@@ -81,7 +82,8 @@ impl<'f, 'd> Image<'f, 'd> {
             }
         }
         if let Some(fault) = listing.faults.first() {
-            directory.note_damage(fault.to_string());
+            let finding = finding(fault).map_or_else(String::new, |finding| format!("{finding}: "));
+            directory.note_damage(format!("{finding}{fault}"));
         }
         Ok(directory)
     }
@@ -227,18 +229,23 @@ fn group_overhead(geometry: &Geometry, group: GroupNr) -> u64 {
 fn no_faults(inode: InodeNr, faults: Vec<FileFault>) -> Result<(), FsError> {
     let Some(fault) = faults.into_iter().next() else { return Ok(()) };
     Err(match fault {
-        FileFault::MapUnreadable { source, .. }
-        | FileFault::DataUnreadable { source, .. }
-        | FileFault::DirectoryUnreadable { source, .. }
-        | FileFault::AttributesUnreadable { source, .. } => FsError::Io { inode, source },
-        fault => FsError::Damaged { inode, what: fault.to_string() },
+        FileFault::DataUnreadable { source, .. } => FsError::Io { inode, source },
+        FileFault::MapUnreadable { .. }
+        | FileFault::DirectoryUnreadable { .. }
+        | FileFault::AttributesUnreadable { .. } => {
+            FsError::Unreadable { inode, what: fault.to_string() }
+        }
+        fault => match finding(&fault) {
+            Some(finding) => FsError::Damaged { inode, what: format!("{finding}: {fault}") },
+            None => FsError::Damaged { inode, what: fault.to_string() },
+        },
     })
 }
 
 fn of_files(inode: InodeNr, error: FilesError) -> FsError {
     match error {
         FilesError::NoSuchInode { .. } | FilesError::Unused { .. } => FsError::NotFound,
-        FilesError::Read { source, .. } => FsError::Io { inode, source },
+        FilesError::Read { .. } => FsError::Unreadable { inode, what: error.to_string() },
         FilesError::NotADirectory { .. } => FsError::NotADirectory,
         FilesError::NoSuchName { .. } => FsError::NotFound,
         FilesError::Encrypted { .. } => FsError::NoKey,

@@ -79,7 +79,8 @@ pub fn serve<C: Carrier, S: Store>(
     log: &(dyn Fn(&str) + Sync),
     ready: impl FnOnce(),
 ) -> io::Result<()> {
-    let adapter = Adapter { fs, options, log };
+    let began_read_only = fs.is_read_only();
+    let adapter = Adapter { fs, options, log, began_read_only };
     let server = Server { carrier, adapter, log, over: AtomicBool::new(false) };
     if !server.negotiate()? {
         return Ok(());

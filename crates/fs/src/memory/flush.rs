@@ -203,7 +203,11 @@ impl<L: Lower> MemFs<L> {
                 Step::Record(record) => match record.deed() {
                     Deed::Apply(op) => self.lower.apply(&op).map(drop)?,
                     Deed::Create(op, reserved) => self.lower.create_reserved(&op, reserved)?,
-                    Deed::Release(inode) => self.lower.release(inode)?,
+                    Deed::Release(inode) => match self.lower.release(inode) {
+                        // It stays an orphan, for `floe repair`.
+                        Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) => {}
+                        other => other?,
+                    },
                 },
                 Step::Content { inode, time, flight } => {
                     self.carry_content(*inode, *time, flight)?

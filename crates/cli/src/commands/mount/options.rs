@@ -1,7 +1,7 @@
 //! Mount options: those of ext4, fuse2fs and FUSE.
 
 use anyhow::Result;
-use floe_fs::Limits;
+use floe_fs::{Limits, OnError};
 
 use crate::exit::{Ended, Outcome};
 use crate::input::size;
@@ -70,7 +70,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "journal_ioprio",
     "discard",
     "nodiscard",
-    "errors",
     "i_version",
     "prefetch_block_bitmaps",
     "no_prefetch_block_bitmaps",
@@ -134,8 +133,10 @@ pub(super) struct Options {
     pub(super) threads: Option<usize>,
     /// Bytes of content that may wait in memory.
     pub(super) content_bytes: Option<u64>,
-    /// Each change goes to the journal at once.
-    pub(super) immediate: bool,
+    /// Changes may wait in memory.
+    pub(super) deferred: bool,
+    /// Reaction to damaged metadata; by default the superblock's.
+    pub(super) on_error: Option<OnError>,
 }
 
 impl Options {
@@ -161,7 +162,7 @@ impl Options {
     pub(super) fn limits(&self) -> Limits {
         let standard = Limits::default();
         let content_bytes = self.content_bytes.unwrap_or(standard.content_bytes);
-        Limits { content_bytes, immediate: self.immediate, ..standard }
+        Limits { content_bytes, immediate: !self.deferred, ..standard }
     }
 
     /// Parses one option; `false` if it is unknown.
@@ -192,8 +193,16 @@ impl Options {
             ("memory", Some(value)) => {
                 self.content_bytes = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
             }
-            ("nodelalloc", None) => self.immediate = true,
-            ("delalloc", None) => self.immediate = false,
+            ("delalloc", None) => self.deferred = true,
+            ("nodelalloc", None) => self.deferred = false,
+            ("errors", Some(value)) => {
+                self.on_error = Some(match value {
+                    "continue" => OnError::Continue,
+                    "remount-ro" => OnError::ReadOnly,
+                    "panic" | "shutdown" => OnError::Shutdown,
+                    _ => return Err(bad(name, &"must be continue, remount-ro, panic or shutdown")),
+                });
+            }
             ("threads", Some(value)) => {
                 let count = value.parse().ok().filter(|count| (1..=64).contains(count));
                 self.threads = Some(count.ok_or_else(|| bad(name, &"must be from 1 to 64"))?);
@@ -234,7 +243,11 @@ mod tests {
         assert_eq!(Outcome::of_error(&error).code(), 32);
         assert!(error.to_string().contains("colour=blue"));
         assert!(Options::parse(&["colour=blue".to_owned()], true).is_ok());
-        assert_eq!(parse("memory=1M,nodelalloc").unwrap().limits().content_bytes, 1 << 20);
+        assert!(parse("memory=1M").unwrap().limits().immediate);
+        let limits = parse("memory=1M,delalloc").unwrap().limits();
+        assert_eq!((limits.content_bytes, limits.immediate), (1 << 20, false));
+        assert_eq!(parse("errors=panic").unwrap().on_error, Some(OnError::Shutdown));
+        assert!(parse("errors=ignore").is_err());
         assert!(parse("threads=0").is_err() && parse("offset=x").is_err());
     }
 }
