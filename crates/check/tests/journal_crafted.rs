@@ -240,7 +240,7 @@ fn codes(events: &[JournalEvent]) -> Vec<u32> {
     events.iter().filter_map(code_of).collect()
 }
 
-/// What e2fsck calls the condition; `None` where it has none.
+/// e2fsck's code for the condition; `None` if it has none.
 fn code_of(event: &JournalEvent) -> Option<u32> {
     Some(match event {
         JournalEvent::InodeInvalid { .. } => 0x0f,
@@ -284,7 +284,7 @@ fn is_fatal(event: &JournalEvent) -> bool {
     matches!(code_of(event), Some(0x10..=0x13 | 0x25..=0x27))
 }
 
-/// What to do to a sound image, and the codes that must come of it.
+/// A change to a valid image, and the codes that it must raise.
 struct Case {
     debugfs: &'static str,
     /// Bytes of the journal superblock, big-endian words.

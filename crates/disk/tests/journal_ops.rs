@@ -10,15 +10,17 @@ use anyhow::{Context, Result, ensure};
 use floe_blockdev::{Crash, MemDevice, ReadBlocks, Recorder, SECTOR_BYTES, Trace, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_disk::journal::{Journal, TransactionId};
+use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::{Caller, NewInode, OpError, RenameMode, Step};
 use floe_disk::recovery::recover;
 use floe_disk::space::Epoch;
-use floe_disk::volume::Volume;
+use floe_disk::volume::{Volume, seal};
 use floe_ext4::files::{self, Files};
 use floe_ext4::fs::FileSystem;
 use floe_ext4::tx::Tx;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, Timestamp};
+use floe_format::native::identity::Identity;
 use floe_testkit::crash::{Effort, each_state, tears};
 use floe_testkit::{Image, build, oracle, tool};
 
@@ -178,14 +180,40 @@ impl<D: WriteBlocks> Mounted<D> {
     }
 }
 
+/// The file systems that operations run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Base {
+    /// ext4 as mke2fs makes it.
+    Stock,
+    /// Three lots of 4 MiB, with metadata regions.
+    Native,
+}
+
+impl Base {
+    fn empty(self) -> MemDevice {
+        if self == Self::Stock {
+            let image = Image::empty(3 << 20).unwrap();
+            let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "64"];
+            build::mke2fs(image.path(), &args).unwrap();
+            return MemDevice::new(image.to_vec().unwrap());
+        }
+        let mut options = Options::of_type(FsType::Native);
+        for (letter, value) in [('E', "lot_size=4m"), ('J', "size=4"), ('N', "256")] {
+            options.set(letter, value).unwrap();
+        }
+        let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: NOW };
+        let device = MemDevice::new(vec![0; 9 << 20]);
+        let params = options.params(device.size_bytes(), None, &fresh).unwrap();
+        mkfs::write(&Plan::new(&params).unwrap(), &device).unwrap();
+        device
+    }
+}
+
 /// A small file system with `a/foo` (3,000 bytes), the empty directory `a/empty`, and `bar` (2,000 bytes).
-fn base() -> &'static [u8] {
-    static BASE: OnceLock<Vec<u8>> = OnceLock::new();
-    BASE.get_or_init(|| {
-        let image = Image::empty(3 << 20).unwrap();
-        let args = ["-t", "ext4", "-b", "1024", "-J", "size=1", "-N", "64"];
-        build::mke2fs(image.path(), &args).unwrap();
-        let mut mounted = Mounted::new(MemDevice::new(image.to_vec().unwrap())).unwrap();
+fn base(kind: Base) -> &'static [u8] {
+    static BASES: [OnceLock<Vec<u8>>; 2] = [const { OnceLock::new() }; 2];
+    BASES[kind as usize].get_or_init(|| {
+        let mut mounted = Mounted::new(kind.empty()).unwrap();
         mounted.make("a", &NewInode::directory(0o755)).unwrap();
         mounted.make("a/empty", &NewInode::directory(0o755)).unwrap();
         for (path, size) in [("a/foo", 3000), ("bar", 2000)] {
@@ -197,8 +225,22 @@ fn base() -> &'static [u8] {
 }
 
 fn unmount<D: WriteBlocks>(mut mounted: Mounted<D>) -> Result<D> {
+    let lots = mounted.volume.lots_to_reserve();
+    if !lots.is_empty() {
+        mounted.sync();
+        for &lot in &lots {
+            mounted.run(|volume, tx, _, _| volume.reserve_lot(tx, NOW, lot))?;
+        }
+        mounted.sync();
+        mounted.volume.back_up_descriptors(&mounted.journal, &lots)?;
+    }
     mounted.run(|volume, tx, _, _| volume.end_writing(tx, NOW))?;
-    Ok(mounted.journal.close()?)
+    let device = mounted.journal.close()?;
+    seal(&device)?;
+    let superblock = FileSystem::open(&device)?.superblock;
+    let is_native = Identity::of(&superblock).is_some();
+    ensure!(!is_native || Identity::is_sealed(&superblock), "it is not sealed");
+    Ok(device)
 }
 
 /// Everything that the root directory leads to.
@@ -229,6 +271,7 @@ fn tree(device: &dyn ReadBlocks) -> Result<Tree> {
 
 /// A recorded pair of acts.
 struct Run {
+    base: Base,
     trace: Trace,
     /// What there was after each transaction that changed it, and the number of events that had ended when its act began.
     history: Vec<(usize, Tree)>,
@@ -239,8 +282,8 @@ struct Run {
     overwrites: bool,
 }
 
-fn record(acts: [Act; 2], sync_between: bool) -> Run {
-    let recorder = Recorder::new(MemDevice::new(base().to_vec()));
+fn record(kind: Base, acts: [Act; 2], sync_between: bool) -> Run {
+    let recorder = Recorder::new(MemDevice::new(base(kind).to_vec()));
     let mut mounted = Mounted::new(&recorder).unwrap();
     let mut history = vec![(0, tree(&mounted.journal).unwrap())];
     let mut acknowledged = vec![(0, 0)];
@@ -259,7 +302,7 @@ fn record(acts: [Act; 2], sync_between: bool) -> Run {
     unmount(mounted).unwrap();
     let overwrites =
         acts.iter().any(|act| matches!(act, Act::Overwrite | Act::Append | Act::Truncate));
-    Run { trace: recorder.trace(), history, acknowledged, overwrites }
+    Run { base: kind, trace: recorder.trace(), history, acknowledged, overwrites }
 }
 
 /// The tree without the content of files.
@@ -286,7 +329,7 @@ impl Run {
     /// Every state of the run, recovered and mounted again; every `by_e2fsck`-th one by e2fsck, too.
     fn explore(&self, effort: Effort, by_e2fsck: usize) -> Result<usize> {
         let mut at = 0;
-        each_state(&self.trace, base(), effort, |device, crash| {
+        each_state(&self.trace, base(self.base), effort, |device, crash| {
             if cannot_be(&self.trace, crash) {
                 return Ok(());
             }
@@ -321,12 +364,12 @@ fn workloads() -> impl Iterator<Item = ([Act; 2], bool)> {
     pairs.flat_map(|acts| [(acts, true), (acts, false)])
 }
 
-fn explore(workloads: impl Iterator<Item = ([Act; 2], bool)>, effort: Effort) -> usize {
+fn explore(base: Base, workloads: impl Iterator<Item = ([Act; 2], bool)>, effort: Effort) -> usize {
     let mut states = 0;
     for (acts, sync_between) in workloads {
-        let run = record(acts, sync_between);
+        let run = record(base, acts, sync_between);
         let explored = run.explore(effort, 40);
-        states += explored.with_context(|| format!("{acts:?}, {sync_between}")).unwrap();
+        states += explored.with_context(|| format!("{base:?} {acts:?}, {sync_between}")).unwrap();
     }
     states
 }
@@ -337,7 +380,18 @@ fn pairs_of_operations_survive_any_crash() {
         return;
     }
     let effort = Effort { random_per_epoch: 2, seed: 1 };
-    let states = explore(workloads().step_by(47), effort);
+    let states = explore(Base::Stock, workloads().step_by(47), effort);
+    eprintln!("{states} states");
+    assert!(states > 200);
+}
+
+#[test]
+fn pairs_of_operations_on_native_file_systems_survive_any_crash() {
+    if tool::missing() {
+        return;
+    }
+    let effort = Effort { random_per_epoch: 2, seed: 3 };
+    let states = explore(Base::Native, workloads().skip(5).step_by(47), effort);
     eprintln!("{states} states");
     assert!(states > 200);
 }
@@ -347,9 +401,11 @@ fn pairs_of_operations_survive_any_crash() {
 #[ignore = "minutes; run by cargo xtask crash"]
 fn all_pairs_of_operations_survive_any_crash() {
     let effort = Effort { random_per_epoch: 4, seed: 2 };
-    let states = explore(workloads(), effort);
-    eprintln!("{states} states of {} workloads", workloads().count());
-    assert!(states > 10_000);
+    for base in [Base::Stock, Base::Native] {
+        let states = explore(base, workloads(), effort);
+        eprintln!("{base:?}: {states} states of {} workloads", workloads().count());
+        assert!(states > 10_000);
+    }
 }
 
 /// All acts of a volume in one journal, left there, and recovered by e2fsck: the tree that was seen.
@@ -358,8 +414,10 @@ fn a_volume_in_a_journal_is_recovered_by_e2fsck() {
     if tool::missing() {
         return;
     }
-    for act in ACTS {
-        let device = MemDevice::new(base().to_vec());
+    for (base_kind, act) in
+        [Base::Stock, Base::Native].map(|one| ACTS.map(|act| (one, act))).concat()
+    {
+        let device = MemDevice::new(base(base_kind).to_vec());
         let mut mounted = Mounted::new(&device).unwrap();
         mounted.act(act).unwrap();
         // Linux leaves the totals of the superblock alone while it is mounted, and e2fsck then counts them anew.
@@ -370,7 +428,10 @@ fn a_volume_in_a_journal_is_recovered_by_e2fsck() {
         let image = Image::empty(device.size_bytes()).unwrap();
         image.write(0, &device.to_vec()).unwrap();
         let verdict = oracle::run(image.path(), &["-fy"]).unwrap();
-        assert!(verdict.problems.is_empty(), "{act:?}: {}", verdict.text);
+        // e2fsck 1.47.0 says so of every image with an orphan file that was captured while it was mounted.
+        let mounted = base_kind == Base::Native && verdict.text.contains("orphan_present is set");
+        let problems = verdict.problems.len() - usize::from(mounted);
+        assert_eq!(problems, 0, "{base_kind:?} {act:?}: {}", verdict.text);
         assert_eq!(tree(&image).unwrap(), seen, "{act:?}");
     }
 }

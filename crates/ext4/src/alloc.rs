@@ -24,7 +24,7 @@ pub trait Allocate {
     /// [`Refusal::Outside`], or an error of reading or changing bitmaps.
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal>;
 
-    /// Allocates one block, like [`Allocate::run`].
+    /// Allocates one block, like [`Allocate::run`], for metadata: nodes of maps, blocks of directories, attributes.
     ///
     /// # Errors
     /// As [`Allocate::run`].
@@ -74,6 +74,12 @@ impl<A: Allocate + ?Sized> Allocate for Tally<'_, A> {
         let run = self.space.run(tx, goal, len_blocks)?;
         self.clusters += self.clusters_of(run);
         Ok(run)
+    }
+
+    fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        let block = self.space.block(tx, goal)?;
+        self.clusters += 1;
+        Ok(block)
     }
 
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {

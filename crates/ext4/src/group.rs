@@ -295,6 +295,25 @@ impl Groups {
         Ok(())
     }
 
+    /// Changes bytes of a descriptor that no field covers, and its checksum.
+    ///
+    /// # Errors
+    /// [`Refusal::Missing`], or an error of reading or changing its block.
+    pub fn edit_private(
+        &mut self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
+        edit: impl FnOnce(&mut [u8]),
+    ) -> Result<(), Refusal> {
+        let desc = self.desc(group)?;
+        let (block, at) = desc_place(group, &self.geometry);
+        let size = self.geometry.desc_size as usize;
+        if let Some(raw) = tx.block_mut(block)?.get_mut(at..at + size) {
+            edit(raw);
+        }
+        self.put_desc(tx, group, desc)
+    }
+
     /// Writes a descriptor with its checksum.
     fn put_desc(
         &mut self,

@@ -28,11 +28,13 @@
 
 #[macro_use]
 pub mod layout;
+pub mod checksum_seed;
 pub mod crc;
 pub mod ext;
 pub mod features;
 pub mod geometry;
 pub mod ids;
+pub mod native;
 
 pub use geometry::Geometry;
 pub use ids::{BlockNr, BlockRun, ClusterNr, GroupNr, InodeNr, LogicalBlock};

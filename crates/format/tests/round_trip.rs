@@ -13,6 +13,8 @@ use floe_format::ext::quota::{Dquot, LeafHeader, QuotaHeader};
 use floe_format::ext::superblock::Superblock;
 use floe_format::ext::undo::{UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{RawXattrEntry, XattrHeader};
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::LotRecord;
 use proptest::prelude::*;
 
 macro_rules! round_trips {
@@ -58,6 +60,8 @@ round_trips! {
     journal_superblock: JournalSuperblock,
     commit_block: CommitBlock,
     mmp: Mmp,
+    identity: Identity,
+    lot_record: LotRecord,
     quota_header: QuotaHeader,
     quota_leaf_header: LeafHeader,
     dquot: Dquot,

@@ -6,7 +6,7 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_disk::journal::{Journal, JournalError, TransactionId};
 use floe_disk::ops::OpError;
 use floe_disk::recovery::recover;
-use floe_disk::volume::{OpenError, Volume};
+use floe_disk::volume::{OpenError, Volume, seal};
 use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::tx::{DirectTx, Refusal, Tx};
@@ -88,13 +88,13 @@ impl<D: WriteBlocks> Disk<D> {
         Ok(Files::new(self, fs.superblock, geometry, groups))
     }
 
-    /// Writes all that is left home and empties the journal.
+    /// Writes all that is left home and empties the journal. Seals a native file system.
     ///
     /// # Errors
     /// The device failed; the journal is recovered at the next mount then.
     pub fn close(self) -> Result<(), DiskError> {
         match self {
-            Self::Journaled(journal) => drop((*journal).close()?),
+            Self::Journaled(journal) => seal(&(*journal).close()?)?,
             Self::Direct { device, .. } => device.flush()?,
         }
         Ok(())

@@ -8,6 +8,7 @@ use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::geometry::Strictness;
 use floe_format::{Geometry, GroupNr};
 
+use super::inode::{EXTRA_SIZE, extra_size};
 use super::params::{InodeCount, Params, PlanError, Reserved};
 
 /// Maximum blocks of a group, whatever a bitmap could hold.
@@ -88,7 +89,7 @@ pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanE
                 "s_inodes_per_group" => PlanError::TooManyInodes { inodes: wanted },
                 field => PlanError::Parameter(field),
             })?;
-        match last_group(&geometry) {
+        match last_group(&geometry, params.native.is_some()) {
             LastGroup::Fits => return Ok((sb, geometry)),
             LastGroup::Alone => return Err(too_small),
             LastGroup::TooShort { blocks_in_it } => {
@@ -133,10 +134,12 @@ fn identity(params: &Params, sb: &mut Superblock) {
     sb.feature_incompat = params.features.incompat.bits();
     sb.feature_ro_compat = params.features.ro_compat.bits();
     if params.inode_size > 128 {
-        (sb.min_extra_isize, sb.want_extra_isize) = (32, 32);
+        sb.min_extra_isize = EXTRA_SIZE;
+        sb.want_extra_isize = extra_size(params.native.is_some());
     }
     if params.incompat(Incompat::BIT64) {
-        sb.desc_size = 64;
+        // 64, or 1024 in native file systems.
+        sb.desc_size = params.desc_size() as u16;
     }
     if params.incompat(Incompat::FLEX_BG) {
         sb.log_groups_per_flex = params.flex_groups.trailing_zeros() as u8;
@@ -237,7 +240,7 @@ fn spread_descriptors(params: &mut Params, groups: u32, sb: &mut Superblock) -> 
 }
 
 fn descriptors_per_block(params: &Params) -> u32 {
-    params.block_size / if params.incompat(Incompat::BIT64) { 64 } else { 32 }
+    params.block_size / params.desc_size()
 }
 
 /// Reserved descriptor blocks: enough for 1024 times the size, or for the size requested.
@@ -272,12 +275,14 @@ enum LastGroup {
     Alone,
 }
 
-fn last_group(geometry: &Geometry) -> LastGroup {
+fn last_group(geometry: &Geometry, native: bool) -> LastGroup {
     let last = GroupNr(geometry.group_count - 1);
     let blocks = geometry.blocks_of(last).len_blocks;
     let mut overhead = 2 + u64::from(geometry.inode_table_blocks);
     if geometry.has_superblock(last) {
-        overhead += 1 + u64::from(geometry.desc_blocks) + u64::from(geometry.reserved_gdt_blocks);
+        // Like mke2fs, count all descriptors even where a meta block group has a block of them.
+        let descriptors = if native { 1 } else { geometry.desc_blocks };
+        overhead += 1 + u64::from(descriptors) + u64::from(geometry.reserved_gdt_blocks);
     }
     let whole = blocks == u64::from(geometry.blocks_per_group);
     if geometry.group_count == 1 {

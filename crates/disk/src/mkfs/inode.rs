@@ -6,6 +6,13 @@ use floe_format::{BlockNr, Geometry, InodeNr};
 
 /// Bytes of the extra fields that inodes of more than 128 bytes have.
 pub(super) const EXTRA_SIZE: u16 = 32;
+/// The same of native file systems: 16 private bytes follow, which are zero where nothing is known.
+const NATIVE_EXTRA_SIZE: u16 = 48;
+
+/// Bytes of the extra fields of inodes of more than 128 bytes.
+pub(super) const fn extra_size(native: bool) -> u16 {
+    if native { NATIVE_EXTRA_SIZE } else { EXTRA_SIZE }
+}
 
 /// How the inodes of a file system are encoded.
 #[derive(Clone, Copy, Debug)]
@@ -16,12 +23,15 @@ pub(super) struct InodeForm {
     pub(super) seed: Option<Seed>,
     /// Bytes of a block.
     pub(super) block_size: u32,
+    /// Bytes of the extra fields.
+    pub(super) extra_size: u16,
 }
 
 impl InodeForm {
-    pub(super) fn new(geometry: &Geometry, seed: Seed) -> Self {
+    pub(super) fn new(geometry: &Geometry, seed: Seed, extra_size: u16) -> Self {
         let seed = geometry.features.metadata_csum().then_some(seed);
-        Self { size: geometry.inode_size as usize, seed, block_size: geometry.block_size }
+        let (size, block_size) = (geometry.inode_size as usize, geometry.block_size);
+        Self { size, seed, block_size, extra_size }
     }
 }
 
@@ -72,7 +82,7 @@ impl NewInode {
     /// Encodes it over `raw`, an inode's bytes, with its checksum.
     pub(super) fn encode(&self, form: &InodeForm, nr: InodeNr, raw: &mut [u8]) {
         // No geometry has inodes of fewer than 128 bytes.
-        let Some(mut inode) = OwnedInode::new(nr, raw.len(), EXTRA_SIZE) else { return };
+        let Some(mut inode) = OwnedInode::new(nr, raw.len(), form.extra_size) else { return };
         inode.base.mode = self.mode;
         inode.base.links_count = self.links;
         inode.base.block = self.block;

@@ -6,6 +6,7 @@ mod fill;
 mod frame;
 mod inode;
 mod map;
+mod native;
 mod options;
 mod params;
 mod plan;
@@ -18,6 +19,7 @@ mod write;
 
 pub use block_map::{BLOCK_MAP_HEAD, block_map};
 pub use fill::{FillError, FillOptions, TreePlan, fill, fill_progress};
+pub use native::NativeParams;
 pub use options::{Fresh, OptionError, Options, size, uuid};
 pub use params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 pub use plan::Plan;

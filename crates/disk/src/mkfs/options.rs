@@ -3,6 +3,7 @@
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
+use super::native;
 use super::params::{InodeCount, JournalParams, Params, PlanError, Reserved};
 use super::tree::Timestamp;
 use super::usage::{self, FsType};
@@ -40,7 +41,7 @@ pub struct Options {
     usage: Vec<String>,
     block_size: Option<u32>,
     cluster_size: Option<u32>,
-    blocks_per_group: Option<u32>,
+    pub(super) blocks_per_group: Option<u32>,
     inode_count: Option<u32>,
     inode_ratio: Option<u64>,
     inode_size: Option<u32>,
@@ -57,12 +58,12 @@ pub struct Options {
     errors: Option<u16>,
     creator_os: u32,
     old_revision: bool,
-    extended: Extended,
+    pub(super) extended: Extended,
 }
 
 /// Values of `-E`.
 #[derive(Clone, Debug, Default)]
-struct Extended {
+pub(super) struct Extended {
     hash_seed: Option<[u8; 16]>,
     stride: u16,
     stripe_width: u32,
@@ -79,6 +80,8 @@ struct Extended {
     discard: Option<bool>,
     test_fs: bool,
     offset_bytes: u64,
+    pub(super) lot_bytes: Option<u64>,
+    pub(super) region_bytes: Option<u64>,
 }
 
 impl Options {
@@ -122,8 +125,9 @@ impl Options {
         let number = || value.parse::<u32>().map_err(|_| wrong("not a number"));
         match option {
             't' => {
-                self.fs_type =
-                    Some(FsType::by_name(value).ok_or_else(|| wrong("ext2, ext3 or ext4"))?);
+                self.fs_type = Some(
+                    FsType::by_name(value).ok_or_else(|| wrong("ext2, ext3, ext4 or native"))?,
+                );
             }
             'T' => {
                 for name in value.split(',') {
@@ -215,6 +219,7 @@ impl Options {
                 value.and_then(|v| v.parse().ok()).ok_or(format!("{key}: must be a number"))
             };
             let given = value.ok_or_else(|| format!("{key}: a value is missing"));
+            let bytes = || value.and_then(size).ok_or_else(|| format!("{key}: must be a size"));
             let switch = || value.is_none_or(|value| value != "0");
             match key {
                 "hash_seed" => {
@@ -259,16 +264,15 @@ impl Options {
                     self.feature_edits.push("casefold".into());
                 }
                 "encoding_flags" => extended.strict_encoding = given?.contains("strict"),
-                "orphan_file_size" => {
-                    extended.orphan_file_bytes =
-                        Some(size(given?).ok_or("orphan_file_size: must be a size")?);
-                }
+                "orphan_file_size" => extended.orphan_file_bytes = Some(bytes()?),
                 "lazy_itable_init" => extended.lazy_tables = Some(switch()),
                 "packed_meta_blocks" => extended.packed_tables = switch(),
                 "discard" => extended.discard = Some(true),
                 "nodiscard" => extended.discard = Some(false),
                 "test_fs" => extended.test_fs = true,
-                "offset" => extended.offset_bytes = size(given?).ok_or("offset: must be a size")?,
+                "lot_size" => extended.lot_bytes = Some(bytes()?),
+                "region_size" => extended.region_bytes = Some(bytes()?),
+                "offset" => extended.offset_bytes = bytes()?,
                 // Hints that Floe's writer does not need: it always zeroes, and skips holes.
                 "lazy_journal_init" | "assume_storage_prezeroed" | "no_copy_xattrs" => {}
                 _ => return Err(format!("{key} is not known to Floe")),
@@ -297,8 +301,10 @@ impl Options {
             self.usage.iter().filter_map(|name| usage::by_name(name)).collect()
         };
         let last = |pick: fn(&usage::Usage) -> Option<u64>| usages.iter().rev().find_map(pick);
+        let native = self.native(fs_type)?;
         let block_size = self
             .block_size
+            .or(native.map(|_| native::BLOCK_SIZE))
             .or(last(|one| one.block_size.map(u64::from)).map(|size| size as u32))
             .unwrap_or(4096);
         let features = self.features(fs_type)?;
@@ -315,12 +321,7 @@ impl Options {
         // No inode has use for less than a cluster.
         let usual = last(|one| one.inode_ratio).unwrap_or(16384).max(u64::from(cluster_size));
         let ratio = self.inode_ratio.unwrap_or(usual);
-        let blocks = match size_blocks {
-            Some(blocks) if self.block_size.is_some() => blocks,
-            Some(kib) => kib * 1024 / u64::from(block_size),
-            // All of a device, in whole pages: Linux reads no further of an odd one.
-            None => device_bytes / PAGE_BYTES * PAGE_BYTES / u64::from(block_size.max(1)),
-        };
+        let blocks = self.blocks(device_bytes, size_blocks, block_size);
         let extended = &self.extended;
         // With bigalloc, -g counts clusters.
         let ratio_of_cluster = (cluster_size / block_size.max(1)).max(1);
@@ -332,8 +333,9 @@ impl Options {
             inodes: self.inode_count.map_or(InodeCount::Ratio(ratio), InodeCount::Count),
             blocks_per_group: self
                 .blocks_per_group
-                .map(|given| given.saturating_mul(ratio_of_cluster)),
-            flex_groups: self.flex_groups.unwrap_or(16),
+                .map(|given| given.saturating_mul(ratio_of_cluster))
+                .or(self.blocks_of_lot_groups()?),
+            flex_groups: self.flex_groups.unwrap_or(native.map_or(16, |_| native::LOT_GROUPS)),
             reserved_blocks: Reserved::Percent(self.reserved_percent.unwrap_or(5.0)),
             features,
             old_revision: self.old_revision,
@@ -360,7 +362,18 @@ impl Options {
             test_fs: extended.test_fs,
             lazy_tables: extended.lazy_tables.unwrap_or(false),
             packed_tables: extended.packed_tables,
+            native,
         })
+    }
+
+    /// Blocks of a device that the file system uses.
+    fn blocks(&self, device_bytes: u64, size_blocks: Option<u64>, block_size: u32) -> u64 {
+        match size_blocks {
+            Some(blocks) if self.block_size.is_some() => blocks,
+            Some(kib) => kib * 1024 / u64::from(block_size),
+            // All of a device, in whole pages: Linux reads no further of an odd one.
+            None => device_bytes / PAGE_BYTES * PAGE_BYTES / u64::from(block_size.max(1)),
+        }
     }
 
     fn features(&self, fs_type: FsType) -> Result<Features, PlanError> {

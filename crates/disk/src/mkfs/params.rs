@@ -2,7 +2,9 @@
 
 use floe_format::ext::quota::QuotaKind;
 use floe_format::features::{Compat, Features, Incompat, RoCompat};
+use floe_format::native::lot::DESC_SIZE;
 
+use super::native::NativeParams;
 use super::tree::Timestamp;
 
 /// The number of inodes of a new file system.
@@ -96,6 +98,8 @@ pub struct Params {
     pub lazy_tables: bool,
     /// All bitmaps and inode tables at the beginning, and the journal behind them.
     pub packed_tables: bool,
+    /// A native file system (`docs/native.md`); `None`: a stock one.
+    pub native: Option<NativeParams>,
 }
 
 /// Blocks kept for the administrator.
@@ -141,6 +145,7 @@ impl Default for Params {
             test_fs: false,
             lazy_tables: false,
             packed_tables: false,
+            native: None,
         }
     }
 }
@@ -194,7 +199,19 @@ impl Params {
         if !(0.0..=50.0).contains(&percent) {
             return bad("reserved blocks must be 0 to 50 percent");
         }
+        if let Some(native) = self.native {
+            native.check(self)?;
+        }
         self.check_features()
+    }
+
+    /// Bytes of a group descriptor.
+    pub(super) fn desc_size(&self) -> u32 {
+        match (self.native, self.incompat(Incompat::BIT64)) {
+            (Some(_), _) => DESC_SIZE,
+            (None, true) => 64,
+            (None, false) => 32,
+        }
     }
 
     fn check_features(&self) -> Result<(), PlanError> {

@@ -11,7 +11,8 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 
 use super::frame::frame;
-use super::inode::{InodeForm, NewInode};
+use super::inode::{InodeForm, NewInode, extra_size};
+use super::native::{self, Lots, Numbers};
 use super::params::{Params, PlanError};
 use super::space::Space;
 use super::tree::Timestamp;
@@ -40,15 +41,19 @@ pub struct Plan {
     pub(super) pieces: Vec<Piece>,
     /// Blocks that must be zero except where a piece covers them.
     pub(super) zero: Vec<BlockRun>,
+    /// The lots of a native file system.
+    pub(super) lots: Lots,
+    /// Which inodes are kept for reservation files.
+    pub(super) numbers: Numbers,
     /// The inodes of the file system's own files.
     pub(super) inodes: BTreeMap<InodeNr, NewInode>,
-    /// Inodes 1 to this one are in use.
+    /// Inodes 1 to this one are in use, and those kept for reservation files.
     pub(super) last_inode: InodeNr,
     /// Directories of each group.
     pub(super) directories: BTreeMap<GroupNr, u32>,
     /// `s_overhead_clusters`.
     pub(super) overhead: u64,
-    /// Clusters of superblocks, descriptors, bitmaps and tables.
+    /// Clusters of superblocks, descriptors, bitmaps, tables and regions.
     pub(super) tables_clusters: u64,
 }
 
@@ -61,6 +66,7 @@ impl Plan {
         let mut plan = Self::tables(params)?;
         system::root(&mut plan)?;
         system::lost_found(&mut plan)?;
+        native::directories(&mut plan)?;
         system::resize_inode(&mut plan)?;
         system::journal(&mut plan)?;
         system::mmp_block(&mut plan)?;
@@ -69,7 +75,7 @@ impl Plan {
             system::quota_file(&mut plan, kind, &usage)?;
         }
         system::orphan_file(&mut plan)?;
-        plan.finish();
+        plan.finish()?;
         Ok(plan)
     }
 
@@ -79,12 +85,21 @@ impl Plan {
         let (superblock, geometry) = frame(&mut params)?;
         let mut space = Space::of_blocks(&geometry);
         tables::take_backups(&geometry, &mut space);
-        let descs = tables::place(&geometry, &params, &mut space)?;
-        let space = space.into_clusters(&geometry);
+        let (descs, lots) = match params.native {
+            Some(native) => native::place(&geometry, native, &mut space)?,
+            None => (tables::place(&geometry, &params, &mut space)?, Lots::default()),
+        };
+        let mut space = space.into_clusters(&geometry);
         let space_used = space.used();
+        lots.regions.iter().for_each(|region| space.take(region.run));
         let overhead = space_used + geometry.first_data_block.0;
         let dir_format = DirFormat::of(&superblock, &geometry);
-        let form = InodeForm::new(&geometry, superblock.seed());
+        let form =
+            InodeForm::new(&geometry, superblock.seed(), extra_size(params.native.is_some()));
+        let numbers = match params.native {
+            Some(_) => Numbers::of_lots(&geometry, params.flex_groups),
+            None => Numbers::STOCK,
+        };
         Ok(Self {
             params,
             superblock,
@@ -95,11 +110,13 @@ impl Plan {
             space,
             pieces: Vec::new(),
             zero: Vec::new(),
+            tables_clusters: space_used + lots.blocks(),
+            lots,
+            numbers,
             inodes: BTreeMap::new(),
             last_inode: system::LOST_FOUND,
             directories: BTreeMap::new(),
             overhead,
-            tables_clusters: space_used,
         })
     }
 
@@ -121,15 +138,18 @@ impl Plan {
         usage
     }
 
-    /// Sets the counts in the superblock, after everything was placed.
-    pub(super) fn finish(&mut self) {
+    /// Adds reservation files and sets the counts in the superblock, after everything was placed.
+    pub(super) fn finish(&mut self) -> Result<(), PlanError> {
+        native::reservation_files(self)?;
         let ratio = u64::from(self.geometry.cluster_blocks);
         let clusters = self.geometry.clusters_count();
         let free = (clusters - self.space.used()) * ratio;
         self.superblock.free_blocks_count_lo = (free & 0xffff_ffff) as u32;
         self.superblock.free_blocks_count_hi = (free >> 32) as u32;
-        self.superblock.free_inodes_count = self.geometry.inodes_count - self.last_inode.0;
+        let used: u32 = (0..self.geometry.group_count).map(|at| self.inodes_in(GroupNr(at))).sum();
+        self.superblock.free_inodes_count = self.geometry.inodes_count - used;
         self.superblock.overhead_clusters = u32::try_from(self.overhead).unwrap_or(0);
+        Ok(())
     }
 
     /// The time of the file system's own files.
@@ -144,6 +164,24 @@ impl Plan {
         len_blocks: u64,
     ) -> Result<Vec<BlockRun>, PlanError> {
         self.space.allocate(goal, len_blocks).ok_or(PlanError::Full { wanted: len_blocks })
+    }
+
+    /// Allocates blocks for metadata of an inode: in the region of its lot, as far as that has free
+    /// blocks; else, and in a stock file system, at or behind a goal.
+    pub(super) fn metadata(
+        &mut self,
+        inode: InodeNr,
+        goal: BlockNr,
+        len_blocks: u64,
+    ) -> Result<Vec<BlockRun>, PlanError> {
+        let group = self.geometry.place_of(inode).map_or(GroupNr(0), |(group, _)| group);
+        let own = self.lots.take(group, len_blocks);
+        let rest = len_blocks - own.map_or(0, |run| run.len_blocks);
+        let mut runs: Vec<BlockRun> = own.into_iter().collect();
+        if rest > 0 {
+            runs.extend(self.allocate(goal, rest)?);
+        }
+        Ok(runs)
     }
 
     /// Stores the contents of consecutive runs of blocks as pieces.
@@ -174,12 +212,13 @@ impl Plan {
 
     /// The next unused inode number.
     pub(super) fn next_inode(&mut self) -> Result<InodeNr, PlanError> {
-        if self.last_inode.0 >= self.geometry.inodes_count {
+        let next = self.numbers.at(self.numbers.position(self.last_inode) + 1);
+        if next.0 > self.geometry.inodes_count {
             let have = u64::from(self.geometry.inodes_count - system::LOST_FOUND.0);
             return Err(PlanError::NoInodes { have, wanted: have + 1 });
         }
-        self.last_inode.0 += 1;
-        Ok(self.last_inode)
+        self.last_inode = next;
+        Ok(next)
     }
 
     /// Free clusters of a group.
@@ -199,7 +238,8 @@ impl Plan {
         let before = u64::from(group.0) * u64::from(self.geometry.inodes_per_group);
         u64::from(self.last_inode.0)
             .saturating_sub(before)
-            .min(u64::from(self.geometry.inodes_per_group)) as u32
+            .min(u64::from(self.geometry.inodes_per_group))
+            .max(u64::from(self.lots.keeps_first_inode(group))) as u32
     }
 
     /// Encodes the file system's own inodes in a part of a group's table: `into` starts with inode
@@ -207,9 +247,6 @@ impl Plan {
     pub(super) fn system_inodes(&self, group: GroupNr, first: u32, into: &mut [u8]) {
         for (index, raw) in (first..).zip(into.chunks_exact_mut(self.form.size)) {
             let nr = self.geometry.inode_at(group, index);
-            if nr > self.last_inode {
-                return;
-            }
             match self.inodes.get(&nr) {
                 Some(inode) => inode.encode(&self.form, nr, raw),
                 None if nr == InodeNr::BAD_BLOCKS => self.bad_blocks(raw),

@@ -17,6 +17,7 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 use super::frame::set_quota_inode;
 use super::inode::NewInode;
 use super::map;
+use super::native;
 use super::params::PlanError;
 use super::plan::Plan;
 
@@ -49,7 +50,8 @@ fn make_directory(
     content: Vec<u8>,
 ) -> Result<NewInode, PlanError> {
     let block_size = u64::from(plan.geometry.block_size);
-    let data = plan.allocate(goal_of(plan, inode), content.len() as u64 / block_size)?;
+    let goal = goal_of(plan, inode);
+    let data = plan.metadata(inode, goal, content.len() as u64 / block_size)?;
     let mut new = NewInode::new(FileType::Directory.mode(0o700), plan.time());
     new.size = content.len() as u64;
     new.links = 2;
@@ -72,11 +74,14 @@ pub(super) fn root(plan: &mut Plan) -> Result<(), PlanError> {
     let mut content = first_block(&format, &dir);
     let entry = Entry::new(LOST_FOUND, &b"lost+found"[..], FileType::Directory as u8);
     insert(&mut content, dir.form(&format), &entry).ok_or(PlanError::Internal("root block"))?;
+    if let Some(entry) = native::home_entry(plan) {
+        insert(&mut content, dir.form(&format), &entry).ok_or(PlanError::Internal("root block"))?;
+    }
     seal(&mut content, dir.inode_seed(&format));
     let mut root = make_directory(plan, InodeNr::ROOT, content)?;
     root.mode = FileType::Directory.mode(plan.params.root_mode);
     (root.uid, root.gid) = plan.params.root_owner;
-    root.links = 3;
+    root.links = 3 + u16::from(plan.params.native.is_some());
     plan.add_inode(InodeNr::ROOT, root);
     Ok(())
 }
@@ -159,7 +164,9 @@ pub(super) fn journal(plan: &mut Plan) -> Result<(), PlanError> {
     let mut new = NewInode::new(FileType::Regular.mode(0o600), plan.time());
     new.size = count * u64::from(plan.geometry.block_size);
     let full = PlanError::Journal { blocks: count };
-    let goal = plan.params.journal.location.map_or_else(|| middle(plan), BlockNr);
+    // The journal of a native file system belongs to the root cube, whose lots are the first.
+    let usual = || if plan.params.native.is_some() { BlockNr(0) } else { middle(plan) };
+    let goal = plan.params.journal.location.map_or_else(usual, BlockNr);
     let data = if extents {
         let data = plan.allocate(goal, count).map_err(|_| full.clone())?;
         map::attach(plan, InodeNr::JOURNAL, &mut new, &data, &map::Nodes::Before)?;

@@ -20,6 +20,8 @@ pub enum FsType {
     Ext3,
     /// Extents, checksums, and a journal.
     Ext4,
+    /// ext4 in lots, with metadata regions and a seal (`docs/native.md`).
+    Native,
 }
 
 impl FsType {
@@ -29,6 +31,7 @@ impl FsType {
             "ext2" => Self::Ext2,
             "ext3" => Self::Ext3,
             "ext4" => Self::Ext4,
+            "native" => Self::Native,
             _ => return None,
         })
     }
@@ -44,6 +47,13 @@ impl FsType {
         match self {
             Self::Ext2 => base,
             Self::Ext3 => journal,
+            Self::Native => {
+                let mut all = Self::Ext4.features();
+                all.compat.remove(Compat::RESIZE_INODE);
+                all.compat |= Compat::ORPHAN_FILE;
+                all.incompat |= Incompat::META_BG;
+                all
+            }
             Self::Ext4 => Features {
                 incompat: base.incompat | Incompat::EXTENTS | Incompat::FLEX_BG | Incompat::BIT64,
                 ro_compat: base.ro_compat

@@ -6,6 +6,7 @@ use floe_blockdev::WriteBlocks;
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::{DescChecksum, FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT, GroupDesc};
 use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, BlockRun, GroupNr};
 
 use super::plan::Plan;
@@ -218,6 +219,11 @@ impl<'a> Output<'a> {
         let mut bytes = [0; Superblock::SIZE];
         let mut superblock = self.plan.superblock.clone();
         superblock.block_group_nr = group.0.min(u32::from(u16::MAX)) as u16;
+        if group.0 == 0
+            && let Some(identity) = Identity::of(&superblock)
+        {
+            identity.put_sealed(&mut superblock);
+        }
         superblock.encode_with_checksum(&mut bytes);
         bytes
     }
@@ -230,6 +236,9 @@ impl<'a> Output<'a> {
         let mut table = vec![0; geometry.desc_blocks as usize * geometry.block_size as usize];
         for (group, raw) in (0..geometry.group_count).map(GroupNr).zip(table.chunks_exact_mut(size))
         {
+            if let Some(record) = self.plan.lots.record(group) {
+                record.put(raw);
+            }
             self.group(group)?.seal(raw, group, checksum);
         }
         Ok(table)

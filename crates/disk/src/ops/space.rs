@@ -47,7 +47,11 @@ impl Op<'_> {
         let bits = self.volume.geometry().cluster_bits;
         if bits == 0 {
             let goal = self.goal(inode, at)?;
-            let run = self.volume.fs.space.run(&mut self.tx, goal, len_blocks)?;
+            let run = if inode.file_type() == Some(FileType::Directory) {
+                BlockRun::new(self.volume.fs.space.block(&mut self.tx, goal)?, 1)
+            } else {
+                self.volume.fs.space.run(&mut self.tx, goal, len_blocks)?
+            };
             file::count(&self.volume.fs, inode, run.len_blocks.cast_signed());
             return Ok(run);
         }

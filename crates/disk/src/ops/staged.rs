@@ -13,7 +13,7 @@ use floe_format::{BlockNr, BlockRun, Geometry, InodeNr};
 use super::quota::Weight;
 use super::{Caller, OpError, Orphans};
 use crate::space::Pool;
-use crate::volume::{Volume, seconds_of};
+use crate::volume::{Volume, seconds_of, settle_native};
 
 /// Changes over a transaction that are not in it yet.
 pub(crate) struct Staged<'s> {
@@ -203,6 +203,7 @@ impl Op<'_> {
         let no_orphans = self.volume.orphans.file_is_empty();
         // What was not clean before was not checked meanwhile: as Linux does, leave it to the next check.
         let was_clean = self.volume.was_clean;
+        let reserved = clean && self.volume.fs.space.open_lots().is_empty();
         self.edit_superblock(|sb| {
             sb.free_blocks_count_lo = (room.free_blocks & 0xffff_ffff) as u32;
             sb.free_blocks_count_hi = (room.free_blocks >> 32) as u32;
@@ -210,6 +211,9 @@ impl Op<'_> {
             (sb.wtime, sb.wtime_hi) = seconds_of(now);
             if clean && was_clean {
                 sb.state |= STATE_VALID;
+            }
+            if reserved {
+                settle_native(sb);
             }
             if clean && no_orphans && features.compat.contains(Compat::ORPHAN_FILE) {
                 sb.feature_ro_compat &= !RoCompat::ORPHAN_PRESENT.bits();

@@ -6,6 +6,7 @@ use std::io;
 use floe_ext4::files::{Files, Node, SegmentKind, Step, Visit};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
+use floe_format::native::identity::{HOME_NAME, Identity};
 
 use crate::mkfs::tree::{Attributes, Body, ContentId, Contents, Extent, NodeId, Tree, Xattr};
 
@@ -39,6 +40,10 @@ pub fn image<'f, 'd>(files: &'f Files<'d>) -> Result<Loaded<ImageContents<'f, 'd
     }
     let mut tree = loader.tree;
     drop_lost_and_found(&mut tree);
+    if Identity::of(files.superblock()).is_some() {
+        // The files of a native file system say where its free blocks are: a copy has others.
+        let _ = tree.remove(tree.root(), HOME_NAME);
+    }
     Ok(Loaded { tree, contents: ImageContents { files } })
 }
 

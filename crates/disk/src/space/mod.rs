@@ -2,6 +2,7 @@
 
 mod held;
 mod inodes;
+mod region;
 
 use floe_ext4::alloc::{Allocate, Space};
 use floe_ext4::group::Groups;
@@ -13,6 +14,7 @@ use std::ops::Range;
 
 pub use held::Epoch;
 use held::{Held, HeldMark};
+use region::Regions;
 
 /// A hole in a bitmap is preferred from this many clusters on, so that a file that grows by little finds room behind its end.
 const ROOMY_CLUSTERS: u32 = 16;
@@ -25,6 +27,9 @@ const MOST_SEARCHED: u32 = 64;
 pub struct Pool {
     groups: Groups,
     held: Held,
+    /// Free inodes whose numbers were promised: only [`Pool::take_inode`] marks them as used.
+    reserved_inodes: BTreeSet<InodeNr>,
+    regions: Regions,
     /// Free clusters by the descriptors.
     free_clusters: u64,
     /// Clusters that only callers with the right to them may use (`s_r_blocks_count`).
@@ -39,6 +44,7 @@ pub struct Pool {
 #[derive(Clone, Copy, Debug)]
 pub struct PoolMark {
     held: HeldMark,
+    regions: usize,
 }
 
 impl Pool {
@@ -48,6 +54,8 @@ impl Pool {
         Self {
             groups,
             held: Held::default(),
+            reserved_inodes: BTreeSet::new(),
+            regions: Regions::default(),
             free_clusters,
             reserved_clusters,
             may_use_reserve: false,
@@ -87,12 +95,13 @@ impl Pool {
     }
 
     pub(crate) fn mark(&self) -> PoolMark {
-        PoolMark { held: self.held.mark() }
+        PoolMark { held: self.held.mark(), regions: self.regions.mark() }
     }
 
     /// Returns to a mark; the groups are the caller's to read anew.
     pub(crate) fn roll_back(&mut self, mark: PoolMark) {
         self.held.roll_back(mark.held);
+        self.regions.roll_back(mark.regions);
         self.free_clusters = self.groups.free_clusters();
     }
 
@@ -116,6 +125,16 @@ impl Pool {
         Ok(())
     }
 
+    /// All groups in the order of a search: those behind `home`, then those before it; in a native file system those of
+    /// its lot first.
+    fn search_order(&self, home: GroupNr, count: u32) -> impl Iterator<Item = GroupNr> + use<> {
+        let lot = self.regions.groups_of(home, count);
+        let outside = lot.clone();
+        let own = (home.0..lot.end).chain(lot.start..home.0);
+        let others = (home.0..count).chain(0..home.0).filter(move |at| !outside.contains(at));
+        own.chain(others).map(GroupNr)
+    }
+
     /// The bitmap of a group, with what is held back marked as used.
     fn bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
         let geo = self.groups.geometry();
@@ -132,7 +151,7 @@ impl Pool {
 
     /// Finds clear bits of a group: `wanted` of them at `goal` or in the hole that fits best; else the longest hole.
     fn hole_in(
-        &self,
+        &mut self,
         tx: &mut dyn Tx,
         group: GroupNr,
         goal: u32,
@@ -141,7 +160,8 @@ impl Pool {
         if self.groups.desc(group)?.free_blocks_count == 0 {
             return Ok(None);
         }
-        let bytes = self.bitmap(tx, group)?;
+        let mut bytes = self.bitmap(tx, group)?;
+        self.keep_region(tx, group, &mut bytes)?;
         let end = self.groups.geometry().clusters_of(group);
         let hole_at = |bit: u32| bit..bitmap::first_set(&bytes, bit..end).unwrap_or(end);
         let fits = |hole: &Range<u32>| hole.end - hole.start >= wanted;
@@ -195,7 +215,7 @@ impl Pool {
         let group_count = geo.group_count;
         let mut longest: Option<(GroupNr, Range<u32>)> = None;
         let mut searched = 0;
-        for group in (home.0..group_count).chain(0..home.0).map(GroupNr) {
+        for group in self.search_order(home, group_count) {
             let free = self.groups.desc(group)?.free_blocks_count;
             let promising = free >= wanted || longest.is_none() && free > 0;
             if !promising
@@ -259,6 +279,14 @@ impl Allocate for Pool {
         self.free_clusters =
             self.free_clusters.saturating_sub(self.groups.mark_blocks(tx, whole, true)?);
         Ok(BlockRun::new(start, whole.len_blocks.min(len_blocks.max(1))))
+    }
+
+    /// A block for metadata: from the region of the goal's lot, if there is one.
+    fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
+        match self.block_in_region(tx, goal)? {
+            Some(block) => Ok(block),
+            None => Ok(self.run(tx, goal, 1)?.start),
+        }
     }
 
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {

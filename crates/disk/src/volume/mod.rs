@@ -1,6 +1,8 @@
 //! A file system that is written: opened, judged, changed by the operations of [`crate::ops`], and left as Linux would leave it.
 
+mod errors;
 mod features;
+mod native;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
@@ -11,6 +13,7 @@ use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -18,7 +21,10 @@ use std::hash::{BuildHasher, RandomState};
 use crate::journal::Journal;
 use crate::ops::{Caller, OpError, Orphans};
 use crate::space::{Epoch, Pool};
+pub use errors::{ErrorCode, ErrorRecord};
 pub use features::{ReadOnly, judge};
+pub use native::seal;
+pub(crate) use native::settle as settle_native;
 
 /// Blocks of a journal that fast commits have where its superblock does not say (`JBD2_DEFAULT_FAST_COMMIT_BLOCKS`).
 const FAST_COMMIT_BLOCKS: u64 = 256;
@@ -42,6 +48,8 @@ pub struct Volume {
     pub(crate) last_changed: usize,
     /// The superblock said that the file system was clean when it was opened.
     pub(crate) was_clean: bool,
+    /// Nobody has written since Floe sealed it (native file systems).
+    was_sealed: bool,
     random: RandomState,
     drawn: u64,
 }
@@ -132,7 +140,9 @@ impl Volume {
         verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
         let most_changed = most_changed(device, &fs)?;
-        let space = Pool::new(fs.space.groups, reserved);
+        let mut space = Pool::new(fs.space.groups, reserved);
+        native::use_regions(&fs.superblock, &mut space);
+        let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
         let was_clean = fs.superblock.state & STATE_VALID != 0;
         let fs = FileSystem { superblock: fs.superblock, space };
@@ -144,6 +154,7 @@ impl Volume {
             most_changed,
             last_changed: 0,
             was_clean,
+            was_sealed,
             random,
             drawn: 0,
         })
@@ -212,6 +223,7 @@ impl Volume {
             op.read_orphans()?;
             let features = op.volume.geometry().features;
             op.edit_superblock(|sb| {
+                native::unseal(sb);
                 if !features.compat.contains(Compat::HAS_JOURNAL) {
                     sb.state &= !STATE_VALID;
                 }

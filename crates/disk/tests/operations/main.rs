@@ -7,6 +7,7 @@ mod damage;
 mod known;
 mod lists;
 mod model;
+mod native;
 mod refusals;
 
 use floe_blockdev::MemDevice;

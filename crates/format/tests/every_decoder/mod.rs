@@ -32,6 +32,8 @@ use floe_format::ext::undo::{self, UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{self, Chars, RawXattrEntry, XattrArea, XattrHeader};
 use floe_format::ext::xattr::{acl, value_inode};
 use floe_format::geometry::{Geometry, Strictness};
+use floe_format::native::identity::Identity;
+use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
 /// Decodes `bytes` as every structure. Panics if a law of the crate is broken.
@@ -67,7 +69,7 @@ fn fixed_structures(bytes: &[u8]) {
     round_trips!(bytes: DirEntryHeader, DirTail, DxRootInfo, DxCountLimit, RawDxEntry, DxTail);
     round_trips!(bytes: ExtentHeader, RawExtent, RawIndex, InodeBase, InodeExtra);
     round_trips!(bytes: QuotaHeader, LeafHeader, Dquot, Mmp, ContextV1, ContextV2);
-    round_trips!(bytes: UndoHeader, UndoKeyHeader, UndoKey);
+    round_trips!(bytes: UndoHeader, UndoKeyHeader, UndoKey, Identity, LotRecord);
     round_trips!(bytes: GroupDescLow, GroupDescHigh, XattrHeader, RawXattrEntry, Superblock);
 }
 
@@ -75,6 +77,7 @@ fn superblock(bytes: &[u8]) {
     let Some(raw) = bytes.first_chunk::<1024>() else { return };
     let sb = Superblock::decode(raw);
     let _ = (sb.features().names(), sb.label(), sb.uuid_text(), sb.seed());
+    let _ = (Identity::of(&sb), Identity::is_sealed(&sb));
     let _ = (sb.free_blocks_count(), sb.reserved_blocks_count(), Superblock::checksum_ok(raw));
     let _ = (Mmp::checksum_ok(sb.seed(), raw), Mmp::compute_checksum(sb.seed(), raw));
     for strictness in [Strictness::Strict, Strictness::Relaxed] {
@@ -116,6 +119,7 @@ fn places(geometry: &Geometry) {
 }
 
 fn descriptor(bytes: &[u8]) {
+    let _ = LotRecord::of(bytes);
     let Some((lo, rest)) = bytes.split_first_chunk::<32>() else { return };
     let hi = rest.first_chunk::<32>();
     let desc = GroupDesc::decode(lo, hi);

@@ -8,7 +8,6 @@ use floe_format::ext::xattr::{
 };
 
 use super::{TreePlan, inline};
-use crate::mkfs::inode::EXTRA_SIZE;
 use crate::mkfs::params::PlanError;
 use crate::mkfs::plan::Plan;
 use crate::mkfs::tree::{MOST_NAME_BYTES, Tree, Xattr};
@@ -102,7 +101,7 @@ fn form_of(plan: &Plan, set: &[Xattr]) -> SetForm {
         };
         stored.push(Stored { name_index, name: name.into(), value });
     }
-    let spare = plan.form.size.saturating_sub(128 + usize::from(EXTRA_SIZE));
+    let spare = plan.form.size.saturating_sub(128 + usize::from(plan.form.extra_size));
     let room = spare.saturating_sub(IBODY_HEADER_SIZE);
     // Small ones first, because they are read most often (labels, ACLs).
     stored.sort_by_key(|one| (one.name.len() + one.value.len(), one.name_index));

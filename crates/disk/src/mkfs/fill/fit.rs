@@ -1,5 +1,6 @@
 //! Finds the smallest file system that holds a tree.
 
+use crate::mkfs::native::LOT_GROUPS;
 use crate::mkfs::params::{InodeCount, Params, PlanError};
 use crate::mkfs::plan::Plan;
 use crate::mkfs::system;
@@ -23,7 +24,7 @@ impl<'t> TreePlan<'t> {
         let mut params = params.clone();
         if let InodeCount::Ratio(_) = params.inodes {
             // Reserved inodes, lost+found, and inodes that features need.
-            let wanted = spare(tree.len() as u64) + 16;
+            let wanted = spare(tree.len() as u64) + 16 + kept_inodes(&params, tree);
             let count = u32::try_from(wanted);
             let count = count.map_err(|_| PlanError::TooManyInodes { inodes: wanted })?;
             params.inodes = InodeCount::Count(count);
@@ -33,7 +34,8 @@ impl<'t> TreePlan<'t> {
         params.blocks = (data_blocks + nodes) * 2 + 65_536;
         params.blocks += nodes * u64::from(params.inode_size) * 2 / u64::from(params.block_size);
         let roomy = Self::new(&params, tree)?;
-        let mut demand = roomy.plan.space.used() - by_size(&roomy.plan);
+        // Metadata in regions may not find room in smaller ones.
+        let mut demand = roomy.plan.space.used() - by_size(&roomy.plan) + roomy.plan.lots.used();
         drop(roomy);
         for _ in 0..MOST_CORRECTIONS {
             params.blocks = spare(least(&params, demand)?);
@@ -45,6 +47,14 @@ impl<'t> TreePlan<'t> {
         }
         Self::new(&params, tree)
     }
+}
+
+/// Inodes for the own files of a native file system that holds a tree twice.
+fn kept_inodes(params: &Params, tree: &Tree) -> u64 {
+    let Some(native) = params.native else { return 0 };
+    let group_blocks = u64::from(params.blocks_per_group.unwrap_or(params.block_size * 8));
+    let blocks = tree.data_blocks(params.block_size) * 2 + u64::from(native.region_blocks(32768));
+    4 + blocks / (group_blocks * u64::from(LOT_GROUPS))
 }
 
 /// Clusters of structures whose size depends on that of the file system: tables and backups, the

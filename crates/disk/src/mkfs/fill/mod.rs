@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use floe_ext4::map::block_map::MappedRun;
 use floe_format::ext::inode::FileType;
 use floe_format::features::{Compat, RoCompat};
+use floe_format::native::identity::HOME_NAME;
 use floe_format::{BlockNr, InodeNr};
 
 use super::params::{Params, PlanError};
@@ -74,8 +75,8 @@ pub struct TreePlan<'t> {
     order: Vec<NodeId>,
     /// Whether `order[1]` is lost+found.
     has_lost_found: bool,
-    /// Inode of the first of the other nodes.
-    first: InodeNr,
+    /// Position (see [`Numbers`](super::native::Numbers)) of the inode of the first of the other nodes.
+    first: u32,
     /// Inode numbers by [`NodeId::index`]; 0 for a node without a name.
     numbers: Vec<u32>,
     /// Indexed as `order`.
@@ -101,7 +102,7 @@ impl<'t> TreePlan<'t> {
             tree,
             order: tree.ordered(),
             has_lost_found: false,
-            first: InodeNr(0),
+            first: 0,
             numbers: vec![0; tree.bound()],
             places: Vec::new(),
             mapped: HashMap::new(),
@@ -109,12 +110,13 @@ impl<'t> TreePlan<'t> {
             sets,
         };
         all.lost_found_first()?;
+        all.refuse_reserved_name()?;
         let quotas = all.system_files()?;
         all.number()?;
         all.place_names()?;
         all.place_data()?;
         all.settle_quotas(quotas)?;
-        all.plan.finish();
+        all.plan.finish()?;
         Ok(all)
     }
 
@@ -144,12 +146,25 @@ impl<'t> TreePlan<'t> {
         Ok(())
     }
 
+    /// Refuses a tree whose root has the name that a native file system keeps for its own files.
+    fn refuse_reserved_name(&self) -> Result<(), PlanError> {
+        let node = self.tree.look_up(self.tree.root(), HOME_NAME);
+        match node.filter(|_| self.plan.params.native.is_some()) {
+            Some(node) => {
+                Err(self.refuse(node, "a native file system keeps this name for its own files"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Assigns an inode number to every node.
     fn number(&mut self) -> Result<(), PlanError> {
         let own = 1 + usize::from(self.has_lost_found);
-        self.first = InodeNr(self.plan.last_inode.0 + 1);
+        let numbers = self.plan.numbers;
+        self.first = numbers.position(self.plan.last_inode) + 1;
         let wanted = (self.order.len() - own) as u64;
-        let have = u64::from(self.plan.geometry.inodes_count - self.plan.last_inode.0);
+        let all = numbers.position(InodeNr(self.plan.geometry.inodes_count));
+        let have = u64::from(all + 1 - self.first);
         if wanted > have {
             return Err(PlanError::NoInodes { have, wanted });
         }
@@ -158,11 +173,13 @@ impl<'t> TreePlan<'t> {
             let number = match at {
                 0 => InodeNr::ROOT.0,
                 1 if self.has_lost_found => LOST_FOUND.0,
-                _ => self.first.0 + (at - own) as u32,
+                _ => numbers.at(self.first + (at - own) as u32).0,
             };
             self.numbers[node.index()] = number;
         }
-        self.plan.last_inode.0 += wanted as u32;
+        if wanted > 0 {
+            self.plan.last_inode = numbers.at(self.first + wanted as u32 - 1);
+        }
         self.places = vec![Place::default(); self.order.len()];
         for (at, node) in self.order.iter().enumerate() {
             let found = self.tree.node(*node);
@@ -190,8 +207,10 @@ impl<'t> TreePlan<'t> {
             InodeNr::ROOT => Some(0),
             LOST_FOUND if self.has_lost_found => Some(1),
             _ => {
-                let at = number.0.checked_sub(self.first.0)? as usize + own;
-                (at < self.order.len()).then_some(at)
+                let position = self.plan.numbers.position(number);
+                let at = position.checked_sub(self.first)? as usize + own;
+                let is_kept = self.plan.numbers.is_kept(number);
+                (at < self.order.len() && !is_kept).then_some(at)
             }
         }
     }

@@ -6,6 +6,7 @@ use floe_format::ext::dirent::needed_rec_len;
 use floe_format::ext::inode::FileType;
 
 use super::{LOST_FOUND_NAME, SUBDIRECTORIES, TreePlan};
+use crate::mkfs::native::home_entry;
 use crate::mkfs::params::PlanError;
 use crate::mkfs::system::{LOST_FOUND, lost_found_blocks};
 use crate::mkfs::tree::NodeId;
@@ -40,6 +41,9 @@ impl<'t> TreePlan<'t> {
         if node == tree.root() && !self.has_lost_found {
             entries.push(Entry::new(LOST_FOUND, LOST_FOUND_NAME, FileType::Directory as u8));
         }
+        if node == tree.root() {
+            entries.extend(home_entry(&self.plan));
+        }
         entries
     }
 
@@ -64,6 +68,12 @@ impl<'t> TreePlan<'t> {
         }
         if node == self.tree.root() && !self.has_lost_found {
             needed += needed_rec_len(LOST_FOUND_NAME.len(), false) as usize;
+            subdirectories += 1;
+        }
+        if node == self.tree.root()
+            && let Some(entry) = home_entry(&self.plan)
+        {
+            needed += needed_rec_len(entry.name.len(), false) as usize;
             subdirectories += 1;
         }
         self.places[at].flags |= subdirectories.min(MOST_COUNTED) << SUBDIRECTORIES;

@@ -13,6 +13,7 @@ use floe_format::{BlockNr, BlockRun, LogicalBlock};
 use super::data::{data_runs, needs_block};
 use super::{INDEXED, MAPPED, Mapped, Place, TreePlan};
 use crate::mkfs::map::extents_of;
+use crate::mkfs::native;
 use crate::mkfs::params::PlanError;
 use crate::mkfs::system::{self, QuotaPlace};
 
@@ -27,6 +28,7 @@ impl TreePlan<'_> {
         if !self.has_lost_found {
             system::lost_found(&mut self.plan)?;
         }
+        native::directories(&mut self.plan)?;
         system::resize_inode(&mut self.plan)?;
         system::journal(&mut self.plan)?;
         system::mmp_block(&mut self.plan)?;
@@ -101,7 +103,7 @@ impl TreePlan<'_> {
                 self.place(at, &mut cursor, &[(0, blocks)])?;
             }
             if self.set_of(at).is_some_and(|set| set.needs_block()) {
-                let got = self.take(&mut cursor, 1)?;
+                let got = self.take_metadata(at, &mut cursor, 1)?;
                 self.attribute_blocks.insert(at as u32, got[0].start);
             }
         }
@@ -145,6 +147,19 @@ impl TreePlan<'_> {
         Ok(runs)
     }
 
+    /// The same for metadata of the node at an index of the order, whose lot has a region for them.
+    fn take_metadata(
+        &mut self,
+        at: usize,
+        cursor: &mut BlockNr,
+        blocks: u64,
+    ) -> Result<Vec<BlockRun>, PlanError> {
+        if self.plan.params.native.is_none() {
+            return self.take(cursor, blocks);
+        }
+        self.plan.metadata(self.number_at(at), *cursor, blocks)
+    }
+
     /// Places a file with these runs of logical blocks (first, length).
     fn place(
         &mut self,
@@ -155,7 +170,12 @@ impl TreePlan<'_> {
         let mut runs = Vec::new();
         for &(first, len) in wanted {
             let mut logical = first;
-            for run in self.take(cursor, len)? {
+            let runs_taken = if self.is_type(at, FileType::Directory) {
+                self.take_metadata(at, cursor, len)?
+            } else {
+                self.take(cursor, len)?
+            };
+            for run in runs_taken {
                 runs.push(MappedRun { logical: LogicalBlock(logical), run });
                 logical += run.len_blocks;
             }
@@ -197,7 +217,7 @@ impl TreePlan<'_> {
         let mut places = Vec::new();
         for _ in 0..needed {
             // Each mapping block takes a whole cluster.
-            places.extend(self.take(cursor, 1)?.iter().map(|run| run.start));
+            places.extend(self.take_metadata(at, cursor, 1)?.iter().map(|run| run.start));
             *cursor = BlockNr(cursor.0.next_multiple_of(ratio));
         }
         let built = if use_extents {

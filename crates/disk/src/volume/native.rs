@@ -1,0 +1,112 @@
+//! The end of writing to a native file system: regions reserved, backups of descriptors refreshed, and the seal.
+
+use std::io;
+
+use floe_blockdev::WriteBlocks;
+use floe_ext4::inode_table::desc_place;
+use floe_ext4::tx::Tx;
+use floe_format::GroupNr;
+use floe_format::ext::inode::Timestamp;
+use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
+use floe_format::features::Incompat;
+use floe_format::native::identity::{FLAG_RESERVED, Identity};
+
+use super::Volume;
+use crate::ops::{Caller, OpError};
+use crate::space::Pool;
+
+/// Lets a pool use the regions of a native file system.
+pub(super) fn use_regions(superblock: &Superblock, space: &mut Pool) {
+    if Identity::of(superblock).is_some() {
+        let seed = superblock.features().metadata_csum().then(|| superblock.seed());
+        // Shifts of 32 and more are no file system that can be opened; then there are no lots.
+        let groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(0);
+        space.use_regions(groups, seed);
+    }
+}
+
+/// Breaks the seal: from now on reservation files may be empty.
+pub(super) fn unseal(superblock: &mut Superblock) {
+    if let Some(identity) = Identity::of(superblock) {
+        let flags = identity.flags & !FLAG_RESERVED;
+        Identity { seal: 0, flags, ..identity }.put(superblock);
+    }
+}
+
+/// Says that all regions are reserved, by which [`seal`] knows that it may seal.
+pub(crate) fn settle(superblock: &mut Superblock) {
+    if let Some(identity) = Identity::of(superblock) {
+        let (flags, epoch) = (identity.flags | FLAG_RESERVED, identity.epoch.saturating_add(1));
+        Identity { flags, epoch, ..identity }.put(superblock);
+    }
+}
+
+impl Volume {
+    /// Lots whose regions must be reserved ([`Volume::reserve_lot`]) before [`Volume::end_writing`], so that the file system
+    /// can be sealed: those that were written, or all if others wrote since it was sealed. None in a stock file system.
+    pub fn lots_to_reserve(&self) -> Vec<u32> {
+        if self.was_sealed { self.fs.space.open_lots() } else { self.fs.space.lots().collect() }
+    }
+
+    /// Gives the free blocks of a lot's region to its reservation file. Blocks that were freed must be so for good
+    /// ([`Volume::durable`]).
+    ///
+    /// # Errors
+    /// The file or the bitmaps cannot be changed.
+    pub fn reserve_lot(
+        &mut self,
+        tx: &mut dyn Tx,
+        now: Timestamp,
+        lot: u32,
+    ) -> Result<(), OpError> {
+        let epoch = Identity::of(&self.fs.superblock).map_or(0, |own| own.epoch.saturating_add(1));
+        self.op(tx, &Caller::system(now), |op| {
+            Ok(op.volume.fs.space.reserve_lot(&mut op.tx, lot, epoch)?)
+        })
+    }
+
+    /// Copies the descriptors of lots to their backups, which no journal knows. `device` shows all changes, which must be
+    /// durable.
+    ///
+    /// # Errors
+    /// The device's error.
+    pub fn back_up_descriptors(&self, device: &dyn WriteBlocks, lots: &[u32]) -> io::Result<()> {
+        let geo = self.geometry();
+        let per_block = geo.block_size / geo.desc_size;
+        let mut bytes = vec![0; geo.block_size as usize];
+        for &lot in lots {
+            let first = lot.saturating_mul(per_block);
+            let (primary, _) = desc_place(GroupNr(first), geo);
+            device.read_at(geo.offset_bytes(primary), &mut bytes)?;
+            let others = first.saturating_add(1)..first.saturating_add(per_block);
+            for group in others.filter(|group| *group < geo.group_count).map(GroupNr) {
+                let backup = geo.group_desc_run(group);
+                // A meta block group has its descriptors in one block.
+                if backup.len_blocks == 1 && geo.meta_group_of(group) >= geo.first_meta_bg {
+                    device.write_at(geo.offset_bytes(backup.start), &bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Seals a native file system that was left with all regions reserved and an empty journal. Any other is left as it is.
+///
+/// # Errors
+/// The device's error.
+pub fn seal(device: &dyn WriteBlocks) -> io::Result<()> {
+    let mut bytes = [0; Superblock::SIZE];
+    device.read_at(OFFSET_BYTES, &mut bytes)?;
+    let mut superblock = Superblock::decode(&bytes);
+    let Some(identity) = Identity::of(&superblock) else { return Ok(()) };
+    let recovers = superblock.features().incompat.contains(Incompat::RECOVER);
+    let is_clean = superblock.state & STATE_VALID != 0 && Superblock::checksum_ok(&bytes);
+    if identity.flags & FLAG_RESERVED == 0 || recovers || !is_clean {
+        return Ok(());
+    }
+    identity.put_sealed(&mut superblock);
+    superblock.encode_with_checksum(&mut bytes);
+    device.write_at(OFFSET_BYTES, &bytes)?;
+    device.flush()
+}

@@ -1,0 +1,5 @@
+//! Structures of native file systems: ext4 with lots, regions and a seal (`docs/native.md`). They lie
+//! where ext4, e2fsck and Linux keep bytes that they do not know.
+
+pub mod identity;
+pub mod lot;
