@@ -24,6 +24,7 @@ mod mkfs_block_map;
 mod mkfs_from;
 mod monitoring;
 mod mount;
+mod native;
 mod online;
 mod outputs;
 mod packaging;
