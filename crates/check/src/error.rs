@@ -33,6 +33,9 @@ pub enum CheckError {
     /// The check was not begun, for its checkpoint is in the way, or cannot be kept.
     #[error("the checkpoint cannot be used: {0}")]
     Checkpoint(#[from] Refusal),
+    /// The parts of a check cannot be merged. Nothing was checked.
+    #[error("the parts cannot be merged: {0}")]
+    Parts(#[from] PartRefusal),
     /// The check would take more memory than it may. Nothing was changed.
     #[error("{phase} takes {need_bytes} bytes of memory, of {budget_bytes} that are allowed")]
     OverBudget {
@@ -83,4 +86,78 @@ pub enum Refusal {
         /// The error of the system.
         source: io::Error,
     },
+}
+
+/// Why parts of a check were not merged. Names are those that the caller gave them.
+#[derive(Debug, thiserror::Error)]
+pub enum PartRefusal {
+    /// The file is something else.
+    #[error("{name} is not a part of a check by Floe")]
+    NotOurs {
+        /// Its name.
+        name: String,
+    },
+    /// The file is not as it was written.
+    #[error("{name} is {how}: run its shard again")]
+    Damaged {
+        /// Its name.
+        name: String,
+        /// "truncated" or "damaged".
+        how: &'static str,
+    },
+    /// The file cannot be read.
+    #[error("cannot read {name}: {source}")]
+    File {
+        /// Its name.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It belongs to another check.
+    #[error("{name} is no part of this check: {how}")]
+    Foreign {
+        /// Its name.
+        name: String,
+        /// How it differs: a clause.
+        how: String,
+    },
+    /// The file system was changed since the shard was run.
+    #[error(
+        "{name} does not describe the file system as it is now, because {why}: run all shards again"
+    )]
+    Changed {
+        /// Its name.
+        name: String,
+        /// Why: a clause that begins with "it".
+        why: String,
+    },
+    /// Two parts are of one shard.
+    #[error("{name} and {other} are both of shard {index}/{count}: give only one of them")]
+    Repeated {
+        /// The name of the second.
+        name: String,
+        /// The name of the first.
+        other: String,
+        /// The shard.
+        index: u32,
+        /// Shards of the check.
+        count: u32,
+    },
+    /// Parts are missing.
+    #[error("parts are missing: of {count} shards there is none of {}", numbers(missing))]
+    Missing {
+        /// The shards without a part, ascending; at least one.
+        missing: Vec<u32>,
+        /// Shards of the check.
+        count: u32,
+    },
+}
+
+/// Some numbers, and how many more there are.
+fn numbers(all: &[u32]) -> String {
+    const SHOWN: usize = 16;
+    let shown: Vec<String> = all.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let text = shown.join(", ");
+    if more > 0 { format!("{text} and {more} more") } else { text }
 }

@@ -1,4 +1,5 @@
-//! Keepers: the interface through which a caller stores checkpoints and hears of them.
+//! Keepers: the interface through which a caller stores checkpoints and hears of them; and the parts that shards of
+//! a check leave, which it hands over to have them merged.
 
 use std::io::{self, Read, Write};
 
@@ -66,4 +67,46 @@ pub enum Notice {
     },
     /// It could not be written any more; the check goes on without.
     Lost(io::Error),
+}
+
+/// Which shard of a check: number `index` of `count`, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    index: u32,
+    count: u32,
+}
+
+/// Shards of a check, at most.
+pub const MOST_SHARDS: u32 = 1 << 16;
+
+impl Share {
+    /// Shard `index` of `count`; `None` unless `index < count` and `count` is at most [`MOST_SHARDS`].
+    pub fn new(index: u32, count: u32) -> Option<Self> {
+        (index < count && count <= MOST_SHARDS).then_some(Self { index, count })
+    }
+
+    /// Its number, from 0.
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// How many shards there are.
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+}
+
+/// The parts of a check, one for each shard, in any order.
+pub trait Parts: Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// The name of a part in messages, by its place among them.
+    fn name(&self, at: usize) -> String;
+
+    /// The bytes of a part. Each is read once.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn open(&self, at: usize) -> io::Result<Box<dyn Read + '_>>;
 }

@@ -1,18 +1,20 @@
-//! What is wrong with an ext2, ext3 or ext4 file system. Reads, never writes.
+//! Finds damage in ext2, ext3 and ext4 file systems. Reads, never writes.
 //!
-//! The rooms, each of which uses only those behind it: [`passes`] (the order of a check, and what runs in parallel),
-//! [`estimate`] and [`checkpoint`], [`checks`] (one file a check), [`scan`] (reading in disk order), [`volume`] (the
-//! file system as it was opened), [`evidence`] (data that workers keep and merge), [`problem`] (the table of
-//! verdicts), [`saved`] (how both are written down).
+//! The folders, each of which uses only those after it: [`passes`] (the order of a check, and its
+//! threads), [`estimate`] and [`checkpoint`], [`checks`] (one file a check), [`scan`] (reading in
+//! disk order), [`volume`] (the opened file system), [`evidence`] (facts that workers collect and
+//! merge), [`problem`] (the table of problems), [`saved`] (the encoding of evidence in
+//! checkpoints).
 //!
-//! The passes, in order: `open` (superblock, descriptors), `recovery` (the journal, replayed into memory by
-//! `floe-ext4`), inodes (with directories along them: `overlap`), attribute blocks, shared blocks, directories,
-//! connectivity, link counts, bitmaps and counts, quota. Each is parallel inside; findings come out sorted, so that
-//! the number of threads cannot be seen in them.
+//! The passes, in order: `open` (superblock, descriptors), `recovery` (`floe-ext4` replays the
+//! journal into memory), inodes (and directories along with them: `overlap`), attribute blocks,
+//! shared blocks, directories, connectivity, link counts, bitmaps and counts, quota. Each pass is
+//! parallel; findings are sorted, so that they do not depend on the number of threads.
 //!
-//! [`check`] is the way in: a device, options, and a [`Report`] with every [`Problem`] that was found.
-//! The crate `floe-report` writes it down. [`Reader`] reads a file
-//! system without judging it, and [`view()`] its files as they are after recovery. `examples/verdict.rs` prints what is wrong with an image.
+//! [`check`] takes a device and options, and returns a [`Report`] with every [`Problem`] that it
+//! found. The crate `floe-report` formats it. [`Reader`] reads a file system without judging it,
+//! and [`view()`] its files as they are after recovery. `examples/verdict.rs` prints the problems
+//! of an image.
 //!
 //! ```
 //! use floe_blockdev::MemDevice;
@@ -45,6 +47,7 @@ pub use estimate::{memory, work};
 pub use evidence::accounting::Accounting;
 pub use options::{CheckOptions, SharedCores};
 pub use passes::pipeline::{Examination, check, examine, examine_again};
+pub use passes::shard::check_shard;
 pub use passes::{recovery, rescan};
 pub use problem::Problem;
 pub use reader::Reader;

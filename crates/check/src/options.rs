@@ -10,7 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::estimate::memory::{Plan, Ways};
 use crate::evidence::accounting::Accounting;
 use crate::evidence::choice::LinkChoice;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, Parts};
 use crate::volume::journal::JournalUse;
 use crate::volume::open::WhichSuperblock;
 
@@ -64,6 +64,9 @@ pub struct CheckOptions<'a> {
     pub progress: Option<&'a Progress>,
     /// Keeps a checkpoint, from which a check that was cut off goes on.
     pub checkpoint: Option<&'a dyn Keeper>,
+    /// The parts of all shards of this check, which are merged instead of reading what shards have read. Their key
+    /// and their time take the place of those given here.
+    pub parts: Option<&'a dyn Parts>,
     /// Tells what was read so far, for the times of the phases.
     pub reads: Option<&'a (dyn Fn() -> ReadCounts + Sync)>,
 }
@@ -109,6 +112,7 @@ impl Default for CheckOptions<'_> {
             cores: None,
             progress: None,
             checkpoint: None,
+            parts: None,
             reads: None,
         }
     }

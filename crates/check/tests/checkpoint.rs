@@ -92,7 +92,7 @@ impl Keeper for Memory {
     }
 }
 
-/// What is checked, and how.
+/// The device and options of a check.
 struct Subject<'a> {
     device: &'a dyn ReadBlocks,
     accounting: Accounting,
@@ -100,7 +100,7 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// What a check says, without what depends on the clock; or why it ended.
+    /// The result of a check, without anything that depends on the clock, or its error.
     fn check(
         &self,
         threads: usize,
@@ -491,7 +491,7 @@ fn a_checkpoint_that_cannot_be_written_ends_no_check() {
     assert_eq!(keeper.notices().matches("Lost").count(), 1, "{}", keeper.notices());
 }
 
-/// What docs/resume.md says of the size: bytes for each inode and directory.
+/// The sizes that docs/resume.md states: bytes for each inode and directory.
 #[test]
 fn a_checkpoint_is_small() {
     let Some(image) = many_directories() else { return };

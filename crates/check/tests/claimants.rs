@@ -1,5 +1,5 @@
-//! Who claims a shared block, and where an inode is named, is found by reading a small part of a file
-//! system again, not all of it.
+//! The claimants of a shared block, and the names of an inode, are found by reading only a small
+//! part of a file system again.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 

@@ -1,5 +1,5 @@
-//! What `docs/safety.md` promises about devices that fail and images that were cut off: findings
-//! that say so, an end, and the same answer for any number of threads.
+//! The promises of `docs/safety.md` about failing devices and truncated images: a check reports
+//! them in findings, ends, and gives the same answer for any number of threads.
 
 use floe_blockdev::{Fault, FaultMix, Faulty, MemDevice, ReadBlocks};
 use floe_check::report::Verdict;

@@ -1,4 +1,4 @@
-//! What the descriptors say of inodes before the scan, against what the scan counts.
+//! Compares the inodes in use according to the descriptors with those that a scan counts.
 
 #![allow(clippy::unwrap_used)] // a test may
 

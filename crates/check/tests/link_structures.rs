@@ -1,5 +1,6 @@
-//! Whatever counts links, findings are the same: on the image of every problem and on images with random
-//! damage, for any number of threads. What is chosen by the equations of lwFSCK is what they say.
+//! The structure that counts links never changes the findings: on the images of all problems and on
+//! images with random damage, for any number of threads. The automatic choice follows the equations
+//! of lwFSCK.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
@@ -31,8 +32,8 @@ fn describe(subject: &Subject, links: LinkChoice, threads: usize) -> String {
     }
 }
 
-/// What equations 1 to 3 choose, from the descriptors alone. Inodes that an uninitialised table cannot
-/// hold are in use in no group, whatever its count says.
+/// The choice by equations 1 to 3, from the descriptors alone. Inodes that an uninitialised table
+/// cannot hold are not in use, whatever the group's counts say.
 fn by_equations(subject: &Subject, options: &CheckOptions<'_>) -> LinkStructure {
     let opened = open(&subject.device(), options).unwrap();
     let geometry = &opened.geometry;

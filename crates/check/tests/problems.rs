@@ -26,7 +26,7 @@ fn other_codes(case: &Case, codes: &BTreeSet<u32>) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with a case; empty if it does what it says.
+/// The faults of a case; empty if it does as it says.
 fn judge(case: &Case) -> Vec<String> {
     let name = case.recipe.name();
     let image = match case.recipe.build() {
@@ -167,7 +167,7 @@ fn every_problem_has_an_image() {
     assert!(both.is_empty(), "listed as without a recipe, but have one: {both:?}");
 }
 
-/// What mke2fs, debugfs and e2fsck leave behind in backups is not worth a word.
+/// Differences that mke2fs, debugfs and e2fsck leave in backups are no findings.
 #[test]
 fn backups_of_sound_images_are_good() {
     if tool::missing() {

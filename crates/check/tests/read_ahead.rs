@@ -17,10 +17,10 @@ use floe_testkit::volume::Volume;
 use floe_testkit::{Image, tool};
 
 const BLOCK: u64 = 4096;
-/// Of the inode table of a group, of which these images have at least that.
+/// Bytes of the inode table of a group; the images have at least as many.
 const TABLE: u64 = 128 << 10;
 
-/// What a check did, in order.
+/// An event of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Told { start: u64, len: u64 },
@@ -38,7 +38,7 @@ impl<'i> Watched<'i> {
         Self { image, events: Mutex::default(), in_memory }
     }
 
-    /// What a check did, which finds nothing, and how many directories there are.
+    /// The events of a check, which must find nothing, and the number of directories.
     fn checked(self) -> (Vec<Event>, u64) {
         let report = check(&self, &CheckOptions::default()).unwrap();
         assert!(report.found.is_empty(), "{:?}", report.found);

@@ -129,8 +129,8 @@ fn leaves(
     }
 }
 
-/// What a repair builds on is the same, too; and all but few blocks of directories do run ahead, or the
-/// other tests would show nothing.
+/// The evidence for a repair is the same as well. Nearly all directory blocks must be judged early,
+/// or the other tests would prove nothing.
 #[test]
 fn the_evidence_is_the_same_and_most_blocks_run_ahead() {
     if tool::missing() {

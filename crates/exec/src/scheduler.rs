@@ -146,7 +146,7 @@ impl Scheduler {
         if let Some(own) = was_in.filter(|&own| lacking(own).is_some()) {
             return Some(own);
         }
-        // Of equal ones the last stage, because finishing work frees space in queues.
+        // Among equal stages, prefer the last, because finishing work frees space in queues.
         let most = (0..stages.len()).filter_map(|at| Some((lacking(at)?, at))).max();
         match (most, self.policy) {
             (Some((_, at)), _) => Some(at),

@@ -28,6 +28,7 @@
 
 #[macro_use]
 pub mod layout;
+pub mod checksum_seed;
 pub mod crc;
 pub mod ext;
 pub mod features;

@@ -1,10 +1,11 @@
 //! What `stat` tells of a file.
 
-use floe_ext4::files::{Files, Node};
+use floe_ext4::files::{FileFault, Files, Node};
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags, Timestamp};
 
 use crate::FsError;
+use crate::faults::finding;
 
 /// What `stat` and `statx` tell of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,8 @@ impl Attributes {
         let inode = node.number;
         let damaged = |what: &str| FsError::Damaged { inode, what: what.to_owned() };
         if !node.checksum_ok {
-            return Err(damaged("the checksum of the inode is wrong"));
+            let finding = finding(&FileFault::InodeChecksum).unwrap_or_default();
+            return Err(damaged(&format!("{finding}: {}", FileFault::InodeChecksum)));
         }
         // Never used. One without names may be open still.
         if node.inode().base.mode == 0 {

@@ -74,7 +74,15 @@ pub enum FsError {
         /// What is wrong with it.
         what: String,
     },
-    /// The device failed.
+    /// Metadata of this object cannot be read, because the device failed.
+    #[error("{inode}: {what}")]
+    Unreadable {
+        /// The object.
+        inode: InodeNr,
+        /// What cannot be read, and why.
+        what: String,
+    },
+    /// The device failed for data of a file.
     #[error("{inode} cannot be read: {source}")]
     Io {
         /// The object.

@@ -27,6 +27,11 @@ impl Held {
         self.table().contains_key(&inode)
     }
 
+    /// Whether an inode without a name is held.
+    pub(crate) fn has_nameless(&self) -> bool {
+        self.table().values().any(|count| count.nameless)
+    }
+
     /// Holds an inode once more.
     pub(crate) fn add(&self, inode: InodeNr) {
         self.table().entry(inode).or_default().times += 1;

@@ -28,13 +28,16 @@
 
 mod attributes;
 mod caller;
+mod directories;
 mod directory;
 mod disk;
 mod error;
+mod faults;
 mod file_system;
 mod held;
 mod image;
 mod live;
+mod memory;
 mod op;
 mod store;
 
@@ -43,11 +46,13 @@ pub use caller::{Caller, Want};
 pub use directory::{AFTER_DOT, AFTER_DOT_DOT, Directory, Entry, NameHash};
 pub use disk::{Disk, DiskError};
 pub use error::FsError;
+pub use faults::OnError;
 pub use file_system::{FileSystem, Listed};
-pub use floe_disk::ops::{Change, NewInode, NewKind, RangeMode, RenameMode, SetMode};
+pub use floe_disk::ops::{Change, NewInode, NewKind, RangeMode, RenameMode, Reserved, SetMode};
 pub use floe_ext4::files::{Attribute, Timestamp};
 pub use image::Image;
 pub use live::Live;
+pub use memory::{Facts, Limits, Lower, MemFs, NullDisk};
 pub use op::{Applied, Op, OpKind, Place};
 pub use store::{SeekFor, Space, Store};
 

@@ -1,14 +1,19 @@
 //! A file system on a disk that is read and written. Each operation is a transaction of its own.
 
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, OpError, Removed, Step};
+use floe_disk::ops::{Caller, OpError, Removed, Reserved, Step};
 use floe_disk::volume::Volume;
 use floe_ext4::files::{Attribute, Files};
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::InodeNr;
-use floe_sync::{Mutex, MutexGuard, PoisonError};
+use floe_format::features::{Incompat, RoCompat};
+use floe_format::native::identity::Identity;
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk, DiskError};
+use crate::faults::{Faults, OnError};
+use crate::memory::{Facts, Lower};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Image, Timestamp};
@@ -25,6 +30,9 @@ pub struct Live<'f, 'd, D> {
     disk: &'d Disk<D>,
     image: Image<'f, 'd>,
     work: Mutex<Work>,
+    /// Sizes, of which the free ones change.
+    space: Space,
+    faults: Faults,
 }
 
 #[derive(Debug)]
@@ -47,11 +55,40 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         now: Timestamp,
     ) -> Result<Self, FsError> {
         let work = Mutex::new(Work { volume, ended: None });
-        let live = Self { disk, image: Image::new(files), work };
+        let (image, faults) = (Image::new(files), Faults::default());
+        let space = image.space();
+        let live = Self { disk, image, work, space, faults };
         live.run(|volume, tx| volume.begin_writing(tx, now))?;
         live.finish_orphans(now)?;
         live.sync()?;
         Ok(live)
+    }
+
+    /// Sets what follows on damaged or unreadable metadata.
+    #[must_use]
+    pub fn on_error(self, on_error: OnError) -> Self {
+        Self { faults: Faults::new(on_error), ..self }
+    }
+
+    /// Reads something of an inode. A fault is recorded in the superblock.
+    fn watch<T>(
+        &self,
+        read: impl FnOnce(&Image<'f, 'd>) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        self.faults.judge()?;
+        let read = read(&self.image);
+        if let Err(error) = &read {
+            self.meet(error);
+        }
+        read
+    }
+
+    /// Records a fault in the superblock, and does what follows on it.
+    pub(crate) fn meet(&self, error: &FsError) {
+        let Some(record) = self.faults.meet(error) else { return };
+        // If it cannot be recorded, writing has ended, which every call says from now on.
+        let _ = self.run_once(|volume, tx| volume.record_error(tx, crate::now(), &record));
+        self.faults.react();
     }
 
     /// Ends writing: deletes what has no name, and says in the superblock that all is clean. The disk is to be closed
@@ -60,8 +97,10 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
     /// # Errors
     /// As [`Store::apply`]. What is durable by then is recovered at the next mount.
     pub fn finish(self, now: Timestamp) -> Result<(), FsError> {
-        self.finish_orphans(now)?;
-        self.reserve_regions(now)?;
+        if !self.is_read_only() {
+            self.finish_orphans(now)?;
+            self.reserve_regions(now)?;
+        }
         self.run(|volume, tx| volume.end_writing(tx, now))?;
         self.sync()
     }
@@ -87,8 +126,20 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs an operation as a transaction; once more after a commit where only that gives free blocks back.
+    /// Runs an operation as a transaction. A fault is recorded in the superblock.
     fn run<T>(
+        &self,
+        run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
+    ) -> Result<T, FsError> {
+        let done = self.run_once(run);
+        if let Err(error) = &done {
+            self.meet(error);
+        }
+        done
+    }
+
+    /// Runs an operation as a transaction; once more after a commit where only that gives free blocks back.
+    fn run_once<T>(
         &self,
         mut run: impl FnMut(&mut Volume, &mut dyn Tx) -> Result<T, OpError>,
     ) -> Result<T, FsError> {
@@ -98,6 +149,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
             if let Some(why) = &work.ended {
                 return Err(FsError::Ended(why.clone()));
             }
+            self.faults.judge()?;
             let volume = &mut work.volume;
             match self.disk.change(|tx| run(volume, tx)) {
                 Ok((value, id)) => {
@@ -118,6 +170,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
                 Err(ChangeError::Refused(error)) => return Err(of_op(error)),
                 Err(ChangeError::Ended(why)) => {
                     work.ended = Some(why.clone());
+                    self.faults.end_writing();
                     return Err(FsError::Ended(why));
                 }
             }
@@ -135,7 +188,14 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
 
     fn finish_orphans(&self, now: Timestamp) -> Result<(), FsError> {
         let orphans = self.work().volume.orphans();
-        orphans.into_iter().try_for_each(|inode| self.finish_orphan(inode, now))
+        for inode in orphans {
+            match self.finish_orphan(inode, now) {
+                // It is recorded, and stays an orphan for `floe repair`.
+                Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     fn finish_orphan(&self, inode: InodeNr, now: Timestamp) -> Result<(), FsError> {
@@ -209,27 +269,31 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
 
 impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        self.image.attributes(inode)
+        self.watch(|image| image.attributes(inode))
     }
 
-    fn directory(&self, inode: InodeNr) -> Result<Directory, FsError> {
-        self.image.directory(inode)
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
+        let directory = self.watch(|image| image.read_directory(inode))?;
+        if let Some(what) = directory.damage() {
+            self.meet(&FsError::Damaged { inode, what: what.to_owned() });
+        }
+        Ok(Arc::new(directory))
     }
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
-        self.image.read(inode, offset_bytes, into)
+        self.watch(|image| image.read(inode, offset_bytes, into))
     }
 
     fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        self.image.seek(inode, offset_bytes, what)
+        self.watch(|image| image.seek(inode, offset_bytes, what))
     }
 
     fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        self.image.target(inode)
+        self.watch(|image| image.target(inode))
     }
 
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        self.image.extended_attributes(inode)
+        self.watch(|image| image.extended_attributes(inode))
     }
 
     fn space(&self) -> Space {
@@ -238,7 +302,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
             free_blocks: room.free_blocks,
             available_blocks: room.available_blocks.saturating_sub(self.image.kept_blocks()),
             free_inodes: room.free_inodes,
-            ..self.image.space()
+            ..self.space
         }
     }
 
@@ -247,12 +311,11 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn is_read_only(&self) -> bool {
-        false
+        self.faults.is_read_only()
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let may_use_reserve = op.uid == 0;
-        let caller = Caller { uid: op.uid, gid: op.gid, time: op.time, may_use_reserve };
+        let caller = caller_of(op);
         let nameless = |removed: Removed| removed.last.then_some(removed.inode);
         let (mut created, mut gone) = (None, None);
         match op.kind {
@@ -311,10 +374,15 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {
+        if self.is_read_only() {
+            // It stays an orphan, which the next mount deletes.
+            return Ok(());
+        }
         self.finish_orphan(inode, crate::now())
     }
 
     fn sync(&self) -> Result<(), FsError> {
+        self.faults.judge()?;
         let epoch = {
             let mut work = self.work();
             if let Some(why) = &work.ended {
@@ -325,11 +393,63 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         if let Err(error) = self.disk.flush() {
             let why = error.to_string();
             self.work().ended = Some(why.clone());
+            self.faults.end_writing();
             return Err(FsError::Ended(why));
         }
         self.work().volume.durable(epoch);
         Ok(())
     }
+}
+
+impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
+    fn facts(&self) -> Facts {
+        let files = self.image.files();
+        let (superblock, geometry) = (files.superblock(), files.geometry());
+        let features = geometry.features;
+        let quotas = features.ro_compat.contains(RoCompat::QUOTA);
+        let immediate = match self.disk {
+            Disk::Direct { .. } => Some("it has no journal"),
+            Disk::Journaled(_) if quotas => Some("it has quotas"),
+            // Free blocks of regions are not for content, so reservations would promise too much.
+            Disk::Journaled(_) if Identity::of(superblock).is_some() => Some("it is native"),
+            Disk::Journaled(_) => None,
+        };
+        Facts {
+            hash: NameHash::of(superblock),
+            extents: features.incompat.contains(Incompat::EXTENTS),
+            has_crtime: geometry.inode_size > 128,
+            cluster_blocks: geometry.cluster_blocks,
+            inodes_per_group: geometry.inodes_per_group,
+            immediate,
+        }
+    }
+
+    fn reserve_inodes(
+        &self,
+        directory: InodeNr,
+        is_directory: bool,
+        most: usize,
+    ) -> Result<Vec<Reserved>, FsError> {
+        self.run(|volume, tx| volume.reserve_inodes(tx, directory, is_directory, most))
+    }
+
+    fn give_back(&self, inode: InodeNr) {
+        self.work().volume.give_back(inode);
+    }
+
+    fn create_reserved(&self, op: &Op<'_>, reserved: Reserved) -> Result<(), FsError> {
+        let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };
+        let caller = caller_of(op);
+        self.image.forget(reserved.inode);
+        self.run(|volume, tx| {
+            let (directory, name) = (place.directory, place.name);
+            volume.create_reserved(tx, &caller, directory, name, &new, reserved)
+        })
+    }
+}
+
+fn caller_of(op: &Op<'_>) -> Caller {
+    Caller { uid: op.uid, gid: op.gid, time: op.time, may_use_reserve: op.uid == 0 }
 }
 
 impl From<DiskError> for FsError {
@@ -355,10 +475,13 @@ fn of_op(error: OpError) -> FsError {
         OpError::CrossProject => FsError::CrossProject,
         OpError::Unsupported(what) => FsError::Unsupported(what),
         OpError::TooLong => FsError::Unsupported("a change of so many blocks at once"),
-        OpError::Refused(Refusal::Io { block, source }) => FsError::Io {
+        OpError::Data { block, source } => FsError::Io {
             inode: InodeNr(0),
             source: std::io::Error::other(format!("{block}: {source}")),
         },
+        OpError::Refused(refusal @ Refusal::Io { .. }) => {
+            FsError::Unreadable { inode: InodeNr(0), what: refusal.to_string() }
+        }
         OpError::Refused(refusal) => {
             FsError::Damaged { inode: InodeNr(0), what: refusal.to_string() }
         }

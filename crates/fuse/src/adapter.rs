@@ -51,6 +51,8 @@ pub(crate) struct Adapter<'s, S> {
     pub(crate) fs: &'s FileSystem<S>,
     pub(crate) options: &'s ServeOptions,
     pub(crate) log: &'s (dyn Fn(&str) + Sync),
+    /// Nothing could be changed from the start.
+    pub(crate) began_read_only: bool,
 }
 
 impl<S: Store> Adapter<'_, S> {
@@ -65,7 +67,9 @@ impl<S: Store> Adapter<'_, S> {
             Ok(answer) => answer,
             Err(error) => {
                 if is_fault(&error) {
-                    (self.log)(&error.to_string());
+                    let ended = !self.began_read_only && self.fs.is_read_only();
+                    let ended = if ended { "; the mount is read-only from now on" } else { "" };
+                    (self.log)(&format!("{error}{ended}"));
                 }
                 Answer::Error(errno(&error))
             }
@@ -137,8 +141,12 @@ impl<S: Store> Adapter<'_, S> {
                 fs.sync()?;
                 Answer::Bytes(Vec::new())
             }
+            Operation::SyncInode => {
+                fs.sync_inode(inode)?;
+                Answer::Bytes(Vec::new())
+            }
             // Nothing need be opened: the kernel does not ask again.
-            Operation::Open { .. } if fs.is_read_only() => Answer::Error(Errno::NOSYS),
+            Operation::Open { .. } if self.began_read_only => Answer::Error(Errno::NOSYS),
             Operation::Open { directory, flags } => self.open(inode, directory, flags)?,
             Operation::Forget(ref all) => self.forget(all)?,
             Operation::Init(_) | Operation::Interrupt | Operation::Unknown(_) => {
@@ -173,6 +181,9 @@ impl<S: Store> Adapter<'_, S> {
         const WRITING: u32 = OFlags::WRONLY.bits() | OFlags::RDWR.bits();
         let file = self.fs.attributes(inode)?;
         let writes = flags & WRITING != 0;
+        if writes && self.fs.is_read_only() {
+            return Err(FsError::ReadOnly);
+        }
         let appends = flags & OFlags::APPEND.bits() != 0 && flags & OFlags::TRUNC.bits() == 0;
         if file.flags.contains(InodeFlags::ENCRYPT) && !directory {
             return Err(FsError::NoKey);

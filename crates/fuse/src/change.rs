@@ -8,11 +8,16 @@ use floe_fs::{
     Attributes, Change as Fields, FsError, NewInode, NewKind, Op, OpKind, Place, RangeMode,
     RenameMode, SetMode, Store, Timestamp, now,
 };
+use floe_sync::thread;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::abi::{self, Change, SetattrFields, SetattrIn};
 use crate::adapter::{Adapter, Answer};
+
+/// How often, and how long each time, a change without space waits for the space of deleted files.
+const MOST_WAITS: u32 = 20;
+const WAIT: Duration = Duration::from_millis(5);
 
 impl<S: Store> Adapter<'_, S> {
     /// The answer to a change of an inode, or of a name in a directory, on behalf of a user and group.
@@ -74,8 +79,23 @@ impl<S: Store> Adapter<'_, S> {
             Change::Unserved(_) => return Ok(Answer::Error(Errno::NOSYS)),
         };
         let (uid, gid) = by;
-        let new = self.fs.apply(&Op { uid, gid, time: now(), kind })?;
+        let new = self.apply(&Op { uid, gid, time: now(), kind })?;
         self.answer_of(inode, change, new.as_ref())
+    }
+
+    /// Makes a change. The kernel lets go of a deleted file a moment after its unlink has returned, so a change
+    /// without space waits for that.
+    fn apply(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {
+        let mut waits = 0;
+        loop {
+            match self.fs.apply(op) {
+                Err(FsError::NoSpace) if waits < MOST_WAITS && self.fs.has_nameless() => {
+                    waits += 1;
+                    thread::sleep(WAIT);
+                }
+                done => return done,
+            }
+        }
     }
 
     /// What the kernel gets for a change that was made.

@@ -25,7 +25,10 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::Unsupported(_) => Errno::OPNOTSUPP,
         FsError::NoKey => Errno::NOKEY,
         // Linux tells damage (EUCLEAN, EBADMSG) from a device's failure; programs know EIO only.
-        FsError::Damaged { .. } | FsError::Io { .. } | FsError::Ended(_) => Errno::IO,
+        FsError::Damaged { .. }
+        | FsError::Unreadable { .. }
+        | FsError::Io { .. }
+        | FsError::Ended(_) => Errno::IO,
         // Whatever is new is an error until it has a number here.
         _ => Errno::IO,
     }
@@ -33,5 +36,11 @@ pub(crate) fn errno(error: &FsError) -> Errno {
 
 /// Whether the error means that the image is damaged or the device failed, which is to be logged.
 pub(crate) const fn is_fault(error: &FsError) -> bool {
-    matches!(error, FsError::Damaged { .. } | FsError::Io { .. } | FsError::Ended(_))
+    matches!(
+        error,
+        FsError::Damaged { .. }
+            | FsError::Unreadable { .. }
+            | FsError::Io { .. }
+            | FsError::Ended(_)
+    )
 }

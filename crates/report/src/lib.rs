@@ -3,6 +3,7 @@
 //!
 //! The modules at the root format the [`floe_check::Report`] of a check and hold the parts common
 //! to both kinds of report; [`repair`] formats the account of a [`floe_repair::Repair`].
+//! [`salvage`] formats that of a [`floe_salvage::Salvaged`].
 //! `examples/preview.rs` prints the changes that a repair would make.
 
 pub mod calendar;
@@ -12,5 +13,6 @@ pub mod json;
 pub mod place;
 pub mod rank;
 pub mod repair;
+pub mod salvage;
 #[cfg(test)]
 mod sample;

@@ -60,7 +60,7 @@ fn sectors(trace: &Trace, index: usize, rng: &mut Rng, one_in: u64) -> BTreeSet<
     (0..count).filter(|_| rng.chance(one_in)).map(|sector| (index, sector)).collect()
 }
 
-/// What may be lost of the writes that no flush covers after `issued` events.
+/// Adds crashes that lose some of the writes that no flush covers after `issued` events.
 fn unflushed(trace: &Trace, issued: usize, effort: Effort, rng: &mut Rng, all: &mut Vec<Crash>) {
     let epoch: Vec<usize> = (trace.durable_until(issued)..issued)
         .filter(|&index| trace.events[index] != Event::Flush)
@@ -126,7 +126,8 @@ pub fn each_state(
 ) -> Result<usize> {
     let mut all = crashes(trace, effort);
     all.sort_by_key(|crash| crash.issued);
-    // What is durable lies in the base, so that long traces are not replayed from their beginning each time.
+    // Durable writes are in the base, so that long traces are not replayed from the start each
+    // time.
     let (base, mut replayed) = (MemDevice::new(before.to_vec()), 0);
     for crash in &all {
         let durable = trace.durable_until(crash.issued);

@@ -45,10 +45,13 @@ struct Chosen {
     ignore_journal: bool,
     check_encoding: bool,
     sums: bool,
+    /// Shards of the check that this is one of; 0: one check of everything.
+    shards: u32,
 }
 
 impl Header {
-    /// The header for a check that begins now; it uses fingerprints drawn from `key`, if any.
+    /// The header for a check that begins now; it uses fingerprints drawn from `key`, if any. See also
+    /// [`Header::in_shards`].
     pub fn of(
         opened: &Opened,
         size_bytes: u64,
@@ -75,11 +78,24 @@ impl Header {
                 ignore_journal: options.journal == JournalUse::Ignore,
                 check_encoding: options.check_encoding,
                 sums: options.accounting.sums_up(&opened.geometry),
+                shards: 0,
             },
             part_inodes: CHUNK_INODES,
             now_seconds: options.now_seconds,
             key,
         }
+    }
+
+    /// The same, of one of `shards` shards of a check.
+    #[must_use]
+    pub fn in_shards(mut self, shards: u32) -> Self {
+        self.options.shards = shards;
+        self
+    }
+
+    /// Shards of the check; 0: it is one check of everything.
+    pub fn shards(&self) -> u32 {
+        self.options.shards
     }
 
     /// Whether a check of which this is the header goes on from a checkpoint with the header `stored`.
@@ -126,7 +142,7 @@ impl Header {
 impl Chosen {
     /// As words of a sentence that goes on with them.
     fn tell(&self) -> String {
-        let Self { superblock, block_size, ignore_journal, check_encoding, sums } = self;
+        let Self { superblock, block_size, ignore_journal, check_encoding, sums, shards } = self;
         let superblock = superblock.map_or("with the primary superblock".to_owned(), |block| {
             format!("with the superblock in block {block}")
         });
@@ -134,7 +150,11 @@ impl Chosen {
         let journal = if *ignore_journal { "without" } else { "with" };
         let encoding = if *check_encoding { ", with a check of encodings" } else { "" };
         let accounting = if *sums { "by sums" } else { "object by object" };
-        format!("{superblock}{size}, {journal} the journal{encoding}, {accounting}")
+        let shards = match shards {
+            0 => String::new(),
+            count => format!(", in {count} shards"),
+        };
+        format!("{superblock}{size}, {journal} the journal{encoding}, {accounting}{shards}")
     }
 }
 
@@ -161,11 +181,13 @@ impl Saved for Header {
             superblock,
             descriptors,
             journal,
-            options: Chosen { superblock: place, block_size, ignore_journal, check_encoding, sums },
+            options,
             part_inodes,
             now_seconds,
             key,
         } = self;
+        let Chosen { superblock: place, block_size, ignore_journal, check_encoding, sums, shards } =
+            options;
         // The version comes first, because the fields behind it may differ between versions.
         program.save(to);
         size_bytes.save(to);
@@ -177,6 +199,7 @@ impl Saved for Header {
         place.save(to);
         block_size.save(to);
         [ignore_journal, check_encoding, sums].into_iter().for_each(|flag| flag.save(to));
+        shards.save(to);
         part_inodes.save(to);
         now_seconds.save(to);
         key.save(to);
@@ -197,6 +220,7 @@ impl Saved for Header {
                 ignore_journal: Saved::load(from)?,
                 check_encoding: Saved::load(from)?,
                 sums: Saved::load(from)?,
+                shards: Saved::load(from)?,
             },
             part_inodes: Saved::load(from)?,
             now_seconds: Saved::load(from)?,

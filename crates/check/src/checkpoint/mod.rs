@@ -10,20 +10,25 @@
 //! A checkpoint is [`MAGIC`], then records. The first is the [`Header`], which identifies the file
 //! system, its state, and the options. All others are legs. Each leg has witnesses: hashes of a few
 //! places that it read. Before a check continues, it reads some of them again.
+//!
+//! A part ([`Part`], `docs/fleet.md`) is a file in the same format that one shard of a check writes:
+//! the same header, and one record with the evidence of a range of groups.
 
 mod header;
+mod part;
 mod session;
 mod witness;
 
 pub use header::Header;
+pub use part::{Part, PartEvidence, merge_parts};
 pub use session::{Begun, Legs, Session};
 
-pub use crate::error::Refusal;
-pub use crate::keeper::{Keeper, Notice};
+pub use crate::error::{PartRefusal, Refusal};
+pub use crate::keeper::{Keeper, Notice, Parts, Share};
 
 /// First bytes of every checkpoint, whatever its version.
 pub const MAGIC: &[u8; 7] = b"FLOECKP";
 /// The byte behind them: the version of all that follows.
-pub const VERSION: u8 = b'1';
+pub const VERSION: u8 = b'2';
 /// Bytes before the first record.
 pub(crate) const START_BYTES: u64 = MAGIC.len() as u64 + 1;

@@ -26,9 +26,22 @@ struct Chunk {
 pub struct DirIndex {
     chunks: Vec<Option<Box<Chunk>>>,
     inodes: Vec<InodeNr>,
+    /// Each inode is its own rank; there are no chunks.
+    by_inode: bool,
 }
 
 impl DirIndex {
+    /// An index for whoever does not know all directories yet: the number of an inode stands for its rank, be it a
+    /// directory or not.
+    pub fn by_inode() -> Self {
+        Self { by_inode: true, ..Self::default() }
+    }
+
+    /// Whether numbers of inodes stand for ranks.
+    pub const fn is_by_inode(&self) -> bool {
+        self.by_inode
+    }
+
     /// The index of the directories in `infos`, which is sorted by inode.
     pub fn new(infos: &[DirInfo]) -> Self {
         let last = infos.last().map_or(0, |info| info.inode.0 / SPAN + 1);
@@ -60,7 +73,7 @@ impl DirIndex {
                 *slot = Some(Box::new(chunk));
             }
         }
-        Self { chunks, inodes }
+        Self { chunks, inodes, by_inode: false }
     }
 
     /// Number of directories.
@@ -76,7 +89,10 @@ impl DirIndex {
     /// The rank of a directory: 0 for the one with the lowest inode. `None` for any other inode.
     #[inline]
     pub fn get(&self, inode: InodeNr) -> Option<u32> {
-        let chunk = self.chunks.get((inode.0 / SPAN) as usize)?.as_ref()?;
+        let Some(chunk) = self.chunks.get((inode.0 / SPAN) as usize) else {
+            return (self.by_inode && inode.0 != 0).then_some(inode.0);
+        };
+        let chunk = chunk.as_ref()?;
         let at = inode.0 % SPAN;
         let word = chunk.bits[at as usize / 64];
         let bit = 1u64 << (at % 64);

@@ -60,6 +60,12 @@ impl LinkTally {
         self
     }
 
+    /// The same structure, empty.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self::new(self.structure())
+    }
+
     /// Adds one link to an inode.
     #[inline]
     pub fn add(&mut self, inode: InodeNr) {

@@ -34,6 +34,11 @@ pub fn run(
     }
 }
 
+/// Reads and checks the inodes of a share of all parts of the tables.
+pub fn run_share(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
+    run_parts(volume, parts, true, pool)
+}
+
 /// Reads and checks the inodes of some parts of the tables.
 pub fn run_over(volume: &Volume<'_>, parts: &[TablePart], pool: &Pool) -> InodeEvidence {
     run_parts(volume, parts, false, pool)

@@ -9,3 +9,4 @@ pub mod recovery;
 pub mod refine;
 pub mod registry;
 pub mod rescan;
+pub mod shard;

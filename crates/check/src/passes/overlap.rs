@@ -9,7 +9,7 @@
 
 mod early_dirs;
 
-pub use early_dirs::EarlyDirs;
+pub use early_dirs::{EarlyDirs, settle_ranks};
 use floe_exec::{
     CoreShare, Counts, Entry, Found, Limits, Pipeline, Policy, Progress, Schedule, StageId,
 };

@@ -1,6 +1,7 @@
 //! The order of the passes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use floe_blockdev::{ReadBlocks, ReadCounts};
@@ -8,8 +9,9 @@ use floe_exec::{Accumulator, CoreShare, Counts, Pool};
 use floe_format::{GroupNr, InodeNr};
 
 use super::attribute_blocks;
-use super::registry::PASSES;
-use crate::checkpoint::{Header, Session};
+use super::registry::{PASSES, Pass};
+use super::shard;
+use crate::checkpoint::{Header, PartEvidence, Session, Share, merge_parts};
 use crate::checks;
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::context::inode::{Buffers, InodeEvidence};
@@ -58,9 +60,10 @@ impl<'p> Clock<'p> {
         Self { phases: Vec::new(), pipeline: None, since: Instant::now(), read, options }
     }
 
-    /// What is to be done is known, from the descriptors.
-    fn plan(&self, volume: &Volume<'_>, budget: &Budget) {
-        if let Some(progress) = self.options.progress {
+    /// What is to be done is known, from the descriptors: by a check that begins with nothing.
+    fn plan(&self, volume: &Volume<'_>, budget: &Budget, start: &Start) {
+        let whole = !matches!(start, Start::Shard(..)) && self.options.parts.is_none();
+        if let (true, Some(progress)) = (whole, self.options.progress) {
             let overlap = overlaps(volume, self.options, budget).is_some();
             let estimates = PASSES.iter().filter_map(|pass| Some((pass.name, pass.estimate?)));
             work::plan(progress, volume, estimates, self.options.threads, overlap);
@@ -103,6 +106,14 @@ impl<'p> Clock<'p> {
 
     /// Ends the phase that began with the last call; the next one begins.
     fn end(&mut self, name: &'static str) {
+        self.end_before(
+            name,
+            work::PHASES.iter().skip_while(|phase| **phase != name).nth(1).copied(),
+        );
+    }
+
+    /// Ends the phase that began with the last call; `next` begins.
+    fn end_before(&mut self, name: &'static str, next: Option<&'static str>) {
         let now = Instant::now();
         let read = self.options.reads.map(|reads| reads()).unwrap_or_default();
         let reads = ReadCounts {
@@ -111,7 +122,6 @@ impl<'p> Clock<'p> {
         };
         self.phases.push(PhaseTime { name, time: now - self.since, reads });
         (self.since, self.read) = (now, read);
-        let next = work::PHASES.iter().skip_while(|phase| **phase != name).nth(1);
         match (self.options.progress, next) {
             // What follows the last phase of a round is not ours to time.
             (Some(progress), Some(next)) if name != LAST => progress.begin(next),
@@ -132,6 +142,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// # Errors
 /// See [`CheckError`]: nothing could be looked at, or it must not be.
 pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Report, CheckError> {
+    on_recovered(device, options, Start::Check, |made| made.into_examination().report)
+}
+
+/// Opens the file system, replays its journal into memory, and runs the passes that `start` asks for.
+pub(super) fn on_recovered<T>(
+    device: &dyn ReadBlocks,
+    options: &CheckOptions<'_>,
+    start: impl Fn(u64) -> Start,
+    finish: impl Fn(Made<'_, '_>) -> T,
+) -> Result<T, CheckError> {
     let mut clock = Clock::start("open", options);
     memory::must_hold_descriptors(device, options.into(), false)?;
     let opened = open(device, options)?;
@@ -144,15 +164,12 @@ pub fn check(device: &dyn ReadBlocks, options: &CheckOptions<'_>) -> Result<Repo
             let opened = open(&overlay, options)?;
             let (state, found) = (recovery.state, recovery.found);
             let (held_bytes, _) = overlay.held_bytes();
-            let start = Start::Check { held_bytes };
-            let examination = passes(&overlay, opened, state, found, options, start, clock)?;
-            Ok(examination.report)
+            let start = start(held_bytes);
+            Ok(finish(passes(&overlay, opened, state, found, options, start, clock)?))
         }
         None => {
             let (state, found) = (recovery.state, recovery.found);
-            let start = Start::Check { held_bytes: 0 };
-            let examination = passes(device, opened, state, found, options, start, clock)?;
-            Ok(examination.report)
+            Ok(finish(passes(device, opened, state, found, options, start(0), clock)?))
         }
     }
 }
@@ -216,29 +233,51 @@ pub fn examine_again<'d>(
     options: &CheckOptions<'_>,
     since: Option<Since>,
 ) -> Result<Examination<'d>, CheckError> {
-    let options = CheckOptions { checkpoint: None, ..*options };
+    let options = CheckOptions { checkpoint: None, parts: None, ..*options };
     let clock = Clock::start(work::FIRST_OF_ROUND, &options);
-    passes(device, opened, JournalState::Clean, found, &options, Start::Repair(since), clock)
+    let start = Start::Repair(since);
+    let made = passes(device, opened, JournalState::Clean, found, &options, start, clock)?;
+    Ok(made.into_examination())
 }
 
 /// What an examination begins with.
-enum Start {
+pub(super) enum Start {
     /// Nothing, and nothing is kept for another one. So many bytes of memory are taken already, by what
     /// stands between the check and the disk.
-    Check { held_bytes: u64 },
+    Check(u64),
+    /// The same, of one shard of a check.
+    Shard(u64, Share),
     /// Perhaps what an earlier one kept.
     Repair(Option<Since>),
 }
 
-fn passes<'d>(
+/// What passes made.
+pub(super) struct Made<'d, 'p> {
+    pub(super) volume: Volume<'d>,
+    pub(super) scan: Scan,
+    /// Identifies the check, where its evidence is written down.
+    pub(super) header: Option<Header>,
+    journal: JournalState,
+    clock: Clock<'p>,
+    plan: Plan,
+}
+
+impl<'d> Made<'d, '_> {
+    fn into_examination(self) -> Examination<'d> {
+        let Self { volume, scan, header: _, journal, clock, plan } = self;
+        scan.into_examination(volume, journal, clock, plan)
+    }
+}
+
+fn passes<'d, 'p>(
     device: &'d dyn ReadBlocks,
     opened: Opened,
     journal: JournalState,
     found: Findings,
     options: &CheckOptions<'_>,
     start: Start,
-    mut clock: Clock<'_>,
-) -> Result<Examination<'d>, CheckError> {
+    mut clock: Clock<'p>,
+) -> Result<Made<'d, 'p>, CheckError> {
     let mut found = found;
     let (mut key, options) = options.with_key();
     let options = &options;
@@ -246,7 +285,7 @@ fn passes<'d>(
     let mut load = Load::of(&opened);
     load.other_bytes = options.held_bytes;
     let plan = match &start {
-        Start::Check { held_bytes } => {
+        Start::Check(held_bytes) | Start::Shard(held_bytes, _) => {
             load.other_bytes += held_bytes;
             Plan::new(&load, &opened.geometry, options.into())?
         }
@@ -266,31 +305,34 @@ fn passes<'d>(
     let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };
     // What is written down goes on as it began: by sums or not.
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
-    let header = options
-        .checkpoint
-        .map(|keeper| (keeper, Header::of(&opened, device.size_bytes(), &journal, &settled, key)));
+    let is_shard = matches!(start, Start::Shard(..));
+    let written = is_shard || options.checkpoint.is_some() || options.parts.is_some();
+    let header = written.then(|| Header::of(&opened, device.size_bytes(), &journal, &settled, key));
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
-    let mut session = match header {
-        Some((keeper, header)) => {
-            Some(Session::begin(keeper, header, &volume, table_parts(&volume).len())?)
+    let mut session = match (options.checkpoint, &header) {
+        (Some(keeper), Some(header)) => {
+            Some(Session::begin(keeper, header.clone(), &volume, table_parts(&volume).len())?)
         }
-        None => None,
+        _ => None,
     };
+    let mut merged = None;
+    if let (Some(parts), Some(header)) = (options.parts, &header) {
+        let (header, evidence) = merge_parts(parts, header, &volume)?;
+        (volume.now_seconds, key) = (header.now_seconds, header.key);
+        merged = Some(evidence);
+    }
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
     }
-    volume.links = plan.way.links;
-    volume.keeps_whole_groups = load.edits;
     volume.orphans = orphans;
-    volume.shortcuts = options.shortcuts;
-    volume.sums_together = options.accounting != Accounting::Exact && !load.edits;
-    volume.check_encoding = options.check_encoding;
-    clock.plan(&volume, &budget);
+    choose(&mut volume, &plan, &load, options);
+    clock.plan(&volume, &budget, &start);
     found.merge(of_volume);
     if let Some(problem) = checks::superblock::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
     }
-    let mut scan = Scan { found, ..Scan::default() };
+    let mut scan = Scan { found, merged, ..Scan::default() };
+    let passes: &[Pass] = if is_shard { &shard::PASSES } else { &PASSES };
     let mut setting = Setting {
         pool: &pool,
         budget: &budget,
@@ -299,11 +341,20 @@ fn passes<'d>(
         key,
         clock: &mut clock,
     };
-    for pass in &PASSES {
+    for (at, pass) in passes.iter().enumerate() {
         (pass.run)(&mut volume, &mut setting, &mut scan)?;
-        setting.clock.end(pass.name);
+        setting.clock.end_before(pass.name, passes.get(at + 1).map(|next| next.name));
     }
-    Ok(scan.into_examination(volume, journal, clock, plan))
+    Ok(Made { volume, scan, header, journal, clock, plan })
+}
+
+/// Tells the volume how the check is made.
+fn choose(volume: &mut Volume<'_>, plan: &Plan, load: &Load, options: &CheckOptions<'_>) {
+    volume.links = plan.way.links;
+    volume.keeps_whole_groups = load.edits;
+    volume.shortcuts = options.shortcuts;
+    volume.sums_together = options.accounting != Accounting::Exact && !load.edits;
+    volume.check_encoding = options.check_encoding;
 }
 
 /// What passes share and do not look at the file system for.
@@ -315,6 +366,16 @@ pub(super) struct Setting<'r, 'p, 'k> {
     /// The key of the sums.
     key: [u8; 16],
     pub(super) clock: &'r mut Clock<'p>,
+}
+
+impl Setting<'_, '_, '_> {
+    /// The groups of the shard that is run; all of them if it is none.
+    pub(super) fn groups(&self, volume: &Volume<'_>) -> Range<u32> {
+        match self.start {
+            Start::Shard(_, share) => shard::groups_of(volume, share),
+            _ => 0..volume.geometry.group_count,
+        }
+    }
 }
 
 /// Sets up the sums, if there are any: of which groups evidence is kept all the same.
@@ -354,6 +415,8 @@ pub(super) struct Scan {
     pub(super) rescanned_groups: Option<u32>,
     rescanned_parts: Option<u32>,
     kept: Option<Kept>,
+    /// What shards found, merged.
+    pub(super) merged: Option<PartEvidence>,
 }
 
 impl Scan {
@@ -417,12 +480,21 @@ pub(super) fn scan_inodes(
     let keeps = matches!(setting.start, Start::Repair(_));
     let carried_over = match &mut setting.start {
         Start::Repair(since) => since.take().and_then(|since| since.carry_over(volume)),
-        Start::Check { .. } => None,
+        Start::Check(_) | Start::Shard(..) => None,
     };
     let completed = carried_over.and_then(|carried_over| carried_over.complete(volume, pool));
     let overlaps = overlaps(volume, setting.clock.options, setting.budget);
+    let of_shards = scan.merged.as_mut().map(|merged| std::mem::take(&mut merged.inodes));
+    let of_shards = of_shards.map(|mut inodes| {
+        if let Some(tables) = &volume.tables {
+            // As where parts were read.
+            inodes.claims.sum_up(tables, &volume.claim_scope);
+        }
+        (inodes, None)
+    });
+    let completed = of_shards.or(completed.map(|(inodes, parts)| (inodes, Some(parts))));
     (scan.inodes, scan.early, scan.rescanned_parts) = match (completed, overlaps) {
-        (Some((inodes, parts)), _) => (inodes, EarlyDirs::default(), Some(parts)),
+        (Some((inodes, parts)), _) => (inodes, EarlyDirs::default(), parts),
         (None, Some(options)) => {
             let overlapped = overlap::run(volume, &options, pool.cores());
             setting.clock.overlapped(overlapped.counts, overlapped.early.counts);

@@ -247,7 +247,11 @@ fn clusters_of(geometry: &Geometry, groups: &BTreeSet<GroupNr>) -> BlockSet {
 
 /// The directory blocks that name inodes of some groups, and those of the root: how `lost+found` is
 /// found.
-fn naming(cx: &DirCx<'_>, evidence: &DirEvidence, groups: &BTreeSet<GroupNr>) -> Vec<DirRun> {
+pub(super) fn naming(
+    cx: &DirCx<'_>,
+    evidence: &DirEvidence,
+    groups: &BTreeSet<GroupNr>,
+) -> Vec<DirRun> {
     let geometry = &cx.volume.geometry;
     let ranges = ranges_of(groups.iter().map(|group| {
         let first = geometry.inode_at(*group, 0).0;
@@ -260,18 +264,28 @@ fn naming(cx: &DirCx<'_>, evidence: &DirEvidence, groups: &BTreeSet<GroupNr>) ->
 
 /// The evidence of some directory blocks, and of all inline directories.
 fn judge(cx: &DirCx<'_>, runs: &[DirRun], pool: &Pool) -> DirEvidence {
+    judge_some(cx, runs, &cx.dirs.inline, pool)
+}
+
+/// What some directory blocks leave, and some directories that lie in inodes.
+pub(super) fn judge_some(
+    cx: &DirCx<'_>,
+    runs: &[DirRun],
+    inline: &[InodeNr],
+    pool: &Pool,
+) -> DirEvidence {
     let mut all =
         scan_runs(cx.volume, cx.index, runs, pool, |evidence: &mut DirEvidence, block| {
             dirents::check_block(cx, &block, evidence);
         });
-    all.merge(inline_dirs::run(cx, pool));
+    all.merge(inline_dirs::run_over(cx, inline, pool));
     all
 }
 
 /// Puts `now` in the place of what the same blocks left `before`: links that are counted for inodes of
 /// `groups` were not before, and those of others are the same, because an entry counts by what is known of
 /// the inode that it names.
-fn replace(
+pub(super) fn replace(
     all: &mut DirEvidence,
     before: DirEvidence,
     now: DirEvidence,

@@ -10,7 +10,7 @@ use floe_exec::{Accumulator, Work as Expected};
 
 use super::pipeline::{Scan, Setting, check_layout, scan_inodes};
 use super::refine::{self, Known, Refined};
-use super::{directories, pipeline};
+use super::{directories, pipeline, shard};
 use crate::checks::directory::{connectivity, link_counts, paths};
 use crate::checks::inode::inodes;
 use crate::checks::space::{bitmaps, shared_blocks};
@@ -198,7 +198,13 @@ fn run_directories(
     scan.index = DirIndex::new(&scan.inodes.dirs.infos);
     let early = take(&mut scan.early);
     let session = setting.session.as_deref_mut();
-    scan.entries = directories::run(&scan.cx(volume), early, setting.pool, session)?;
+    scan.entries = match scan.merged.as_mut().filter(|_| volume.tables.is_some()) {
+        Some(merged) => {
+            let (found, left) = (take(&mut merged.directories), take(&mut merged.left_inline));
+            shard::complete_directories(&scan.cx(volume), found, &left, setting.pool)
+        }
+        None => directories::run(&scan.cx(volume), early, setting.pool, session)?,
+    };
     scan.sums.links.merge(take(&mut scan.entries.sums));
     Ok(())
 }
@@ -211,7 +217,12 @@ fn run_bitmaps(
     let mut sums = take(&mut scan.sums);
     let dirs_of_groups = sums.take_dirs(&volume.geometry);
     let (facts, claims) = (&scan.facts, &scan.claims);
-    let mut bitmaps = bitmaps::check(volume, facts, claims, &dirs_of_groups, setting.pool);
+    let wanted = |group| scan.merged.is_none() || !shard::has_bitmaps_of(volume, group);
+    let mut bitmaps =
+        bitmaps::check_where(volume, facts, claims, &dirs_of_groups, setting.pool, wanted);
+    if let Some(merged) = &mut scan.merged {
+        bitmaps.merge(take(&mut merged.bitmaps));
+    }
     let known = Known { inodes: &scan.inodes, index: &scan.index, dirs_of_groups: &dirs_of_groups };
     let refined = Refined {
         facts: &mut scan.facts,

@@ -1177,12 +1177,13 @@ problems! {
         means "Nothing uses the field."
         repair "Set it to zero.";
     0x02000E "inode-file-acl-without-xattr-feature" InodeFileAclWithoutXattrFeature {
-        inode: InodeNr, block: BlockNr,
+        inode: InodeNr, block: BlockNr, attributes: u32,
     }
         DataRisk Damage ask Xattr
-        "{inode} names {block} for attributes, but the file system has none"
-        means "The feature bit was lost, or the pointer is garbage."
-        repair "Clear the pointer; the attributes are lost.";
+        "{inode} names {block} for attributes, but the feature is off; {attributes} can be read there"
+        means "The feature bit was lost, or the pointer is garbage. If the block holds attributes, \
+             the bit was lost: e2fsck clears the pointer all the same."
+        repair "Switch the feature on if attributes can be read there; otherwise clear the pointer.";
     0x02000F "directory-size-high-nonzero" DirectorySizeHighNonzero { inode: InodeNr, value: u32 }
         Metadata Damage ask Dir
         "directory {inode} has {value} in the upper half of its size"

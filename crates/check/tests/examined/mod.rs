@@ -1,4 +1,4 @@
-//! What two examinations must agree on.
+//! Compares two examinations, which must agree.
 
 use floe_check::Examination;
 use floe_format::InodeNr;

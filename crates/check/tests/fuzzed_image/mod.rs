@@ -1,7 +1,8 @@
 //! Checks an image that a script of bytes has damaged. Shared by the test `fuzz_inputs` and by the
 //! fuzz target `check_image` (`fuzz/`).
 //!
-//! What must hold, whatever the damage: no panic, an end, and the same answer for 1 and 2 threads.
+//! For any damage, a check must not panic, must end, and must give the same answer for 1 and 2
+//! threads.
 
 use std::collections::BTreeMap;
 

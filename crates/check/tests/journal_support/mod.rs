@@ -183,12 +183,12 @@ pub fn recovers_in_spite_of_wrong_inodes(image: &Path, change: impl Fn(u32) -> u
     damaged
 }
 
-/// What recovery made of an image that was opened as a check opens it.
+/// The result of recovery of an image that was opened as a check opens it.
 pub struct Recovered {
     pub overlay: MemDevice,
     pub state: JournalState,
     pub found: Vec<Problem>,
-    /// What opening found.
+    /// Problems found while opening it.
     pub opening: Vec<Problem>,
 }
 

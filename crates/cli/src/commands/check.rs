@@ -17,6 +17,7 @@ use crate::monitor::{Monitor, MonitorArgs};
 use crate::online::{self, OnlineArgs, Snapshot};
 use crate::run::check::Run;
 use crate::run::checkpoint::CheckpointArgs;
+use crate::run::shards::ShardArgs;
 use crate::terminal::progress::{Watch, When};
 
 /// Check a file system and report what is wrong.
@@ -88,6 +89,8 @@ pub(crate) struct Args {
     force: bool,
     #[command(flatten)]
     checkpoint: CheckpointArgs,
+    #[command(flatten)]
+    shards: ShardArgs,
     #[command(flatten)]
     online: OnlineArgs,
     #[command(flatten)]
@@ -186,13 +189,14 @@ impl Args {
         let sharing = self.sharing.enter();
         let watch = Watch::new(self.progress);
         let checkpoint = self.checkpoint.keeper();
+        let parts = self.shards.merge();
         let run = Run {
             source: &self.source,
             threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
             sharing: &sharing,
             journal: if self.ignore_journal { JournalUse::Ignore } else { JournalUse::Replay },
             external_journal: self.external_journal.as_deref(),
-            accounting: self.accounting.into(),
+            accounting: self.shards.accounting(self.accounting.into()),
             links: self.link_counts.choice(),
             memory_bytes: self.memory,
             json: self.json,
@@ -206,7 +210,11 @@ impl Args {
             watch: &watch,
             html: self.html.as_deref(),
             checkpoint: checkpoint.as_ref(),
+            parts: parts.as_ref(),
         };
+        if let Some(shard) = self.shards.shard(files)? {
+            return run.run_shard(&shard, out);
+        }
         let outcome = run.run(out)?;
         match snapshot.map(Snapshot::remove) {
             Some(Err(error)) => {

@@ -50,8 +50,7 @@ impl Args {
                 }
             };
             let archive = Writer::new(BufWriter::with_capacity(PIECE_BYTES, self.target()?));
-            let links = HashMap::new();
-            Exporter { files, complaints, base: path, archive, links }.run(node)
+            archive_tree(files, complaints, path, node, archive)
         });
         match result {
             // The reader of the pipe closed it.
@@ -70,7 +69,19 @@ impl Args {
     }
 }
 
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
+/// Writes `node` and everything below it; `base` is its path in the image, for messages.
+pub(crate) fn archive_tree<W: Write>(
+    files: &Files<'_>,
+    complaints: &Complaints,
+    base: &[u8],
+    node: Node,
+    archive: Writer<W>,
+) -> anyhow::Result<()> {
+    Exporter { files, complaints, base, archive, links: HashMap::new() }.run(node)
+}
+
+/// Whether the reader of a pipe closed it.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<io::Error>();
     cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

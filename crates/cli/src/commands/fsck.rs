@@ -12,26 +12,23 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use floe_blockdev::Use;
 use floe_check::Accounting;
+use floe_check::JournalUse;
 use floe_check::evidence::choice::LinkChoice;
-use floe_check::problem::Weight;
 use floe_check::reader::Reader;
-use floe_check::{CheckOptions, JournalUse};
 use floe_format::ext::superblock::{STATE_ERROR, Superblock};
-use floe_format::features::{Incompat, RoCompat};
+use floe_format::features::RoCompat;
 use floe_repair::policy::{Policy, Preen, Yes};
 use floe_repair::{BadBlocks, Extras};
 use floe_sync::atomic::AtomicBool;
 use floe_sync::{Arc, Mutex};
 
 use crate::e2fsck::conf::Conf;
-use crate::e2fsck::due::{self, Circumstances};
 use crate::e2fsck::front::Front;
 use crate::e2fsck::log::{Facts, Tee};
 use crate::e2fsck::options::Options;
 use crate::e2fsck::policy::Configured;
 use crate::e2fsck::progress::{self, Form, Lines, Switch};
-use crate::e2fsck::summary::{self, Free};
-use crate::e2fsck::{bad_blocks, discard, fragments, name, table};
+use crate::e2fsck::{bad_blocks, discard, fragments, name};
 use crate::exit::Outcome;
 use crate::input::clock;
 use crate::input::device::Source;
@@ -40,6 +37,11 @@ use crate::run::check::Run;
 use crate::run::repair::RepairRun;
 use crate::terminal::ask::Ask;
 use crate::terminal::progress::Watch;
+
+mod skip;
+mod usage;
+
+use usage::{usage, usage_line};
 
 /// Damage with which `e2fsck -n` exits 0: it offers a repair before pass 1, is answered no, and
 /// continues as if clean. `floe check` counts such damage: Linux refuses to mount a group with a
@@ -176,33 +178,6 @@ fn mode(options: &Options) -> Mode {
     }
 }
 
-fn usage_line(program: &str) -> String {
-    format!("usage: {program} [-n | -y | -p] [-f] [options] device")
-}
-
-/// The help text, generated from the table of options.
-fn usage(program: &str) -> String {
-    let mut text = format!(
-        "{}\n\ne2fsck's command line. device: a path, LABEL=, UUID=, PARTLABEL= or PARTUUID=.\n\n",
-        usage_line(program)
-    );
-    for flag in table::FLAGS {
-        let letter = char::from(flag.letter);
-        let value = flag.value.map(|value| format!(" {value}")).unwrap_or_default();
-        text.push_str(&format!("  {:<15} {}\n", format!("-{letter}{value}"), flag.help));
-    }
-    text.push_str("\nextended options:\n");
-    for option in table::EXTENDED {
-        let value = option.value.map(|value| format!("={value}")).unwrap_or_default();
-        text.push_str(&format!("  {:<24} {}\n", format!("{}{value}", option.name), option.help));
-    }
-    text.push_str(
-        "\nexit codes: 0 clean, 1 repaired, 2 repaired, reboot required, 4 damage left, 8 failed,\n\
-         16 usage error, 32 cancelled by the user\n",
-    );
-    text
-}
-
 /// One run.
 struct Fsck<'a> {
     program: &'a str,
@@ -230,14 +205,6 @@ enum Users {
     Writing,
     /// It is the system's root file system, still mounted read-only.
     Root,
-}
-
-/// A file system whose superblock claims that it is clean.
-struct CleanByItsRecords {
-    /// The message printed instead of a check.
-    line: String,
-    /// Its journal needs recovery.
-    needs_recovery: bool,
 }
 
 impl Fsck<'_> {
@@ -398,77 +365,6 @@ impl Fsck<'_> {
         bad_blocks::wanted(&self.options, &self.device, block_size, blocks_count)
     }
 
-    /// Skips the check if the file system claims to be clean and no check is due.
-    fn skipped(&self, front: &Front, out: &mut impl Write) -> anyhow::Result<Option<Outcome>> {
-        let options = &self.options;
-        let extras = self.extras();
-        let repairs = matches!(self.mode, Mode::Yes | Mode::Preen | Mode::Ask);
-        let asked = options.force
-            || extras.unshare_blocks
-            || options.bad_blocks()
-            || options.superblock.is_some();
-        if asked || (extras.journal_only && repairs) {
-            return Ok(None);
-        }
-        let Some(clean) = self.clean_by_its_records(front, out)? else { return Ok(None) };
-        let mut replayed = Outcome::CLEAN;
-        if repairs && clean.needs_recovery {
-            if options.undo.is_some() {
-                // A failed replay makes a check due; two repairs would need two undo files.
-                return Ok(None);
-            }
-            replayed = self.repair(front, Extras { journal_only: true, ..extras }, None, out)?;
-        }
-        if replayed != Outcome::CLEAN {
-            return Ok(None);
-        }
-        writeln!(out, "{}", clean.line)?;
-        if clean.needs_recovery && !repairs {
-            writeln!(out, "The journal holds transactions that were not replayed.")?;
-        }
-        Ok(Some(Outcome::CLEAN))
-    }
-
-    /// The message printed instead of a check; `None`: a check is needed.
-    fn clean_by_its_records(
-        &self,
-        front: &Front,
-        out: &mut impl Write,
-    ) -> anyhow::Result<Option<CleanByItsRecords>> {
-        let Ok(device) = self.source.open() else { return Ok(None) };
-        let Ok(reader) = Reader::open(&device, None, None) else { return Ok(None) };
-        let superblock = &reader.superblock;
-        if !Superblock::checksum_ok(&reader.superblock_bytes)
-            || reader.geometry.inodes_count != superblock.inodes_count
-        {
-            return Ok(None);
-        }
-        let clock = clock::now();
-        let mends = self.mode != Mode::No;
-        let at = Circumstances::new(&self.conf, clock, mends);
-        if let Some(reason) = due::reason(superblock, &at, || due::backups_differ(&reader)) {
-            writeln!(out, "{}: {}: checking", front.name, reason.text())?;
-            return Ok(None);
-        }
-        let options = CheckOptions {
-            journal: JournalUse::Ignore,
-            now_seconds: clock.now_seconds,
-            ..CheckOptions::default()
-        };
-        let Ok(opened) = floe_check::open::open(&device, &options) else { return Ok(None) };
-        if opened.found.0.iter().any(|problem| problem.row().weight > Weight::Remark) {
-            return Ok(None);
-        }
-        let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
-        let announcement = due::announcement(superblock, &at);
-        let free = match mends {
-            true => Free::of_groups(&opened.geometry, &opened.groups),
-            false => Free::of_superblock(superblock),
-        };
-        let line = summary::clean_line(&front.name, superblock, free, &announcement);
-        Ok(Some(CleanByItsRecords { line, needs_recovery }))
-    }
-
     fn check(&self, front: &Front, in_use: bool, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let no = self.mode == Mode::No;
         let tell = front.teller();
@@ -493,6 +389,7 @@ impl Fsck<'_> {
             watch: &watch,
             html: None,
             checkpoint: None,
+            parts: None,
         };
         let outcome = run.run(out)?;
         if self.mode == Mode::Look && outcome.damaged {
@@ -643,17 +540,5 @@ mod tests {
             assert!(users(Mode::No, &uses) == no, "{uses:?}");
             assert!(users(Mode::Look, &uses) == look, "{uses:?}");
         }
-    }
-
-    #[test]
-    fn the_usage_names_every_option() {
-        let text = usage("fsck.ext4");
-        for flag in table::FLAGS {
-            assert!(text.contains(&format!("  -{} ", char::from(flag.letter))), "{}", flag.letter);
-        }
-        for option in table::EXTENDED {
-            assert!(text.contains(option.name), "{}", option.name);
-        }
-        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     }
 }

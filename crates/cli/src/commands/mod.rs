@@ -22,6 +22,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod problems;
 pub(crate) mod repair;
+pub(crate) mod salvage;
 pub(crate) mod status;
 pub(crate) mod umount;
 pub(crate) mod undo;
@@ -52,6 +53,8 @@ pub(crate) enum Command {
     Cp(Lazy<cp::Args>),
     /// Write files of an image as a tar archive
     Export(Lazy<export::Args>),
+    /// Rebuild files whose inodes, directories or superblock are lost, and copy them out
+    Salvage(Lazy<salvage::Args>),
     /// Mount an image or a device, without the kernel's ext4 and without root
     Mount(Box<Lazy<mount::Args>>),
     /// Unmount, and wait until the server has exited
@@ -86,6 +89,7 @@ impl Command {
             Self::Cat(Lazy(args)) => args.run(out),
             Self::Cp(Lazy(args)) => args.run(files, out),
             Self::Export(Lazy(args)) => args.run(out),
+            Self::Salvage(Lazy(args)) => args.run(files, out),
             Self::Mount(args) => args.0.run(),
             Self::Umount(Lazy(args)) => args.run(),
             Self::Status(Lazy(args)) => args.run(out),

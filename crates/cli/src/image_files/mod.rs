@@ -23,13 +23,13 @@ use crate::terminal::signals;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ImageArgs {
     #[command(flatten)]
-    source: Source,
+    pub(crate) source: Source,
     /// The external journal: a device or file
     #[arg(long, value_name = "PATH")]
-    external_journal: Option<InputPath>,
+    pub(crate) external_journal: Option<InputPath>,
     /// Read the disk as it is, without replaying the journal
     #[arg(long)]
-    ignore_journal: bool,
+    pub(crate) ignore_journal: bool,
 }
 
 /// Reports faults in reading and writing on standard error, one by one.
@@ -37,9 +37,22 @@ pub(crate) struct Complaints {
     image: String,
     damaged: Cell<bool>,
     failed: Cell<bool>,
+    /// Messages that may still be printed.
+    left: Cell<u32>,
 }
 
 impl Complaints {
+    /// Complaints about an image, by its name.
+    pub(crate) fn about(image: String) -> Self {
+        Self::limited(image, u32::MAX)
+    }
+
+    /// The same, with at most `most` messages on standard error.
+    pub(crate) fn limited(image: String, most: u32) -> Self {
+        let (damaged, failed) = (Cell::new(false), Cell::new(false));
+        Self { image, damaged, failed, left: Cell::new(most) }
+    }
+
     /// Reports that part of the image is damaged.
     pub(crate) fn damage(&self, path: &[u8], what: impl Display) {
         self.damaged.set(true);
@@ -74,10 +87,18 @@ impl Complaints {
     }
 
     fn tell(&self, path: &[u8], what: impl Display) {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        match left {
+            0 => return,
+            1 => eprintln!("floe: {}: further messages are omitted", self.image),
+            _ => {}
+        }
         eprintln!("floe: {}: {}: {what}", self.image, printable(path));
     }
 
-    fn outcome(&self) -> Outcome {
+    /// The outcome: 4 for damage, 8 for failures.
+    pub(crate) fn outcome(&self) -> Outcome {
         Outcome { damaged: self.damaged.get(), failed: self.failed.get(), ..Outcome::CLEAN }
     }
 }
@@ -101,7 +122,7 @@ impl ImageArgs {
             ..CheckOptions::default()
         };
         let image = self.source.name();
-        let complaints = Complaints { image, damaged: Cell::new(false), failed: Cell::new(false) };
+        let complaints = Complaints::about(image);
         let looked = view(&device, &options, |files, found| {
             for problem in found {
                 eprintln!("floe: {}: {problem}", complaints.image);

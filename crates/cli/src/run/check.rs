@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use floe_blockdev::{Counted, FileDevice, ReadBlocks, ReadCounts};
-use floe_check::checkpoint::Keeper;
+use floe_check::checkpoint::{Keeper, PartRefusal, Parts};
 use floe_check::evidence::choice::LinkChoice;
 use floe_check::memory::{Plan, Way};
 use floe_check::problem::{Row, Severity, Weight};
@@ -29,6 +29,7 @@ use crate::online::Snapshot;
 use crate::run::checkpoint::CheckpointFile;
 use crate::run::foreign;
 use crate::run::html_page;
+use crate::run::shards::{PartFiles, Shard};
 use crate::terminal::failure;
 use crate::terminal::progress::Watch;
 use crate::terminal::shell::quoted_path;
@@ -41,6 +42,10 @@ const PATH_BLOCKS: u64 = 1 << 20;
 /// Message for an interrupted check.
 const INTERRUPTED: &str = "the check is not complete and has no result; nothing was \
                            written. With --checkpoint FILE, the same command resumes it";
+
+/// Message for an interrupted shard.
+const SHARD_INTERRUPTED: &str =
+    "the shard is not complete and has no part; to run it again, give the same command";
 
 /// Options of a check and its report.
 pub(crate) struct Run<'a> {
@@ -73,6 +78,8 @@ pub(crate) struct Run<'a> {
     pub(crate) html: Option<&'a Path>,
     /// Checkpoint file, from which an interrupted check can resume.
     pub(crate) checkpoint: Option<&'a CheckpointFile>,
+    /// Parts of shards to merge.
+    pub(crate) parts: Option<&'a PartFiles<'a>>,
 }
 
 impl Run<'_> {
@@ -124,6 +131,7 @@ impl Run<'_> {
             cores: self.sharing.cores(),
             progress: self.watch.progress(),
             checkpoint: self.checkpoint.map(|file| file as &dyn Keeper),
+            parts: self.parts.map(|parts| parts as &dyn Parts),
             reads: Some(&reads),
             ..self.options(journal.as_ref())
         };
@@ -158,6 +166,34 @@ impl Run<'_> {
             front.end(out, &report, &cost)?;
         }
         Ok(outcome)
+    }
+
+    /// Checks one shard and writes its part; a line about it goes to `out`. What was found is for the merge
+    /// to report, so that the exit code says only whether there is a part.
+    pub(crate) fn run_shard(
+        &self,
+        shard: &Shard<'_>,
+        out: &mut impl Write,
+    ) -> anyhow::Result<Outcome> {
+        signals::end_at_once_with(front::cancel_code(None), SHARD_INTERRUPTED)?;
+        let common = shard.common()?;
+        let opened = self.source.open()?;
+        let device = Counted::new(&opened);
+        let journal = self.external_journal.map(FileDevice::open).transpose()?;
+        let options = CheckOptions {
+            cores: self.sharing.cores(),
+            progress: self.watch.progress(),
+            key: Some(common.key),
+            now_seconds: common.now_seconds,
+            ..self.options(journal.as_ref())
+        };
+        let bytes = || device.counts().bytes;
+        let check = || floe_check::check_shard(&device, &options, shard.share);
+        match self.watch.during(&bytes, check) {
+            Ok(part) => writeln!(out, "{}", shard.write(&part)?)?,
+            Err(error) => return self.failed(out, &error, &device),
+        }
+        Ok(Outcome::CLEAN)
     }
 
     /// Writes the report; `foreign` names another format that the device seems to hold.
@@ -269,6 +305,7 @@ impl Run<'_> {
             }
             CheckError::NoSuperblock { problems, .. } => (Outcome::FAILED, problems.clone()),
             CheckError::Stopped => (Outcome { cancelled: true, ..Outcome::CLEAN }, Vec::new()),
+            CheckError::Parts(refusal) => (outcome_of_parts(refusal), Vec::new()),
             CheckError::UnknownFeatures { .. }
             | CheckError::Checkpoint(_)
             | CheckError::OverBudget { .. }
@@ -280,6 +317,19 @@ impl Run<'_> {
         }
         eprintln!("floe: {text}");
         Ok(outcome)
+    }
+}
+
+/// The exit bits for parts that cannot be merged: those of a wrong command line, unless it is the device or a file
+/// that is to blame.
+const fn outcome_of_parts(refusal: &PartRefusal) -> Outcome {
+    match refusal {
+        PartRefusal::File { .. } | PartRefusal::Changed { .. } => Outcome::FAILED,
+        PartRefusal::NotOurs { .. }
+        | PartRefusal::Damaged { .. }
+        | PartRefusal::Foreign { .. }
+        | PartRefusal::Repeated { .. }
+        | PartRefusal::Missing { .. } => Outcome::USAGE,
     }
 }
 

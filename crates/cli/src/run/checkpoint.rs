@@ -121,7 +121,7 @@ impl CheckpointFile {
 
 /// Opens the file for reading. Fails if other users can write to it, because its content is
 /// trusted.
-fn open_own(path: &Path) -> io::Result<Option<File>> {
+pub(crate) fn open_own(path: &Path) -> io::Result<Option<File>> {
     // Do not block on a FIFO.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {

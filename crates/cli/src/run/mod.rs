@@ -7,4 +7,5 @@ pub(crate) mod escalation;
 pub(crate) mod foreign;
 pub(crate) mod html_page;
 pub(crate) mod repair;
+pub(crate) mod shards;
 pub(crate) mod undo_target;

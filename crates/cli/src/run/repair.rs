@@ -456,6 +456,7 @@ fn problems_of(error: &CheckError) -> Vec<Problem> {
         CheckError::UnknownFeatures { .. }
         | CheckError::Stopped
         | CheckError::Checkpoint(_)
+        | CheckError::Parts(_)
         | CheckError::OverBudget { .. }
         | CheckError::Read { .. } => Vec::new(),
     }

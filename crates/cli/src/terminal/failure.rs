@@ -48,6 +48,7 @@ pub(crate) fn of_check(
         CheckError::Checkpoint(refusal) => {
             format!("{name}: not checked. The checkpoint cannot be used: {refusal}")
         }
+        CheckError::Parts(refusal) => format!("{name}: not checked. {refusal}"),
         CheckError::OverBudget { phase, need_bytes, budget_bytes } => {
             over_budget(name, phase, *need_bytes, *budget_bytes, memory_option)
         }

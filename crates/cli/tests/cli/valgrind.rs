@@ -1,5 +1,5 @@
-//! The program under valgrind, whose machine is not quite this one: it has no page of functions of the system
-//! in each process, and fewer instructions. What finds out about the machine must not break there.
+//! Runs the program under valgrind, which differs from the real machine: processes have no vDSO,
+//! and the processor has fewer instructions. The detection of machine features must work there.
 
 use std::process::Command;
 

@@ -84,8 +84,8 @@ impl Volume {
         Ok(of(end, SegmentKind::Data { device_bytes }))
     }
 
-    /// Fills `into` with the bytes of a file from `at` on, as many as it has, and returns their number. The targets of long
-    /// symbolic links, which lie in the transaction, are read by [`Volume::target`].
+    /// Fills `into` with the bytes of a file from `at` on, as many as it has, and returns
+    /// their number.
     ///
     /// # Errors
     /// The map cannot be followed, or the device not be read.
@@ -118,32 +118,6 @@ impl Volume {
             done += len;
         }
         Ok(done)
-    }
-
-    /// The target of a symbolic link.
-    ///
-    /// # Errors
-    /// [`OpError::Invalid`] for anything else, or it cannot be read.
-    pub fn target(&self, tx: &mut dyn Tx, inode: &OwnedInode) -> Result<Vec<u8>, OpError> {
-        if inode.file_type() != Some(FileType::Symlink) {
-            return Err(OpError::Invalid("it is not a symbolic link"));
-        }
-        let flags = inode.flags();
-        if flags.contains(InodeFlags::ENCRYPT) {
-            return Err(OpError::Unsupported("an encrypted link"));
-        }
-        let size = usize::try_from(inode.size_bytes()).unwrap_or(usize::MAX);
-        if flags.contains(InodeFlags::INLINE_DATA) {
-            let mut bytes = inline_bytes(inode)?;
-            bytes.truncate(size);
-            return Ok(bytes);
-        }
-        if size < inode.base.block.len() && !flags.contains(InodeFlags::EXTENTS) {
-            return Ok(inode.base.block[..size].to_vec());
-        }
-        let extent = file::look(&self.fs, inode).find(tx, LogicalBlock(0))?.ok_or(DAMAGED)?;
-        let bytes = tx.block(extent.run.start)?;
-        Ok(bytes.get(..size).ok_or(DAMAGED)?.to_vec())
     }
 
     /// Writes bytes into a regular file from `at` on, on the device at once; holes get blocks, the file grows if it must.
@@ -188,12 +162,11 @@ pub(crate) fn inline_bytes(inode: &OwnedInode) -> Result<Vec<u8>, OpError> {
 }
 
 fn read_at(data: &dyn ReadBlocks, at: u64, into: &mut [u8]) -> Result<(), OpError> {
-    data.read_at(at, into)
-        .map_err(|source| OpError::Refused(Refusal::Io { block: BlockNr(0), source }))
+    data.read_at(at, into).map_err(|source| OpError::Data { block: BlockNr(0), source })
 }
 
 fn write_at(data: &dyn WriteBlocks, block: BlockNr, at: u64, from: &[u8]) -> Result<(), OpError> {
-    data.write_at(at, from).map_err(|source| OpError::Refused(Refusal::Io { block, source }))
+    data.write_at(at, from).map_err(|source| OpError::Data { block, source })
 }
 
 impl Op<'_> {

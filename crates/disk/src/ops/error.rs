@@ -1,6 +1,9 @@
 //! Why an operation was not done.
 
+use std::io;
+
 use floe_ext4::tx::Refusal;
+use floe_format::BlockNr;
 
 /// Why an operation was not done. The transaction is as it was before it.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +57,14 @@ pub enum OpError {
     /// once.
     #[error("it would change more blocks than a transaction may have")]
     TooLong,
+    /// Data of a file cannot be read or written. Metadata are [`OpError::Refused`].
+    #[error("data at {block} cannot be read or written: {source}")]
+    Data {
+        /// The block; 0 if it is not known.
+        block: BlockNr,
+        /// The device's error.
+        source: io::Error,
+    },
     /// A structure cannot be followed, read or written.
     #[error(transparent)]
     Refused(Refusal),

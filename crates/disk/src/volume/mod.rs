@@ -1,5 +1,6 @@
 //! A file system that is written: opened, judged, changed by the operations of [`crate::ops`], and left as Linux would leave it.
 
+mod errors;
 mod features;
 mod native;
 
@@ -20,6 +21,7 @@ use std::hash::{BuildHasher, RandomState};
 use crate::journal::Journal;
 use crate::ops::{Caller, OpError, Orphans};
 use crate::space::{Epoch, Pool};
+pub use errors::{ErrorCode, ErrorRecord};
 pub use features::{ReadOnly, judge};
 pub use native::seal;
 pub(crate) use native::settle as settle_native;

@@ -60,7 +60,7 @@ impl Node {
     }
 }
 
-/// What a run visited: the number of each kind, and a checksum.
+/// The items that a run visited: the number of each kind, and a checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     counts: [u64; 3],

@@ -1,7 +1,7 @@
 //! Reads the mapping of a file, extent tree or block map, as far as it can be followed.
 
 use floe_format::ext::extent::{Extent, ExtentNode};
-use floe_format::ext::inode::InodeFlags;
+use floe_format::ext::inode::{InodeFlags, OwnedInode};
 use floe_format::{BlockNr, LogicalBlock};
 
 use super::{FileFault, Files, Node};
@@ -40,6 +40,11 @@ impl FileMap {
 }
 
 impl Files<'_> {
+    /// The mapping of an inode that need not be in its place.
+    pub fn map_of(&self, inode: &OwnedInode) -> FileMap {
+        self.map(&Node::new(inode.number, inode.raw.clone(), self))
+    }
+
     /// Follows the mapping of an inode whose `i_block` maps blocks, of either kind.
     pub fn map(&self, node: &Node) -> FileMap {
         let (inode, map) = (node.inode(), FileMap::default());

@@ -26,7 +26,7 @@ pub use content::{Content, Segment, SegmentKind};
 pub use directory::{DirectoryEntry, Listing};
 pub use floe_format::ext::inode::Timestamp;
 pub use map::FileMap;
-pub use node::Node;
+pub use node::{Node, is_plausible};
 pub use path::Follow;
 pub use walk::{Step, Visit, Walk};
 
@@ -204,6 +204,7 @@ pub struct Files<'d> {
     superblock: Superblock,
     geometry: Geometry,
     groups: Vec<GroupDesc>,
+    refuses_garbage: bool,
 }
 
 impl<'d> Files<'d> {
@@ -215,7 +216,13 @@ impl<'d> Files<'d> {
         geometry: Geometry,
         groups: Vec<GroupDesc>,
     ) -> Self {
-        Self { device, superblock, geometry, groups }
+        Self { device, superblock, geometry, groups, refuses_garbage: false }
+    }
+
+    /// The same files, except that bytes with a wrong checksum that do not look like an inode
+    /// ([`is_plausible`]) count as an unused one.
+    pub fn without_garbage(self) -> Self {
+        Self { refuses_garbage: true, ..self }
     }
 
     /// The superblock.

@@ -1,6 +1,7 @@
 //! One inode, and its fields as programs see them.
 
 use floe_format::InodeNr;
+use floe_format::ext::extent::ExtentNode;
 use floe_format::ext::inode::{
     FileType, Inode, InodeFlags, Timestamp, decode_nanoseconds, decode_seconds, device_number,
 };
@@ -29,11 +30,33 @@ const PROJID_END: u16 = 0x20;
 /// An inode of zeroes, for fewer than 128 bytes; no valid geometry has such inodes.
 const EMPTY: [u8; 128] = [0; 128];
 
+/// Maximum link count of a file in Linux.
+const MOST_LINKS: u16 = 65_000;
+/// The largest `i_extra_isize` in use: 32, with space for fields to come.
+const MOST_EXTRA_BYTES: u16 = 96;
+
+/// Whether bytes look like an inode, whatever their checksum: a valid type, link count, flags and
+/// size of extra fields. Random bytes do with a probability below 10^-6.
+pub fn is_plausible(inode: &Inode<'_>) -> bool {
+    let extra = inode.extra.extra_isize;
+    let has_map_root = !inode.flags().contains(InodeFlags::EXTENTS)
+        || ExtentNode::new(&inode.base.block).is_some_and(|root| root.header_ok());
+    inode.file_type().is_some()
+        && InodeFlags::from_bits(inode.base.flags).is_some()
+        && inode.base.links_count <= MOST_LINKS
+        && extra <= MOST_EXTRA_BYTES
+        && extra.is_multiple_of(4)
+        && has_map_root
+}
+
 impl Node {
     pub(super) fn new(number: InodeNr, bytes: Vec<u8>, files: &Files<'_>) -> Self {
         let mut node = Self { number, checksum_ok: true, bytes };
         if files.checksums() {
             node.checksum_ok = node.inode().checksum_ok(files.superblock.seed(), number);
+        }
+        if files.refuses_garbage && !node.checksum_ok && !is_plausible(&node.inode()) {
+            node.bytes.fill(0);
         }
         node
     }

@@ -192,7 +192,7 @@ pub enum JournalEvent {
     BoundsWrong {
         /// Both as stored.
         stored: LogBounds,
-        /// Those that were used.
+        /// The bounds that were used.
         expected: LogBounds,
     },
     /// A journal without the has_journal feature (0x16).

@@ -200,6 +200,11 @@ impl<'a> ExtentNode<'a> {
         ENTRY_SIZE * (usize::from(self.header().max) + 1)
     }
 
+    /// Bytes that the checksum of a node in a block covers, from the start of the block.
+    pub fn checksummed_bytes(&self) -> usize {
+        self.tail_offset().min(self.bytes.len())
+    }
+
     /// The stored checksum of a node in a block; `None` if the tail would lie outside it.
     pub fn stored_checksum(&self) -> Option<u32> {
         le32_at(self.bytes, self.tail_offset())

@@ -252,6 +252,11 @@ impl<'a> DxBlock<'a> {
         self.bytes.get(self.tail_offset()?..)?.first_chunk().map(DxTail::decode)
     }
 
+    /// Bytes that the checksum covers: those up to the last entry in use, and the tail.
+    pub fn checksummed_bytes(&self) -> usize {
+        self.count_offset + usize::from(self.count) * ENTRY_SIZE + TAIL_SIZE
+    }
+
     /// The checksum that the tail should carry: crc32c of the bytes up to the last entry in use,
     /// the tail's reserved word, and zero for the checksum itself. `None` without room for a tail.
     pub fn compute_checksum(&self, inode_seed: u32) -> Option<u32> {

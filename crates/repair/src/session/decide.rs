@@ -22,13 +22,13 @@ impl Session<'_> {
         let report = &examination.report;
         let unreadable = self.staged.protects().then(|| self.staged.unreadable_offsets());
         self.hidden = HiddenParts::of(examination, unreadable.as_deref());
-        self.doubts.note(report);
+        self.decisions.doubts.note(report);
         let mut plans = self.plans(examination);
-        let asks = self.options.shared_blocks == SharedBlocks::Ask && !self.unsharing;
+        let asks = self.options.shared_blocks == SharedBlocks::Ask && !self.optional.unsharing;
         let is_shared = |problem: &Problem| {
             matches!(problem, Problem::MultiplyClaimedFile { .. })
                 && asks
-                && !self.without_space.contains(problem)
+                && !self.attempts.without_space.contains(problem)
         };
         let (shared, others): (Plans<'_>, Plans<'_>) =
             plans.drain(..).partition(|(problem, _)| is_shared(problem));
@@ -53,11 +53,11 @@ impl Session<'_> {
         let goes = self.who_goes(examination);
         let culprits = match self.options.shared_blocks {
             SharedBlocks::Clone | SharedBlocks::Ask => BTreeSet::new(),
-            SharedBlocks::DropCulprit => self.doubts.culprits(report),
+            SharedBlocks::DropCulprit => self.decisions.doubts.culprits(report),
         };
         let keeps_number = number_is_undecided(report);
         for problem in &report.found {
-            let tries = self.tries.get(problem).copied().unwrap_or(0);
+            let tries = self.attempts.tries.get(problem).copied().unwrap_or(0);
             if tries >= MOST_TRIES || self.options.extras.skips(problem) {
                 continue;
             }
@@ -69,15 +69,19 @@ impl Session<'_> {
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
                     if goes.contains(&inode) =>
                 {
-                    self.sentences.insert(inode, self.doubts.why_it_goes(inode, true));
+                    self.decisions
+                        .sentences
+                        .insert(inode, self.decisions.doubts.why_it_goes(inode, true));
                     plans.push((problem, vec![deletion(inode)]));
                 }
                 (Plan::Edits(_), Problem::MultiplyClaimedFile { .. })
-                    if self.without_space.contains(problem) => {}
+                    if self.attempts.without_space.contains(problem) => {}
                 (Plan::Edits(_), &Problem::MultiplyClaimedFile { inode, .. })
                     if culprits.contains(&inode) =>
                 {
-                    self.sentences.insert(inode, self.doubts.why_it_goes(inode, false));
+                    self.decisions
+                        .sentences
+                        .insert(inode, self.decisions.doubts.why_it_goes(inode, false));
                     plans.push((problem, vec![deletion(inode)]));
                 }
                 (Plan::Edits(edits), _) => plans.push((problem, edits)),
@@ -86,8 +90,8 @@ impl Session<'_> {
         }
         if !goes.is_empty() {
             // Retry all others.
-            for problem in std::mem::take(&mut self.without_space) {
-                self.tries.remove(&problem);
+            for problem in std::mem::take(&mut self.attempts.without_space) {
+                self.attempts.tries.remove(&problem);
             }
         }
         let hidden = &self.hidden;
@@ -104,21 +108,23 @@ impl Session<'_> {
     fn who_goes(&mut self, examination: &Examination<'_>) -> BTreeSet<InodeNr> {
         let report = &examination.report;
         let mut goes = BTreeSet::new();
-        if self.unsharing || self.without_space.is_empty() {
+        if self.optional.unsharing || self.attempts.without_space.is_empty() {
             return goes;
         }
         let files: BTreeMap<InodeNr, &Problem> = report
             .found
             .iter()
             .filter(|problem| matches!(problem, Problem::MultiplyClaimedFile { .. }))
-            .filter(|problem| self.decided.get(*problem) != Some(&false))
+            .filter(|problem| self.decisions.decided.get(*problem) != Some(&false))
             .filter_map(|problem| Some((problem.inode()?, problem)))
             .collect();
         let has_no_room = |owner: &Owner| {
-            files.get(&owner.inode).is_some_and(|problem| self.without_space.contains(*problem))
+            files
+                .get(&owner.inode)
+                .is_some_and(|problem| self.attempts.without_space.contains(*problem))
         };
         let is_needed = |inode| inode == InodeNr::ROOT || report.geometry.is_reserved(inode);
-        let groups = self.doubts.groups(report);
+        let groups = self.decisions.doubts.groups(report);
         let mut owners: Vec<&Owner> = groups
             .iter()
             .filter(|group| group.owners.iter().any(has_no_room))
@@ -146,21 +152,23 @@ impl Session<'_> {
     fn decide(&mut self, plans: &Plans<'_>, report: &Report) -> bool {
         let new: Vec<Problem> = plans
             .iter()
-            .filter(|(problem, _)| !self.decided.contains_key(*problem))
+            .filter(|(problem, _)| !self.decisions.decided.contains_key(*problem))
             .map(|(problem, _)| (*problem).clone())
             .collect();
-        if self.unsharing {
+        if self.optional.unsharing {
             // The caller's request implies consent.
-            self.decided.extend(new.into_iter().map(|problem| (problem, true)));
+            self.decisions.decided.extend(new.into_iter().map(|problem| (problem, true)));
         } else if !new.is_empty() {
             match self.policy.decide(&new, report) {
-                Decision::Each(answers) => self.decided.extend(new.into_iter().zip(answers)),
+                Decision::Each(answers) => {
+                    self.decisions.decided.extend(new.into_iter().zip(answers))
+                }
                 Decision::Halt(problem) => {
-                    self.halted = Some(problem);
+                    self.decisions.halted = Some(problem);
                     return false;
                 }
                 Decision::Quit => {
-                    self.quit = true;
+                    self.decisions.quit = true;
                     return false;
                 }
             }
@@ -171,7 +179,7 @@ impl Session<'_> {
     fn accepted(&self, plans: Plans<'_>) -> Wanted {
         let mut wanted = Wanted::new();
         for (problem, edits) in plans {
-            if self.decided.get(problem) == Some(&true) {
+            if self.decisions.decided.get(problem) == Some(&true) {
                 for edit in edits {
                     wanted.entry(edit).or_insert_with(|| Some(problem.clone()));
                 }
@@ -183,27 +191,27 @@ impl Session<'_> {
     /// Asks the policy about groups of owners of shared blocks; returns the accepted edits. `None`:
     /// it ends the repair.
     fn share(&mut self, plans: Plans<'_>, report: &Report) -> Option<Wanted> {
-        for group in self.doubts.groups(report) {
-            if group.owners.iter().all(|owner| self.sharing.contains_key(&owner.inode)) {
+        for group in self.decisions.doubts.groups(report) {
+            if group.owners.iter().all(|owner| self.decisions.sharing.contains_key(&owner.inode)) {
                 continue;
             }
             let answer = self.policy.share(&group, report);
             if answer == Sharing::Quit {
-                self.quit = true;
+                self.decisions.quit = true;
                 return None;
             }
-            self.sharing.extend(group.owners.iter().map(|owner| (owner.inode, answer)));
+            self.decisions.sharing.extend(group.owners.iter().map(|owner| (owner.inode, answer)));
         }
-        let culprits = self.doubts.culprits(report);
+        let culprits = self.decisions.doubts.culprits(report);
         for &inode in &culprits {
-            self.sentences.insert(inode, self.doubts.why_it_goes(inode, false));
+            self.decisions.sentences.insert(inode, self.decisions.doubts.why_it_goes(inode, false));
         }
         let plans: Plans<'_> = plans
             .into_iter()
             .map(|(problem, edits)| {
                 let inode = problem.inode().unwrap_or(InodeNr(0));
-                let sharing = self.sharing.get(&inode).copied().unwrap_or(Sharing::Clone);
-                self.decided.insert(problem.clone(), sharing != Sharing::Leave);
+                let sharing = self.decisions.sharing.get(&inode).copied().unwrap_or(Sharing::Clone);
+                self.decisions.decided.insert(problem.clone(), sharing != Sharing::Leave);
                 let goes = sharing == Sharing::DropCulprit && culprits.contains(&inode);
                 (problem, if goes { vec![deletion(inode)] } else { edits })
             })

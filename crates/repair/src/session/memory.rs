@@ -48,7 +48,7 @@ impl<'s> Session<'s> {
     pub(super) fn check_options(&self) -> CheckOptions<'s> {
         let staged = std::iter::once(self.staged).chain(self.journal_device);
         let places: u64 = staged.map(|overlay| overlay.staged_pages() as u64).sum();
-        let findings = self.decided.len().max(self.tries.len()) as u64;
+        let findings = self.decisions.decided.len().max(self.attempts.tries.len()) as u64;
         let held_bytes = places * STAGED_BYTES + findings * FINDING_BYTES;
         // Later examinations need about as much.
         let on_plan = self.options.check.on_plan.filter(|_| self.rounds == 1);
@@ -58,7 +58,7 @@ impl<'s> Session<'s> {
     /// Bytes for findings that are new in this examination; the estimate covers the others.
     fn of_new_findings(&self, examination: &Examination<'_>) -> u64 {
         let found = &examination.report.found;
-        let new = found.iter().filter(|problem| !self.decided.contains_key(*problem));
+        let new = found.iter().filter(|problem| !self.decisions.decided.contains_key(*problem));
         new.count() as u64 * FINDING_BYTES
     }
 

@@ -39,7 +39,7 @@ pub struct Node {
 pub struct FileMap {
     /// Data blocks by logical block; without holes, but with unwritten blocks.
     pub data: BTreeMap<LogicalBlock, BlockNr>,
-    /// Those that are allocated, but read as zeroes.
+    /// Blocks that are allocated, but read as zeroes.
     pub unwritten: BTreeSet<LogicalBlock>,
     /// Blocks of the map itself, parents first.
     pub nodes: Vec<Node>,

@@ -1,6 +1,6 @@
 //! Context of checks of directories: what they look at, and what one worker finds and keeps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use floe_exec::{Accumulator, append};
 use floe_format::ext::dirent::DirEntry;
@@ -58,6 +58,9 @@ pub struct DirCx<'a> {
     ordinary_from: u32,
     /// `log2` of the blocks of a region.
     region_bits: u32,
+    /// Facts of other inodes are not known yet: they are taken to be what entries say, and those that have to be
+    /// proved later are noted ([`DirEvidence::assumed`]).
+    pub assumes: bool,
 }
 
 /// A file system without directories: what checks look at before any was found.
@@ -112,7 +115,14 @@ impl<'a> DirCx<'a> {
             ordinary_from: volume.ordinary_from(&hidden),
             // At most 2^14 regions, whatever the size of the file system.
             region_bits: volume.geometry.blocks_count.max(1).ilog2().saturating_sub(13).max(9),
+            assumes: false,
         }
+    }
+
+    /// The same, for who does not know facts of inodes yet.
+    #[must_use]
+    pub fn assuming(self) -> Self {
+        Self { assumes: true, ..self }
     }
 
     /// The region of the disk in which a block lies, for the note of who is named where.
@@ -121,11 +131,18 @@ impl<'a> DirCx<'a> {
         u32::try_from(block.0 >> self.region_bits).unwrap_or(u32::MAX)
     }
 
+    /// Whether the facts of an inode are kept, so that an assumption about it must be verified. Inodes
+    /// outside the file system may not be named at all.
+    #[inline]
+    pub fn must_prove(&self, inode: InodeNr) -> bool {
+        self.volume.geometry.place_of(inode).is_some() && self.volume.keeps(inode)
+    }
+
     /// The facts of an inode that an entry or a `..` names with this file type. Where facts are not
     /// kept, the fingerprints prove that the inode is in use and has that type.
     #[inline]
     pub fn facts_of(&self, inode: InodeNr, named_as: u8) -> Facts {
-        if self.volume.keeps(inode) {
+        if self.volume.keeps(inode) && !self.assumes {
             self.facts.get(inode)
         } else {
             Facts::used(FileType::of_entry(named_as))
@@ -158,7 +175,11 @@ impl<'a> DirCx<'a> {
 
     /// Blocks of the directory of a rank, as its size says.
     pub fn size_blocks(&self, rank: u32) -> u32 {
-        self.dirs.infos.get(rank as usize).map_or(0, |info| info.size_blocks)
+        let place = match self.index.is_by_inode() {
+            true => self.dirs.index_of(InodeNr(rank)),
+            false => Some(rank as usize),
+        };
+        place.and_then(|place| self.dirs.infos.get(place)).map_or(0, |info| info.size_blocks)
     }
 
     /// Whether a directory is too large for two levels of index.
@@ -201,6 +222,9 @@ pub struct DirEvidence {
     pub sums: GroupSums,
     /// Which inodes the entries of each region of the disk name; see [`DirCx::region_of`].
     pub met: Ledger,
+    /// Inodes that are kept one by one, as something named them before their facts were known: each with the
+    /// type that it was taken to have.
+    pub assumed: BTreeSet<(InodeNr, u8)>,
     /// Buffers that live as long as the worker.
     pub room: Room,
 }
@@ -218,6 +242,14 @@ impl DirEvidence {
             let mut adder = LinkAdder::new(tables);
             adder.add(&mut self.sums, inode, file_type);
             adder.flush(&mut self.sums);
+        }
+    }
+
+    /// Notes that an inode is taken to be what something names it as, where facts are not known yet.
+    #[inline]
+    pub fn note_assumed(&mut self, cx: &DirCx<'_>, inode: InodeNr, named_as: u8) {
+        if cx.assumes && cx.must_prove(inode) {
+            self.assumed.insert((inode, named_as));
         }
     }
 
@@ -240,8 +272,19 @@ impl DirEvidence {
 
 impl Accumulator for DirEvidence {
     fn merge(&mut self, other: Self) {
-        let Self { found, links, named, dotdots, htree, lost_found, entries, sums, met, room: _ } =
-            other;
+        let Self {
+            found,
+            links,
+            named,
+            dotdots,
+            htree,
+            lost_found,
+            entries,
+            sums,
+            met,
+            mut assumed,
+            room: _,
+        } = other;
         self.found.merge(found);
         self.links.merge(links);
         append(&mut self.named, named);
@@ -251,16 +294,28 @@ impl Accumulator for DirEvidence {
             (Some(mine), Some(theirs)) => Some(mine.min(theirs)),
             (mine, theirs) => mine.or(theirs),
         };
-        self.entries += entries;
+        self.entries = self.entries.saturating_add(entries);
         self.sums.merge(sums);
         self.met.merge(met);
+        self.assumed.append(&mut assumed);
     }
 }
 
 impl Saved for DirEvidence {
     fn save(&self, to: &mut Encoder<'_>) {
-        let Self { found, links, named, dotdots, htree, lost_found, entries, sums, met, room: _ } =
-            self;
+        let Self {
+            found,
+            links,
+            named,
+            dotdots,
+            htree,
+            lost_found,
+            entries,
+            sums,
+            met,
+            assumed,
+            room: _,
+        } = self;
         found.save(to);
         links.save(to);
         to.put_rows(named.iter().map(|&(dir, parent)| [dir.into(), parent.into()]));
@@ -270,6 +325,9 @@ impl Saved for DirEvidence {
         entries.save(to);
         sums.save(to);
         met.save(to);
+        let assumed: Vec<_> =
+            assumed.iter().map(|&(inode, by)| [inode.0.into(), by.into()]).collect();
+        to.put_rows(assumed.into_iter());
     }
 
     fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
@@ -281,8 +339,21 @@ impl Saved for DirEvidence {
         let lost_found: Option<((u32, u32), InodeNr)> = Saved::load(from)?;
         let lost_found = lost_found.map(|(place, inode)| LostFound { place, inode });
         let (entries, sums, met) = (Saved::load(from)?, Saved::load(from)?, Saved::load(from)?);
-        let room = Room::default();
-        Ok(Self { found, links, named, dotdots, htree, lost_found, entries, sums, met, room })
+        let assumed = from.rows(|[inode, by]| Some((InodeNr(cell(inode)?), cell(by)?)))?;
+        let (assumed, room) = (assumed.into_iter().collect(), Room::default());
+        Ok(Self {
+            found,
+            links,
+            named,
+            dotdots,
+            htree,
+            lost_found,
+            entries,
+            sums,
+            met,
+            assumed,
+            room,
+        })
     }
 }
 
@@ -329,6 +400,7 @@ mod laws {
             let new = LostFound { place: (value, 0), inode };
             all.lost_found = Some(all.lost_found.map_or(new, |old| old.min(new)));
             all.entries += 1;
+            all.assumed.insert((inode, 2));
         },
         |all: DirEvidence| same(all, |mut all: DirEvidence| {
             all.named.sort_unstable();
@@ -338,7 +410,7 @@ mod laws {
                 crate::report::in_order(all.found),
                 (1..9).map(|inode| all.links.get(InodeNr(inode))).collect::<Vec<_>>(),
                 (all.named, all.dotdots, all.htree.dropped),
-                (all.lost_found, all.entries),
+                (all.lost_found, all.entries, all.assumed),
             )
         })
     );

@@ -136,12 +136,14 @@ fn check_entries(
 ) -> bool {
     let mut room = std::mem::take(&mut evidence.room.salvaged);
     let mut position = Position::of(block);
+    evidence.note_assumed(cx, block.dir, FileType::Directory as u8);
     evidence.room.names.begin(block.bytes.len());
     let mut twice = false;
     let broken = walk(cx, block, end, &mut room, |bytes, entry| {
         let at = position;
         position = at.next();
         evidence.met.note(entry.inode.0, entry.inode.0);
+        evidence.note_assumed(cx, entry.inode, entry.file_type);
         match at {
             Position::Dot => dot_entries::check_dot(cx, block, entry, evidence),
             Position::Dotdot => dot_entries::check_dotdot(cx, block, entry, evidence),

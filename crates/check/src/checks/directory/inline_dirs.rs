@@ -22,7 +22,12 @@ const UNIT: usize = 256;
 
 /// Checks all inline directories.
 pub fn run(cx: &DirCx<'_>, pool: &Pool) -> DirEvidence {
-    let units: Vec<_> = cx.dirs.inline.chunks(UNIT).collect();
+    run_over(cx, &cx.dirs.inline, pool)
+}
+
+/// Checks some inline directories.
+pub fn run_over(cx: &DirCx<'_>, dirs: &[InodeNr], pool: &Pool) -> DirEvidence {
+    let units: Vec<_> = dirs.chunks(UNIT).collect();
     pool.run(&units, |evidence: &mut DirEvidence, unit: &&[InodeNr]| {
         let mut reader = InodeReader::default();
         for &dir in *unit {
@@ -108,6 +113,8 @@ fn check_parent(
         });
         return;
     }
+    evidence.note_assumed(cx, parent, FileType::Directory as u8);
+    evidence.note_assumed(cx, dir, FileType::Directory as u8);
     let facts = cx.facts_of(parent, FileType::Directory as u8);
     if facts.is_bad() {
         return;

@@ -5,6 +5,8 @@
 //! `..`, the range of hashes of a leaf.
 //! Emits: nothing. A block that is not plain leaves nothing here and goes the general path.
 
+use std::collections::BTreeSet;
+
 use floe_format::InodeNr;
 use floe_format::ext::dirent::{DirCursor, DirEntry, DirTail, MIN_REC_LEN, TAIL_SIZE};
 use floe_format::ext::inode::FileType;
@@ -15,6 +17,7 @@ use crate::checks::directory::htree::{self, LeafHashes, Role};
 use crate::evidence::dirs::DirFlags;
 use crate::evidence::fingerprint::LinkAdder;
 use crate::evidence::inode_facts::{Facts, FactsCursor};
+use crate::evidence::ledger::Ledger;
 use crate::evidence::name_set::{NameSet, scan_name};
 use crate::scan::directory_blocks::DirBlock;
 
@@ -49,6 +52,43 @@ impl Others for Settled<'_> {
     }
 }
 
+/// What is taken to be so before any inode is known.
+struct Assumed<'a> {
+    cx: &'a DirCx<'a>,
+    assumed: &'a mut BTreeSet<(InodeNr, u8)>,
+    met: &'a mut Ledger,
+    /// The group at hand: its first inode, how many it has, and whether facts of it are kept.
+    first: u32,
+    len: u32,
+    kept: bool,
+}
+
+impl Others for Assumed<'_> {
+    #[inline]
+    fn facts(&mut self, inode: InodeNr, named_as: u8) -> Facts {
+        if inode.0.wrapping_sub(self.first) >= self.len {
+            let place = self.cx.volume.geometry.place_of(inode);
+            (self.first, self.len) = place.map_or((inode.0, 1), |(_, at)| {
+                (inode.0 - at, self.cx.volume.geometry.inodes_per_group)
+            });
+            self.kept = self.cx.must_prove(inode);
+            self.met.note(self.first, self.first.saturating_add(self.len - 1));
+        }
+        if self.kept {
+            self.assumed.insert((inode, named_as));
+        }
+        Facts::used(FileType::of_entry(named_as))
+    }
+    #[inline]
+    fn is_kept(&self) -> bool {
+        self.kept
+    }
+    #[inline]
+    fn rank(&self, dir: InodeNr) -> Option<u32> {
+        self.cx.index.get(dir)
+    }
+}
+
 /// A plain block before it is noted: most of what it leaves is in the worker's [`Room`], the rest at
 /// the ends of lists.
 ///
@@ -67,9 +107,29 @@ pub struct Plain {
 /// Notes what a block leaves if it is plain; `false`, and nothing noted, if it is not.
 pub fn check(cx: &DirCx<'_>, block: &DirBlock<'_>, evidence: &mut DirEvidence) -> bool {
     let mut met = std::mem::take(&mut evidence.met);
+    if cx.assumes {
+        let mut assumed = std::mem::take(&mut evidence.assumed);
+        let (met_here, assumed_here) = (&mut met, &mut assumed);
+        let mut others =
+            Assumed { cx, assumed: assumed_here, met: met_here, first: 0, len: 0, kept: false };
+        let plain = judge(cx, &mut others, block, evidence);
+        (evidence.met, evidence.assumed) = (met, assumed);
+        return note_if(cx, block, plain, evidence);
+    }
     let facts = FactsCursor::new(cx.facts, &cx.volume.geometry, &cx.volume.scope, &mut met);
     let plain = judge(cx, &mut Settled { cx, facts }, block, evidence);
     evidence.met = met;
+    note_if(cx, block, plain, evidence)
+}
+
+/// Notes what a block leaves if it is plain; whether it is.
+#[inline]
+fn note_if(
+    cx: &DirCx<'_>,
+    block: &DirBlock<'_>,
+    plain: Option<Plain>,
+    evidence: &mut DirEvidence,
+) -> bool {
     let is_plain = plain.is_some();
     if let Some(plain) = plain {
         plain.note(cx, block, evidence);

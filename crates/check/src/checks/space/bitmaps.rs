@@ -17,6 +17,7 @@ use crate::evidence::claims::Claims;
 use crate::evidence::fingerprint::PartialSums;
 use crate::evidence::inode_facts::{Facts, InodeFacts};
 use crate::problem::{Findings, Problem, Sink};
+use crate::saved::{Decoder, Encoder, Fault, Saved};
 use crate::scan::read_ahead;
 use crate::volume::Volume;
 
@@ -38,19 +39,8 @@ pub struct Bitmaps {
     free_inodes: u64,
 }
 
-/// Checks all bitmaps and counts. `claims` holds all clusters in use, static metadata included.
-/// `dirs` has the number of directories of each group whose facts are not kept.
-pub fn check(
-    volume: &Volume<'_>,
-    facts: &InodeFacts,
-    claims: &Claims,
-    dirs: &[u32],
-    pool: &Pool,
-) -> Bitmaps {
-    check_where(volume, facts, claims, dirs, pool, |_| true)
-}
-
-/// As [`check`]; only of the groups `wanted`.
+/// Checks the bitmaps and counts of the groups `wanted`. `claims` holds all clusters in use, static metadata
+/// included. `dirs` has the number of directories of each group whose facts are not kept.
 pub fn check_where(
     volume: &Volume<'_>,
     facts: &InodeFacts,
@@ -83,6 +73,32 @@ pub fn check_where(
     });
     let Work { found, sums, free_clusters, free_inodes, .. } = all;
     Bitmaps { found, sums, free_clusters, free_inodes }
+}
+
+impl Accumulator for Bitmaps {
+    fn merge(&mut self, other: Self) {
+        let Self { found, sums, free_clusters, free_inodes } = other;
+        self.found.merge(found);
+        self.sums.merge(sums);
+        // A part that somebody made up may say anything.
+        self.free_clusters = self.free_clusters.saturating_add(free_clusters);
+        self.free_inodes = self.free_inodes.saturating_add(free_inodes);
+    }
+}
+
+impl Saved for Bitmaps {
+    fn save(&self, to: &mut Encoder<'_>) {
+        let Self { found, sums, free_clusters, free_inodes } = self;
+        found.save(to);
+        sums.save(to);
+        free_clusters.save(to);
+        free_inodes.save(to);
+    }
+
+    fn load(from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        let (found, sums) = (Saved::load(from)?, Saved::load(from)?);
+        Ok(Self { found, sums, free_clusters: Saved::load(from)?, free_inodes: Saved::load(from)? })
+    }
 }
 
 impl Bitmaps {
@@ -614,5 +630,26 @@ mod laws {
             all.free_inodes += free / 2;
         },
         |all: Work| (crate::report::in_order(all.found), all.free_clusters, all.free_inodes)
+    );
+}
+
+#[cfg(test)]
+mod laws_of_shards {
+    use super::*;
+    use crate::saved::tests::same;
+
+    floe_exec::accumulator_laws!(
+        Bitmaps,
+        (0u32..9, 0u64..99),
+        |all: &mut Bitmaps, (group, free): (u32, u64)| {
+            all.found.push(Problem::BlockBitmapPaddingClear { group: GroupNr(group) });
+            all.sums.clusters.add(group, free.into());
+            all.free_clusters += free;
+            all.free_inodes += free / 2;
+        },
+        |all: Bitmaps| same(all, |all: Bitmaps| {
+            let counts = (all.free_clusters, all.free_inodes);
+            (crate::report::in_order(all.found), all.sums.to_bytes(), counts)
+        })
     );
 }

@@ -212,8 +212,8 @@ impl EarlyDirs {
     }
 }
 
-/// Replaces inodes of directories by their ranks.
-fn settle_ranks(cx: &DirCx<'_>, evidence: &mut DirEvidence) {
+/// Replaces inodes of directories by their ranks, in evidence that was made before these were known.
+pub fn settle_ranks(cx: &DirCx<'_>, evidence: &mut DirEvidence) {
     // Only blocks of directories that have a rank ran ahead.
     let rank = |dir: u32| cx.index.get(InodeNr(dir));
     let (named, links) = (&mut evidence.named, &mut evidence.links);
@@ -231,6 +231,7 @@ fn settle_ranks(cx: &DirCx<'_>, evidence: &mut DirEvidence) {
         }
     });
     evidence.dotdots.retain_mut(|(dir, _)| settle(rank, dir));
+    evidence.htree.nodes.retain_mut(|node| settle(rank, &mut node.rank));
     evidence.htree.leaves.retain_mut(|leaf| settle(rank, &mut leaf.rank));
 }
 

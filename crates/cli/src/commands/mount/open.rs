@@ -13,7 +13,7 @@ use floe_ext4::fs::FileSystem as Layout;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
 use floe_format::{BlockNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Image, Live, Store, now};
+use floe_fs::{Disk, FileSystem, Image, Live, MemFs, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
 use floe_sync::Arc;
@@ -61,7 +61,7 @@ impl Args {
             return Ok(Some("its journal is elsewhere".to_owned()));
         }
         let device = self.source.open()?;
-        // What is damaged so much that it cannot be opened here may be read all the same.
+        // A device too damaged to be opened here may still be readable.
         let Ok(layout) = Layout::open(&device) else {
             return Ok(Some("its superblock or descriptors are damaged".to_owned()));
         };
@@ -87,7 +87,7 @@ impl Args {
         let (device, _) = self.source.open_for_writing(false)?;
         let (disk, volume) = Disk::open(device)?;
         let served = self.serve_disk(&disk, volume, options);
-        // What cannot be closed is recovered at the next mount.
+        // If closing fails, the next mount recovers the journal.
         let closed = disk.close();
         served.and(closed.map_err(Into::into))
     }
@@ -99,10 +99,12 @@ impl Args {
         options: &Options,
     ) -> Result<()> {
         let files = disk.files()?;
-        let fs = FileSystem::new(Live::new(disk, &files, volume, now())?);
+        let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
+        let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
+        let fs = FileSystem::new(MemFs::new(live, options.limits()));
         let served = self.serve(&fs, options);
-        let finished = fs.into_store().finish(now()).context("the last changes cannot be written");
-        served.and(finished)
+        let finished = fs.into_store().finish().and_then(|live| live.finish(now()));
+        served.and(finished.context("the last changes cannot be written"))
     }
 
     fn serve_reading(&self, options: &Options) -> Result<()> {

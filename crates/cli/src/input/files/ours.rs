@@ -11,14 +11,18 @@ pub(crate) const HTML_HEAD: &[u8] = b"<!DOCTYPE html>";
 /// The first bytes of a metrics file.
 pub(crate) const METRICS_HEAD: &[u8] = b"# HELP floe_check_";
 
-/// HTML pages, metrics, undo files, plans, checkpoints and block maps.
-const HEADS: [&[u8]; 6] = [
+/// The first bytes of a file with the key of shards.
+pub(crate) const SHARD_KEY_HEAD: &[u8] = b"floe-shards-key 1 ";
+
+/// HTML pages, metrics, undo files, plans, checkpoints and parts, block maps, keys of shards.
+const HEADS: [&[u8]; 7] = [
     HTML_HEAD,
     METRICS_HEAD,
     &floe_format::ext::undo::MAGIC,
     &floe_repair::plan_file::MAGIC,
     floe_check::checkpoint::MAGIC,
     floe_disk::mkfs::BLOCK_MAP_HEAD,
+    SHARD_KEY_HEAD,
 ];
 
 /// Whether the file at `path` is empty, or starts like one of Floe's outputs.

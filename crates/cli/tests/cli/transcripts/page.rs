@@ -17,7 +17,7 @@ pub(crate) struct Block {
     pub(crate) scene: String,
     /// Number of the scene in its page: the same name twice is two scenes.
     pub(crate) scene_number: usize,
-    /// What must be there for it: programs, and `root`.
+    /// Programs that it requires, or `root`.
     pub(crate) needs: Vec<String>,
     pub(crate) steps: Vec<Step>,
 }

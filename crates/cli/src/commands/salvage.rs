@@ -1,0 +1,180 @@
+//! `floe salvage`: rebuilds files whose metadata are lost, and copies them out.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use floe_archive::Writer;
+use floe_blockdev::{Counted, FileDevice, ReadBlocks};
+use floe_check::JournalUse;
+use floe_exec::Progress;
+use floe_format::{BlockNr, InodeNr};
+use floe_report::salvage::Account;
+use floe_salvage::{Options, PHASES, SalvageError, Salvaged, salvage};
+
+use super::export::{archive_tree, is_closed_pipe};
+use crate::exit::{Ended, Outcome};
+use crate::image_files::copy::{Copier, Keep};
+use crate::image_files::{Complaints, ImageArgs, place};
+use crate::input::device::InUse;
+use crate::input::files::Judged;
+use crate::terminal::progress::{Watch, When};
+use crate::terminal::{failure, signals};
+
+/// Bytes copied at once.
+const PIECE_BYTES: usize = 1 << 20;
+/// Messages on standard error, at most; the report counts everything.
+const MOST_MESSAGES: u32 = 20;
+
+/// Rebuild files whose inodes, directories or superblock are lost, and copy them out.
+///
+/// Reads the whole device once and never writes to it. Checksums of extent blocks and directory
+/// blocks say whose they are, and old copies of inodes and directories in the journal are used
+/// (docs/salvage.md). Objects without a name appear in lost+found, by inode number or checksum
+/// seed. Exits with 0 if everything is whole, with 4 if something is lost or uncertain.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Copy everything into DIR, which must be empty or not exist yet; tar:FILE writes a new tar
+    /// archive, - writes one to standard output. By default only reports
+    #[arg(long, value_name = "TARGET")]
+    to: Option<OsString>,
+    /// Write the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Number of threads; by default all processors. The result does not depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Progress display
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    progress: When,
+}
+
+/// The place of the copies.
+enum Target {
+    Nowhere,
+    Folder(PathBuf),
+    Archive(PathBuf),
+    StandardOutput,
+}
+
+impl Target {
+    fn of(text: Option<&OsString>) -> Self {
+        let Some(text) = text else { return Self::Nowhere };
+        let bytes = place::bytes(text);
+        match bytes.strip_prefix(b"tar:") {
+            Some(b"-") => Self::StandardOutput,
+            Some(_) => Self::Archive(PathBuf::from(os_string(&bytes[4..]))),
+            None if bytes == b"-" => Self::StandardOutput,
+            None => Self::Folder(PathBuf::from(text)),
+        }
+    }
+}
+
+fn os_string(bytes: &[u8]) -> OsString {
+    std::os::unix::ffi::OsStringExt::from_vec(bytes.to_vec())
+}
+
+impl Args {
+    pub(crate) fn run(self, judged: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
+        let target = Target::of(self.to.as_ref());
+        if self.json && matches!(target, Target::StandardOutput) {
+            return Err(Ended::usage("--json and --to - both write to standard output"));
+        }
+        if let Target::Archive(path) | Target::Folder(path) = &target {
+            judged.refuse_output("--to", path)?;
+        }
+        let source = &self.image.source;
+        source.mind_users(InUse::WarnReader)?;
+        signals::end_at_once("files copied so far are kept; the image was not changed")?;
+        let device = Counted::new(source.open()?);
+        if let Target::Folder(folder) = &target {
+            prepare(folder)?;
+        }
+        let journal = self.image.external_journal.as_deref().map(FileDevice::open).transpose()?;
+        let watch = Watch::over(Progress::new(&PHASES), self.progress);
+        let options = Options {
+            threads: self.threads.map_or_else(floe_exec::default_threads, usize::from),
+            superblock: source.superblock.map(BlockNr),
+            block_size: source.block_size,
+            journal: if self.image.ignore_journal {
+                JournalUse::Ignore
+            } else {
+                JournalUse::Replay
+            },
+            external_journal: journal.as_ref().map(|device| device as &dyn ReadBlocks),
+            progress: watch.progress(),
+            ..Options::default()
+        };
+        let salvaged = watch.during(&|| device.counts().bytes, || {
+            salvage(&device, &options, |found| {
+                let account = Account::of(found);
+                self.copy(found, &target).map(|outcome| (account, outcome))
+            })
+        });
+        let (account, mut outcome) = match salvaged {
+            Ok(result) => result?,
+            Err(SalvageError::Open(error)) => {
+                let name = source.name();
+                eprintln!("floe: {}", failure::of_check(&error, &device, &name, "--memory="));
+                return Ok(Outcome::FAILED);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        outcome.damaged |= account.has_losses();
+        match (&target, self.json) {
+            (_, true) => writeln!(out, "{:#}", account.json(&source.name(), outcome.code()))?,
+            (Target::StandardOutput, false) => account.write(&mut io::stderr())?,
+            (_, false) => account.write(out)?,
+        }
+        Ok(outcome)
+    }
+
+    fn copy(&self, found: &Salvaged<'_>, target: &Target) -> anyhow::Result<Outcome> {
+        let complaints = Complaints::limited(self.image.source.name(), MOST_MESSAGES);
+        let archive_to = |file: File| {
+            let root = found.files.node(InodeNr::ROOT)?;
+            let archive = Writer::new(BufWriter::with_capacity(PIECE_BYTES, file));
+            archive_tree(&found.files, &complaints, b"/", root, archive)
+        };
+        match target {
+            Target::Nowhere => {}
+            Target::Folder(folder) => {
+                let root = found.files.node(InodeNr::ROOT)?;
+                Copier::new(&found.files, &complaints, b"/", Keep::All, None, true)
+                    .run_into(root, folder)?;
+            }
+            Target::Archive(path) => {
+                let file = File::create_new(path);
+                archive_to(
+                    file.with_context(|| format!("{}: cannot be created", path.display()))?,
+                )?;
+            }
+            Target::StandardOutput => {
+                let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+                match archive_to(file) {
+                    Err(error) if is_closed_pipe(&error) => {}
+                    result => result?,
+                }
+            }
+        }
+        Ok(complaints.outcome())
+    }
+}
+
+/// Creates the target, or makes sure that it is an empty folder.
+fn prepare(folder: &Path) -> anyhow::Result<()> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => bail!("{}: is not empty. Choose a new folder", folder.display()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(folder)
+            .with_context(|| format!("{}: cannot be created", folder.display())),
+        Err(error) => Err(error).with_context(|| format!("{}: cannot be used", folder.display())),
+    }
+}

@@ -1,0 +1,143 @@
+//! `floe mount` where something runs out or breaks: space, inodes, names, links, metadata.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use floe_testkit::recipe::{Recipe, inode};
+use floe_testkit::{Image, build, kernel, oracle};
+use rustix::io::Errno;
+
+use super::mount::{Ours, can_mount};
+
+/// The number of a failure.
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
+    Errno::from_io_error(&result.unwrap_err())
+}
+
+fn made(size_bytes: u64, options: &[&str]) -> Image {
+    let image = Image::empty(size_bytes).unwrap();
+    build::mke2fs(image.path(), &[&["-q", "-t", "ext4"], options].concat()).unwrap();
+    image
+}
+
+/// Writes until nothing fits, and returns the number of bytes.
+fn fill(path: &Path) -> u64 {
+    let mut file = File::create(path).unwrap();
+    let mut bytes = 0;
+    loop {
+        match file.write(&[b'x'; 65536]) {
+            Ok(len) => bytes += len as u64,
+            Err(error) => {
+                assert_eq!(Errno::from_io_error(&error), Some(Errno::NOSPC));
+                return bytes;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_has_its_space_again_when_files_go() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(24 << 20, &["-m", "0"]);
+    let ours = Ours::new(image.path(), &[]);
+    let top = ours.path();
+    let first = fill(&top.join("a"));
+    assert!(first > 15 << 20, "{first} bytes");
+    fs::remove_file(top.join("a")).unwrap();
+    assert_eq!(fill(&top.join("b")), first);
+    File::options().write(true).open(top.join("b")).unwrap().set_len(100).unwrap();
+    // A file of 100 bytes has one block.
+    assert!(fill(&top.join("c")) + 65536 > first);
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+#[test]
+fn without_free_inodes_nothing_new_is_made_until_one_is_free() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(16 << 20, &["-N", "64"]);
+    let ours = Ours::new(image.path(), &[]);
+    let path = |number: usize| ours.path().join(number.to_string());
+    let free = rustix::fs::statvfs(ours.path()).unwrap().f_ffree;
+    let count = usize::try_from(free).unwrap();
+    for number in 0..count {
+        File::create(path(number)).unwrap();
+    }
+    assert_eq!(errno(File::create(path(count))), Some(Errno::NOSPC));
+    assert_eq!(errno(fs::create_dir(path(count))), Some(Errno::NOSPC));
+    fs::remove_file(path(3)).unwrap();
+    File::create(path(count)).unwrap();
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+#[test]
+fn the_longest_names_and_deep_paths_work() {
+    if !can_mount() {
+        return;
+    }
+    let image = made(32 << 20, &[]);
+    let ours = Ours::new(image.path(), &[]);
+    let name = |len: usize| "n".repeat(len);
+    File::create(ours.path().join(name(255))).unwrap();
+    assert_eq!(errno(File::create(ours.path().join(name(256)))), Some(Errno::NAMETOOLONG));
+    // Longer than PATH_MAX, so step by step.
+    let mut at = File::open(ours.path()).unwrap();
+    for _ in 0..100 {
+        rustix::fs::mkdirat(&at, name(100), rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        let below = rustix::fs::openat(&at, name(100), flags, rustix::fs::Mode::empty()).unwrap();
+        at = File::from(below);
+    }
+    drop(at);
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+/// Above 64,998 subdirectories the count is 1, which stands for "many" (dir_nlink).
+#[test]
+#[ignore = "takes minutes; run by hand with --ignored"]
+fn a_directory_with_more_subdirectories_than_links_counts_one() {
+    if !can_mount() || kernel::mount_available().is_err() {
+        return;
+    }
+    let image = made(1 << 30, &["-N", "80000"]);
+    let ours = Ours::new(image.path(), &[]);
+    for number in 0..65_100 {
+        fs::create_dir(ours.path().join(number.to_string())).unwrap();
+    }
+    assert_eq!(fs::metadata(ours.path()).unwrap().nlink(), 1);
+    ours.unmount();
+    assert!(oracle::e2fsck(&image).unwrap().clean());
+    let theirs = kernel::Mounted::new(image.path(), "ro").unwrap();
+    assert_eq!(fs::read_dir(theirs.path()).unwrap().count(), 65_101);
+    theirs.unmount().unwrap();
+}
+
+/// An inode with a wrong checksum: its reader gets EIO, and with `errors=remount-ro` nothing is changed any more.
+#[test]
+fn damage_ends_writing_if_the_mount_says_so() {
+    if !can_mount() {
+        return;
+    }
+    for (option, after) in [("errors=continue", None), ("errors=remount-ro", Some(Errno::ROFS))] {
+        // The owner changes, and the checksum stays.
+        let edit = inode("/file").base(|base| base.uid_lo ^= 1).stale();
+        let image = Recipe::new("stale").edit(edit).build().unwrap();
+        let ours = Ours::new(image.path(), &["-o", option]);
+        assert_eq!(errno(fs::metadata(ours.path().join("file"))), Some(Errno::IO));
+        let made = fs::create_dir(ours.path().join("new"));
+        assert_eq!(made.as_ref().err().and_then(Errno::from_io_error), after, "{option}");
+        assert_eq!(made.is_ok(), after.is_none());
+        ours.unmount();
+        let bytes = image.to_vec().unwrap();
+        // `s_error_count`.
+        assert_eq!(bytes[1024 + 0x194], 1, "{option}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Recovers the journal at the start of each round.
+
+use std::collections::BTreeMap;
+
+use floe_blockdev::{UnreadablePage, WriteBlocks};
+use floe_check::evidence::totals::Totals;
+use floe_check::open::{Opened, open};
+use floe_check::problem::Weight;
+use floe_check::recovery::Recovery;
+use floe_check::report::in_order;
+use floe_check::{JournalUse, Report, recovery};
+use floe_format::features::Incompat;
+
+use super::settle::{fold, hidden_target};
+use super::{Outcome, RepairError, Session};
+use crate::deed::Reason;
+use crate::failure::Failure;
+
+impl Session<'_> {
+    /// Opens the staged file system and replays its journal, if possible.
+    pub(super) fn recover(&mut self) -> Result<Opened, RepairError> {
+        let mut options = self.options.check;
+        options.journal = JournalUse::Replay;
+        let opened = open(self.staged, &options)?;
+        let seen = self.staged.unreadable_offsets();
+        let recovery = recovery::recover(self.staged, &opened, &options);
+        if self.rounds == 1 {
+            self.journal.state = recovery.state;
+        }
+        self.must_have_seen_journal(&opened, &recovery, &seen)?;
+        self.journal.found.0.extend(recovery.found.0);
+        let Some(replayed) = recovery.overlay else { return Ok(opened) };
+        self.journal.state = recovery.state;
+        fold(&replayed, self.staged).map_err(hidden_target)?;
+        if let (Some(device), Some((offset, block))) = (self.journal_device, recovery.external) {
+            device.write_at(offset, &block).map_err(Failure::Io)?;
+        }
+        Ok(open(self.staged, &options)?)
+    }
+
+    /// Fails if part of the journal's data is unreadable, so that nothing is written. `seen` lists
+    /// the pages found unreadable before the journal was searched.
+    fn must_have_seen_journal(
+        &self,
+        opened: &Opened,
+        recovery: &Recovery<'_>,
+        seen: &[u64],
+    ) -> Result<(), RepairError> {
+        let needs_recovery = opened.superblock.feature_incompat & Incompat::RECOVER.bits() != 0;
+        let has_data = recovery.overlay.is_some() || needs_recovery;
+        if !self.staged.protects() || !has_data {
+            return Ok(());
+        }
+        let offsets = self.staged.unreadable_offsets();
+        match offsets.into_iter().find(|offset| !seen.contains(offset)) {
+            Some(offset_bytes) => Err(RepairError::HiddenFromJournal {
+                what: "the journal holds transactions that are partly unreadable",
+                block: UnreadablePage {
+                    page: offset_bytes / self.staged.page_bytes(),
+                    offset_bytes,
+                },
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a repair that only replays the journal: recovery has updated the superblock, and only
+    /// its findings are known.
+    pub(super) fn recovered(self, opened: Opened) -> Outcome {
+        let found = in_order(self.journal.found);
+        let left = found
+            .iter()
+            .filter(|problem| problem.row().weight > Weight::Remark)
+            .map(|problem| {
+                (problem.clone(), Reason::Impossible("only journal replay was requested"))
+            })
+            .collect();
+        let report = Report {
+            found,
+            superblock: opened.superblock,
+            geometry: opened.geometry,
+            used_backup: opened.used_backup,
+            totals: Totals::default(),
+            clusters_used: 0,
+            journal: self.journal.state,
+            paths: BTreeMap::new(),
+            phases: Vec::new(),
+            pipeline: None,
+            rescanned_groups: None,
+            plan: None,
+        };
+        Outcome {
+            before: report.clone(),
+            after: report,
+            deeds: self.attempts.deeds,
+            left,
+            halted: None,
+            journal: self.journal.state,
+            rounds: self.rounds,
+            rescans: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The result of a run: the source of each rebuilt object, and totals.
+
+use std::collections::BTreeMap;
+
+use floe_format::InodeNr;
+
+use crate::frame::Origin;
+
+/// The source of an inode that is not simply in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Provenance {
+    /// Another copy of the inode, usually in the journal. The file may have changed since.
+    Copy,
+    /// The inode is in its place, but its map was rebuilt from extent blocks.
+    Map {
+        /// Parts of the map are lost.
+        is_partial: bool,
+    },
+    /// Only extent blocks are left. Mode, owner and times are unknown; zeroes at the end of the file are
+    /// dropped, because its size is unknown.
+    Extents {
+        /// Parts of the map are lost, or there are holes that may be lost parts.
+        is_partial: bool,
+        /// The inode number, and so the name, is known.
+        is_named: bool,
+    },
+    /// A directory rebuilt from its blocks, or only from the entries of others. Mode, owner and
+    /// times are unknown.
+    Directory,
+    /// A directory in its place to which entries were added.
+    Extended,
+}
+
+/// Inodes that were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InodeCounts {
+    /// In use, in their places.
+    pub in_place: u64,
+    /// Taken from copies elsewhere.
+    pub from_copies: u64,
+    /// Copies that were not used, because other files own their blocks.
+    pub copies_refused: u64,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The source of superblock and geometry.
+    pub origin: Origin,
+    /// Whether metadata carry checksums, which say whose they are.
+    pub has_checksums: bool,
+    /// Blocks that cannot be read.
+    pub unreadable_blocks: u64,
+    /// Inodes that were found.
+    pub inodes: InodeCounts,
+    /// Files in place whose maps were rebuilt.
+    pub maps_rebuilt: u64,
+    /// Files without an inode whose content was found by extent blocks.
+    pub files_from_extents: u64,
+    /// Those among them whose inode number is known.
+    pub files_numbered: u64,
+    /// Directories rebuilt without an inode.
+    pub directories_rebuilt: u64,
+    /// Directories in place to which entries were added.
+    pub directories_extended: u64,
+    /// Entries of old directory blocks in the journal that were put back.
+    pub names_from_journal: u64,
+    /// Files and directories that lost their names, and got new ones.
+    pub unnamed: u64,
+    /// The source of each object that is not simply in its place.
+    pub provenance: BTreeMap<InodeNr, Provenance>,
+}
+
+impl Summary {
+    pub(crate) fn new(origin: Origin, has_checksums: bool) -> Self {
+        Self {
+            origin,
+            has_checksums,
+            unreadable_blocks: 0,
+            inodes: InodeCounts::default(),
+            maps_rebuilt: 0,
+            files_from_extents: 0,
+            files_numbered: 0,
+            directories_rebuilt: 0,
+            directories_extended: 0,
+            names_from_journal: 0,
+            unnamed: 0,
+            provenance: BTreeMap::new(),
+        }
+    }
+}
