@@ -1,5 +1,5 @@
-//! `cargo xtask crash`: fails the power at every write of journals and of their recovery, for as many seeds as wanted, and of
-//! all pairs of operations.
+//! `cargo xtask crash`: fails the power at every write of journals and of their recovery, for as many seeds as wanted, of
+//! all pairs of operations, and of random calls of programs through the whole stack.
 
 use std::process::Command;
 
@@ -20,12 +20,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let last = args.seed.checked_add(args.seeds.max(1) - 1).context("too many seeds")?;
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(cargo)
+    let status = Command::new(&cargo)
         .args(["test", "--release", "-p", "floe-disk", "--test", "journal_crash"])
         .args(["--test", "journal_ops", "--", "--ignored", "--nocapture"])
         .env("FLOE_CRASH_SEEDS", format!("{}-{last}", args.seed))
         .status()
         .context("starting cargo")?;
     ensure!(status.success(), "a state was not recovered as it should be");
+    let status = Command::new(cargo)
+        .args(["test", "--release", "-p", "floe-fs", "--test", "memory", "--", "--ignored"])
+        .arg("--nocapture")
+        .status()
+        .context("starting cargo")?;
+    ensure!(status.success(), "a promise of fsync was not kept");
     Ok(())
 }

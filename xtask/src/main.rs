@@ -19,6 +19,7 @@ mod measure;
 mod memory;
 mod online_lvm;
 mod roofline;
+mod salvage_compare;
 mod scaling;
 mod screenshots;
 mod shards;
@@ -80,6 +81,9 @@ enum Chore {
     Boot(boot::Args),
     /// Measure image builders: floe mkfs --from, mke2fs -d, genext2fs, tar onto a mount
     ImageBench(image_bench::Args),
+    /// Destroy metadata and compare the files that floe salvage, e2fsck, photorec, ext4magic and
+    /// extundelete bring back
+    SalvageCompare(salvage_compare::Args),
     /// Write the base images of the tests to a folder, optionally damaged
     Images(bench::ImageArgs),
     /// Take screenshots of report pages for docs/images (needs chromium)
@@ -140,6 +144,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::FaultyDevice(args) => faulty_device::run(&args),
         Chore::GuestFaulty(args) => faulty_device::inside(&args),
         Chore::Boot(args) => boot::run(&args),
+        Chore::SalvageCompare(args) => salvage_compare::run(&args),
         Chore::Images(args) => bench::images(&args),
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),

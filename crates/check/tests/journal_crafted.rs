@@ -303,6 +303,12 @@ fn conditions_of_the_journal_have_their_codes() {
         // The copy in the superblock saves it.
         case("sif <8> mode 040600\n", &[], &[]),
         case("sif <8> size 1000\nssv jnl_backup_type 0\n", &[], &[0x0f]),
+        // More than is mapped: to e2fsck, a size from 2^31 on is negative; Linux minds neither.
+        case("sif <8> size 0x10000000\nssv jnl_backup_type 0\n", &[], &[0x0f]),
+        case("sif <8> size 0x7fffffff\n", &[], &[]),
+        case("sif <8> size 0x80000000\n", &[], &[]),
+        case("sif <8> size 0xfffffc00\n", &[], &[]),
+        case("sif <8> size 0x100100000\n", &[], &[]),
         case("", &[(0, 0)], &[0x0f]),
         case("", &[(4, 1)], &[0x15]),
         case("", &[(0x0c, 4096)], &[0x15]),

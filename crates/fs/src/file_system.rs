@@ -1,23 +1,18 @@
 //! The calls of programs.
 
-use std::collections::HashMap;
-
-use floe_disk::ops::RenameMode;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use floe_sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::caller::{Caller, Want};
-use crate::directory::{AFTER_DOT, AFTER_DOT_DOT, Directory, Entry};
+use crate::directory::{AFTER_DOT, AFTER_DOT_DOT};
 use crate::held::Held;
-use crate::op::{Applied, Op, OpKind, Place};
+use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, FsError};
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;
-/// Names of all directories that are kept in memory. All directories are dropped when there are more.
-const MOST_NAMES: usize = 1 << 20;
 
 /// A name that a directory was listed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,50 +33,13 @@ pub struct FileSystem<S> {
     store: S,
     /// Shared by those who read, held alone by a change.
     gate: RwLock<()>,
-    directories: Mutex<Directories>,
     held: Held,
-}
-
-/// Directories in memory, and the number of their names.
-#[derive(Debug, Default)]
-struct Directories {
-    by_inode: HashMap<InodeNr, Arc<Directory>>,
-    names: usize,
-}
-
-impl Directories {
-    /// Whether a directory in memory compares names byte by byte.
-    fn is_plain(&self, inode: InodeNr) -> bool {
-        self.by_inode.get(&inode).is_some_and(|directory| !directory.folds())
-    }
-
-    /// Adds a name to a directory, if it is in memory. A directory that case does not count in is read again: which
-    /// spelling is the stored one is the disk's to say.
-    fn insert(&mut self, place: &Place<'_>, entry: Entry) {
-        let plain = self.is_plain(place.directory);
-        let found = self.by_inode.get_mut(&place.directory).map(Arc::make_mut);
-        let added = plain && found.is_some_and(|directory| directory.insert(entry));
-        if !added {
-            self.by_inode.remove(&place.directory);
-        }
-        self.names += 1;
-    }
-
-    /// Removes a name, likewise.
-    fn remove(&mut self, place: &Place<'_>) {
-        if !self.is_plain(place.directory) {
-            self.by_inode.remove(&place.directory);
-        } else if let Some(directory) = self.by_inode.get_mut(&place.directory) {
-            Arc::make_mut(directory).remove(place.name);
-        }
-    }
 }
 
 impl<S: Store> FileSystem<S> {
     /// The file system that `store` keeps.
     pub fn new(store: S) -> Self {
-        let (gate, directories) = (RwLock::default(), Mutex::default());
-        Self { store, gate, directories, held: Held::default() }
+        Self { store, gate: RwLock::default(), held: Held::default() }
     }
 
     /// What keeps the file system.
@@ -98,27 +56,6 @@ impl<S: Store> FileSystem<S> {
     fn reading(&self) -> RwLockReadGuard<'_, ()> {
         // It guards no value that a panic could leave half changed.
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn directories(&self) -> MutexGuard<'_, Directories> {
-        // What a panic of another thread leaves behind is a table of copies, at worst with too small a count.
-        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
-        if let Some(directory) = self.directories().by_inode.get(&inode) {
-            return Ok(Arc::clone(directory));
-        }
-        // Not under the lock: it may wait for the disk.
-        let directory = Arc::new(self.store.directory(inode)?);
-        let mut table = self.directories();
-        if table.names > MOST_NAMES {
-            *table = Directories::default();
-        }
-        // The names of one that another thread has read meanwhile count twice: it is dropped earlier.
-        table.names += directory.len() + 1;
-        table.by_inode.insert(inode, Arc::clone(&directory));
-        Ok(directory)
     }
 
     /// `Err` unless the caller may do `want` with an inode.
@@ -163,7 +100,7 @@ impl<S: Store> FileSystem<S> {
         if name == b"." {
             return Ok((Some(of_directory), folds));
         }
-        let names = self.directory(directory)?;
+        let names = self.store.directory(directory)?;
         if name == b".." {
             return Ok((Some(self.store.attributes(names.parent())?), folds));
         }
@@ -218,11 +155,6 @@ impl<S: Store> FileSystem<S> {
         }
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         // Nobody can have found it since: it has no name.
-        self.delete(inode)
-    }
-
-    fn delete(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.directories().by_inode.remove(&inode);
         self.store.release(inode)
     }
 
@@ -250,13 +182,14 @@ impl<S: Store> FileSystem<S> {
             return Err(FsError::ReadOnly);
         }
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let moved = self.will_move(&op.kind);
         let Applied { created, nameless } = self.store.apply(op)?;
-        self.follow(&op.kind, created, moved);
+        if let OpKind::Link { inode, .. } = op.kind {
+            self.held.note_named(inode);
+        }
         if let Some(inode) = nameless
             && !self.held.note_nameless(inode)
         {
-            self.delete(inode)?;
+            self.store.release(inode)?;
         }
         let new = match (&op.kind, created) {
             (OpKind::Link { inode, .. }, _) => Some(*inode),
@@ -271,76 +204,28 @@ impl<S: Store> FileSystem<S> {
         self.store.attributes(inode).map(Some)
     }
 
-    /// The entry that a rename moves, if its directory is in memory.
-    fn will_move(&self, kind: &OpKind<'_>) -> Option<Entry> {
-        let OpKind::Rename { from, .. } = kind else { return None };
-        let directories = self.directories();
-        directories.by_inode.get(&from.directory)?.find(from.name).cloned()
-    }
-
-    /// Lets the directories in memory follow a change.
-    fn follow(&self, kind: &OpKind<'_>, created: Option<InodeNr>, moved: Option<Entry>) {
-        let mut directories = self.directories();
-        match kind {
-            OpKind::Create { place, new } => {
-                let kind = Some(new.kind.file_type());
-                if let Some(inode) = created {
-                    directories.insert(place, Entry { inode, kind, name: place.name.into() });
-                }
-            }
-            OpKind::Link { inode, place } => {
-                let kind = self.store.attributes(*inode).ok().map(|found| found.kind);
-                let entry = Entry { inode: *inode, kind, name: place.name.into() };
-                directories.insert(place, entry);
-                self.held.note_named(*inode);
-            }
-            OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => directories.remove(place),
-            OpKind::Rename { from, to, mode } => {
-                let simple = matches!(mode, RenameMode::Replace | RenameMode::NoReplace);
-                // The `..` of what moves may change, too.
-                if let Some(entry) = &moved {
-                    directories.by_inode.remove(&entry.inode);
-                }
-                match moved.filter(|_| simple) {
-                    Some(entry) => {
-                        let target = directories.by_inode.get(&to.directory);
-                        let same =
-                            target.and_then(|target| target.find(to.name)).map(|at| at.inode);
-                        // Two names of one inode both stay.
-                        if same != Some(entry.inode) || from == to {
-                            directories.remove(from);
-                            directories.remove(to);
-                            directories.insert(to, Entry { name: to.name.into(), ..entry });
-                        } else if !directories.is_plain(to.directory) {
-                            directories.by_inode.remove(&from.directory);
-                            directories.by_inode.remove(&to.directory);
-                        }
-                    }
-                    // They are read again. What was exchanged may be a directory, with another parent now.
-                    None => *directories = Directories::default(),
-                }
-            }
-            OpKind::CreateUnnamed { .. }
-            | OpKind::Change { .. }
-            | OpKind::Write { .. }
-            | OpKind::Range { .. }
-            | OpKind::SetAttribute { .. }
-            | OpKind::RemoveAttribute { .. } => {}
-        }
-        if let OpKind::Change { inode, change, .. } = kind
-            && change.flags.is_some()
-        {
-            // It may compare names without case from now on.
-            directories.by_inode.remove(inode);
-        }
-    }
-
     /// Makes all changes durable that were made before the call.
     ///
     /// # Errors
     /// The device failed; nothing is written any more then.
     pub fn sync(&self) -> Result<(), FsError> {
         self.store.sync()
+    }
+
+    /// Makes durable what `fsync` of an inode promises (`docs/fsync.md`).
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.store.sync_inode(inode)
+    }
+
+    /// Does some of the work that waits; to be called several times a second.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn tend(&self) -> Result<(), FsError> {
+        self.store.tend()
     }
 
     /// Whether nothing can be changed.
@@ -395,7 +280,7 @@ impl<S: Store> FileSystem<S> {
     ) -> Result<(), FsError> {
         let _reading = self.reading();
         self.judge(caller, Want::READ, &self.store.attributes(inode)?)?;
-        let directory = self.directory(inode)?;
+        let directory = self.store.directory(inode)?;
         let kind = Some(FileType::Directory);
         let dot = Listed { inode, kind, name: b".", cookie: AFTER_DOT };
         let parent = directory.parent();

@@ -9,6 +9,7 @@ use floe_format::features::{Compat, Incompat};
 use floe_format::{Geometry, GroupNr, InodeNr};
 use floe_sync::{Arc, Mutex, PoisonError};
 
+use crate::directories::Directories;
 use crate::directory::{Entry, NameHash};
 use crate::faults::finding;
 use crate::op::{Applied, Op};
@@ -25,6 +26,7 @@ pub struct Image<'f, 'd> {
     hash: NameHash,
     overhead_blocks: u64,
     contents: Mutex<HashMap<InodeNr, Arc<Content<'f, 'd>>>>,
+    directories: Directories,
 }
 
 impl<'f, 'd> Image<'f, 'd> {
@@ -32,7 +34,8 @@ impl<'f, 'd> Image<'f, 'd> {
     pub fn new(files: &'f Files<'d>) -> Self {
         let hash = NameHash::of(files.superblock());
         let overhead_blocks = overhead_blocks(files);
-        Self { files, hash, overhead_blocks, contents: Mutex::default() }
+        let (contents, directories) = (Mutex::default(), Directories::default());
+        Self { files, hash, overhead_blocks, contents, directories }
     }
 
     /// Blocks that Linux keeps for the maps of extents, besides those reserved for root: a fiftieth, and at most
@@ -46,6 +49,11 @@ impl<'f, 'd> Image<'f, 'd> {
         clusters.div_euclid(50).min(4096) << geometry.cluster_bits
     }
 
+    /// The files.
+    pub(crate) const fn files(&self) -> &'f Files<'d> {
+        self.files
+    }
+
     /// Drops what is kept of an inode, which was changed.
     pub(crate) fn forget(&self, inode: InodeNr) {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner).remove(&inode);
@@ -55,6 +63,29 @@ impl<'f, 'd> Image<'f, 'd> {
         let node = self.files.node(inode).map_err(|error| of_files(inode, error))?;
         let attributes = Attributes::of(&node, self.files)?;
         Ok((node, attributes))
+    }
+
+    /// Reads a directory; it is not kept.
+    pub(crate) fn read_directory(&self, inode: InodeNr) -> Result<Directory, FsError> {
+        let (node, attributes) = self.node(inode)?;
+        let listing = self.files.list(&node).map_err(|error| of_files(inode, error))?;
+        // A directory whose `..` is lost leads nowhere else.
+        let parent = listing.parent.unwrap_or(inode);
+        let folds = attributes.flags.contains(InodeFlags::CASEFOLD)
+            && !attributes.flags.contains(InodeFlags::ENCRYPT);
+        let mut directory = Directory::new(self.hash, folds, parent);
+        for entry in listing.entries {
+            let name = entry.name.into();
+            let entry = Entry { inode: entry.inode, kind: entry.file_type, name };
+            if !directory.insert(entry) {
+                directory.note_damage("thousands of names have the same hash".to_owned());
+            }
+        }
+        if let Some(fault) = listing.faults.first() {
+            let finding = finding(fault).map_or_else(String::new, |finding| format!("{finding}: "));
+            directory.note_damage(format!("{finding}{fault}"));
+        }
+        Ok(directory)
     }
 
     fn content(&self, inode: InodeNr) -> Result<Arc<Content<'f, 'd>>, FsError> {
@@ -87,26 +118,8 @@ impl Store for Image<'_, '_> {
         self.node(inode).map(|(_, attributes)| attributes)
     }
 
-    fn directory(&self, inode: InodeNr) -> Result<Directory, FsError> {
-        let (node, attributes) = self.node(inode)?;
-        let listing = self.files.list(&node).map_err(|error| of_files(inode, error))?;
-        // A directory whose `..` is lost leads nowhere else.
-        let parent = listing.parent.unwrap_or(inode);
-        let folds = attributes.flags.contains(InodeFlags::CASEFOLD)
-            && !attributes.flags.contains(InodeFlags::ENCRYPT);
-        let mut directory = Directory::new(self.hash, folds, parent);
-        for entry in listing.entries {
-            let name = entry.name.into();
-            let entry = Entry { inode: entry.inode, kind: entry.file_type, name };
-            if !directory.insert(entry) {
-                directory.note_damage("thousands of names have the same hash".to_owned());
-            }
-        }
-        if let Some(fault) = listing.faults.first() {
-            let finding = finding(fault).map_or_else(String::new, |finding| format!("{finding}: "));
-            directory.note_damage(format!("{finding}{fault}"));
-        }
-        Ok(directory)
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
+        self.directories.get(inode, || self.read_directory(inode))
     }
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {

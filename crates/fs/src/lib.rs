@@ -28,6 +28,7 @@
 
 mod attributes;
 mod caller;
+mod directories;
 mod directory;
 mod disk;
 mod error;
@@ -36,6 +37,7 @@ mod file_system;
 mod held;
 mod image;
 mod live;
+mod memory;
 mod op;
 mod store;
 
@@ -46,10 +48,11 @@ pub use disk::{Disk, DiskError};
 pub use error::FsError;
 pub use faults::OnError;
 pub use file_system::{FileSystem, Listed};
-pub use floe_disk::ops::{Change, NewInode, NewKind, RangeMode, RenameMode, SetMode};
+pub use floe_disk::ops::{Change, NewInode, NewKind, RangeMode, RenameMode, Reserved, SetMode};
 pub use floe_ext4::files::{Attribute, Timestamp};
 pub use image::Image;
 pub use live::Live;
+pub use memory::{Facts, Limits, Lower, MemFs, NullDisk};
 pub use op::{Applied, Op, OpKind, Place};
 pub use store::{SeekFor, Space, Store};
 

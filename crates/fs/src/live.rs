@@ -1,15 +1,19 @@
 //! A file system on a disk that is read and written. Each operation is a transaction of its own.
 
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, OpError, Removed, Step};
+use floe_disk::ops::{Caller, OpError, Removed, Reserved, Step};
 use floe_disk::volume::Volume;
 use floe_ext4::files::{Attribute, Files};
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::InodeNr;
-use floe_sync::{Mutex, MutexGuard, PoisonError};
+use floe_format::features::{Incompat, RoCompat};
+use floe_format::native::identity::Identity;
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk, DiskError};
 use crate::faults::{Faults, OnError};
+use crate::memory::{Facts, Lower};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Image, Timestamp};
@@ -26,6 +30,8 @@ pub struct Live<'f, 'd, D> {
     disk: &'d Disk<D>,
     image: Image<'f, 'd>,
     work: Mutex<Work>,
+    /// Sizes, of which the free ones change.
+    space: Space,
     faults: Faults,
 }
 
@@ -49,8 +55,9 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         now: Timestamp,
     ) -> Result<Self, FsError> {
         let work = Mutex::new(Work { volume, ended: None });
-        let faults = Faults::default();
-        let live = Self { disk, image: Image::new(files), work, faults };
+        let (image, faults) = (Image::new(files), Faults::default());
+        let space = image.space();
+        let live = Self { disk, image, work, space, faults };
         live.run(|volume, tx| volume.begin_writing(tx, now))?;
         live.finish_orphans(now)?;
         live.sync()?;
@@ -265,12 +272,12 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         self.watch(|image| image.attributes(inode))
     }
 
-    fn directory(&self, inode: InodeNr) -> Result<Directory, FsError> {
-        let directory = self.watch(|image| image.directory(inode))?;
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
+        let directory = self.watch(|image| image.read_directory(inode))?;
         if let Some(what) = directory.damage() {
             self.meet(&FsError::Damaged { inode, what: what.to_owned() });
         }
-        Ok(directory)
+        Ok(Arc::new(directory))
     }
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
@@ -295,7 +302,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
             free_blocks: room.free_blocks,
             available_blocks: room.available_blocks.saturating_sub(self.image.kept_blocks()),
             free_inodes: room.free_inodes,
-            ..self.image.space()
+            ..self.space
         }
     }
 
@@ -308,8 +315,7 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let may_use_reserve = op.uid == 0;
-        let caller = Caller { uid: op.uid, gid: op.gid, time: op.time, may_use_reserve };
+        let caller = caller_of(op);
         let nameless = |removed: Removed| removed.last.then_some(removed.inode);
         let (mut created, mut gone) = (None, None);
         match op.kind {
@@ -393,6 +399,57 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
         self.work().volume.durable(epoch);
         Ok(())
     }
+}
+
+impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
+    fn facts(&self) -> Facts {
+        let files = self.image.files();
+        let (superblock, geometry) = (files.superblock(), files.geometry());
+        let features = geometry.features;
+        let quotas = features.ro_compat.contains(RoCompat::QUOTA);
+        let immediate = match self.disk {
+            Disk::Direct { .. } => Some("it has no journal"),
+            Disk::Journaled(_) if quotas => Some("it has quotas"),
+            // Free blocks of regions are not for content, so reservations would promise too much.
+            Disk::Journaled(_) if Identity::of(superblock).is_some() => Some("it is native"),
+            Disk::Journaled(_) => None,
+        };
+        Facts {
+            hash: NameHash::of(superblock),
+            extents: features.incompat.contains(Incompat::EXTENTS),
+            has_crtime: geometry.inode_size > 128,
+            cluster_blocks: geometry.cluster_blocks,
+            inodes_per_group: geometry.inodes_per_group,
+            immediate,
+        }
+    }
+
+    fn reserve_inodes(
+        &self,
+        directory: InodeNr,
+        is_directory: bool,
+        most: usize,
+    ) -> Result<Vec<Reserved>, FsError> {
+        self.run(|volume, tx| volume.reserve_inodes(tx, directory, is_directory, most))
+    }
+
+    fn give_back(&self, inode: InodeNr) {
+        self.work().volume.give_back(inode);
+    }
+
+    fn create_reserved(&self, op: &Op<'_>, reserved: Reserved) -> Result<(), FsError> {
+        let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };
+        let caller = caller_of(op);
+        self.image.forget(reserved.inode);
+        self.run(|volume, tx| {
+            let (directory, name) = (place.directory, place.name);
+            volume.create_reserved(tx, &caller, directory, name, &new, reserved)
+        })
+    }
+}
+
+fn caller_of(op: &Op<'_>) -> Caller {
+    Caller { uid: op.uid, gid: op.gid, time: op.time, may_use_reserve: op.uid == 0 }
 }
 
 impl From<DiskError> for FsError {

@@ -2,6 +2,7 @@
 
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
+use floe_sync::Arc;
 
 use crate::op::{Applied, Op};
 use crate::{Attributes, Directory, FsError};
@@ -44,7 +45,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// As [`Store::attributes`], and [`FsError::NotADirectory`].
-    fn directory(&self, inode: InodeNr) -> Result<Directory, FsError>;
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError>;
 
     /// Fills `into` with the bytes of a regular file from `offset_bytes` on, as many as it has, and returns
     /// their number. Holes are zeroes.
@@ -97,4 +98,21 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`FsError::Ended`], and what the device says.
     fn sync(&self) -> Result<(), FsError>;
+
+    /// Makes durable what `fsync` of an inode promises (`docs/fsync.md`): its content, its attributes, its names and those
+    /// of the directories above that have no durable one; the names in it, if it is a directory.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    fn sync_inode(&self, _inode: InodeNr) -> Result<(), FsError> {
+        self.sync()
+    }
+
+    /// Does some of the work that waits, so that callers need not; called several times a second.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    fn tend(&self) -> Result<(), FsError> {
+        Ok(())
+    }
 }

@@ -141,6 +141,10 @@ impl<S: Store> Adapter<'_, S> {
                 fs.sync()?;
                 Answer::Bytes(Vec::new())
             }
+            Operation::SyncInode => {
+                fs.sync_inode(inode)?;
+                Answer::Bytes(Vec::new())
+            }
             // Nothing need be opened: the kernel does not ask again.
             Operation::Open { .. } if self.began_read_only => Answer::Error(Errno::NOSYS),
             Operation::Open { directory, flags } => self.open(inode, directory, flags)?,

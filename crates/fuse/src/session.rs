@@ -103,6 +103,9 @@ pub fn serve<C: Carrier, S: Store>(
     })
 }
 
+/// Time after which the file system may do what waits without being durable yet.
+const TEND_EVERY: Duration = Duration::from_millis(100);
+
 /// Tells that serving is over.
 #[derive(Default)]
 struct Over {
@@ -133,8 +136,14 @@ fn commit_now_and_then<S: Store>(
     over: &Over,
     log: &(dyn Fn(&str) + Sync),
 ) {
-    while !over.wait(interval) {
-        if let Err(error) = fs.sync() {
+    let mut since = Duration::ZERO;
+    while !over.wait(interval.min(TEND_EVERY)) {
+        since += interval.min(TEND_EVERY);
+        let done = if since < interval { fs.tend() } else { fs.sync() };
+        if since >= interval {
+            since = Duration::ZERO;
+        }
+        if let Err(error) = done {
             // Every change says so from now on.
             return log(&error.to_string());
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use floe_format::ext::inode::InodeFlags;
 use floe_format::ext::inode_flips::Flips;
-use floe_format::features::{Features, Incompat, RoCompat};
+use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
@@ -176,6 +176,11 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
         }
         SuperblockEdit::MmpBlock(block) => {
             format!("the superblock {was} made to name {block} against multiple mounts")
+        }
+        SuperblockEdit::SetCompat(bits) => {
+            let compat = Compat::from_bits_retain(*bits);
+            let features = Features { compat, ..Features::default() };
+            format!("feature {} {was} switched on", features.names().join(", "))
         }
         SuperblockEdit::SetIncompat(bits) => {
             let incompat = Incompat::from_bits_retain(*bits);

@@ -233,6 +233,7 @@ pub enum SuperblockEdit {
     DropMmp,
     /// The number that a backup superblock has.
     MmpBlock(BlockNr),
+    SetCompat(u32),
     SetIncompat(u32),
     SetRoCompat(u32),
     ClearRoCompat(u32),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use floe_check::Problem;
 use floe_format::ext::inode::InodeFlags;
-use floe_format::features::{Incompat, RoCompat};
+use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use crate::edit::{
@@ -410,6 +410,9 @@ pub fn plan(problem: &Problem) -> Plan {
             entry(dir, logical, offset_bytes, EntryEdit::ValidText)
         }
         P::InodeFaddrNonzero { inode: of, .. } => inode(of, InodeEdit::FaddrZero),
+        P::InodeFileAclWithoutXattrFeature { attributes: 1.., .. } => {
+            superblock(SuperblockEdit::SetCompat(Compat::EXT_ATTR.bits()))
+        }
         P::InodeFileAclWithoutXattrFeature { inode: of, .. }
         | P::InodeFileAclOutOfRange { inode: of, .. } => inode(of, InodeEdit::DropAttributeBlock),
         P::DirectorySizeHighNonzero { inode: of, .. } => inode(of, InodeEdit::SizeHighZero),
@@ -546,6 +549,8 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("a newer tool is needed")
         }
         P::MountedDuringCheck => Plan::Remark,
+        // Private bytes of native file systems: nothing that ext4 knows is wrong.
+        P::NativeIdentityWrong { .. } | P::LotRecordWrong { .. } => Plan::Remark,
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

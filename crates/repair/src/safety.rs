@@ -87,6 +87,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
         | E::MinExtraIsize(_)
         | E::WantExtraIsize(_)
         | E::NoReservedDescriptors
+        | E::SetCompat(_)
         | E::SetIncompat(_)
         | E::SetRoCompat(_)
         | E::NoJournalDevice

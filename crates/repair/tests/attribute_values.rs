@@ -1,4 +1,5 @@
-//! An attribute that names a value inode although its value is stored in place: nothing is lost.
+//! An attribute that names a value inode although its value is stored in place, and attributes
+//! without the feature bit in the superblock: nothing is lost.
 
 #![allow(clippy::unwrap_used)] // a test may
 
@@ -35,6 +36,7 @@ fn a_value_beside_its_name_is_kept() {
         ("in a block", Ext4K1, in_block("/ea-block", 1 << 30)),
         ("in a block of two", Ext4K1, in_block("/ea-shared-a", 12)),
         ("a file's data", InlineData, in_inode("/medium", 200)),
+        ("without the feature", Ext4K1, recipe::superblock(|sb| sb.feature_compat &= !0x8)),
         ("where values may be elsewhere", EaInode, in_inode("/ea", 12)),
         ("in a block where they may", EaInode, in_block("/ea-block", u32::MAX)),
     ];

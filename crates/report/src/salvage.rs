@@ -72,9 +72,9 @@ impl Account {
             "checksums": summary.has_checksums,
             "unreadable_blocks": summary.unreadable_blocks,
             "inodes": {
-                "in_place": summary.inodes_in_place,
-                "from_copies": summary.inodes_from_copies,
-                "copies_refused": summary.copies_refused,
+                "in_place": summary.inodes.in_place,
+                "from_copies": summary.inodes.from_copies,
+                "copies_refused": summary.inodes.copies_refused,
             },
             "rebuilt": {
                 "maps": summary.maps_rebuilt,
@@ -112,10 +112,10 @@ impl Account {
             )?;
         }
         let rows = [
-            (summary.inodes_in_place, "inodes are in their places"),
-            (summary.inodes_from_copies, "inodes come from old copies, most in the journal"),
+            (summary.inodes.in_place, "inodes are in their places"),
+            (summary.inodes.from_copies, "inodes come from old copies, most in the journal"),
             (
-                summary.copies_refused,
+                summary.inodes.copies_refused,
                 "old copies of inodes were refused: other files own their blocks",
             ),
             (summary.maps_rebuilt, "maps of files were rebuilt from extent blocks"),

@@ -82,7 +82,7 @@ impl State<'_> {
                 runs.any(|run| self.claimed.meets_run(run.start.0, run.len_blocks))
             };
             if map.as_ref().is_some_and(is_anothers) {
-                self.summary.copies_refused += 1;
+                self.summary.inodes.copies_refused += 1;
                 continue;
             }
             if self.space.put_inode(&mut inode)?.is_none() {
@@ -97,7 +97,7 @@ impl State<'_> {
             self.live.insert(u64::from(inode.number.0));
             let seed = self.frame.seed().map_or(0, |seed| inode.seed(seed));
             self.evidence.in_place.push(InPlace { seed, inode: inode.number });
-            self.summary.inodes_from_copies += 1;
+            self.summary.inodes.from_copies += 1;
             self.summary.provenance.insert(inode.number, Provenance::Copy);
         }
         self.evidence.in_place.sort_unstable();

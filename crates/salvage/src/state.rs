@@ -49,7 +49,7 @@ impl<'d> State<'d> {
         let geometry = &frame.geometry;
         let mut summary = Summary::new(frame.origin, frame.seed().is_some());
         summary.unreadable_blocks = evidence.unreadable_blocks;
-        summary.inodes_in_place = evidence.in_place.len() as u64;
+        summary.inodes.in_place = evidence.in_place.len() as u64;
         let mut live = Bits::below(u64::from(geometry.inodes_count) + 1);
         for found in &evidence.in_place {
             live.insert(u64::from(found.inode.0));

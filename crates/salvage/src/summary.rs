@@ -31,6 +31,17 @@ pub enum Provenance {
     Extended,
 }
 
+/// Inodes that were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InodeCounts {
+    /// In use, in their places.
+    pub in_place: u64,
+    /// Taken from copies elsewhere.
+    pub from_copies: u64,
+    /// Copies that were not used, because other files own their blocks.
+    pub copies_refused: u64,
+}
+
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -40,12 +51,8 @@ pub struct Summary {
     pub has_checksums: bool,
     /// Blocks that cannot be read.
     pub unreadable_blocks: u64,
-    /// Inodes in use in their places.
-    pub inodes_in_place: u64,
-    /// Inodes taken from copies elsewhere.
-    pub inodes_from_copies: u64,
-    /// Copies of inodes that were not used, because other files own their blocks.
-    pub copies_refused: u64,
+    /// Inodes that were found.
+    pub inodes: InodeCounts,
     /// Files in place whose maps were rebuilt.
     pub maps_rebuilt: u64,
     /// Files without an inode whose content was found by extent blocks.
@@ -70,9 +77,7 @@ impl Summary {
             origin,
             has_checksums,
             unreadable_blocks: 0,
-            inodes_in_place: 0,
-            inodes_from_copies: 0,
-            copies_refused: 0,
+            inodes: InodeCounts::default(),
             maps_rebuilt: 0,
             files_from_extents: 0,
             files_numbered: 0,

@@ -216,7 +216,7 @@ fn old_copies_of_inodes_are_used() {
     image.blocks(place, count).copy_from_slice(&copy);
     let (after, summary, _) = image.without_tables().salvaged(2);
     assert_eq!(after, before);
-    assert!(summary.inodes_from_copies >= before.len() as u64);
+    assert!(summary.inodes.from_copies >= before.len() as u64);
     assert_eq!(summary.files_from_extents, 0);
 }
 

@@ -1177,12 +1177,13 @@ problems! {
         means "Nothing uses the field."
         repair "Set it to zero.";
     0x02000E "inode-file-acl-without-xattr-feature" InodeFileAclWithoutXattrFeature {
-        inode: InodeNr, block: BlockNr,
+        inode: InodeNr, block: BlockNr, attributes: u32,
     }
         DataRisk Damage ask Xattr
-        "{inode} names {block} for attributes, but the file system has none"
-        means "The feature bit was lost, or the pointer is garbage."
-        repair "Clear the pointer; the attributes are lost.";
+        "{inode} names {block} for attributes, but the feature is off; {attributes} can be read there"
+        means "The feature bit was lost, or the pointer is garbage. If the block holds attributes, \
+             the bit was lost: e2fsck clears the pointer all the same."
+        repair "Switch the feature on if attributes can be read there; otherwise clear the pointer.";
     0x02000F "directory-size-high-nonzero" DirectorySizeHighNonzero { inode: InodeNr, value: u32 }
         Metadata Damage ask Dir
         "directory {inode} has {value} in the upper half of its size"
@@ -2055,4 +2056,17 @@ problems! {
              e2fsck does without a backup superblock, empties inodes or writes over blocks in use. Everything \
              was looked at with the other value."
         repair "Store the value by which what lies on the disk makes sense.";
+
+    0x070300 "native-identity-wrong" NativeIdentityWrong { inode: InodeNr }
+        Cosmetic Remark ask Superblock
+        "the superblock of the native file system names {inode} as the directory of its own files, which \
+             cannot be"
+        means "The private bytes of the superblock are damaged. For ext4 the file system is whole."
+        repair "Left as it is.";
+    0x070301 "lot-record-wrong" LotRecordWrong { group: GroupNr, reason: &'static str }
+        Cosmetic Remark ask Group
+        "{group} of the native file system has no valid record of its lot: {reason}"
+        means "Floe uses no metadata region in a lot whose record it cannot believe. For ext4 the file \
+             system is whole."
+        repair "Left as it is.";
 }

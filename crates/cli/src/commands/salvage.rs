@@ -16,13 +16,13 @@ use floe_report::salvage::Account;
 use floe_salvage::{Options, PHASES, SalvageError, Salvaged, salvage};
 
 use super::export::{archive_tree, is_closed_pipe};
-use crate::device::InUse;
 use crate::exit::{Ended, Outcome};
-use crate::files::Judged;
 use crate::image_files::copy::{Copier, Keep};
 use crate::image_files::{Complaints, ImageArgs, place};
-use crate::progress::{Watch, When};
-use crate::{failure, signals};
+use crate::input::device::InUse;
+use crate::input::files::Judged;
+use crate::terminal::progress::{Watch, When};
+use crate::terminal::{failure, signals};
 
 /// Bytes copied at once.
 const PIECE_BYTES: usize = 1 << 20;

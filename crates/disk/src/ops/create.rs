@@ -27,6 +27,15 @@ pub struct NewInode<'n> {
     pub umask: u16,
 }
 
+/// A number that an inode will have, and its generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The number.
+    pub inode: InodeNr,
+    /// `i_generation`.
+    pub generation: u32,
+}
+
 /// A type of inode, and what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewKind<'n> {
@@ -103,7 +112,47 @@ impl Volume {
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<InodeNr, OpError> {
-        self.op(tx, caller, |op| op.create(dir, name, new))
+        self.op(tx, caller, |op| op.create(dir, name, new, None))
+    }
+
+    /// Promises numbers of free inodes, 1 to `most`, near the directory of what they are for. Nothing on the disk changes;
+    /// nobody else gets them until [`Volume::create_reserved`] or [`Volume::give_back`].
+    ///
+    /// # Errors
+    /// [`OpError::NoSpace`], or that bitmaps cannot be read.
+    pub fn reserve_inodes(
+        &mut self,
+        tx: &mut dyn Tx,
+        dir: InodeNr,
+        is_directory: bool,
+        most: usize,
+    ) -> Result<Vec<Reserved>, OpError> {
+        let hint = self.draw();
+        let inodes = self.fs.space.reserve_inodes(tx, dir, is_directory, hint, most)?;
+        Ok(inodes.into_iter().map(|inode| Reserved { inode, generation: self.draw() }).collect())
+    }
+
+    /// Takes a promise of [`Volume::reserve_inodes`] back.
+    pub fn give_back(&mut self, inode: InodeNr) {
+        self.fs.space.end_reservation(inode);
+    }
+
+    /// As [`Volume::create`], with the number and generation that were promised. The promise ends where it succeeds.
+    ///
+    /// # Errors
+    /// As [`Volume::create`].
+    pub fn create_reserved(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        dir: InodeNr,
+        name: &[u8],
+        new: &NewInode<'_>,
+        reserved: Reserved,
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| op.create(dir, name, new, Some(reserved)))?;
+        self.fs.space.end_reservation(reserved.inode);
+        Ok(())
     }
 
     /// Creates a file without a name (O_TMPFILE): an orphan until [`Volume::link`] gives it one.
@@ -122,7 +171,7 @@ impl Volume {
                 return Err(OpError::Invalid("a directory needs a name"));
             }
             let dir = op.open_directory(dir)?;
-            let mut inode = op.new_inode(&dir, new)?;
+            let mut inode = op.new_inode(&dir, new, None)?;
             inode.base.links_count = 0;
             op.add_orphan(&mut inode)?;
             op.put(&mut inode)?;
@@ -137,13 +186,14 @@ impl Op<'_> {
         dir: InodeNr,
         name: &[u8],
         new: &NewInode<'_>,
+        reserved: Option<Reserved>,
     ) -> Result<InodeNr, OpError> {
         let mut dir = self.open_directory(dir)?;
         self.judge_name(&dir, name)?;
         if self.lookup(&mut dir, name)?.is_some() {
             return Err(OpError::Exists);
         }
-        let inode = self.new_inode(&dir, new)?;
+        let inode = self.new_inode(&dir, new, reserved)?;
         if new.kind == NewKind::Directory {
             self.add_subdirectory(&mut dir)?;
         }
@@ -156,20 +206,27 @@ impl Op<'_> {
         &mut self,
         parent: &OwnedInode,
         new: &NewInode<'_>,
+        reserved: Option<Reserved>,
     ) -> Result<OwnedInode, OpError> {
         let kind = new.kind.file_type();
-        let hint = self.volume.draw();
-        let number = self.volume.fs.space.new_inode(
-            &mut self.tx,
-            parent.number,
-            kind == FileType::Directory,
-            hint,
-        )?;
+        let is_directory = kind == FileType::Directory;
+        let generation = self.volume.draw();
+        let space = &mut self.volume.fs.space;
+        let (number, generation) = match reserved {
+            Some(Reserved { inode, generation }) => {
+                space.take_inode(&mut self.tx, inode, is_directory)?;
+                (inode, generation)
+            }
+            None => {
+                let parent = parent.number;
+                (space.new_inode(&mut self.tx, parent, is_directory, generation)?, generation)
+            }
+        };
         self.weigh_new(number);
         let size = self.volume.geometry().inode_size as usize;
         let inode = OwnedInode::new(number, size, self.extra_isize());
         let mut inode = inode.ok_or(super::content::DAMAGED)?;
-        inode.base.generation = self.volume.draw();
+        inode.base.generation = generation;
         inode.base.links_count = 1 + u16::from(kind == FileType::Directory);
         let inherits_group = parent.base.mode & SETGID != 0;
         let mut permissions = new.permissions & 0o7777;

@@ -77,7 +77,7 @@ mod truncate;
 pub use attributes::SetMode;
 pub use change::Change;
 pub use content::{Segment, SegmentKind};
-pub use create::{NewInode, NewKind};
+pub use create::{NewInode, NewKind, Reserved};
 pub use error::OpError;
 pub use fallocate::RangeMode;
 pub use names::{Named, Removed};

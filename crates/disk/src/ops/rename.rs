@@ -145,7 +145,7 @@ impl Op<'_> {
         if mode == RenameMode::Whiteout {
             let kind = NewKind::CharDevice { major: 0, minor: 0 };
             let new = NewInode { kind, permissions: 0, umask: 0 };
-            let whiteout = self.new_inode(&old_dir, &new)?;
+            let whiteout = self.new_inode(&old_dir, &new, None)?;
             self.names(&mut old_dir)?
                 .replace(from.name, whiteout.number, type_byte(&whiteout))?
                 .ok_or(OpError::NotFound("name"))?;

@@ -21,6 +21,61 @@ impl Pool {
         is_directory: bool,
         hint: u32,
     ) -> Result<InodeNr, Refusal> {
+        let free = self.free_inodes(tx, parent, is_directory, hint, 1)?;
+        let inode = free.first().copied().ok_or(Refusal::Full("inode"))?;
+        self.groups_mut().mark_inode(tx, inode, true, is_directory)?;
+        Ok(inode)
+    }
+
+    /// Promises numbers of free inodes to the caller: 1 to `most` in one group, chosen as by [`Pool::new_inode`]. Nothing
+    /// on the disk changes.
+    ///
+    /// # Errors
+    /// As [`Pool::new_inode`].
+    pub(crate) fn reserve_inodes(
+        &mut self,
+        tx: &mut dyn Tx,
+        parent: InodeNr,
+        is_directory: bool,
+        hint: u32,
+        most: usize,
+    ) -> Result<Vec<InodeNr>, Refusal> {
+        let free = self.free_inodes(tx, parent, is_directory, hint, most)?;
+        if free.is_empty() {
+            return Err(Refusal::Full("inode"));
+        }
+        self.reserved_inodes.extend(&free);
+        Ok(free)
+    }
+
+    /// Marks an inode as used whose number was promised; the promise stays until [`Pool::end_reservation`], because the
+    /// operation may fail yet.
+    ///
+    /// # Errors
+    /// The bitmap cannot be changed.
+    pub(crate) fn take_inode(
+        &mut self,
+        tx: &mut dyn Tx,
+        inode: InodeNr,
+        is_directory: bool,
+    ) -> Result<(), Refusal> {
+        self.groups_mut().mark_inode(tx, inode, true, is_directory).map(drop)
+    }
+
+    /// Ends the promise of a number.
+    pub(crate) fn end_reservation(&mut self, inode: InodeNr) {
+        self.reserved_inodes.remove(&inode);
+    }
+
+    /// Up to `most` inodes of one group that may be handed out; none if there are none in any group.
+    fn free_inodes(
+        &mut self,
+        tx: &mut dyn Tx,
+        parent: InodeNr,
+        is_directory: bool,
+        hint: u32,
+        most: usize,
+    ) -> Result<Vec<InodeNr>, Refusal> {
         let home = self.groups.geometry().place_of(parent).map_or(GroupNr(0), |place| place.0);
         let first = match is_directory {
             true if parent == InodeNr::ROOT => self.spread(hint),
@@ -32,31 +87,40 @@ impl Pool {
             if self.damaged.contains(&group) {
                 continue;
             }
-            let found = self.inode_in(tx, group);
-            if let Some(inode) = self.unless_damaged(group, found)? {
-                self.groups_mut().mark_inode(tx, inode, true, is_directory)?;
-                return Ok(inode);
+            let found =
+                self.inodes_in(tx, group, most).map(|free| (!free.is_empty()).then_some(free));
+            if let Some(free) = self.unless_damaged(group, found)? {
+                return Ok(free);
             }
         }
-        Err(Refusal::Full("inode"))
+        Ok(Vec::new())
     }
 
-    /// The first inode of a group that may be handed out.
-    fn inode_in(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Option<InodeNr>, Refusal> {
+    /// The first inodes of a group that may be handed out.
+    fn inodes_in(
+        &self,
+        tx: &mut dyn Tx,
+        group: GroupNr,
+        most: usize,
+    ) -> Result<Vec<InodeNr>, Refusal> {
+        let mut free = Vec::new();
         if self.groups.desc(group)?.free_inodes_count == 0 {
-            return Ok(None);
+            return Ok(free);
         }
         let geo = self.groups.geometry();
         let bytes = self.groups.inode_bitmap(tx, group)?;
         let mut at = 0;
-        while let Some(index) = bitmap::first_clear(&bytes, at..geo.inodes_per_group) {
+        while free.len() < most
+            && let Some(index) = bitmap::first_clear(&bytes, at..geo.inodes_per_group)
+        {
             let inode = geo.inode_at(group, index);
-            if !geo.is_reserved(inode) && !self.held.holds_inode(inode) {
-                return Ok(Some(inode));
+            let promised = self.held.holds_inode(inode) || self.reserved_inodes.contains(&inode);
+            if !geo.is_reserved(inode) && !promised {
+                free.push(inode);
             }
             at = index + 1;
         }
-        Ok(None)
+        Ok(free)
     }
 
     /// The group with the fewest directories among those with at least the average of free inodes and clusters, from the one

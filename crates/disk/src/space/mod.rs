@@ -27,6 +27,8 @@ const MOST_SEARCHED: u32 = 64;
 pub struct Pool {
     groups: Groups,
     held: Held,
+    /// Free inodes whose numbers were promised: only [`Pool::take_inode`] marks them as used.
+    reserved_inodes: BTreeSet<InodeNr>,
     regions: Regions,
     /// Free clusters by the descriptors.
     free_clusters: u64,
@@ -52,6 +54,7 @@ impl Pool {
         Self {
             groups,
             held: Held::default(),
+            reserved_inodes: BTreeSet::new(),
             regions: Regions::default(),
             free_clusters,
             reserved_clusters,

@@ -220,15 +220,17 @@ impl Finder<'_> {
         if blocks < u64::from(MIN_JOURNAL_BLOCKS) {
             return Err(InodeFault::TooShort);
         }
-        // At most the blocks of the file system can be mapped.
-        let blocks = u32::try_from(blocks.min(self.geo.blocks_count)).unwrap_or(u32::MAX);
         let limit = size_bytes.div_ceil(u64::from(self.geo.block_size));
         let map = BlockMap::of_words(words, flags, self.device, self.geo, limit)
             .map_err(|_| InodeFault::Map)?;
-        if map.blocks_without_hole() < limit {
+        // Linux needs no more blocks than the log has, which `judge` compares. e2fsck wants all of
+        // the size to be mapped, but compares it as a signed number of 32 bits.
+        let mapped = map.blocks_without_hole();
+        let wanted_bytes = u64::try_from(size_bytes as u32 as i32).unwrap_or(0);
+        if mapped < wanted_bytes.div_ceil(u64::from(self.geo.block_size)) {
             return Err(InodeFault::Map);
         }
-        Ok((map, blocks))
+        Ok((map, u32::try_from(blocks.min(mapped)).unwrap_or(u32::MAX)))
     }
 
     /// The external journal: a device whose file system superblock has journal_dev, followed by the

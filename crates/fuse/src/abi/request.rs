@@ -46,8 +46,10 @@ pub enum Operation<'a> {
     Release,
     /// A descriptor is closed.
     Flush,
-    /// A file, a directory or everything is made durable.
+    /// Everything is made durable.
     Sync,
+    /// A file or a directory is made durable.
+    SyncInode,
     /// Bytes of a file.
     Read {
         /// First byte.
@@ -188,7 +190,8 @@ impl<'a> Arguments<'a> {
             }
             Opcode::Release | Opcode::Releasedir => Operation::Release,
             Opcode::Flush => Operation::Flush,
-            Opcode::Fsync | Opcode::Fsyncdir | Opcode::Syncfs => Operation::Sync,
+            Opcode::Fsync | Opcode::Fsyncdir => Operation::SyncInode,
+            Opcode::Syncfs => Operation::Sync,
             Opcode::Read => {
                 let ReadIn { offset, size, .. } = ReadIn::decode(self.0.first_chunk()?);
                 Operation::Read { offset_bytes: offset, len_bytes: size }

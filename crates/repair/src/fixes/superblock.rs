@@ -91,6 +91,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, edit: &SuperblockEdit) -> Result<(), 
             sb.mmp_block = 0;
         }
         SuperblockEdit::MmpBlock(block) => stage.superblock_mut().mmp_block = block.0,
+        SuperblockEdit::SetCompat(bits) => stage.superblock_mut().feature_compat |= bits,
         SuperblockEdit::SetIncompat(bits) => stage.superblock_mut().feature_incompat |= bits,
         SuperblockEdit::SetRoCompat(bits) => stage.superblock_mut().feature_ro_compat |= bits,
         SuperblockEdit::ClearRoCompat(bits) => stage.superblock_mut().feature_ro_compat &= !bits,

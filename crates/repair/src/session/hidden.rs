@@ -184,6 +184,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
                 | SuperblockEdit::WriteTimeNow
                 | SuperblockEdit::MinExtraIsize(_)
                 | SuperblockEdit::WantExtraIsize(_)
+                | SuperblockEdit::SetCompat(_)
                 | SuperblockEdit::SetIncompat(_)
                 | SuperblockEdit::SetRoCompat(_)
         ),

@@ -155,6 +155,18 @@ fn attributes_in_a_block() -> Vec<(Who, Recipe)> {
             case("no ext_attr feature", on, recipe::superblock(|sb| sb.feature_compat &= !0x8))
                 .expect(&["inode-file-acl-without-xattr-feature"]),
         ),
+        (
+            Both,
+            case(
+                "no ext_attr feature, no attributes",
+                on,
+                recipe::superblock(|sb| {
+                    sb.feature_compat &= !0x8;
+                }),
+            )
+            .edit(xattr_block("/ea-block").put32(0, 7))
+            .expect(&["inode-file-acl-without-xattr-feature"]),
+        ),
     ]
 }
 

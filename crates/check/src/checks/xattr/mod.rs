@@ -11,13 +11,14 @@ pub mod in_block;
 mod in_inode;
 pub mod value_inode;
 
-use floe_format::ext::xattr::MAGIC;
+use floe_format::ext::xattr::{MAGIC, XattrArea};
 use floe_format::features::{Compat, Incompat};
 use floe_format::{BlockNr, InodeNr};
 
 use crate::checks::context::inode::{InodeCx, InodeEvidence};
 use crate::evidence::attributes::BlockUse;
-use crate::problem::{Problem, Sink};
+use crate::evidence::region::Region;
+use crate::problem::{Findings, Problem, Sink};
 
 pub(crate) use in_inode::are_plain;
 
@@ -88,6 +89,21 @@ pub fn own_are_bad(cx: &InodeCx<'_>) -> bool {
     own.found.0.iter().any(|problem| !matches!(problem, Problem::XattrHashBad { .. }))
 }
 
+/// Number of attributes in a block that is sound and whose checksum, if there are any, is right; 0
+/// in all others. Proves that the feature bit was lost rather than that the pointer is garbage.
+fn attributes_in(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, block: BlockNr) -> u32 {
+    let (volume, inode) = (cx.volume, cx.number);
+    let bytes = &mut evidence.buffers.block;
+    if volume.is_metadata(block) || volume.read_block(block, bytes).is_err() {
+        return 0;
+    }
+    let mut found = Findings::default();
+    let home = value_inode::Home { volume, inode, block };
+    let (_, sound) = in_block::check(home, bytes, &mut Region::default(), &mut found);
+    let entries = XattrArea::of_block(bytes).map_or(0, |area| area.entries().count());
+    if sound && found.0.is_empty() { u32::try_from(entries).unwrap_or(u32::MAX) } else { 0 }
+}
+
 /// Judges `i_file_acl` and notes the use of the block.
 #[cold]
 fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut OfInode) {
@@ -106,7 +122,9 @@ fn check_file_acl(cx: &InodeCx<'_>, evidence: &mut InodeEvidence, found: &mut Of
         (volume.has_compat(Compat::EXT_ATTR), volume.geometry.contains(block));
     if is_ordinary(cx) {
         if !announced {
-            evidence.found.push(Problem::InodeFileAclWithoutXattrFeature { inode, block });
+            let attributes = if inside { attributes_in(cx, evidence, block) } else { 0 };
+            let problem = Problem::InodeFileAclWithoutXattrFeature { inode, block, attributes };
+            evidence.found.push(problem);
         }
         if !inside {
             evidence.found.push(Problem::InodeFileAclOutOfRange { inode, block });

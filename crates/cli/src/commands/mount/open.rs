@@ -13,7 +13,7 @@ use floe_ext4::fs::FileSystem as Layout;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
 use floe_format::{BlockNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Image, Live, OnError, Store, now};
+use floe_fs::{Disk, FileSystem, Image, Live, MemFs, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
 use floe_sync::Arc;
@@ -101,10 +101,10 @@ impl Args {
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
-        let fs = FileSystem::new(live);
+        let fs = FileSystem::new(MemFs::new(live, options.limits()));
         let served = self.serve(&fs, options);
-        let finished = fs.into_store().finish(now()).context("the last changes cannot be written");
-        served.and(finished)
+        let finished = fs.into_store().finish().and_then(|live| live.finish(now()));
+        served.and(finished.context("the last changes cannot be written"))
     }
 
     fn serve_reading(&self, options: &Options) -> Result<()> {

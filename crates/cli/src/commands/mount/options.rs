@@ -1,7 +1,7 @@
 //! Mount options: those of ext4, fuse2fs and FUSE.
 
 use anyhow::Result;
-use floe_fs::OnError;
+use floe_fs::{Limits, OnError};
 
 use crate::exit::{Ended, Outcome};
 use crate::input::size;
@@ -52,8 +52,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "acl",
     "block_validity",
     "noblock_validity",
-    "delalloc",
-    "nodelalloc",
     "auto_da_alloc",
     "noauto_da_alloc",
     "barrier",
@@ -133,6 +131,10 @@ pub(super) struct Options {
     pub(super) subtype: Option<String>,
     /// Number of serving threads.
     pub(super) threads: Option<usize>,
+    /// Bytes of content that may wait in memory.
+    pub(super) content_bytes: Option<u64>,
+    /// Changes may wait in memory.
+    pub(super) deferred: bool,
     /// Reaction to damaged metadata; by default the superblock's.
     pub(super) on_error: Option<OnError>,
 }
@@ -154,6 +156,13 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// How much may wait in memory.
+    pub(super) fn limits(&self) -> Limits {
+        let standard = Limits::default();
+        let content_bytes = self.content_bytes.unwrap_or(standard.content_bytes);
+        Limits { content_bytes, immediate: !self.deferred, ..standard }
     }
 
     /// Parses one option; `false` if it is unknown.
@@ -181,6 +190,11 @@ impl Options {
             ("sb", Some(value)) => {
                 self.superblock_kib = Some(value.parse().map_err(|why| bad(name, &why))?);
             }
+            ("memory", Some(value)) => {
+                self.content_bytes = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
+            }
+            ("delalloc", None) => self.deferred = true,
+            ("nodelalloc", None) => self.deferred = false,
             ("errors", Some(value)) => {
                 self.on_error = Some(match value {
                     "continue" => OnError::Continue,
@@ -229,6 +243,9 @@ mod tests {
         assert_eq!(Outcome::of_error(&error).code(), 32);
         assert!(error.to_string().contains("colour=blue"));
         assert!(Options::parse(&["colour=blue".to_owned()], true).is_ok());
+        assert!(parse("memory=1M").unwrap().limits().immediate);
+        let limits = parse("memory=1M,delalloc").unwrap().limits();
+        assert_eq!((limits.content_bytes, limits.immediate), (1 << 20, false));
         assert_eq!(parse("errors=panic").unwrap().on_error, Some(OnError::Shutdown));
         assert!(parse("errors=ignore").is_err());
         assert!(parse("threads=0").is_err() && parse("offset=x").is_err());

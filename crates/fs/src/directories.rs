@@ -1,0 +1,49 @@
+//! Directories that were read, kept for the next look-up.
+
+use std::collections::HashMap;
+
+use floe_format::InodeNr;
+use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{Directory, FsError};
+
+/// Names of all directories that are kept. All directories are dropped when there are more.
+const MOST_NAMES: usize = 1 << 20;
+
+/// Directories that nobody changes.
+#[derive(Debug, Default)]
+pub(crate) struct Directories(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    by_inode: HashMap<InodeNr, Arc<Directory>>,
+    names: usize,
+}
+
+impl Directories {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // What a panic of another thread leaves behind is a table of copies, at worst with too small a count.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A directory, which `read` reads if it is not kept.
+    pub(crate) fn get(
+        &self,
+        inode: InodeNr,
+        read: impl FnOnce() -> Result<Directory, FsError>,
+    ) -> Result<Arc<Directory>, FsError> {
+        if let Some(directory) = self.kept().by_inode.get(&inode) {
+            return Ok(Arc::clone(directory));
+        }
+        // Not under the lock: it may wait for the disk.
+        let directory = Arc::new(read()?);
+        let mut kept = self.kept();
+        if kept.names > MOST_NAMES {
+            *kept = Kept::default();
+        }
+        // The names of one that another thread has read meanwhile count twice: it is dropped earlier.
+        kept.names += directory.len() + 1;
+        kept.by_inode.insert(inode, Arc::clone(&directory));
+        Ok(directory)
+    }
+}

@@ -1,0 +1,52 @@
+//! What the file system in memory asks of the disk below.
+
+use floe_disk::ops::Reserved;
+use floe_format::InodeNr;
+
+use crate::op::Op;
+use crate::store::Store;
+use crate::{FsError, NameHash};
+
+/// What the file system in memory must know of the disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// How cookies are made.
+    pub hash: NameHash,
+    /// New files get maps of extents.
+    pub extents: bool,
+    /// Inodes have a time of creation.
+    pub has_crtime: bool,
+    /// Blocks of a cluster; 1 without bigalloc.
+    pub cluster_blocks: u32,
+    /// Inodes of a group: files are created near their directory.
+    pub inodes_per_group: u32,
+    /// Why each change must reach the disk at once; `None` if changes may wait.
+    pub immediate: Option<&'static str>,
+}
+
+/// A store that changes may reach late: each as a whole, in an order that the caller chooses.
+pub trait Lower: Store {
+    /// What the file system in memory must know.
+    fn facts(&self) -> Facts;
+
+    /// Promises numbers of free inodes, 1 to `most`, near a directory. Nobody else gets them before
+    /// [`Lower::create_reserved`] or [`Lower::give_back`]; nothing on the disk changes.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], or that the disk cannot be read.
+    fn reserve_inodes(
+        &self,
+        directory: InodeNr,
+        is_directory: bool,
+        most: usize,
+    ) -> Result<Vec<Reserved>, FsError>;
+
+    /// Takes a promise back.
+    fn give_back(&self, inode: InodeNr);
+
+    /// Makes a creation under a number that was promised.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    fn create_reserved(&self, op: &Op<'_>, reserved: Reserved) -> Result<(), FsError>;
+}

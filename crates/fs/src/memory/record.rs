@@ -1,0 +1,174 @@
+//! A change that the disk has not got yet, as the log keeps it.
+
+use floe_disk::ops::{Change, NewInode, NewKind, RenameMode, Reserved};
+use floe_ext4::files::Timestamp;
+use floe_format::InodeNr;
+
+use crate::op::{Op, OpKind, Place};
+
+/// The place of a record in the order of all changes. The sequential order of the calls is the order of stamps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Stamp(pub(crate) u64);
+
+/// A change in the log: on whose behalf, when, and which.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) time: Timestamp,
+    pub(crate) action: Action,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwnedPlace {
+    pub(crate) directory: InodeNr,
+    pub(crate) name: Box<[u8]>,
+}
+
+impl OwnedPlace {
+    fn place(&self) -> Place<'_> {
+        Place { directory: self.directory, name: &self.name }
+    }
+}
+
+impl From<&Place<'_>> for OwnedPlace {
+    fn from(place: &Place<'_>) -> Self {
+        Self { directory: place.directory, name: place.name.into() }
+    }
+}
+
+/// The type of something new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BornKind {
+    Regular,
+    Directory,
+    Symlink(Box<[u8]>),
+    Fifo,
+    Socket,
+}
+
+impl BornKind {
+    /// `None` for devices, which are made at once.
+    pub(crate) fn of(kind: NewKind<'_>) -> Option<Self> {
+        Some(match kind {
+            NewKind::Regular => Self::Regular,
+            NewKind::Directory => Self::Directory,
+            NewKind::Symlink(target) => Self::Symlink(target.into()),
+            NewKind::Fifo => Self::Fifo,
+            NewKind::Socket => Self::Socket,
+            NewKind::CharDevice { .. } | NewKind::BlockDevice { .. } => return None,
+        })
+    }
+
+    fn kind(&self) -> NewKind<'_> {
+        match self {
+            Self::Regular => NewKind::Regular,
+            Self::Directory => NewKind::Directory,
+            Self::Symlink(target) => NewKind::Symlink(target),
+            Self::Fifo => NewKind::Fifo,
+            Self::Socket => NewKind::Socket,
+        }
+    }
+}
+
+/// A change in the log. Content and sizes of files are not logged: a flush takes them from the mnode.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// Something new got its first name.
+    Create { place: OwnedPlace, kind: BornKind, permissions: u16, umask: u16, reserved: Reserved },
+    /// A file got a further name.
+    Link { inode: InodeNr, place: OwnedPlace },
+    /// A file lost a name.
+    Unlink { inode: InodeNr, place: OwnedPlace },
+    /// An empty directory went.
+    RemoveDirectory { inode: InodeNr, place: OwnedPlace },
+    /// A name moved. A directory that got another parent notes the directories above its new place.
+    Rename {
+        moved: InodeNr,
+        replaced: Option<InodeNr>,
+        from: OwnedPlace,
+        to: OwnedPlace,
+        ancestors: Box<[InodeNr]>,
+    },
+    /// Permissions, owner or times changed.
+    Change { inode: InodeNr, change: Change },
+    /// Nobody uses an inode without names any more.
+    Release { inode: InodeNr },
+}
+
+/// How a record reaches the disk.
+pub(crate) enum Deed<'r> {
+    /// By an operation.
+    Apply(Op<'r>),
+    /// By a creation under a number that was reserved.
+    Create(Op<'r>, Reserved),
+    /// By the deletion of an inode without names.
+    Release(InodeNr),
+}
+
+impl Record {
+    /// Calls `visit` for each mnode that the change concerns: two changes that share none can be made in any order.
+    pub(crate) fn each_mnode(&self, mut visit: impl FnMut(InodeNr)) {
+        match &self.action {
+            Action::Create { place, reserved, .. } => {
+                visit(place.directory);
+                visit(reserved.inode);
+            }
+            Action::Link { inode, place }
+            | Action::Unlink { inode, place }
+            | Action::RemoveDirectory { inode, place } => {
+                visit(place.directory);
+                visit(*inode);
+            }
+            Action::Rename { moved, replaced, from, to, ancestors } => {
+                visit(from.directory);
+                if to.directory != from.directory {
+                    visit(to.directory);
+                }
+                visit(*moved);
+                if let Some(replaced) = replaced {
+                    visit(*replaced);
+                }
+                // The chain of parents begins with the new directory, which was visited.
+                ancestors.iter().filter(|one| **one != from.directory).for_each(|one| visit(*one));
+            }
+            Action::Change { inode, .. } | Action::Release { inode } => visit(*inode),
+        }
+    }
+
+    /// The directory that gets a name, and bytes of the entry.
+    pub(crate) fn new_name(&self) -> Option<(InodeNr, u64)> {
+        match &self.action {
+            Action::Create { place, .. } | Action::Link { place, .. } => Some(place),
+            Action::Rename { to, .. } => Some(to),
+            _ => None,
+        }
+        // An entry is the name and 8 bytes, in multiples of 4.
+        .map(|place| (place.directory, (place.name.len() as u64 + 8).next_multiple_of(4)))
+    }
+
+    /// What the disk is asked for.
+    pub(crate) fn deed(&self) -> Deed<'_> {
+        let op = |kind| Op { uid: self.uid, gid: self.gid, time: self.time, kind };
+        Deed::Apply(op(match &self.action {
+            Action::Create { place, kind, permissions, umask, reserved } => {
+                let (permissions, umask) = (*permissions, *umask);
+                let new = NewInode { kind: kind.kind(), permissions, umask };
+                let kind = OpKind::Create { place: place.place(), new };
+                return Deed::Create(op(kind), *reserved);
+            }
+            Action::Link { inode, place } => OpKind::Link { inode: *inode, place: place.place() },
+            Action::Unlink { place, .. } => OpKind::Unlink(place.place()),
+            Action::RemoveDirectory { place, .. } => OpKind::RemoveDirectory(place.place()),
+            Action::Rename { from, to, .. } => {
+                let mode = RenameMode::Replace;
+                OpKind::Rename { from: from.place(), to: to.place(), mode }
+            }
+            Action::Change { inode, change } => {
+                OpKind::Change { inode: *inode, size_bytes: None, change: *change }
+            }
+            Action::Release { inode } => return Deed::Release(*inode),
+        }))
+    }
+}

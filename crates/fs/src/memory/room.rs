@@ -1,0 +1,212 @@
+//! Reservations: no change that waits in memory may fail for lack of space when it reaches the disk.
+//!
+//! Bounds are per object, not per change, so that 100,000 files that wait in one directory hold some thousand blocks: a
+//! directory may need twice the bytes of its new entries, because blocks split in halves, and a few levels of its index;
+//! content needs its blocks, and its map at worst one extent for each page.
+
+use std::collections::HashMap;
+
+use floe_format::InodeNr;
+
+use super::content::PAGE_BYTES;
+use super::lower::Facts;
+use super::record::{Action, BornKind, Record};
+use crate::store::Space;
+
+/// Blocks of a directory that grows, besides those of its entries: levels of its index, and a first split.
+const BLOCKS_PER_DIRECTORY: u64 = 5;
+/// Blocks of a map of extents, besides its leaves.
+const BLOCKS_PER_FILE: u64 = 5;
+/// Pages of which a leaf of a map holds the extents, at least (blocks of 1 KiB have 84).
+const PAGES_PER_LEAF: u64 = 64;
+/// Blocks that nobody reserves: what several objects share.
+const SLACK_BLOCKS: u64 = 64;
+/// Targets of links below this many bytes lie in the inode.
+const FAST_TARGET_BYTES: usize = 60;
+
+/// What one record may take on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    blocks: u64,
+    inodes: u64,
+    name: Option<(InodeNr, u64)>,
+}
+
+impl Cost {
+    pub(crate) fn of(record: &Record) -> Self {
+        let (blocks, inodes) = match &record.action {
+            Action::Create { kind: BornKind::Directory, .. } => (1, 1),
+            Action::Create { kind: BornKind::Symlink(target), .. } => {
+                (u64::from(target.len() >= FAST_TARGET_BYTES), 1)
+            }
+            Action::Create { .. } => (0, 1),
+            _ => (0, 0),
+        };
+        Self { blocks, inodes, name: record.new_name() }
+    }
+}
+
+/// Space that is free, and space that waiting changes may take.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// As the disk said after the last flush.
+    space: Space,
+    cluster_blocks: u64,
+    blocks: u64,
+    inodes: u64,
+    /// Entries that wait, and their bytes, by directory.
+    names: HashMap<InodeNr, (u64, u64)>,
+    name_bytes: u64,
+    /// Pages in memory.
+    pub(crate) pages: u64,
+    /// Files that have some.
+    pub(crate) files: u64,
+}
+
+impl Room {
+    pub(crate) fn new(space: Space, facts: &Facts) -> Self {
+        let cluster_blocks = u64::from(facts.cluster_blocks);
+        let names = HashMap::new();
+        Self {
+            space,
+            cluster_blocks,
+            blocks: 0,
+            inodes: 0,
+            names,
+            name_bytes: 0,
+            pages: 0,
+            files: 0,
+        }
+    }
+
+    /// The disk has changed.
+    pub(crate) const fn note(&mut self, space: Space) {
+        self.space = space;
+    }
+
+    fn blocks_per_page(&self) -> u64 {
+        (PAGE_BYTES / u64::from(self.space.block_bytes)).max(self.cluster_blocks)
+    }
+
+    /// Blocks that waiting changes may take.
+    pub(crate) fn reserved_blocks(&self) -> u64 {
+        let entries = 2 * self.name_bytes / u64::from(self.space.block_bytes);
+        let directories = self.names.len() as u64 * BLOCKS_PER_DIRECTORY;
+        let content = self.pages * self.blocks_per_page();
+        let maps = self.pages / PAGES_PER_LEAF + self.files * BLOCKS_PER_FILE;
+        content + (self.blocks + entries + directories + maps) * self.cluster_blocks
+    }
+
+    /// Whether there is room for `blocks` more, and for `inodes`.
+    pub(crate) fn has(&self, blocks: u64, inodes: u64) -> bool {
+        let wanted = self.reserved_blocks() + (blocks + SLACK_BLOCKS) * self.cluster_blocks;
+        wanted <= self.space.available_blocks && self.inodes + inodes <= self.space.free_inodes
+    }
+
+    /// Whether there is room for a record besides what waits.
+    pub(crate) fn has_for(&self, cost: &Cost) -> bool {
+        let name = cost.name.map_or(0, |(_, bytes)| {
+            2 * bytes / u64::from(self.space.block_bytes) + BLOCKS_PER_DIRECTORY + 1
+        });
+        self.has(cost.blocks + name, cost.inodes)
+    }
+
+    /// Whether there is room for so many more pages of a file.
+    pub(crate) fn has_for_pages(&self, pages: u64) -> bool {
+        let blocks = pages * self.blocks_per_page();
+        self.has(blocks + pages / PAGES_PER_LEAF + BLOCKS_PER_FILE + 1, 0)
+    }
+
+    /// Bytes of entries that wait for a directory.
+    pub(crate) fn waiting_name_bytes(&self, directory: InodeNr) -> u64 {
+        self.names.get(&directory).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    pub(crate) fn take(&mut self, cost: &Cost) {
+        self.blocks += cost.blocks;
+        self.inodes += cost.inodes;
+        if let Some((directory, bytes)) = cost.name {
+            let waiting = self.names.entry(directory).or_default();
+            waiting.0 += 1;
+            waiting.1 += bytes;
+            self.name_bytes += bytes;
+        }
+    }
+
+    pub(crate) fn release(&mut self, cost: &Cost) {
+        self.blocks -= cost.blocks;
+        self.inodes -= cost.inodes;
+        if let Some((directory, bytes)) = cost.name
+            && let Some(waiting) = self.names.get_mut(&directory)
+        {
+            waiting.0 -= 1;
+            waiting.1 -= bytes;
+            self.name_bytes -= bytes;
+            if waiting.0 == 0 {
+                self.names.remove(&directory);
+            }
+        }
+    }
+
+    /// Space as programs see it: what waits is taken.
+    pub(crate) fn shown(&self) -> Space {
+        let reserved = self.reserved_blocks();
+        Space {
+            free_blocks: self.space.free_blocks.saturating_sub(reserved),
+            available_blocks: self.space.available_blocks.saturating_sub(reserved),
+            free_inodes: self.space.free_inodes.saturating_sub(self.inodes),
+            ..self.space
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_disk::ops::Reserved;
+    use floe_format::ext::superblock::Superblock;
+
+    use super::super::record::OwnedPlace;
+    use super::*;
+    use crate::{NameHash, Timestamp};
+
+    #[test]
+    fn creations_that_wait_hold_little_space_and_give_it_back() {
+        let space = Space {
+            block_bytes: 4096,
+            blocks: 1 << 20,
+            free_blocks: 1 << 20,
+            available_blocks: 1 << 20,
+            inodes: 1 << 20,
+            free_inodes: 1 << 20,
+        };
+        let facts = Facts {
+            hash: NameHash::of(&Superblock::decode(&[0; 1024])),
+            extents: true,
+            has_crtime: true,
+            cluster_blocks: 1,
+            inodes_per_group: 8192,
+            immediate: None,
+        };
+        let mut room = Room::new(space, &facts);
+        let costs: Vec<Cost> = (0..100_000u32)
+            .map(|number| {
+                let name = format!("file number {number:06}").into_bytes().into();
+                let action = Action::Create {
+                    place: OwnedPlace { directory: InodeNr(2), name },
+                    kind: BornKind::Regular,
+                    permissions: 0,
+                    umask: 0,
+                    reserved: Reserved { inode: InodeNr(number), generation: 0 },
+                };
+                Cost::of(&Record { uid: 0, gid: 0, time: Timestamp::default(), action })
+            })
+            .collect();
+        costs.iter().for_each(|cost| room.take(cost));
+        // Issue 22: below 100 MB.
+        assert!(room.reserved_blocks() * 4096 < 100_000_000);
+        assert!(room.reserved_blocks() * 4096 > 2 * 100_000 * 26, "blocks that split in halves");
+        assert_eq!(room.shown().free_inodes, (1 << 20) - 100_000);
+        costs.iter().for_each(|cost| room.release(cost));
+        assert_eq!(room.reserved_blocks(), 0);
+    }
+}
