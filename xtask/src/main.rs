@@ -22,6 +22,7 @@ mod roofline;
 mod salvage_compare;
 mod scaling;
 mod screenshots;
+mod shards;
 mod simulate;
 mod tidy;
 mod tuned;
@@ -92,6 +93,8 @@ enum Chore {
     /// Count the work of each of many threads in a check, regardless of the machine's cores (needs
     /// valgrind and strace)
     Scaling(scaling::Args),
+    /// Count the work of one check by many machines: of shards and of their merge
+    Shards(shards::Args),
     /// Replay the reads of a check by io_uring and by blocking threads, beside Floe (needs strace
     /// and fio)
     Engines(engines::Args),
@@ -146,6 +149,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Screenshots(args) => screenshots::run(&args),
         Chore::Roofline(args) => roofline::run(&args),
         Chore::Scaling(args) => scaling::run(&args),
+        Chore::Shards(args) => shards::run(&args),
         Chore::Engines(args) => engines::run(&args),
         Chore::SimulateSchedule(args) => simulate::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),

@@ -207,7 +207,7 @@ fn bytes_read(floe: &Path, image: &Path, threads: usize) -> Result<(u64, u64)> {
 }
 
 /// Bytes read by each thread, from lines such as `17 pread64(3, "..."..., 32768, 0) = 32768`.
-fn by_thread(calls: &str) -> BTreeMap<u32, u64> {
+pub(crate) fn by_thread(calls: &str) -> BTreeMap<u32, u64> {
     let mut bytes = BTreeMap::new();
     for line in calls.lines().filter(|line| line.contains("pread64")) {
         if let (Some(thread), Some(read)) = (thread_of(line), read_of(line)) {

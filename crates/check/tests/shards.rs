@@ -328,7 +328,9 @@ fn parts_are_small_and_the_merge_reads_little() {
     let bytes: usize = parts.0.iter().map(|(_, part)| part.len()).sum();
     // 4,541 inodes, 1,531 of them directories; 16 times the header.
     assert!(bytes < 120_000, "{bytes} bytes of parts");
-    assert!(merge * 5 < alone, "{merge} bytes read by the merge, {alone} by one check");
+    assert!(merge * 10 < alone, "{merge} bytes read by the merge, {alone} by one check");
+    // Each shard reads all descriptors and a few places twice; here there are few inodes to each.
+    assert!(shards * 10 < alone * 12, "{shards} bytes read by 16 shards, {alone} by one check");
     println!(
         "{alone} bytes read by one check, {shards} by shards, {merge} by the merge; parts {bytes}"
     );

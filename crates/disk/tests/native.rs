@@ -10,6 +10,7 @@ use floe_disk::mkfs::tree::{Attributes, Body, ContentId, Contents, Timestamp, Tr
 use floe_disk::mkfs::{FillOptions, Fresh, FsType, Options, Params, Plan, TreePlan, fill, write};
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::desc_place;
+use floe_ext4::tx::DirectTx;
 use floe_format::ext::inode::Inode;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
@@ -143,6 +144,8 @@ fn options_that_cannot_be_are_refused() {
         let plan = params(1 << 30, options).and_then(|params| Ok(Plan::new(&params)?));
         assert!(plan.is_err(), "{options:?}");
     }
+    let small = params(4 * MIB, &[]).and_then(|params| Ok(Plan::new(&params)?));
+    assert!(small.is_err(), "no journal fits");
     let mut stock = Options::of_type(FsType::Ext4);
     stock.set('E', "lot_size=64m").expect("a known option");
     let fresh = Fresh { uuid: [7; 16], hash_seed: [9; 16], now: Timestamp::default() };
@@ -297,4 +300,58 @@ fn tools_of_e2fsprogs_work_on_it() {
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// Changes the private bytes of the superblock or of descriptors, with right checksums, and says what Floe finds.
+fn found_after(
+    image: &Image,
+    change: impl Fn(&mut FileSystem, &mut DirectTx<'_, WritableFile>),
+) -> Vec<String> {
+    let device = WritableFile::open(image.path()).expect("the image");
+    let mut fs = FileSystem::open(&device).expect("a file system");
+    let mut tx = DirectTx::new(&device, fs.geometry().clone());
+    change(&mut fs, &mut tx);
+    tx.commit().expect("the changes are written");
+    let report = check(&device, &CheckOptions::default()).expect("a report");
+    assert!(report.is_clean(), "{:?}", report.found);
+    report.found.iter().map(|problem| problem.row().id.to_owned()).collect()
+}
+
+#[test]
+fn damaged_private_bytes_are_found() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-native-").expect("a folder");
+    let options = [('E', "lot_size=16m"), ('N', "4096")];
+    let edits: [fn(&mut LotRecord); 5] = [
+        |record| record.lot += 1,
+        |record| record.region_start += 100_000,
+        |record| record.region_inode = 0,
+        |record| record.epoch += 1,
+        |record| record.magic = 0,
+    ];
+    for (at, edit) in edits.into_iter().enumerate() {
+        let image = empty(folder.path(), 64 * MIB, &options).expect("an image");
+        let found = found_after(&image, |fs, tx| {
+            let groups = if at == 4 { 6..7 } else { 4..8 };
+            for group in groups.map(GroupNr) {
+                let private = |raw: &mut [u8]| {
+                    let mut record = LotRecord::of(raw).expect("a record");
+                    edit(&mut record);
+                    record.put(raw);
+                };
+                fs.space.groups.edit_private(tx, group, private).expect("a descriptor");
+            }
+        });
+        assert_eq!(found, ["lot-record-wrong"], "edit {at}");
+        std::fs::remove_file(image.path()).expect("removal");
+    }
+    let image = empty(folder.path(), 64 * MIB, &options).expect("an image");
+    let found = found_after(&image, |fs, tx| {
+        let identity = Identity::of(&fs.superblock).expect("an identity");
+        Identity { home_inode: 0, ..identity }.put_sealed(&mut fs.superblock);
+        fs.finish(tx).expect("the superblock");
+    });
+    assert_eq!(found, ["native-identity-wrong"]);
 }

@@ -549,6 +549,8 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("a newer tool is needed")
         }
         P::MountedDuringCheck => Plan::Remark,
+        // Private bytes of native file systems: nothing that ext4 knows is wrong.
+        P::NativeIdentityWrong { .. } | P::LotRecordWrong { .. } => Plan::Remark,
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

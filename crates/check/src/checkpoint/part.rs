@@ -19,6 +19,9 @@ use crate::volume::Volume;
 /// What the record of a part is. Records of a checkpoint have other kinds.
 const KIND: u64 = 3;
 
+/// Bytes of one witness of a part, at most (but at least one block).
+const WITNESS_BYTES: u64 = 16 << 10;
+
 /// Everything that a shard finds and keeps, or several of them, merged.
 #[derive(Debug, Default)]
 pub struct PartEvidence {
@@ -82,7 +85,10 @@ impl Part {
         evidence: PartEvidence,
     ) -> Self {
         let header = header.in_shards(share.count());
-        let witnesses = Witness::some(volume, |at| places[at], places.len(), &header.key);
+        // Short ones, because every shard reads its own once more, and the merge reads some of all.
+        let most = (WITNESS_BYTES / u64::from(volume.geometry.block_size)).max(1);
+        let place = |at: usize| BlockRun::new(places[at].start, places[at].len_blocks.min(most));
+        let witnesses = Witness::some(volume, place, places.len(), &header.key);
         Self { header, share, witnesses, evidence }
     }
 

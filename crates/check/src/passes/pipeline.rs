@@ -528,6 +528,7 @@ fn overlaps<'o>(
 pub(super) fn check_layout(volume: &mut Volume<'_>, found: &mut Findings) {
     checks::superblock::fields::check(volume, found);
     checks::group::descriptor::check(volume, found);
+    checks::group::lots::check(volume, found);
     checks::superblock::backups::check(volume, found);
     checks::system_files::resize_inode::check(volume, found);
     volume.bad_table_blocks = checks::system_files::bad_blocks::check(volume, found);

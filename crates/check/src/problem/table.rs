@@ -2056,4 +2056,17 @@ problems! {
              e2fsck does without a backup superblock, empties inodes or writes over blocks in use. Everything \
              was looked at with the other value."
         repair "Store the value by which what lies on the disk makes sense.";
+
+    0x070300 "native-identity-wrong" NativeIdentityWrong { inode: InodeNr }
+        Cosmetic Remark ask Superblock
+        "the superblock of the native file system names {inode} as the directory of its own files, which \
+             cannot be"
+        means "The private bytes of the superblock are damaged. For ext4 the file system is whole."
+        repair "Left as it is.";
+    0x070301 "lot-record-wrong" LotRecordWrong { group: GroupNr, reason: &'static str }
+        Cosmetic Remark ask Group
+        "{group} of the native file system has no valid record of its lot: {reason}"
+        means "Floe uses no metadata region in a lot whose record it cannot believe. For ext4 the file \
+             system is whole."
+        repair "Left as it is.";
 }

@@ -7,6 +7,7 @@ use floe_format::ext::inode::Inode;
 use floe_format::ext::jbd2::JournalSuperblock;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_ORPHAN, STATE_VALID, Superblock, seconds};
 use floe_format::features::{Compat, Incompat};
+use floe_format::native::identity::Identity;
 use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 use floe_report::calendar::date;
 use floe_report::human::{grouped, size};
@@ -144,7 +145,27 @@ fn layout(reader: &Reader<'_>) -> Listing {
         .collect();
     let backups = if backups.is_empty() { "none".to_owned() } else { backups.join(" ") };
     sheet.field("backup superblocks", backups);
+    if let Some(identity) = Identity::of(superblock) {
+        native(reader, &identity, &mut sheet);
+    }
     sheet
+}
+
+/// The lots of a native file system, and whether anyone has written to it since Floe sealed it.
+fn native(reader: &Reader<'_>, identity: &Identity, sheet: &mut Listing) {
+    let geometry = &reader.geometry;
+    let lot_groups = (geometry.block_size / geometry.desc_size).max(1);
+    let lot_blocks = u64::from(lot_groups) * u64::from(geometry.blocks_per_group);
+    let lots = geometry.group_count.div_ceil(lot_groups);
+    let each = size(lot_blocks * u64::from(geometry.block_size));
+    sheet.field("lots", format!("{} of {each}", grouped(u64::from(lots))));
+    sheet.field("metadata region", format!("{} blocks of a lot", identity.region_blocks));
+    let sealed = if Identity::is_sealed(&reader.superblock) {
+        "intact: nobody has written since"
+    } else {
+        "broken: another program has written since, or a mount did not end"
+    };
+    sheet.field("seal", format!("{} ({sealed})", identity.epoch));
 }
 
 fn journal(reader: &Reader<'_>) -> Listing {

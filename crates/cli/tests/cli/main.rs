@@ -26,6 +26,7 @@ mod mkfs_from;
 mod monitoring;
 mod mount;
 mod mount_limits;
+mod native;
 mod online;
 mod outputs;
 mod packaging;

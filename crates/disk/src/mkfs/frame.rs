@@ -16,6 +16,8 @@ const MOST_PER_GROUP: u32 = 65528;
 /// Blocks that must remain free in the last group behind its tables; a shorter last group is left
 /// out.
 const LEAST_LAST_GROUP: u64 = 50;
+/// Fewest blocks of a native file system: one with fewer has no journal.
+const LEAST_NATIVE_BLOCKS: u64 = 2048;
 /// `s_first_ino`.
 const FIRST_INODE: u32 = 11;
 
@@ -26,6 +28,9 @@ const FIRST_INODE: u32 = 11;
 /// than three quarters of a group are spread (`meta_bg`).
 pub(super) fn frame(params: &mut Params) -> Result<(Superblock, Geometry), PlanError> {
     params.check()?;
+    if params.native.is_some() && params.blocks < LEAST_NATIVE_BLOCKS {
+        return Err(PlanError::TooSmall { blocks: params.blocks });
+    }
     if params.blocks >= 1 << 32 {
         params.features.compat.remove(Compat::RESIZE_INODE);
     }

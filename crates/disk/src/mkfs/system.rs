@@ -213,6 +213,9 @@ fn journal_size(plan: &mut Plan) -> Result<Option<JournalSize>, PlanError> {
     let fast = plan.params.compat(Compat::FAST_COMMIT);
     let blocks = plan.geometry.blocks_count;
     let Some(usual) = default_size(blocks, fast) else {
+        if plan.params.native.is_some() {
+            return Err(PlanError::TooSmall { blocks });
+        }
         plan.params.features.compat.remove(Compat::HAS_JOURNAL | Compat::ORPHAN_FILE);
         plan.superblock.feature_compat = plan.params.features.compat.bits();
         return Ok(None);

@@ -246,9 +246,21 @@ impl<'t> Applier<'t> {
     }
 }
 
+/// Message for a device that [`device_fits`] rejects.
+pub(super) const DEVICE_TOO_LARGE: &str =
+    "its device number does not fit an inode: 12 bits for the major and 20 for the minor number";
+
+/// Whether an inode can store a device number.
+pub(super) const fn device_fits(major: u32, minor: u32) -> bool {
+    major < 1 << 12 && minor < 1 << 20
+}
+
 fn body(entry: &Entry, content: ContentId) -> Result<Body, SourceError> {
     let (major, minor) = entry.device;
     Ok(match entry.kind {
+        Kind::CharDevice | Kind::BlockDevice if !device_fits(major, minor) => {
+            return Err(SourceError::Path { path: shown(&entry.path), why: DEVICE_TOO_LARGE });
+        }
         Kind::Directory => Body::Directory,
         Kind::SymbolicLink => {
             if entry.link.is_empty() || entry.link.contains(&0) {

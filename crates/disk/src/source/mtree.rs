@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::mkfs::tree::{Attributes, Body, NodeId, Timestamp, Tree, TreeError};
 
+use super::apply::{DEVICE_TOO_LARGE, device_fits};
 use super::path::names;
 use super::shown;
 
@@ -175,7 +176,11 @@ fn new_body(words: &Words) -> Result<Option<Body>, String> {
         let [.., major, minor] = &numbers[..] else { return Err(format!("device={text}")) };
         let number =
             |text: &str| text.parse().map_err(|_| format!("device={text} is not a number"));
-        Ok((number(major)?, number(minor)?))
+        let (major, minor) = (number(major)?, number(minor)?);
+        match device_fits(major, minor) {
+            true => Ok((major, minor)),
+            false => Err(format!("device={text}: {DEVICE_TOO_LARGE}")),
+        }
     };
     Ok(Some(match words.get("type").map_or("", String::as_str) {
         "dir" => Body::Directory,
@@ -269,6 +274,12 @@ mod tests {
         ] {
             assert_eq!(apply_mtree(&mut tree(), text.as_bytes()).unwrap_err().to_string(), fault);
         }
+        for device in ["4096,0", "0,1048576"] {
+            let text = format!("./c type=char device={device}");
+            let error = apply_mtree(&mut tree(), text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains("does not fit an inode"), "{error}");
+        }
+        apply_mtree(&mut tree(), b"./c type=char device=4095,1048575").unwrap();
         let escape = apply_mtree(&mut tree(), b"../x type=dir").unwrap_err();
         assert!(escape.fault.contains("leave the root"), "{escape}");
     }

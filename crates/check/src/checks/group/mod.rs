@@ -1,3 +1,4 @@
 //! Group descriptors.
 
 pub mod descriptor;
+pub mod lots;
