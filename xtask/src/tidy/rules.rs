@@ -284,7 +284,6 @@ const WIDE: Exceptions = &[
     ("crates/disk/src/mkfs/plan.rs: Plan", "the layout of a file system, planned once"),
     ("crates/format/src/geometry.rs: Geometry", "derived from the superblock, never changed"),
     ("crates/fs/src/attributes.rs: Attributes", RECORD),
-    ("crates/salvage/src/summary.rs: Summary", RECORD),
 ];
 
 /// A struct with many fields is a context that everything can reach, so that nobody sees which
