@@ -1,6 +1,7 @@
 //! The passes of a check and their order (`pipeline`).
 
 pub mod attribute_blocks;
+mod clock;
 pub mod directories;
 pub mod inodes;
 pub mod overlap;

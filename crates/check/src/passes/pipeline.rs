@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use floe_blockdev::{ReadBlocks, ReadCounts};
-use floe_exec::{Accumulator, CoreShare, Counts, Pool};
+use floe_blockdev::ReadBlocks;
+use floe_exec::{Accumulator, CoreShare, Pool};
 use floe_format::{GroupNr, InodeNr};
 
 use super::attribute_blocks;
+use super::clock::Clock;
 use super::registry::{PASSES, Pass};
 use super::shard;
 use crate::checkpoint::{Header, PartEvidence, Session, Share, merge_parts};
@@ -23,7 +24,7 @@ use crate::evidence::accounting::Accounting;
 use crate::evidence::attributes::AttributeEvidence;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
-use crate::evidence::dirs::{DirRun, Dirs};
+use crate::evidence::dirs::Dirs;
 use crate::evidence::fingerprint::{PartialSums, Tables};
 use crate::evidence::inode_facts::InodeFacts;
 use crate::evidence::quota_usage::QuotaUsage;
@@ -33,106 +34,11 @@ use crate::passes::overlap::{self, EarlyDirs};
 use crate::passes::rescan::{Kept, Since};
 use crate::passes::{inodes, recovery};
 use crate::problem::Findings;
-use crate::report::{EarlyCounts, PhaseTime, PipelineUse, Report};
-use crate::scan::directory_blocks;
+use crate::report::Report;
 use crate::scan::inode_tables::table_parts;
 use crate::volume::Volume;
 use crate::volume::journal::JournalState;
 use crate::volume::open::{Opened, open};
-
-/// Times the phases, and says which one is running.
-pub(super) struct Clock<'p> {
-    phases: Vec<PhaseTime>,
-    pipeline: Option<PipelineUse>,
-    since: Instant,
-    read: ReadCounts,
-    options: &'p CheckOptions<'p>,
-}
-
-impl<'p> Clock<'p> {
-    /// The time before `first`, a phase, is over.
-    fn start(first: &'static str, options: &'p CheckOptions<'p>) -> Self {
-        if let Some(progress) = options.progress {
-            progress.begin_round(first);
-            progress.begin(first);
-        }
-        let read = options.reads.map(|reads| reads()).unwrap_or_default();
-        Self { phases: Vec::new(), pipeline: None, since: Instant::now(), read, options }
-    }
-
-    /// What is to be done is known, from the descriptors: by a check that begins with nothing.
-    fn plan(&self, volume: &Volume<'_>, budget: &Budget, start: &Start) {
-        let whole = !matches!(start, Start::Shard(..)) && self.options.parts.is_none();
-        if let (true, Some(progress)) = (whole, self.options.progress) {
-            let overlap = overlaps(volume, self.options, budget).is_some();
-            let estimates = PASSES.iter().filter_map(|pass| Some((pass.name, pass.estimate?)));
-            work::plan(progress, volume, estimates, self.options.threads, overlap);
-        }
-    }
-
-    /// Some parts of inode tables may have been read before.
-    pub(super) fn resume(&self, volume: &Volume<'_>, session: Option<&Session<'_>>) {
-        if let (Some(progress), Some(session)) = (self.options.progress, session) {
-            work::plan_rest(progress, volume, session.parts_done(), self.options.threads);
-        }
-    }
-
-    /// Passes overlapped in the phase of the inodes.
-    fn overlapped(&mut self, counts: Counts, blocks: EarlyCounts) {
-        self.pipeline = Some(PipelineUse { policy: self.options.schedule, counts, blocks });
-    }
-
-    /// The blocks of directories are known. Some of them may have been read before.
-    pub(super) fn plan_directories(
-        &self,
-        volume: &Volume<'_>,
-        dirs: &Dirs,
-        session: Option<&Session<'_>>,
-    ) {
-        let done = session.map_or(0, Session::runs_done);
-        if let Some(progress) = self.options.progress {
-            let rest = dirs.runs.get(done..).unwrap_or(&[]);
-            let blocks = |runs: &[DirRun], judged: bool| {
-                let runs = runs.iter().filter(|run| judged || !run.judged);
-                runs.map(|run| u64::from(run.len_blocks)).sum::<u64>()
-            };
-            let blocks = (blocks(&dirs.runs, true), blocks(rest, false));
-            let at_hand = directory_blocks::runs_at_hand(volume, &dirs.runs);
-            let block_size = volume.geometry.block_size;
-            let reads = work::directory_reads(dirs.runs.iter(), block_size, at_hand);
-            work::plan_directories(progress, volume, blocks, reads, self.options.threads, rest);
-        }
-    }
-
-    /// Ends the phase that began with the last call; the next one begins.
-    fn end(&mut self, name: &'static str) {
-        self.end_before(
-            name,
-            work::PHASES.iter().skip_while(|phase| **phase != name).nth(1).copied(),
-        );
-    }
-
-    /// Ends the phase that began with the last call; `next` begins.
-    fn end_before(&mut self, name: &'static str, next: Option<&'static str>) {
-        let now = Instant::now();
-        let read = self.options.reads.map(|reads| reads()).unwrap_or_default();
-        let reads = ReadCounts {
-            reads: read.reads.saturating_sub(self.read.reads),
-            bytes: read.bytes.saturating_sub(self.read.bytes),
-        };
-        self.phases.push(PhaseTime { name, time: now - self.since, reads });
-        (self.since, self.read) = (now, read);
-        match (self.options.progress, next) {
-            // What follows the last phase of a round is not ours to time.
-            (Some(progress), Some(next)) if name != LAST => progress.begin(next),
-            (Some(progress), _) => progress.end(),
-            (None, _) => {}
-        }
-    }
-}
-
-/// The phase that ends a check.
-const LAST: &str = "paths";
 
 /// Time between two looks at the cores, where other programs need some.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -326,7 +232,10 @@ fn passes<'d, 'p>(
     }
     volume.orphans = orphans;
     choose(&mut volume, &plan, &load, options);
-    clock.plan(&volume, &budget, &start);
+    // Shards and merges do only a part of what the descriptors promise.
+    if !matches!(start, Start::Shard(..)) && clock.options.parts.is_none() {
+        clock.plan(&volume, overlaps(&volume, clock.options, &budget).is_some());
+    }
     found.merge(of_volume);
     if let Some(problem) = checks::superblock::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
