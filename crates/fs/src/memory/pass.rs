@@ -2,6 +2,7 @@
 
 use floe_disk::ops::RenameMode;
 use floe_format::InodeNr;
+use floe_format::ext::inode::InodeFlags;
 use floe_sync::{Arc, MutexGuard};
 
 use super::absorb::{absorb, directories};
@@ -88,8 +89,11 @@ impl<L: Lower> MemFs<L> {
         let Some(node) = state.nodes.get_mut(&inode) else { return };
         match self.lower.attributes(inode) {
             Ok(attributes) => {
-                // Whether an empty one folds case may have changed.
-                let keeps = |names: &Arc<Directory>| !names.folds() && !names.is_empty();
+                // An empty directory that folds case from now on compares its names in another way.
+                let folded = node.attributes.flags.symmetric_difference(attributes.flags);
+                let keeps = |names: &Arc<Directory>| {
+                    !names.folds() && !folded.contains(InodeFlags::CASEFOLD)
+                };
                 let names = node.names.take();
                 let kept = names.as_ref().filter(|names| keeps(names)).map(Arc::clone);
                 let gone = if kept.is_some() { None } else { names };
