@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use floe_blockdev::image::{Format, format_of};
-use floe_blockdev::{FileDevice, ReadBlocks, WriteBlocks};
+use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WritableFile, WriteBlocks};
 use floe_check::{CheckOptions, JournalUse, view};
 use floe_disk::volume::{OpenError, Volume};
 use floe_ext4::fs::FileSystem as Layout;
@@ -59,6 +59,12 @@ impl Args {
         }
         if self.external_journal.is_some() {
             return Ok(Some("its journal is elsewhere".to_owned()));
+        }
+        // As mount(8) does for a write-protected disk.
+        if let Err(DeviceError::ReadOnly { .. } | DeviceError::NoPermission { .. }) =
+            WritableFile::open(&self.source.device)
+        {
+            return Ok(Some("the device or file is write-protected".to_owned()));
         }
         let device = self.source.open()?;
         // A device too damaged to be opened here may still be readable.
