@@ -252,16 +252,7 @@ impl Groups {
     fn first_block_bitmap(&self, group: GroupNr, desc: &GroupDesc) -> Vec<u8> {
         let geo = &self.geometry;
         let home = geo.blocks_of(group);
-        let table = BlockRun::new(desc.inode_table, u64::from(geo.inode_table_blocks));
-        let head = geo.superblock_of(group).map_or(0, |block| block.0 + 1 - home.start.0);
-        let runs = [
-            BlockRun::new(home.start, head),
-            geo.group_desc_run(group),
-            geo.reserved_gdt_run(group),
-            BlockRun::new(desc.block_bitmap, 1),
-            BlockRun::new(desc.inode_bitmap, 1),
-            table,
-        ];
+        let runs = metadata_runs(geo, group, desc);
         let mut bytes = vec![0; geo.block_size as usize];
         for run in runs {
             let (start, end) = (run.start.max(home.start).0, run.end().min(home.end()).0);
@@ -331,4 +322,18 @@ impl Groups {
         }
         Ok(())
     }
+}
+/// Blocks of the file system itself that belong to a group, wherever they lie: copies of the superblock, with what is before
+/// them, and of the descriptors, reserved descriptors, bitmaps, inode table. Runs may be empty.
+pub fn metadata_runs(geo: &Geometry, group: GroupNr, desc: &GroupDesc) -> [BlockRun; 6] {
+    let start = geo.group_start(group);
+    let head = geo.superblock_of(group).map_or(0, |block| block.0 + 1 - start.0);
+    [
+        BlockRun::new(start, head),
+        geo.group_desc_run(group),
+        geo.reserved_gdt_run(group),
+        BlockRun::new(desc.block_bitmap, 1),
+        BlockRun::new(desc.inode_bitmap, 1),
+        BlockRun::new(desc.inode_table, u64::from(geo.inode_table_blocks)),
+    ]
 }

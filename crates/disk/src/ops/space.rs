@@ -20,7 +20,9 @@ impl Op<'_> {
         inode: &OwnedInode,
         from: LogicalBlock,
     ) -> Result<Option<Extent>, OpError> {
-        Ok(file::look(&self.volume.fs, inode).next(&mut self.tx, from)?)
+        let extent = file::look(&self.volume.fs, inode).next(&mut self.tx, from)?;
+        extent.map(|extent| self.volume.fs.space.refuse_system(extent.run)).transpose()?;
+        Ok(extent)
     }
 
     /// Where blocks for a logical block lie best: behind the one before it, else in the inode's group.

@@ -3,6 +3,7 @@
 mod held;
 mod inodes;
 mod region;
+mod system_zone;
 
 use floe_ext4::alloc::{Allocate, Space};
 use floe_ext4::group::Groups;
@@ -15,6 +16,7 @@ use std::ops::Range;
 pub use held::Epoch;
 use held::{Held, HeldMark};
 use region::Regions;
+use system_zone::SystemZone;
 
 /// A hole in a bitmap is preferred from this many clusters on, so that a file that grows by little finds room behind its end.
 const ROOMY_CLUSTERS: u32 = 16;
@@ -38,6 +40,7 @@ pub struct Pool {
     may_use_reserve: bool,
     /// Groups with a bitmap whose checksum is wrong: nothing is allocated in them.
     damaged: BTreeSet<GroupNr>,
+    system: SystemZone,
 }
 
 /// A state of the pool that an operation that fails returns to.
@@ -51,7 +54,9 @@ impl Pool {
     /// Hands out what is free in `groups`, all but `reserved_clusters` to everybody.
     pub fn new(groups: Groups, reserved_clusters: u64) -> Self {
         let free_clusters = groups.free_clusters();
+        let system = SystemZone::of(&groups);
         Self {
+            system,
             groups,
             held: Held::default(),
             reserved_inodes: BTreeSet::new(),
@@ -105,8 +110,22 @@ impl Pool {
         self.free_clusters = self.groups.free_clusters();
     }
 
+    /// Adds blocks of the file system itself that descriptors do not name: those of the journal.
+    pub(crate) fn add_system(&mut self, runs: impl IntoIterator<Item = BlockRun>) {
+        self.system.add(runs);
+    }
+
+    /// Refuses blocks of a file that are the file system's own.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`].
+    pub(crate) fn refuse_system(&self, run: BlockRun) -> Result<(), Refusal> {
+        self.system.refuse(run)
+    }
+
     /// Frees blocks that hold data and were never changed through a transaction: no older copy of them is in a log.
     pub(crate) fn release_data(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
+        self.refuse_system(run)?;
         self.free_clusters += self.groups.mark_blocks(tx, run, false)?;
         self.held.hold_blocks(self.groups.geometry(), run);
         Ok(())

@@ -8,13 +8,14 @@ use floe_blockdev::{ReadBlocks, WriteBlocks};
 use floe_ext4::alloc::Space;
 use floe_ext4::fs::FileSystem;
 use floe_ext4::inode_table::read_inode;
+use floe_ext4::map::runs::BlockMap;
 use floe_ext4::tx::{Refusal, Tx, read_block};
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, Timestamp};
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
-use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, Geometry, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
@@ -139,8 +140,12 @@ impl Volume {
     fn of(device: &dyn ReadBlocks, fs: FileSystem) -> Result<Self, OpenError> {
         verify(device, &fs)?;
         let reserved = fs.superblock.reserved_blocks_count() >> fs.geometry().cluster_bits;
-        let most_changed = most_changed(device, &fs)?;
+        let journal = journal_inode(device, &fs)?;
+        let most_changed = most_changed(&fs, journal.as_deref());
         let mut space = Pool::new(fs.space.groups, reserved);
+        if let Some(raw) = &journal {
+            space.add_system(journal_runs(device, space.groups().geometry(), raw));
+        }
         native::use_regions(&fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
@@ -292,19 +297,31 @@ fn verify(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<(), Refusal> {
 }
 
 /// Blocks that an operation may change: a fifth of the journal's log, by the size of its inode.
-fn most_changed(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<usize, OpenError> {
+fn most_changed(fs: &FileSystem, journal: Option<&[u8]>) -> usize {
+    let Some(raw) = journal else { return usize::MAX };
     let (features, geo) = (fs.geometry().features, fs.geometry());
-    let journal = InodeNr(fs.superblock.journal_inum);
-    if !features.compat.contains(Compat::HAS_JOURNAL) || journal.0 == 0 {
-        return Ok(usize::MAX);
-    }
-    let missing = OpenError::Refused(Refusal::Missing("journal"));
-    let raw = read_inode(journal, device, geo, fs.space.groups.descs()).ok_or(missing)?;
-    let size_bytes = Inode::decode(&raw).map_or(0, |inode| inode.size_bytes());
+    let size_bytes = Inode::decode(raw).map_or(0, |inode| inode.size_bytes());
     let blocks = size_bytes / u64::from(geo.block_size);
     // The area for fast commits is not part of the log.
     let fast = if features.compat.contains(Compat::FAST_COMMIT) { FAST_COMMIT_BLOCKS } else { 0 };
-    Ok(usize::try_from(blocks.saturating_sub(fast) / 5).unwrap_or(usize::MAX))
+    usize::try_from(blocks.saturating_sub(fast) / 5).unwrap_or(usize::MAX)
+}
+
+/// The bytes of the journal's inode; `None` without a journal inside the file system.
+fn journal_inode(device: &dyn ReadBlocks, fs: &FileSystem) -> Result<Option<Vec<u8>>, Refusal> {
+    let (features, geo) = (fs.geometry().features, fs.geometry());
+    let journal = InodeNr(fs.superblock.journal_inum);
+    if !features.compat.contains(Compat::HAS_JOURNAL) || journal.0 == 0 {
+        return Ok(None);
+    }
+    let raw = read_inode(journal, device, geo, fs.space.groups.descs());
+    raw.map(Some).ok_or(Refusal::Missing("journal"))
+}
+
+/// Blocks of the journal; none if its map is damaged, and then it cannot be opened either.
+fn journal_runs(device: &dyn ReadBlocks, geo: &Geometry, raw: &[u8]) -> Vec<BlockRun> {
+    let map = Inode::decode(raw).map(|inode| BlockMap::of(&inode, device, geo, u64::MAX));
+    map.and_then(Result::ok).map_or_else(Vec::new, |map| map.all_runs().collect())
 }
 
 /// Seconds since 1970 as the superblock has them: 32 bits, and the byte above.

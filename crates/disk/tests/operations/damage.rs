@@ -5,7 +5,7 @@ use floe_disk::ops::{Caller, NewInode, OpError, SetMode};
 use floe_disk::volume::{OpenError, Volume};
 use floe_ext4::inode_table::{inode_offset, read_groups};
 use floe_ext4::tx::{DirectTx, Refusal};
-use floe_format::{BlockNr, Geometry, InodeNr, LogicalBlock};
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr, LogicalBlock};
 use floe_testkit::{Profile, build, tool};
 
 use super::device_of;
@@ -182,5 +182,47 @@ fn groups_with_a_damaged_bitmap_are_passed_over() {
     for bitmap in [groups[0].block_bitmap, groups[0].inode_bitmap] {
         let at = usize::try_from(made.geometry.offset_bytes(bitmap)).unwrap();
         assert!(before[at..at + 1024] == after[at..at + 1024], "the bitmap is as it was");
+    }
+}
+
+/// Without checksums, a map may lead into the file system's own blocks.
+#[test]
+fn no_file_reaches_blocks_of_the_file_system() {
+    if tool::missing() {
+        return;
+    }
+    for (profile, word) in [(Profile::NoCsum, 12 + 8), (Profile::Ext2Plain, 0)] {
+        let device = device_of(&build::empty(profile).unwrap());
+        let file = run(&device, |volume, tx| {
+            let file = volume.create(tx, &CALLER, ROOT, b"file", &NewInode::regular(0o644))?;
+            volume.write(tx, &device, &CALLER, file, 0, b"data")?;
+            Ok(file)
+        });
+        let (file, geometry) = (file.unwrap(), Volume::open(&device).unwrap().geometry().clone());
+        let groups = read_groups(&device, &geometry).unwrap();
+        let map = inode_offset(file, &geometry, &groups).unwrap() + 0x28;
+        let mut targets = vec![geometry.superblock_of(GroupNr(1)).unwrap()];
+        targets.extend([groups[0].inode_table, groups[1].inode_bitmap, groups[0].block_bitmap]);
+        if profile == Profile::NoCsum {
+            let mut place = [0; 4];
+            let journal = inode_offset(InodeNr(8), &geometry, &groups).unwrap() + 0x28;
+            device.read_at(journal + 12 + 8, &mut place).unwrap();
+            targets.push(BlockNr(u64::from(u32::from_le_bytes(place))));
+        }
+        for target in targets {
+            let low = u32::try_from(target.0).unwrap();
+            device.write_at(map + word, &low.to_le_bytes()).unwrap();
+            let before = device.to_vec();
+            let written = run(&device, |volume, tx| {
+                volume.write(tx, &device, &CALLER, file, 0, b"over").map(drop)
+            });
+            let cut =
+                run(&device, |volume, tx| volume.truncate(tx, &device, &CALLER, file, 0).map(drop));
+            for done in [written, cut] {
+                let refused = matches!(done, Err(OpError::Refused(Refusal::Damaged(_))));
+                assert!(refused, "{profile}, {target}: {done:?}");
+            }
+            assert!(device.to_vec() == before, "{profile}, {target}: something was written");
+        }
     }
 }

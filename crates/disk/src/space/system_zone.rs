@@ -1,0 +1,81 @@
+//! Blocks of the file system itself, which no file may lead to (`block_validity` of Linux).
+
+use floe_ext4::group::{Groups, metadata_runs};
+use floe_ext4::tx::Refusal;
+use floe_format::{BlockRun, GroupNr};
+
+/// Superblocks, descriptors, bitmaps, inode tables and the journal. A map of a file that leads to one of them is damaged:
+/// whoever followed it would write over them, or give them away as free.
+#[derive(Debug)]
+pub(crate) struct SystemZone {
+    /// Sorted, disjoint.
+    runs: Vec<BlockRun>,
+}
+
+impl SystemZone {
+    /// What the descriptors say. 16 bytes for each run; the tables and bitmaps of a flex group are one.
+    pub(crate) fn of(groups: &Groups) -> Self {
+        let all = groups.descs().iter().enumerate();
+        // The number of groups fits 32 bits.
+        let runs = all.flat_map(|(group, desc)| {
+            metadata_runs(groups.geometry(), GroupNr(group as u32), desc)
+        });
+        let mut zone = Self { runs: Vec::new() };
+        zone.add(runs);
+        zone
+    }
+
+    /// Adds runs, such as those of the journal.
+    pub(crate) fn add(&mut self, runs: impl IntoIterator<Item = BlockRun>) {
+        self.runs.extend(runs.into_iter().filter(|run| run.len_blocks > 0));
+        self.runs.sort_unstable_by_key(|run| run.start);
+        self.runs.dedup_by(|next, last| {
+            let joined = next.start <= last.end();
+            if joined {
+                last.len_blocks = last.end().max(next.end()).0 - last.start.0;
+            }
+            joined
+        });
+    }
+
+    /// Refuses blocks of a file that lie in the zone.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`].
+    pub(crate) fn refuse(&self, run: BlockRun) -> Result<(), Refusal> {
+        let behind = self.runs.partition_point(|own| own.start < run.end());
+        match behind.checked_sub(1).and_then(|at| self.runs.get(at)) {
+            Some(own) if own.end() > run.start => Err(Refusal::Damaged(
+                "the map of a file, which leads to blocks of the file system itself,",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_format::BlockNr;
+
+    use super::*;
+
+    #[test]
+    fn a_run_is_refused_where_it_meets_the_zone() {
+        let run = |start, len| BlockRun::new(BlockNr(start), len);
+        let mut zone = SystemZone { runs: Vec::new() };
+        zone.add([run(100, 4), run(50, 10), run(60, 5), run(70, 0)]);
+        assert_eq!(zone.runs, [run(50, 15), run(100, 4)]);
+        for (start, len, refused) in [
+            (0, 50, false),
+            (0, 51, true),
+            (64, 1, true),
+            (65, 35, false),
+            (65, 36, true),
+            (40, 100, true),
+            (103, 1, true),
+            (104, 9, false),
+        ] {
+            assert_eq!(zone.refuse(run(start, len)).is_err(), refused, "{start} {len}");
+        }
+    }
+}
