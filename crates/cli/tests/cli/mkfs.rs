@@ -101,7 +101,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     let image = folder.path().join("image");
     let path = image.to_str().unwrap();
     for (arguments, code, why) in [
-        (vec!["-t", "xfs", path, "16m"], 16, "ext2, ext3 or ext4"),
+        (vec!["-t", "xfs", path, "16m"], 16, "ext2, ext3, ext4 or native"),
         (vec!["-O", "nonsense", path, "16m"], 16, "no feature is called nonsense"),
         (vec!["-E", "nonsense=1", path, "16m"], 16, "nonsense is not known"),
         (vec!["-b", "3000", path, "16m"], 8, "power of two"),

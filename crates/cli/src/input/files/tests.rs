@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory};
+use floe_check::checkpoint::Share;
 
 use super::{OutputPath, Refused, names_file};
 use crate::Cli;
@@ -29,6 +30,8 @@ const TEXTS: &[(&str, &str)] = &[
     ("cat", "paths"),
     ("cp", "paths"),
     ("export", "path"),
+    // A folder or archive, judged once its prefix is known.
+    ("salvage", "to"),
     // mkfs itself compares the source with the device.
     ("mkfs", "from"),
     ("mkfs", "owner"),
@@ -98,6 +101,7 @@ fn every_option_with_a_file_has_one_of_the_two_types() {
             || is_of::<usize>(option)
             || is_of::<u32>(option)
             || is_of::<u64>(option)
+            || is_of::<Share>(option)
             || is_of::<Duration>(option);
         let choice = !option.get_possible_values().is_empty();
         assert!(number || choice, "{words} {name}: its type is not known to name no file");
@@ -120,19 +124,26 @@ fn line(
 ) -> Vec<OsString> {
     let mut line = vec!["floe".to_owned()];
     line.extend(words.split(' ').map(str::to_owned));
+    for position in command.get_positionals() {
+        let is_shared = two.iter().any(|option| option.get_id() == position.get_id());
+        let other = format!("{folder}/{}", position.get_id());
+        line.push(if is_shared { shared.to_owned() } else { other });
+    }
     for option in two {
         if let Some(long) = option.get_long() {
             line.extend([format!("--{long}"), shared.to_owned()]);
         }
     }
-    // Options about the source require one.
+    // Options about the source require one, and those about a shard the other ones.
     if command.get_arguments().any(|option| option.get_long() == Some("from")) {
         line.extend(["--from", "dir:/"].map(str::to_owned));
     }
-    for position in command.get_positionals() {
-        let is_shared = two.iter().any(|option| option.get_id() == position.get_id());
-        let other = format!("{folder}/{}", position.get_id());
-        line.push(if is_shared { shared.to_owned() } else { other });
+    let has = |id: &str| two.iter().any(|option| option.get_id() == id);
+    if has("out") || has("shard_key") {
+        line.extend(["--shard", "0/2"].map(str::to_owned));
+        if !has("out") {
+            line.extend(["--out".to_owned(), format!("{folder}/part")]);
+        }
     }
     line.into_iter().map(OsString::from).collect()
 }
