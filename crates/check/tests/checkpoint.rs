@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+mod outcome;
+
 use std::cell::Cell;
 use std::hash::Hasher;
 use std::io::{self, Read, Write};
@@ -114,19 +116,7 @@ impl Subject<'_> {
             checkpoint: keeper.map(|keeper| keeper as &dyn Keeper),
             ..CheckOptions::default()
         };
-        let report = check(self.device, &options)?;
-        Ok(format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:#?}\n{:?}\n{:?}\n{:?}\n{:?}",
-            report.verdict(),
-            report.superblock,
-            report.used_backup,
-            report.journal,
-            report.found,
-            report.totals,
-            report.clusters_used,
-            report.paths,
-            report.rescanned_groups
-        ))
+        check(self.device, &options).map(|report| outcome::describe(&report))
     }
 
     /// The verdict of an uninterrupted check.

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test may
 
+mod outcome;
+
 use std::io::{self, Read};
 
 use floe_blockdev::{Counted, ReadBlocks};
@@ -39,21 +41,9 @@ impl Subject<'_> {
         CheckOptions { threads, accounting, key, ..CheckOptions::default() }
     }
 
-    /// What a check says, without what depends on the clock.
+    /// The result of a check, without anything that depends on the clock, or its error.
     fn said(&self, options: &CheckOptions<'_>) -> Result<String, CheckError> {
-        let report = check(self.device, options)?;
-        Ok(format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:#?}\n{:?}\n{:?}\n{:?}\n{:?}",
-            report.verdict(),
-            report.superblock,
-            report.used_backup,
-            report.journal,
-            report.found,
-            report.totals,
-            report.clusters_used,
-            report.paths,
-            report.rescanned_groups
-        ))
+        check(self.device, options).map(|report| outcome::describe(&report))
     }
 
     /// The verdict of one machine.
