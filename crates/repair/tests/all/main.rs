@@ -15,6 +15,7 @@ mod judged;
 mod kernel;
 mod linux_refuses;
 mod memory;
+mod native;
 mod no_place;
 mod no_room;
 mod partial_examinations;

@@ -1,10 +1,6 @@
 //! Native file systems: damage of their private bytes and of reservation files is repaired, other repairs leave both alone,
 //! and e2fsck approves the result.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // a test may
-
-mod judged;
-
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
@@ -21,6 +17,8 @@ use floe_format::native::identity::{Identity, OFFSET};
 use floe_format::native::lot::LotRecord;
 use floe_format::{GroupNr, InodeNr};
 use floe_testkit::{Image, oracle, tool, tree};
+
+use crate::judged;
 
 const NOW: Timestamp = Timestamp { seconds: tool::NOW as i64, nanoseconds: 0 };
 const SIZE_BYTES: u64 = 40 << 20;
