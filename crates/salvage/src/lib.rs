@@ -27,6 +27,7 @@ mod inventory;
 mod maps;
 mod names;
 mod scan;
+mod sizes;
 mod state;
 mod summary;
 mod workspace;
