@@ -49,9 +49,9 @@ impl Account {
             || self.summary.names_from_journal > 0
             || self.summary.maps_rebuilt > 0
             || self.summary.directories_rebuilt > 0
-            || !self.summary.partial_directories.is_empty()
-            || self.summary.missing_bytes > 0
-            || self.summary.unreadable_blocks > 0
+            || !self.summary.losses.partial_directories.is_empty()
+            || self.summary.losses.missing_bytes > 0
+            || self.summary.losses.unreadable_blocks > 0
             || self.summary.origin != Origin::Superblock
     }
 
@@ -76,8 +76,8 @@ impl Account {
             "exit_code": exit_code,
             "superblock": origin_name(summary.origin),
             "checksums": summary.has_checksums,
-            "unreadable_blocks": summary.unreadable_blocks,
-            "missing_bytes": summary.missing_bytes,
+            "unreadable_blocks": summary.losses.unreadable_blocks,
+            "missing_bytes": summary.losses.missing_bytes,
             "inodes": {
                 "in_place": summary.inodes.in_place,
                 "from_copies": summary.inodes.from_copies,
@@ -91,9 +91,9 @@ impl Account {
                 "directories_extended": summary.directories_extended,
                 "names_from_journal": summary.names_from_journal,
                 "unnamed": summary.unnamed,
-                "sizes": summary.sizes_corrected,
+                "sizes": summary.inodes.sizes_corrected,
             },
-            "directories_partial": summary.partial_directories.len(),
+            "directories_partial": summary.losses.partial_directories.len(),
             "totals": totals,
             "objects": self.listed.iter().map(object_json).collect::<Vec<_>>(),
             "objects_omitted": self.count(|state| state != ObjectState::Whole).saturating_sub(shown),
@@ -120,11 +120,11 @@ impl Account {
                 "This file system has no metadata checksums, so blocks do not say whose they are."
             )?;
         }
-        if summary.missing_bytes > 0 {
+        if summary.losses.missing_bytes > 0 {
             writeln!(
                 out,
                 "The device is shorter than its file system: the last {} bytes are missing.",
-                grouped(summary.missing_bytes)
+                grouped(summary.losses.missing_bytes)
             )?;
         }
         let rows = [
@@ -141,12 +141,12 @@ impl Account {
             ),
             (summary.files_numbered, "of them have a known inode number"),
             (summary.directories_rebuilt, "directories without an inode were rebuilt"),
-            (summary.partial_directories.len() as u64, "directories have lost entries"),
-            (summary.sizes_corrected, "files had an impossible size, which was corrected"),
+            (summary.losses.partial_directories.len() as u64, "directories have lost entries"),
+            (summary.inodes.sizes_corrected, "files had an impossible size, which was corrected"),
             (summary.directories_extended, "directories were completed"),
             (summary.names_from_journal, "names come from old directory blocks in the journal"),
             (summary.unnamed, "files and directories lost their names"),
-            (summary.unreadable_blocks, "blocks cannot be read"),
+            (summary.losses.unreadable_blocks, "blocks cannot be read"),
         ];
         for (count, text) in rows.iter().filter(|(count, _)| *count > 0) {
             writeln!(out, "{:>12} {text}", grouped(*count))?;

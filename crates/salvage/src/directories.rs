@@ -59,7 +59,7 @@ impl State<'_> {
         for (directory, loses) in &listed.damaged {
             tree.damaged.entry(*directory).or_default();
             if *loses {
-                self.summary.partial_directories.insert(*directory);
+                self.summary.losses.partial_directories.insert(*directory);
             }
         }
         self.gather_blocks(&mut tree);
@@ -385,7 +385,7 @@ impl State<'_> {
             let has_blocks = tree.damaged.get(&directory).is_some_and(|it| !it.blocks.is_empty());
             // Numbers behind those of the source belong to new directories, such as lost+found.
             if !was_live && !has_blocks && self.is_number(directory) {
-                self.summary.partial_directories.insert(directory);
+                self.summary.losses.partial_directories.insert(directory);
             }
             let (count, provenance) = match was_live {
                 true => (&mut self.summary.directories_extended, Provenance::Extended),

@@ -86,14 +86,14 @@ impl Salvaged<'_> {
         let provenance = self.summary.provenance.get(&number).copied();
         let mut faults = node.faults();
         let mut missing = Vec::new();
-        let mut is_partial = self.summary.partial_directories.contains(&number);
+        let mut is_partial = self.summary.losses.partial_directories.contains(&number);
         let mut is_usable = true;
         match file_type {
             Some(FileType::Regular) if has_map(&node.inode().base) => {
                 let map = self.files.map(&node);
                 missing = self.missing(&node, &map);
                 faults.extend(map.faults);
-                is_partial |= self.summary.lost_blocks.contains_key(&number);
+                is_partial |= self.summary.losses.lost_blocks.contains_key(&number);
             }
             Some(FileType::Regular) => {
                 faults.extend(self.files.content(&node).map(|found| found.1).unwrap_or_default());
@@ -120,7 +120,7 @@ impl Salvaged<'_> {
     /// blocks.
     fn missing(&self, node: &Node, map: &FileMap) -> Vec<Range<u64>> {
         let mut lost: Vec<Range<u64>> =
-            self.summary.lost_blocks.get(&node.number).cloned().unwrap_or_default();
+            self.summary.losses.lost_blocks.get(&node.number).cloned().unwrap_or_default();
         for fault in &map.faults {
             match fault {
                 FileFault::MapDamaged { logical } | FileFault::MapUnreadable { logical, .. } => {
@@ -135,7 +135,7 @@ impl Salvaged<'_> {
                 _ => {}
             }
         }
-        let unreadable = &self.summary.unreadable;
+        let unreadable = &self.summary.losses.unreadable;
         for extent in map.extents.iter().filter(|extent| !extent.unwritten) {
             let (start, end) = (extent.run.start, extent.run.end());
             let first = unreadable.partition_point(|run| run.end() <= start);

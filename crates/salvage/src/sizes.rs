@@ -31,7 +31,7 @@ impl State<'_> {
             let size = self.size_of(&map.extents);
             inode.set_size_bytes(size);
             if self.space.put_inode(&mut inode)?.is_some() {
-                self.summary.sizes_corrected += 1;
+                self.summary.inodes.sizes_corrected += 1;
                 self.summary.provenance.insert(number, Provenance::Size);
             }
         }

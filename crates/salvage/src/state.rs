@@ -49,14 +49,14 @@ impl<'d> State<'d> {
         let geometry = &frame.geometry;
         let mut summary = Summary::new(frame.origin, frame.seed().is_some());
         let unreadable = evidence.unreadable.iter().map(|run| run.len_blocks);
-        summary.unreadable_blocks = unreadable.sum();
+        summary.losses.unreadable_blocks = unreadable.sum();
         let used_bytes = geometry.offset_bytes(BlockNr(geometry.blocks_count));
-        summary.missing_bytes = used_bytes.saturating_sub(device.size_bytes());
-        summary.unreadable.clone_from(&evidence.unreadable);
-        if summary.missing_bytes > 0 {
+        summary.losses.missing_bytes = used_bytes.saturating_sub(device.size_bytes());
+        summary.losses.unreadable.clone_from(&evidence.unreadable);
+        if summary.losses.missing_bytes > 0 {
             let first = BlockNr(device.size_bytes() / u64::from(geometry.block_size));
             let run = BlockRun::new(first, geometry.blocks_count - first.0);
-            summary.unreadable.push(run);
+            summary.losses.unreadable.push(run);
         }
         summary.inodes.in_place = evidence.in_place.len() as u64;
         let mut live = Bits::below(u64::from(geometry.inodes_count) + 1);

@@ -44,6 +44,24 @@ pub struct InodeCounts {
     pub from_copies: u64,
     /// Copies that were not used, because other files own their blocks.
     pub copies_refused: u64,
+    /// Files whose impossible sizes were replaced.
+    pub sizes_corrected: u64,
+}
+
+/// Losses that no later step can mend.
+#[derive(Clone, Debug, Default)]
+pub struct Losses {
+    /// Blocks that cannot be read.
+    pub unreadable_blocks: u64,
+    /// Bytes of the file system behind the end of the device.
+    pub missing_bytes: u64,
+    /// Blocks that cannot be read, with those behind the end of the device. Sorted.
+    pub unreadable: Vec<BlockRun>,
+    /// Directories in their places that lost entries.
+    pub partial_directories: BTreeSet<InodeNr>,
+    /// Logical blocks whose place is lost, of files with a rebuilt map. The last range may end behind
+    /// the file.
+    pub lost_blocks: BTreeMap<InodeNr, Vec<Range<u64>>>,
 }
 
 /// The result of a run.
@@ -53,21 +71,10 @@ pub struct Summary {
     pub origin: Origin,
     /// Whether metadata carry checksums, which say whose they are.
     pub has_checksums: bool,
-    /// Blocks that cannot be read.
-    pub unreadable_blocks: u64,
-    /// Bytes of the file system behind the end of the device.
-    pub missing_bytes: u64,
-    /// Blocks that cannot be read, with those behind the end of the device. Sorted.
-    pub unreadable: Vec<BlockRun>,
+    /// Losses that no later step can mend.
+    pub losses: Losses,
     /// Inodes that were found.
     pub inodes: InodeCounts,
-    /// Files whose impossible sizes were replaced.
-    pub sizes_corrected: u64,
-    /// Directories in their places that lost entries.
-    pub partial_directories: BTreeSet<InodeNr>,
-    /// Logical blocks whose place is lost, of files with a rebuilt map. The last range may end behind
-    /// the file.
-    pub lost_blocks: BTreeMap<InodeNr, Vec<Range<u64>>>,
     /// Files in place whose maps were rebuilt.
     pub maps_rebuilt: u64,
     /// Files without an inode whose content was found by extent blocks.
@@ -91,12 +98,7 @@ impl Summary {
         Self {
             origin,
             has_checksums,
-            unreadable_blocks: 0,
-            missing_bytes: 0,
-            unreadable: Vec::new(),
-            sizes_corrected: 0,
-            partial_directories: BTreeSet::new(),
-            lost_blocks: BTreeMap::new(),
+            losses: Losses::default(),
             inodes: InodeCounts::default(),
             maps_rebuilt: 0,
             files_from_extents: 0,
@@ -113,7 +115,7 @@ impl Summary {
     pub(crate) fn lose(&mut self, inode: InodeNr, blocks: Vec<Range<u64>>) -> bool {
         let is_partial = !blocks.is_empty();
         if is_partial {
-            self.lost_blocks.insert(inode, blocks);
+            self.losses.lost_blocks.insert(inode, blocks);
         }
         is_partial
     }
