@@ -12,7 +12,7 @@ use super::mount::{Ours, can_mount};
 use super::{floe, image};
 
 /// Unmounts on drop.
-struct Unmount(PathBuf);
+pub(super) struct Unmount(PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
@@ -26,7 +26,7 @@ impl Drop for Unmount {
     }
 }
 
-fn mounted(program_args: &[&str], place: &Path) -> Unmount {
+pub(super) fn mounted(program_args: &[&str], place: &Path) -> Unmount {
     let done = Command::new("mount").args(program_args).arg(place).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     Unmount(place.to_owned())
@@ -126,6 +126,22 @@ fn one_image_has_one_writer_by_whatever_name() {
     drop(bound);
 }
 
+/// Makes a disk whose two partitions hold the same content. Returns the first bytes of both and their
+/// size.
+pub(super) fn disk_with_two(disk: &Path, content: &[u8]) -> [usize; 3] {
+    let (start, size) = (1 << 20, content.len());
+    let second = start + size;
+    let mut bytes = super::disk_with_partition(content);
+    bytes.extend(content);
+    for (at, value) in [(446 + 16 + 8, second), (446 + 16 + 12, size)] {
+        let sectors = u32::try_from(value / 512).unwrap();
+        bytes[at..at + 4].copy_from_slice(&sectors.to_le_bytes());
+    }
+    bytes[446 + 16 + 4] = 0x83;
+    fs::write(disk, bytes).unwrap();
+    [start, second, size]
+}
+
 #[test]
 fn parts_of_one_disk_exclude_only_what_overlaps() {
     if !can_mount() {
@@ -133,19 +149,9 @@ fn parts_of_one_disk_exclude_only_what_overlaps() {
     }
     let Some(image) = image("ext4-1k") else { return };
     let folder = tool::scratch("floe-claims-").unwrap();
-    let (disk, start) = (folder.path().join("disk"), 1 << 20);
+    let disk = folder.path().join("disk");
     let undo = undo_file(folder.path(), image.path());
-    let content = fs::read(image.path()).unwrap();
-    let size = content.len();
-    let second = start + size;
-    let mut bytes = super::disk_with_partition(&content);
-    bytes.extend(&content);
-    for (at, value) in [(446 + 16 + 8, second), (446 + 16 + 12, size)] {
-        let sectors = u32::try_from(value / 512).unwrap();
-        bytes[at..at + 4].copy_from_slice(&sectors.to_le_bytes());
-    }
-    bytes[446 + 16 + 4] = 0x83;
-    fs::write(&disk, bytes).unwrap();
+    let [start, second, size] = disk_with_two(&disk, &fs::read(image.path()).unwrap());
     let part = |start: usize| {
         let (start, size) = (start.to_string(), size.to_string());
         Loop::over(&disk, &["--offset", &start, "--sizelimit", &size]).unwrap()

@@ -30,6 +30,7 @@ mod mount_limits;
 mod native;
 mod online;
 mod outputs;
+mod own_mount;
 mod packaging;
 mod pages;
 mod pasted;
