@@ -308,6 +308,10 @@ impl Allocate for Pool {
         }
     }
 
+    fn judge_node(&self, block: BlockNr) -> Result<(), Refusal> {
+        self.refuse_system(BlockRun::new(block, 1))
+    }
+
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
         self.release_data(tx, run)?;
         tx.revoke(run);

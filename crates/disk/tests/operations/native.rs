@@ -1,7 +1,7 @@
 //! Random operations on native file systems: metadata in the regions, everything reserved and sealed at the end.
 
-use floe_blockdev::{MemDevice, ReadBlocks};
-use floe_check::{CheckOptions, check};
+use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
+use floe_check::{CheckOptions, Problem, check};
 use floe_disk::mkfs::{self, Fresh, FsType, Options, Plan};
 use floe_disk::ops::{Caller, NewInode};
 use floe_disk::volume::{Volume, seal};
@@ -144,5 +144,48 @@ fn metadata_lies_in_regions_and_data_does_not() {
             let lot = lot_of(geo.group_of(run.start).unwrap()).lot;
             assert!(one == all || lot == home(one).lot, "{one}: {run:?}");
         }
+    }
+}
+
+/// A block bitmap with a wrong checksum keeps neither writing nor the unmount from succeeding: the region of its lot is left
+/// alone, the file system is not sealed, and nothing else is wrong with it.
+#[test]
+fn a_damaged_bitmap_does_not_keep_from_unmounting() {
+    // Lot 1 is read for the first time at the unmount, because another program has written; lot 0 is used before.
+    for (group, is_sealed) in [(0, true), (0, false), (4, true), (4, false)] {
+        let device = native(40, &[('E', "lot_size=8m"), ('N', "2000")]);
+        let fs = FileSystem::open(&device).unwrap();
+        if !is_sealed {
+            let mut bytes = [0; 1024];
+            device.read_at(1024, &mut bytes).unwrap();
+            let mut superblock = fs.superblock.clone();
+            superblock.wtime += 1;
+            superblock.encode_with_checksum(&mut bytes);
+            device.write_at(1024, &bytes).unwrap();
+        }
+        let bitmap = fs.space.groups.descs()[group as usize].block_bitmap;
+        let inside = fs.geometry().offset_bytes(bitmap) + 40;
+        device.write_at(inside, &[0x55]).unwrap();
+        let mut volume = Volume::open(&device).unwrap();
+        let mut tx = DirectTx::new(&device, volume.geometry().clone());
+        let caller = Caller::system(time(1));
+        volume.begin_writing(&mut tx, time(1)).unwrap();
+        for at in 0..40 {
+            let (name, new) = (format!("d{at}"), NewInode::directory(0o755));
+            volume.create(&mut tx, &caller, InodeNr::ROOT, name.as_bytes(), &new).unwrap();
+        }
+        assert!(volume.damaged_groups().contains(&GroupNr(group)));
+        for lot in volume.lots_to_reserve() {
+            volume.reserve_lot(&mut tx, time(1), lot).unwrap();
+        }
+        volume.end_writing(&mut tx, time(1)).unwrap();
+        tx.commit().unwrap();
+        seal(&device).unwrap();
+        let superblock = FileSystem::open(&device).unwrap().superblock;
+        assert!(!Identity::is_sealed(&superblock), "group {group}, sealed {is_sealed}");
+        let found = check(&device, &CheckOptions::default()).unwrap().found;
+        let of_bitmap = |problem: &Problem| problem.row().id.contains("bitmap");
+        let others: Vec<_> = found.iter().filter(|problem| !of_bitmap(problem)).collect();
+        assert!(!found.is_empty() && others.is_empty(), "{others:?}");
     }
 }
