@@ -191,6 +191,11 @@ impl Volume {
         self.last_changed
     }
 
+    /// Blocks that an operation may change.
+    pub const fn most_changed_blocks(&self) -> usize {
+        self.most_changed
+    }
+
     /// Lets no operation change more than so many blocks: one that would is [`OpError::TooLong`], and changes nothing. At
     /// first that is a fifth of the journal, below the quarter that a transaction may have; without one there is no limit.
     pub const fn limit_changes(&mut self, most_blocks: usize) {

@@ -109,7 +109,10 @@ impl Args {
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
         let served = self.serve(&fs, options);
-        let finished = fs.into_store().finish().and_then(|live| live.finish(now()));
+        let finished = fs.into_store().finish().and_then(|(live, lost)| {
+            live.finish(now())?;
+            lost
+        });
         served.and(finished.context("the last changes cannot be written"))
     }
 

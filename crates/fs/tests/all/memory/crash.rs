@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result, bail, ensure};
-use floe_blockdev::{Crash, MemDevice, Recorder, SECTOR_BYTES, Trace};
+use anyhow::{Context, Result, ensure};
+use floe_blockdev::{Crash, MemDevice, Recorder, SECTOR_BYTES, Trace, WriteBlocks};
 use floe_disk::recovery::recover;
 use floe_ext4::files::Files;
 use floe_ext4::fs::FileSystem as Layout;
 use floe_format::InodeNr;
-use floe_fs::{FsError, Image, Limits};
+use floe_fs::{FsError, Image, Limits, Live, MemFs};
 use floe_testkit::crash::{Effort, each_state, tears};
 
 use super::acts::{Act, Seen, run, tree};
@@ -29,22 +29,37 @@ struct Call {
 /// A story that was told, and the writes of the device under it.
 pub(crate) struct Run {
     trace: Trace,
+    base: Vec<u8>,
     calls: Vec<Call>,
 }
 
 /// Lets a program make calls, and records what reaches the device. With `careless`, an fsync does nothing: the canary.
 pub(crate) fn record(acts: &[Act], limits: Limits, careless: bool) -> Result<Run> {
     let recorder = Recorder::new(MemDevice::new(base().to_vec()));
-    let calls = mounted(&recorder, limits, |memory| {
+    record_on(&recorder, base().to_vec(), acts, limits, |memory, turn, act| {
+        let skipped = careless && matches!(act, Act::Fsync(_) | Act::Sync);
+        let done = if skipped { Ok(()) } else { run(memory, turn, act) };
+        if let Err(FsError::Ended(_) | FsError::Damaged { .. } | FsError::Lost { .. }) = &done {
+            panic!("call {turn}, {act:?}: {done:?}");
+        }
+        done
+    })
+}
+
+/// The same on a device that had `base` at the start, with `run` making the calls.
+pub(crate) fn record_on<D: WriteBlocks>(
+    recorder: &Recorder<D>,
+    base: Vec<u8>,
+    acts: &[Act],
+    limits: Limits,
+    run: impl Fn(&MemFs<Live<'_, '_, &Recorder<D>>>, u32, &Act) -> Result<(), FsError>,
+) -> Result<Run> {
+    let calls = mounted(recorder, limits, |memory| {
         let mut calls = Vec::new();
         let mut before = tree(memory);
         for (turn, act) in (0..).zip(acts) {
             let began = recorder.trace().events.len();
-            let skipped = careless && matches!(act, Act::Fsync(_) | Act::Sync);
-            let done = if skipped { Ok(()) } else { run(memory, turn, act) };
-            if let Err(error @ (FsError::Ended(_) | FsError::Damaged { .. })) = &done {
-                bail!("call {turn}, {act:?}: {error}");
-            }
+            let done = run(memory, turn, act);
             let (ended, after) = (recorder.trace().events.len(), tree(memory));
             let (act, done) = (act.clone(), done.is_ok());
             let call = Call { began, ended, act, done, before, after: after.clone() };
@@ -53,7 +68,7 @@ pub(crate) fn record(acts: &[Act], limits: Limits, careless: bool) -> Result<Run
         }
         Ok(calls)
     })?;
-    Ok(Run { trace: recorder.trace(), calls })
+    Ok(Run { trace: recorder.trace(), base, calls })
 }
 
 fn by_inode(tree: &Tree, inode: InodeNr) -> Option<&Seen> {
@@ -72,6 +87,11 @@ fn names_of(tree: &Tree, directory: InodeNr) -> Option<BTreeMap<&str, InodeNr>> 
 }
 
 impl Run {
+    /// Calls that failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.calls.iter().filter(|call| !call.done).count()
+    }
+
     /// Calls that a crash can have seen something of, from one on.
     fn possible(&self, from: usize, issued: usize) -> impl Iterator<Item = &Call> {
         self.calls[from..].iter().take_while(move |call| call.began <= issued)
@@ -189,7 +209,7 @@ impl Run {
     /// Every state of the run, recovered, judged, mounted again and checked; every `by_e2fsck`-th one by e2fsck.
     pub(crate) fn explore(&self, effort: Effort, by_e2fsck: usize) -> Result<usize> {
         let mut states = 0;
-        each_state(&self.trace, base(), effort, |device, crash| {
+        each_state(&self.trace, &self.base, effort, |device, crash| {
             if cannot_be(&self.trace, crash) {
                 return Ok(());
             }

@@ -32,7 +32,9 @@ pub(crate) fn mounted<D: WriteBlocks, T>(
         let files = disk.files()?;
         let memory = MemFs::new(Live::new(&disk, &files, volume, NOW)?, limits);
         let value = work(&memory)?;
-        memory.finish()?.finish(NOW)?;
+        let (live, lost) = memory.finish()?;
+        live.finish(NOW)?;
+        lost?;
         value
     };
     disk.close()?;

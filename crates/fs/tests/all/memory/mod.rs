@@ -4,6 +4,7 @@
 mod acts;
 mod crash;
 mod live;
+mod losses;
 mod patterns;
 
 use std::collections::BTreeSet;
@@ -76,7 +77,8 @@ proptest! {
         prop_assert_eq!(memory.waiting_records(), 0);
         let wanted = tree(&model);
         same(&tree(memory.lower()), &wanted).map_err(TestCaseError::fail)?;
-        let disk = memory.finish().unwrap();
+        let (disk, lost) = memory.finish().unwrap();
+        lost.unwrap();
         same(&tree(&disk), &wanted).map_err(TestCaseError::fail)?;
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn patterns() -> impl Iterator<Item = (&'static str, Vec<Act>)> {
     PATTERNS.into_iter().map(|(name, calls)| (name, calls.split(';').map(parse).collect()))
 }
 
-fn parse(call: &str) -> Act {
+pub(crate) fn parse(call: &str) -> Act {
     let words: Vec<&str> = call.split_whitespace().collect();
     let path = |at: usize| words[at].to_owned();
     match words[0] {
