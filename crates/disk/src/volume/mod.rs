@@ -213,7 +213,7 @@ impl Volume {
         self.fs.space.durable(epoch);
     }
 
-    /// Groups with a bitmap whose checksum is wrong. Nothing is allocated in them, and what lies there cannot be freed.
+    /// Groups with a damaged bitmap. Nothing is allocated in them, and what lies there cannot be freed.
     pub fn damaged_groups(&self) -> Vec<GroupNr> {
         self.fs.space.damaged().iter().copied().collect()
     }

@@ -5,6 +5,8 @@ use floe_disk::ops::{Caller, NewInode, OpError, SetMode};
 use floe_disk::volume::{OpenError, Volume};
 use floe_ext4::inode_table::{inode_offset, read_groups};
 use floe_ext4::tx::{DirectTx, Refusal};
+use floe_format::ext::bitmap;
+use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr, LogicalBlock};
 use floe_testkit::{Profile, build, tool};
 
@@ -182,6 +184,53 @@ fn groups_with_a_damaged_bitmap_are_passed_over() {
     for bitmap in [groups[0].block_bitmap, groups[0].inode_bitmap] {
         let at = usize::try_from(made.geometry.offset_bytes(bitmap)).unwrap();
         assert!(before[at..at + 1024] == after[at..at + 1024], "the bitmap is as it was");
+    }
+}
+
+/// Bits that are wrong under a right checksum: the counts of the descriptor betray them. Nothing that is in use is handed out.
+#[test]
+fn groups_that_contradict_their_bitmap_are_passed_over() {
+    if tool::missing() {
+        return;
+    }
+    type Harm = fn(&mut GroupDesc, &mut [u8], &mut [u8]);
+    let harms: [Harm; 4] = [
+        |_, blocks, _| blocks[0] = 0,
+        |_, _, inodes| inodes[1] = 0,
+        |desc, _, _| desc.itable_unused = 0x038a_0000,
+        |desc, _, _| desc.itable_unused = desc.free_inodes_count + 1,
+    ];
+    for (number, harm) in harms.into_iter().enumerate() {
+        let made = made();
+        let layout = floe_ext4::fs::FileSystem::open(&made.device).unwrap();
+        let mut desc = layout.space.groups.descs()[0];
+        let at = [desc.block_bitmap, desc.inode_bitmap].map(|at| made.geometry.offset_bytes(at));
+        let [mut blocks, mut inodes] = [vec![0; 4096], vec![0; 4096]];
+        made.device.read_at(at[0], &mut blocks).unwrap();
+        made.device.read_at(at[1], &mut inodes).unwrap();
+        harm(&mut desc, &mut blocks, &mut inodes);
+        let (seed, size) = (layout.superblock.seed(), made.geometry.desc_size);
+        let sum =
+            |bytes: &[u8], bits| bitmap::checksum_cut(bitmap::checksum(seed, bytes, bits), size);
+        desc.block_bitmap_csum = sum(&blocks, made.geometry.clusters_per_group);
+        desc.inode_bitmap_csum = sum(&inodes, made.geometry.inodes_per_group);
+        made.device.write_at(at[0], &blocks).unwrap();
+        made.device.write_at(at[1], &inodes).unwrap();
+        let place = made.geometry.offset_bytes(made.geometry.primary_desc_block(0));
+        let mut raw = vec![0; size as usize];
+        made.device.read_at(place, &mut raw).unwrap();
+        desc.seal(&mut raw, GroupNr(0), DescChecksum::of(&layout.superblock));
+        made.device.write_at(place, &raw).unwrap();
+
+        let new = run(&made.device, |volume, tx| {
+            let inode = volume.create(tx, &CALLER, ROOT, b"new", &NewInode::regular(0o644))?;
+            volume.write(tx, &made.device, &CALLER, inode, 0, &[7; 5000])?;
+            assert_eq!(volume.damaged_groups(), [GroupNr(0)], "harm {number}");
+            Ok(inode)
+        });
+        let (group, _) = made.geometry.place_of(new.unwrap()).unwrap();
+        // Blocks come from the group of the inode.
+        assert_eq!(group.0 == 0, number == 0, "harm {number}");
     }
 }
 
