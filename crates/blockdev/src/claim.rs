@@ -33,7 +33,7 @@ use rustix::io::Errno;
 use crate::OpenError;
 use crate::stack::{Layer, Node, layers};
 
-/// What a claim allows others.
+/// Access that a claim leaves to other programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Others may read, too.

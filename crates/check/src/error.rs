@@ -110,7 +110,7 @@ pub enum PartRefusal {
     File {
         /// Its name.
         name: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// It belongs to another check.

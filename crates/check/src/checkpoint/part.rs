@@ -16,7 +16,7 @@ use crate::keeper::{Parts, Share};
 use crate::saved::{Bounds, Decoder, Encoder, Fault, Saved};
 use crate::volume::Volume;
 
-/// What the record of a part is. Records of a checkpoint have other kinds.
+/// The kind of the record of a first part. Records of a checkpoint have other kinds.
 const KIND: u64 = 3;
 
 /// Bytes of one witness of a part, at most (but at least one block).
@@ -25,14 +25,14 @@ const WITNESS_BYTES: u64 = 16 << 10;
 /// Everything that a shard finds and keeps, or several of them, merged.
 #[derive(Debug, Default)]
 pub struct PartEvidence {
-    /// Of the inodes of its groups.
+    /// Evidence from the inodes of the shard's groups.
     pub inodes: InodeEvidence,
-    /// Of their directories, where sums prove what entries name; directories are known by their inodes, not by
-    /// ranks, as no shard knows all of them.
+    /// Evidence from the directories among these inodes, where sums prove what entries name. Directories are
+    /// identified by their inodes, not by ranks, because no shard knows all of them.
     pub directories: DirEvidence,
-    /// Inline directories among them that are left to the merge.
+    /// Inline directories among them that the merge judges.
     pub left_inline: Vec<InodeNr>,
-    /// Of their bitmaps, where sums prove these.
+    /// Evidence from the bitmaps of the shard's groups, where sums prove these.
     pub bitmaps: Bitmaps,
 }
 
@@ -65,7 +65,7 @@ impl Saved for PartEvidence {
     }
 }
 
-/// What one shard of a check found.
+/// The evidence of one shard of a check, with its header.
 #[derive(Debug)]
 pub struct Part {
     header: Header,
@@ -105,7 +105,7 @@ impl Part {
     /// Writes it.
     ///
     /// # Errors
-    /// What writing says.
+    /// Those of writing to `to`.
     pub fn write(&self, to: &mut dyn Write) -> io::Result<()> {
         to.write_all(MAGIC)?;
         to.write_all(&[VERSION])?;

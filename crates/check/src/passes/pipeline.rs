@@ -66,7 +66,7 @@ pub(super) fn on_recovered<T>(
     clock.end("journal");
     match recovery.overlay {
         Some(overlay) => {
-            // What was found before recovery is gone after it, or is found again.
+            // Recovery removes the earlier findings; those that it leaves are found again.
             let opened = open(&overlay, options)?;
             let (state, found) = (recovery.state, recovery.found);
             let (held_bytes, _) = overlay.held_bytes();
@@ -82,7 +82,7 @@ pub(super) fn on_recovered<T>(
 
 /// A check, and what it learned on the way: what a repair needs besides the findings.
 pub struct Examination<'d> {
-    /// What was found.
+    /// The findings, with totals and costs.
     pub report: Report,
     /// The file system.
     pub volume: Volume<'d>,
@@ -96,7 +96,7 @@ pub struct Examination<'d> {
     pub index: DirIndex,
     /// Their parents.
     pub tree: DirTree,
-    /// What the entries of directories say.
+    /// Evidence from directory entries.
     pub entries: DirEvidence,
     /// Extended attributes: who uses which block, how often values in inodes are used.
     pub attributes: AttributeEvidence,
@@ -105,7 +105,7 @@ pub struct Examination<'d> {
     /// How many parts of inode tables were read, if the rest was taken over from an earlier examination;
     /// `None` if everything was looked at.
     pub rescanned_parts: Option<u32>,
-    /// What a later examination can take over.
+    /// Evidence that a later examination can take over.
     pub(crate) kept: Option<Kept>,
 }
 
@@ -146,7 +146,7 @@ pub fn examine_again<'d>(
     Ok(made.into_examination())
 }
 
-/// What an examination begins with.
+/// The starting point of an examination.
 pub(super) enum Start {
     /// Nothing, and nothing is kept for another one. So many bytes of memory are taken already, by what
     /// stands between the check and the disk.
@@ -157,7 +157,7 @@ pub(super) enum Start {
     Repair(Option<Since>),
 }
 
-/// What passes made.
+/// The result of all passes.
 pub(super) struct Made<'d, 'p> {
     pub(super) volume: Volume<'d>,
     pub(super) scan: Scan,
@@ -209,7 +209,7 @@ fn passes<'d, 'p>(
     let pool = Pool::new(plan.way.threads).dealing(options.dealing);
     let pool = pool.watched(options.progress).sharing(share.as_ref());
     let budget = Budget { load, plan, groups_per_sweep: options.groups_per_sweep };
-    // What is written down goes on as it began: by sums or not.
+    // A check that writes its evidence to a file keeps its method, by sums or object by object.
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
     let is_shard = matches!(start, Start::Shard(..));
     let written = is_shard || options.checkpoint.is_some() || options.parts.is_some();
@@ -266,7 +266,7 @@ fn choose(volume: &mut Volume<'_>, plan: &Plan, load: &Load, options: &CheckOpti
     volume.check_encoding = options.check_encoding;
 }
 
-/// What passes share and do not look at the file system for.
+/// Tools and settings that the passes share.
 pub(super) struct Setting<'r, 'p, 'k> {
     pub(super) pool: &'r Pool<'r>,
     pub(super) budget: &'r Budget,
@@ -309,7 +309,7 @@ fn of_reserved(volume: &Volume<'_>) -> Scope {
 pub(super) struct Scan {
     pub(super) found: Findings,
     pub(super) inodes: InodeEvidence,
-    /// What directory blocks leave that were judged along with the inodes.
+    /// Evidence from directory blocks that were judged along with the inodes.
     pub(super) early: EarlyDirs,
     pub(super) facts: InodeFacts,
     pub(super) claims: Claims,
@@ -324,12 +324,12 @@ pub(super) struct Scan {
     pub(super) rescanned_groups: Option<u32>,
     rescanned_parts: Option<u32>,
     kept: Option<Kept>,
-    /// What shards found, merged.
+    /// The merged evidence of all shards.
     pub(super) merged: Option<PartEvidence>,
 }
 
 impl Scan {
-    /// What checks of directories look at.
+    /// The input of checks of directories.
     pub(super) fn cx<'a>(&'a self, volume: &'a Volume<'a>) -> DirCx<'a> {
         let InodeEvidence { dirs, policies, attributes, .. } = &self.inodes;
         DirCx::new(volume, dirs, &self.index, &self.facts, policies, &attributes.ea_references)
@@ -433,7 +433,7 @@ fn overlaps<'o>(
     (fits && overlap::wanted(volume, &options)).then_some(options)
 }
 
-/// What the superblock, the descriptors and their copies say, before any inode is read.
+/// Checks the superblock, the descriptors and their copies, before any inode is read.
 pub(super) fn check_layout(volume: &mut Volume<'_>, found: &mut Findings) {
     checks::superblock::fields::check(volume, found);
     checks::group::descriptor::check(volume, found);

@@ -267,7 +267,7 @@ fn judge(cx: &DirCx<'_>, runs: &[DirRun], pool: &Pool) -> DirEvidence {
     judge_some(cx, runs, &cx.dirs.inline, pool)
 }
 
-/// What some directory blocks leave, and some directories that lie in inodes.
+/// The evidence of some directory blocks, and of some directories that lie in inodes.
 pub(super) fn judge_some(
     cx: &DirCx<'_>,
     runs: &[DirRun],

@@ -1,4 +1,5 @@
-//! One check by many machines (`docs/fleet.md`): what a shard does, and what the merge of all parts has left to do.
+//! One check by many machines (`docs/fleet.md`): the passes of a shard, and the steps that are left to the merge of
+//! all parts.
 //!
 //! A shard is a range of groups. It judges their inodes; and where sums prove what entries name, the directories among
 //! these and the bitmaps. A shard does not know the inodes of others. What an entry names is taken to be what the entry
@@ -37,9 +38,9 @@ use crate::scan::inode_reader::InodeReader;
 use crate::scan::inode_tables::{TablePart, blocks_of, table_parts};
 use crate::volume::Volume;
 
-/// What a group weighs besides its inodes, in inodes: its bitmaps.
+/// The weight of a group's bitmaps, in inodes.
 const GROUP_WEIGHT: u64 = 8;
-/// What a directory weighs besides its inode, in inodes.
+/// The weight of a directory's blocks, in inodes.
 const DIRECTORY_WEIGHT: u64 = 3;
 
 /// The passes of a shard, in order.
@@ -138,7 +139,7 @@ fn begin(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    // What is wrong with the layout is for the merge to say.
+    // The merge reports faults of the layout.
     volume.bad_table_blocks = bad_blocks::check(volume, &mut Findings::default());
     begin_sums(volume, setting);
     scan.merged = Some(PartEvidence::default());
@@ -185,8 +186,8 @@ fn judge_directories(
     Ok(())
 }
 
-/// Whether blocks can only be judged by who knows all inodes: what an encrypted directory may name depends on the
-/// policies of others.
+/// Whether only the merge, which knows all inodes, can judge these blocks: the policies of other inodes decide
+/// which of them an encrypted directory may name.
 fn needs_all(run: &DirRun) -> bool {
     run.flags.contains(DirFlags::ENCRYPTED)
 }
@@ -226,8 +227,8 @@ fn judge_bitmaps(
     Ok(())
 }
 
-/// What all directories leave: `found` by shards, of which ranks and assumptions are settled now that all inodes
-/// are known, and what shards have left, `left_inline` among it.
+/// Completes the evidence of all directories: settles ranks and assumptions of `found`, the evidence of shards, now
+/// that all inodes are known, and judges the directories that shards could not, `left_inline` among them.
 pub(super) fn complete_directories(
     cx: &DirCx<'_>,
     found: DirEvidence,

@@ -26,7 +26,7 @@ impl Parts for Memory {
     }
 }
 
-/// What is checked, and how.
+/// An image and the way to check it.
 struct Subject<'a> {
     device: &'a dyn ReadBlocks,
     accounting: Accounting,
@@ -67,12 +67,12 @@ impl Subject<'_> {
         (0..count).map(part).collect::<Result<_, _>>().map(Memory)
     }
 
-    /// What the merge of parts says. It has a key of its own, which must be of no importance.
+    /// The report of the merge as text. Its options have another key, which must not matter.
     fn merged(&self, parts: &Memory, threads: usize) -> Result<String, CheckError> {
         self.said(&CheckOptions { parts: Some(parts), ..self.options(threads, 99) })
     }
 
-    /// Whether `count` shards say what one machine says.
+    /// Asserts that `count` shards report what one machine reports.
     fn in_shards(&self, count: u32, rng: &mut Rng, expected: &str) {
         let outcome = self.parts(count, rng).and_then(|mut parts| {
             for at in (1..parts.0.len()).rev() {
@@ -200,7 +200,7 @@ fn many_groups_in_shards() {
     }
 }
 
-/// What the merge of these parts is refused for.
+/// The refusal of a merge of these parts.
 fn refusal(subject: &Subject<'_>, parts: Vec<(&str, Vec<u8>)>) -> PartRefusal {
     let parts = parts.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
     match subject.merged(&Memory(parts), 1) {
@@ -300,7 +300,7 @@ fn parts_of_a_file_system_that_was_changed_are_refused() {
     }
 }
 
-/// What a part takes, and that shards have done the work: a merge reads next to nothing.
+/// Limits the bytes of parts, and the bytes that shards and the merge read.
 #[test]
 fn parts_are_small_and_the_merge_reads_little() {
     let Some(image) = many_directories() else { return };

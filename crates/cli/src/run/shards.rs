@@ -75,7 +75,7 @@ pub(crate) struct Shard<'a> {
     key: PathBuf,
 }
 
-/// What all shards of a check have in common.
+/// The values that all shards of a check have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Common {
     /// The key of the fingerprints.
