@@ -16,7 +16,8 @@ use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
 use floe_format::native::identity::{Identity, OFFSET};
 use floe_format::native::lot::LotRecord;
 use floe_format::{GroupNr, InodeNr};
-use floe_testkit::{Image, oracle, tool, tree};
+use floe_testkit::compare::{ReadBy, Terms, judge};
+use floe_testkit::{Image, damage, oracle, tool, tree};
 
 use crate::judged;
 
@@ -316,4 +317,24 @@ fn a_region_on_blocks_of_another_file_system_part_is_not_believed() {
             inode.base.block[20..24].copy_from_slice(&(start + 500).to_le_bytes());
         });
     });
+}
+
+/// Random damage: everything that e2fsck's repair saves is there after Floe's, and e2fsck finds nothing left.
+#[test]
+fn random_damage_is_repaired() {
+    if tool::missing() {
+        return;
+    }
+    let original = Image::empty(SIZE_BYTES).unwrap();
+    original.write(0, &native().to_vec()).unwrap();
+    let first = std::env::var("FLOE_SEED").map_or(0, |seed| seed.parse().unwrap());
+    let mut faults = Vec::new();
+    for seed in first..first + 30 {
+        let image = original.copy().unwrap();
+        let damage = damage::damage(&image, seed).unwrap();
+        let terms = Terms { read_by: ReadBy::Testkit, original: Some(&original) };
+        let judged = judge(&image, &terms, &judged::program).unwrap();
+        faults.extend(judged.faults.iter().map(|fault| format!("{damage}: {fault}")));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
