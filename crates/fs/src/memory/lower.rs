@@ -30,7 +30,7 @@ pub trait Lower: Store {
     fn facts(&self) -> Facts;
 
     /// Promises numbers of free inodes, 1 to `most`, near a directory. Nobody else gets them before
-    /// [`Lower::create_reserved`] or [`Lower::give_back`]; nothing on the disk changes.
+    /// [`Deed::Create`] or [`Lower::give_back`]; nothing on the disk changes.
     ///
     /// # Errors
     /// [`FsError::NoSpace`], or that the disk cannot be read.
