@@ -89,7 +89,7 @@ pub(super) fn check(
         }
         let Ok(node) = files.node(inode) else { continue };
         if !node.checksum_ok {
-            // That is a finding of its own.
+            // Another check reports that.
             continue;
         }
         match held(&files, &node, region(record)) {
