@@ -1,7 +1,7 @@
 //! Check: reservation files of native file systems (`docs/native.md`) hold free blocks of their regions, and nothing else.
 //! Reads: the root, `/.cubes` and `/.cubes/c0`, the inode and map of each reservation file, the bitmaps of regions.
 //! Keeps: nothing.  Emits: `ReservationFileMissing`, `ReservationFileWrong`, `RegionNotReserved`.
-//! Does not verify: that blocks have one owner (shared blocks), that bitmaps are right (`checks/space/bitmaps.rs`).
+//! Does not verify: that blocks have one owner (shared blocks), that bitmaps are right (`checks/space/bitmaps/`).
 
 use std::collections::BTreeMap;
 
