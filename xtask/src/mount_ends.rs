@@ -97,7 +97,9 @@ fn round(floe: &Path, args: &Args, options: &str, seed: u64, end: End) -> Result
     let image = Image::empty(IMAGE_BYTES)?;
     build::mke2fs(image.path(), &["-q", "-t", "ext4"])?;
     let judged = judge(floe, args, options, seed, end, &image);
-    judged.with_context(|| format!("{options}, {end:?}, seed {seed}: kept {}", image.keep().display()))
+    judged.with_context(|| {
+        format!("{options}, {end:?}, seed {seed}: kept {}", image.keep().display())
+    })
 }
 
 fn judge(
@@ -121,9 +123,10 @@ fn judge(
     let verdict = oracle::e2fsck(image)?;
     ensure!(verdict.clean(), "e2fsck -fn: {}", verdict.text);
     let seen = kernel::Mounted::new(image.path(), "ro")?;
-    let compared = workers.iter().zip(0..).try_for_each(|((least, most), number)| {
-        verify(seen.path(), number, least, most)
-    });
+    let compared = workers
+        .iter()
+        .zip(0..)
+        .try_for_each(|((least, most), number)| verify(seen.path(), number, least, most));
     seen.unmount()?;
     compared
 }

@@ -53,8 +53,7 @@ impl Attributes {
     /// or its type is none.
     pub(crate) fn of(node: &Node, files: &Files<'_>) -> Result<Self, FsError> {
         let inode = node.number;
-        let damaged =
-            |what: &str, fault| FsError::Damaged { inode, what: what.to_owned(), fault };
+        let damaged = |what: &str, fault| FsError::Damaged { inode, what: what.to_owned(), fault };
         if !node.checksum_ok {
             let fault = FileFault::InodeChecksum;
             let finding = finding(&fault).unwrap_or_default();

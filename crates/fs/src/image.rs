@@ -78,10 +78,8 @@ impl<'f, 'd> Image<'f, 'd> {
             let name = entry.name.into();
             let entry = Entry { inode: entry.inode, kind: entry.file_type, name };
             if !directory.insert(entry) {
-                directory.note_damage(
-                    "thousands of names have the same hash".to_owned(),
-                    Fault::DAMAGE,
-                );
+                directory
+                    .note_damage("thousands of names have the same hash".to_owned(), Fault::DAMAGE);
             }
         }
         if let Some(fault) = listing.faults.first() {

@@ -150,7 +150,8 @@ fn content(worker: u64, number: u64) -> Vec<u8> {
 
 /// Bytes of a log from a place on: numbers that depend on the place.
 fn logged(worker: u64, from: u64, len_bytes: u64) -> Vec<u8> {
-    let byte = |at: u64| (at.wrapping_add(worker << 7).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    let byte =
+        |at: u64| (at.wrapping_add(worker << 7).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
     (from..from + len_bytes).map(byte).collect()
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn is_helper(program: &OsString) -> bool {
 impl Args {
     pub(crate) fn run(self) -> Result<Outcome> {
         let directory = Path::new(&self.directory);
-        let status = match status(directory) {
+        let status = match attribute(directory, STATUS) {
             // The server is dead, and its mount still there.
             Err(error) if is_dead(&error) => String::new(),
             other => other?,
@@ -96,9 +96,9 @@ fn is_dead(error: &anyhow::Error) -> bool {
     source.and_then(Errno::from_io_error).is_some_and(|errno| dead.contains(&errno))
 }
 
-/// The status that the server of a mount reports.
-pub(super) fn status(directory: &Path) -> Result<String> {
-    let name = std::str::from_utf8(STATUS)?;
+/// An attribute by which the server of a mount tells about itself.
+pub(super) fn attribute(directory: &Path, name: &[u8]) -> Result<String> {
+    let name = std::str::from_utf8(name)?;
     let mut value = vec![0; STATUS_BYTES];
     match getxattr(directory, name, &mut value[..]) {
         Ok(len) => {

@@ -581,3 +581,25 @@ fn root_sees_its_attributes_and_has_the_reserved_blocks() {
     ours.unmount();
     assert!(oracle::e2fsck(&image).unwrap().clean());
 }
+
+#[test]
+fn a_mount_counts_what_it_does() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    let mut file = File::create(ours.path().join("counted")).unwrap();
+    file.write_all(&[7; 5000]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let place = ours.path().to_str().unwrap();
+    let shown = floe(&["status", "--prometheus", place]).out;
+    for (name, count) in [("written_bytes_total", 5000), ("faults_total", 0), ("read_only", 0)] {
+        let line = format!("floe_mount_{name}{{mount=\"{place}\"}} {count}");
+        assert!(shown.lines().any(|found| found == line), "{shown}");
+    }
+    let fsync = format!("floe_mount_requests_total{{mount=\"{place}\",operation=\"fsync\"}} 1");
+    assert!(shown.lines().any(|found| found == fsync), "{shown}");
+    ours.unmount();
+}
