@@ -41,7 +41,7 @@ impl Ours {
             if ran.code == 0 || !ran.err.contains("busy") {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
             ran = floe(&["umount", self.path().to_str().unwrap()]);
         }
         assert_eq!((ran.code, ran.err.as_str()), (0, ""));
