@@ -228,7 +228,7 @@ impl Volume {
     /// [`Volume::finish_orphan`] finishes. Without a journal it is not clean from now on.
     ///
     /// # Errors
-    /// That the orphans cannot be read, or the superblock not be changed.
+    /// The orphans cannot be read, or the superblock cannot be changed.
     pub fn begin_writing(&mut self, tx: &mut dyn Tx, now: Timestamp) -> Result<(), OpError> {
         self.op(tx, &Caller::system(now), |op| {
             op.read_orphans()?;
