@@ -6,6 +6,7 @@ use floe_sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::caller::{Caller, Want};
 use crate::directory::{AFTER_DOT, AFTER_DOT_DOT};
+use crate::faults::Fault;
 use crate::held::Held;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
@@ -104,11 +105,13 @@ impl<S: Store> FileSystem<S> {
         if name == b".." {
             return Ok((Some(self.store.attributes(names.parent())?), folds));
         }
-        match (names.find(name), names.damage()) {
+        match (names.find(name), names.fault()) {
             (Some(entry), _) => Ok((Some(self.named(directory, entry.inode)?), folds)),
             (None, None) => Ok((None, folds)),
             // The name may be among those that cannot be read: "there is none" would be a guess.
-            (None, Some(what)) => Err(FsError::Damaged { inode: directory, what: what.to_owned() }),
+            (None, Some((what, fault))) => {
+                Err(FsError::Damaged { inode: directory, what: what.to_owned(), fault })
+            }
         }
     }
 
@@ -253,7 +256,7 @@ impl<S: Store> FileSystem<S> {
             Ok(found) if found.links > 0 => Ok(found),
             Ok(_) | Err(FsError::NotFound) => {
                 let what = format!("a name leads to {inode}, which is not in use");
-                Err(FsError::Damaged { inode: directory, what })
+                Err(FsError::Damaged { inode: directory, what, fault: Fault::DAMAGE })
             }
             Err(error) => Err(error),
         }
@@ -311,8 +314,8 @@ impl<S: Store> FileSystem<S> {
                 return Ok(());
             }
         }
-        match directory.damage() {
-            Some(what) => Err(FsError::Damaged { inode, what: what.to_owned() }),
+        match directory.fault() {
+            Some((what, fault)) => Err(FsError::Damaged { inode, what: what.to_owned(), fault }),
             None => Ok(()),
         }
     }

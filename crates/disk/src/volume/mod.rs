@@ -146,6 +146,7 @@ impl Volume {
         if let Some(raw) = &journal {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
+        space.refuse_overlaps()?;
         native::use_regions(&fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
