@@ -13,6 +13,7 @@ use floe_format::ext::quota::{Dquot, LeafHeader, QuotaHeader};
 use floe_format::ext::superblock::Superblock;
 use floe_format::ext::undo::{UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{RawXattrEntry, XattrHeader};
+use floe_format::native::cube::CubeHeader;
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use proptest::prelude::*;
@@ -60,6 +61,7 @@ round_trips! {
     journal_superblock: JournalSuperblock,
     commit_block: CommitBlock,
     mmp: Mmp,
+    cube_header: CubeHeader,
     identity: Identity,
     lot_record: LotRecord,
     quota_header: QuotaHeader,

@@ -32,6 +32,7 @@ use floe_format::ext::undo::{self, UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{self, Chars, RawXattrEntry, XattrArea, XattrHeader};
 use floe_format::ext::xattr::{acl, value_inode};
 use floe_format::geometry::{Geometry, Strictness};
+use floe_format::native::cube::{self, CubeHeader, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, GroupNr, InodeNr};
@@ -69,7 +70,7 @@ fn fixed_structures(bytes: &[u8]) {
     round_trips!(bytes: DirEntryHeader, DirTail, DxRootInfo, DxCountLimit, RawDxEntry, DxTail);
     round_trips!(bytes: ExtentHeader, RawExtent, RawIndex, InodeBase, InodeExtra);
     round_trips!(bytes: QuotaHeader, LeafHeader, Dquot, Mmp, ContextV1, ContextV2);
-    round_trips!(bytes: UndoHeader, UndoKeyHeader, UndoKey, Identity, LotRecord);
+    round_trips!(bytes: UndoHeader, UndoKeyHeader, UndoKey, CubeHeader, Identity, LotRecord);
     round_trips!(bytes: GroupDescLow, GroupDescHigh, XattrHeader, RawXattrEntry, Superblock);
 }
 
