@@ -10,6 +10,7 @@
 //! its recovery, [`make`] whole structures that both a new file system and a repair need.
 
 pub mod alloc;
+pub mod cubes;
 pub mod dir;
 pub mod files;
 pub mod fs;

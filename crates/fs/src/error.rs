@@ -55,8 +55,8 @@ pub enum FsError {
     /// The inode is immutable, append-only or under fs-verity.
     #[error("not permitted")]
     NotPermitted,
-    /// A link or a name would cross from one project to another.
-    #[error("the directory belongs to another project")]
+    /// A link or a name would cross from one project or cube to another.
+    #[error("the directory belongs to another project or cube")]
     CrossProject,
     /// Something that is not written here, by name.
     #[error("not supported: {0}")]

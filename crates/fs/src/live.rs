@@ -425,7 +425,7 @@ fn of_op(error: OpError) -> FsError {
         OpError::NoSpace | OpError::NoRoom => FsError::NoSpace,
         OpError::TooLarge => FsError::TooLarge,
         OpError::NotPermitted(_) => FsError::NotPermitted,
-        OpError::CrossProject => FsError::CrossProject,
+        OpError::CrossProject | OpError::CrossCube => FsError::CrossProject,
         OpError::Unsupported(what) => FsError::Unsupported(what),
         OpError::TooLong => FsError::Unsupported("a change of so many blocks at once"),
         OpError::Data { block, source } => FsError::Io {

@@ -181,7 +181,7 @@ impl Volume {
 }
 
 impl Op<'_> {
-    fn create(
+    pub(super) fn create(
         &mut self,
         dir: InodeNr,
         name: &[u8],

@@ -47,6 +47,9 @@ pub enum OpError {
     /// The directories belong to different projects.
     #[error("the directory belongs to another project")]
     CrossProject,
+    /// A name in one cube would lead to something in another.
+    #[error("it belongs to another cube")]
+    CrossCube,
     /// The buffer or the attribute area is too small for the value.
     #[error("no room for the attribute")]
     NoRoom,

@@ -107,6 +107,7 @@ impl Op<'_> {
         }
         judge_fixed(&inode)?;
         self.judge_project(&dir, &inode)?;
+        self.judge_cube(&dir, &inode)?;
         if inode.base.links_count >= MOST_LINKS {
             return Err(OpError::TooManyLinks);
         }
@@ -123,6 +124,13 @@ impl Op<'_> {
         self.touch(&mut inode, &[TimeField::Change]);
         self.put(&mut inode)?;
         self.add_name(&mut dir, name, &inode)
+    }
+
+    /// Whether something may be in a directory by its cube.
+    pub(crate) fn judge_cube(&self, dir: &OwnedInode, inode: &OwnedInode) -> Result<(), OpError> {
+        let space = &self.volume.fs.space;
+        let is_same = space.cube_of(dir.number) == space.cube_of(inode.number);
+        if is_same { Ok(()) } else { Err(OpError::CrossCube) }
     }
 
     /// Whether something of another project may come into a directory whose children inherit its own.
@@ -147,13 +155,16 @@ impl Op<'_> {
         self.lose_name(&mut inode)
     }
 
-    fn rmdir(&mut self, dir: InodeNr, name: &[u8]) -> Result<Removed, OpError> {
+    pub(super) fn rmdir(&mut self, dir: InodeNr, name: &[u8]) -> Result<Removed, OpError> {
         if matches!(name, b"." | b"..") {
             return Err(OpError::Invalid("a directory cannot be removed by this name"));
         }
         let (mut dir, mut inode) = self.victim(dir, name)?;
         if inode.file_type() != Some(FileType::Directory) {
             return Err(OpError::NotADirectory);
+        }
+        if self.judge_cube(&dir, &inode).is_err() {
+            return Err(OpError::NotPermitted("it is a cube, which `floe cube remove` removes"));
         }
         if self.has_names(&mut inode)? {
             return Err(OpError::NotEmpty);

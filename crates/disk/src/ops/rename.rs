@@ -87,12 +87,15 @@ impl Op<'_> {
         }
         self.judge_name(&new_dir, to.name)?;
         self.judge_project(&new_dir, &moved)?;
+        self.judge_cube(&old_dir, &moved)?;
+        self.judge_cube(&new_dir, &moved)?;
         if from.dir != to.dir && is_directory(&moved) {
             self.judge_inside(moved.number, to.dir)?;
         }
         let target = target.map(|target| self.inode(target.inode)).transpose()?;
         if let Some(target) = &target {
             judge_fixed(target)?;
+            self.judge_cube(&new_dir, target)?;
         }
         match (mode, target) {
             (RenameMode::Exchange, Some(target)) => {

@@ -67,6 +67,14 @@ impl Pool {
         self.reserved_inodes.remove(&inode);
     }
 
+    /// The first free inode of a group.
+    ///
+    /// # Errors
+    /// [`Refusal::Full`], or that its bitmap cannot be read.
+    pub(crate) fn inode_in(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<InodeNr, Refusal> {
+        self.inodes_in(tx, group, 1)?.first().copied().ok_or(Refusal::Full("inode"))
+    }
+
     /// Up to `most` inodes of one group that may be handed out; none if there are none in any group.
     fn free_inodes(
         &mut self,
@@ -92,6 +100,10 @@ impl Pool {
             if let Some(free) = self.unless_damaged(group, found)? {
                 return Ok(free);
             }
+        }
+        let cube = self.cube_of_group(home);
+        if cube > 0 && self.grow(tx, cube)? {
+            return self.free_inodes(tx, parent, is_directory, hint, most);
         }
         Ok(Vec::new())
     }
@@ -134,13 +146,19 @@ impl Pool {
         let first = hint as usize % descs.len().max(1);
         let good = (first..descs.len()).chain(0..first).filter(|&at| {
             let desc = &descs[at];
-            desc.free_inodes_count > 0
+            // Numbers of groups fit 32 bits.
+            self.cube_of_group(GroupNr(at as u32)) == 0
+                && desc.free_inodes_count > 0
                 && u64::from(desc.free_inodes_count) >= inodes
                 && u64::from(desc.free_blocks_count) >= clusters
         });
         let best = good.min_by_key(|&at| descs[at].used_dirs_count);
         // Numbers of groups fit 32 bits.
-        GroupNr(best.unwrap_or(first) as u32)
+        match best {
+            Some(best) => GroupNr(best as u32),
+            None if self.cube_of_group(GroupNr(first as u32)) == 0 => GroupNr(first as u32),
+            None => GroupNr(0),
+        }
     }
 
     /// The first group from a directory's own on that is not much fuller than the average.
@@ -152,7 +170,7 @@ impl Pool {
             .max(1);
         let least_clusters =
             (self.free_clusters / groups).saturating_sub(u64::from(geo.clusters_per_group / 4));
-        let good = self.search_order(home, geo.group_count).find(|at| {
+        let good = self.search_order(home, geo.group_count).into_iter().find(|at| {
             descs.get(at.0 as usize).is_some_and(|desc| {
                 u64::from(desc.free_inodes_count) >= least_inodes
                     && u64::from(desc.free_blocks_count) >= least_clusters

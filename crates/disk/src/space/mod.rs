@@ -1,5 +1,6 @@
 //! Free space of a volume: runs of clusters near a goal, inodes near their directory, and what may not be handed out yet.
 
+mod cubes;
 mod held;
 mod inodes;
 mod region;
@@ -15,6 +16,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use held::Epoch;
+use cubes::Cubes;
 use held::{Held, HeldMark};
 use region::Regions;
 use system_zone::SystemZone;
@@ -33,6 +35,7 @@ pub struct Pool {
     /// Free inodes whose numbers were promised: only [`Pool::take_inode`] marks them as used.
     reserved_inodes: BTreeSet<InodeNr>,
     regions: Regions,
+    cubes: Cubes,
     /// Free clusters by the descriptors.
     free_clusters: u64,
     /// Clusters that only callers with the right to them may use (`s_r_blocks_count`).
@@ -49,6 +52,7 @@ pub struct Pool {
 pub struct PoolMark {
     held: HeldMark,
     regions: usize,
+    cubes: usize,
 }
 
 impl Pool {
@@ -62,6 +66,7 @@ impl Pool {
             held: Held::default(),
             reserved_inodes: BTreeSet::new(),
             regions: Regions::default(),
+            cubes: Cubes::default(),
             free_clusters,
             reserved_clusters,
             may_use_reserve: false,
@@ -101,13 +106,14 @@ impl Pool {
     }
 
     pub(crate) fn mark(&self) -> PoolMark {
-        PoolMark { held: self.held.mark(), regions: self.regions.mark() }
+        PoolMark { held: self.held.mark(), regions: self.regions.mark(), cubes: self.cubes.mark() }
     }
 
     /// Returns to a mark; the groups are the caller's to read anew.
     pub(crate) fn roll_back(&mut self, mark: PoolMark) {
         self.held.roll_back(mark.held);
         self.regions.roll_back(mark.regions);
+        self.cubes.roll_back(mark.cubes);
         self.free_clusters = self.groups.free_clusters();
     }
 
@@ -159,13 +165,15 @@ impl Pool {
     }
 
     /// All groups in the order of a search: those behind `home`, then those before it; in a native file system those of
-    /// its lot first.
-    fn search_order(&self, home: GroupNr, count: u32) -> impl Iterator<Item = GroupNr> + use<> {
+    /// its lot first, and none of another cube.
+    fn search_order(&self, home: GroupNr, count: u32) -> Vec<GroupNr> {
         let lot = self.regions.groups_of(home, count);
         let outside = lot.clone();
         let own = (home.0..lot.end).chain(lot.start..home.0);
         let others = (home.0..count).chain(0..home.0).filter(move |at| !outside.contains(at));
-        own.chain(others).map(GroupNr)
+        let cube = self.cube_of_group(home);
+        let all = own.chain(others).map(GroupNr);
+        all.filter(|group| self.cube_of_group(*group) == cube).collect()
     }
 
     /// The bitmap of a group, with what is held back marked as used.
@@ -270,7 +278,13 @@ impl Pool {
                 longest = Some((group, hole));
             }
         }
-        longest.ok_or(Refusal::Full("cluster"))
+        let cube = self.cube_of_group(home);
+        match longest {
+            Some(longest) => Ok(longest),
+            // One lot more each time.
+            None if cube > 0 && self.grow(tx, cube)? => self.hole(tx, goal, wanted),
+            None => Err(Refusal::Full("cluster")),
+        }
     }
 }
 

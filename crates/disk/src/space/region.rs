@@ -38,7 +38,7 @@ pub(super) struct Region {
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     /// Groups of a lot; 0 in a stock file system.
-    lot_groups: u32,
+    pub(super) lot_groups: u32,
     seed: Option<Seed>,
     /// By lot; `None` if the lot has none that can be used.
     known: BTreeMap<u32, Option<Region>>,
@@ -59,7 +59,7 @@ impl Regions {
         }
     }
 
-    fn lot_of(&self, group: GroupNr) -> Option<u32> {
+    pub(super) fn lot_of(&self, group: GroupNr) -> Option<u32> {
         group.0.checked_div(self.lot_groups)
     }
 
@@ -152,12 +152,14 @@ impl Pool {
     }
 
     /// The bits of a run of blocks in the bitmap of a group. Native file systems have no clusters.
-    fn bits_of(&self, run: BlockRun, group: GroupNr) -> Range<u32> {
+    pub(super) fn bits_of(&self, run: BlockRun, group: GroupNr) -> Range<u32> {
         let home = self.groups.geometry().blocks_of(group);
         let (start, end) = (run.start.max(home.start), run.end().min(home.end()));
+        if start >= end {
+            return 0..0;
+        }
         // Both lie in the group.
-        let start_bit = (start.0 - home.start.0) as u32;
-        start_bit..(end.0.max(start.0) - home.start.0) as u32
+        (start.0 - home.start.0) as u32..(end.0 - home.start.0) as u32
     }
 
     /// A block for metadata in the region of the goal's lot, marked as used; `None` if it has none.
@@ -196,7 +198,7 @@ impl Pool {
 
     /// Empties the reservation file of a lot, unless that was done. Returns whether the region can be used: not if
     /// its file is not what Floe made.
-    fn open_lot(&mut self, tx: &mut dyn Tx, lot: u32, region: Region) -> Result<bool, Refusal> {
+    pub(super) fn open_lot(&mut self, tx: &mut dyn Tx, lot: u32, region: Region) -> Result<bool, Refusal> {
         if self.regions.open.contains(&lot) {
             return Ok(true);
         }
@@ -222,6 +224,23 @@ impl Pool {
         self.regions.open.insert(lot);
         self.regions.order.push(lot);
         Ok(true)
+    }
+
+    /// Notes that a lot without a region is to be sealed anew.
+    pub(super) fn open_without_region(&mut self, lot: u32) {
+        if self.regions.open.insert(lot) {
+            self.regions.order.push(lot);
+        }
+    }
+
+    /// The reservation file of a lot, judged.
+    pub(super) fn region_file(
+        &self,
+        tx: &mut dyn Tx,
+        file: InodeNr,
+        run: BlockRun,
+    ) -> Result<OwnedInode, Refusal> {
+        self.reservation(tx, Region { run, file })
     }
 
     /// Whether the bitmaps of a region have the right checksums.
@@ -309,7 +328,11 @@ impl Pool {
         epoch: u64,
     ) -> Result<(), Refusal> {
         let first = GroupNr(lot.saturating_mul(self.regions.lot_groups));
-        let Some((_, region)) = self.region(tx, first)? else { return Ok(()) };
+        let Some((_, region)) = self.region(tx, first)? else {
+            self.regions.open.remove(&lot);
+            self.regions.order.retain(|other| *other != lot);
+            return Ok(());
+        };
         if !self.is_sound(tx, region)? {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! A file system that is written: opened, judged, changed by the operations of [`crate::ops`], and left as Linux would leave it.
 
+pub mod cubes;
 mod errors;
 mod features;
 mod native;
@@ -147,7 +148,7 @@ impl Volume {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
         space.refuse_overlaps()?;
-        native::use_regions(&fs.superblock, &mut space);
+        native::use_lots(device, &fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
         let was_clean = fs.superblock.state & STATE_VALID != 0;

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use floe_blockdev::WriteBlocks;
+use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_ext4::alloc::Space;
 use floe_ext4::inode_table::desc_place;
 use floe_ext4::tx::Tx;
 use floe_format::GroupNr;
@@ -11,17 +12,22 @@ use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
 use floe_format::native::identity::{FLAG_RESERVED, Identity};
 
-use super::Volume;
+use super::{Volume, cubes};
 use crate::ops::{Caller, OpError};
 use crate::space::Pool;
 
-/// Lets a pool use the regions of a native file system.
-pub(super) fn use_regions(superblock: &Superblock, space: &mut Pool) {
+/// Lets a pool use the regions and cubes of a native file system. Sub-superblocks that cannot be read set no limits.
+pub(super) fn use_lots(device: &dyn ReadBlocks, superblock: &Superblock, space: &mut Pool) {
     if Identity::of(superblock).is_some() {
         let seed = superblock.features().metadata_csum().then(|| superblock.seed());
         // Shifts of 32 and more are no file system that can be opened; then there are no lots.
         let groups = 1u32.checked_shl(u32::from(superblock.log_groups_per_flex)).unwrap_or(0);
         space.use_regions(groups, seed);
+        let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
+        let owners = cubes::owners(device, superblock, &geo);
+        let subs = cubes::sub_superblocks(device, superblock, &geo, &descs);
+        let limits = subs.into_iter().map(|(cube, sub)| (cube, sub.policies.limit_blocks));
+        space.use_cubes(owners, limits.collect());
     }
 }
 

@@ -1,0 +1,251 @@
+//! Cubes: made, changed and removed, each in one transaction (`docs/cubes.md`).
+
+use std::collections::BTreeMap;
+
+use floe_ext4::alloc::{Allocate, Space};
+use floe_ext4::cubes::{self, Copies};
+use floe_ext4::map::file;
+use floe_ext4::tx::Tx;
+use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
+use floe_format::native::cube::{
+    MOST_CUBES, MOST_LOTS, MOST_PATH_BYTES, Policies, SUPER_BYTES, SUPER_NAME, SubSuperblock,
+};
+use floe_format::native::identity::Identity;
+use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
+
+use super::content::DAMAGED;
+use super::staged::Op;
+use super::{Caller, NewInode, OpError, Removed, Reserved};
+use crate::volume::Volume;
+
+/// A cube to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewCube<'n> {
+    /// The directory in which it is made; not in a cube.
+    pub parent: InodeNr,
+    /// Its name there.
+    pub name: &'n [u8],
+    /// Its path from the root, with a slash at the beginning: at most 2,048 bytes.
+    pub path: &'n [u8],
+    /// Permissions of its directory: 0 to 0o7777.
+    pub permissions: u16,
+    /// How it is to behave.
+    pub policies: Policies,
+}
+
+impl Volume {
+    /// Makes a cube: a directory with a free lot of its own. Returns the cube's number.
+    ///
+    /// # Errors
+    /// [`OpError::Unsupported`] on a stock file system or in a cube; [`OpError::NoSpace`] without a free lot;
+    /// [`OpError::Invalid`] for a limit below one lot; those of [`Volume::create`].
+    pub fn create_cube(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        new: &NewCube<'_>,
+    ) -> Result<u32, OpError> {
+        self.op(tx, caller, |op| op.create_cube(new))
+    }
+
+    /// Changes how a cube is to behave. A limit below what the cube has only keeps it from growing.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], [`OpError::Invalid`] for a limit below one lot.
+    pub fn set_cube(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        cube: u32,
+        policies: Policies,
+    ) -> Result<(), OpError> {
+        self.op(tx, caller, |op| op.set_cube(cube, policies))
+    }
+
+    /// Removes a cube, whose lots are the root cube's then. `place` is the directory and name of the cube's directory, which
+    /// must be empty and is removed; without it the directory stays with all its files. Returns the directory if it is an
+    /// orphan now.
+    ///
+    /// # Errors
+    /// [`OpError::NotFound`], [`OpError::NotEmpty`], [`OpError::Invalid`] if the name leads elsewhere.
+    pub fn remove_cube(
+        &mut self,
+        tx: &mut dyn Tx,
+        caller: &Caller,
+        cube: u32,
+        place: Option<(InodeNr, &[u8])>,
+    ) -> Result<Option<Removed>, OpError> {
+        self.op(tx, caller, |op| op.remove_cube(cube, place))
+    }
+}
+
+impl Op<'_> {
+    fn create_cube(&mut self, new: &NewCube<'_>) -> Result<u32, OpError> {
+        let Some(identity) = Identity::of(self.volume.superblock()) else {
+            return Err(OpError::Unsupported(
+                "cubes on a file system that was not made by `mkfs -t native`",
+            ));
+        };
+        if self.volume.fs.space.cube_of(new.parent) > 0 {
+            return Err(OpError::Unsupported("a cube in a cube"));
+        }
+        if new.path.len() < 2 || new.path.len() > MOST_PATH_BYTES {
+            return Err(OpError::Invalid("the path of a cube has 2 to 2048 bytes"));
+        }
+        self.judge_limit(&new.policies)?;
+        let mut file = match InodeNr(identity.super_inode) {
+            InodeNr(0) => self.make_super(InodeNr(identity.home_inode))?,
+            known => self.inode(known)?,
+        };
+        let known = self.copies(&file)?;
+        let owned = |cube: &u32| !self.volume.fs.space.lots_of(*cube).is_empty();
+        let cube = (1..=MOST_CUBES).find(|cube| !known.contains_key(cube) && !owned(cube));
+        let cube = cube.ok_or(OpError::Invalid("there are 32767 cubes already"))?;
+        let space = &mut self.volume.fs.space;
+        space.limit_cube(cube, new.policies.limit_blocks);
+        if !space.grow(&mut self.tx, cube)? {
+            return Err(OpError::NoSpace);
+        }
+        let lots = space.lots_of(cube);
+        let first = space.first_group(lots.first().copied().ok_or(DAMAGED)?);
+        // The first inode of a lot is that of its reservation file.
+        let inode = space.inode_in(&mut self.tx, first)?;
+        let generation = self.volume.draw();
+        let directory = NewInode::directory(new.permissions);
+        let reserved = Some(Reserved { inode, generation });
+        let top_inode = self.create(new.parent, new.name, &directory, reserved)?.0;
+        let (path, policies) = (new.path.to_vec(), new.policies);
+        let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, policies };
+        self.put_sub(&mut file, &sub)?;
+        Ok(cube)
+    }
+
+    fn set_cube(&mut self, cube: u32, policies: Policies) -> Result<(), OpError> {
+        self.judge_limit(&policies)?;
+        let mut file = self.super_file()?;
+        let copies = self.copies(&file)?;
+        let before = copies.get(&cube).and_then(|copies| cubes::current(cube, copies));
+        let before = before.ok_or(OpError::NotFound("cube"))?;
+        let mut lots = self.volume.fs.space.lots_of(cube);
+        lots.truncate(MOST_LOTS);
+        let epoch = before.epoch.saturating_add(1);
+        self.put_sub(&mut file, &SubSuperblock { epoch, lots, policies, ..before })?;
+        self.volume.fs.space.limit_cube(cube, policies.limit_blocks);
+        Ok(())
+    }
+
+    fn remove_cube(
+        &mut self,
+        cube: u32,
+        place: Option<(InodeNr, &[u8])>,
+    ) -> Result<Option<Removed>, OpError> {
+        let mut file = self.super_file()?;
+        let copies = self.copies(&file)?;
+        let copies = copies.get(&cube).ok_or(OpError::NotFound("cube"))?;
+        for lot in self.volume.fs.space.lots_of(cube) {
+            self.volume.fs.space.give_lot(&mut self.tx, lot, 0)?;
+        }
+        for (logical, copy) in SubSuperblock::places(cube).into_iter().zip(copies) {
+            if copy.block().is_some() {
+                self.free_super_block(&mut file, logical)?;
+            }
+        }
+        self.put(&mut file)?;
+        let Some((dir, name)) = place else { return Ok(None) };
+        // The directory is the root cube's by now.
+        let removed = self.rmdir(dir, name)?;
+        match cubes::current(cube, copies) {
+            Some(sub) if sub.top_inode != removed.inode.0 => {
+                Err(OpError::Invalid("the path leads to another directory than that of the cube"))
+            }
+            _ => Ok(Some(removed)),
+        }
+    }
+
+    fn judge_limit(&self, policies: &Policies) -> Result<(), OpError> {
+        let limit = policies.limit_blocks;
+        if limit > 0 && limit < self.volume.fs.space.lot_blocks() {
+            return Err(OpError::Invalid("the size of a cube is one lot at least"));
+        }
+        Ok(())
+    }
+
+    /// The inode of `/.cubes/super`.
+    fn super_file(&mut self) -> Result<OwnedInode, OpError> {
+        let own = Identity::of(self.volume.superblock()).map_or(0, |own| own.super_inode);
+        if own == 0 { Err(OpError::NotFound("cube")) } else { self.inode(InodeNr(own)) }
+    }
+
+    /// Makes `/.cubes/super`.
+    fn make_super(&mut self, home: InodeNr) -> Result<OwnedInode, OpError> {
+        let mut home = self.directory(home)?;
+        let mut file = self.new_inode(&home, &NewInode::regular(0o600), None)?;
+        file.set_flags(InodeFlags::IMMUTABLE, true);
+        file.set_size_bytes(SUPER_BYTES);
+        self.put(&mut file)?;
+        self.add_name(&mut home, SUPER_NAME, &file)?;
+        let number = file.number.0;
+        self.edit_superblock(|superblock| {
+            if let Some(own) = Identity::of(superblock) {
+                Identity { super_inode: number, ..own }.put(superblock);
+            }
+        })?;
+        Ok(file)
+    }
+
+    /// Both copies of all sub-superblocks.
+    fn copies(&mut self, file: &OwnedInode) -> Result<BTreeMap<u32, Copies>, OpError> {
+        if file.file_type() != Some(FileType::Regular) {
+            return Err(DAMAGED);
+        }
+        let geometry = self.volume.geometry().clone();
+        let mut read = |block| self.tx.block(block).ok();
+        let read = cubes::read(&file.base.block, file.flags(), &geometry, &mut read);
+        read.map_err(|_| DAMAGED)
+    }
+
+    /// Writes both copies of a sub-superblock: the first beside those of the others, the second in a lot of the cube.
+    fn put_sub(&mut self, file: &mut OwnedInode, sub: &SubSuperblock) -> Result<(), OpError> {
+        let bytes = sub.encode();
+        let places = SubSuperblock::places(sub.cube);
+        let top = self.volume.geometry().place_of(InodeNr(sub.top_inode)).ok_or(DAMAGED)?;
+        let own = self.volume.geometry().group_start(top.0);
+        for (at, logical) in places.into_iter().enumerate() {
+            let logical = LogicalBlock(logical);
+            let known = self.next_extent(file, logical)?;
+            let known = known.filter(|extent| extent.logical.0 <= logical.0);
+            let block = match known {
+                Some(extent) => BlockNr(extent.run.start.0 + (logical.0 - extent.logical.0)),
+                None if at == 0 => self.map_one(file, logical, None)?,
+                None => self.map_one(file, logical, Some(own))?,
+            };
+            self.tx.zeroed(block)?.copy_from_slice(&bytes[..]);
+        }
+        self.put(file)
+    }
+
+    fn map_one(
+        &mut self,
+        file: &mut OwnedInode,
+        logical: LogicalBlock,
+        goal: Option<BlockNr>,
+    ) -> Result<BlockNr, OpError> {
+        let home = self.volume.geometry().place_of(file.number).ok_or(DAMAGED)?.0;
+        let goal = goal.unwrap_or_else(|| self.volume.geometry().group_start(home));
+        let run = BlockRun::new(self.volume.fs.space.block(&mut self.tx, goal)?, 1);
+        file::count(&self.volume.fs, file, 1);
+        self.map_run(file, logical, run, false)?;
+        Ok(run.start)
+    }
+
+    /// Frees a block of `/.cubes/super`, older copies of which may be in the log.
+    fn free_super_block(&mut self, file: &mut OwnedInode, logical: u64) -> Result<(), OpError> {
+        let range = logical..logical + 1;
+        let runs = file::remove(&mut self.tx, &mut self.volume.fs, file, range)?;
+        for run in runs {
+            self.volume.fs.space.release(&mut self.tx, run)?;
+            file::count(&self.volume.fs, file, -run.len_blocks.cast_signed());
+        }
+        Ok(())
+    }
+}

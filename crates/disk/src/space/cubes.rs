@@ -1,0 +1,186 @@
+//! Lots and their cubes (`docs/cubes.md`): what belongs to a cube is allocated in its lots alone, and nothing else there. A cube
+//! that is full takes a free lot: one of the root cube's that holds no file.
+
+use std::collections::BTreeMap;
+
+use floe_ext4::group::metadata_runs;
+use floe_ext4::inode_table::desc_place;
+use floe_ext4::tx::{Refusal, Tx};
+use floe_format::ext::bitmap;
+use floe_format::native::lot::LotRecord;
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+
+use super::Pool;
+
+/// Bytes of a unit of `i_blocks`.
+const SECTOR_BYTES: u64 = 512;
+
+/// The owners of lots, as their records have them.
+#[derive(Debug, Default)]
+pub(super) struct Cubes {
+    /// Owners by lot; the root cube's lots are left out.
+    owners: BTreeMap<u32, u32>,
+    /// Most blocks of a cube's lots; 0: no limit.
+    limits: BTreeMap<u32, u64>,
+    /// Lots that changed their owner, and who it was before.
+    changes: Vec<(u32, u32)>,
+}
+
+impl Cubes {
+    pub(super) const fn mark(&self) -> usize {
+        self.changes.len()
+    }
+
+    pub(super) fn roll_back(&mut self, mark: usize) {
+        while self.changes.len() > mark {
+            if let Some((lot, before)) = self.changes.pop() {
+                self.set(lot, before);
+            }
+        }
+    }
+
+    fn set(&mut self, lot: u32, cube: u32) {
+        if cube == 0 {
+            self.owners.remove(&lot);
+        } else {
+            self.owners.insert(lot, cube);
+        }
+    }
+}
+
+impl Pool {
+    /// Tells the pool who owns lots (those of the root cube may be left out), and the limits of cubes.
+    pub(crate) fn use_cubes(&mut self, owners: BTreeMap<u32, u32>, limits: BTreeMap<u32, u64>) {
+        self.cubes = Cubes { owners, limits, changes: Vec::new() };
+    }
+
+    /// Sets the limit of a cube: the most blocks of its lots, or 0.
+    pub(crate) fn limit_cube(&mut self, cube: u32, blocks: u64) {
+        self.cubes.limits.insert(cube, blocks);
+    }
+
+    /// The cube that owns the lot of a group; 0: the root cube.
+    pub(crate) fn cube_of_group(&self, group: GroupNr) -> u32 {
+        let lot = self.regions.lot_of(group);
+        lot.and_then(|lot| self.cubes.owners.get(&lot)).copied().unwrap_or(0)
+    }
+
+    /// The cube of an inode: the one that owns its lot.
+    pub(crate) fn cube_of(&self, inode: InodeNr) -> u32 {
+        let place = self.groups.geometry().place_of(inode);
+        place.map_or(0, |(group, _)| self.cube_of_group(group))
+    }
+
+    /// The lots of a cube.
+    pub(crate) fn lots_of(&self, cube: u32) -> Vec<u32> {
+        let own = self.cubes.owners.iter().filter(|(_, owner)| **owner == cube);
+        own.map(|(lot, _)| *lot).collect()
+    }
+
+    /// The first group of a lot.
+    pub(crate) fn first_group(&self, lot: u32) -> GroupNr {
+        GroupNr(lot.saturating_mul(self.regions.lot_groups))
+    }
+
+    /// Blocks of a whole lot.
+    pub(crate) fn lot_blocks(&self) -> u64 {
+        u64::from(self.regions.lot_groups) * u64::from(self.groups.geometry().blocks_per_group)
+    }
+
+    /// Gives a cube one more lot. Returns whether its limit allows that and there is a free one.
+    pub(crate) fn grow(&mut self, tx: &mut dyn Tx, cube: u32) -> Result<bool, Refusal> {
+        let limit = self.cubes.limits.get(&cube).copied().unwrap_or(0);
+        let lots = self.lots_of(cube).len() as u64 + 1;
+        if limit > 0 && lots.saturating_mul(self.lot_blocks()) > limit {
+            return Ok(false);
+        }
+        let Some(lot) = self.free_lot(tx)? else { return Ok(false) };
+        self.give_lot(tx, lot, cube)?;
+        Ok(true)
+    }
+
+    /// Lets a lot belong to a cube. Its records and their backups are written anew when the file system is sealed.
+    pub(crate) fn give_lot(&mut self, tx: &mut dyn Tx, lot: u32, cube: u32) -> Result<(), Refusal> {
+        let first = self.first_group(lot);
+        match self.region(tx, first)? {
+            Some((_, region)) => drop(self.open_lot(tx, lot, region)?),
+            None => self.open_without_region(lot),
+        }
+        let count = self.groups.geometry().group_count;
+        for group in self.regions.groups_of(first, count).map(GroupNr) {
+            self.groups.edit_private(tx, group, |raw| {
+                if let Some(record) = LotRecord::of(raw) {
+                    LotRecord { cube, ..record }.put(raw);
+                }
+            })?;
+        }
+        let before = self.cube_of_group(first);
+        self.cubes.changes.push((lot, before));
+        self.cubes.set(lot, cube);
+        Ok(())
+    }
+
+    /// A lot of the root cube that holds nothing but its own metadata and its reservation file; not the first one.
+    fn free_lot(&mut self, tx: &mut dyn Tx) -> Result<Option<u32>, Refusal> {
+        for lot in self.lots().skip(1) {
+            let first = self.first_group(lot);
+            let is_root = self.cube_of_group(first) == 0;
+            if is_root && self.unless_damaged(first, self.is_free(tx, lot).map(Some))? == Some(true)
+            {
+                return Ok(Some(lot));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_free(&self, tx: &mut dyn Tx, lot: u32) -> Result<bool, Refusal> {
+        let geo = self.groups.geometry();
+        let first = self.first_group(lot);
+        let (block, at) = desc_place(first, geo);
+        let record = tx.block(block)?.get(at..at + geo.desc_size as usize).and_then(LotRecord::of);
+        let Some(record) = record.filter(|record| record.lot == lot) else { return Ok(false) };
+        let groups: Vec<GroupNr> =
+            self.regions.groups_of(first, geo.group_count).map(GroupNr).collect();
+        let (mut used_inodes, mut own) = (0, Vec::new());
+        for group in &groups {
+            let desc = self.groups.desc(*group)?;
+            used_inodes += geo.inodes_per_group.saturating_sub(desc.free_inodes_count);
+            own.extend(metadata_runs(geo, *group, &desc));
+        }
+        let file = InodeNr(record.region_inode);
+        let has_region = record.region_blocks > 0;
+        let in_lot = |inode: &InodeNr| {
+            geo.place_of(*inode).is_some_and(|(group, _)| groups.contains(&group))
+        };
+        if used_inodes != u32::from(has_region)
+            || has_region && !(in_lot(&file) && self.groups.is_inode_used(tx, file)?)
+            || self.reserved_inodes.iter().any(in_lot)
+        {
+            return Ok(false);
+        }
+        let start = BlockNr(record.region_start);
+        let region = BlockRun::new(start, u64::from(record.region_blocks));
+        let (mut others, mut in_region) = (0, 0);
+        for group in groups {
+            if self.damaged.contains(&group) {
+                return Ok(false);
+            }
+            let mut bytes = self.bitmap(tx, group)?;
+            let region_bits = self.bits_of(region, group);
+            in_region += u64::from(bitmap::count(&bytes, region_bits.clone()));
+            bitmap::fill(&mut bytes, region_bits, false);
+            for run in own.iter().filter(|run| run.len_blocks > 0) {
+                bitmap::fill(&mut bytes, self.bits_of(*run, group), false);
+            }
+            others += bitmap::count(&bytes, 0..geo.clusters_of(group));
+        }
+        if others > 0 {
+            return Ok(false);
+        }
+        if !has_region {
+            return Ok(true);
+        }
+        let held = self.region_file(tx, file, region)?.blocks();
+        Ok(in_region == held * SECTOR_BYTES / u64::from(geo.block_size))
+    }
+}

@@ -1,0 +1,84 @@
+//! The sub-superblocks of a native file system's cubes, read from `/.cubes/super` (`docs/cubes.md`).
+
+use std::collections::BTreeMap;
+
+use floe_format::ext::inode::InodeFlags;
+use floe_format::native::cube::{MOST_CUBES, SubSuperblock, newest};
+use floe_format::{BlockNr, Geometry};
+
+use crate::map::mapping::ROOT_BYTES;
+use crate::map::runs::{BlockMap, DamagedMap};
+use crate::map::walk::Depths;
+
+/// A copy of a sub-superblock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Copy {
+    /// The file has a hole there.
+    #[default]
+    Absent,
+    /// A block that cannot be read, or is no sub-superblock of the cube.
+    Damaged(BlockNr),
+    /// A valid one.
+    Valid(BlockNr, SubSuperblock),
+}
+
+impl Copy {
+    /// The valid sub-superblock.
+    pub const fn valid(&self) -> Option<&SubSuperblock> {
+        match self {
+            Self::Valid(_, sub) => Some(sub),
+            _ => None,
+        }
+    }
+
+    /// The block of the copy.
+    pub const fn block(&self) -> Option<BlockNr> {
+        match self {
+            Self::Absent => None,
+            Self::Damaged(block) | Self::Valid(block, _) => Some(*block),
+        }
+    }
+}
+
+/// Both copies of a cube's sub-superblock. At least one has a block.
+pub type Copies = [Copy; 2];
+
+/// The copy that counts; `None` if both are damaged.
+pub fn current(cube: u32, copies: &Copies) -> Option<SubSuperblock> {
+    newest(cube, copies.iter().filter_map(Copy::valid).cloned())
+}
+
+/// Reads the sub-superblocks of all cubes. `words` and `flags` are those of the inode of `/.cubes/super`; `read` reads a
+/// block.
+///
+/// # Errors
+/// [`DamagedMap`]: the blocks of the file cannot be found.
+pub fn read(
+    words: &[u8; ROOT_BYTES],
+    flags: InodeFlags,
+    geometry: &Geometry,
+    read: &mut dyn FnMut(BlockNr) -> Option<Vec<u8>>,
+) -> Result<BTreeMap<u32, Copies>, DamagedMap> {
+    let map = BlockMap::follow(words, flags, geometry, Depths::OfRoot, u64::MAX, read)?;
+    let mut cubes: BTreeMap<u32, Copies> = BTreeMap::new();
+    let [first, second] = SubSuperblock::places(0);
+    for extent in map.runs() {
+        for at in 0..extent.run.len_blocks {
+            let logical = extent.logical.0 + at;
+            let (index, start) = if logical < second { (0, first) } else { (1, second) };
+            let cube = u32::try_from(logical - start).unwrap_or(u32::MAX);
+            if !(1..=MOST_CUBES).contains(&cube) {
+                continue;
+            }
+            let block = BlockNr(extent.run.start.0 + at);
+            let bytes = read(block);
+            let sub = bytes.as_ref().and_then(|bytes| bytes.first_chunk());
+            let sub = sub.and_then(SubSuperblock::decode).filter(|sub| sub.cube == cube);
+            cubes.entry(cube).or_default()[index] = match sub {
+                Some(sub) => Copy::Valid(block, sub),
+                None => Copy::Damaged(block),
+            };
+        }
+    }
+    Ok(cubes)
+}
