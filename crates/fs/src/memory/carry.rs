@@ -115,7 +115,7 @@ impl<L: Lower> MemFs<L> {
         }
         state.forget_all();
         state.room.note(self.lower.space());
-        state.late.add(losses, self.next_handle());
+        state.late.add(losses);
         Ok(())
     }
 

@@ -10,9 +10,8 @@
 //! the disk says why.
 //!
 //! Locks, in the order in which a thread takes them: `flushing` (one flush or passing change at a time), `state` (mnodes and
-//! log), `below` (readers of the disk apart from its changes). A flush holds `state` only while it takes changes out of the
-//! log and when they are done, so that others go on in memory meanwhile. The caller keeps reads and changes apart, as
-//! [`FileSystem`](crate::FileSystem) does.
+//! log; whoever changes it is alone, see [`Slots`]), `below` (readers of the disk apart from its changes). A flush holds
+//! `state` only while it takes changes out of the log and when they are done, so that others go on in memory meanwhile.
 
 mod absorb;
 mod carry;
@@ -30,18 +29,16 @@ mod pass;
 mod plan;
 mod record;
 mod room;
+mod serve;
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::{Deref, DerefMut};
 
-use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
-use floe_format::ext::inode::FileType;
-use floe_sync::atomic::{AtomicU64, Ordering};
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use floe_sync::{Alone, Arc, Entered, Mutex, MutexGuard, PoisonError, Slots, thread};
 
 use crate::op::{Applied, Op, OpKind};
-use crate::store::{SeekFor, Space, Store};
-use crate::{Attributes, Directory, FsError};
+use crate::{Attributes, Directory, FsError, Store};
 use log::Log;
 pub use losses::Handle;
 use losses::LateErrors;
@@ -86,10 +83,16 @@ pub struct MemFs<L> {
     facts: Facts,
     limits: Limits,
     flushing: Mutex<()>,
-    state: RwLock<State>,
-    below: RwLock<()>,
-    /// Files that programs opened.
-    opened: AtomicU64,
+    state: Slots<State, Own>,
+    below: Slots<(), ()>,
+}
+
+/// What a slot has for itself.
+#[derive(Debug, Default)]
+struct Own {
+    number: u64,
+    /// Files that programs opened here.
+    opened: u64,
 }
 
 /// What memory knows.
@@ -111,6 +114,8 @@ struct State {
     ended: Option<String>,
     /// Changes that were lost.
     late: LateErrors,
+    /// A thread is changing it, or panicked while it was.
+    changing: bool,
 }
 
 impl State {
@@ -165,6 +170,31 @@ impl State {
     }
 }
 
+/// The state, alone.
+struct Changing<'s>(Alone<'s, State, Own>);
+
+impl Deref for Changing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.0.changing = false;
+        }
+    }
+}
+
 impl<L: Lower> MemFs<L> {
     /// A file system in memory over `lower`, all of which it knows.
     pub fn new(lower: L, limits: Limits) -> Self {
@@ -183,9 +213,12 @@ impl<L: Lower> MemFs<L> {
             names: 0,
             ended: None,
             late: LateErrors::default(),
+            changing: false,
         };
-        let (state, flushing, below) = (RwLock::new(state), Mutex::default(), RwLock::default());
-        Self { lower, facts, limits, flushing, state, below, opened: AtomicU64::new(0) }
+        let state: Slots<State, Own> = Slots::new(state);
+        (0..).zip(state.alone().parts().1).for_each(|(number, own)| own.number = number);
+        let (flushing, below) = (Mutex::default(), Slots::default());
+        Self { lower, facts, limits, flushing, state, below }
     }
 
     /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
@@ -202,11 +235,6 @@ impl<L: Lower> MemFs<L> {
         Ok((self.lower, lost))
     }
 
-    /// The file that a program opens next.
-    fn next_handle(&self) -> Handle {
-        Handle(self.opened.load(Ordering::SeqCst))
-    }
-
     /// The file system below.
     pub const fn lower(&self) -> &L {
         &self.lower
@@ -217,31 +245,31 @@ impl<L: Lower> MemFs<L> {
         self.state().log.len()
     }
 
-    fn state(&self) -> RwLockReadGuard<'_, State> {
-        // A panic in a change ends all changes, below.
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Entered<'_, State, Own> {
+        self.state.enter()
     }
 
-    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(|poisoned| {
-            let mut state = poisoned.into_inner();
-            // It may have left a change half made, which must not reach the disk.
+    fn state_mut(&self) -> Changing<'_> {
+        let mut state = self.state.alone();
+        if state.changing {
+            // A panic may have left a change half made, which must not reach the disk.
             let why = || "a thread panicked in a change".to_owned();
             state.ended.get_or_insert_with(why);
-            state
-        })
+        }
+        state.changing = true;
+        Changing(state)
     }
 
     fn flushing(&self) -> MutexGuard<'_, ()> {
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reading_below(&self) -> RwLockReadGuard<'_, ()> {
-        self.below.read().unwrap_or_else(PoisonError::into_inner)
+    fn reading_below(&self) -> Entered<'_, (), ()> {
+        self.below.enter()
     }
 
-    fn changing_below(&self) -> RwLockWriteGuard<'_, ()> {
-        self.below.write().unwrap_or_else(PoisonError::into_inner)
+    fn changing_below(&self) -> Alone<'_, (), ()> {
+        self.below.alone()
     }
 
     /// Lets memory have an inode.
@@ -275,6 +303,20 @@ impl<L: Lower> MemFs<L> {
         state.names += names.len() + 1;
         node.names = Some(Arc::clone(&names));
         Ok(names)
+    }
+
+    /// Reads the names of a directory, which memory keeps.
+    fn with_names<T>(
+        &self,
+        inode: InodeNr,
+        read: impl FnOnce(&Directory) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let state = self.state();
+        if let Some(names) = state.nodes.get(&inode).and_then(|node| node.names.as_ref()) {
+            return read(names);
+        }
+        drop(state);
+        read(&*Store::directory(self, inode)?)
     }
 
     /// Which access lists an inode has.
@@ -316,134 +358,5 @@ impl<L: Lower> MemFs<L> {
             | OpKind::SetAttribute { .. }
             | OpKind::RemoveAttribute { .. } => Ok(None),
         }
-    }
-}
-
-impl<L: Lower> Store for MemFs<L> {
-    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        if let Some(node) = self.state().nodes.get(&inode) {
-            return Ok(self.shown(node));
-        }
-        let mut state = self.state_mut();
-        self.load(&mut state, inode)?;
-        state.nodes.get(&inode).map(|node| self.shown(node)).ok_or(FsError::NotFound)
-    }
-
-    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
-        if let Some(names) = self.state().nodes.get(&inode).and_then(|node| node.names.as_ref()) {
-            return Ok(Arc::clone(names));
-        }
-        let mut state = self.state_mut();
-        state.evict(&self.limits);
-        self.load_names(&mut state, inode)
-    }
-
-    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
-        let state = self.state();
-        state.late.judge(inode)?;
-        let below = |at: u64, into: &mut [u8]| {
-            let _reading = self.reading_below();
-            self.lower.read(inode, at, into)
-        };
-        match state.nodes.get(&inode).filter(|node| node.unborn || node.content.is_dirty()) {
-            None => below(offset_bytes, into),
-            Some(node) if node.is_directory() => Err(FsError::IsADirectory),
-            Some(node) if node.attributes.kind != FileType::Regular => Err(FsError::Invalid),
-            Some(node) => {
-                let rest = node.attributes.size_bytes.saturating_sub(offset_bytes);
-                let len = rest.min(into.len() as u64) as usize;
-                node.content.read(offset_bytes, &mut into[..len], &below)?;
-                Ok(len)
-            }
-        }
-    }
-
-    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        if !self.state().is_clean(inode) {
-            // Where blocks lie is known once they are on the disk.
-            self.flush_of(&self.flushing(), [inode])?;
-        }
-        let _reading = self.reading_below();
-        self.lower.seek(inode, offset_bytes, what)
-    }
-
-    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        let state = self.state();
-        state.late.judge(inode)?;
-        let node = state.nodes.get(&inode);
-        if let Some(target) = node.and_then(|node| node.target.as_ref()) {
-            return Ok(target.to_vec());
-        }
-        if node.is_some_and(|node| node.unborn) {
-            return Err(FsError::Invalid);
-        }
-        let _reading = self.reading_below();
-        self.lower.target(inode)
-    }
-
-    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        let state = self.state();
-        state.late.judge(inode)?;
-        if state.nodes.get(&inode).is_some_and(|node| node.unborn) {
-            // Something new that has any passes.
-            return Ok(Vec::new());
-        }
-        let _reading = self.reading_below();
-        self.lower.extended_attributes(inode)
-    }
-
-    fn space(&self) -> Space {
-        self.state().room.shown()
-    }
-
-    fn block_bytes(&self) -> u32 {
-        self.lower.block_bytes()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.lower.is_read_only()
-    }
-
-    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        if self.facts.immediate.is_none() {
-            let mut state = self.state_mut();
-            state.judge()?;
-            if let Some(applied) = self.defer(&mut state, op)? {
-                drop(state);
-                self.relieve()?;
-                return Ok(applied);
-            }
-        }
-        self.pass(op)
-    }
-
-    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.let_go(inode)
-    }
-
-    fn sync(&self) -> Result<(), FsError> {
-        self.flush_all()?;
-        self.lower.sync()?;
-        self.state_mut().late.report_all()
-    }
-
-    fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.flush_of(&self.flushing(), [inode])?;
-        self.lower.sync()
-    }
-
-    fn open(&self) -> Handle {
-        Handle(self.opened.fetch_add(1, Ordering::SeqCst))
-    }
-
-    fn late_error(&self, inode: InodeNr, of: Option<Handle>, closes: bool) -> Result<(), FsError> {
-        if self.facts.immediate.is_some() {
-            return Ok(());
-        }
-        self.state_mut().late.report(inode, of, closes)
-    }
-
-    fn tend(&self) -> Result<(), FsError> {
-        self.flush_some()
     }
 }

@@ -3,7 +3,7 @@
 use floe_disk::ops::RenameMode;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
-use floe_sync::{Arc, MutexGuard};
+use floe_sync::Arc;
 
 use super::absorb::{absorb, directories};
 use super::lower::Lower;
@@ -21,52 +21,62 @@ const BLOCKS_PER_CHANGE: u64 = 64;
 impl<L: Lower> MemFs<L> {
     /// Lets the disk make a change at once, behind all on which it depends.
     pub(super) fn pass(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let turn = self.flushing();
-        let concerned = self.concerned(&op.kind);
         let whole = matches!(op.kind, OpKind::Rename { .. })
             || !self.state().room.has(blocks_of(&op.kind, self.lower.block_bytes()), 1);
-        if whole {
-            drop(turn);
-            self.flush_all()?;
-            return self.make(&self.flushing(), op, &concerned);
+        loop {
+            if whole {
+                self.flush_all()?;
+            }
+            let turn = self.flushing();
+            let concerned = self.concerned(&mut self.state_mut(), &op.kind);
+            self.flush_of(&turn, concerned)?;
+            let mut state = self.state_mut();
+            state.judge()?;
+            let concerned = self.concerned(&mut state, &op.kind);
+            // Others may have changed something since.
+            let is_written = |inode: &InodeNr| {
+                let node = state.nodes.get(inode);
+                !state.log.concerns(*inode) && node.is_none_or(|node| !node.content.is_dirty())
+            };
+            if concerned.iter().all(is_written) && (!whole || state.log.len() == 0) {
+                return self.make(&mut state, op, &concerned);
+            }
         }
-        self.make(&turn, op, &concerned)
     }
 
     fn make(
         &self,
-        turn: &MutexGuard<'_, ()>,
+        state: &mut State,
         op: &Op<'_>,
         concerned: &[InodeNr],
     ) -> Result<Applied, FsError> {
-        self.flush_of(turn, concerned.iter().copied())?;
-        let mut state = self.state_mut();
-        state.judge()?;
         let _changing = self.changing_below();
         // Numbers that nobody took are free for this one, too.
         state.numbers.give_back(&self.lower);
         state.returned.drain(..).for_each(|inode| self.lower.give_back(inode));
-        let moved = will_move(&state, &op.kind);
+        let moved = will_move(state, &op.kind);
         let done = self.lower.apply(op);
         if let Ok(applied) = &done {
-            follow(&mut state, &op.kind, applied, moved);
+            follow(state, &op.kind, applied, moved);
         }
         let created = done.as_ref().ok().and_then(|applied| applied.created);
         for inode in concerned.iter().copied().chain(created) {
-            self.refresh(&mut state, inode);
+            self.refresh(state, inode);
         }
         state.room.note(self.lower.space());
         done
     }
 
     /// The inodes that a change reads or changes.
-    fn concerned(&self, kind: &OpKind<'_>) -> Vec<InodeNr> {
+    fn concerned(&self, state: &mut State, kind: &OpKind<'_>) -> Vec<InodeNr> {
         match kind {
             OpKind::Create { place, .. }
             | OpKind::Unlink(place)
-            | OpKind::RemoveDirectory(place) => self.named(place),
-            OpKind::Rename { from, to, .. } => [self.named(from), self.named(to)].concat(),
-            OpKind::Link { inode, place } => [self.named(place), vec![*inode]].concat(),
+            | OpKind::RemoveDirectory(place) => self.named(state, place),
+            OpKind::Rename { from, to, .. } => {
+                [self.named(state, from), self.named(state, to)].concat()
+            }
+            OpKind::Link { inode, place } => [self.named(state, place), vec![*inode]].concat(),
             OpKind::CreateUnnamed { directory: inode, .. }
             | OpKind::Change { inode, .. }
             | OpKind::Write { inode, .. }
@@ -77,9 +87,8 @@ impl<L: Lower> MemFs<L> {
     }
 
     /// A directory, and what a name in it leads to.
-    fn named(&self, place: &Place<'_>) -> Vec<InodeNr> {
-        let mut state = self.state_mut();
-        let names = self.load_names(&mut state, place.directory).ok();
+    fn named(&self, state: &mut State, place: &Place<'_>) -> Vec<InodeNr> {
+        let names = self.load_names(state, place.directory).ok();
         let named = names.and_then(|names| names.find(place.name).map(|entry| entry.inode));
         [place.directory].into_iter().chain(named).collect()
     }

@@ -2,6 +2,7 @@
 //! promises.
 
 mod acts;
+mod beside;
 mod crash;
 mod live;
 mod losses;

@@ -1,0 +1,169 @@
+//! The file system in memory as a store: reads, and who makes a change.
+
+use floe_ext4::files::Attribute;
+use floe_format::InodeNr;
+use floe_format::ext::inode::FileType;
+use floe_sync::Arc;
+
+use super::MemFs;
+use super::losses::Handle;
+use super::lower::Lower;
+use crate::op::{Applied, Op};
+use crate::store::{SeekFor, Space, Store, find_in, list_of};
+use crate::{Attributes, Directory, FsError, Listed};
+
+impl<L: Lower> Store for MemFs<L> {
+    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        if let Some(node) = self.state().nodes.get(&inode) {
+            return Ok(self.shown(node));
+        }
+        let mut state = self.state_mut();
+        self.load(&mut state, inode)?;
+        state.nodes.get(&inode).map(|node| self.shown(node)).ok_or(FsError::NotFound)
+    }
+
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
+        if let Some(names) = self.state().nodes.get(&inode).and_then(|node| node.names.as_ref()) {
+            return Ok(Arc::clone(names));
+        }
+        let mut state = self.state_mut();
+        state.evict(&self.limits);
+        self.load_names(&mut state, inode)
+    }
+
+    fn find(&self, directory: InodeNr, name: &[u8]) -> Result<Option<InodeNr>, FsError> {
+        self.with_names(directory, |names| find_in(names, directory, name))
+    }
+
+    fn parent(&self, directory: InodeNr) -> Result<InodeNr, FsError> {
+        self.with_names(directory, |names| Ok(names.parent()))
+    }
+
+    fn list(
+        &self,
+        directory: InodeNr,
+        cookie: u64,
+        take: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        self.with_names(directory, |names| list_of(names, directory, cookie, take))
+    }
+
+    fn takes_many(&self) -> bool {
+        self.facts.immediate.is_none()
+    }
+
+    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
+        let state = self.state();
+        state.late.judge(inode)?;
+        let below = |at: u64, into: &mut [u8]| {
+            let _reading = self.reading_below();
+            self.lower.read(inode, at, into)
+        };
+        match state.nodes.get(&inode).filter(|node| node.unborn || node.content.is_dirty()) {
+            None => below(offset_bytes, into),
+            Some(node) if node.is_directory() => Err(FsError::IsADirectory),
+            Some(node) if node.attributes.kind != FileType::Regular => Err(FsError::Invalid),
+            Some(node) => {
+                let rest = node.attributes.size_bytes.saturating_sub(offset_bytes);
+                let len = rest.min(into.len() as u64) as usize;
+                node.content.read(offset_bytes, &mut into[..len], &below)?;
+                Ok(len)
+            }
+        }
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        if !self.state().is_clean(inode) {
+            // Where blocks lie is known once they are on the disk.
+            self.flush_of(&self.flushing(), [inode])?;
+        }
+        let _reading = self.reading_below();
+        self.lower.seek(inode, offset_bytes, what)
+    }
+
+    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
+        let state = self.state();
+        state.late.judge(inode)?;
+        let node = state.nodes.get(&inode);
+        if let Some(target) = node.and_then(|node| node.target.as_ref()) {
+            return Ok(target.to_vec());
+        }
+        if node.is_some_and(|node| node.unborn) {
+            return Err(FsError::Invalid);
+        }
+        let _reading = self.reading_below();
+        self.lower.target(inode)
+    }
+
+    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        let state = self.state();
+        state.late.judge(inode)?;
+        if state.nodes.get(&inode).is_some_and(|node| node.unborn) {
+            // Something new that has any passes.
+            return Ok(Vec::new());
+        }
+        let _reading = self.reading_below();
+        self.lower.extended_attributes(inode)
+    }
+
+    fn space(&self) -> Space {
+        self.state().room.shown()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.lower.block_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.lower.is_read_only()
+    }
+
+    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
+        if self.facts.immediate.is_none() {
+            let mut state = self.state_mut();
+            state.judge()?;
+            if let Some(applied) = self.defer(&mut state, op)? {
+                drop(state);
+                self.relieve()?;
+                return Ok(applied);
+            }
+        }
+        self.pass(op)
+    }
+
+    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.let_go(inode)
+    }
+
+    fn sync(&self) -> Result<(), FsError> {
+        self.flush_all()?;
+        self.lower.sync()?;
+        if self.state().late.is_told() {
+            return Ok(());
+        }
+        self.state_mut().late.report_all()
+    }
+
+    fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.flush_of(&self.flushing(), [inode])?;
+        self.lower.sync()
+    }
+
+    fn open(&self) -> Handle {
+        let mut state = self.state();
+        let (state, own) = state.parts();
+        own.opened += 1;
+        state.late.handle(own.number, own.opened)
+    }
+
+    fn late_error(&self, inode: InodeNr, of: Option<Handle>, closes: bool) -> Result<(), FsError> {
+        if self.facts.immediate.is_some() || !self.state().late.concern(inode) {
+            return Ok(());
+        }
+        self.state_mut().late.report(inode, of, closes)
+    }
+
+    fn tend(&self) -> Result<(), FsError> {
+        self.flush_some()
+    }
+}
