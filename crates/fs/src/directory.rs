@@ -85,11 +85,6 @@ impl Directory {
         self.parent
     }
 
-    /// Lets `..` lead elsewhere.
-    pub(crate) const fn set_parent(&mut self, parent: InodeNr) {
-        self.parent = parent;
-    }
-
     /// Why entries may be missing; `None` for a sound directory.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()

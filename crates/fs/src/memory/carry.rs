@@ -130,13 +130,13 @@ impl<L: Lower> MemFs<L> {
             }
             let batch = state.take_off(&choice);
             self.carry(&batch, losses)?;
-            state.land(&batch);
+            state.land(&batch, self.cluster_bytes());
         }
         let due: Vec<InodeNr> = state.unsettled.iter().copied().collect();
         for inode in due {
-            let Some(node) = state.nodes.get(&inode) else { continue };
-            if node.attributes.links > 0 && !losses.concern(inode) {
-                let settled = self.compare(&node.attributes).map(drop);
+            let Some(found) = state.get(inode).map(|node| node.shown()) else { continue };
+            if found.links > 0 && !losses.concern(inode) {
+                let settled = self.compare(&found).map(drop);
                 survive(settled, inode, losses)?;
             }
         }

@@ -14,6 +14,7 @@
 //! `state` only while it takes changes out of the log and when they are done, so that others go on in memory meanwhile.
 
 mod absorb;
+mod attempt;
 mod carry;
 mod change;
 mod content;
@@ -25,29 +26,38 @@ mod mnode;
 mod names;
 mod null_disk;
 mod numbers;
+mod own;
 mod pass;
 mod plan;
 mod record;
 mod room;
 mod serve;
+mod status;
+mod stripes;
+mod table;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
+use std::time::Instant;
 
 use floe_format::InodeNr;
-use floe_sync::{Alone, Arc, Entered, Mutex, MutexGuard, PoisonError, Slots, thread};
+use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, thread};
 
-use crate::op::{Applied, Op, OpKind};
-use crate::{Attributes, Directory, FsError, Store};
+use crate::FsError;
 use log::Log;
 pub use losses::Handle;
 use losses::LateErrors;
 pub use lower::{Deed, Facts, Lower};
-use mnode::{Lists, Mnode};
+use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
-use numbers::Numbers;
+use own::{Own, Pool};
 use record::{Record, Stamp};
 use room::{Cost, Room};
+use stripes::Stripes;
+use table::Table;
+
+/// Bits of a stamp that number its slot.
+const SLOT_BITS: u32 = 6;
 
 /// How much may wait in memory.
 #[derive(Clone, Copy, Debug)]
@@ -87,21 +97,17 @@ pub struct MemFs<L> {
     below: Slots<(), ()>,
 }
 
-/// What a slot has for itself.
-#[derive(Debug, Default)]
-struct Own {
-    number: u64,
-    /// Files that programs opened here.
-    opened: u64,
-}
-
 /// What memory knows.
 #[derive(Debug)]
 struct State {
-    nodes: HashMap<InodeNr, Mnode>,
+    nodes: Table<Mnode>,
+    /// Inodes in `nodes`.
+    count: usize,
     log: Log,
     room: Room,
-    numbers: Numbers,
+    pool: Pool,
+    /// When the file system began, for stamps.
+    began: Instant,
     /// Files whose content the disk lacks in part.
     dirty: BTreeSet<InodeNr>,
     /// Inodes whose times on the disk may differ.
@@ -123,16 +129,38 @@ impl State {
         self.ended.clone().map_or(Ok(()), |why| Err(FsError::Ended(why)))
     }
 
+    fn node(&mut self, inode: InodeNr) -> Result<&mut Mnode, FsError> {
+        self.nodes.get_mut(inode.0).ok_or(FsError::NotFound)
+    }
+
+    fn get(&self, inode: InodeNr) -> Option<&Mnode> {
+        self.nodes.get(inode.0)
+    }
+
     /// Logs a change that was made in memory.
     fn push(&mut self, record: Record) -> Stamp {
         self.room.take(&Cost::of(&record));
         self.log.push(record)
     }
 
+    /// A stamp of this slot: later than those of all changes that ended before the caller took its locks, which have these
+    /// last stamps. The clock never goes back, and a thread that waited for a lock reads it afterwards.
+    fn stamp(&self, slot: u64, lasts: impl IntoIterator<Item = Stamp>) -> Stamp {
+        let last = lasts.into_iter().fold(self.log.last(), Stamp::max);
+        loop {
+            let nanoseconds = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let stamp = Stamp(nanoseconds << SLOT_BITS | slot);
+            // Two slots may read the same time, but never add one: that would be ahead of the clock.
+            if stamp > last {
+                return stamp;
+            }
+        }
+    }
+
     /// Notes whether the content of a file waits, after it changed by so many pages.
     fn note_content(&mut self, inode: InodeNr, pages: i64) {
         self.room.pages = self.room.pages.saturating_add_signed(pages);
-        if self.nodes.get(&inode).is_some_and(|node| node.content.is_dirty()) {
+        if self.nodes.get(inode.0).is_some_and(|node| node.lock().content.is_dirty()) {
             self.dirty.insert(inode);
         } else {
             self.dirty.remove(&inode);
@@ -140,38 +168,46 @@ impl State {
         self.room.files = self.dirty.len() as u64;
     }
 
-    /// Whether all of an inode is on the disk.
+    /// Whether all of an inode is on the disk, once slots are merged.
     fn is_clean(&self, inode: InodeNr) -> bool {
         !self.log.concerns(inode)
             && !self.unsettled.contains(&inode)
-            && self
-                .nodes
-                .get(&inode)
-                .is_none_or(|node| !node.in_flight && !node.unborn && !node.content.is_dirty())
+            && self.get(inode).is_none_or(|node| {
+                !node.in_flight && !node.unborn && !node.lock().content.is_dirty()
+            })
     }
 
     /// Drops inodes that the disk has, where too many are kept.
     fn evict(&mut self, limits: &Limits) {
-        if self.nodes.len() <= limits.clean_inodes && self.names <= limits.clean_names {
+        if self.count <= limits.clean_inodes && self.names <= limits.clean_names {
             return;
         }
-        let clean: Vec<InodeNr> =
-            self.nodes.keys().copied().filter(|inode| self.is_clean(*inode)).collect();
+        let all = self.nodes.iter().map(|(inode, _)| InodeNr(inode));
+        let clean: Vec<InodeNr> = all.filter(|inode| self.is_clean(*inode)).collect();
         for inode in clean {
             self.drop_node(inode);
         }
     }
 
     fn drop_node(&mut self, inode: InodeNr) {
-        if let Some(node) = self.nodes.remove(&inode) {
-            let names = node.names.map_or(0, |names| names.len() + 1);
-            self.names = self.names.saturating_sub(names);
+        if let Some(mut node) = self.nodes.remove(inode.0) {
+            self.count -= 1;
+            self.names = self.names.saturating_sub(node.name_count());
         }
     }
 }
 
 /// The state, alone.
 struct Changing<'s>(Alone<'s, State, Own>);
+
+impl Changing<'_> {
+    /// Gives all numbers back that the disk has promised and that nobody took.
+    fn give_back(&mut self, lower: &impl Lower) {
+        let (state, slots) = self.0.parts();
+        slots.into_iter().for_each(|own| own.numbers.give_back(lower));
+        state.returned.drain(..).for_each(|inode| lower.give_back(inode));
+    }
+}
 
 impl Deref for Changing<'_> {
     type Target = State;
@@ -189,6 +225,7 @@ impl DerefMut for Changing<'_> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
+        self.0.refill();
         if !thread::panicking() {
             self.0.changing = false;
         }
@@ -203,10 +240,12 @@ impl<L: Lower> MemFs<L> {
             facts.immediate.get_or_insert("it was asked for");
         }
         let state = State {
-            nodes: HashMap::new(),
+            nodes: Table::default(),
+            count: 0,
             log: Log::default(),
             room: Room::new(lower.space(), &facts),
-            numbers: Numbers::default(),
+            pool: Pool::default(),
+            began: Instant::now(),
             dirty: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             returned: Vec::new(),
@@ -216,7 +255,10 @@ impl<L: Lower> MemFs<L> {
             changing: false,
         };
         let state: Slots<State, Own> = Slots::new(state);
-        (0..).zip(state.alone().parts().1).for_each(|(number, own)| own.number = number);
+        let mut alone = state.alone();
+        alone.refill();
+        (0..).zip(alone.parts().1).for_each(|(number, own)| own.number = number);
+        drop(alone);
         let (flushing, below) = (Mutex::default(), Slots::default());
         Self { lower, facts, limits, flushing, state, below }
     }
@@ -229,7 +271,7 @@ impl<L: Lower> MemFs<L> {
     pub fn finish(self) -> Result<(L, Result<(), FsError>), FsError> {
         self.flush_all()?;
         let mut state = self.state_mut();
-        state.numbers.give_back(&self.lower);
+        state.give_back(&self.lower);
         let lost = state.late.report_all();
         drop(state);
         Ok((self.lower, lost))
@@ -242,7 +284,7 @@ impl<L: Lower> MemFs<L> {
 
     /// Changes that wait for the disk.
     pub fn waiting_records(&self) -> usize {
-        self.state().log.len()
+        self.state_mut().log.len()
     }
 
     fn state(&self) -> Entered<'_, State, Own> {
@@ -251,6 +293,8 @@ impl<L: Lower> MemFs<L> {
 
     fn state_mut(&self) -> Changing<'_> {
         let mut state = self.state.alone();
+        let (merged, slots) = state.parts();
+        merged.merge(slots);
         if state.changing {
             // A panic may have left a change half made, which must not reach the disk.
             let why = || "a thread panicked in a change".to_owned();
@@ -273,90 +317,77 @@ impl<L: Lower> MemFs<L> {
     }
 
     /// Lets memory have an inode.
-    fn load(&self, state: &mut State, inode: InodeNr) -> Result<(), FsError> {
-        if state.nodes.contains_key(&inode) {
-            return Ok(());
+    fn load<'s>(&self, state: &'s mut State, inode: InodeNr) -> Result<&'s mut Mnode, FsError> {
+        if state.get(inode).is_none() {
+            state.late.judge(inode)?;
+            let attributes = {
+                let _reading = self.reading_below();
+                self.lower.attributes(inode)?
+            };
+            state.nodes.insert(inode.0, Mnode::loaded(attributes));
+            state.count += 1;
+            let count = state.count;
+            state.nodes.grow(count);
         }
-        state.late.judge(inode)?;
-        let attributes = {
-            let _reading = self.reading_below();
-            self.lower.attributes(inode)?
-        };
-        state.nodes.insert(inode, Mnode::loaded(attributes));
-        Ok(())
+        state.node(inode)
     }
 
     /// Lets memory have the names of a directory.
-    fn load_names(&self, state: &mut State, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
-        self.load(state, inode)?;
-        let node = state.nodes.get_mut(&inode).ok_or(FsError::NotFound)?;
-        if let Some(names) = &node.names {
-            return Ok(Arc::clone(names));
-        }
+    fn load_names<'s>(&self, state: &'s mut State, inode: InodeNr) -> Result<&'s Names, FsError> {
+        let node = self.load(state, inode)?;
         if !node.is_directory() {
             return Err(FsError::NotADirectory);
         }
-        let names = {
-            let _reading = self.reading_below();
-            self.lower.directory(inode)?
-        };
-        state.names += names.len() + 1;
-        node.names = Some(Arc::clone(&names));
-        Ok(names)
-    }
-
-    /// Reads the names of a directory, which memory keeps.
-    fn with_names<T>(
-        &self,
-        inode: InodeNr,
-        read: impl FnOnce(&Directory) -> Result<T, FsError>,
-    ) -> Result<T, FsError> {
-        let state = self.state();
-        if let Some(names) = state.nodes.get(&inode).and_then(|node| node.names.as_ref()) {
-            return read(names);
+        if node.names.get().is_none() {
+            let names = {
+                let _reading = self.reading_below();
+                self.lower.directory(inode)?
+            };
+            let plain = !names.folds() && names.damage().is_none();
+            let links = node.status.read().links;
+            node.names = OnceLock::from(if plain {
+                Names::Plain(Stripes::of(&names, self.facts.hash, links))
+            } else {
+                Names::Odd(names)
+            });
+            let count = node.name_count();
+            state.names += count;
         }
-        drop(state);
-        read(&*Store::directory(self, inode)?)
+        state.get(inode).and_then(|node| node.names.get()).ok_or(FsError::NotFound)
     }
 
     /// Which access lists an inode has.
     fn load_lists(&self, state: &mut State, inode: InodeNr) -> Result<Lists, FsError> {
-        self.load(state, inode)?;
-        let node = state.nodes.get_mut(&inode).ok_or(FsError::NotFound)?;
-        if let Some(lists) = node.lists {
-            return Ok(lists);
+        let node = self.load(state, inode)?;
+        if let Some(lists) = node.lists.get() {
+            return Ok(*lists);
         }
         let lists = {
             let _reading = self.reading_below();
             Lists::of(&self.lower.extended_attributes(inode)?)
         };
-        node.lists = Some(lists);
+        node.lists = OnceLock::from(lists);
         Ok(lists)
     }
 
-    /// The attributes of an inode as programs see them.
-    fn shown(&self, node: &Mnode) -> Attributes {
-        node.shown(u64::from(self.lower.block_bytes()) * u64::from(self.facts.cluster_blocks))
+    /// Reads the names of a directory, which memory keeps from now on.
+    fn with_names<T>(
+        &self,
+        inode: InodeNr,
+        read: impl FnOnce(&Names) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let state = self.state();
+        if let Some(names) = state.get(inode).and_then(|node| node.names.get()) {
+            return read(names);
+        }
+        drop(state);
+        let mut state = self.state_mut();
+        state.evict(&self.limits);
+        read(self.load_names(&mut state, inode)?)
     }
 
-    /// Makes a change in memory; `None` if the disk must make it at once.
-    fn defer(&self, state: &mut State, op: &Op<'_>) -> Result<Option<Applied>, FsError> {
-        match &op.kind {
-            OpKind::Create { place, new } => self.create(state, op, place, new),
-            OpKind::Link { inode, place } => self.link(state, op, *inode, place),
-            OpKind::Unlink(place) => self.unlink(state, op, place),
-            OpKind::RemoveDirectory(place) => self.remove_directory(state, op, place),
-            OpKind::Rename { from, to, mode } => self.rename(state, op, from, to, *mode),
-            OpKind::Change { inode, size_bytes, change } => {
-                self.change(state, op, *inode, *size_bytes, change)
-            }
-            OpKind::Write { inode, offset_bytes, bytes } => {
-                self.write(state, op, *inode, *offset_bytes, bytes)
-            }
-            OpKind::CreateUnnamed { .. }
-            | OpKind::Range { .. }
-            | OpKind::SetAttribute { .. }
-            | OpKind::RemoveAttribute { .. } => Ok(None),
-        }
+    /// Bytes of a cluster.
+    fn cluster_bytes(&self) -> u64 {
+        u64::from(self.lower.block_bytes()) * u64::from(self.facts.cluster_blocks)
     }
 }

@@ -8,35 +8,48 @@ use floe_sync::Arc;
 use super::MemFs;
 use super::losses::Handle;
 use super::lower::Lower;
+use super::mnode::Names;
+use super::stripes::Found;
+use crate::directory::Entry;
 use crate::op::{Applied, Op};
-use crate::store::{SeekFor, Space, Store, find_in, list_of};
+use crate::store::{SeekFor, Space, Store, find_in, list_dots, list_of};
 use crate::{Attributes, Directory, FsError, Listed};
 
 impl<L: Lower> Store for MemFs<L> {
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        if let Some(node) = self.state().nodes.get(&inode) {
-            return Ok(self.shown(node));
+        if let Some(node) = self.state().get(inode) {
+            return Ok(node.shown());
         }
         let mut state = self.state_mut();
-        self.load(&mut state, inode)?;
-        state.nodes.get(&inode).map(|node| self.shown(node)).ok_or(FsError::NotFound)
+        Ok(self.load(&mut state, inode)?.shown())
     }
 
     fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
-        if let Some(names) = self.state().nodes.get(&inode).and_then(|node| node.names.as_ref()) {
-            return Ok(Arc::clone(names));
-        }
-        let mut state = self.state_mut();
-        state.evict(&self.limits);
-        self.load_names(&mut state, inode)
+        self.with_names(inode, |names| match names {
+            Names::Odd(names) => Ok(Arc::clone(names)),
+            Names::Plain(stripes) => {
+                let mut names = Directory::new(self.facts.hash, false, stripes.parent());
+                stripes.each_behind(0, &mut |_, name, found| {
+                    let Found { inode, kind } = found;
+                    names.insert(Entry { inode, kind, name: name.into() })
+                });
+                Ok(Arc::new(names))
+            }
+        })
     }
 
     fn find(&self, directory: InodeNr, name: &[u8]) -> Result<Option<InodeNr>, FsError> {
-        self.with_names(directory, |names| find_in(names, directory, name))
+        self.with_names(directory, |names| match names {
+            Names::Plain(stripes) => Ok(stripes.find(name).map(|found| found.inode)),
+            Names::Odd(names) => find_in(names, directory, name),
+        })
     }
 
     fn parent(&self, directory: InodeNr) -> Result<InodeNr, FsError> {
-        self.with_names(directory, |names| Ok(names.parent()))
+        self.with_names(directory, |names| match names {
+            Names::Plain(stripes) => Ok(stripes.parent()),
+            Names::Odd(names) => Ok(names.parent()),
+        })
     }
 
     fn list(
@@ -45,7 +58,18 @@ impl<L: Lower> Store for MemFs<L> {
         cookie: u64,
         take: &mut dyn FnMut(Listed<'_>) -> bool,
     ) -> Result<(), FsError> {
-        self.with_names(directory, |names| list_of(names, directory, cookie, take))
+        self.with_names(directory, |names| match names {
+            Names::Odd(names) => list_of(names, directory, cookie, take),
+            Names::Plain(stripes) => {
+                if list_dots(directory, stripes.parent(), cookie, take) {
+                    stripes.each_behind(cookie, &mut |cookie, name, found| {
+                        let Found { inode, kind } = found;
+                        take(Listed { inode, kind, name, cookie })
+                    });
+                }
+                Ok(())
+            }
+        })
     }
 
     fn takes_many(&self) -> bool {
@@ -59,21 +83,27 @@ impl<L: Lower> Store for MemFs<L> {
             let _reading = self.reading_below();
             self.lower.read(inode, at, into)
         };
-        match state.nodes.get(&inode).filter(|node| node.unborn || node.content.is_dirty()) {
-            None => below(offset_bytes, into),
-            Some(node) if node.is_directory() => Err(FsError::IsADirectory),
-            Some(node) if node.attributes.kind != FileType::Regular => Err(FsError::Invalid),
-            Some(node) => {
-                let rest = node.attributes.size_bytes.saturating_sub(offset_bytes);
-                let len = rest.min(into.len() as u64) as usize;
-                node.content.read(offset_bytes, &mut into[..len], &below)?;
-                Ok(len)
-            }
+        let Some(node) = state.get(inode) else { return below(offset_bytes, into) };
+        if node.is_directory() {
+            return Err(FsError::IsADirectory);
         }
+        let guarded = node.lock();
+        if !node.unborn && !guarded.content.is_dirty() {
+            drop(guarded);
+            return below(offset_bytes, into);
+        }
+        let found = node.status.read();
+        if found.kind != FileType::Regular {
+            return Err(FsError::Invalid);
+        }
+        let rest = found.size_bytes.saturating_sub(offset_bytes);
+        let len = rest.min(into.len() as u64) as usize;
+        guarded.content.read(offset_bytes, &mut into[..len], &below)?;
+        Ok(len)
     }
 
     fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        if !self.state().is_clean(inode) {
+        if !self.state_mut().is_clean(inode) {
             // Where blocks lie is known once they are on the disk.
             self.flush_of(&self.flushing(), [inode])?;
         }
@@ -84,7 +114,7 @@ impl<L: Lower> Store for MemFs<L> {
     fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
         let state = self.state();
         state.late.judge(inode)?;
-        let node = state.nodes.get(&inode);
+        let node = state.get(inode);
         if let Some(target) = node.and_then(|node| node.target.as_ref()) {
             return Ok(target.to_vec());
         }
@@ -98,7 +128,7 @@ impl<L: Lower> Store for MemFs<L> {
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
         let state = self.state();
         state.late.judge(inode)?;
-        if state.nodes.get(&inode).is_some_and(|node| node.unborn) {
+        if state.get(inode).is_some_and(|node| node.unborn) {
             // Something new that has any passes.
             return Ok(Vec::new());
         }
@@ -107,7 +137,7 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn space(&self) -> Space {
-        self.state().room.shown()
+        self.state_mut().room.shown()
     }
 
     fn block_bytes(&self) -> u32 {
@@ -120,10 +150,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
         if self.facts.immediate.is_none() {
-            let mut state = self.state_mut();
-            state.judge()?;
-            if let Some(applied) = self.defer(&mut state, op)? {
-                drop(state);
+            if let Some(applied) = self.defer(op)? {
                 self.relieve()?;
                 return Ok(applied);
             }

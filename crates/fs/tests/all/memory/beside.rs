@@ -90,6 +90,15 @@ fn work_beside<S: Store>(memory: &S, seed: u8, len: usize) -> BTreeMap<String, S
     all
 }
 
+/// Ends the loops of other threads, also when an assertion fails.
+struct SetAtEnd<'o>(&'o AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn programs_do_not_disturb_each_other() {
     for seed in 0..20 {
@@ -120,5 +129,53 @@ fn programs_on_a_disk_do_not_disturb_each_other() {
         for program in 0..PROGRAMS {
             same(&own(program, again.clone()), &own(program, wanted.clone())).unwrap();
         }
+    }
+}
+
+/// Flushes run beside the calls of programs, which see what they would see without.
+#[test]
+fn flushes_beside_calls_change_nothing() {
+    if tool::missing() {
+        return;
+    }
+    for seed in 100..112u8 {
+        let limits = if seed % 2 == 0 { SMALL } else { Limits::default() };
+        let model = NullDisk::new(100, 1000);
+        let device = MemDevice::new(live::base().to_vec());
+        let known = |mut all: std::collections::BTreeMap<_, _>| {
+            all.remove("");
+            all
+        };
+        live::mounted(&device, limits, |memory| {
+            let over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let flusher = scope.spawn(|| {
+                    let mut turns = 0;
+                    while !over.load(Ordering::SeqCst) {
+                        turns += 1;
+                        memory.sync_inode(InodeNr(11 + turns % 20)).unwrap();
+                        memory.tend().unwrap();
+                        if turns % 3 == 0 {
+                            memory.sync().unwrap();
+                        }
+                    }
+                    turns
+                });
+                let over = SetAtEnd(&over);
+                for (turn, act) in (0..).zip(story(seed, 400)) {
+                    let wanted = outcome(&run(&model, turn, &act));
+                    assert_eq!(outcome(&run(memory, turn, &act)), wanted, "{seed}: {turn} {act:?}");
+                    same(&known(tree(memory)), &known(tree(&model)))
+                        .unwrap_or_else(|why| panic!("{seed}, call {turn}, {act:?}: {why}"));
+                }
+                drop(over);
+                assert!(flusher.join().unwrap() > 3, "it ran beside the calls");
+            });
+            Ok(())
+        })
+        .unwrap();
+        live::judge(&device, true).unwrap();
+        let again = live::mounted(&device, limits, |memory| Ok(known(tree(memory)))).unwrap();
+        same(&again, &known(tree(&model))).unwrap();
     }
 }
