@@ -11,7 +11,7 @@ use floe_sync::atomic::{AtomicU64, Ordering};
 const BEGIN: u64 = 0xf10e_c0de_0000_0001;
 const END: u64 = 0xf10e_c0de_0000_0002;
 /// Accesses that fit; two words each.
-const CAPACITY: usize = 1 << 16;
+const CAPACITY: usize = 1 << 20;
 
 /// A buffer for the accesses of one call.
 pub(crate) struct Trace(Box<[AtomicU64]>);

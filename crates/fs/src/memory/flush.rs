@@ -172,7 +172,7 @@ impl State {
 
     /// Forgets all inodes; the disk has what there is to know of them.
     pub(super) fn forget_all(&mut self) {
-        (self.nodes, self.count) = (Table::default(), 0);
+        self.nodes = Table::default();
         self.dirty.clear();
         self.unsettled.clear();
         (self.names, self.room.pages, self.room.files) = (0, 0, 0);

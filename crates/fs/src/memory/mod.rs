@@ -19,6 +19,8 @@ mod carry;
 mod change;
 mod content;
 mod flush;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod log;
 mod losses;
 mod lower;
@@ -101,8 +103,6 @@ pub struct MemFs<L> {
 #[derive(Debug)]
 struct State {
     nodes: Table<Mnode>,
-    /// Inodes in `nodes`.
-    count: usize,
     log: Log,
     room: Room,
     pool: Pool,
@@ -179,7 +179,7 @@ impl State {
 
     /// Drops inodes that the disk has, where too many are kept.
     fn evict(&mut self, limits: &Limits) {
-        if self.count <= limits.clean_inodes && self.names <= limits.clean_names {
+        if self.nodes.count <= limits.clean_inodes && self.names <= limits.clean_names {
             return;
         }
         let all = self.nodes.iter().map(|(inode, _)| InodeNr(inode));
@@ -191,7 +191,7 @@ impl State {
 
     fn drop_node(&mut self, inode: InodeNr) {
         if let Some(mut node) = self.nodes.remove(inode.0) {
-            self.count -= 1;
+            self.nodes.count -= 1;
             self.names = self.names.saturating_sub(node.name_count());
         }
     }
@@ -241,7 +241,6 @@ impl<L: Lower> MemFs<L> {
         }
         let state = State {
             nodes: Table::default(),
-            count: 0,
             log: Log::default(),
             room: Room::new(lower.space(), &facts),
             pool: Pool::default(),
@@ -325,8 +324,8 @@ impl<L: Lower> MemFs<L> {
                 self.lower.attributes(inode)?
             };
             state.nodes.insert(inode.0, Mnode::loaded(attributes));
-            state.count += 1;
-            let count = state.count;
+            state.nodes.count += 1;
+            let count = state.nodes.count;
             state.nodes.grow(count);
         }
         state.node(inode)

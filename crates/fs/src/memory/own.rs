@@ -132,7 +132,7 @@ impl State {
                 (std::mem::take(&mut own.pages), std::mem::take(&mut own.pages_gone));
             self.room.pages = (self.room.pages + came).saturating_sub(gone);
             self.names += std::mem::take(&mut own.names);
-            self.count += std::mem::take(&mut own.born);
+            self.nodes.count += std::mem::take(&mut own.born);
         }
         records.sort_unstable_by_key(|(stamp, _)| *stamp);
         for (stamp, record) in records {
@@ -151,7 +151,7 @@ impl State {
             }
             self.names = (self.names + node.name_count()).saturating_sub(before);
         }
-        self.nodes.grow(self.count);
+        self.nodes.grow(self.nodes.count);
     }
 
     /// Lets slots lease what is free, after the room for changes was changed.

@@ -149,11 +149,11 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        if self.facts.immediate.is_none() {
-            if let Some(applied) = self.defer(op)? {
-                self.relieve()?;
-                return Ok(applied);
-            }
+        if self.facts.immediate.is_none()
+            && let Some(applied) = self.defer(op)?
+        {
+            self.relieve()?;
+            return Ok(applied);
         }
         self.pass(op)
     }

@@ -10,6 +10,8 @@ const FEWEST: usize = 1 << 10;
 /// Values by number.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
+    /// Values, as far as those who own the table have counted them.
+    pub(crate) count: usize,
     buckets: Box<[Link<V>]>,
 }
 
@@ -24,7 +26,7 @@ struct Entry<V> {
 
 impl<V> Default for Table<V> {
     fn default() -> Self {
-        Self { buckets: links(FEWEST) }
+        Self { count: 0, buckets: links(FEWEST) }
     }
 }
 
@@ -130,7 +132,7 @@ mod tests {
             let (mut table, mut map) = (Table::default(), BTreeMap::new());
             for (turn, (call, key)) in calls.into_iter().enumerate() {
                 // Many keys of few buckets.
-                let key = key % 7 + (key / 7 << 10);
+                let key = key % 7 + ((key / 7) << 10);
                 match call {
                     0 => prop_assert_eq!(table.remove(key), map.remove(&key)),
                     1 => table.grow(turn * 20),

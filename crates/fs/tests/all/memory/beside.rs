@@ -142,7 +142,7 @@ fn flushes_beside_calls_change_nothing() {
         let limits = if seed % 2 == 0 { SMALL } else { Limits::default() };
         let model = NullDisk::new(100, 1000);
         let device = MemDevice::new(live::base().to_vec());
-        let known = |mut all: std::collections::BTreeMap<_, _>| {
+        let known = |mut all: BTreeMap<_, _>| {
             all.remove("");
             all
         };
