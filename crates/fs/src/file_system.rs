@@ -5,6 +5,7 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{Alone, Entered, Slots};
 
 use crate::caller::{Caller, Want};
+use crate::faults::Fault;
 use crate::held::{Counted, Held};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
@@ -165,7 +166,7 @@ impl<S: Store> FileSystem<S> {
     /// Lets go of an inode that was held `count` times. If that was the last time and it has no name, it is deleted.
     ///
     /// # Errors
-    /// Of the deletion.
+    /// The inode cannot be deleted; it stays an orphan until the next mount.
     pub fn forget(&self, inode: InodeNr, count: u64) -> Result<(), FsError> {
         let is_nameless = {
             let mut reading = self.reading();
@@ -186,7 +187,7 @@ impl<S: Store> FileSystem<S> {
     /// Whether a directory compares names without case.
     ///
     /// # Errors
-    /// Of reading it.
+    /// The directory cannot be read.
     pub fn folds(&self, directory: InodeNr) -> Result<bool, FsError> {
         let _reading = self.reading();
         Ok(self.store.attributes(directory)?.flags.contains(InodeFlags::CASEFOLD))
@@ -196,7 +197,7 @@ impl<S: Store> FileSystem<S> {
     /// caller was judged already.
     ///
     /// # Errors
-    /// Of the change; it is not made then, but a long write may have been made in part.
+    /// The change is refused or fails: it is not made then, but a long write may have been made in part.
     pub fn apply(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {
         if self.store.is_read_only() {
             return Err(FsError::ReadOnly);
@@ -305,7 +306,7 @@ impl<S: Store> FileSystem<S> {
             Ok(found) if found.links > 0 => Ok(found),
             Ok(_) | Err(FsError::NotFound) => {
                 let what = format!("a name leads to {inode}, which is not in use");
-                Err(FsError::Damaged { inode: directory, what })
+                Err(FsError::Damaged { inode: directory, what, fault: Fault::DAMAGE })
             }
             Err(error) => Err(error),
         }
@@ -402,7 +403,7 @@ impl<S: Store> FileSystem<S> {
     /// The names of all extended attributes that have one for programs, sorted.
     ///
     /// # Errors
-    /// Of reading them.
+    /// The attributes cannot be read.
     pub fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
         let _reading = self.reading();
         let all = self.store.extended_attributes(inode)?;

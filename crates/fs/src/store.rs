@@ -121,7 +121,7 @@ pub trait Store: Send + Sync {
     /// Makes a change, whole or not at all. It is durable after the next [`Store::sync`].
     ///
     /// # Errors
-    /// Of the operation; [`FsError::ReadOnly`], [`FsError::Ended`].
+    /// The operation fails; [`FsError::ReadOnly`], [`FsError::Ended`].
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError>;
 
     /// Deletes an inode whose last name is gone, once nobody uses it. Nothing happens to one with names.
@@ -180,11 +180,13 @@ pub(crate) fn find_in(
     directory: InodeNr,
     name: &[u8],
 ) -> Result<Option<InodeNr>, FsError> {
-    match (names.find(name), names.damage()) {
+    match (names.find(name), names.fault()) {
         (Some(entry), _) => Ok(Some(entry.inode)),
         (None, None) => Ok(None),
         // The name may be among those that cannot be read: "there is none" would be a guess.
-        (None, Some(what)) => Err(FsError::Damaged { inode: directory, what: what.to_owned() }),
+        (None, Some((what, fault))) => {
+            Err(FsError::Damaged { inode: directory, what: what.to_owned(), fault })
+        }
     }
 }
 
@@ -217,8 +219,8 @@ pub(crate) fn list_of(
             return Ok(());
         }
     }
-    match names.damage() {
-        Some(what) => Err(FsError::Damaged { inode, what: what.to_owned() }),
+    match names.fault() {
+        Some((what, fault)) => Err(FsError::Damaged { inode, what: what.to_owned(), fault }),
         None => Ok(()),
     }
 }
