@@ -106,16 +106,22 @@ impl<L: Lower> MemFs<L> {
     pub(super) fn reconcile(
         &self,
         _turn: &MutexGuard<'_, ()>,
-        mut losses: Losses,
+        losses: Losses,
     ) -> Result<(), FsError> {
-        let mut state = self.state_mut();
-        let done = self.write_the_rest(&mut state, &mut losses);
+        self.write_alone(&mut self.state_mut(), losses)
+    }
+
+    /// The same by a thread that is alone already. Without losses, too: whatever others change, all is written then.
+    pub(super) fn write_alone(&self, state: &mut State, mut losses: Losses) -> Result<(), FsError> {
+        let done = self.write_the_rest(state, &mut losses);
         if let Err(error) = done {
             return Err(state.end(&error));
         }
         state.forget_all();
         state.room.note(self.lower.space());
-        state.late.add(losses);
+        if !losses.is_empty() {
+            state.late.add(losses);
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use floe_format::ext::inode::InodeFlags;
 use floe_sync::OnceLock;
 
 use super::absorb::{absorb, directories};
+use super::losses::Losses;
 use super::lower::Lower;
 use super::mnode::{Mnode, Names};
 use super::record::{Action, Record};
@@ -18,11 +19,15 @@ use crate::{FsError, now};
 /// Blocks that a change may take besides its content: names, maps, attributes.
 const BLOCKS_PER_CHANGE: u64 = 64;
 
+/// How often a flush is tried beside changes of others before they have to wait.
+const MOST_TURNS: u32 = 3;
+
 impl<L: Lower> MemFs<L> {
     /// Lets the disk make a change at once, behind all on which it depends.
     pub(super) fn pass(&self, op: &Op<'_>) -> Result<Applied, FsError> {
         let whole = matches!(op.kind, OpKind::Rename { .. })
             || !self.state().room.has(blocks_of(&op.kind, self.lower.block_bytes()), 1);
+        let mut turns = 0;
         loop {
             if whole {
                 self.flush_all()?;
@@ -41,6 +46,11 @@ impl<L: Lower> MemFs<L> {
             if concerned.iter().all(is_written) && (!whole || state.log.len() == 0) {
                 return self.make(&mut state, op, &concerned);
             }
+            if turns >= MOST_TURNS {
+                self.write_alone(&mut state, Losses::default())?;
+                return self.make(&mut state, op, &concerned);
+            }
+            turns += 1;
         }
     }
 
