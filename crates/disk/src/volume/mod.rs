@@ -214,7 +214,8 @@ impl Volume {
         self.fs.space.durable(epoch);
     }
 
-    /// Groups with a damaged bitmap. Nothing is allocated in them, and what lies there cannot be freed.
+    /// Groups with a damaged bitmap, as far as they were used. Nothing is allocated in them, and what is deleted there stays
+    /// marked as used until a check.
     pub fn damaged_groups(&self) -> Vec<GroupNr> {
         self.fs.space.damaged().iter().copied().collect()
     }

@@ -345,7 +345,9 @@ impl<L: Lower> Store for MemFs<L> {
             let _reading = self.reading_below();
             self.lower.read(inode, at, into)
         };
-        match state.nodes.get(&inode).filter(|node| node.unborn || node.content.is_dirty()) {
+        // A cut that is on its way is not dirty any more, and not on the disk yet.
+        let differs = |node: &&Mnode| node.unborn || node.in_flight || node.content.is_dirty();
+        match state.nodes.get(&inode).filter(differs) {
             None => below(offset_bytes, into),
             Some(node) if node.is_directory() => Err(FsError::IsADirectory),
             Some(node) if node.attributes.kind != FileType::Regular => Err(FsError::Invalid),
