@@ -437,6 +437,7 @@ fn of_op(error: OpError) -> FsError {
         OpError::BadName | OpError::Invalid(_) => FsError::Invalid,
         OpError::TooManyLinks => FsError::TooManyLinks,
         OpError::NoSpace | OpError::NoRoom => FsError::NoSpace,
+        OpError::QuotaExceeded => FsError::QuotaExceeded,
         OpError::TooLarge => FsError::TooLarge,
         OpError::NotPermitted(_) => FsError::NotPermitted,
         OpError::CrossProject => FsError::CrossProject,

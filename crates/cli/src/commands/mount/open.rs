@@ -126,9 +126,10 @@ impl Args {
     fn serve_disk<D: WriteBlocks>(
         &self,
         disk: &Disk<D>,
-        volume: Volume,
+        mut volume: Volume,
         options: &Options,
     ) -> Result<()> {
+        volume.enforce_limits(options.quotas.clone());
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);

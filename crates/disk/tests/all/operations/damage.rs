@@ -180,7 +180,8 @@ fn groups_with_a_damaged_bitmap_are_passed_over() {
     assert_ne!(group.0, 0);
     // What is freed there stays marked as used, and no orphan is left.
     run(&made.device, |volume, tx| {
-        volume.truncate(tx, &made.device, &CALLER, made.file, 0)?;
+        let step = volume.truncate(tx, &made.device, &CALLER, made.file, 0)?;
+        assert_eq!(step, Step::Done);
         let removed = volume.unlink(tx, &CALLER, ROOT, b"file")?;
         assert!(removed.last);
         let step = volume.finish_orphan(tx, &made.device, &CALLER, removed.inode)?;
