@@ -40,7 +40,7 @@ impl Args {
                 bail!("cannot be mounted read-write: {why}")
             }
             Access::Reading(why) if wanted.is_none() => {
-                eprintln!("floe: {}: mounted read-only: {why}", self.source.name());
+                eprintln!("floe: {}: mounting read-only: {why}", self.source.name());
             }
             Access::Reading(_) => {}
         }
