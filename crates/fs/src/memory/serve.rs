@@ -88,7 +88,8 @@ impl<L: Lower> Store for MemFs<L> {
             return Err(FsError::IsADirectory);
         }
         let guarded = node.lock();
-        if !node.unborn && !guarded.content.is_dirty() {
+        // A cut that is on its way is not dirty any more, and not on the disk yet.
+        if !node.unborn && !node.in_flight && !guarded.content.is_dirty() {
             drop(guarded);
             return below(offset_bytes, into);
         }
