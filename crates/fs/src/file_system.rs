@@ -107,7 +107,7 @@ impl<S: Store> FileSystem<S> {
         if name.len() > MOST_NAME_BYTES {
             return Err(FsError::NameTooLong);
         }
-        let of_directory = self.store.attributes(directory)?;
+        let mut of_directory = self.store.permissions(directory)?;
         if of_directory.links == 0 {
             return Err(FsError::NotFound);
         }
@@ -117,6 +117,7 @@ impl<S: Store> FileSystem<S> {
         self.judge(caller, Want::EXECUTE, &of_directory)?;
         let folds = of_directory.flags.contains(InodeFlags::CASEFOLD);
         if name == b"." {
+            of_directory = self.store.attributes(directory)?;
             return Ok((Some(of_directory), folds));
         }
         if name == b".." {
@@ -352,7 +353,7 @@ impl<S: Store> FileSystem<S> {
         mut take: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<(), FsError> {
         let _reading = self.reading();
-        self.judge(caller, Want::READ, &self.store.attributes(inode)?)?;
+        self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
         self.store.list(inode, cookie, &mut take)
     }
 

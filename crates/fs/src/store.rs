@@ -43,6 +43,15 @@ pub trait Store: Send + Sync {
     /// [`FsError::NotFound`] if the inode is not in use, [`FsError::Damaged`], [`FsError::Io`].
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError>;
 
+    /// The attributes that say who may do what with an inode. Times, sizes and the number of links of a directory may be
+    /// those of an earlier moment, but for the 0 links of one that is gone.
+    ///
+    /// # Errors
+    /// As [`Store::attributes`].
+    fn permissions(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.attributes(inode)
+    }
+
     /// All names of a directory. Parts that cannot be read are noted in [`Directory::damage`].
     ///
     /// # Errors

@@ -45,6 +45,10 @@ pub(crate) struct Mnode {
     /// As programs see them, but for changes of names in a directory, which its stripes have.
     pub(crate) status: Status,
     guarded: Guard,
+    /// The type, which never changes.
+    pub(crate) kind: FileType,
+    /// The flags, which change only while a thread is alone. Here once more, because most changes look at them.
+    pub(crate) flags: InodeFlags,
     /// Names of a directory, once somebody asked for them.
     pub(crate) names: OnceLock<Names>,
     /// Target of a symbolic link that the disk has not got.
@@ -103,6 +107,8 @@ impl Mnode {
         let guarded = Guarded { content, last: Stamp::default(), disk_sectors };
         Self {
             status: Status::new(&attributes),
+            kind: attributes.kind,
+            flags: attributes.flags,
             guarded: Guard(Mutex::new(guarded)),
             names: OnceLock::new(),
             target: None,
@@ -159,6 +165,7 @@ impl Mnode {
     /// Replaces the attributes, those that the stripes of a directory have among them.
     pub(crate) fn set(&mut self, attributes: &Attributes) {
         self.status.write(attributes);
+        self.flags = attributes.flags;
         if let Some(stripes) = self.stripes_mut() {
             stripes.forget_changes();
         }
@@ -237,18 +244,18 @@ impl Mnode {
 
     /// Whether its flags forbid nothing and are handed on to nobody.
     pub(crate) fn is_simple(&self) -> bool {
-        SIMPLE.contains(self.status.flags())
+        SIMPLE.contains(self.flags)
     }
 
     pub(crate) fn is_directory(&self) -> bool {
-        self.status.kind() == FileType::Directory
+        self.kind == FileType::Directory
     }
 
     /// Whether its content may wait in memory: maps of extents take any size that is asked for here.
     pub(crate) fn may_keep_content(&self) -> bool {
-        self.status.kind() == FileType::Regular
+        self.kind == FileType::Regular
             && self.is_simple()
-            && self.status.flags().contains(InodeFlags::EXTENTS)
+            && self.flags.contains(InodeFlags::EXTENTS)
     }
 
     /// The sectors of a file of this size, as programs see them. Content in memory counts as stored in clusters of so many

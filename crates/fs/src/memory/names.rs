@@ -411,7 +411,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
         let stamp = stamp(self, &locked, &held);
         locked.begin(stamp);
-        let found = Found { inode, kind: Some(moved.status.kind()) };
+        let found = Found { inode, kind: Some(moved.kind) };
         let crowded = locked.inside(target).and_then(|inside| to_names.put(inside, to.name, found));
         from_names.take(from.name);
         let (fewer, more) = (i32::from(is_directory), i32::from(replaced.is_none()));

@@ -108,7 +108,7 @@ impl<L: Lower> MemFs<L> {
         match self.lower.attributes(inode) {
             Ok(attributes) => {
                 // An empty directory that folds case from now on compares its names in another way.
-                let folded = node.status.flags().symmetric_difference(attributes.flags);
+                let folded = node.flags.symmetric_difference(attributes.flags);
                 let keeps = |names: &Names| {
                     matches!(names, Names::Plain(_)) && !folded.contains(InodeFlags::CASEFOLD)
                 };
@@ -207,7 +207,7 @@ fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option
                 state.drop_node(inode);
             }
         }
-        OpKind::Link { inode, place } => match state.get(*inode).map(|node| node.status.kind()) {
+        OpKind::Link { inode, place } => match state.get(*inode).map(|node| node.kind) {
             Some(kind) => gain(state, place, Found { inode: *inode, kind: Some(kind) }),
             None => forget_names(state, place.directory),
         },

@@ -6,6 +6,7 @@ use floe_format::ext::inode::FileType;
 use floe_sync::Arc;
 
 use super::MemFs;
+use super::content::PAGE_BYTES;
 use super::losses::Handle;
 use super::lower::Lower;
 use super::mnode::Names;
@@ -22,6 +23,13 @@ impl<L: Lower> Store for MemFs<L> {
         }
         let mut state = self.state_mut();
         Ok(self.load(&mut state, inode)?.shown())
+    }
+
+    fn permissions(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        if let Some(node) = self.state().get(inode) {
+            return Ok(node.status.read());
+        }
+        self.attributes(inode)
     }
 
     fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
@@ -104,6 +112,9 @@ impl<L: Lower> Store for MemFs<L> {
     }
 
     fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        if let Some(found) = self.seek_in_memory(inode, offset_bytes, what) {
+            return found;
+        }
         if !self.state_mut().is_clean(inode) {
             // Where blocks lie is known once they are on the disk.
             self.flush_of(&self.flushing(), [inode])?;
@@ -193,5 +204,28 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn tend(&self) -> Result<(), FsError> {
         self.flush_some()
+    }
+}
+
+impl<L: Lower> MemFs<L> {
+    /// Seeks in a new file all of whose pages are in memory; `None` for any other.
+    fn seek_in_memory(
+        &self,
+        inode: InodeNr,
+        offset_bytes: u64,
+        what: SeekFor,
+    ) -> Option<Result<u64, FsError>> {
+        let state = self.state();
+        let node = state.get(inode).filter(|node| node.unborn && node.may_keep_content())?;
+        let guarded = node.lock();
+        let size = node.status.read().size_bytes;
+        if guarded.content.page_count() < size.div_ceil(PAGE_BYTES) {
+            return None;
+        }
+        Some(match what {
+            _ if offset_bytes >= size => Err(FsError::PastEnd),
+            SeekFor::Data => Ok(offset_bytes),
+            SeekFor::Hole => Ok(size),
+        })
     }
 }
