@@ -143,15 +143,18 @@ impl<'s, L: Lower> Attempt<'s, L> {
         }
     }
 
+    /// What to do about something that is not in memory: a thread that is alone has loaded all that can be read.
+    pub(super) const fn missing(&self) -> Stop {
+        if self.alone { Stop::Pass } else { Stop::Alone }
+    }
+
     /// An inode in memory.
     pub(super) fn node(&self, inode: InodeNr) -> Result<&'s Mnode, Stop> {
-        let missing = || if self.alone { Stop::Pass } else { Stop::Alone };
-        self.state.get(inode).ok_or_else(missing)
+        self.state.get(inode).ok_or_else(|| self.missing())
     }
 
     /// A directory whose changes memory knows all effects of.
     pub(super) fn plain(&self, directory: InodeNr) -> Result<(&'s Mnode, &'s Stripes), Stop> {
-        let missing = || if self.alone { Stop::Pass } else { Stop::Alone };
         let node = self.node(directory)?;
         if !node.is_directory() || !node.is_simple() {
             return Err(Stop::Pass);
@@ -160,7 +163,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if status.links == 0 || node.names.get().is_some_and(|_| node.stripes().is_none()) {
             return Err(Stop::Pass);
         }
-        let stripes = node.stripes().ok_or_else(missing)?;
+        let stripes = node.stripes().ok_or_else(|| self.missing())?;
         // An index of two levels, half full, takes blocks with this many bytes at least.
         let block = u64::from(self.fs.lower.block_bytes());
         let own = self.own.room.as_ref().map_or(0, |room| room.waiting_name_bytes(directory));
@@ -169,7 +172,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if grown > (block / 8).saturating_mul(block / 8).saturating_mul(block) / 8 {
             return Err(Stop::Pass);
         }
-        let lists = node.lists.get().ok_or_else(missing)?;
+        let lists = node.lists.get().ok_or_else(|| self.missing())?;
         if lists.default { Err(Stop::Pass) } else { Ok((node, stripes)) }
     }
 

@@ -306,6 +306,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
                 Some(_) => Some(self.replaced(to_names, to, moved.is_directory())?),
                 None => None,
             };
+            let moves = moved.is_directory() && from.directory != to.directory;
+            if moves && !self.alone {
+                return Err(Stop::Alone);
+            }
             let moving = ((inode, moved), replaced, ancestors.into());
             if let Some(applied) = self.move_name(op, &way, moving)? {
                 return Ok(applied);
@@ -326,12 +330,12 @@ impl<'s, L: Lower> Attempt<'s, L> {
             (false, true) => return Err(FsError::IsADirectory.into()),
             (false, false) => {}
             (true, true) => {
+                if !self.plain(inode)?.1.is_empty() {
+                    return Err(FsError::NotEmpty.into());
+                }
                 // Nobody creates anything in it meanwhile.
                 if !self.alone {
                     return Err(Stop::Alone);
-                }
-                if !self.plain(inode)?.1.is_empty() {
-                    return Err(FsError::NotEmpty.into());
                 }
             }
         }
@@ -343,7 +347,7 @@ impl<'s, L: Lower> Attempt<'s, L> {
         let mut all = vec![directory];
         let mut at = directory;
         while at != InodeNr::ROOT {
-            at = self.node(at)?.stripes().ok_or(Stop::Pass)?.parent();
+            at = self.node(at)?.stripes().ok_or_else(|| self.missing())?.parent();
             if all.len() > MOST_LEVELS {
                 return Err(Stop::Pass);
             }
@@ -357,12 +361,10 @@ impl<'s, L: Lower> Attempt<'s, L> {
         if !moved.1.is_directory() || way.from.directory == way.to.directory {
             return Ok(Vec::new());
         }
-        if !self.alone {
-            return Err(Stop::Alone);
-        }
+        // Parents change only while a thread is alone, so beside others the answer holds until this call ends.
         let directory = self.node(way.to.directory)?;
         self.may_count(directory, way.to_names)?;
-        moved.1.stripes().ok_or(Stop::Pass)?;
+        moved.1.stripes().ok_or_else(|| self.missing())?;
         let above = self.ancestors(way.to.directory)?;
         if above.contains(&moved.0) || !way.from_names.counted {
             return Err(Stop::Pass);
