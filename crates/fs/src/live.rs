@@ -1,5 +1,6 @@
 //! A file system on a disk that is read and written. Each operation is a transaction of its own.
 
+mod cubes;
 mod lower;
 
 use floe_blockdev::WriteBlocks;

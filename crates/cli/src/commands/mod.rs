@@ -12,6 +12,7 @@ use crate::online::freeze::{HOLDER, HolderArgs};
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod cp;
+pub(crate) mod cube;
 pub(crate) mod dump;
 pub(crate) mod explain;
 pub(crate) mod export;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Export(Lazy<export::Args>),
     /// Rebuild files whose inodes, directories or superblock are lost, and copy them out
     Salvage(Lazy<salvage::Args>),
+    /// Create, list, change and remove cubes of a native file system
+    Cube(Lazy<cube::Args>),
     /// Mount an image or a device, without the kernel's ext4 and without root
     Mount(Box<Lazy<mount::Args>>),
     /// Unmount, and wait until the server has exited
@@ -90,6 +93,7 @@ impl Command {
             Self::Cp(Lazy(args)) => args.run(files, out),
             Self::Export(Lazy(args)) => args.run(out),
             Self::Salvage(Lazy(args)) => args.run(files, out),
+            Self::Cube(Lazy(args)) => args.run(out),
             Self::Mount(args) => args.0.run(),
             Self::Umount(Lazy(args)) => args.run(),
             Self::Status(Lazy(args)) => args.run(out),

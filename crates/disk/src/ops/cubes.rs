@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use floe_ext4::alloc::{Allocate, Space};
+use floe_ext4::alloc::Allocate;
 use floe_ext4::cubes::{self, Copies};
 use floe_ext4::map::file;
 use floe_ext4::tx::Tx;
@@ -117,6 +117,7 @@ impl Op<'_> {
         let (path, policies) = (new.path.to_vec(), new.policies);
         let sub = SubSuperblock { cube, top_inode, epoch: 1, path, lots, policies };
         self.put_sub(&mut file, &sub)?;
+        self.volume.fs.space.note_top(cube, sub.top_inode);
         Ok(cube)
     }
 
@@ -151,6 +152,7 @@ impl Op<'_> {
             }
         }
         self.put(&mut file)?;
+        self.volume.fs.space.forget_cube(cube);
         let Some((dir, name)) = place else { return Ok(None) };
         // The directory is the root cube's by now.
         let removed = self.rmdir(dir, name)?;

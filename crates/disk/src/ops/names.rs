@@ -126,10 +126,10 @@ impl Op<'_> {
         self.add_name(&mut dir, name, &inode)
     }
 
-    /// Whether something may be in a directory by its cube.
-    pub(crate) fn judge_cube(&self, dir: &OwnedInode, inode: &OwnedInode) -> Result<(), OpError> {
+    /// Whether a directory and something else, which may be a directory, too, are in one cube.
+    pub(crate) fn judge_cube(&self, dir: &OwnedInode, other: &OwnedInode) -> Result<(), OpError> {
         let space = &self.volume.fs.space;
-        let is_same = space.cube_of(dir.number) == space.cube_of(inode.number);
+        let is_same = space.cube_of(dir.number) == space.cube_of(other.number);
         if is_same { Ok(()) } else { Err(OpError::CrossCube) }
     }
 
@@ -163,7 +163,7 @@ impl Op<'_> {
         if inode.file_type() != Some(FileType::Directory) {
             return Err(OpError::NotADirectory);
         }
-        if self.judge_cube(&dir, &inode).is_err() {
+        if self.judge_cube(&dir, &inode).is_err() && self.volume.fs.space.may_be_top(inode.number) {
             return Err(OpError::NotPermitted("it is a cube, which `floe cube remove` removes"));
         }
         if self.has_names(&mut inode)? {

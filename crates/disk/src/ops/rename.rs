@@ -87,15 +87,15 @@ impl Op<'_> {
         }
         self.judge_name(&new_dir, to.name)?;
         self.judge_project(&new_dir, &moved)?;
-        self.judge_cube(&old_dir, &moved)?;
-        self.judge_cube(&new_dir, &moved)?;
+        self.judge_cube(&old_dir, &new_dir)?;
+        self.judge_top(&old_dir, &moved)?;
         if from.dir != to.dir && is_directory(&moved) {
             self.judge_inside(moved.number, to.dir)?;
         }
         let target = target.map(|target| self.inode(target.inode)).transpose()?;
         if let Some(target) = &target {
             judge_fixed(target)?;
-            self.judge_cube(&new_dir, target)?;
+            self.judge_top(&new_dir, target)?;
         }
         match (mode, target) {
             (RenameMode::Exchange, Some(target)) => {
@@ -108,6 +108,13 @@ impl Op<'_> {
             }
             (_, target) => self.move_name(from, to, moved, target, mode),
         }
+    }
+
+    /// Refuses the directory of a cube, which stays where it is. Other things in another cube than their directory were put
+    /// there by programs that do not know cubes; they may get another name in it.
+    fn judge_top(&self, dir: &OwnedInode, inode: &OwnedInode) -> Result<(), OpError> {
+        let may_be_top = is_directory(inode) && self.volume.fs.space.may_be_top(inode.number);
+        if may_be_top { self.judge_cube(dir, inode) } else { Ok(()) }
     }
 
     /// Whether `dir` is `top` or lies below it.

@@ -34,8 +34,19 @@ impl Op<'_> {
         Ok(extent)
     }
 
-    /// Where blocks for a logical block lie best: behind the one before it, else in the inode's group.
+    /// Where blocks for a logical block lie best: behind the one before it, else in the inode's group. Blocks that others put
+    /// outside of the inode's cube draw no further ones there.
     fn goal(&mut self, inode: &OwnedInode, at: LogicalBlock) -> Result<BlockNr, OpError> {
+        let near = self.goal_near(inode, at)?;
+        let (geo, space) = (self.volume.geometry(), &self.volume.fs.space);
+        let is_own = |group| space.cube_of_group(group) == space.cube_of(inode.number);
+        match geo.place_of(inode.number) {
+            Some((home, _)) if !geo.group_of(near).is_none_or(is_own) => Ok(geo.group_start(home)),
+            _ => Ok(near),
+        }
+    }
+
+    fn goal_near(&mut self, inode: &OwnedInode, at: LogicalBlock) -> Result<BlockNr, OpError> {
         if let Some(before) = at.0.checked_sub(1) {
             let extent = self.next_extent(inode, LogicalBlock(before))?;
             if let Some(extent) = extent.filter(|extent| extent.logical.0 <= before) {

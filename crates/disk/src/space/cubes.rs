@@ -22,6 +22,8 @@ pub(super) struct Cubes {
     owners: BTreeMap<u32, u32>,
     /// Most blocks of a cube's lots; 0: no limit.
     limits: BTreeMap<u32, u64>,
+    /// Directories of cubes, by cube; those of damaged sub-superblocks are unknown.
+    tops: BTreeMap<u32, InodeNr>,
     /// Lots that changed their owner, and who it was before.
     changes: Vec<(u32, u32)>,
 }
@@ -49,9 +51,31 @@ impl Cubes {
 }
 
 impl Pool {
-    /// Tells the pool who owns lots (those of the root cube may be left out), and the limits of cubes.
-    pub(crate) fn use_cubes(&mut self, owners: BTreeMap<u32, u32>, limits: BTreeMap<u32, u64>) {
-        self.cubes = Cubes { owners, limits, changes: Vec::new() };
+    /// Tells the pool who owns lots; those of the root cube may be left out.
+    pub(crate) fn use_cubes(&mut self, owners: BTreeMap<u32, u32>) {
+        self.cubes = Cubes { owners, ..Cubes::default() };
+    }
+
+    /// Whether a cube besides the root cube has lots.
+    pub(crate) fn has_cubes(&self) -> bool {
+        !self.cubes.owners.is_empty()
+    }
+
+    /// Notes which directory is a cube's.
+    pub(crate) fn note_top(&mut self, cube: u32, top_inode: u32) {
+        self.cubes.tops.insert(cube, InodeNr(top_inode));
+    }
+
+    /// Forgets limit and directory of a cube that is removed.
+    pub(crate) fn forget_cube(&mut self, cube: u32) {
+        self.cubes.limits.remove(&cube);
+        self.cubes.tops.remove(&cube);
+    }
+
+    /// Whether an inode is the directory of a cube. In a cube whose directory is unknown, each could be.
+    pub(crate) fn may_be_top(&self, inode: InodeNr) -> bool {
+        let cube = self.cube_of(inode);
+        cube > 0 && self.cubes.tops.get(&cube).is_none_or(|top| *top == inode)
     }
 
     /// Sets the limit of a cube: the most blocks of its lots, or 0.

@@ -86,7 +86,8 @@ impl Pool {
     ) -> Result<Vec<InodeNr>, Refusal> {
         let home = self.groups.geometry().place_of(parent).map_or(GroupNr(0), |place| place.0);
         let first = match is_directory {
-            true if parent == InodeNr::ROOT => self.spread(hint),
+            // Lots without files stay free for cubes as long as possible.
+            true if parent == InodeNr::ROOT && !self.has_cubes() => self.spread(hint),
             true => self.beside(home),
             false => home,
         };
@@ -146,19 +147,13 @@ impl Pool {
         let first = hint as usize % descs.len().max(1);
         let good = (first..descs.len()).chain(0..first).filter(|&at| {
             let desc = &descs[at];
-            // Numbers of groups fit 32 bits.
-            self.cube_of_group(GroupNr(at as u32)) == 0
-                && desc.free_inodes_count > 0
+            desc.free_inodes_count > 0
                 && u64::from(desc.free_inodes_count) >= inodes
                 && u64::from(desc.free_blocks_count) >= clusters
         });
         let best = good.min_by_key(|&at| descs[at].used_dirs_count);
         // Numbers of groups fit 32 bits.
-        match best {
-            Some(best) => GroupNr(best as u32),
-            None if self.cube_of_group(GroupNr(first as u32)) == 0 => GroupNr(first as u32),
-            None => GroupNr(0),
-        }
+        GroupNr(best.unwrap_or(first) as u32)
     }
 
     /// The first group from a directory's own on that is not much fuller than the average.

@@ -15,8 +15,8 @@ use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-pub use held::Epoch;
 use cubes::Cubes;
+pub use held::Epoch;
 use held::{Held, HeldMark};
 use region::Regions;
 use system_zone::SystemZone;

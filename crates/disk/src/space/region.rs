@@ -198,7 +198,12 @@ impl Pool {
 
     /// Empties the reservation file of a lot, unless that was done. Returns whether the region can be used: not if
     /// its file is not what Floe made.
-    pub(super) fn open_lot(&mut self, tx: &mut dyn Tx, lot: u32, region: Region) -> Result<bool, Refusal> {
+    pub(super) fn open_lot(
+        &mut self,
+        tx: &mut dyn Tx,
+        lot: u32,
+        region: Region,
+    ) -> Result<bool, Refusal> {
         if self.regions.open.contains(&lot) {
             return Ok(true);
         }

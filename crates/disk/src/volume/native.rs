@@ -26,8 +26,11 @@ pub(super) fn use_lots(device: &dyn ReadBlocks, superblock: &Superblock, space: 
         let (geo, descs) = (space.groups().geometry().clone(), space.groups().descs().to_vec());
         let owners = cubes::owners(device, superblock, &geo);
         let subs = cubes::sub_superblocks(device, superblock, &geo, &descs);
-        let limits = subs.into_iter().map(|(cube, sub)| (cube, sub.policies.limit_blocks));
-        space.use_cubes(owners, limits.collect());
+        space.use_cubes(owners);
+        for (cube, sub) in subs {
+            space.limit_cube(cube, sub.policies.limit_blocks);
+            space.note_top(cube, sub.top_inode);
+        }
     }
 }
 

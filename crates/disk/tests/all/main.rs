@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 mod changes;
+mod cubes;
 mod fill;
 mod journal_crash;
 mod journal_linux;

@@ -1,0 +1,352 @@
+//! `floe cube`: directories of a native file system with lots of their own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Write;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use floe_blockdev::{ReadBlocks, WriteBlocks};
+use floe_disk::ops::{Caller, NewCube};
+use floe_disk::volume::cubes;
+use floe_ext4::files::{Files, Follow, Node, printable};
+use floe_ext4::fs::FileSystem;
+use floe_format::GroupNr;
+use floe_format::ext::superblock::STATE_ERROR;
+use floe_format::native::cube::{MOST_PATH_BYTES, Policies, SubSuperblock};
+use floe_format::native::identity::Identity;
+use floe_fs::{Disk, FsError, Live, now};
+use floe_report::human::size;
+use serde_json::{Value, json};
+
+use crate::exit::Outcome;
+use crate::image_files::place;
+use crate::input::device::{InUse, Source};
+use crate::input::size::bytes;
+use crate::terminal::signals;
+
+/// Create, list, change and remove cubes of an unmounted native file system.
+///
+/// A cube is a directory with lots of its own (`floe mkfs -t native`): Floe puts its files there, and
+/// nothing else. It grows by free lots. Renames and hard links across cubes fail (EXDEV). See
+/// docs/cubes.md.
+///
+/// Exit codes: 0 done, 8 failed (nothing was changed), 16 usage error.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Output JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Create a directory that is a cube, with one free lot
+    Create {
+        #[command(flatten)]
+        source: Source,
+        /// The new directory in the image; its parent must exist
+        path: OsString,
+        /// Most bytes of its lots, or `none`
+        #[arg(long, value_name = "BYTES", default_value = "none", value_parser = limit)]
+        max_size: u64,
+    },
+    /// List all cubes
+    List {
+        #[command(flatten)]
+        source: Source,
+    },
+    /// Show one cube
+    Show {
+        #[command(flatten)]
+        source: Source,
+        /// Directory of the cube in the image
+        path: OsString,
+    },
+    /// Change the limit of a cube. A limit below its present size only keeps it from growing
+    Set {
+        #[command(flatten)]
+        source: Source,
+        /// Directory of the cube in the image
+        path: OsString,
+        /// Most bytes of its lots, or `none`
+        #[arg(long, value_name = "BYTES", value_parser = limit)]
+        max_size: u64,
+    },
+    /// Remove a cube whose directory is empty, and the directory
+    Remove {
+        #[command(flatten)]
+        source: Source,
+        /// Directory of the cube in the image
+        path: OsString,
+        /// Keep the directory with all its files; its lots belong to nobody afterwards
+        #[arg(long)]
+        keep_files: bool,
+    },
+}
+
+/// A limit in bytes; 0 for `none`.
+fn limit(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        _ => match bytes(text)? {
+            0 => Err("must be at least one lot; `none` for no limit".to_owned()),
+            limit => Ok(limit),
+        },
+    }
+}
+
+impl Args {
+    pub(crate) fn run(self, out: &mut impl Write) -> Result<Outcome> {
+        let shown = match &self.verb {
+            Verb::Create { source, path, max_size } => {
+                let path = place::bytes(path);
+                let parent = parent_of(path)?;
+                change(source, |image, live| image.create(live, parent, path, *max_size))?
+            }
+            Verb::List { source } => view(source, |image| Ok(image.all()))?,
+            Verb::Show { source, path } => view(source, |image| {
+                let sub = image.cube(place::bytes(path))?;
+                Ok(vec![image.describe(sub.cube)])
+            })?,
+            Verb::Set { source, path, max_size } => change(source, |image, live| {
+                let sub = image.cube(place::bytes(path))?;
+                let limit_blocks = image.limit_blocks(*max_size)?;
+                let policies = Policies { limit_blocks, ..sub.policies };
+                live.set_cube(&Caller::system(now()), sub.cube, policies)?;
+                Ok(sub.cube)
+            })?,
+            Verb::Remove { source, path, keep_files } => {
+                let path = place::bytes(path);
+                change(source, |image, live| image.remove(live, path, *keep_files))?
+            }
+        };
+        if self.json {
+            let table = json!({ "schema": "floe-cubes", "version": 1, "cubes": shown });
+            writeln!(out, "{table:#}")?;
+            return Ok(Outcome::CLEAN);
+        }
+        if shown.is_empty() && matches!(self.verb, Verb::List { .. }) {
+            writeln!(out, "no cubes")?;
+        }
+        shown.iter().try_for_each(|cube| write_text(out, cube))?;
+        Ok(Outcome::CLEAN)
+    }
+}
+
+fn write_text(out: &mut impl Write, cube: &Value) -> Result<()> {
+    let number = |name: &str| cube[name].as_u64().unwrap_or(0);
+    let most = match number("max_size_bytes") {
+        0 => "no limit".to_owned(),
+        most => format!("at most {}", size(most)),
+    };
+    let lots = cube["lots"].as_array().map_or(0, Vec::len);
+    writeln!(
+        out,
+        "cube {}: {}, {lots} lots of {} ({} free), {most}",
+        number("cube"),
+        cube["path"]
+            .as_str()
+            .unwrap_or("path unknown: both copies of its sub-superblock are damaged"),
+        size(number("size_bytes")),
+        size(number("free_bytes")),
+    )?;
+    Ok(())
+}
+
+/// The directory of a path in the image: all but its last name.
+fn parent_of(path: &[u8]) -> Result<&[u8]> {
+    let name = place::last_name(path).context("the path of a cube must end with a name")?;
+    if !path.starts_with(b"/") {
+        bail!("the path of a cube must start with /");
+    }
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    Ok(&path[..end - name.len()])
+}
+
+/// A native file system and its cubes.
+struct CubeImage<'f, 'd> {
+    files: &'f Files<'d>,
+    /// Owners of lots, without the root cube.
+    owners: BTreeMap<u32, u32>,
+    subs: BTreeMap<u32, SubSuperblock>,
+}
+
+impl<'f, 'd> CubeImage<'f, 'd> {
+    fn of(device: &dyn ReadBlocks, files: &'f Files<'d>) -> Result<Self> {
+        let (superblock, geometry) = (files.superblock(), files.geometry());
+        if Identity::of(superblock).is_none() {
+            bail!("it is not a native file system; `floe mkfs -t native` makes one");
+        }
+        let owners = cubes::owners(device, superblock, geometry);
+        let subs = cubes::sub_superblocks(device, superblock, geometry, files.groups());
+        Ok(Self { files, owners, subs })
+    }
+
+    fn lot_bytes(&self) -> u64 {
+        let geometry = self.files.geometry();
+        let groups = u64::from(geometry.block_size / geometry.desc_size);
+        groups * u64::from(geometry.blocks_per_group) * u64::from(geometry.block_size)
+    }
+
+    fn limit_blocks(&self, limit_bytes: u64) -> Result<u64> {
+        let lot = self.lot_bytes();
+        if limit_bytes > 0 && limit_bytes < lot {
+            bail!("--max-size is below {}, the size of a lot; nothing was changed", size(lot));
+        }
+        Ok(limit_bytes / u64::from(self.files.geometry().block_size))
+    }
+
+    fn node(&self, path: &[u8]) -> Result<Node> {
+        let found = self.files.lookup(path, Follow::Last);
+        found.with_context(|| printable(path))
+    }
+
+    /// The cube whose directory a path leads to.
+    fn cube(&self, path: &[u8]) -> Result<&SubSuperblock> {
+        let inode = self.node(path)?.number.0;
+        let sub = self.subs.values().find(|sub| sub.top_inode == inode);
+        sub.with_context(|| format!("{} is not a cube", printable(path)))
+    }
+
+    fn all(&self) -> Vec<Value> {
+        let mut numbers: Vec<u32> = self.subs.keys().chain(self.owners.values()).copied().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.into_iter().map(|cube| self.describe(cube)).collect()
+    }
+
+    fn describe(&self, cube: u32) -> Value {
+        let geometry = self.files.geometry();
+        let per_lot = geometry.block_size / geometry.desc_size;
+        let own = self.owners.iter().filter(|(_, owner)| **owner == cube).map(|(lot, _)| *lot);
+        let lots: Vec<u32> = own.collect();
+        let groups = lots.iter().flat_map(|lot| (0..per_lot).map(move |at| lot * per_lot + at));
+        let (mut blocks, mut free) = (0, 0);
+        for group in groups.filter(|group| *group < geometry.group_count) {
+            blocks += geometry.blocks_of(GroupNr(group)).len_blocks;
+            let desc = self.files.groups().get(group as usize);
+            free += desc.map_or(0, |desc| u64::from(desc.free_blocks_count));
+        }
+        let sub = self.subs.get(&cube);
+        let block_bytes = u64::from(geometry.block_size);
+        json!({
+            "cube": cube,
+            "path": sub.map(|sub| printable(&sub.path)),
+            "inode": sub.map(|sub| sub.top_inode),
+            "lots": lots,
+            "size_bytes": blocks * block_bytes,
+            "free_bytes": free * block_bytes,
+            "max_size_bytes": sub.map_or(0, |sub| sub.policies.limit_blocks * block_bytes),
+        })
+    }
+
+    fn create<D: WriteBlocks>(
+        &self,
+        live: &Live<'_, '_, D>,
+        parent: &[u8],
+        path: &[u8],
+        limit_bytes: u64,
+    ) -> Result<u32> {
+        if path.len() > MOST_PATH_BYTES {
+            bail!("the path of a cube has at most {MOST_PATH_BYTES} bytes");
+        }
+        let limit_blocks = self.limit_blocks(limit_bytes)?;
+        let name = place::last_name(path).context("the path of a cube must end with a name")?;
+        let new = NewCube {
+            parent: self.node(parent)?.number,
+            name,
+            path,
+            permissions: 0o755,
+            policies: Policies { limit_blocks, ..Policies::default() },
+        };
+        live.create_cube(&Caller::system(now()), &new).map_err(|error| match error {
+            FsError::NoSpace => anyhow::anyhow!("there is no free lot; nothing was changed"),
+            error => anyhow::Error::new(error).context(printable(path)),
+        })
+    }
+
+    fn remove<D: WriteBlocks>(
+        &self,
+        live: &Live<'_, '_, D>,
+        path: &[u8],
+        keep_files: bool,
+    ) -> Result<u32> {
+        let cube = self.cube(path)?.cube;
+        let name = place::last_name(path).context("the path of a cube must end with a name")?;
+        let parent = self.node(parent_of(path)?)?.number;
+        let place = (!keep_files).then_some((parent, name));
+        live.remove_cube(&Caller::system(now()), cube, place).map_err(|error| match error {
+            FsError::NotEmpty => anyhow::anyhow!(
+                "{} is not empty; nothing was changed. --keep-files keeps its files",
+                printable(path)
+            ),
+            error => anyhow::Error::new(error).context(printable(path)),
+        })?;
+        Ok(cube)
+    }
+}
+
+/// Passes the cubes of an image that is only read.
+fn view(
+    source: &Source,
+    look: impl FnOnce(&CubeImage<'_, '_>) -> Result<Vec<Value>>,
+) -> Result<Vec<Value>> {
+    source.mind_users(InUse::WarnReader)?;
+    let claim = source.claim_for_reading()?;
+    let device = source.open()?;
+    let fs = FileSystem::open(&device).with_context(|| source.name())?;
+    let (geometry, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
+    if geometry.features.incompat.contains(floe_format::features::Incompat::RECOVER) {
+        eprintln!(
+            "floe: {}: its journal needs recovery; what it holds is not shown",
+            source.name()
+        );
+    }
+    let files = Files::new(&device, fs.superblock, geometry, groups);
+    let shown = CubeImage::of(&device, &files).and_then(|image| look(&image));
+    drop(claim);
+    shown.with_context(|| source.name())
+}
+
+/// Opens an image for writing, changes its cubes, seals it, and shows the cube that was changed.
+fn change(
+    source: &Source,
+    change: impl FnOnce(&CubeImage<'_, '_>, &Live<'_, '_, Box<dyn WriteBlocks>>) -> Result<u32>,
+) -> Result<Vec<Value>> {
+    source.mind_users(InUse::RefuseMount)?;
+    let name = source.name();
+    let interrupt = signals::end_between_writes()?;
+    let hold = interrupt.hold().map_err(|_| anyhow::anyhow!("interrupted; nothing was written"))?;
+    let (device, _) = source.open_for_writing(false)?;
+    let layout = FileSystem::open(&device).with_context(|| name.clone())?;
+    if Identity::of(&layout.superblock).is_none() {
+        bail!("{name}: it is not a native file system; `floe mkfs -t native` makes one");
+    }
+    if layout.superblock.state & STATE_ERROR != 0 {
+        bail!("{name}: errors were found in it before; `floe repair` mends them");
+    }
+    let (disk, volume) = Disk::open(device).with_context(|| name.clone())?;
+    let changed = change_disk(&disk, volume, change).with_context(|| name.clone());
+    disk.close().with_context(|| name.clone())?;
+    drop(hold);
+    changed
+}
+
+fn change_disk(
+    disk: &Disk<Box<dyn WriteBlocks>>,
+    volume: floe_disk::volume::Volume,
+    change: impl FnOnce(&CubeImage<'_, '_>, &Live<'_, '_, Box<dyn WriteBlocks>>) -> Result<u32>,
+) -> Result<Vec<Value>> {
+    let files = disk.files()?;
+    let live = Live::new(disk, &files, volume, now())?;
+    let changed = CubeImage::of(disk, &files).and_then(|image| change(&image, &live));
+    live.finish(now())?;
+    let cube = changed?;
+    let files = disk.files()?;
+    let image = CubeImage::of(disk, &files)?;
+    let is_known = image.subs.contains_key(&cube);
+    Ok(if is_known { vec![image.describe(cube)] } else { Vec::new() })
+}
