@@ -16,7 +16,7 @@ use floe_format::ext::superblock::STATE_ERROR;
 use floe_format::native::cube::{MOST_PATH_BYTES, Policies, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_fs::{Disk, FsError, Live, now};
-use floe_report::human::size;
+use floe_report::human::{plural, size};
 use serde_json::{Value, json};
 
 use crate::exit::Outcome;
@@ -143,9 +143,10 @@ fn write_text(out: &mut impl Write, cube: &Value) -> Result<()> {
         most => format!("at most {}", size(most)),
     };
     let lots = cube["lots"].as_array().map_or(0, Vec::len);
+    let s = plural(lots as u64);
     writeln!(
         out,
-        "cube {}: {}, {lots} lots of {} ({} free), {most}",
+        "cube {}: {}, {lots} lot{s}, {} ({} free), {most}",
         number("cube"),
         cube["path"]
             .as_str()

@@ -35,13 +35,13 @@ impl Op<'_> {
     }
 
     /// Where blocks for a logical block lie best: behind the one before it, else in the inode's group. Blocks that others put
-    /// outside of the inode's cube draw no further ones there.
+    /// outside of the inode's cube draw no further ones there, and behind the last block of the disk there is none.
     fn goal(&mut self, inode: &OwnedInode, at: LogicalBlock) -> Result<BlockNr, OpError> {
         let near = self.goal_near(inode, at)?;
         let (geo, space) = (self.volume.geometry(), &self.volume.fs.space);
         let is_own = |group| space.cube_of_group(group) == space.cube_of(inode.number);
         match geo.place_of(inode.number) {
-            Some((home, _)) if !geo.group_of(near).is_none_or(is_own) => Ok(geo.group_start(home)),
+            Some((home, _)) if !geo.group_of(near).is_some_and(is_own) => Ok(geo.group_start(home)),
             _ => Ok(near),
         }
     }

@@ -143,7 +143,11 @@ fn a_cube_grows_to_its_limit_and_stays_in_its_lots() {
     let fs = FileSystem::open(&device).unwrap();
     for (cube, file) in files {
         for lot in lots_of(&fs, &mut tx, file) {
-            assert_eq!(owners.get(&lot).copied().unwrap_or(0), cube, "{file} in lot {lot}");
+            assert_eq!(
+                owners.get(&lot).copied().unwrap_or(0),
+                cube,
+                "{file} in lot {lot}: {owners:?}"
+            );
         }
     }
 }

@@ -1,0 +1,147 @@
+//! `floe cube`, and cubes in a mounted file system; Linux and e2fsck judge them.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+
+use floe_testkit::{Image, kernel, oracle};
+
+use super::floe;
+use super::mount::{Ours, can_mount};
+
+/// A native file system of 120 MiB with lots of 16 MiB.
+fn native() -> Image {
+    let image = Image::empty(0).unwrap();
+    let sized = ["mkfs", "-q", "-F", "-t", "native", "-E", "lot_size=16m", "-N", "6000"];
+    let made = floe(&[&sized[..], &[image.path().to_str().unwrap(), "120m"]].concat());
+    assert_eq!((made.code, made.err.as_str()), (0, ""));
+    image
+}
+
+fn cube(image: &Image, verb: &str, arguments: &[&str]) -> (u8, String, String) {
+    let path = image.path().to_str().unwrap();
+    let ran = floe(&[&["cube", verb, path], arguments].concat());
+    (ran.code, ran.out, ran.err)
+}
+
+fn judge(image: &Image, what: &str) {
+    let checked = floe(&["check", image.path().to_str().unwrap()]);
+    assert_eq!(checked.code, 0, "{what}: {}", checked.out);
+    let judged = oracle::e2fsck(image).unwrap();
+    assert!(judged.clean(), "{what}: {}", judged.text);
+}
+
+#[test]
+fn cubes_are_made_shown_changed_and_removed() {
+    let image = native();
+    assert_eq!(cube(&image, "list", &[]), (0, "no cubes\n".to_owned(), String::new()));
+    let (code, made, err) = cube(&image, "create", &["/web", "--max-size", "32m"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{made}");
+    assert!(
+        made.contains("cube 1: /web, 1 lot, 16.0 MiB") && made.contains("at most 32"),
+        "{made}"
+    );
+    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    for (verb, arguments, why) in [
+        ("create", &["/web"][..], "exists"),
+        ("create", &["/web/inner"], "a cube in a cube"),
+        ("create", &["/no/x"], "there is no"),
+        ("create", &["/x", "--max-size", "1m"], "below 16.0 MiB"),
+        ("create", &["x"], "start with /"),
+        ("create", &["/"], "end with a name"),
+        ("show", &["/"], "is not a cube"),
+        ("set", &["/none", "--max-size", "none"], "there is no"),
+        ("remove", &["/lost+found"], "is not a cube"),
+    ] {
+        let (code, out, err) = cube(&image, verb, arguments);
+        assert!(code == 8 && err.contains(why), "{verb} {arguments:?}: {code} {out}{err}");
+    }
+    assert_eq!(cube(&image, "set", &["/web"]).0, 16);
+    assert!(cube(&image, "set", &["/web", "--max-size", "none"]).1.contains("no limit"));
+    let (_, json, _) = cube(&image, "list", &["--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&shown["cubes"][1]["path"], &shown["schema"]),
+        (&"/db".into(), &"floe-cubes".into())
+    );
+    judge(&image, "made");
+    assert_eq!(cube(&image, "remove", &["/web"]).0, 0);
+    assert!(!cube(&image, "list", &[]).1.contains("/web"));
+    let mut made = 0;
+    while made < 20 && cube(&image, "create", &[&format!("/c{made}")]).0 == 0 {
+        made += 1;
+    }
+    let (code, _, err) = cube(&image, "create", &["/more"]);
+    assert!(code == 8 && err.contains("no free lot") && made > 3, "{made}: {err}");
+    judge(&image, "removed");
+    let stock = Image::empty(0).unwrap();
+    assert_eq!(floe(&["mkfs", "-q", "-F", stock.path().to_str().unwrap(), "8m"]).code, 0);
+    for (verb, arguments) in [("list", &[][..]), ("create", &["/x"])] {
+        let (code, _, err) = cube(&stock, verb, arguments);
+        assert!(code == 8 && err.contains("not a native file system"), "{err}");
+    }
+}
+
+#[test]
+fn a_mounted_cube_keeps_to_itself() {
+    if !can_mount() {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let image = native();
+    assert_eq!(cube(&image, "create", &["/web", "--max-size", "32m"]).0, 0);
+    assert_eq!(cube(&image, "create", &["/db"]).0, 0);
+    let ours = Ours::new(image.path(), &[]);
+    let (web, db) = (ours.path().join("web"), ours.path().join("db"));
+    fs::write(ours.path().join("file"), "outside").unwrap();
+    fs::write(web.join("own"), "inside").unwrap();
+    let crossed = [
+        fs::rename(ours.path().join("file"), web.join("file")),
+        fs::rename(web.join("own"), db.join("own")),
+        fs::hard_link(ours.path().join("file"), web.join("file")),
+        fs::rename(&web, ours.path().join("other")),
+    ];
+    for error in crossed.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::CrossesDevices);
+    }
+    assert_eq!(fs::remove_dir(&db).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    fs::rename(web.join("own"), web.join("renamed")).unwrap();
+    let mut all = fs::File::create(web.join("all")).unwrap();
+    let (mut written, piece) = (0, vec![7; 1 << 20]);
+    let full = loop {
+        match all.write_all(&piece) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::StorageFull);
+    assert!((28..32).contains(&written), "{written} MiB");
+    fs::write(db.join("after"), vec![1; 5 << 20]).unwrap();
+    fs::File::open(db.join("after")).unwrap().sync_all().unwrap();
+    drop(all);
+    let (code, _, err) = cube(&image, "create", &["/late"]);
+    assert!(code == 8 && err.contains("locked"), "{err}");
+    ours.unmount();
+    judge(&image, "after Floe");
+    let (_, shown, _) = cube(&image, "show", &["/web"]);
+    assert!(shown.contains("2 lots, 32.0 MiB"), "{shown}");
+    let (code, _, err) = cube(&image, "remove", &["/web"]);
+    assert!(code == 8 && err.contains("is not empty"), "{err}");
+    if kernel::mount_available().is_ok() {
+        let theirs = kernel::Mounted::new(image.path(), "").unwrap();
+        assert_eq!(fs::read(theirs.path().join("web/renamed")).unwrap(), b"inside");
+        fs::create_dir(theirs.path().join("web/linux")).unwrap();
+        fs::write(theirs.path().join("db/linux"), vec![2; 3 << 20]).unwrap();
+        theirs.unmount().unwrap();
+        let ours = Ours::new(image.path(), &[]);
+        fs::remove_dir(ours.path().join("web/linux")).unwrap();
+        let (from, to) = (ours.path().join("db/linux"), ours.path().join("db/moved"));
+        fs::rename(from, &to).unwrap();
+        assert_eq!(fs::read(to).unwrap(), vec![2; 3 << 20]);
+        ours.unmount();
+        judge(&image, "after Linux");
+    }
+    assert_eq!(cube(&image, "remove", &["/web", "--keep-files"]).0, 0);
+    judge(&image, "removed");
+    let path = image.path().to_str().unwrap();
+    assert_eq!(floe(&["cat", path, "/web/renamed"]).out, "inside");
+}
