@@ -17,7 +17,7 @@ fn native() -> Image {
     image
 }
 
-fn cube(image: &Image, verb: &str, arguments: &[&str]) -> (u8, String, String) {
+fn cube(image: &Image, verb: &str, arguments: &[&str]) -> (i32, String, String) {
     let path = image.path().to_str().unwrap();
     let ran = floe(&[&["cube", verb, path], arguments].concat());
     (ran.code, ran.out, ran.err)

@@ -32,7 +32,7 @@ use floe_format::ext::undo::{self, UndoHeader, UndoKey, UndoKeyHeader};
 use floe_format::ext::xattr::{self, Chars, RawXattrEntry, XattrArea, XattrHeader};
 use floe_format::ext::xattr::{acl, value_inode};
 use floe_format::geometry::{Geometry, Strictness};
-use floe_format::native::cube::{self, CubeHeader, SubSuperblock};
+use floe_format::native::cube::{CubeHeader, SubSuperblock};
 use floe_format::native::identity::Identity;
 use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, GroupNr, InodeNr};
@@ -121,6 +121,9 @@ fn places(geometry: &Geometry) {
 
 fn descriptor(bytes: &[u8]) {
     let _ = LotRecord::of(bytes);
+    if let Some(sub) = bytes.first_chunk().and_then(SubSuperblock::decode) {
+        assert_eq!(SubSuperblock::decode(&sub.encode()), Some(sub));
+    }
     let Some((lo, rest)) = bytes.split_first_chunk::<32>() else { return };
     let hi = rest.first_chunk::<32>();
     let desc = GroupDesc::decode(lo, hi);
