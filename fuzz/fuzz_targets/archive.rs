@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/archive/tests/any_bytes/mod.rs"]
+#[path = "../../crates/archive/tests/all/any_bytes/mod.rs"]
 mod any_bytes;
 
 fuzz_target!(|bytes: &[u8]| any_bytes::read_all(bytes));

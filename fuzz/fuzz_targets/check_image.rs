@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/check/tests/fuzzed_image/mod.rs"]
+#[path = "../../crates/check/tests/all/fuzzed_image/mod.rs"]
 mod fuzzed_image;
 
 use fuzzed_image::Stages;

@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/repair/tests/repaired_image/mod.rs"]
+#[path = "../../crates/repair/tests/all/repaired_image/mod.rs"]
 mod repaired_image;
 
 use repaired_image::Stages;

@@ -21,15 +21,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let last = args.seed.checked_add(args.seeds.max(1) - 1).context("too many seeds")?;
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let status = Command::new(&cargo)
-        .args(["test", "--release", "-p", "floe-disk", "--test", "journal_crash"])
-        .args(["--test", "journal_ops", "--", "--ignored", "--nocapture"])
+        .args(["test", "--release", "-p", "floe-disk", "--test", "all", "--", "--ignored"])
+        .args(["--nocapture", "journal_crash", "journal_ops"])
         .env("FLOE_CRASH_SEEDS", format!("{}-{last}", args.seed))
         .status()
         .context("starting cargo")?;
     ensure!(status.success(), "a state was not recovered as it should be");
     let status = Command::new(cargo)
-        .args(["test", "--release", "-p", "floe-fs", "--test", "memory", "--", "--ignored"])
-        .arg("--nocapture")
+        .args(["test", "--release", "-p", "floe-fs", "--test", "all", "--", "--ignored"])
+        .args(["--nocapture", "memory"])
         .status()
         .context("starting cargo")?;
     ensure!(status.success(), "a promise of fsync was not kept");

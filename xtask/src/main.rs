@@ -17,6 +17,9 @@ mod linux_fields;
 mod linux_judge;
 mod measure;
 mod memory;
+mod mount_damage;
+mod mount_suite;
+mod mounted;
 mod online_lvm;
 mod roofline;
 mod salvage_compare;
@@ -105,6 +108,10 @@ enum Chore {
     /// Measure the memory of checks, by method, inodes in use and size; fit a formula; verify
     /// memory limits
     Memory(memory::Args),
+    /// Let a load use mounts of damaged images, and see whether they spread the damage (needs root)
+    MountDamage(mount_damage::Args),
+    /// Let programs that others wrote use a mount (needs root; skips programs not installed)
+    MountSuite(mount_suite::Args),
     /// Run one program and print its time and memory (used by `bench`)
     #[command(hide = true)]
     Measure(measure::Args),
@@ -154,6 +161,8 @@ fn run(chore: Chore) -> Result<()> {
         Chore::SimulateSchedule(args) => simulate::run(&args),
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),
+        Chore::MountDamage(args) => mount_damage::run(&args),
+        Chore::MountSuite(args) => mount_suite::run(&args),
         Chore::Measure(args) => measure::run(&args),
         Chore::ReadSameBytes(args) => bench::same_bytes::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),

@@ -64,7 +64,7 @@ pub use counted::{Counted, ReadCounts};
 pub use faulty::{Fault, FaultMix, Faulty};
 pub use file::{Caching, FileDevice};
 pub use identify::{Content, IDENTIFY_BYTES, identify};
-pub use in_use::{Use, mounted_at, uses_of, uses_of_part};
+pub use in_use::{Use, mount_over, mounted_at, uses_of, uses_of_part};
 pub use mem::MemDevice;
 pub use new_file::{NewFile, UNFINISHED};
 pub use no_holes::NoHoles;

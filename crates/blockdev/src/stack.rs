@@ -115,6 +115,17 @@ const MOST_LAYERS: usize = 64;
 pub(crate) fn layers(path: &Path, bytes: Range<u64>) -> std::io::Result<Vec<Layer>> {
     let node = Node::from(&fs::metadata(path)?);
     let top = Layer { node, path: path.to_owned(), bytes, exact: true, under_loop: false };
+    Ok(from_top(top))
+}
+
+/// The block device with this number, and all that lie below it; `None` if it is no block device.
+pub(crate) fn layers_of_device(device: DeviceNumber) -> Option<Vec<Layer>> {
+    device.folder().exists().then_some(())?;
+    in_device(device, 0..u64::MAX, true, false).pop().map(from_top)
+}
+
+/// A layer and all that lie below it.
+fn from_top(top: Layer) -> Vec<Layer> {
     let mut found = vec![top];
     let mut next = 0;
     while let Some(layer) = found.get(next).filter(|_| next < MOST_LAYERS) {
@@ -122,7 +133,7 @@ pub(crate) fn layers(path: &Path, bytes: Range<u64>) -> std::io::Result<Vec<Laye
         found.extend(below);
         next += 1;
     }
-    Ok(found)
+    found
 }
 
 /// The layers directly below one.
@@ -218,7 +229,7 @@ fn shifted(bytes: &Range<u64>, start: u64, size_bytes: Option<u64>) -> Range<u64
 }
 
 /// Whether two ranges have a byte in common.
-fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 

@@ -31,6 +31,14 @@ pub trait Allocate {
     fn block(&mut self, tx: &mut dyn Tx, goal: BlockNr) -> Result<BlockNr, Refusal> {
         Ok(self.run(tx, goal, 1)?.start)
     }
+
+    /// Refuses a block that a block map names as an indirect block, if it cannot be one.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`].
+    fn judge_node(&self, _block: BlockNr) -> Result<(), Refusal> {
+        Ok(())
+    }
 }
 
 /// An allocator with access to its groups.
@@ -80,6 +88,10 @@ impl<A: Allocate + ?Sized> Allocate for Tally<'_, A> {
         let block = self.space.block(tx, goal)?;
         self.clusters += 1;
         Ok(block)
+    }
+
+    fn judge_node(&self, block: BlockNr) -> Result<(), Refusal> {
+        self.space.judge_node(block)
     }
 
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {

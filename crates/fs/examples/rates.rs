@@ -91,7 +91,9 @@ fn show<L: Lower>(memory: MemFs<L>) -> Result<L> {
         fs.forget(inode, 1)?;
         apply(&fs, OpKind::Unlink(place))
     })?;
-    Ok(fs.into_store().finish()?)
+    let (lower, lost) = fs.into_store().finish()?;
+    lost?;
+    Ok(lower)
 }
 
 fn place(directory: InodeNr, name: &str) -> Place<'_> {

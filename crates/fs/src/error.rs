@@ -4,7 +4,7 @@ use std::io;
 
 use floe_format::InodeNr;
 
-/// Why a call on a file system fails. Nothing was changed.
+/// Why a call on a file system fails. Nothing was changed, except where [`FsError::Lost`] reports it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FsError {
@@ -82,6 +82,16 @@ pub enum FsError {
         /// What cannot be read, and why.
         what: String,
     },
+    /// Changes that were accepted could not be written later. Programs see what the disk has.
+    #[error("changes of {inode}{} are lost: {what}", among(*.others))]
+    Lost {
+        /// The first object that has lost changes.
+        inode: InodeNr,
+        /// How many others have.
+        others: usize,
+        /// Why its changes could not be written.
+        what: String,
+    },
     /// The device failed for data of a file.
     #[error("{inode} cannot be read: {source}")]
     Io {
@@ -90,4 +100,12 @@ pub enum FsError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+fn among(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => " and of another inode".to_owned(),
+        count => format!(" and of {count} other inodes"),
+    }
 }

@@ -9,7 +9,7 @@ use crate::directory::{AFTER_DOT, AFTER_DOT_DOT};
 use crate::held::Held;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
-use crate::{Attributes, FsError};
+use crate::{Attributes, FsError, Handle};
 
 /// Bytes of a name at most.
 const MOST_NAME_BYTES: usize = 255;
@@ -212,12 +212,26 @@ impl<S: Store> FileSystem<S> {
         self.store.sync()
     }
 
+    /// A number for a file that a program opens, by which it is told of changes that are lost.
+    pub fn open(&self) -> Handle {
+        self.store.open()
+    }
+
     /// Makes durable what `fsync` of an inode promises (`docs/fsync.md`).
     ///
     /// # Errors
-    /// As [`FileSystem::sync`].
-    pub fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.store.sync_inode(inode)
+    /// As [`FileSystem::sync`]; [`FsError::Lost`] once to each open file, or once to callers who opened none.
+    pub fn sync_inode(&self, inode: InodeNr, of: Option<Handle>) -> Result<(), FsError> {
+        self.store.sync_inode(inode)?;
+        self.store.late_error(inode, of, false)
+    }
+
+    /// Tells a file that is closed whether changes of its inode are lost.
+    ///
+    /// # Errors
+    /// [`FsError::Lost`].
+    pub fn close(&self, inode: InodeNr, of: Handle) -> Result<(), FsError> {
+        self.store.late_error(inode, Some(of), true)
     }
 
     /// Does some of the work that waits; to be called several times a second.

@@ -52,7 +52,7 @@ pub use floe_disk::ops::{Change, NewInode, NewKind, RangeMode, RenameMode, Reser
 pub use floe_ext4::files::{Attribute, Timestamp};
 pub use image::Image;
 pub use live::Live;
-pub use memory::{Facts, Limits, Lower, MemFs, NullDisk};
+pub use memory::{Deed, Facts, Handle, Limits, Lower, MemFs, NullDisk};
 pub use op::{Applied, Op, OpKind, Place};
 pub use store::{SeekFor, Space, Store};
 

@@ -1,19 +1,17 @@
 //! A file system on a disk that is read and written. Each operation is a transaction of its own.
 
+mod lower;
+
 use floe_blockdev::WriteBlocks;
-use floe_disk::ops::{Caller, OpError, Removed, Reserved, Step};
+use floe_disk::ops::{Caller, OpError, Removed, Step};
 use floe_disk::volume::Volume;
 use floe_ext4::files::{Attribute, Files};
 use floe_ext4::tx::{Refusal, Tx};
 use floe_format::InodeNr;
-use floe_format::features::{Incompat, RoCompat};
-use floe_format::native::identity::Identity;
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::directory::NameHash;
 use crate::disk::{ChangeError, Disk, DiskError};
 use crate::faults::{Faults, OnError};
-use crate::memory::{Facts, Lower};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Image, Timestamp};
@@ -315,62 +313,28 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let caller = caller_of(op);
-        let nameless = |removed: Removed| removed.last.then_some(removed.inode);
-        let (mut created, mut gone) = (None, None);
         match op.kind {
-            OpKind::Create { place, new } => {
-                created = Some(self.run(|volume, tx| {
-                    volume.create(tx, &caller, place.directory, place.name, &new)
-                })?);
-            }
-            OpKind::CreateUnnamed { directory, new } => {
-                created = Some(
-                    self.run(|volume, tx| volume.create_unnamed(tx, &caller, directory, &new))?,
-                );
-            }
-            OpKind::Link { inode, place } => {
-                self.run(|volume, tx| volume.link(tx, &caller, inode, place.directory, place.name))?
-            }
-            OpKind::Unlink(place) => {
-                gone =
-                    nameless(self.run(|volume, tx| {
-                        volume.unlink(tx, &caller, place.directory, place.name)
-                    })?);
-            }
-            OpKind::RemoveDirectory(place) => {
-                gone =
-                    nameless(self.run(|volume, tx| {
-                        volume.rmdir(tx, &caller, place.directory, place.name)
-                    })?);
-            }
-            OpKind::Rename { from, to, mode } => {
-                let (from, to) = ((from.directory, from.name), (to.directory, to.name));
-                let renamed = self.run(|volume, tx| volume.rename(tx, &caller, from, to, mode))?;
-                gone = renamed.replaced.and_then(nameless);
-            }
-            OpKind::Change { .. } => self.change(&caller, &op.kind)?,
+            OpKind::Change { .. } => self.change(&caller_of(op), &op.kind)?,
             OpKind::Write { inode, offset_bytes, bytes } => {
-                self.write(&caller, inode, offset_bytes, bytes)?;
-            }
-            OpKind::SetAttribute { inode, name, value, mode } => {
-                self.run(|volume, tx| volume.set_attribute(tx, &caller, inode, name, value, mode))?
+                self.write(&caller_of(op), inode, offset_bytes, bytes)?
             }
             OpKind::Range { inode, mode, ref bytes } => {
                 self.image.forget(inode);
                 self.steps(|volume, tx| {
+                    let caller = caller_of(op);
                     volume.change_range(tx, self.disk, &caller, inode, mode, bytes.clone())
-                })?;
+                })?
             }
-            OpKind::RemoveAttribute { inode, name } => {
-                self.run(|volume, tx| volume.remove_attribute(tx, &caller, inode, name))?;
+            _ => {
+                let applied = self.run(|volume, tx| in_one(volume, tx, op))?;
+                if let Some(inode) = applied.created {
+                    // Its number may have been another's.
+                    self.image.forget(inode);
+                }
+                return Ok(applied);
             }
         }
-        if let Some(inode) = created {
-            // Its number may have been another's.
-            self.image.forget(inode);
-        }
-        Ok(Applied { created, nameless: gone })
+        Ok(Applied::default())
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {
@@ -401,51 +365,40 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
     }
 }
 
-impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
-    fn facts(&self) -> Facts {
-        let files = self.image.files();
-        let (superblock, geometry) = (files.superblock(), files.geometry());
-        let features = geometry.features;
-        let quotas = features.ro_compat.contains(RoCompat::QUOTA);
-        let immediate = match self.disk {
-            Disk::Direct { .. } => Some("it has no journal"),
-            Disk::Journaled(_) if quotas => Some("it has quotas"),
-            // Free blocks of regions are not for content, so reservations would promise too much.
-            Disk::Journaled(_) if Identity::of(superblock).is_some() => Some("it is native"),
-            Disk::Journaled(_) => None,
-        };
-        Facts {
-            hash: NameHash::of(superblock),
-            extents: features.incompat.contains(Incompat::EXTENTS),
-            has_crtime: geometry.inode_size > 128,
-            cluster_blocks: geometry.cluster_blocks,
-            inodes_per_group: geometry.inodes_per_group,
-            immediate,
+/// Makes a change of names or attributes, which takes one transaction; nothing for any other.
+fn in_one(volume: &mut Volume, tx: &mut dyn Tx, op: &Op<'_>) -> Result<Applied, OpError> {
+    let caller = caller_of(op);
+    let nameless = |removed: Removed| removed.last.then_some(removed.inode);
+    let (mut created, mut gone) = (None, None);
+    match op.kind {
+        OpKind::Create { place, new } => {
+            created = Some(volume.create(tx, &caller, place.directory, place.name, &new)?);
         }
+        OpKind::CreateUnnamed { directory, new } => {
+            created = Some(volume.create_unnamed(tx, &caller, directory, &new)?);
+        }
+        OpKind::Link { inode, place } => {
+            volume.link(tx, &caller, inode, place.directory, place.name)?;
+        }
+        OpKind::Unlink(place) => {
+            gone = nameless(volume.unlink(tx, &caller, place.directory, place.name)?);
+        }
+        OpKind::RemoveDirectory(place) => {
+            gone = nameless(volume.rmdir(tx, &caller, place.directory, place.name)?);
+        }
+        OpKind::Rename { from, to, mode } => {
+            let (from, to) = ((from.directory, from.name), (to.directory, to.name));
+            gone = volume.rename(tx, &caller, from, to, mode)?.replaced.and_then(nameless);
+        }
+        OpKind::SetAttribute { inode, name, value, mode } => {
+            volume.set_attribute(tx, &caller, inode, name, value, mode)?;
+        }
+        OpKind::RemoveAttribute { inode, name } => {
+            volume.remove_attribute(tx, &caller, inode, name)?;
+        }
+        OpKind::Change { .. } | OpKind::Write { .. } | OpKind::Range { .. } => {}
     }
-
-    fn reserve_inodes(
-        &self,
-        directory: InodeNr,
-        is_directory: bool,
-        most: usize,
-    ) -> Result<Vec<Reserved>, FsError> {
-        self.run(|volume, tx| volume.reserve_inodes(tx, directory, is_directory, most))
-    }
-
-    fn give_back(&self, inode: InodeNr) {
-        self.work().volume.give_back(inode);
-    }
-
-    fn create_reserved(&self, op: &Op<'_>, reserved: Reserved) -> Result<(), FsError> {
-        let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };
-        let caller = caller_of(op);
-        self.image.forget(reserved.inode);
-        self.run(|volume, tx| {
-            let (directory, name) = (place.directory, place.name);
-            volume.create_reserved(tx, &caller, directory, name, &new, reserved)
-        })
-    }
+    Ok(Applied { created, nameless: gone })
 }
 
 fn caller_of(op: &Op<'_>) -> Caller {

@@ -5,7 +5,7 @@ use floe_format::InodeNr;
 use floe_sync::Arc;
 
 use crate::op::{Applied, Op};
-use crate::{Attributes, Directory, FsError};
+use crate::{Attributes, Directory, FsError, Handle};
 
 /// Which kind of stretch a seek looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,8 @@ pub trait Store: Send + Sync {
     /// Makes all changes durable that were made before the call.
     ///
     /// # Errors
-    /// [`FsError::Ended`], and what the device says.
+    /// [`FsError::Ended`], and what the device says. [`FsError::Lost`], once, if changes are lost that were accepted: all
+    /// others are durable.
     fn sync(&self) -> Result<(), FsError>;
 
     /// Makes durable what `fsync` of an inode promises (`docs/fsync.md`): its content, its attributes, its names and those
@@ -106,6 +107,25 @@ pub trait Store: Send + Sync {
     /// As [`Store::sync`].
     fn sync_inode(&self, _inode: InodeNr) -> Result<(), FsError> {
         self.sync()
+    }
+
+    /// A number for a file that a program opens.
+    fn open(&self) -> Handle {
+        Handle(0)
+    }
+
+    /// Reports changes of an inode that were accepted and are lost, once to each open file; `None` stands for a caller who
+    /// opened none. A file that `closes` is told unless `fsync` told it already.
+    ///
+    /// # Errors
+    /// [`FsError::Lost`].
+    fn late_error(
+        &self,
+        _inode: InodeNr,
+        _of: Option<Handle>,
+        _closes: bool,
+    ) -> Result<(), FsError> {
+        Ok(())
     }
 
     /// Does some of the work that waits, so that callers need not; called several times a second.

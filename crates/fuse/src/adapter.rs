@@ -5,7 +5,7 @@ use std::time::Duration;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
 use floe_format::layout::le32_at;
-use floe_fs::{Attributes, Caller, FileSystem, FsError, SeekFor, Store, Want};
+use floe_fs::{Attributes, Caller, FileSystem, FsError, Handle, SeekFor, Store, Want};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -136,15 +136,10 @@ impl<S: Store> Adapter<'_, S> {
             Operation::Ioctl { ref request, data } => {
                 self.ioctl(inode, (header.uid, header.gid), request, data)?
             }
-            Operation::Release | Operation::Flush => Answer::Bytes(Vec::new()),
-            Operation::Sync | Operation::Destroy => {
-                fs.sync()?;
-                Answer::Bytes(Vec::new())
-            }
-            Operation::SyncInode => {
-                fs.sync_inode(inode)?;
-                Answer::Bytes(Vec::new())
-            }
+            Operation::Release => Answer::Bytes(Vec::new()),
+            Operation::Flush { file } => done(fs.close(inode, Handle(file)))?,
+            Operation::Sync | Operation::Destroy => done(fs.sync())?,
+            Operation::SyncInode { file } => done(fs.sync_inode(inode, Some(Handle(file))))?,
             // Nothing need be opened: the kernel does not ask again.
             Operation::Open { .. } if self.began_read_only => Answer::Error(Errno::NOSYS),
             Operation::Open { directory, flags } => self.open(inode, directory, flags)?,
@@ -192,7 +187,7 @@ impl<S: Store> Adapter<'_, S> {
         if writes && (fixed || file.flags.contains(InodeFlags::APPEND) && !appends) {
             return Err(FsError::NotPermitted);
         }
-        Ok(Answer::Bytes(abi::opened(directory)))
+        Ok(Answer::Bytes(abi::opened(self.fs.open().0, directory)))
     }
 
     fn list(
@@ -272,6 +267,11 @@ impl<S: Store> Adapter<'_, S> {
         // `fuse_ioctl_out`: result, flags, and two counts that only unrestricted requests use.
         Ok(Answer::Bytes([&[0; 16][..], data].concat()))
     }
+}
+
+/// The empty answer, if all went well.
+fn done(result: Result<(), FsError>) -> Result<Answer, FsError> {
+    result.map(|()| Answer::Bytes(Vec::new()))
 }
 
 /// A value that is asked for with room for `len_bytes`, or its size if that is 0.

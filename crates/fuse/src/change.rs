@@ -119,7 +119,7 @@ impl<S: Store> Adapter<'_, S> {
                 let keep_name = if folds { Duration::ZERO } else { self.options.keep };
                 let mut bytes = self.entry(new, keep_name);
                 if let Change::Create { .. } = change {
-                    bytes.extend(abi::opened(false));
+                    bytes.extend(abi::opened(self.fs.open().0, false));
                 }
                 bytes
             }

@@ -28,6 +28,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::Damaged { .. }
         | FsError::Unreadable { .. }
         | FsError::Io { .. }
+        | FsError::Lost { .. }
         | FsError::Ended(_) => Errno::IO,
         // Whatever is new is an error until it has a number here.
         _ => Errno::IO,
@@ -41,6 +42,7 @@ pub(crate) const fn is_fault(error: &FsError) -> bool {
         FsError::Damaged { .. }
             | FsError::Unreadable { .. }
             | FsError::Io { .. }
+            | FsError::Lost { .. }
             | FsError::Ended(_)
     )
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use floe_format::InodeNr;
-use floe_fs::{FileSystem, Store};
+use floe_fs::{FileSystem, FsError, Store};
 use floe_sync::atomic::{AtomicBool, Ordering};
 use floe_sync::{Condvar, Mutex, PoisonError, thread};
 use rustix::io::Errno;
@@ -143,9 +143,11 @@ fn commit_now_and_then<S: Store>(
         if since >= interval {
             since = Duration::ZERO;
         }
-        if let Err(error) = done {
+        let Err(error) = done else { continue };
+        log(&error.to_string());
+        if !matches!(error, FsError::Lost { .. }) {
             // Every change says so from now on.
-            return log(&error.to_string());
+            return;
         }
     }
 }

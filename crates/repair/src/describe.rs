@@ -8,7 +8,7 @@ use floe_format::features::{Compat, Features, Incompat, RoCompat};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
-    OrphanEdit, OrphanFileEdit, SuperblockEdit, TreeEdit,
+    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// Whether changes were made or are only planned.
@@ -78,6 +78,7 @@ impl Edit {
             Self::CloneShared { .. } => {
                 format!("multiply-claimed blocks {were} cloned")
             }
+            Self::Reservation { edit, .. } => reservation(*edit, tense),
             Self::Directory { logical, edit, .. } => {
                 format!("{logical}: {}", directory(*edit, tense))
             }
@@ -135,6 +136,9 @@ fn superblock(edit: &SuperblockEdit, tense: Tense) -> String {
     match edit {
         SuperblockEdit::PrimaryFromBackup => {
             format!("the primary superblock and descriptors {were} restored from a backup")
+        }
+        SuperblockEdit::NativeIdentity => {
+            format!("the identity of the native file system {was} stored again")
         }
         SuperblockEdit::RandomUuid => format!("a random UUID {was} stored"),
         SuperblockEdit::InodesPerGroup(count) => {
@@ -217,6 +221,17 @@ fn switched_off(name: &str, tense: Tense) -> String {
     format!("feature {name} {} switched off", tense.was())
 }
 
+fn reservation(edit: ReservationEdit, tense: Tense) -> String {
+    let (was, were) = (tense.was(), tense.were());
+    match edit {
+        ReservationEdit::Create => format!("a new reservation file {was} made"),
+        ReservationEdit::Empty => format!("the reservation file {was} emptied"),
+        ReservationEdit::Fill => {
+            format!("the free blocks of the metadata region {were} reserved again")
+        }
+    }
+}
+
 fn group(edit: GroupEdit, tense: Tense) -> String {
     let (was, were) = (tense.was(), tense.were());
     match edit {
@@ -239,6 +254,9 @@ fn group(edit: GroupEdit, tense: Tense) -> String {
         }
         GroupEdit::InodeTableFromBackup => {
             format!("the location of the inode table {was} restored from a backup descriptor")
+        }
+        GroupEdit::LotRecord => {
+            format!("the record of its lot {was} stored again in all groups of the lot")
         }
         GroupEdit::MoveBlockBitmap => format!("the block bitmap {was} moved to a free block"),
         GroupEdit::MoveInodeBitmap => format!("the inode bitmap {was} moved to a free block"),

@@ -192,6 +192,13 @@ pub enum Edit {
     },
     /// Rewrites the free totals of the superblock as computed.
     Totals,
+    /// The reservation file of a lot of a native file system.
+    Reservation {
+        /// The first group of the lot.
+        group: GroupNr,
+        /// The change.
+        edit: ReservationEdit,
+    },
     /// Rewrites a quota file with the counted usage.
     QuotaFile {
         /// `user`, `group` or `project`.
@@ -209,6 +216,8 @@ pub enum Edit {
 pub enum SuperblockEdit {
     /// Restores the primary superblock and descriptors from the backup in use.
     PrimaryFromBackup,
+    /// Stores the identity of a native file system again.
+    NativeIdentity,
     RandomUuid,
     InodesCount(u32),
     InodesPerGroup(u32),
@@ -268,6 +277,19 @@ pub enum GroupEdit {
     MoveBlockBitmap,
     MoveInodeBitmap,
     MoveInodeTable,
+    /// Stores the record of the group's lot again, in all its groups.
+    LotRecord,
+}
+
+/// A change of a reservation file of a native file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReservationEdit {
+    /// Makes an empty one with its name.
+    Create,
+    /// Drops its map and sets its mode, owner and flags.
+    Empty,
+    /// Adds the free blocks of the region.
+    Fill,
 }
 
 /// A change of the journal.
@@ -483,16 +505,23 @@ impl Edit {
             | Self::NotBad { .. }
             | Self::OrphanFile(OrphanFileEdit::Forget | OrphanFileEdit::Adopt(_))
             | Self::Orphans(_) => Phase::Ground,
-            Self::Inode { .. } | Self::Map { .. } | Self::AttributeBlock { .. } => Phase::Inodes,
+            Self::Inode { .. }
+            | Self::Map { .. }
+            | Self::AttributeBlock { .. }
+            | Self::Reservation { edit: ReservationEdit::Empty, .. } => Phase::Inodes,
             Self::CloneShared { .. } => Phase::SharedBlocks,
             Self::Directory { .. } | Self::Entry { .. } => Phase::Directories,
             Self::Tree(_) => Phase::Tree,
             Self::RebuildDirectory { .. } | Self::RebuildExtents { .. } => Phase::Rebuild,
-            Self::Attach { .. } | Self::Release { .. } | Self::LinkCount { .. } => Phase::Links,
+            Self::Attach { .. }
+            | Self::Release { .. }
+            | Self::LinkCount { .. }
+            | Self::Reservation { edit: ReservationEdit::Create, .. } => Phase::Links,
             Self::GroupMaps { .. }
             | Self::Totals
             | Self::QuotaFile { .. }
             | Self::OrphanFile(_)
+            | Self::Reservation { edit: ReservationEdit::Fill, .. }
             | Self::Backups => Phase::Counts,
         }
     }
@@ -541,7 +570,9 @@ impl Edit {
             Self::Group { edit: GroupEdit::PlaceInodeTable, .. } | Self::Release { .. } => {
                 Loss::File
             }
-            Self::CloneShared { .. } => Loss::Data,
+            Self::CloneShared { .. } | Self::Reservation { edit: ReservationEdit::Empty, .. } => {
+                Loss::Data
+            }
             Self::Directory { edit: DirectoryEdit::Salvage | DirectoryEdit::Empty, .. }
             | Self::Entry {
                 edit: EntryEdit::Clear | EntryEdit::LegalCharacters | EntryEdit::ValidText,

@@ -12,7 +12,7 @@ use floe_format::{BlockNr, GroupNr, InodeNr, LogicalBlock};
 
 use crate::edit::{
     AttributeBlockEdit, DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit,
-    OrphanEdit, OrphanFileEdit, SuperblockEdit, TreeEdit,
+    OrphanEdit, OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// The repair of a finding.
@@ -51,6 +51,10 @@ fn superblock(edit: SuperblockEdit) -> Plan {
 
 fn group(group: GroupNr, edit: GroupEdit) -> Plan {
     one(Edit::Group { group, edit })
+}
+
+fn reservation(group: GroupNr, edit: ReservationEdit) -> Plan {
+    one(Edit::Reservation { group, edit })
 }
 
 fn journal(edit: JournalEdit) -> Plan {
@@ -549,8 +553,11 @@ pub fn plan(problem: &Problem) -> Plan {
             Plan::Impossible("a newer tool is needed")
         }
         P::MountedDuringCheck => Plan::Remark,
-        // Private bytes of native file systems: nothing that ext4 knows is wrong.
-        P::NativeIdentityWrong { .. } | P::LotRecordWrong { .. } => Plan::Remark,
+        P::NativeIdentityWrong { .. } => superblock(SuperblockEdit::NativeIdentity),
+        P::LotRecordWrong { group: nr, .. } => group(nr, GroupEdit::LotRecord),
+        P::ReservationFileMissing { group, .. } => reservation(group, ReservationEdit::Create),
+        P::ReservationFileWrong { group, .. } => reservation(group, ReservationEdit::Empty),
+        P::RegionNotReserved { group, .. } => reservation(group, ReservationEdit::Fill),
         P::RecoveryPending { .. } | P::OrphansPending { .. } => Plan::Remark,
         P::JournalErrorRecorded { .. } => journal(JournalEdit::ClearError),
         P::TimestampNanosecondsBad { .. } => Plan::Remark,

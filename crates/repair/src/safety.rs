@@ -7,7 +7,7 @@ use floe_check::Problem;
 
 use crate::edit::{
     DirectoryEdit, Edit, EntryEdit, GroupEdit, InodeEdit, JournalEdit, MapEdit, OrphanEdit,
-    OrphanFileEdit, SuperblockEdit, TreeEdit,
+    OrphanFileEdit, ReservationEdit, SuperblockEdit, TreeEdit,
 };
 
 /// Whether the change for a finding is safe. A change that is not may still be harmless; a person
@@ -60,6 +60,7 @@ pub fn is_safe(edit: &Edit, problem: Option<&Problem>) -> bool {
             | OrphanFileEdit::ClearPresent => true,
             OrphanFileEdit::Remove | OrphanFileEdit::Recreate => false,
         },
+        Edit::Reservation { edit, .. } => *edit != ReservationEdit::Empty,
         Edit::RecreateResizeInode
         | Edit::AttributeBlock { .. }
         | Edit::RebuildDirectory { .. }
@@ -78,6 +79,7 @@ fn superblock(edit: &SuperblockEdit) -> bool {
     use SuperblockEdit as E;
     match edit {
         E::RandomUuid
+        | E::NativeIdentity
         | E::InodesCount(_)
         | E::Revision1
         | E::ClearTestFlag
@@ -121,7 +123,8 @@ fn group(edit: GroupEdit) -> bool {
         | GroupEdit::PlaceBlockBitmap
         | GroupEdit::PlaceInodeBitmap
         | GroupEdit::MoveBlockBitmap
-        | GroupEdit::MoveInodeBitmap => true,
+        | GroupEdit::MoveInodeBitmap
+        | GroupEdit::LotRecord => true,
         GroupEdit::PlaceInodeTable
         | GroupEdit::InodeTableFromBackup
         | GroupEdit::MoveInodeTable => false,

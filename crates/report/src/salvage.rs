@@ -15,6 +15,9 @@ const VERSION: u32 = 1;
 /// Objects listed, at most; the totals count all.
 const MOST_LISTED: usize = 100_000;
 
+/// Missing ranges listed of one object, at most; `missing_bytes` counts all.
+const MOST_RANGES: usize = 1000;
+
 /// The account of a run.
 #[derive(Debug)]
 pub struct Account {
@@ -45,7 +48,10 @@ impl Account {
             || self.summary.unnamed > 0
             || self.summary.names_from_journal > 0
             || self.summary.maps_rebuilt > 0
-            || self.summary.unreadable_blocks > 0
+            || self.summary.directories_rebuilt > 0
+            || !self.summary.losses.partial_directories.is_empty()
+            || self.summary.losses.missing_bytes > 0
+            || self.summary.losses.unreadable_blocks > 0
             || self.summary.origin != Origin::Superblock
     }
 
@@ -70,7 +76,8 @@ impl Account {
             "exit_code": exit_code,
             "superblock": origin_name(summary.origin),
             "checksums": summary.has_checksums,
-            "unreadable_blocks": summary.unreadable_blocks,
+            "unreadable_blocks": summary.losses.unreadable_blocks,
+            "missing_bytes": summary.losses.missing_bytes,
             "inodes": {
                 "in_place": summary.inodes.in_place,
                 "from_copies": summary.inodes.from_copies,
@@ -84,7 +91,9 @@ impl Account {
                 "directories_extended": summary.directories_extended,
                 "names_from_journal": summary.names_from_journal,
                 "unnamed": summary.unnamed,
+                "sizes": summary.inodes.sizes_corrected,
             },
+            "directories_partial": summary.losses.partial_directories.len(),
             "totals": totals,
             "objects": self.listed.iter().map(object_json).collect::<Vec<_>>(),
             "objects_omitted": self.count(|state| state != ObjectState::Whole).saturating_sub(shown),
@@ -111,6 +120,13 @@ impl Account {
                 "This file system has no metadata checksums, so blocks do not say whose they are."
             )?;
         }
+        if summary.losses.missing_bytes > 0 {
+            writeln!(
+                out,
+                "The device is shorter than its file system: the last {} bytes are missing.",
+                grouped(summary.losses.missing_bytes)
+            )?;
+        }
         let rows = [
             (summary.inodes.in_place, "inodes are in their places"),
             (summary.inodes.from_copies, "inodes come from old copies, most in the journal"),
@@ -125,10 +141,12 @@ impl Account {
             ),
             (summary.files_numbered, "of them have a known inode number"),
             (summary.directories_rebuilt, "directories without an inode were rebuilt"),
+            (summary.losses.partial_directories.len() as u64, "directories have lost entries"),
+            (summary.inodes.sizes_corrected, "files had an impossible size, which was corrected"),
             (summary.directories_extended, "directories were completed"),
             (summary.names_from_journal, "names come from old directory blocks in the journal"),
             (summary.unnamed, "files and directories lost their names"),
-            (summary.unreadable_blocks, "blocks cannot be read"),
+            (summary.losses.unreadable_blocks, "blocks cannot be read"),
         ];
         for (count, text) in rows.iter().filter(|(count, _)| *count > 0) {
             writeln!(out, "{:>12} {text}", grouped(*count))?;
@@ -171,6 +189,9 @@ const fn type_name(file_type: Option<FileType>) -> &'static str {
 }
 
 fn object_json(object: &Object) -> Value {
+    let missing = object.missing.iter().take(MOST_RANGES);
+    let missing =
+        missing.map(|range| json!({"offset": range.start, "bytes": range.end - range.start}));
     json!({
         "path": printable(&object.path),
         "inode": object.inode.map(|inode| inode.0),
@@ -178,6 +199,8 @@ fn object_json(object: &Object) -> Value {
         "state": object.state.name(),
         "source": object.provenance.map(source_name),
         "faults": object.faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "missing": missing.collect::<Vec<_>>(),
+        "missing_bytes": object.missing.iter().map(|range| range.end - range.start).sum::<u64>(),
     })
 }
 
@@ -187,6 +210,7 @@ const fn source_name(provenance: Provenance) -> &'static str {
         Provenance::Map { .. } => "inode and extent blocks",
         Provenance::Extents { is_named: true, .. } => "extent blocks, inode number known",
         Provenance::Extents { is_named: false, .. } => "extent blocks, inode number unknown",
+        Provenance::Size => "inode, with the size of its map",
         Provenance::Directory => "directory blocks",
         Provenance::Extended => "inode, with more entries",
     }

@@ -56,8 +56,11 @@ impl State<'_> {
             tree.named.insert(u64::from(inode.0));
         }
         tree.parents.extend(listed.parents.iter().copied());
-        for directory in &listed.damaged {
+        for (directory, loses) in &listed.damaged {
             tree.damaged.entry(*directory).or_default();
+            if *loses {
+                self.summary.losses.partial_directories.insert(*directory);
+            }
         }
         self.gather_blocks(&mut tree);
         for (inode, file_type, directory) in &listed.lost {
@@ -379,6 +382,11 @@ impl State<'_> {
                 continue;
             }
             self.live.insert(u64::from(directory.0));
+            let has_blocks = tree.damaged.get(&directory).is_some_and(|it| !it.blocks.is_empty());
+            // Numbers behind those of the source belong to new directories, such as lost+found.
+            if !was_live && !has_blocks && self.is_number(directory) {
+                self.summary.losses.partial_directories.insert(directory);
+            }
             let (count, provenance) = match was_live {
                 true => (&mut self.summary.directories_extended, Provenance::Extended),
                 false => (&mut self.summary.directories_rebuilt, Provenance::Directory),

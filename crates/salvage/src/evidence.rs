@@ -87,7 +87,10 @@ pub(crate) struct Evidence {
     pub(crate) copies: Vec<InodeCopy>,
     pub(crate) nodes: Vec<NodeFound>,
     pub(crate) directory_blocks: Vec<DirectoryFound>,
-    pub(crate) unreadable_blocks: u64,
+    /// Regular files in place whose size may be wrong: 4 bytes each.
+    pub(crate) doubtful_sizes: Vec<InodeNr>,
+    /// Blocks that cannot be read: 16 bytes a run.
+    pub(crate) unreadable: Vec<BlockRun>,
 }
 
 impl Accumulator for Evidence {
@@ -101,7 +104,8 @@ impl Accumulator for Evidence {
             copies,
             nodes,
             directory_blocks,
-            unreadable_blocks,
+            doubtful_sizes,
+            unreadable,
         } = other;
         append(&mut self.in_place, in_place);
         append(&mut self.deleted, deleted);
@@ -111,7 +115,8 @@ impl Accumulator for Evidence {
         append(&mut self.copies, copies);
         append(&mut self.nodes, nodes);
         append(&mut self.directory_blocks, directory_blocks);
-        self.unreadable_blocks += unreadable_blocks;
+        append(&mut self.doubtful_sizes, doubtful_sizes);
+        append(&mut self.unreadable, unreadable);
     }
 }
 
@@ -126,6 +131,13 @@ impl Evidence {
         self.copies.sort_unstable();
         self.nodes.sort_unstable();
         self.directory_blocks.sort_unstable();
+        self.doubtful_sizes.sort_unstable();
+        self.unreadable.sort_unstable();
+        self.unreadable.dedup_by(|next, run| {
+            let adjoins = run.end() == next.start;
+            run.len_blocks += if adjoins { next.len_blocks } else { 0 };
+            adjoins
+        });
     }
 }
 
@@ -147,7 +159,8 @@ mod tests {
             all.copies.push(InodeCopy { inode, stamp: 3, offset_bytes: block.0, in_use: true });
             all.nodes.push(NodeFound { owner, depth: 0, first: item, block });
             all.directory_blocks.push(DirectoryFound { owner, block, dot: inode, dotdot: inode });
-            all.unreadable_blocks += 1;
+            all.doubtful_sizes.push(inode);
+            all.unreadable.push(BlockRun::new(BlockNr(block.0 * 2), 1));
         },
         |mut all: Evidence| {
             all.settle();

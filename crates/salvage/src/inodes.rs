@@ -11,6 +11,7 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::{BlockNr, InodeNr};
 
 use crate::evidence::{InPlace, InodeCopy};
+use crate::sizes::is_too_large;
 use crate::state::{State, claim};
 use crate::summary::Provenance;
 
@@ -89,6 +90,9 @@ impl State<'_> {
                 continue;
             }
             if let Some(map) = &map {
+                if is_too_large(inode.size_bytes(), inode.flags(), self.frame.geometry.block_size) {
+                    self.evidence.doubtful_sizes.push(inode.number);
+                }
                 claim(map, inode.number, &mut self.claimed, &mut self.broken);
             }
             if inode.file_type() == Some(FileType::Directory) {

@@ -1,6 +1,9 @@
 //! The state of every rebuilt object, by its path.
 
-use floe_ext4::files::{FileFault, Step};
+use std::ops::Range;
+
+use floe_ext4::files::{FileFault, FileMap, Node, Step, Visit, is_usable_target};
+use floe_ext4::map::walk::has_map;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
@@ -17,7 +20,7 @@ pub enum State {
     Unsure,
     /// Parts of the content are lost, and read as zeroes.
     Partial,
-    /// Only the name is left.
+    /// Only the name is left, or a symbolic link without its target.
     NameOnly,
 }
 
@@ -49,8 +52,11 @@ pub struct Object {
     pub state: State,
     /// Where it came from, unless it is simply in its place.
     pub provenance: Option<Provenance>,
-    /// What is lost of it. Unreadable data is found only by reading it.
+    /// Its damage.
     pub faults: Vec<FileFault>,
+    /// Bytes of a regular file that are lost and read as zeroes: ranges in the file, sorted, that do
+    /// not adjoin. What follows the last known block of a file without an inode is not among them.
+    pub missing: Vec<Range<u64>>,
 }
 
 impl Salvaged<'_> {
@@ -60,21 +66,7 @@ impl Salvaged<'_> {
         let Ok(root) = self.files.node(InodeNr::ROOT) else { return };
         for step in self.files.walk(root) {
             match step {
-                Step::Visit(visit) if !visit.path.is_empty() => {
-                    let number = visit.node.number;
-                    let file_type = visit.node.file_type();
-                    let provenance = self.summary.provenance.get(&number).copied();
-                    let faults = match file_type {
-                        Some(FileType::Regular) => {
-                            let content = self.files.content(&visit.node);
-                            content.map(|(_, faults)| faults).unwrap_or_default()
-                        }
-                        _ => Vec::new(),
-                    };
-                    let state = state_of(provenance, &faults);
-                    let (path, inode) = (visit.path, Some(number));
-                    look(Object { path, inode, file_type, state, provenance, faults });
-                }
+                Step::Visit(visit) if !visit.path.is_empty() => look(self.object(visit)),
                 Step::Lost { path, .. } => look(Object {
                     path,
                     inode: None,
@@ -82,25 +74,126 @@ impl Salvaged<'_> {
                     state: State::NameOnly,
                     provenance: None,
                     faults: Vec::new(),
+                    missing: Vec::new(),
                 }),
                 _ => {}
             }
         }
     }
+
+    fn object(&self, Visit { path, node }: Visit) -> Object {
+        let (number, file_type) = (node.number, node.file_type());
+        let provenance = self.summary.provenance.get(&number).copied();
+        let mut faults = node.faults();
+        let mut missing = Vec::new();
+        let mut is_partial = self.summary.losses.partial_directories.contains(&number);
+        let mut is_usable = true;
+        match file_type {
+            Some(FileType::Regular) if has_map(&node.inode().base) => {
+                let map = self.files.map(&node);
+                missing = self.missing(&node, &map);
+                faults.extend(map.faults);
+                is_partial |= self.summary.losses.lost_blocks.contains_key(&number);
+            }
+            Some(FileType::Regular) => {
+                faults.extend(self.files.content(&node).map(|found| found.1).unwrap_or_default());
+            }
+            Some(FileType::Symlink) => {
+                // The targets of encrypted links stay encrypted.
+                if let Ok((target, found)) = self.files.target(&node) {
+                    is_usable = is_usable_target(&target);
+                    faults.extend(found);
+                }
+            }
+            _ => {}
+        }
+        is_partial |= !missing.is_empty() || faults.iter().any(is_loss);
+        let state = match is_usable {
+            false => State::NameOnly,
+            true if is_partial => State::Partial,
+            true => state_of(provenance, &faults),
+        };
+        Object { path, inode: Some(number), file_type, state, provenance, faults, missing }
+    }
+
+    /// The bytes of a file that are lost: those that its map does not reach, and those in unreadable
+    /// blocks.
+    fn missing(&self, node: &Node, map: &FileMap) -> Vec<Range<u64>> {
+        let mut lost: Vec<Range<u64>> =
+            self.summary.losses.lost_blocks.get(&node.number).cloned().unwrap_or_default();
+        for fault in &map.faults {
+            match fault {
+                FileFault::MapDamaged { logical } | FileFault::MapUnreadable { logical, .. } => {
+                    // Up to the next block that is mapped.
+                    let next = map.extents.partition_point(|one| one.logical.0 < logical.0);
+                    let next = map.extents.get(next).map_or(u64::MAX, |extent| extent.logical.0);
+                    lost.push(logical.0..next);
+                }
+                FileFault::MapOutside { logical, run } => {
+                    lost.push(logical.0..logical.0.saturating_add(run.len_blocks));
+                }
+                _ => {}
+            }
+        }
+        let unreadable = &self.summary.losses.unreadable;
+        for extent in map.extents.iter().filter(|extent| !extent.unwritten) {
+            let (start, end) = (extent.run.start, extent.run.end());
+            let first = unreadable.partition_point(|run| run.end() <= start);
+            for run in unreadable[first..].iter().take_while(|run| run.start < end) {
+                let from = run.start.max(start).0 - start.0;
+                let to = run.end().min(end).0 - start.0;
+                lost.push(extent.logical.0 + from..extent.logical.0 + to);
+            }
+        }
+        let block_size = u64::from(self.files.geometry().block_size);
+        let size = node.size_bytes();
+        let byte = |block: u64| block.saturating_mul(block_size).min(size);
+        joined(lost.into_iter().map(|blocks| byte(blocks.start)..byte(blocks.end)).collect())
+    }
 }
 
-fn state_of(provenance: Option<Provenance>, faults: &[FileFault]) -> State {
-    let is_partial = matches!(
-        provenance,
-        Some(Provenance::Map { is_partial: true } | Provenance::Extents { is_partial: true, .. })
-    );
-    if is_partial || !faults.is_empty() {
-        return State::Partial;
-    }
-    match provenance {
-        None | Some(Provenance::Extended | Provenance::Map { .. }) => State::Whole,
-        Some(Provenance::Copy | Provenance::Extents { .. } | Provenance::Directory) => {
-            State::Unsure
+/// Sorts ranges, leaves out empty ones, and joins those that overlap or adjoin.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let meets = next.start <= range.end;
+        if meets {
+            range.end = range.end.max(next.end);
         }
+        meets
+    });
+    ranges
+}
+
+/// Whether a fault means that something is lost. A wrong checksum alone says only that something
+/// may have changed.
+pub(crate) const fn is_loss(fault: &FileFault) -> bool {
+    !matches!(
+        fault,
+        FileFault::InodeChecksum
+            | FileFault::MapChecksum { .. }
+            | FileFault::DirectoryChecksum { .. }
+    )
+}
+
+/// The state of an object of which nothing is lost.
+fn state_of(provenance: Option<Provenance>, faults: &[FileFault]) -> State {
+    match provenance {
+        None | Some(Provenance::Extended | Provenance::Map { .. }) if faults.is_empty() => {
+            State::Whole
+        }
+        _ => State::Unsure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    #[test]
+    fn ranges_are_joined() {
+        assert_eq!(joined(vec![7..9, 1..2, 4..4, 2..3, 8..8, 5..8]), [1..3, 5..9]);
+        assert_eq!(joined(Vec::new()), []);
     }
 }

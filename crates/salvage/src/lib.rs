@@ -27,6 +27,7 @@ mod inventory;
 mod maps;
 mod names;
 mod scan;
+mod sizes;
 mod state;
 mod summary;
 mod workspace;
@@ -40,7 +41,7 @@ use floe_format::BlockNr;
 
 pub use frame::Origin;
 pub use inventory::{Object, State as ObjectState};
-pub use summary::{InodeCounts, Provenance, Summary};
+pub use summary::{InodeCounts, Losses, Provenance, Summary};
 
 use frame::Frame;
 use state::State;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 
 use floe_format::ext::extent::{Extent, ExtentNode};
 use floe_format::ext::inode::FileType;
@@ -11,12 +12,16 @@ use crate::evidence::{NodeFound, OwnerKey};
 use crate::state::State;
 use crate::summary::Provenance;
 
+/// Logical blocks of a file, at most: extents number them with 32 bits.
+pub(crate) const BLOCKS_OF_A_FILE: u64 = 1 << 32;
+
 /// A map rebuilt from nodes.
 #[derive(Debug, Default)]
 struct Rebuilt {
     extents: Vec<Extent>,
-    /// A node is named that was not found, or the leaves do not adjoin.
-    is_partial: bool,
+    /// Logical blocks of nodes that are named and were not found, or between leaves that do not
+    /// adjoin.
+    lost: Vec<Range<u64>>,
 }
 
 /// A file without an inode before, for the directories.
@@ -127,11 +132,18 @@ impl State<'_> {
         }
         extents.sort_by_key(|extent| extent.logical);
         let found: BTreeSet<BlockNr> = nodes.iter().map(|node| node.block).collect();
-        let names_lost = named.keys().any(|block| !found.contains(block));
-        let mut end = 0;
-        let has_gaps =
-            taken.iter().any(|(first, next)| std::mem::replace(&mut end, *next) != *first);
-        Rebuilt { extents, is_partial: names_lost || has_gaps && named.is_empty() }
+        let starts: BTreeSet<u64> = taken.keys().chain(named.values()).copied().collect();
+        let end_of = |first: u64| starts.range(first + 1..).next().copied();
+        let not_found = named.iter().filter(|(block, _)| !found.contains(block));
+        let mut lost: Vec<Range<u64>> = not_found
+            .map(|(_, first)| *first..end_of(*first).unwrap_or(BLOCKS_OF_A_FILE))
+            .collect();
+        if named.is_empty() {
+            let ends = std::iter::once(0).chain(taken.values().copied());
+            let gaps = ends.zip(taken.keys()).filter(|(end, first)| end < first);
+            lost.extend(gaps.map(|(end, first)| end..*first));
+        }
+        Rebuilt { extents, lost }
     }
 
     /// Rebuilds the damaged map of a file in use, if that finds any block.
@@ -153,7 +165,7 @@ impl State<'_> {
         }
         if self.space.put_map(&mut inode, &rebuilt.extents)?.is_some() {
             self.summary.maps_rebuilt += 1;
-            let is_partial = rebuilt.is_partial;
+            let is_partial = self.summary.lose(number, rebuilt.lost);
             self.summary.provenance.insert(number, Provenance::Map { is_partial });
         }
         Ok(())
@@ -183,8 +195,7 @@ impl State<'_> {
             return Ok(None);
         };
         let size = self.size_of(&rebuilt.extents);
-        inode.base.size_lo = (size & 0xffff_ffff) as u32;
-        inode.base.size_high = (size >> 32) as u32;
+        inode.set_size_bytes(size);
         if self.space.put_map(&mut inode, &rebuilt.extents)?.is_none() {
             return Ok(None);
         }
@@ -194,7 +205,8 @@ impl State<'_> {
         }
         self.summary.files_from_extents += 1;
         self.summary.files_numbered += u64::from(known.is_some());
-        let (is_partial, is_named) = (rebuilt.is_partial, known.is_some());
+        let is_partial = self.summary.lose(number, rebuilt.lost);
+        let is_named = known.is_some();
         self.summary.provenance.insert(number, Provenance::Extents { is_partial, is_named });
         let name = known.map_or_else(|| owner.name(), |known| format!("#{}", known.0));
         Ok(Some(NewFile { inode: number, name }))
@@ -202,7 +214,7 @@ impl State<'_> {
 
     /// The size of a file in bytes, up to the last byte of its last written block that is not zero,
     /// because Linux fills the block behind the end of a file with zeroes.
-    fn size_of(&self, extents: &[Extent]) -> u64 {
+    pub(crate) fn size_of(&self, extents: &[Extent]) -> u64 {
         let Some(last) = extents.iter().rev().find(|extent| !extent.unwritten) else { return 0 };
         let size = u64::from(self.frame.geometry.block_size);
         let last_block = last.logical.0 + last.run.len_blocks - 1;

@@ -1,12 +1,13 @@
 //! The entries of directories, from directories in use and from single blocks.
 
 use floe_exec::{Accumulator, append};
-use floe_ext4::files::Files;
+use floe_ext4::files::{FileMap, Files};
 use floe_ext4::map::walk::has_map;
 use floe_format::ext::dirent::DirCursor;
 use floe_format::ext::inode::FileType;
 use floe_format::{BlockRun, InodeNr};
 
+use crate::inventory::is_loss;
 use crate::scan::entries_end;
 
 /// An entry of a directory, with a usable name.
@@ -47,8 +48,8 @@ pub(crate) struct Listed {
     pub(crate) parents: Vec<(InodeNr, InodeNr)>,
     /// Blocks of directories, 16 bytes an extent.
     pub(crate) blocks: Vec<BlockRun>,
-    /// Directories of which parts are lost.
-    pub(crate) damaged: Vec<InodeNr>,
+    /// Directories with damage, and whether entries are lost.
+    pub(crate) damaged: Vec<(InodeNr, bool)>,
 }
 
 impl Accumulator for Listed {
@@ -81,12 +82,17 @@ impl Listed {
     ) {
         let Ok(node) = files.node(directory) else { return };
         let Ok(listing) = files.list(&node) else { return };
-        if !listing.faults.is_empty() {
-            self.damaged.push(directory);
+        let has_blocks = has_map(&node.inode().base);
+        let map = if has_blocks { files.map(&node) } else { FileMap::default() };
+        // A directory has no holes, and begins with `.` and `..`.
+        let mapped: u64 = map.extents.iter().map(|extent| extent.run.len_blocks).sum();
+        let size_bytes = mapped.saturating_mul(u64::from(files.geometry().block_size));
+        let is_short = has_blocks && size_bytes < node.size_bytes() || listing.parent.is_none();
+        let loses = is_short || listing.faults.iter().any(is_loss);
+        if loses || !listing.faults.is_empty() {
+            self.damaged.push((directory, loses));
         }
-        if has_map(&node.inode().base) {
-            self.blocks.extend(files.map(&node).extents.iter().map(|extent| extent.run));
-        }
+        self.blocks.extend(map.extents.iter().map(|extent| extent.run));
         self.parents.extend(listing.parent.map(|parent| (directory, parent)));
         for entry in listing.entries {
             if is_live(entry.inode) {
@@ -113,7 +119,7 @@ mod tests {
             all.lost.push((inode, None, inode));
             all.parents.push((inode, inode));
             all.blocks.push(BlockRun::new(BlockNr(1), u64::from(item)));
-            all.damaged.push(inode);
+            all.damaged.push((inode, item > 4));
         },
         |mut all: Listed| {
             all.settle();

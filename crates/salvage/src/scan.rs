@@ -11,13 +11,15 @@ use floe_format::ext::extent::{ExtentNode, MAGIC, MAX_DEPTH};
 use floe_format::ext::htree::{DxBlock, DxKind};
 use floe_format::ext::inode::{FileType, Inode, InodeFlags, decode_nanoseconds, decode_seconds};
 use floe_format::ext::inode_flips::owner_by_checksum;
-use floe_format::{BlockNr, GroupNr, InodeNr};
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
 
 use crate::evidence::{DirectoryFound, Evidence, InPlace, InodeCopy, NodeFound, OwnerKey};
 use crate::frame::Frame;
+use crate::sizes::is_too_large;
 
 /// Bytes read at once.
 const CHUNK_BYTES: u64 = 1 << 20;
+
 /// Sweeps over the blocks of the file system.
 pub(crate) fn scan(device: &dyn ReadBlocks, frame: &Frame, pool: &Pool<'_>) -> Evidence {
     let sweep = Sweep::new(device, frame);
@@ -74,14 +76,19 @@ impl<'a> Sweep<'a> {
         let mut chunk = vec![0; len as usize];
         let whole = self.device.read_at(start, &mut chunk).is_ok();
         let first = start / block_size as u64;
+        let mut lost: Option<BlockRun> = None;
         for (block, bytes) in (first..).map(BlockNr).zip(chunk.chunks_exact_mut(block_size)) {
             let offset = self.frame.geometry.offset_bytes(block);
             if !whole && self.device.read_at(offset, bytes).is_err() {
-                found.unreadable_blocks += 1;
+                match &mut lost {
+                    Some(run) if run.end() == block => run.len_blocks += 1,
+                    _ => found.unreadable.extend(lost.replace(BlockRun::new(block, 1))),
+                }
                 continue;
             }
             self.block(block, bytes, found);
         }
+        found.unreadable.extend(lost);
     }
 
     fn block(&self, block: BlockNr, bytes: &[u8], found: &mut Evidence) {
@@ -119,12 +126,12 @@ impl<'a> Sweep<'a> {
             let Some(inode) = Inode::decode(raw).filter(|_| !is_zero(raw)) else { continue };
             let is_proved = self.seed.is_some_and(|seed| inode.checksum_ok(seed, number));
             if is_proved || is_plausible(&inode) {
-                self.in_place(number, &inode, found);
+                self.in_place(number, &inode, is_proved, found);
             }
         }
     }
 
-    fn in_place(&self, number: InodeNr, inode: &Inode<'_>, found: &mut Evidence) {
+    fn in_place(&self, number: InodeNr, inode: &Inode<'_>, is_proved: bool, found: &mut Evidence) {
         if inode.base.links_count == 0 || inode.base.mode == 0 {
             // The journal's and the resize inode's siblings below the first inode are never deleted.
             if number >= self.frame.geometry.first_inode {
@@ -136,13 +143,20 @@ impl<'a> Sweep<'a> {
         found.in_place.push(InPlace { seed, inode: number });
         match inode.file_type() {
             Some(FileType::Directory) => found.directories.push(number),
-            Some(FileType::Regular) if has_map(&inode.base) => match shallow_extents(inode) {
-                Some(node) => {
-                    let entries = node.header().entries;
-                    found.claims.extend((0..entries).map(|at| node.extent(at).run));
+            Some(FileType::Regular) if has_map(&inode.base) => {
+                let has_bad_checksum = self.seed.is_some() && !is_proved;
+                let block_size = self.frame.geometry.block_size;
+                if has_bad_checksum || is_too_large(inode.size_bytes(), inode.flags(), block_size) {
+                    found.doubtful_sizes.push(number);
                 }
-                None => found.deep.push(number),
-            },
+                match shallow_extents(inode) {
+                    Some(node) => {
+                        let entries = node.header().entries;
+                        found.claims.extend((0..entries).map(|at| node.extent(at).run));
+                    }
+                    None => found.deep.push(number),
+                }
+            }
             _ => {}
         }
     }
@@ -284,7 +298,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Whether a directory block carries a checksum tail.
+/// The byte of a directory block at which its entries end: that of the checksum tail, if it has one.
 pub(crate) fn entries_end(bytes: &[u8]) -> usize {
     bytes.len() - if DirTail::of(bytes).is_some() { TAIL_SIZE } else { 0 }
 }

@@ -48,7 +48,16 @@ impl<'d> State<'d> {
     ) -> Self {
         let geometry = &frame.geometry;
         let mut summary = Summary::new(frame.origin, frame.seed().is_some());
-        summary.unreadable_blocks = evidence.unreadable_blocks;
+        let unreadable = evidence.unreadable.iter().map(|run| run.len_blocks);
+        summary.losses.unreadable_blocks = unreadable.sum();
+        let used_bytes = geometry.offset_bytes(BlockNr(geometry.blocks_count));
+        summary.losses.missing_bytes = used_bytes.saturating_sub(device.size_bytes());
+        summary.losses.unreadable.clone_from(&evidence.unreadable);
+        if summary.losses.missing_bytes > 0 {
+            let first = BlockNr(device.size_bytes() / u64::from(geometry.block_size));
+            let run = BlockRun::new(first, geometry.blocks_count - first.0);
+            summary.losses.unreadable.push(run);
+        }
         summary.inodes.in_place = evidence.in_place.len() as u64;
         let mut live = Bits::below(u64::from(geometry.inodes_count) + 1);
         for found in &evidence.in_place {
@@ -74,6 +83,7 @@ impl<'d> State<'d> {
         self.find_journal()?;
         self.claim_in_place();
         self.take_copies()?;
+        self.correct_sizes()?;
         self.drop_stale_blocks();
         let listed = self.list(pool);
         for run in &listed.blocks {
@@ -93,11 +103,7 @@ impl<'d> State<'d> {
     }
 
     pub(crate) fn is_in_journal(&self, block: BlockNr) -> bool {
-        let behind = self.journal.partition_point(|run| run.start <= block);
-        behind
-            .checked_sub(1)
-            .and_then(|at| self.journal.get(at))
-            .is_some_and(|run| run.contains(block))
+        is_in(&self.journal, block)
     }
 
     /// Marks the data of files in place as theirs, and finds damaged maps.
@@ -122,13 +128,10 @@ impl<'d> State<'d> {
         blocks.sort_unstable();
         let freed = freed(self.device, self.frame, &blocks);
         let journal = &self.journal;
-        let in_journal = |block: BlockNr| {
-            let behind = journal.partition_point(|run| run.start <= block);
-            behind > 0 && journal[behind - 1].contains(block)
-        };
         let claimed = &self.claimed;
         let stays = |block: BlockNr| {
-            in_journal(block) || !claimed.contains(block.0) && freed.binary_search(&block).is_err()
+            is_in(journal, block)
+                || !claimed.contains(block.0) && freed.binary_search(&block).is_err()
         };
         self.evidence.nodes.retain(|node| stays(node.block));
         self.evidence.directory_blocks.retain(|found| stays(found.block));
@@ -171,6 +174,12 @@ impl<'d> State<'d> {
             }
         }
     }
+}
+
+/// Whether one of these runs, which are sorted, contains a block.
+fn is_in(runs: &[BlockRun], block: BlockNr) -> bool {
+    let before = runs.partition_point(|run| run.start <= block).checked_sub(1);
+    before.and_then(|at| runs.get(at)).is_some_and(|run| run.contains(block))
 }
 
 /// The map of a regular file; `None` if its content is in the inode.

@@ -1,8 +1,9 @@
 //! The result of a run: the source of each rebuilt object, and totals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
-use floe_format::InodeNr;
+use floe_format::{BlockRun, InodeNr};
 
 use crate::frame::Origin;
 
@@ -24,6 +25,9 @@ pub enum Provenance {
         /// The inode number, and so the name, is known.
         is_named: bool,
     },
+    /// The inode is in its place, but its size was impossible, and now ends with its last mapped
+    /// block.
+    Size,
     /// A directory rebuilt from its blocks, or only from the entries of others. Mode, owner and
     /// times are unknown.
     Directory,
@@ -40,6 +44,24 @@ pub struct InodeCounts {
     pub from_copies: u64,
     /// Copies that were not used, because other files own their blocks.
     pub copies_refused: u64,
+    /// Files whose impossible sizes were replaced.
+    pub sizes_corrected: u64,
+}
+
+/// Losses that no later step can mend.
+#[derive(Clone, Debug, Default)]
+pub struct Losses {
+    /// Blocks that cannot be read.
+    pub unreadable_blocks: u64,
+    /// Bytes of the file system behind the end of the device.
+    pub missing_bytes: u64,
+    /// Blocks that cannot be read, with those behind the end of the device. Sorted.
+    pub unreadable: Vec<BlockRun>,
+    /// Directories in their places that lost entries.
+    pub partial_directories: BTreeSet<InodeNr>,
+    /// Logical blocks whose place is lost, of files with a rebuilt map. The last range may end behind
+    /// the file.
+    pub lost_blocks: BTreeMap<InodeNr, Vec<Range<u64>>>,
 }
 
 /// The result of a run.
@@ -49,8 +71,8 @@ pub struct Summary {
     pub origin: Origin,
     /// Whether metadata carry checksums, which say whose they are.
     pub has_checksums: bool,
-    /// Blocks that cannot be read.
-    pub unreadable_blocks: u64,
+    /// Losses that no later step can mend.
+    pub losses: Losses,
     /// Inodes that were found.
     pub inodes: InodeCounts,
     /// Files in place whose maps were rebuilt.
@@ -76,7 +98,7 @@ impl Summary {
         Self {
             origin,
             has_checksums,
-            unreadable_blocks: 0,
+            losses: Losses::default(),
             inodes: InodeCounts::default(),
             maps_rebuilt: 0,
             files_from_extents: 0,
@@ -87,5 +109,14 @@ impl Summary {
             unnamed: 0,
             provenance: BTreeMap::new(),
         }
+    }
+
+    /// Notes which logical blocks of a file are lost. Returns whether there are any.
+    pub(crate) fn lose(&mut self, inode: InodeNr, blocks: Vec<Range<u64>>) -> bool {
+        let is_partial = !blocks.is_empty();
+        if is_partial {
+            self.losses.lost_blocks.insert(inode, blocks);
+        }
+        is_partial
     }
 }

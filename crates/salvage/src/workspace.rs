@@ -45,7 +45,8 @@ impl<'d> Workspace<'d> {
         geometry.blocks_count = next_block.saturating_add(NEW_BLOCKS);
         let size_bytes = geometry.offset_bytes(BlockNr(geometry.blocks_count));
         let spill = SpillOptions::in_temporary_folder(memory_bytes);
-        let device = Extended::new(source, size_bytes);
+        let used_bytes = frame.geometry.offset_bytes(BlockNr(next_block));
+        let device = Extended::new(source, used_bytes, size_bytes);
         let overlay = Overlay::with_spill(device, geometry.block_size, spill);
         let mut workspace = Self {
             overlay,
@@ -209,8 +210,7 @@ impl<'d> Workspace<'d> {
         self.overlay.write_at(self.geometry.offset_bytes(start), &content)?;
         inode.set_flags(InodeFlags::INDEX, false);
         let size = content.len() as u64;
-        inode.base.size_lo = (size & 0xffff_ffff) as u32;
-        inode.base.size_high = (size >> 32) as u32;
+        inode.set_size_bytes(size);
         let run = BlockRun::new(start, blocks);
         let extents: Vec<Extent> =
             cut(run).map(|(logical, run)| Extent { logical, run, unwritten: false }).collect();

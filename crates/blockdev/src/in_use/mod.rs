@@ -7,6 +7,7 @@
 //! Mounts of other mount namespaces are not listed there: those of block devices are detected by
 //! claiming the device (`O_EXCL`). Users of what a device lies on count if they use the same bytes.
 
+mod beneath;
 mod qemu;
 mod tables;
 
@@ -19,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+
+pub use beneath::mount_over;
 
 use crate::OpenError;
 use crate::claim::{Access, is_locked};

@@ -16,7 +16,7 @@ pub(super) fn lines_of(path: &str) -> Vec<Vec<u8>> {
 }
 
 /// Undoes the octal escapes (`\040` for a blank) of names in `/proc`.
-fn unescaped(field: &[u8]) -> PathBuf {
+pub(super) fn unescaped(field: &[u8]) -> PathBuf {
     let mut name = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
@@ -47,14 +47,39 @@ pub(super) fn mounts_of(devices: &BTreeSet<DeviceNumber>) -> Vec<Use> {
     lines.iter().filter_map(|line| mount(line)).filter(of_ours).collect()
 }
 
-/// One line of `mountinfo`: "36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/x rw,errors".
+/// One line of `mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    pub(super) id: u64,
+    /// The block device, or a number that the kernel made up.
+    pub(super) device: DeviceNumber,
+    pub(super) mount_point: PathBuf,
+    /// Its type, such as "ext4".
+    pub(super) file_system: String,
+    /// A device, a file, or any text.
+    pub(super) source: PathBuf,
+    /// Options of the file system, separated by commas.
+    pub(super) options: Vec<u8>,
+}
+
+impl Mount {
+    /// Parses "36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/x rw,errors".
+    pub(super) fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let text = |field: Option<&[u8]>| std::str::from_utf8(field?).ok().map(str::to_owned);
+        let id = text(fields.next())?.parse().ok()?;
+        let device = DeviceNumber::parse(&text(fields.nth(1))?)?;
+        let mount_point = unescaped(fields.nth(1)?);
+        let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+        let file_system = String::from_utf8_lossy(behind.next()?).into_owned();
+        let (source, options) = (unescaped(behind.next()?), behind.next()?.to_vec());
+        Some(Self { id, device, mount_point, file_system, source, options })
+    }
+}
+
+/// The use that a line of `mountinfo` states.
 pub(super) fn mount(line: &[u8]) -> Option<Use> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let device = DeviceNumber::parse(std::str::from_utf8(fields.nth(2)?).ok()?)?;
-    let mount_point = unescaped(fields.nth(1)?);
-    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
-    let file_system = String::from_utf8_lossy(behind.next()?).into_owned();
-    let options = behind.nth(1)?;
+    let Mount { device, mount_point, file_system, options, .. } = Mount::parse(line)?;
     let read_only = options.split(|&byte| byte == b',').any(|option| option == b"ro");
     Some(Use::Mounted { mount_point, file_system, read_only, device })
 }

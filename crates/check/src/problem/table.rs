@@ -2057,16 +2057,37 @@ problems! {
              was looked at with the other value."
         repair "Store the value by which what lies on the disk makes sense.";
 
-    0x070300 "native-identity-wrong" NativeIdentityWrong { inode: InodeNr }
-        Cosmetic Remark ask Superblock
-        "the superblock of the native file system names {inode} as the directory of its own files, which \
-             cannot be"
-        means "The private bytes of the superblock are damaged. For ext4 the file system is whole."
-        repair "Left as it is.";
+    0x070300 "native-identity-wrong" NativeIdentityWrong { reason: &'static str }
+        Metadata Damage preen Superblock
+        "the identity of the native file system in the superblock is wrong: {reason}"
+        means "The private bytes of the superblock are damaged. For ext4 the file system is whole, but Floe \
+             uses no metadata regions without them."
+        repair "Take the identity from a backup superblock, or compute it from the records of the lots.";
     0x070301 "lot-record-wrong" LotRecordWrong { group: GroupNr, reason: &'static str }
-        Cosmetic Remark ask Group
+        Metadata Damage preen Group
         "{group} of the native file system has no valid record of its lot: {reason}"
         means "Floe uses no metadata region in a lot whose record it cannot believe. For ext4 the file \
              system is whole."
-        repair "Left as it is.";
+        repair "Take the record from another group of the lot or from a backup of the descriptors, or compute it \
+             from the layout.";
+    0x070302 "reservation-file-missing" ReservationFileMissing { group: GroupNr, inode: InodeNr }
+        Metadata Damage ask Group
+        "the reservation file of the lot of {group}, {inode}, has no name in /.cubes/c0"
+        means "Nothing keeps other programs from putting data into the metadata region of the lot."
+        repair "Make a new reservation file.";
+    0x070303 "reservation-file-wrong" ReservationFileWrong {
+        inode: InodeNr, group: GroupNr, reason: &'static str,
+    }
+        Metadata Damage ask Inode
+        "{inode}, the reservation file of the lot of {group}, is wrong: {reason}"
+        means "A reservation file holds free blocks of a metadata region and no data. Floe does not use a \
+             region whose file is something else."
+        repair "Empty the file, and reserve the free blocks of the region again.";
+    0x070304 "region-not-reserved" RegionNotReserved {
+        inode: InodeNr, group: GroupNr, blocks: u64,
+    }
+        Metadata Damage preen Inode
+        "{inode}, the reservation file of the lot of {group}, lacks {blocks} blocks of the metadata region"
+        means "Other programs may put data into these blocks."
+        repair "Add the free blocks of the region to the file.";
 }

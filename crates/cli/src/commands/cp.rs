@@ -53,7 +53,9 @@ impl Args {
         for path in paths {
             let name = place::last_name(place::bytes(path)).filter(|_| into);
             let made = name.map(|name| target.join(OsStr::from_bytes(name)));
-            judged.refuse_output("TARGET", made.as_deref().unwrap_or(target))?;
+            let made = made.as_deref().unwrap_or(target);
+            judged.refuse_output("TARGET", made)?;
+            self.image.source.refuse_own_mount("TARGET", made)?;
         }
         self.image.view(|files, complaints| {
             for path in paths {

@@ -8,12 +8,14 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use floe_archive::{Entry, Kind, Part, Writer};
-use floe_ext4::files::{Content, FileFault, Files, Follow, Node, SegmentKind, Step};
+use floe_ext4::files::{
+    Content, FileFault, Files, Follow, Node, SegmentKind, Step, is_usable_target, printable,
+};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 
 use crate::exit::Outcome;
-use crate::image_files::{Complaints, ImageArgs, place};
+use crate::image_files::{Complaints, ImageArgs, LOST_TARGET, place};
 use crate::input::files::OutputPath;
 
 /// Bytes copied at once.
@@ -40,6 +42,10 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self, _: &mut impl Write) -> anyhow::Result<Outcome> {
+        match &self.output {
+            Some(path) => self.image.source.refuse_own_mount("--output", path)?,
+            None => self.image.source.refuse_own_mount_of_stdout()?,
+        }
         let result = self.image.view(|files, complaints| {
             let path = place::bytes(&self.path);
             let node = match files.lookup(path, Follow::Last) {
@@ -50,13 +56,19 @@ impl Args {
                 }
             };
             let archive = Writer::new(BufWriter::with_capacity(PIECE_BYTES, self.target()?));
-            archive_tree(files, complaints, path, node, archive)
+            archive_tree(files, complaints, path, node, archive).with_context(|| self.place())
         });
         match result {
-            // The reader of the pipe closed it.
-            Err(error) if self.output.is_none() && is_closed_pipe(&error) => Ok(Outcome::CLEAN),
+            // The reader of the pipe closed it. Like tar, fail without a message.
+            Err(error) if self.output.is_none() && is_closed_pipe(&error) => Ok(Outcome::FAILED),
             result => result,
         }
+    }
+
+    /// The place of the archive, for messages.
+    fn place(&self) -> String {
+        let path = self.output.as_ref();
+        path.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string())
     }
 
     fn target(&self) -> anyhow::Result<File> {
@@ -100,7 +112,9 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
         let files = self.files;
         for step in files.walk(root) {
             match step {
-                Step::Visit(visit) => self.add(&visit.path, &visit.node)?,
+                Step::Visit(visit) => self
+                    .add(&visit.path, &visit.node)
+                    .with_context(|| printable(&place::join(self.base, &visit.path)))?,
                 step => self.complaints.step(self.base, &step),
             }
         }
@@ -145,10 +159,7 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
             Some(FileType::BlockDevice) => Kind::BlockDevice,
             Some(FileType::Fifo) => Kind::Fifo,
             Some(FileType::Socket) => {
-                eprintln!(
-                    "floe: {}: skipped, because it is a socket",
-                    floe_ext4::files::printable(full)
-                );
+                eprintln!("floe: {}: skipped, because it is a socket", printable(full));
                 return None;
             }
             None => {
@@ -171,6 +182,10 @@ impl<W: Write> Exporter<'_, '_, '_, W> {
             match self.files.target(node) {
                 Ok((target, faults)) => {
                     self.complaints.faults(full, &faults);
+                    if !is_usable_target(&target) {
+                        self.complaints.damage(full, LOST_TARGET);
+                        return None;
+                    }
                     entry.link = target;
                 }
                 Err(error) => {

@@ -82,19 +82,27 @@ fn os_string(bytes: &[u8]) -> OsString {
 impl Args {
     pub(crate) fn run(self, judged: &Judged, out: &mut impl Write) -> anyhow::Result<Outcome> {
         let target = Target::of(self.to.as_ref());
+        let source = &self.image.source;
         if self.json && matches!(target, Target::StandardOutput) {
             return Err(Ended::usage("--json and --to - both write to standard output"));
         }
         if let Target::Archive(path) | Target::Folder(path) = &target {
             judged.refuse_output("--to", path)?;
+            source.refuse_own_mount("--to", path)?;
+        } else if matches!(target, Target::StandardOutput) {
+            source.refuse_own_mount_of_stdout()?;
         }
-        let source = &self.image.source;
         source.mind_users(InUse::WarnReader)?;
-        signals::end_at_once("files copied so far are kept; the image was not changed")?;
+        signals::end_at_once(match &target {
+            Target::Nowhere => "the image was not changed",
+            Target::Folder(_) => "files copied so far are kept; the image was not changed",
+            _ => "the archive is incomplete; the image was not changed",
+        })?;
         let device = Counted::new(source.open()?);
-        if let Target::Folder(folder) = &target {
-            prepare(folder)?;
-        }
+        let created = match &target {
+            Target::Folder(folder) => NewFolder::prepare(folder)?,
+            _ => NewFolder(None),
+        };
         let journal = self.image.external_journal.as_deref().map(FileDevice::open).transpose()?;
         let watch = Watch::over(Progress::new(&PHASES), self.progress);
         let options = Options {
@@ -113,10 +121,13 @@ impl Args {
         let salvaged = watch.during(&|| device.counts().bytes, || {
             salvage(&device, &options, |found| {
                 let account = Account::of(found);
+                created.keep();
                 self.copy(found, &target).map(|outcome| (account, outcome))
             })
         });
         let (account, mut outcome) = match salvaged {
+            // The reader of the pipe closed it. Like tar, fail without a message.
+            Ok(Err(error)) if is_closed_pipe(&error) => return Ok(Outcome::FAILED),
             Ok(result) => result?,
             Err(SalvageError::Open(error)) => {
                 let name = source.name();
@@ -146,35 +157,57 @@ impl Args {
             Target::Folder(folder) => {
                 let root = found.files.node(InodeNr::ROOT)?;
                 Copier::new(&found.files, &complaints, b"/", Keep::All, None, true)
-                    .run_into(root, folder)?;
+                    .run_into(root, folder)
+                    .with_context(|| folder.display().to_string())?;
             }
             Target::Archive(path) => {
                 let file = File::create_new(path);
-                archive_to(
-                    file.with_context(|| format!("{}: cannot be created", path.display()))?,
-                )?;
+                let file =
+                    file.with_context(|| format!("{}: cannot be created", path.display()))?;
+                archive_to(file).with_context(|| path.display().to_string())?;
             }
             Target::StandardOutput => {
                 let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-                match archive_to(file) {
-                    Err(error) if is_closed_pipe(&error) => {}
-                    result => result?,
-                }
+                archive_to(file).context("standard output")?;
             }
         }
         Ok(complaints.outcome())
     }
 }
 
-/// Creates the target, or makes sure that it is an empty folder.
-fn prepare(folder: &Path) -> anyhow::Result<()> {
-    match fs::read_dir(folder) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(()),
-            Some(_) => bail!("{}: is not empty. Choose a new folder", folder.display()),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir(folder)
-            .with_context(|| format!("{}: cannot be created", folder.display())),
-        Err(error) => Err(error).with_context(|| format!("{}: cannot be used", folder.display())),
+/// A target folder that this run created. Dropping it removes the folder while it is empty.
+struct NewFolder(Option<PathBuf>);
+
+impl NewFolder {
+    /// Creates the target, or makes sure that it is an empty folder.
+    fn prepare(folder: &Path) -> anyhow::Result<Self> {
+        match fs::read_dir(folder) {
+            Ok(mut entries) => match entries.next() {
+                None => Ok(Self(None)),
+                Some(_) => bail!("{}: is not empty. Choose a new folder", folder.display()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir(folder)
+                    .with_context(|| format!("{}: cannot be created", folder.display()))?;
+                Ok(Self(Some(folder.to_owned())))
+            }
+            Err(error) => {
+                Err(error).with_context(|| format!("{}: cannot be used", folder.display()))
+            }
+        }
+    }
+
+    /// Keeps the folder, even if nothing is copied into it.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for NewFolder {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.0 {
+            // A folder that somebody else has used by now stays.
+            let _ = fs::remove_dir(folder);
+        }
     }
 }

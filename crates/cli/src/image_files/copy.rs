@@ -11,14 +11,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use floe_ext4::files::{Content, Files, Node, SegmentKind, Step};
+use floe_ext4::files::{Content, Files, Node, SegmentKind, Step, is_usable_target, printable};
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
 use rustix::fs::{self as sys, AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::metadata::apply;
-use super::{Complaints, place};
+use super::{Complaints, LOST_TARGET, place};
 use crate::input::files::Judged;
 
 /// Bytes copied at once.
@@ -140,7 +140,7 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
                     matches!(error.kind(), StorageFull | QuotaExceeded)
                 });
                 if full_disk {
-                    return Err(error);
+                    return Err(error.context(printable(&self.full(path))));
                 }
                 self.complaints.failure(&self.full(path), format!("{error:#}"));
                 Ok(false)
@@ -173,7 +173,10 @@ impl<'a, 'f, 'd> Copier<'a, 'f, 'd> {
             Some(FileType::Symlink) => {
                 let (target, faults) = self.files.target(node)?;
                 self.complaints.faults(&self.full(path), &faults);
-                anyhow::ensure!(!target.is_empty() && !target.contains(&0), "has no usable target");
+                if !is_usable_target(&target) {
+                    self.complaints.damage(&self.full(path), LOST_TARGET);
+                    return Ok(false);
+                }
                 sys::symlinkat(&target[..], self.here()?, name).map_err(std::io::Error::from)?;
             }
             Some(kind) => self.special(name, kind, node)?,

@@ -19,6 +19,9 @@ use crate::input::files::InputPath;
 use crate::terminal::failure;
 use crate::terminal::signals;
 
+/// The message about a symbolic link whose target is empty or holds zero bytes.
+pub(crate) const LOST_TARGET: &str = "the target of the symbolic link is lost; it is skipped";
+
 /// Options for the image, and for the state of its content.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ImageArgs {

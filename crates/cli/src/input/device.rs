@@ -228,7 +228,7 @@ impl Source {
 
     /// The bytes of the device or file that the partition or offset leads to, as far as they are
     /// known; `u64::MAX` stands for the end. All of an image in another format is used.
-    fn bytes_used(&self) -> anyhow::Result<Range<u64>> {
+    pub(super) fn bytes_used(&self) -> anyhow::Result<Range<u64>> {
         let format = match self.format {
             Some(format) => format,
             None => image::format_of(&self.device).map_err(|error| self.explain(error))?,

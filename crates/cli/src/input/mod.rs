@@ -6,6 +6,7 @@ pub(crate) mod device;
 pub(crate) mod files;
 pub(crate) mod format_messages;
 pub(crate) mod lazy_args;
+mod own_mount;
 pub(crate) mod random;
 pub(crate) mod scheduling;
 pub(crate) mod size;

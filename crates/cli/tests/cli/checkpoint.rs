@@ -7,26 +7,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use floe_testkit::rng::Rng;
-use floe_testkit::{Image, build, damage, tool};
+use floe_testkit::{Image, damage, tool};
 use serde_json::Value;
 
-use super::{Ran, floe, ran};
+use super::{Ran, floe, image_of_many_groups, ran};
 
 /// A damaged image with many directories, whose check has many units of work.
 fn image() -> Option<Image> {
-    if tool::missing() {
-        return None;
-    }
-    let folder = tool::scratch("floe-many-").unwrap();
-    for at in 0..3000 {
-        let path = folder.path().join(format!("{}/{}", at % 40, at));
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join(format!("file-{at}")), format!("{at}")).unwrap();
-    }
-    let image = Image::empty(128 << 20).unwrap();
-    let source = folder.path().to_str().unwrap().to_owned();
-    let options = ["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "32768", "-d", source.as_str()];
-    build::mke2fs(image.path(), &options).unwrap();
+    let image = image_of_many_groups(3000, 128, "32768")?;
     damage::damage(&image, 11).unwrap();
     Some(image)
 }

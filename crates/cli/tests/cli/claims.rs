@@ -7,29 +7,12 @@ use std::process::Command;
 
 use floe_testkit::tool;
 
+use super::loop_device::Loop;
 use super::mount::{Ours, can_mount};
 use super::{floe, image};
 
-/// A loop device, detached on drop.
-struct Loop(String);
-
-impl Loop {
-    fn over(file: &Path, options: &[&str]) -> Self {
-        let made = Command::new("losetup").args(options).args(["-f", "--show"]).arg(file).output();
-        let made = made.unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        Self(String::from_utf8(made.stdout).unwrap().trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
-
 /// Unmounts on drop.
-struct Unmount(PathBuf);
+pub(super) struct Unmount(PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
@@ -43,7 +26,7 @@ impl Drop for Unmount {
     }
 }
 
-fn mounted(program_args: &[&str], place: &Path) -> Unmount {
+pub(super) fn mounted(program_args: &[&str], place: &Path) -> Unmount {
     let done = Command::new("mount").args(program_args).arg(place).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     Unmount(place.to_owned())
@@ -106,11 +89,11 @@ fn one_image_has_one_writer_by_whatever_name() {
     fs::hard_link(at("image"), at("hard")).unwrap();
     File::create(at("bound")).unwrap();
     let bound = mounted(&["--bind", at("image").to_str().unwrap()], &at("bound"));
-    let loops = [Loop::over(&at("image"), &[]), Loop::over(&at("image"), &[])];
+    let loops = [(); 2].map(|()| Loop::over(&at("image"), &[]).unwrap());
     let mut names = ["image", "link", "hard", "bound"].map(|name| at(name).display().to_string());
     names.sort();
     let names: Vec<&str> =
-        names.iter().chain(loops.iter().map(|found| &found.0)).map(|name| &**name).collect();
+        names.iter().map(String::as_str).chain(loops.iter().map(Loop::name)).collect();
     for holder in &names {
         let held = Ours::new(Path::new(holder), &[]);
         for other in &names {
@@ -143,6 +126,22 @@ fn one_image_has_one_writer_by_whatever_name() {
     drop(bound);
 }
 
+/// Makes a disk whose two partitions hold the same content. Returns the first bytes of both and their
+/// size.
+pub(super) fn disk_with_two(disk: &Path, content: &[u8]) -> [usize; 3] {
+    let (start, size) = (1 << 20, content.len());
+    let second = start + size;
+    let mut bytes = super::disk_with_partition(content);
+    bytes.extend(content);
+    for (at, value) in [(446 + 16 + 8, second), (446 + 16 + 12, size)] {
+        let sectors = u32::try_from(value / 512).unwrap();
+        bytes[at..at + 4].copy_from_slice(&sectors.to_le_bytes());
+    }
+    bytes[446 + 16 + 4] = 0x83;
+    fs::write(disk, bytes).unwrap();
+    [start, second, size]
+}
+
 #[test]
 fn parts_of_one_disk_exclude_only_what_overlaps() {
     if !can_mount() {
@@ -150,36 +149,26 @@ fn parts_of_one_disk_exclude_only_what_overlaps() {
     }
     let Some(image) = image("ext4-1k") else { return };
     let folder = tool::scratch("floe-claims-").unwrap();
-    let (disk, start) = (folder.path().join("disk"), 1 << 20);
+    let disk = folder.path().join("disk");
     let undo = undo_file(folder.path(), image.path());
-    let content = fs::read(image.path()).unwrap();
-    let size = content.len();
-    let second = start + size;
-    let mut bytes = super::disk_with_partition(&content);
-    bytes.extend(&content);
-    for (at, value) in [(446 + 16 + 8, second), (446 + 16 + 12, size)] {
-        let sectors = u32::try_from(value / 512).unwrap();
-        bytes[at..at + 4].copy_from_slice(&sectors.to_le_bytes());
-    }
-    bytes[446 + 16 + 4] = 0x83;
-    fs::write(&disk, bytes).unwrap();
+    let [start, second, size] = disk_with_two(&disk, &fs::read(image.path()).unwrap());
     let part = |start: usize| {
         let (start, size) = (start.to_string(), size.to_string());
-        Loop::over(&disk, &["--offset", &start, "--sizelimit", &size])
+        Loop::over(&disk, &["--offset", &start, "--sizelimit", &size]).unwrap()
     };
     let loops = [part(start), part(second)];
     let name = disk.to_str().unwrap();
     let other_half = second.to_string();
     // Each part in two ways, with the way to the other part.
-    for (held, options) in [(name, &["--partition", "1"][..]), (&loops[0].0, &[])] {
+    for (held, options) in [(name, &["--partition", "1"][..]), (loops[0].name(), &[])] {
         let first = Ours::new(Path::new(held), options);
         assert_refused(&disk, name, &[], &undo);
         assert_refused(&disk, name, &["--partition", "1"], &undo);
-        assert_refused(&disk, &loops[0].0, &[], &undo);
+        assert_refused(&disk, loops[0].name(), &[], &undo);
         for (other, options) in [
             (name, &["--partition", "2"][..]),
             (name, &["--offset", &other_half]),
-            (&loops[1].0, &[]),
+            (loops[1].name(), &[]),
         ] {
             let both = Ours::new(Path::new(other), options);
             fs::write(both.path().join("written"), other).unwrap();
@@ -188,14 +177,14 @@ fn parts_of_one_disk_exclude_only_what_overlaps() {
         }
         first.unmount();
         for part in &loops {
-            assert_clean(Path::new(&part.0));
+            assert_clean(part.as_ref());
         }
     }
     // Beside Linux's mount of the second part.
     fs::create_dir(folder.path().join("point")).unwrap();
-    let linux = mounted(&[&loops[1].0], &folder.path().join("point"));
+    let linux = mounted(&[loops[1].name()], &folder.path().join("point"));
     Ours::new(&disk, &["--partition", "1"]).unmount();
-    Ours::new(Path::new(&loops[0].0), &[]).unmount();
+    Ours::new(loops[0].as_ref(), &[]).unmount();
     assert_refused(&disk, name, &["--partition", "2"], &undo);
     assert_refused(&disk, name, &[], &undo);
     drop(linux);

@@ -4,11 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use floe_testkit::tool;
 
 use super::Fsck;
+use super::loop_device::Loop;
 
 /// An image of 192 MiB with files, and with garbage in all free space.
 fn rubbish_with_files(folder: &Path, options: &[&str]) -> PathBuf {
@@ -151,16 +152,11 @@ fn discarding_reaches_what_is_below_a_block_device() {
         return;
     }
     let image = rubbish_with_files(folder.path(), &["-b", "4096"]);
-    let output = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
-    let Some(output) = output.ok().filter(|output| output.status.success()) else {
-        eprintln!("skipped: there are no loop devices here");
-        return;
-    };
-    let device = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
+    let Some(device) = Loop::over(&image, &[]) else { return };
     let files = files_of(&image);
-    let ran = Fsck::new("fsck.ext4").run(&["-fp", "-E", "discard"], &device, &[]);
-    let seen = files_of(&device);
-    assert!(Command::new("losetup").arg("--detach").arg(&device).status().unwrap().success());
+    let ran = Fsck::new("fsck.ext4").run(&["-fp", "-E", "discard"], device.as_ref(), &[]);
+    let seen = files_of(device.as_ref());
+    drop(device);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     if ran.out.contains("cannot discard") {
         eprintln!("skipped: loop devices cannot discard here");

@@ -11,6 +11,7 @@ use std::process::{Command, ExitStatus};
 
 use floe_testkit::{Image, build, tool};
 
+use super::loop_device::Loop;
 use super::{Ran, image, ran};
 
 const SIGXFSZ: i32 = 25;
@@ -152,24 +153,14 @@ fn what_cannot_be_written_is_told_at_the_start() {
 fn a_read_only_device_is_noticed_before_the_work() {
     let Some((image, folder)) = damaged() else { return };
     let undo = folder.path().join("undo");
-    let made = Command::new("losetup")
-        .args(["--find", "--show", "--read-only"])
-        .arg(image.path())
-        .output();
-    let Some(made) = made.ok().filter(|made| made.status.success()) else {
-        eprintln!("skipped: there are no loop devices here");
-        return;
-    };
-    let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let Some(device) = Loop::over(image.path(), &["--read-only"]) else { return };
     let before = image.to_vec().unwrap();
     let lines = [
-        &["repair", "--yes", "--undo", text(&undo), &device][..],
-        &["repair", "--yes", &device],
-        &["fsck", "-fy", &device],
+        &["repair", "--yes", "--undo", text(&undo), device.name()][..],
+        &["repair", "--yes", device.name()],
+        &["fsck", "-fy", device.name()],
     ];
     let all: Vec<Ran> = lines.iter().map(|line| whole(line)).collect();
-    let freed = Command::new("losetup").args(["--detach", &device]).status();
-    assert!(freed.is_ok_and(|status| status.success()));
     for (ran, line) in all.iter().zip(lines) {
         assert_eq!(ran.code, 8, "{line:?}: {}{}", ran.out, ran.err);
         assert!(ran.err.contains("read-only"), "{line:?}: {}", ran.err);

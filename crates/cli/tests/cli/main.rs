@@ -19,6 +19,7 @@ mod image_files;
 mod images;
 mod killed;
 mod limits;
+mod loop_device;
 mod memory;
 mod mkfs;
 mod mkfs_block_map;
@@ -29,6 +30,7 @@ mod mount_limits;
 mod native;
 mod online;
 mod outputs;
+mod own_mount;
 mod packaging;
 mod pages;
 mod pasted;
@@ -46,6 +48,7 @@ mod undo;
 mod valgrind;
 
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -117,6 +120,25 @@ fn image(profile: &str) -> Option<Image> {
         return None;
     }
     Some(build::base(Profile::by_name(profile).unwrap()).unwrap())
+}
+
+/// An image of many small groups, with `files` files in 40 directories: its check has many units of
+/// work.
+fn image_of_many_groups(files: u32, mib: u64, inodes: &str) -> Option<Image> {
+    if tool::missing() {
+        return None;
+    }
+    let folder = tool::scratch("floe-many-").unwrap();
+    for at in 0..files {
+        let path = folder.path().join(format!("{}/{at}", at % 40));
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join(format!("file-{at}")), at.to_string()).unwrap();
+    }
+    let image = Image::empty(mib << 20).unwrap();
+    let source = folder.path().to_str().unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-g", "1024", "-N", inodes, "-d", source];
+    build::mke2fs(image.path(), &options).unwrap();
+    Some(image)
 }
 
 /// A disk with an MBR partition table, whose only partition begins at 1 MiB and holds `content`.

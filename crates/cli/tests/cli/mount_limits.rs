@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 
 use floe_testkit::recipe::{Recipe, inode};
 use floe_testkit::{Image, build, kernel, oracle, tool};
 use rustix::io::Errno;
 
 use super::floe;
+use super::loop_device::Loop;
 use super::mount::{Ours, can_mount};
 
 /// The number of a failure.
@@ -152,22 +152,13 @@ fn what_is_write_protected_is_mounted_read_only() {
     }
     let image = made(16 << 20, &[]);
     let before = image.to_vec().unwrap();
-    let made = Command::new("losetup")
-        .args(["--find", "--show", "--read-only"])
-        .arg(image.path())
-        .output();
-    let Some(made) = made.ok().filter(|made| made.status.success()) else {
-        eprintln!("skipped: there are no loop devices here");
-        return;
-    };
-    let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let Some(device) = Loop::over(image.path(), &["--read-only"]) else { return };
     let folder = tool::scratch("floe-protected-").unwrap();
-    let refused = floe(&["mount", &device, folder.path().to_str().unwrap(), "-o", "rw"]);
-    let ours = Ours::new(Path::new(&device), &[]);
+    let refused = floe(&["mount", device.name(), folder.path().to_str().unwrap(), "-o", "rw"]);
+    let ours = Ours::new(device.as_ref(), &[]);
     let tried = File::create(ours.path().join("new"));
     ours.unmount();
-    let freed = Command::new("losetup").args(["--detach", &device]).status();
-    assert!(freed.is_ok_and(|status| status.success()));
+    drop(device);
     assert_eq!(refused.code, 32);
     assert!(refused.err.contains("write-protected"), "{}", refused.err);
     assert_eq!(errno(tried), Some(Errno::ROFS));

@@ -1,13 +1,13 @@
 //! Outputs never replace inputs, each other, or files that Floe did not create.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use floe_testkit::tool;
 
+use super::loop_device::Loop;
 use super::{Ran, floe, image, ran};
 
 fn text(path: &Path) -> &str {
@@ -110,29 +110,20 @@ fn standard_output_is_an_output_too() {
 fn block_devices_and_what_is_behind_them_are_no_outputs() {
     let Some(image) = image("ext4-1k") else { return };
     let Some(other) = image.copy().ok() else { return };
-    let attach = |path: &Path| {
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(path).output().ok()?;
-        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
-        made.status.success().then_some(name)
-    };
-    let (Some(one), Some(two)) = (attach(image.path()), attach(other.path())) else {
-        // Written to standard error directly, so that the harness does not capture it.
-        let _ = writeln!(std::io::stderr(), "skipped: there are no loop devices here");
+    let (Some(one), Some(two)) = (Loop::over(image.path(), &[]), Loop::over(other.path(), &[]))
+    else {
         return;
     };
+    let (one, two) = (one.name(), two.name());
     let before = image.to_vec().unwrap();
     let lines = [
-        vec!["check", "--html", &one, &one],
-        vec!["check", "--html", &two, &one],
-        vec!["check", "--metrics", &two, text(image.path())],
-        vec!["check", "--html", text(image.path()), &one],
-        vec!["repair", "--yes", "--undo", &two, &one],
+        vec!["check", "--html", one, one],
+        vec!["check", "--html", two, one],
+        vec!["check", "--metrics", two, text(image.path())],
+        vec!["check", "--html", text(image.path()), one],
+        vec!["repair", "--yes", "--undo", two, one],
     ];
     let all: Vec<Ran> = lines.iter().map(|line| floe(line)).collect();
-    for name in [&one, &two] {
-        let freed = Command::new("losetup").args(["--detach", name]).status();
-        assert!(freed.is_ok_and(|status| status.success()));
-    }
     for (ran, line) in all.iter().zip(lines) {
         assert_eq!(ran.code, 16, "{line:?}: {}{}", ran.out, ran.err);
     }

@@ -1,7 +1,7 @@
 //! `floe salvage`: targets, exit codes, the report, and that it changes nothing that is in order.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use floe_format::{InodeNr, LogicalBlock};
 use floe_testkit::volume::Volume;
@@ -68,4 +68,99 @@ fn what_is_no_file_system_is_refused() {
     assert_eq!(output.status.code(), Some(8), "{output:?}");
     let both = floe("salvage", &image, &["--json", "--to", "-"]);
     assert_eq!(both.status.code(), Some(16), "{both:?}");
+}
+
+/// An archive of more bytes than a pipe holds, whose reader leaves at once.
+#[test]
+fn a_closed_pipe_is_a_failure_without_a_message() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::Ext4).unwrap();
+    for arguments in [&["salvage", "--to", "-"][..], &["export"]] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_floe"));
+        program.args(arguments).arg(image.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = program.spawn().unwrap();
+        drop(running.stdout.take());
+        let done = running.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!((done.status.code(), &*said), (Some(8), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_refusal_leaves_no_folder_behind() {
+    let image = Image::empty(1 << 20).unwrap();
+    let folder = tool::scratch("floe-salvage-").unwrap();
+    let target = folder.path().join("new");
+    let arguments = ["--to", target.to_str().unwrap()];
+    assert_eq!(floe("salvage", &image, &arguments).status.code(), Some(8));
+    assert!(!target.exists());
+    // A folder that was there stays.
+    fs::create_dir(&target).unwrap();
+    assert_eq!(floe("salvage", &image, &arguments).status.code(), Some(8));
+    assert!(target.exists());
+}
+
+#[test]
+fn a_full_disk_names_the_file() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::Ext4).unwrap();
+    let output = floe("salvage", &image, &["--to", "tar:/dev/full"]);
+    assert_eq!(output.status.code(), Some(8), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/full"), "{output:?}");
+    let folder = tool::scratch("floe-salvage-").unwrap();
+    let mount = |options: &str| {
+        let mut program = Command::new("mount");
+        program.args(["-t", "tmpfs", "-o", options, "floe-test"]).arg(folder.path());
+        program.output().is_ok_and(|done| done.status.success())
+    };
+    if !mount("size=64k") {
+        eprintln!("skipped: no mounts here");
+        return;
+    }
+    let output = floe("salvage", &image, &["--to", folder.path().to_str().unwrap()]);
+    let _ = Command::new("umount").arg(folder.path()).status();
+    assert_eq!(output.status.code(), Some(8), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let place = format!("{}: /", folder.path().display());
+    assert!(said.contains("No space left") && said.contains(&place), "{said}");
+}
+
+/// A symbolic link whose block holds zeroes has no target: only its name is left, in the report and
+/// in every copy.
+#[test]
+fn a_link_without_a_target_is_only_a_name() {
+    if tool::missing() {
+        return;
+    }
+    let image = build::base(Profile::Ext4).unwrap();
+    let long = "x/".repeat(100);
+    build::debugfs(&image, &format!("symlink /long {long}\n")).unwrap();
+    let volume = Volume::open(&image).unwrap();
+    let inode = volume.lookup("/long").unwrap();
+    let block = volume.map(inode).unwrap().data[&LogicalBlock(0)];
+    volume.put_block(block, &vec![0; volume.block_bytes()]).unwrap();
+    drop(volume);
+    let folder = tool::scratch("floe-salvage-").unwrap();
+    let targets = [folder.path().join("new"), folder.path().join("tar")];
+    let archive = format!("tar:{}", targets[1].display());
+    for target in [
+        &["--json", "--to", targets[0].to_str().unwrap()][..],
+        &["--json", "--to", &archive],
+        &["--json"],
+    ] {
+        let output = floe("salvage", &image, target);
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let objects = report["objects"].as_array().unwrap();
+        let link = objects.iter().find(|object| object["path"] == "long").unwrap();
+        assert_eq!(
+            (&link["state"], &link["type"]),
+            (&"name-only".into(), &"symbolic links".into())
+        );
+    }
+    assert_eq!(floe("export", &image, &[]).status.code(), Some(4));
 }

@@ -7,23 +7,11 @@ use std::process::{Child, Command, Stdio};
 use floe_testkit::{Image, build, damage, tool};
 use serde_json::Value;
 
-use super::{Ran, floe, ran};
+use super::{Ran, floe, image_of_many_groups, ran};
 
 /// An image with many groups and directories, undamaged or damaged.
 fn image(damaged: bool) -> Option<Image> {
-    if tool::missing() {
-        return None;
-    }
-    let folder = tool::scratch("floe-many-").unwrap();
-    for at in 0..1000 {
-        let path = folder.path().join(format!("{}/{}", at % 40, at));
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join(format!("file-{at}")), format!("{at}")).unwrap();
-    }
-    let image = Image::empty(64 << 20).unwrap();
-    let source = folder.path().to_str().unwrap().to_owned();
-    let options = ["-t", "ext4", "-b", "1024", "-g", "1024", "-N", "16384", "-d", source.as_str()];
-    build::mke2fs(image.path(), &options).unwrap();
+    let image = image_of_many_groups(1000, 64, "16384")?;
     if damaged {
         damage::damage(&image, 11).unwrap();
     }

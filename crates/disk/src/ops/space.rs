@@ -6,6 +6,7 @@ use std::ops::Range;
 use floe_ext4::alloc::Allocate;
 use floe_ext4::map::edit::TreeEditor;
 use floe_ext4::map::file;
+use floe_ext4::map::pointers::nodes_above;
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags, OwnedInode};
 use floe_format::{BlockNr, BlockRun, LogicalBlock};
@@ -21,7 +22,15 @@ impl Op<'_> {
         from: LogicalBlock,
     ) -> Result<Option<Extent>, OpError> {
         let extent = file::look(&self.volume.fs, inode).next(&mut self.tx, from)?;
-        extent.map(|extent| self.volume.fs.space.refuse_system(extent.run)).transpose()?;
+        let Some(found) = extent else { return Ok(None) };
+        self.volume.fs.space.refuse_system(found.run)?;
+        if !inode.flags().contains(InodeFlags::EXTENTS) {
+            // An indirect block has no checksum, and any block can be taken for one.
+            let (root, block_size) = (&inode.base.block, self.volume.geometry().block_size);
+            for node in nodes_above(&mut self.tx, root, block_size, found.logical)? {
+                self.volume.fs.space.judge_node(node)?;
+            }
+        }
         Ok(extent)
     }
 

@@ -203,7 +203,9 @@ impl Op<'_> {
         let no_orphans = self.volume.orphans.file_is_empty();
         // What was not clean before was not checked meanwhile: as Linux does, leave it to the next check.
         let was_clean = self.volume.was_clean;
-        let reserved = clean && self.volume.fs.space.open_lots().is_empty();
+        // A lot with a damaged bitmap was passed over.
+        let space = &self.volume.fs.space;
+        let reserved = clean && space.open_lots().is_empty() && space.damaged().is_empty();
         self.edit_superblock(|sb| {
             sb.free_blocks_count_lo = (room.free_blocks & 0xffff_ffff) as u32;
             sb.free_blocks_count_hi = (room.free_blocks >> 32) as u32;

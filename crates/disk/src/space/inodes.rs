@@ -109,6 +109,7 @@ impl Pool {
         }
         let geo = self.groups.geometry();
         let bytes = self.groups.inode_bitmap(tx, group)?;
+        self.refuse_unsound_inodes(group, &bytes)?;
         let mut at = 0;
         while free.len() < most
             && let Some(index) = bitmap::first_clear(&bytes, at..geo.inodes_per_group)

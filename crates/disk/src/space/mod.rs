@@ -3,6 +3,7 @@
 mod held;
 mod inodes;
 mod region;
+mod sound;
 mod system_zone;
 
 use floe_ext4::alloc::{Allocate, Space};
@@ -38,7 +39,7 @@ pub struct Pool {
     reserved_clusters: u64,
     /// Whether the operation that runs may use them.
     may_use_reserve: bool,
-    /// Groups with a bitmap whose checksum is wrong: nothing is allocated in them.
+    /// Groups with a bitmap whose checksum is wrong or that contradicts its descriptor: nothing is allocated in them.
     damaged: BTreeSet<GroupNr>,
     system: SystemZone,
 }
@@ -158,6 +159,7 @@ impl Pool {
     fn bitmap(&self, tx: &mut dyn Tx, group: GroupNr) -> Result<Vec<u8>, Refusal> {
         let geo = self.groups.geometry();
         let mut bytes = self.groups.block_bitmap(tx, group)?;
+        self.refuse_unsound_blocks(group, &bytes)?;
         let home = geo.blocks_of(group);
         for run in self.held.blocks_in(home.start..home.end()) {
             // Inside the group, so the differences fit.
@@ -201,20 +203,20 @@ impl Pool {
         Ok(best)
     }
 
-    /// `None` for a group whose bitmap has a wrong checksum, which is passed over from now on.
+    /// `None` for a group with a damaged bitmap, which is passed over from now on.
     fn unless_damaged<T>(
         &mut self,
         group: GroupNr,
         found: Result<Option<T>, Refusal>,
     ) -> Result<Option<T>, Refusal> {
-        if let Err(Refusal::Checksum(_)) = found {
+        if let Err(Refusal::Checksum(_) | Refusal::Damaged(_)) = found {
             self.damaged.insert(group);
             return Ok(None);
         }
         found
     }
 
-    /// Groups in which nothing is allocated because a bitmap has a wrong checksum.
+    /// Groups in which nothing is allocated because a bitmap is damaged.
     pub(crate) const fn damaged(&self) -> &BTreeSet<GroupNr> {
         &self.damaged
     }
@@ -306,6 +308,10 @@ impl Allocate for Pool {
             Some(block) => Ok(block),
             None => Ok(self.run(tx, goal, 1)?.start),
         }
+    }
+
+    fn judge_node(&self, block: BlockNr) -> Result<(), Refusal> {
+        self.refuse_system(BlockRun::new(block, 1))
     }
 
     fn release(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {

@@ -191,6 +191,11 @@ impl Volume {
         self.last_changed
     }
 
+    /// Blocks that an operation may change.
+    pub const fn most_changed_blocks(&self) -> usize {
+        self.most_changed
+    }
+
     /// Lets no operation change more than so many blocks: one that would is [`OpError::TooLong`], and changes nothing. At
     /// first that is a fifth of the journal, below the quarter that a transaction may have; without one there is no limit.
     pub const fn limit_changes(&mut self, most_blocks: usize) {
@@ -208,7 +213,7 @@ impl Volume {
         self.fs.space.durable(epoch);
     }
 
-    /// Groups with a bitmap whose checksum is wrong. Nothing is allocated in them, and what lies there cannot be freed.
+    /// Groups with a damaged bitmap. Nothing is allocated in them, and what lies there cannot be freed.
     pub fn damaged_groups(&self) -> Vec<GroupNr> {
         self.fs.space.damaged().iter().copied().collect()
     }

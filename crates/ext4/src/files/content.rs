@@ -7,6 +7,8 @@ use super::{FileFault, FileMap, Files, FilesError, Node};
 
 /// The targets of symbolic links are shorter than this in Linux.
 const MOST_TARGET_BYTES: u64 = 64 << 10;
+/// Bytes of the longest path in Linux (`PATH_MAX`), with the zero byte at its end.
+const MOST_PATH_BYTES: usize = 4096;
 /// Targets shorter than this are stored in the inode (fast symbolic links).
 const FAST_LINK_BYTES: u64 = 60;
 
@@ -114,6 +116,12 @@ impl<'d> Files<'d> {
         content.read_at(0, &mut target, &mut faults);
         Ok((target, faults))
     }
+}
+
+/// Whether a target can be that of a symbolic link: not empty, no zero bytes, and below the 4096
+/// bytes of the longest path of Linux.
+pub fn is_usable_target(target: &[u8]) -> bool {
+    (1..MOST_PATH_BYTES).contains(&target.len()) && !target.contains(&0)
 }
 
 impl Content<'_, '_> {

@@ -76,7 +76,8 @@ impl Visitor for Follower<'_, '_> {
                 Some(bytes)
             }
             Err(source) => {
-                self.map.faults.push(FileFault::MapUnreadable { block, source });
+                let logical = self.towards_logical();
+                self.map.faults.push(FileFault::MapUnreadable { logical, block, source });
                 None
             }
         }

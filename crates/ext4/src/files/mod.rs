@@ -22,7 +22,7 @@ mod path;
 mod walk;
 
 pub use attributes::Attribute;
-pub use content::{Content, Segment, SegmentKind};
+pub use content::{Content, Segment, SegmentKind, is_usable_target};
 pub use directory::{DirectoryEntry, Listing};
 pub use floe_format::ext::inode::Timestamp;
 pub use map::FileMap;
@@ -104,6 +104,8 @@ pub enum FileFault {
     /// A block of the mapping cannot be read. Everything it maps reads as zeroes.
     #[error("mapping {block} cannot be read: {source}")]
     MapUnreadable {
+        /// The first logical block that it maps.
+        logical: LogicalBlock,
         /// The mapping block.
         block: BlockNr,
         /// The system's error.

@@ -47,7 +47,7 @@ impl PointerEditor<'_> {
         }
         let (mut at, end) = (extent.logical.0, extent.logical.0 + extent.run.len_blocks);
         while at < end {
-            let (index, base, level) = self.slot(at)?;
+            let (index, base, level) = slot(self.block_size, at)?;
             if level == 0 {
                 put(root, index, target(&extent, at))?;
                 at += 1;
@@ -59,7 +59,7 @@ impl PointerEditor<'_> {
                     set(root, index, block.0)?;
                     block
                 }
-                word => BlockNr(u64::from(word)),
+                word => self.known(word)?,
             };
             at = self.insert_below(Node { block, level, base }, at, &extent)?;
         }
@@ -84,11 +84,13 @@ impl PointerEditor<'_> {
             if word == 0 || end <= range.start || base.0 >= range.end {
                 continue;
             }
-            let block = BlockNr(u64::from(word));
             if level == 0 {
-                note(&mut freed, block);
+                note(&mut freed, BlockNr(u64::from(word)));
                 set(root, index, 0)?;
-            } else if self.remove_below(Node { block, level, base: base.0 }, &range, &mut freed)? {
+                continue;
+            }
+            let block = self.known(word)?;
+            if self.remove_below(Node { block, level, base: base.0 }, &range, &mut freed)? {
                 self.space.release(self.tx, BlockRun::new(block, 1))?;
                 set(root, index, 0)?;
             }
@@ -96,17 +98,11 @@ impl PointerEditor<'_> {
         Ok(freed)
     }
 
-    /// The word of `i_block` that leads to a logical block, the first logical block below it, and
-    /// its level.
-    fn slot(&self, at: u64) -> Result<(usize, u64, u32), Refusal> {
-        let slots = (0..ROOT_BYTES / 4).rev();
-        let places = slots.filter_map(|index| {
-            let (base, level) = root_slot(self.block_size, index)?;
-            Some((index, base.0, level))
-        });
-        let found = places.into_iter().find(|(_, base, _)| *base <= at).ok_or(BEYOND)?;
-        let end = found.1 + span_blocks(self.block_size, found.2);
-        if at < end { Ok(found) } else { Err(BEYOND) }
+    /// The indirect block that a pointer leads to.
+    fn known(&self, word: u32) -> Result<BlockNr, Refusal> {
+        let block = BlockNr(u64::from(word));
+        self.space.judge_node(block)?;
+        Ok(block)
     }
 
     fn new_node(&mut self) -> Result<BlockNr, Refusal> {
@@ -140,7 +136,7 @@ impl PointerEditor<'_> {
                 set(self.tx.block_mut(node.block)?, index, block.0)?;
                 block
             } else {
-                BlockNr(u64::from(word))
+                self.known(word)?
             };
             let base = node.base + index as u64 * span;
             at = self.insert_below(Node { block, level: node.level - 1, base }, at, extent)?;
@@ -163,12 +159,12 @@ impl PointerEditor<'_> {
             if word == 0 || base + span <= range.start || base >= range.end {
                 continue;
             }
-            let block = BlockNr(u64::from(word));
             if node.level == 1 {
-                note(freed, block);
+                note(freed, BlockNr(u64::from(word)));
                 set(&mut bytes, index, 0)?;
                 continue;
             }
+            let block = self.known(word)?;
             let below = Node { block, level: node.level - 1, base };
             if self.remove_below(below, range, freed)? {
                 self.space.release(self.tx, BlockRun::new(block, 1))?;
@@ -181,6 +177,44 @@ impl PointerEditor<'_> {
         }
         Ok(empty)
     }
+}
+
+/// The indirect blocks on the way to a logical block, the highest first. Ends at the first hole.
+///
+/// # Errors
+/// [`Refusal::TooMuch`] beyond the map, or an error of reading a block.
+pub fn nodes_above(
+    tx: &mut dyn Tx,
+    root: &[u8; ROOT_BYTES],
+    block_size: u32,
+    at: LogicalBlock,
+) -> Result<Vec<BlockNr>, Refusal> {
+    let (index, mut base, mut level) = slot(block_size, at.0)?;
+    let (mut word, mut nodes) = (get(root, index), Vec::new());
+    while level > 0 && word != 0 {
+        let block = BlockNr(u64::from(word));
+        nodes.push(block);
+        level -= 1;
+        let span = span_blocks(block_size, level);
+        // Less than the pointers of a block.
+        let index = ((at.0 - base) / span) as usize;
+        base += index as u64 * span;
+        word = get(&tx.block(block)?, index);
+    }
+    Ok(nodes)
+}
+
+/// The word of `i_block` that leads to a logical block, the first logical block below it, and its
+/// level.
+fn slot(block_size: u32, at: u64) -> Result<(usize, u64, u32), Refusal> {
+    let slots = (0..ROOT_BYTES / 4).rev();
+    let mut places = slots.filter_map(|index| {
+        let (base, level) = root_slot(block_size, index)?;
+        Some((index, base.0, level))
+    });
+    let found = places.find(|(_, base, _)| *base <= at).ok_or(BEYOND)?;
+    let end = found.1 + span_blocks(block_size, found.2);
+    if at < end { Ok(found) } else { Err(BEYOND) }
 }
 
 /// The physical block to which an extent maps a logical block.

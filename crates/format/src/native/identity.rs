@@ -18,6 +18,8 @@ pub const FLAG_RESERVED: u16 = 0x0001;
 
 /// Name of the directory in the root that holds the file system's own files.
 pub const HOME_NAME: &[u8] = b".cubes";
+/// Name in it of the directory of the root cube, which holds the reservation files.
+pub const ROOT_CUBE_NAME: &[u8] = b"c0";
 
 layout! {
     /// The identity of a native file system (bytes 0x3b0 to 0x3fc of the superblock). Backups of the

@@ -188,31 +188,24 @@ impl Content {
 }
 
 impl Flight {
-    /// Hands runs of neighbouring pages to `write` with their offsets, up to the end of the file, at most so many bytes at
-    /// once.
-    ///
-    /// # Errors
-    /// The first of `write`.
-    pub(crate) fn runs(
-        &self,
-        most_bytes: usize,
-        mut write: impl FnMut(u64, &[u8]) -> Result<(), FsError>,
-    ) -> Result<(), FsError> {
-        let (mut start, mut run) = (0, Vec::new());
+    /// Runs of neighbouring pages with their offsets, up to the end of the file, each of at most so many bytes and a page.
+    pub(crate) fn runs(&self, most_bytes: usize) -> Vec<(u64, Vec<u8>)> {
+        let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
         for (index, page) in &self.pages {
             let at = index * PAGE_BYTES;
-            let goes_on = at == start + run.len() as u64 && run.len() < most_bytes;
-            if !run.is_empty() && !goes_on {
-                write(start, &run)?;
-                run.clear();
-            }
-            if run.is_empty() {
-                start = at;
-            }
             let len = self.size_bytes.saturating_sub(at).min(PAGE_BYTES) as usize;
-            run.extend_from_slice(&page[..len]);
+            if len == 0 {
+                break;
+            }
+            let goes_on = |(start, run): &&mut (u64, Vec<u8>)| {
+                at == *start + run.len() as u64 && run.len() < most_bytes
+            };
+            match runs.last_mut().filter(goes_on) {
+                Some((_, run)) => run.extend_from_slice(&page[..len]),
+                None => runs.push((at, page[..len].to_vec())),
+            }
         }
-        if run.is_empty() { Ok(()) } else { write(start, &run) }
+        runs
     }
 }
 
@@ -250,16 +243,13 @@ mod tests {
         {
             disk.truncate(cut as usize);
         }
-        flight
-            .runs(8192, |at, bytes| {
-                let end = at as usize + bytes.len();
-                if disk.len() < end {
-                    disk.resize(end, 0);
-                }
-                disk[at as usize..end].copy_from_slice(bytes);
-                Ok(())
-            })
-            .unwrap();
+        for (at, bytes) in flight.runs(8192) {
+            let end = at as usize + bytes.len();
+            if disk.len() < end {
+                disk.resize(end, 0);
+            }
+            disk[at as usize..end].copy_from_slice(&bytes);
+        }
         disk.resize(flight.size_bytes as usize, 0);
     }
 

@@ -7,51 +7,57 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_sync::{MutexGuard, thread};
 
+use super::carry::survive;
 use super::content::{Flight, PAGE_BYTES};
+use super::losses::Losses;
 use super::lower::Lower;
 use super::plan::plan;
-use super::record::{Action, Deed, Record, Stamp};
+use super::record::{Action, Record, Stamp};
 use super::room::Cost;
 use super::{MemFs, State};
 use crate::op::{Op, OpKind};
 use crate::{Attributes, FsError, Timestamp};
 
 /// Changes that a batch takes out of the log at once.
-const RECORDS_PER_BATCH: usize = 512;
+pub(super) const RECORDS_PER_BATCH: usize = 512;
 /// Pages of content that a batch takes, or those of one file.
-const PAGES_PER_BATCH: u64 = 2048;
-/// Bytes of one write to the disk.
-const MOST_WRITTEN: usize = 1 << 20;
+pub(super) const PAGES_PER_BATCH: u64 = 2048;
 
 /// A batch: steps in the order in which the disk takes them.
-struct Batch {
-    steps: Vec<Step>,
+pub(super) struct Batch {
+    pub(super) steps: Vec<Step>,
     touched: BTreeSet<InodeNr>,
 }
 
-enum Step {
+pub(super) enum Step {
     Record(Record),
-    Content { inode: InodeNr, time: Timestamp, flight: Flight },
+    /// Content of a file, of which the disk has so many bytes.
+    Content {
+        inode: InodeNr,
+        time: Timestamp,
+        stored_bytes: u64,
+        flight: Flight,
+    },
 }
 
 /// What a batch is made of.
 #[derive(Default)]
-struct Choice {
-    records: BTreeSet<Stamp>,
-    contents: Vec<InodeNr>,
+pub(super) struct Choice {
+    pub(super) records: BTreeSet<Stamp>,
+    pub(super) contents: Vec<InodeNr>,
     /// Inodes whose times the disk is to have.
-    settle: Vec<InodeNr>,
+    pub(super) settle: Vec<InodeNr>,
 }
 
 impl Choice {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty() && self.contents.is_empty() && self.settle.is_empty()
     }
 }
 
 impl State {
     /// Takes a batch out of the log. The changes are closed downward, so their order is all that the disk needs.
-    fn take_off(&mut self, choice: &Choice) -> Batch {
+    pub(super) fn take_off(&mut self, choice: &Choice) -> Batch {
         let mut batch = Batch { steps: Vec::new(), touched: BTreeSet::new() };
         for stamp in &choice.records {
             let Some(record) = self.log.remove(*stamp) else { continue };
@@ -92,12 +98,13 @@ impl State {
         let Some(node) = self.nodes.get_mut(&inode) else { return };
         let (size_bytes, time) = (node.attributes.size_bytes, node.attributes.ctime);
         let flight = node.content.take_off(size_bytes);
+        let stored_bytes = std::mem::replace(&mut node.stored_bytes, size_bytes);
         batch.touched.insert(inode);
-        batch.steps.push(Step::Content { inode, time, flight });
+        batch.steps.push(Step::Content { inode, time, stored_bytes, flight });
     }
 
     /// The disk has a batch. Returns the attributes of those that are on the disk now, to be compared.
-    fn land(&mut self, batch: &Batch) -> Vec<Attributes> {
+    pub(super) fn land(&mut self, batch: &Batch) -> Vec<Attributes> {
         for step in &batch.steps {
             match step {
                 Step::Record(record) => {
@@ -136,6 +143,31 @@ impl State {
         there
     }
 
+    /// Files whose content the disk lacks, up to so many pages or one more file.
+    pub(super) fn some_contents(&self, most_pages: u64) -> Vec<InodeNr> {
+        let mut pages = 0;
+        let fits = |inode: &&InodeNr| {
+            let fits = pages < most_pages;
+            pages += self.nodes.get(inode).map_or(0, |node| node.content.page_count());
+            fits
+        };
+        self.dirty.iter().take_while(fits).copied().collect()
+    }
+
+    /// Ends all changes: what memory has and what the disk has may differ for good.
+    pub(super) fn end(&mut self, error: &FsError) -> FsError {
+        let why = format!("changes that were accepted cannot be written: {error}");
+        FsError::Ended(self.ended.get_or_insert(why).clone())
+    }
+
+    /// Forgets all inodes; the disk has what there is to know of them.
+    pub(super) fn forget_all(&mut self) {
+        self.nodes.clear();
+        self.dirty.clear();
+        self.unsettled.clear();
+        (self.names, self.room.pages, self.room.files) = (0, 0, 0);
+    }
+
     /// The disk has these attributes: what memory had was the first, now it is the second.
     fn settle(&mut self, before: &Attributes, now: Attributes) {
         let waits = self.log.concerns(before.inode);
@@ -152,7 +184,7 @@ impl<L: Lower> MemFs<L> {
     /// Lets the disk have a batch that `choose` makes up; `false` if it is empty.
     fn flush_batch(
         &self,
-        _turn: &MutexGuard<'_, ()>,
+        turn: &MutexGuard<'_, ()>,
         choose: impl FnOnce(&mut State) -> Choice,
     ) -> Result<bool, FsError> {
         let (batch, returned) = {
@@ -165,10 +197,8 @@ impl<L: Lower> MemFs<L> {
             (state.take_off(&choice), std::mem::take(&mut state.returned))
         };
         returned.into_iter().for_each(|inode| self.lower.give_back(inode));
-        let done = self.carry(&batch);
-        if let Err(error) = done {
-            return Err(self.end(&error));
-        }
+        let mut losses = Losses::default();
+        self.carry(&batch, &mut losses).map_err(|error| self.end(&error))?;
         let there = {
             let mut state = self.state_mut();
             let there = state.land(&batch);
@@ -177,8 +207,15 @@ impl<L: Lower> MemFs<L> {
         };
         let mut settled = Vec::with_capacity(there.len());
         for before in there {
-            let now = self.compare(&before).map_err(|error| self.end(&error))?;
-            settled.push((before, now));
+            if losses.concern(before.inode) {
+                continue;
+            }
+            let now = self.compare(&before).map(|now| settled.push((before, now)));
+            survive(now, before.inode, &mut losses).map_err(|error| self.end(&error))?;
+        }
+        if !losses.is_empty() {
+            self.reconcile(turn, losses)?;
+            return Ok(true);
         }
         let mut state = self.state_mut();
         for (before, now) in settled {
@@ -188,65 +225,15 @@ impl<L: Lower> MemFs<L> {
         Ok(true)
     }
 
-    /// Ends all changes: what memory has and what the disk has may differ for good.
     fn end(&self, error: &FsError) -> FsError {
-        let why = format!("changes that were accepted cannot be written: {error}");
-        let mut state = self.state_mut();
-        FsError::Ended(state.ended.get_or_insert(why).clone())
-    }
-
-    /// Makes the changes of a batch on the disk.
-    fn carry(&self, batch: &Batch) -> Result<(), FsError> {
-        for step in &batch.steps {
-            let _changing = self.changing_below();
-            match step {
-                Step::Record(record) => match record.deed() {
-                    Deed::Apply(op) => self.lower.apply(&op).map(drop)?,
-                    Deed::Create(op, reserved) => self.lower.create_reserved(&op, reserved)?,
-                    Deed::Release(inode) => match self.lower.release(inode) {
-                        // It stays an orphan, for `floe repair`.
-                        Err(FsError::Damaged { .. } | FsError::Unreadable { .. }) => {}
-                        other => other?,
-                    },
-                },
-                Step::Content { inode, time, flight } => {
-                    self.carry_content(*inode, *time, flight)?
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn carry_content(
-        &self,
-        inode: InodeNr,
-        time: Timestamp,
-        flight: &Flight,
-    ) -> Result<(), FsError> {
-        // Space was reserved for the one who wrote.
-        let apply =
-            |kind: OpKind<'_>| self.lower.apply(&Op { uid: 0, gid: 0, time, kind }).map(drop);
-        let resize = |size| {
-            let (size_bytes, change) = (Some(size), Change::default());
-            apply(OpKind::Change { inode, size_bytes, change })
-        };
-        let mut stored = self.lower.attributes(inode)?.size_bytes;
-        if let Some(cut) = flight.cut.filter(|cut| *cut < stored) {
-            resize(cut)?;
-            stored = cut;
-        }
-        flight.runs(MOST_WRITTEN, |offset_bytes, bytes| {
-            stored = stored.max(offset_bytes + bytes.len() as u64);
-            apply(OpKind::Write { inode, offset_bytes, bytes })
-        })?;
-        if stored == flight.size_bytes { Ok(()) } else { resize(flight.size_bytes) }
+        self.state_mut().end(error)
     }
 
     /// Compares what memory has of an inode with the disk, and lets the disk have the times. Returns what the disk has.
     ///
     /// The records of an inode, applied, must have the effects that memory gave them; if they have not, one of the two is
     /// wrong, and to go on would lose something.
-    fn compare(&self, memory: &Attributes) -> Result<Attributes, FsError> {
+    pub(super) fn compare(&self, memory: &Attributes) -> Result<Attributes, FsError> {
         let inode = memory.inode;
         let disk = {
             let _reading = self.reading_below();
@@ -260,8 +247,9 @@ impl<L: Lower> MemFs<L> {
             (one.kind, one.permissions, numbers, size, flags)
         };
         if same(&disk) != same(memory) {
-            let what = format!("memory and disk differ: {:?} and {:?}", same(memory), same(&disk));
-            return Err(FsError::Damaged { inode, what });
+            let (memory, disk) = (same(memory), same(&disk));
+            let what = format!("memory and disk differ in {inode}: {memory:?} and {disk:?}");
+            return Err(FsError::Ended(what));
         }
         let times = |one: &Attributes| (one.atime, one.mtime, one.ctime);
         if times(&disk) == times(memory) {
@@ -368,14 +356,7 @@ impl<L: Lower> MemFs<L> {
                 let records = state.log.oldest(state.log.last(), RECORDS_PER_BATCH);
                 return Choice { records, ..Choice::default() };
             }
-            let (mut contents, mut pages) = (Vec::new(), 0);
-            for inode in &state.dirty {
-                if pages >= PAGES_PER_BATCH {
-                    break;
-                }
-                pages += state.nodes.get(inode).map_or(0, |node| node.content.page_count());
-                contents.push(*inode);
-            }
+            let contents = state.some_contents(PAGES_PER_BATCH);
             let records = plan(&state.log, contents.iter().copied());
             Choice { records, contents, settle: Vec::new() }
         })?;

@@ -30,7 +30,7 @@ pub trait Lower: Store {
     fn facts(&self) -> Facts;
 
     /// Promises numbers of free inodes, 1 to `most`, near a directory. Nobody else gets them before
-    /// [`Lower::create_reserved`] or [`Lower::give_back`]; nothing on the disk changes.
+    /// [`Deed::Create`] or [`Lower::give_back`]; nothing on the disk changes.
     ///
     /// # Errors
     /// [`FsError::NoSpace`], or that the disk cannot be read.
@@ -44,9 +44,18 @@ pub trait Lower: Store {
     /// Takes a promise back.
     fn give_back(&self, inode: InodeNr);
 
-    /// Makes a creation under a number that was promised.
-    ///
-    /// # Errors
-    /// As [`Store::apply`].
-    fn create_reserved(&self, op: &Op<'_>, reserved: Reserved) -> Result<(), FsError>;
+    /// Makes changes in their order: all, or those before the first that cannot be made, or fewer. The first one is made
+    /// or refused. Returns how many were made, and why the next one was refused, if it was.
+    fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>);
+}
+
+/// A change that waited, on its way to the disk.
+#[derive(Debug)]
+pub enum Deed<'r> {
+    /// Any change.
+    Apply(Op<'r>),
+    /// A creation under a number that was promised.
+    Create(Op<'r>, Reserved),
+    /// The deletion of an inode without names.
+    Release(InodeNr),
 }

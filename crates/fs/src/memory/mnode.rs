@@ -47,6 +47,8 @@ pub(crate) struct Mnode {
     pub(crate) content: Content,
     /// Size of the file on the disk.
     pub(crate) disk_bytes: u64,
+    /// Size of the file on the disk when the flush under way, if there is one, is over.
+    pub(crate) stored_bytes: u64,
     /// Access lists, once somebody asked for them.
     pub(crate) lists: Option<Lists>,
     /// The disk has no such inode yet.
@@ -64,6 +66,7 @@ impl Mnode {
             target: None,
             content: Content::on_disk(),
             disk_bytes: attributes.size_bytes,
+            stored_bytes: attributes.size_bytes,
             lists: None,
             unborn: false,
             in_flight: false,
@@ -122,6 +125,7 @@ impl Mnode {
             target: target.map(Into::into),
             content: Content::new_file(),
             disk_bytes: 0,
+            stored_bytes: 0,
             lists: Some(Lists::default()),
             unborn: true,
             ..Self::loaded(attributes)

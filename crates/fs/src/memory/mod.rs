@@ -15,10 +15,12 @@
 //! [`FileSystem`](crate::FileSystem) does.
 
 mod absorb;
+mod carry;
 mod change;
 mod content;
 mod flush;
 mod log;
+mod losses;
 mod lower;
 mod mnode;
 mod names;
@@ -34,13 +36,16 @@ use std::collections::{BTreeSet, HashMap};
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::FileType;
+use floe_sync::atomic::{AtomicU64, Ordering};
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError};
 use log::Log;
-pub use lower::{Facts, Lower};
+pub use losses::Handle;
+use losses::LateErrors;
+pub use lower::{Deed, Facts, Lower};
 use mnode::{Lists, Mnode};
 pub use null_disk::NullDisk;
 use numbers::Numbers;
@@ -83,6 +88,8 @@ pub struct MemFs<L> {
     flushing: Mutex<()>,
     state: RwLock<State>,
     below: RwLock<()>,
+    /// Files that programs opened.
+    opened: AtomicU64,
 }
 
 /// What memory knows.
@@ -102,6 +109,8 @@ struct State {
     names: usize,
     /// Why nothing is changed any more.
     ended: Option<String>,
+    /// Changes that were lost.
+    late: LateErrors,
 }
 
 impl State {
@@ -173,21 +182,29 @@ impl<L: Lower> MemFs<L> {
             returned: Vec::new(),
             names: 0,
             ended: None,
+            late: LateErrors::default(),
         };
         let (state, flushing, below) = (RwLock::new(state), Mutex::default(), RwLock::default());
-        Self { lower, facts, limits, flushing, state, below }
+        Self { lower, facts, limits, flushing, state, below, opened: AtomicU64::new(0) }
     }
 
-    /// Lets the disk have all that waits, and returns it. It is not durable before the disk's own end.
+    /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
+    /// is written is not durable before the disk's own end.
     ///
     /// # Errors
     /// [`FsError::Ended`]: the rest is lost.
-    pub fn finish(self) -> Result<L, FsError> {
+    pub fn finish(self) -> Result<(L, Result<(), FsError>), FsError> {
         self.flush_all()?;
         let mut state = self.state_mut();
         state.numbers.give_back(&self.lower);
+        let lost = state.late.report_all();
         drop(state);
-        Ok(self.lower)
+        Ok((self.lower, lost))
+    }
+
+    /// The file that a program opens next.
+    fn next_handle(&self) -> Handle {
+        Handle(self.opened.load(Ordering::SeqCst))
     }
 
     /// The file system below.
@@ -232,6 +249,7 @@ impl<L: Lower> MemFs<L> {
         if state.nodes.contains_key(&inode) {
             return Ok(());
         }
+        state.late.judge(inode)?;
         let attributes = {
             let _reading = self.reading_below();
             self.lower.attributes(inode)?
@@ -322,6 +340,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
         let state = self.state();
+        state.late.judge(inode)?;
         let below = |at: u64, into: &mut [u8]| {
             let _reading = self.reading_below();
             self.lower.read(inode, at, into)
@@ -350,6 +369,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
         let state = self.state();
+        state.late.judge(inode)?;
         let node = state.nodes.get(&inode);
         if let Some(target) = node.and_then(|node| node.target.as_ref()) {
             return Ok(target.to_vec());
@@ -363,6 +383,7 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
         let state = self.state();
+        state.late.judge(inode)?;
         if state.nodes.get(&inode).is_some_and(|node| node.unborn) {
             // Something new that has any passes.
             return Ok(Vec::new());
@@ -402,12 +423,24 @@ impl<L: Lower> Store for MemFs<L> {
 
     fn sync(&self) -> Result<(), FsError> {
         self.flush_all()?;
-        self.lower.sync()
+        self.lower.sync()?;
+        self.state_mut().late.report_all()
     }
 
     fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
         self.flush_of(&self.flushing(), [inode])?;
         self.lower.sync()
+    }
+
+    fn open(&self) -> Handle {
+        Handle(self.opened.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn late_error(&self, inode: InodeNr, of: Option<Handle>, closes: bool) -> Result<(), FsError> {
+        if self.facts.immediate.is_some() {
+            return Ok(());
+        }
+        self.state_mut().late.report(inode, of, closes)
     }
 
     fn tend(&self) -> Result<(), FsError> {

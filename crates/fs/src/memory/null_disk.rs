@@ -10,7 +10,7 @@ use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::superblock::Superblock;
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::lower::{Facts, Lower};
+use super::lower::{Deed, Facts, Lower};
 use crate::directory::{Directory, Entry, NameHash};
 use crate::op::{Applied, Op, OpKind, Place};
 use crate::store::{SeekFor, Space, Store};
@@ -440,8 +440,20 @@ impl Lower for NullDisk {
         self.tables().reserved.remove(&inode);
     }
 
-    fn create_reserved(&self, op: &Op<'_>, reserved: Reserved) -> Result<(), FsError> {
-        let OpKind::Create { place, new } = &op.kind else { return Err(FsError::Invalid) };
-        self.tables().create(op, place, new, Some(reserved)).map(drop)
+    fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
+        let one = |deed: &Deed<'_>| match deed {
+            Deed::Apply(op) => self.apply(op).map(drop),
+            Deed::Create(op, reserved) => {
+                let OpKind::Create { place, new } = &op.kind else { return Err(FsError::Invalid) };
+                self.tables().create(op, place, new, Some(*reserved)).map(drop)
+            }
+            Deed::Release(inode) => self.release(*inode),
+        };
+        for (made, deed) in deeds.iter().enumerate() {
+            if let Err(error) = one(deed) {
+                return (made, Err(error));
+            }
+        }
+        (deeds.len(), Ok(()))
     }
 }

@@ -4,6 +4,7 @@ use floe_disk::ops::{Change, NewInode, NewKind, RenameMode, Reserved};
 use floe_ext4::files::Timestamp;
 use floe_format::InodeNr;
 
+use super::lower::Deed;
 use crate::op::{Op, OpKind, Place};
 
 /// The place of a record in the order of all changes. The sequential order of the calls is the order of stamps.
@@ -20,7 +21,7 @@ pub(crate) struct Record {
 }
 
 /// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnedPlace {
     pub(crate) directory: InodeNr,
     pub(crate) name: Box<[u8]>,
@@ -95,16 +96,6 @@ pub(crate) enum Action {
     Change { inode: InodeNr, change: Change },
     /// Nobody uses an inode without names any more.
     Release { inode: InodeNr },
-}
-
-/// How a record reaches the disk.
-pub(crate) enum Deed<'r> {
-    /// By an operation.
-    Apply(Op<'r>),
-    /// By a creation under a number that was reserved.
-    Create(Op<'r>, Reserved),
-    /// By the deletion of an inode without names.
-    Release(InodeNr),
 }
 
 impl Record {

@@ -86,11 +86,11 @@ pub(crate) const fn device_of(packed: u32) -> (u32, u32) {
 
 /// The answer to an open, behind the entry of what is created: cached data stay (`FOPEN_KEEP_CACHE`), so do names
 /// (`FOPEN_CACHE_DIR`). There are no handles: all requests carry the inode.
-pub fn opened(directory: bool) -> Vec<u8> {
+pub fn opened(file: u64, directory: bool) -> Vec<u8> {
     const KEEP_CACHE: u32 = 1 << 1;
     const CACHE_DIR: u32 = 1 << 3;
     let flags = if directory { KEEP_CACHE | CACHE_DIR } else { KEEP_CACHE };
-    [&[0; 8][..], &flags.to_le_bytes(), &[0; 4]].concat()
+    [&file.to_le_bytes()[..], &flags.to_le_bytes(), &[0; 4]].concat()
 }
 
 /// The answer to a write of so many bytes.

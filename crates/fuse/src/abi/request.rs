@@ -45,11 +45,17 @@ pub enum Operation<'a> {
     /// The last descriptor of an open file or directory is gone.
     Release,
     /// A descriptor is closed.
-    Flush,
+    Flush {
+        /// The number that the answer to [`Operation::Open`] gave the open file.
+        file: u64,
+    },
     /// Everything is made durable.
     Sync,
     /// A file or a directory is made durable.
-    SyncInode,
+    SyncInode {
+        /// The number of the open file.
+        file: u64,
+    },
     /// Bytes of a file.
     Read {
         /// First byte.
@@ -189,8 +195,11 @@ impl<'a> Arguments<'a> {
                 Operation::Open { directory: opcode == Opcode::Opendir, flags }
             }
             Opcode::Release | Opcode::Releasedir => Operation::Release,
-            Opcode::Flush => Operation::Flush,
-            Opcode::Fsync | Opcode::Fsyncdir => Operation::SyncInode,
+            // Both messages begin with the number of the file.
+            Opcode::Flush => Operation::Flush { file: u64::from_le_bytes(*self.0.first_chunk()?) },
+            Opcode::Fsync | Opcode::Fsyncdir => {
+                Operation::SyncInode { file: u64::from_le_bytes(*self.0.first_chunk()?) }
+            }
             Opcode::Syncfs => Operation::Sync,
             Opcode::Read => {
                 let ReadIn { offset, size, .. } = ReadIn::decode(self.0.first_chunk()?);

@@ -34,6 +34,7 @@ pub(super) fn apply(stage: &mut Stage<'_>, group: GroupNr, edit: GroupEdit) -> R
                 return Err(Failure::NotNow("no backup has a valid location of the inode table"));
             }
         }
+        GroupEdit::LotRecord => return super::lots::mend_record(stage, group),
         GroupEdit::MoveBlockBitmap => return move_bitmap(stage, group, Bitmap::Blocks),
         GroupEdit::MoveInodeBitmap => return move_bitmap(stage, group, Bitmap::Inodes),
         GroupEdit::MoveInodeTable => return move_table(stage, group),

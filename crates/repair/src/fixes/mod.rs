@@ -19,12 +19,14 @@ mod inline_data;
 mod inodes;
 mod journal;
 mod lost_found;
+mod lots;
 mod maps;
 mod mmp;
 mod names;
 mod orphan_file;
 mod orphans;
 mod quota;
+mod reservations;
 mod resize_inode;
 mod shared_blocks;
 mod superblock;
@@ -130,6 +132,7 @@ fn apply(stage: &mut Stage<'_>, edit: &Edit) -> Result<(), Failure> {
         Edit::LinkCount { inode, links } => inodes::set_links(stage, *inode, *links),
         Edit::GroupMaps { group } => bitmaps::write(stage, *group),
         Edit::Totals => bitmaps::write_totals(stage),
+        Edit::Reservation { group, edit } => reservations::apply(stage, *group, *edit),
         Edit::QuotaFile { kind } => quota::rewrite(stage, kind),
         Edit::OrphanFile(edit) => orphan_file::apply(stage, *edit),
         Edit::Backups => {

@@ -98,7 +98,7 @@ impl HiddenParts {
             Level::No => true,
             Level::Maps => match edit {
                 Edit::GroupMaps { .. } => is_used_after_all(problem),
-                Edit::Totals | Edit::QuotaFile { .. } => false,
+                Edit::Totals | Edit::QuotaFile { .. } | Edit::Reservation { .. } => false,
                 // A bitmap written now would mark hidden blocks as free.
                 Edit::Group { edit, .. } => !matches!(edit, GroupEdit::MoveBlockBitmap),
                 _ => true,
@@ -129,6 +129,7 @@ fn is_used_after_all(problem: &Problem) -> bool {
     )
 }
 
+#[allow(clippy::too_many_lines)] // one arm an edit
 fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
     match edit {
         // Unreadable inodes may hold attribute values.
@@ -203,6 +204,7 @@ fn is_certain_without_inodes(problem: &Problem, edit: &Edit) -> bool {
         | Edit::LinkCount { .. }
         | Edit::Totals
         | Edit::QuotaFile { .. }
+        | Edit::Reservation { .. }
         | Edit::OrphanFile(_)
         | Edit::Backups => false,
     }

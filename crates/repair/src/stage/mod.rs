@@ -14,6 +14,7 @@ use crate::failure::Failure;
 
 mod alloc;
 mod inodes;
+mod private;
 mod shared_ledger;
 mod space;
 mod superblock;

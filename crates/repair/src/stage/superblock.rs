@@ -2,7 +2,7 @@
 //! checksums, and with their backups, when the round ends.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use floe_blockdev::{ReadBlocks, WriteBlocks};
@@ -11,6 +11,7 @@ use floe_check::{Examination, Problem, descriptors};
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::Incompat;
+use floe_format::native::lot::LotRecord;
 use floe_format::{BlockNr, GroupNr};
 
 use super::Stage;
@@ -21,6 +22,8 @@ pub(super) struct Descriptors {
     superblock: Superblock,
     groups: Vec<GroupDesc>,
     changed_groups: BTreeSet<u32>,
+    /// Records of lots that this round sets, by group.
+    pub(super) records: BTreeMap<u32, LotRecord>,
     all_groups: bool,
     superblock_changed: bool,
     backups: bool,
@@ -44,6 +47,7 @@ impl Descriptors {
             superblock: evidence.volume.superblock.clone(),
             groups: evidence.volume.groups.clone(),
             changed_groups: BTreeSet::new(),
+            records: BTreeMap::new(),
             all_groups: false,
             superblock_changed: false,
             backups: false,
@@ -166,7 +170,10 @@ impl Stage<'_> {
 
     /// The encoded descriptor of a group, with its checksum.
     fn encode_group(&self, group: GroupNr) -> Vec<u8> {
-        let mut raw = vec![0; self.geometry.desc_size as usize];
+        let mut raw = self.stored_descriptor(group);
+        if let Some(record) = self.descriptors.records.get(&group.0) {
+            record.put(&mut raw);
+        }
         self.group(group).seal(&mut raw, group, DescChecksum::of(&self.descriptors.superblock));
         raw
     }

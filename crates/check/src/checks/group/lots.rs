@@ -1,52 +1,106 @@
 //! Check: the identity of a native file system, and the records of lots in its descriptors (`docs/native.md`).
-//! Reads: descriptors.  Keeps: nothing.  Emits: `NativeIdentityWrong`, `LotRecordWrong`; both are remarks, because the
-//! file system is whole for ext4, and Floe uses no region that a record does not give.
-//! Does not verify: reservation files, which are files like all others.
+//! Reads: descriptors, and the directories that name reservation files.  Keeps: nothing.
+//! Emits: `NativeIdentityWrong`, `LotRecordWrong`.
+//! Does not verify: reservation files (`checks/group/reservations.rs`, which this check calls).
 
 use floe_format::native::identity::Identity;
-use floe_format::native::lot::{LotRecord, OFFSET};
-use floe_format::{BlockNr, GroupNr, InodeNr};
+use floe_format::native::lot::{DESC_SIZE, LotRecord, OFFSET};
+use floe_format::{BlockNr, Geometry, GroupNr, InodeNr};
 
+use super::reservations::OwnFiles;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::Volume;
 
 /// Checks all lots; nothing in a stock file system.
 pub fn check(volume: &Volume<'_>, found: &mut Findings) {
-    let Some(identity) = Identity::of(&volume.superblock) else { return };
+    let Some(identity) = Identity::of(&volume.superblock) else {
+        if has_records(volume) {
+            let reason = "it is missing, but descriptors have records of lots";
+            found.push(Problem::NativeIdentityWrong { reason });
+        }
+        return;
+    };
     let geometry = &volume.geometry;
-    let home = InodeNr(identity.home_inode);
-    if geometry.is_reserved(home) || geometry.place_of(home).is_none() {
-        found.push(Problem::NativeIdentityWrong { inode: home });
+    let own = OwnFiles::of(volume);
+    if let Some(reason) = identity_fault(geometry, &identity, own.as_ref()) {
+        found.push(Problem::NativeIdentityWrong { reason });
     }
-    let lots = Lots { volume, identity: &identity, is_sealed: is_sealed(volume) };
+    let is_sealed = is_sealed(volume);
+    let lots = Lots {
+        volume,
+        rules: Rules { geometry, identity: &identity, is_sealed },
+        own: own.as_ref(),
+    };
     let mut bytes = Vec::new();
+    let mut records = Vec::new();
     for lot in 0..geometry.desc_blocks {
         let block = geometry.primary_desc_block(lot);
         if volume.is_absent(block) || volume.read_block(block, &mut bytes).is_err() {
             // That is a finding of its own.
             continue;
         }
-        if let Some((group, reason)) = lots.judge(lot, &bytes) {
-            found.push(Problem::LotRecordWrong { group, reason });
+        match lots.judge(lot, &bytes) {
+            Ok(record) => records.extend(record),
+            Err((group, reason)) => found.push(Problem::LotRecordWrong { group, reason }),
         }
+    }
+    if let Some(own) = &own {
+        super::reservations::check(volume, &identity, own, &records, found);
     }
 }
 
-fn is_sealed(volume: &Volume<'_>) -> bool {
+/// Whether the primary superblock is in use, and nobody has written since Floe sealed it.
+pub(super) fn is_sealed(volume: &Volume<'_>) -> bool {
     volume.used_backup.is_none() && Identity::is_sealed(&volume.superblock)
+}
+
+/// Whether the first lot has a record, with a checksum that proves it.
+fn has_records(volume: &Volume<'_>) -> bool {
+    let geometry = &volume.geometry;
+    let (block, mut bytes) = (geometry.primary_desc_block(0), Vec::new());
+    geometry.desc_size == DESC_SIZE
+        && volume.features().metadata_csum()
+        && !volume.distrusted.contains(&GroupNr(0))
+        && volume.read_block(block, &mut bytes).is_ok()
+        && LotRecord::of(&bytes).is_some_and(|record| record.lot == 0)
+}
+
+fn identity_fault(
+    geometry: &Geometry,
+    identity: &Identity,
+    own: Option<&OwnFiles>,
+) -> Option<&'static str> {
+    let home = InodeNr(identity.home_inode);
+    let is_none = home.0 == 0;
+    if !is_none && (geometry.is_reserved(home) || geometry.place_of(home).is_none()) {
+        return Some("the inode that it names for /.cubes cannot be a directory");
+    }
+    let named = own?.home;
+    (named.unwrap_or_default() != home).then_some("it names another inode than /.cubes")
+}
+
+/// What a record is judged by.
+#[derive(Clone, Copy)]
+pub struct Rules<'v> {
+    /// Where lots are.
+    pub geometry: &'v Geometry,
+    /// The identity of the file system.
+    pub identity: &'v Identity,
+    /// Nobody has written since Floe sealed the file system.
+    pub is_sealed: bool,
 }
 
 struct Lots<'v> {
     volume: &'v Volume<'v>,
-    identity: &'v Identity,
-    /// Nobody has written since: then each group has a record.
-    is_sealed: bool,
+    rules: Rules<'v>,
+    own: Option<&'v OwnFiles>,
 }
 
 impl Lots<'_> {
-    /// The first group of a lot whose record is wrong, and why. `bytes` is the block of the lot's descriptors.
-    fn judge(&self, lot: u32, bytes: &[u8]) -> Option<(GroupNr, &'static str)> {
-        let geometry = &self.volume.geometry;
+    /// The record of a lot, if it has one; or the first group whose record is wrong, and why. `bytes` is the block of the
+    /// lot's descriptors.
+    fn judge(&self, lot: u32, bytes: &[u8]) -> Result<Option<LotRecord>, (GroupNr, &'static str)> {
+        let geometry = self.rules.geometry;
         let per_block = geometry.block_size / geometry.desc_size;
         let groups = (lot * per_block..geometry.group_count).map(GroupNr);
         let mut first: Option<LotRecord> = None;
@@ -59,28 +113,38 @@ impl Lots<'_> {
                 let is_empty =
                     raw.get(OFFSET..).is_none_or(|rest| rest.iter().all(|byte| *byte == 0));
                 // Programs that do not know records, as resize2fs, add groups without one.
-                if is_empty && !self.is_sealed {
+                if is_empty && !self.rules.is_sealed {
                     continue;
                 }
-                return Some((group, if is_empty { "it is missing" } else { "it is unreadable" }));
+                return Err((group, if is_empty { "it is missing" } else { "it is unreadable" }));
             };
             let reason = match &first {
                 Some(first) if *first != record => {
                     Some("it differs from that of another group of the lot")
                 }
                 Some(_) => None,
-                None => self.fault(lot, per_block, &record),
+                None => self.rules.fault(lot, &record).or_else(|| self.wrong_file(&record)),
             };
             if let Some(reason) = reason {
-                return Some((group, reason));
+                return Err((group, reason));
             }
             first = Some(record);
         }
-        None
+        Ok(first)
     }
 
-    fn fault(&self, lot: u32, per_block: u32, record: &LotRecord) -> Option<&'static str> {
-        let geometry = &self.volume.geometry;
+    fn wrong_file(&self, record: &LotRecord) -> Option<&'static str> {
+        let named = self.own?.by_lot.get(&record.lot)?;
+        let is_other = record.region_blocks > 0 && named.0 != record.region_inode;
+        is_other.then_some("it names another inode than that of its reservation file")
+    }
+}
+
+impl Rules<'_> {
+    /// Why a record cannot be that of a lot.
+    pub fn fault(&self, lot: u32, record: &LotRecord) -> Option<&'static str> {
+        let geometry = self.geometry;
+        let per_block = geometry.block_size / geometry.desc_size;
         let start = geometry.group_start(GroupNr(lot * per_block));
         let whole = u64::from(per_block) * u64::from(geometry.blocks_per_group);
         let end = BlockNr((start.0 + whole).min(geometry.blocks_count));

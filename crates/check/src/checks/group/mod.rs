@@ -2,3 +2,4 @@
 
 pub mod descriptor;
 pub mod lots;
+pub mod reservations;

@@ -3,7 +3,7 @@
 //! Reads: the inode.  Keeps: claims, directory runs, totals; the caller keeps type and links.
 //! Emits: nothing. An inode that is not plain in every way that is tested here may be sound or not:
 //! `checks/inode/inodes.rs` says. A plain one leaves exactly what it would leave there
-//! (`tests/shortcuts.rs`).
+//! (`tests/all/shortcuts.rs`).
 
 use floe_format::ext::extent::{Extent, ExtentNode, MAGIC, MAX_INIT_LEN};
 use floe_format::ext::inode::{FileType, InodeFlags};

@@ -109,7 +109,10 @@ impl Args {
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);
         let fs = FileSystem::new(MemFs::new(live, options.limits()));
         let served = self.serve(&fs, options);
-        let finished = fs.into_store().finish().and_then(|live| live.finish(now()));
+        let finished = fs.into_store().finish().and_then(|(live, lost)| {
+            live.finish(now())?;
+            lost
+        });
         served.and(finished.context("the last changes cannot be written"))
     }
 
@@ -178,7 +181,9 @@ impl Args {
 
     fn mounting(&self, options: &Options, read_only: bool) -> MountOptions {
         let as_root = rustix::process::getuid().is_root();
-        let device = || self.source.device.as_os_str().to_owned();
+        // Programs look this name up, and do so in another folder.
+        let absolute = || std::path::absolute(&self.source.device);
+        let device = || absolute().unwrap_or_else(|_| self.source.device.to_path_buf()).into();
         MountOptions {
             fsname: options.fsname.clone().map_or_else(device, OsString::from),
             subtype: options.subtype.clone().unwrap_or_else(|| "floe".to_owned()),

@@ -5,7 +5,9 @@ use floe_ext4::dir::{Directory, Entry, empty_block, first_block, insert, seal};
 use floe_ext4::map::extent_tree::{self, NodeForm};
 use floe_format::ext::extent::Extent;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_format::native::identity::{FLAG_RESERVED, HOME_NAME, Identity, MAGIC, VERSION};
+use floe_format::native::identity::{
+    FLAG_RESERVED, HOME_NAME, Identity, MAGIC, ROOT_CUBE_NAME, VERSION,
+};
 use floe_format::{BlockNr, BlockRun, InodeNr, LogicalBlock};
 
 use super::lots::FIRST_EPOCH;
@@ -16,8 +18,6 @@ use crate::mkfs::plan::Plan;
 
 /// Its inode: the first behind lost+found.
 const HOME_INODE: InodeNr = InodeNr(12);
-/// Name in it of the directory of the root cube.
-const ROOT_CUBE_NAME: &[u8] = b"c0";
 /// Most blocks of an unwritten extent.
 const MOST_UNWRITTEN: u64 = 32767;
 

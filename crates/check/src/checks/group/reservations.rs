@@ -1,0 +1,179 @@
+//! Check: reservation files of native file systems (`docs/native.md`) hold free blocks of their regions, and nothing else.
+//! Reads: the root, `/.cubes` and `/.cubes/c0`, the inode and map of each reservation file, the bitmaps of regions.
+//! Keeps: nothing.  Emits: `ReservationFileMissing`, `ReservationFileWrong`, `RegionNotReserved`.
+//! Does not verify: that blocks have one owner (shared blocks), that bitmaps are right (`checks/space/bitmaps.rs`).
+
+use std::collections::BTreeMap;
+
+use floe_ext4::files::{Files, Node};
+use floe_format::ext::bitmap;
+use floe_format::ext::inode::{FileType, InodeFlags};
+use floe_format::native::identity::{FLAG_RESERVED, HOME_NAME, Identity, ROOT_CUBE_NAME};
+use floe_format::native::lot::LotRecord;
+use floe_format::{BlockNr, BlockRun, GroupNr, InodeNr};
+
+use crate::problem::{Findings, Problem, Sink};
+use crate::volume::Volume;
+
+/// The directories and reservation files of a native file system, found by their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnFiles {
+    /// `/.cubes`; `None` if there is no such directory.
+    pub home: Option<InodeNr>,
+    /// `/.cubes/c0`; `None` if there is no such directory.
+    pub cube: Option<InodeNr>,
+    /// The reservation file of each lot that has one, `/.cubes/c0/region.LOT`.
+    pub by_lot: BTreeMap<u32, InodeNr>,
+}
+
+impl OwnFiles {
+    /// Looks the names up. `None` if one of the directories is damaged, so that a missing name proves nothing.
+    pub fn of(volume: &Volume<'_>) -> Option<Self> {
+        let files = files(volume);
+        let mut own = Self { home: None, cube: None, by_lot: BTreeMap::new() };
+        let root = names(&files, InodeNr::ROOT)?;
+        own.home = directory(&files, &root, HOME_NAME)?;
+        let Some(home) = own.home else { return Some(own) };
+        own.cube = directory(&files, &names(&files, home)?, ROOT_CUBE_NAME)?;
+        let Some(cube) = own.cube else { return Some(own) };
+        for (name, inode) in names(&files, cube)? {
+            let lot = name.strip_prefix(b"region.").and_then(|lot| std::str::from_utf8(lot).ok());
+            if let Some(lot) = lot.and_then(|lot| lot.parse().ok()) {
+                own.by_lot.insert(lot, inode);
+            }
+        }
+        Some(own)
+    }
+}
+
+fn files<'d>(volume: &Volume<'d>) -> Files<'d> {
+    let (superblock, geometry) = (volume.superblock.clone(), volume.geometry.clone());
+    Files::new(volume.device, superblock, geometry, volume.groups.clone())
+}
+
+type Names = BTreeMap<Vec<u8>, InodeNr>;
+
+/// The names in a directory; `None` if part of it is damaged.
+fn names(files: &Files<'_>, directory: InodeNr) -> Option<Names> {
+    let node = files.node(directory).ok()?;
+    let listing = files.list(&node).ok()?;
+    let is_sound = node.checksum_ok && listing.faults.is_empty();
+    is_sound.then(|| listing.entries.into_iter().map(|entry| (entry.name, entry.inode)).collect())
+}
+
+/// The directory with a name; `Some(None)` if there is none, `None` if its inode is damaged.
+fn directory(files: &Files<'_>, names: &Names, name: &[u8]) -> Option<Option<InodeNr>> {
+    let Some(&inode) = names.get(name) else { return Some(None) };
+    let node = files.node(inode).ok().filter(|node| node.checksum_ok)?;
+    Some(node.is_directory().then_some(inode))
+}
+
+/// Checks the reservation file of each lot in `records`, which are right otherwise.
+pub(super) fn check(
+    volume: &Volume<'_>,
+    identity: &Identity,
+    own: &OwnFiles,
+    records: &[LotRecord],
+    found: &mut Findings,
+) {
+    let files = files(volume);
+    let per_lot = volume.geometry.block_size / volume.geometry.desc_size;
+    let is_sealed = super::lots::is_sealed(volume);
+    for record in records.iter().filter(|record| record.region_blocks > 0) {
+        let (group, inode) = (GroupNr(record.lot * per_lot), InodeNr(record.region_inode));
+        if !own.by_lot.contains_key(&record.lot) {
+            if own.cube.is_some() {
+                found.push(Problem::ReservationFileMissing { group, inode });
+            }
+            continue;
+        }
+        let Ok(node) = files.node(inode) else { continue };
+        if !node.checksum_ok {
+            // That is a finding of its own.
+            continue;
+        }
+        match held(&files, &node, region(record)) {
+            Err(reason) => {
+                found.push(Problem::ReservationFileWrong { inode, group, reason });
+            }
+            Ok(held) => {
+                let reserves = identity.flags & FLAG_RESERVED != 0;
+                let blocks = lacking(volume, record, &held, reserves, is_sealed);
+                if blocks > 0 {
+                    found.push(Problem::RegionNotReserved { inode, group, blocks });
+                }
+            }
+        }
+    }
+}
+
+/// The metadata region of a lot.
+pub fn region(record: &LotRecord) -> BlockRun {
+    BlockRun::new(BlockNr(record.region_start), u64::from(record.region_blocks))
+}
+
+/// The blocks that a reservation file holds, or why it is none.
+fn held(files: &Files<'_>, node: &Node, region: BlockRun) -> Result<Vec<BlockRun>, &'static str> {
+    let flags = InodeFlags::IMMUTABLE | InodeFlags::EXTENTS;
+    if node.file_type() != Some(FileType::Regular) || !node.flags().contains(flags) {
+        return Err("it is not an immutable file with extents");
+    }
+    if node.uid() != 0 {
+        return Err("it does not belong to root");
+    }
+    let map = files.map(node);
+    if !map.faults.is_empty() {
+        return Err("its map is damaged");
+    }
+    for extent in &map.extents {
+        if !extent.unwritten {
+            return Err("it holds data");
+        }
+        if extent.run.start < region.start || extent.run.end() > region.end() {
+            return Err("it holds blocks outside the region");
+        }
+    }
+    Ok(map.extents.iter().map(|extent| extent.run).collect())
+}
+
+/// Blocks that a reservation file lacks. While `reserves` is set, it holds all blocks from `region_used` on, because nobody
+/// but Floe empties it. While the seal holds, nobody has freed other blocks either.
+fn lacking(
+    volume: &Volume<'_>,
+    record: &LotRecord,
+    held: &[BlockRun],
+    reserves: bool,
+    is_sealed: bool,
+) -> u64 {
+    if !reserves {
+        return 0;
+    }
+    let region = region(record);
+    let tail = BlockNr(region.start.0 + u64::from(record.region_used.min(record.region_blocks)));
+    let held_in_tail: u64 =
+        held.iter().map(|run| run.end().0.saturating_sub(run.start.max(tail).0)).sum();
+    let of_tail = (region.end().0 - tail.0).saturating_sub(held_in_tail);
+    if of_tail > 0 || !is_sealed { of_tail } else { free_in(volume, region) }
+}
+
+/// Blocks of a region that the bitmaps call free, in groups whose bitmaps can be read.
+fn free_in(volume: &Volume<'_>, region: BlockRun) -> u64 {
+    let geometry = &volume.geometry;
+    let mut free = 0;
+    let mut bytes = Vec::new();
+    let mut at = region.start;
+    while at < region.end() {
+        let Some(group) = geometry.group_of(at) else { break };
+        let home = geometry.blocks_of(group);
+        let end = region.end().min(home.end());
+        let is_read = !volume.block_bitmap_computed(group)
+            && volume.read_block(volume.group(group).block_bitmap, &mut bytes).is_ok();
+        if is_read {
+            // Both lie in the group, and native file systems have no clusters.
+            let bits = (at.0 - home.start.0) as u32..(end.0 - home.start.0) as u32;
+            free += u64::from(bits.end - bits.start - bitmap::count(&bytes, bits));
+        }
+        at = end;
+    }
+    free
+}

@@ -1,0 +1,16 @@
+//! All integration tests of the crate in one program, because each program links the whole stack.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod changes;
+mod fill;
+mod journal_crash;
+mod journal_linux;
+mod journal_ops;
+mod journal_rules;
+mod journal_writes;
+mod native;
+mod operations;
+mod sources;
+mod stock;
+mod traced;

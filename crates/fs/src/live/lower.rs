@@ -1,0 +1,167 @@
+//! The disk below the file system in memory: many changes in one transaction.
+
+use floe_blockdev::WriteBlocks;
+use floe_disk::ops::{Caller, OpError, Reserved, Step};
+use floe_disk::volume::Volume;
+use floe_ext4::tx::Tx;
+use floe_format::InodeNr;
+use floe_format::features::{Incompat, RoCompat};
+use floe_format::native::identity::Identity;
+
+use super::{BLOCKS_PER_WRITE, Live, caller_of, in_one, of_op};
+use crate::FsError;
+use crate::directory::NameHash;
+use crate::disk::{ChangeError, Disk};
+use crate::memory::{Deed, Facts, Lower};
+use crate::op::OpKind;
+use crate::store::Store;
+
+impl<D: WriteBlocks> Lower for Live<'_, '_, D> {
+    fn facts(&self) -> Facts {
+        let files = self.image.files();
+        let (superblock, geometry) = (files.superblock(), files.geometry());
+        let features = geometry.features;
+        let quotas = features.ro_compat.contains(RoCompat::QUOTA);
+        let immediate = match self.disk {
+            Disk::Direct { .. } => Some("it has no journal"),
+            Disk::Journaled(_) if quotas => Some("it has quotas"),
+            // Free blocks of regions are not for content, so reservations would promise too much.
+            Disk::Journaled(_) if Identity::of(superblock).is_some() => Some("it is native"),
+            Disk::Journaled(_) => None,
+        };
+        Facts {
+            hash: NameHash::of(superblock),
+            extents: features.incompat.contains(Incompat::EXTENTS),
+            has_crtime: geometry.inode_size > 128,
+            cluster_blocks: geometry.cluster_blocks,
+            inodes_per_group: geometry.inodes_per_group,
+            immediate,
+        }
+    }
+
+    fn reserve_inodes(
+        &self,
+        directory: InodeNr,
+        is_directory: bool,
+        most: usize,
+    ) -> Result<Vec<Reserved>, FsError> {
+        self.run(|volume, tx| volume.reserve_inodes(tx, directory, is_directory, most))
+    }
+
+    fn give_back(&self, inode: InodeNr) {
+        self.work().volume.give_back(inode);
+    }
+
+    fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
+        let made = match self.make_some(deeds) {
+            Ok(made) => made,
+            Err(error) => return (0, Err(error)),
+        };
+        let Some(first) = deeds.first().filter(|_| made == 0) else { return (made, Ok(())) };
+        match self.make_one(first) {
+            Ok(()) => (1, Ok(())),
+            Err(error) => (0, Err(error)),
+        }
+    }
+}
+
+impl<D: WriteBlocks> Live<'_, '_, D> {
+    /// Makes changes in one transaction of the journal, up to the first that needs more than is left of it or that is
+    /// refused. Returns how many were made.
+    fn make_some(&self, deeds: &[Deed<'_>]) -> Result<usize, FsError> {
+        if let Disk::Direct { .. } = self.disk {
+            return Ok(0);
+        }
+        let mut work = self.work();
+        if let Some(why) = &work.ended {
+            return Err(FsError::Ended(why.clone()));
+        }
+        self.faults.judge()?;
+        let volume = &mut work.volume;
+        let most_blocks = volume.most_changed_blocks();
+        let many = self.disk.change(|tx| {
+            let (mut made, mut changed_blocks) = (0, 0);
+            for deed in deeds {
+                volume.limit_changes(most_blocks - changed_blocks);
+                let done = self.attempt(volume, tx, deed);
+                if !matches!(done, Ok(true)) {
+                    break;
+                }
+                made += 1;
+                changed_blocks += volume.last_changed_blocks();
+            }
+            volume.limit_changes(most_blocks);
+            Ok(made)
+        });
+        match many {
+            Ok((made, _)) => Ok(made),
+            Err(ChangeError::Refused(error)) => Err(of_op(error)),
+            Err(ChangeError::Ended(why)) => {
+                work.ended = Some(why.clone());
+                self.faults.end_writing();
+                Err(FsError::Ended(why))
+            }
+        }
+    }
+
+    /// Makes a change in a transaction with others; `false` if it needs transactions of its own.
+    fn attempt(
+        &self,
+        volume: &mut Volume,
+        tx: &mut dyn Tx,
+        deed: &Deed<'_>,
+    ) -> Result<bool, OpError> {
+        match deed {
+            Deed::Create(op, reserved) => {
+                let OpKind::Create { place, new } = op.kind else { return Ok(false) };
+                self.image.forget(reserved.inode);
+                let (caller, directory, name) = (caller_of(op), place.directory, place.name);
+                volume.create_reserved(tx, &caller, directory, name, &new, *reserved)?;
+            }
+            // It stays an orphan, which the next mount deletes.
+            Deed::Release(_) if self.is_read_only() => {}
+            Deed::Release(inode) => {
+                self.image.forget(*inode);
+                let caller = Caller::system(crate::now());
+                let step = volume.finish_orphan(tx, self.disk, &caller, *inode)?;
+                return Ok(step != Step::More);
+            }
+            Deed::Apply(op) => match op.kind {
+                OpKind::Change { inode, size_bytes: None, change } => {
+                    volume.change(tx, &caller_of(op), inode, &change)?;
+                }
+                OpKind::Write { inode, offset_bytes, bytes } => {
+                    let most_bytes = BLOCKS_PER_WRITE * u64::from(self.block_bytes());
+                    if bytes.len() as u64 > most_bytes {
+                        return Ok(false);
+                    }
+                    self.image.forget(inode);
+                    let caller = caller_of(op);
+                    volume.write(tx, self.disk, &caller, inode, offset_bytes, bytes)?;
+                }
+                OpKind::Change { .. } | OpKind::Range { .. } => return Ok(false),
+                _ => {
+                    let applied = in_one(volume, tx, op)?;
+                    applied.created.into_iter().for_each(|inode| self.image.forget(inode));
+                }
+            },
+        }
+        Ok(true)
+    }
+
+    /// Makes a change in as many transactions as it takes.
+    fn make_one(&self, deed: &Deed<'_>) -> Result<(), FsError> {
+        match deed {
+            Deed::Apply(op) => self.apply(op).map(drop),
+            Deed::Release(inode) => self.release(*inode),
+            Deed::Create(op, reserved) => {
+                let OpKind::Create { place, new } = op.kind else { return Err(FsError::Invalid) };
+                let (caller, directory, name) = (caller_of(op), place.directory, place.name);
+                self.image.forget(reserved.inode);
+                self.run(|volume, tx| {
+                    volume.create_reserved(tx, &caller, directory, name, &new, *reserved)
+                })
+            }
+        }
+    }
+}

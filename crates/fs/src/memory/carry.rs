@@ -1,0 +1,161 @@
+//! A batch of changes reaches the disk; where some of it cannot, all that does not depend on it does.
+
+use floe_disk::ops::Change;
+use floe_format::InodeNr;
+use floe_sync::MutexGuard;
+
+use super::flush::{Batch, Choice, PAGES_PER_BATCH, RECORDS_PER_BATCH, Step};
+use super::losses::Losses;
+use super::lower::{Deed, Lower};
+use super::{MemFs, State};
+use crate::FsError;
+use crate::op::{Op, OpKind};
+
+/// Bytes of one write to the disk.
+const MOST_WRITTEN: usize = 1 << 20;
+
+impl Step {
+    fn depends_on(&self, losses: &Losses) -> bool {
+        match self {
+            Self::Record(record) => losses.take_along(record),
+            Self::Content { inode, .. } => losses.take_content(*inode),
+        }
+    }
+
+    /// Notes that it is lost; without an error, because it depends on what is.
+    fn lose(&self, losses: &mut Losses, error: Option<&FsError>) {
+        match self {
+            Self::Record(record) => losses.add(record, error),
+            Self::Content { inode, .. } => losses.add_content(*inode, error),
+        }
+    }
+
+    /// Bytes that it writes, in runs.
+    fn runs(&self) -> Vec<(u64, Vec<u8>)> {
+        match self {
+            Self::Record(_) => Vec::new(),
+            Self::Content { flight, .. } => flight.runs(MOST_WRITTEN),
+        }
+    }
+
+    /// The changes of the disk that it takes.
+    fn deeds<'s>(&'s self, runs: &'s [(u64, Vec<u8>)]) -> Vec<Deed<'s>> {
+        let Self::Content { inode, time, stored_bytes, flight } = self else {
+            let Self::Record(record) = self else { return Vec::new() };
+            return vec![record.deed()];
+        };
+        // Space was reserved for the one who wrote.
+        let deed = |kind| Deed::Apply(Op { uid: 0, gid: 0, time: *time, kind });
+        let resize = |size| {
+            let (size_bytes, change) = (Some(size), Change::default());
+            deed(OpKind::Change { inode: *inode, size_bytes, change })
+        };
+        let cut = flight.cut.filter(|cut| *cut < *stored_bytes);
+        let end = runs.last().map_or(0, |(at, bytes)| at + bytes.len() as u64);
+        let stored = cut.unwrap_or(*stored_bytes).max(end);
+        let writes = runs.iter().map(|(offset_bytes, bytes)| {
+            let (inode, offset_bytes) = (*inode, *offset_bytes);
+            deed(OpKind::Write { inode, offset_bytes, bytes })
+        });
+        let grown = (stored != flight.size_bytes).then(|| resize(flight.size_bytes));
+        cut.map(resize).into_iter().chain(writes).chain(grown).collect()
+    }
+}
+
+impl<L: Lower> MemFs<L> {
+    /// Makes the changes of a batch on the disk, but for those that cannot be made and those that depend on them.
+    ///
+    /// # Errors
+    /// [`FsError::Ended`]: nothing can be written any more.
+    pub(super) fn carry(&self, batch: &Batch, losses: &mut Losses) -> Result<(), FsError> {
+        let runs: Vec<_> = batch.steps.iter().map(Step::runs).collect();
+        let (mut steps, mut deeds) = (Vec::new(), Vec::new());
+        for (step, runs) in batch.steps.iter().zip(&runs) {
+            deeds.extend(step.deeds(runs));
+            steps.resize(deeds.len(), step);
+        }
+        let mut at = 0;
+        while let Some(step) = steps.get(at) {
+            if step.depends_on(losses) {
+                step.lose(losses, None);
+                at += 1;
+                continue;
+            }
+            // What depends on a lost change is found out one by one.
+            let end = if losses.is_empty() { deeds.len() } else { at + 1 };
+            let (made, done) = {
+                let _changing = self.changing_below();
+                self.lower.make(deeds.get(at..end).unwrap_or_default())
+            };
+            at += made;
+            let Err(error) = done else { continue };
+            let Some(step) = steps.get(at) else { continue };
+            match (deeds.get(at), error) {
+                (_, error @ FsError::Ended(_)) => return Err(error),
+                // It stays an orphan, for `floe repair`.
+                (Some(Deed::Release(_)), FsError::Damaged { .. } | FsError::Unreadable { .. }) => {}
+                (_, error) => step.lose(losses, Some(&error)),
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// After some changes of a batch are lost: lets the disk have all others that wait, and memory what the disk has.
+    /// Nobody changes anything meanwhile, because a change could depend on a lost one.
+    pub(super) fn reconcile(
+        &self,
+        _turn: &MutexGuard<'_, ()>,
+        mut losses: Losses,
+    ) -> Result<(), FsError> {
+        let mut state = self.state_mut();
+        let done = self.write_the_rest(&mut state, &mut losses);
+        if let Err(error) = done {
+            return Err(state.end(&error));
+        }
+        state.forget_all();
+        state.room.note(self.lower.space());
+        state.late.add(losses, self.next_handle());
+        Ok(())
+    }
+
+    fn write_the_rest(&self, state: &mut State, losses: &mut Losses) -> Result<(), FsError> {
+        loop {
+            let records = state.log.oldest(state.log.last(), RECORDS_PER_BATCH);
+            let contents =
+                if records.is_empty() { state.some_contents(PAGES_PER_BATCH) } else { Vec::new() };
+            let choice = Choice { records, contents, settle: Vec::new() };
+            if choice.is_empty() {
+                break;
+            }
+            let batch = state.take_off(&choice);
+            self.carry(&batch, losses)?;
+            state.land(&batch);
+        }
+        let due: Vec<InodeNr> = state.unsettled.iter().copied().collect();
+        for inode in due {
+            let Some(node) = state.nodes.get(&inode) else { continue };
+            if node.attributes.links > 0 && !losses.concern(inode) {
+                let settled = self.compare(&node.attributes).map(drop);
+                survive(settled, inode, losses)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Notes that the times of an inode are lost, where that is all.
+pub(super) fn survive(
+    done: Result<(), FsError>,
+    inode: InodeNr,
+    losses: &mut Losses,
+) -> Result<(), FsError> {
+    match done {
+        Err(error @ FsError::Ended(_)) => Err(error),
+        Err(error) => {
+            losses.add_times(inode, &error);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,6 @@
+//! All integration tests of the crate in one program, because each program links the whole stack.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod faults;
+mod memory;

@@ -1,0 +1,237 @@
+//! Power that fails at every write of the whole stack: what `fsync` acknowledged is there, and nothing is half there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use floe_blockdev::{Crash, MemDevice, Recorder, SECTOR_BYTES, Trace, WriteBlocks};
+use floe_disk::recovery::recover;
+use floe_ext4::files::Files;
+use floe_ext4::fs::FileSystem as Layout;
+use floe_format::InodeNr;
+use floe_fs::{FsError, Image, Limits, Live, MemFs};
+use floe_testkit::crash::{Effort, each_state, tears};
+
+use super::acts::{Act, Seen, run, tree};
+use super::live::{base, judge, mounted};
+
+type Tree = BTreeMap<String, Seen>;
+
+/// A call that was made: events that had ended when it began and when it returned, and what programs saw then.
+struct Call {
+    began: usize,
+    ended: usize,
+    act: Act,
+    done: bool,
+    before: Tree,
+    after: Tree,
+}
+
+/// A story that was told, and the writes of the device under it.
+pub(crate) struct Run {
+    trace: Trace,
+    base: Vec<u8>,
+    calls: Vec<Call>,
+}
+
+/// Lets a program make calls, and records what reaches the device. With `careless`, an fsync does nothing: the canary.
+pub(crate) fn record(acts: &[Act], limits: Limits, careless: bool) -> Result<Run> {
+    let recorder = Recorder::new(MemDevice::new(base().to_vec()));
+    record_on(&recorder, base().to_vec(), acts, limits, |memory, turn, act| {
+        let skipped = careless && matches!(act, Act::Fsync(_) | Act::Sync);
+        let done = if skipped { Ok(()) } else { run(memory, turn, act) };
+        if let Err(FsError::Ended(_) | FsError::Damaged { .. } | FsError::Lost { .. }) = &done {
+            panic!("call {turn}, {act:?}: {done:?}");
+        }
+        done
+    })
+}
+
+/// The same on a device that had `base` at the start, with `run` making the calls.
+pub(crate) fn record_on<D: WriteBlocks>(
+    recorder: &Recorder<D>,
+    base: Vec<u8>,
+    acts: &[Act],
+    limits: Limits,
+    run: impl Fn(&MemFs<Live<'_, '_, &Recorder<D>>>, u32, &Act) -> Result<(), FsError>,
+) -> Result<Run> {
+    let calls = mounted(recorder, limits, |memory| {
+        let mut calls = Vec::new();
+        let mut before = tree(memory);
+        for (turn, act) in (0..).zip(acts) {
+            let began = recorder.trace().events.len();
+            let done = run(memory, turn, act);
+            let (ended, after) = (recorder.trace().events.len(), tree(memory));
+            let (act, done) = (act.clone(), done.is_ok());
+            let call = Call { began, ended, act, done, before, after: after.clone() };
+            before = after;
+            calls.push(call);
+        }
+        Ok(calls)
+    })?;
+    Ok(Run { trace: recorder.trace(), base, calls })
+}
+
+fn by_inode(tree: &Tree, inode: InodeNr) -> Option<&Seen> {
+    tree.values().find(|seen| seen.inode == inode)
+}
+
+fn parent_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(above, _)| above)
+}
+
+/// Names in the directory with a number, and what they lead to.
+fn names_of(tree: &Tree, directory: InodeNr) -> Option<BTreeMap<&str, InodeNr>> {
+    let (path, _) = tree.iter().find(|(_, seen)| seen.inode == directory)?;
+    let inside = tree.iter().filter(|(other, _)| *other != path && parent_of(other) == path);
+    Some(inside.map(|(other, seen)| (&other[path.len() + 1..], seen.inode)).collect())
+}
+
+impl Run {
+    /// Calls that failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.calls.iter().filter(|call| !call.done).count()
+    }
+
+    /// Calls that a crash can have seen something of, from one on.
+    fn possible(&self, from: usize, issued: usize) -> impl Iterator<Item = &Call> {
+        self.calls[from..].iter().take_while(move |call| call.began <= issued)
+    }
+
+    /// Whether a file has content that it had after call `from`, or later, or a mixture of these: without fsync, content is
+    /// written in any order.
+    fn judge_content(&self, found: &Seen, from: usize, issued: usize) -> Result<()> {
+        let versions: Vec<&[u8]> = self
+            .possible(from, issued)
+            .filter_map(|call| by_inode(&call.after, found.inode))
+            .map(|seen| &seen.bytes[..])
+            .collect();
+        let sizes = || versions.iter().map(|bytes| bytes.len());
+        let (least, most) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
+        let size = found.bytes.len();
+        ensure!((least..=most).contains(&size), "{size} bytes, not {least} to {most}");
+        for (at, byte) in found.bytes.iter().enumerate() {
+            let allowed = versions.iter().any(|bytes| bytes.get(at).unwrap_or(&0) == byte);
+            ensure!(allowed, "byte {at} is {byte:#x}, which it never was since");
+        }
+        Ok(())
+    }
+
+    /// Whether an inode had a name all the time since a call.
+    fn lives(&self, inode: InodeNr, from: usize, issued: usize) -> bool {
+        self.possible(from, issued).all(|call| by_inode(&call.after, inode).is_some())
+    }
+
+    /// Judges what a crash left.
+    fn judge(&self, found: &Tree, issued: usize) -> Result<()> {
+        for (at, call) in self.calls.iter().enumerate() {
+            if call.began > issued {
+                break;
+            }
+            let acknowledged = call.done && call.ended <= issued;
+            match &call.act {
+                Act::Fsync(path) if acknowledged => {
+                    let path = format!("/{path}");
+                    let seen = call.after.get(&path).context("it has a name")?;
+                    self.judge_fsync(found, seen.inode, at, issued)
+                        .with_context(|| format!("fsync of {path}, call {at}"))?;
+                }
+                Act::Sync if acknowledged => {
+                    let all: BTreeSet<InodeNr> =
+                        call.after.values().map(|seen| seen.inode).collect();
+                    for inode in all {
+                        self.judge_fsync(found, inode, at, issued)
+                            .with_context(|| format!("sync, call {at}"))?;
+                    }
+                }
+                Act::Rename(from, to) if call.done => {
+                    self.judge_rename(found, call, (from, to), at, issued)
+                        .with_context(|| format!("rename of {from} to {to}, call {at}"))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_fsync(&self, found: &Tree, inode: InodeNr, at: usize, issued: usize) -> Result<()> {
+        if !self.lives(inode, at, issued) {
+            return Ok(());
+        }
+        let there = by_inode(found, inode);
+        let there = there.with_context(|| format!("{inode} is lost"))?;
+        if !there.state.starts_with("Directory") {
+            return self.judge_content(there, at, issued);
+        }
+        let then = names_of(&self.calls[at].after, inode).context("it is a directory")?;
+        let now = names_of(found, inode).context("it is a directory")?;
+        // Names that a later call gave or took.
+        let touched = |name: &str| {
+            self.possible(at + 1, issued).any(|call| {
+                let name_in =
+                    |tree| names_of(tree, inode).and_then(|names| names.get(name).copied());
+                name_in(&call.before) != name_in(&call.after)
+            })
+        };
+        for name in then.keys().chain(now.keys()) {
+            let same = then.get(name) == now.get(name) || touched(name);
+            ensure!(same, "{name} leads to {:?}, not {:?}", now.get(name), then.get(name));
+        }
+        Ok(())
+    }
+
+    /// A file that replaced another by rename has its content, wherever the name leads to it.
+    fn judge_rename(
+        &self,
+        found: &Tree,
+        call: &Call,
+        (from, to): (&str, &str),
+        at: usize,
+        issued: usize,
+    ) -> Result<()> {
+        let (from, to) = (format!("/{from}"), format!("/{to}"));
+        let (Some(moved), Some(replaced)) = (call.before.get(&from), call.before.get(&to)) else {
+            return Ok(());
+        };
+        let directory = call.before.get(parent_of(&to)).context("it has a directory")?.inode;
+        let name = &to[parent_of(&to).len() + 1..];
+        let leads = |tree: &Tree| names_of(tree, directory).and_then(|all| all.get(name).copied());
+        let before = self.calls[..at].iter().any(|call| leads(&call.after) == Some(moved.inode));
+        if moved.inode == replaced.inode || before || leads(found) != Some(moved.inode) {
+            return Ok(());
+        }
+        let there = by_inode(found, moved.inode).context("it is there")?;
+        if there.state.starts_with("Regular") {
+            self.judge_content(there, at, issued)?;
+        }
+        Ok(())
+    }
+
+    /// Every state of the run, recovered, judged, mounted again and checked; every `by_e2fsck`-th one by e2fsck.
+    pub(crate) fn explore(&self, effort: Effort, by_e2fsck: usize) -> Result<usize> {
+        let mut states = 0;
+        each_state(&self.trace, &self.base, effort, |device, crash| {
+            if cannot_be(&self.trace, crash) {
+                return Ok(());
+            }
+            states += 1;
+            recover(&device)?;
+            self.judge(&tree_of(&device)?, crash.issued)?;
+            mounted(&device, Limits::default(), |_| Ok(()))?;
+            judge(&device, states % by_e2fsck == 0)
+        })?;
+        Ok(states)
+    }
+}
+
+fn tree_of(device: &MemDevice) -> Result<Tree> {
+    let layout = Layout::open(device)?;
+    let groups = layout.space.groups.descs().to_vec();
+    let files = Files::new(device, layout.superblock.clone(), layout.geometry().clone(), groups);
+    Ok(tree(&Image::new(&files)))
+}
+
+/// Whether a crash tore a sector, or the superblock: neither is expected of devices (docs/journal.md).
+fn cannot_be(trace: &Trace, crash: &Crash) -> bool {
+    let torn_sector = crash.torn_bytes.is_some_and(|bytes| !bytes.is_multiple_of(SECTOR_BYTES));
+    torn_sector || tears(trace, crash, 1024..2048)
+}

@@ -1,0 +1,70 @@
+//! Bytes of descriptors that ext4 does not know: the records of lots of native file systems (`docs/native.md`).
+
+use std::io;
+
+use floe_blockdev::ReadBlocks;
+use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
+use floe_format::native::lot::{LotRecord, OFFSET};
+use floe_format::{BlockNr, GroupNr};
+
+use super::Stage;
+
+impl Stage<'_> {
+    /// The bytes of a group's descriptor, to which fields are written: those of the first copy whose checksum fits, else of
+    /// the primary one, else zeroes.
+    pub(super) fn stored_descriptor(&self, group: GroupNr) -> Vec<u8> {
+        let size = self.geometry.desc_size as usize;
+        if size <= OFFSET {
+            return vec![0; size];
+        }
+        let checksum = DescChecksum::of(self.superblock());
+        let fits = |raw: &Vec<u8>| {
+            checksum.compute(group, raw).is_none_or(|sum| sum == GroupDesc::of(raw).checksum)
+        };
+        let mut copies = self.descriptor_copies(group);
+        let primary = copies.next();
+        let raw = primary.clone().into_iter().chain(copies).find(fits).or(primary);
+        raw.unwrap_or_else(|| vec![0; size])
+    }
+
+    /// The records of a lot in all copies of its descriptors, the primary ones first.
+    pub(crate) fn stored_records(&self, lot: u32) -> Vec<LotRecord> {
+        let per_block = self.geometry.block_size / self.geometry.desc_size;
+        let groups = (0..per_block).map(|at| GroupNr(lot * per_block + at));
+        let groups = groups.filter(|group| group.0 < self.geometry.group_count);
+        let copies = groups.flat_map(|group| self.descriptor_copies(group).collect::<Vec<_>>());
+        copies.filter_map(|raw| LotRecord::of(&raw)).collect()
+    }
+
+    /// The readable copies of a group's descriptor: the primary one, and with meta_bg its backups.
+    fn descriptor_copies(&self, group: GroupNr) -> impl Iterator<Item = Vec<u8>> + '_ {
+        let geometry = &self.geometry;
+        let size = geometry.desc_size;
+        let per_block = geometry.block_size / size;
+        let index = group.0 / per_block;
+        let first = index * per_block;
+        let backups = [first.saturating_add(1), first.saturating_add(per_block - 1)]
+            .into_iter()
+            .filter(move |at| index >= geometry.first_meta_bg && *at < geometry.group_count)
+            .map(|at| geometry.group_desc_run(GroupNr(at)).start);
+        std::iter::once(geometry.primary_desc_block(index)).chain(backups).filter_map(
+            move |block: BlockNr| {
+                let offset = geometry.offset_bytes(block) + u64::from(group.0 % per_block * size);
+                let mut raw = vec![0; size as usize];
+                let read: io::Result<()> = self.overlay.read_at(offset, &mut raw);
+                read.is_ok().then_some(raw)
+            },
+        )
+    }
+
+    /// Sets the record of a lot in all its descriptors, and in their backups.
+    pub(crate) fn set_record(&mut self, record: &LotRecord) {
+        let per_block = self.geometry.block_size / self.geometry.desc_size;
+        let first = record.lot.saturating_mul(per_block);
+        for group in first..first.saturating_add(per_block).min(self.geometry.group_count) {
+            self.descriptors.records.insert(group, record.clone());
+            self.edit_group(GroupNr(group), |_| {});
+        }
+        self.write_backups();
+    }
+}

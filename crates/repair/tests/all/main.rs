@@ -1,0 +1,32 @@
+//! All integration tests of the crate in one program, because each program links the whole stack.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
+
+mod attribute_values;
+mod commit;
+mod crash;
+mod crash_support;
+mod directory_rebuild;
+mod extent_depth;
+mod extras;
+mod floods;
+mod fuzz_inputs;
+mod judged;
+mod kernel;
+mod linux_refuses;
+mod memory;
+mod native;
+mod no_place;
+mod no_room;
+mod partial_examinations;
+mod plan_file;
+mod problems;
+mod proofs;
+mod refused;
+mod repaired_image;
+mod rounds;
+mod seeds;
+mod unreadable;
+mod unreadable_everywhere;
+mod wrong_numbers;
+mod yes_to_all;

@@ -1,0 +1,209 @@
+//! What is lost is never called whole.
+
+#![allow(clippy::unwrap_used)] // a test may
+#![allow(clippy::single_range_in_vec_init)] // a file may miss a single range
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use floe_blockdev::{Fault, Faulty, MemDevice, ReadBlocks};
+use floe_format::{InodeNr, LogicalBlock};
+use floe_salvage::{Object, ObjectState, Options, Summary, salvage};
+use floe_testkit::volume::Volume;
+use floe_testkit::{Image, build, tool};
+
+const BLOCK: u64 = 4096;
+
+/// An image with `dir/x`, which is also `y`; `sparse` of 12 blocks with holes between them and an
+/// extent block; and `flat`, whose 8 blocks follow each other.
+fn image(folder: &Path) -> Image {
+    let (tree, path) = (folder.join("tree"), folder.join("image"));
+    fs::create_dir_all(tree.join("dir")).unwrap();
+    fs::write(tree.join("dir/x"), "content").unwrap();
+    fs::hard_link(tree.join("dir/x"), tree.join("y")).unwrap();
+    let file = fs::File::create(tree.join("sparse")).unwrap();
+    for at in 0..12 {
+        file.write_all_at(&[7; BLOCK as usize], at * 2 * BLOCK).unwrap();
+    }
+    fs::write(tree.join("flat"), [9; 8 * BLOCK as usize]).unwrap();
+    fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+    let tree = tree.to_str().unwrap();
+    build::mke2fs(&path, &["-t", "ext4", "-b", "4096", "-d", tree]).unwrap();
+    let image = Image::empty(64 << 20).unwrap();
+    fs::copy(&path, image.path()).unwrap();
+    image
+}
+
+/// The objects of the rebuilt tree by their paths, and the summary.
+fn objects(device: &dyn ReadBlocks) -> (BTreeMap<String, Object>, Summary) {
+    let options = Options { threads: 2, ..Options::default() };
+    salvage(device, &options, |found| {
+        let mut all = BTreeMap::new();
+        found.inventory(|object| {
+            all.insert(String::from_utf8(object.path.clone()).unwrap(), object);
+        });
+        (all, found.summary.clone())
+    })
+    .unwrap()
+}
+
+fn objects_of(image: &Image) -> (BTreeMap<String, Object>, Summary) {
+    objects(&MemDevice::new(image.to_vec().unwrap()))
+}
+
+fn zero_block(image: &Image, path: &str, logical: u64) {
+    let volume = Volume::open(image).unwrap();
+    let inode = volume.lookup(path).unwrap();
+    let block = volume.map(inode).unwrap().data[&LogicalBlock(logical)];
+    volume.put_block(block, &[0; BLOCK as usize]).unwrap();
+}
+
+#[test]
+fn a_directory_whose_only_block_is_destroyed_is_partial() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let image = image(folder.path());
+    let (before, summary) = objects_of(&image);
+    assert!(before.values().all(|object| object.state == ObjectState::Whole), "{before:?}");
+    assert!(summary.losses.partial_directories.is_empty());
+    zero_block(&image, "/dir", 0);
+    let (after, summary) = objects_of(&image);
+    assert_eq!(after["dir"].state, ObjectState::Partial);
+    assert_eq!(after["y"].state, ObjectState::Whole);
+    assert_eq!(summary.losses.partial_directories.len(), 1);
+}
+
+/// The root is no object of its own, so the summary counts it.
+#[test]
+fn a_lost_block_of_the_root_is_counted() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let image = image(folder.path());
+    zero_block(&image, "/", 0);
+    assert!(objects_of(&image).1.losses.partial_directories.contains(&InodeNr::ROOT));
+}
+
+#[test]
+fn a_directory_without_any_blocks_is_partial() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let image = image(folder.path());
+    build::debugfs(&image, "sif /dir size 0\n").unwrap();
+    assert_eq!(objects_of(&image).0["dir"].state, ObjectState::Partial);
+}
+
+#[test]
+fn an_image_that_was_cut_off_is_said_to_be_short() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let image = image(folder.path());
+    let bytes = image.to_vec().unwrap();
+    let volume = Volume::open(&image).unwrap();
+    let flat = volume.lookup("/flat").unwrap();
+    let third = volume.map(flat).unwrap().data[&LogicalBlock(3)].0;
+    // Inside the data of a file, and before the first inode table.
+    let table = volume.desc(floe_format::GroupNr(0)).unwrap().inode_table.0;
+    for (end, blocks_lost) in
+        [(third * BLOCK, Some(5)), (third * BLOCK + 100, Some(5)), (table * BLOCK, None)]
+    {
+        let cut = MemDevice::new(bytes[..end as usize].to_vec());
+        let (found, summary) = objects(&cut);
+        assert_eq!(summary.losses.missing_bytes, bytes.len() as u64 - end);
+        match blocks_lost {
+            Some(blocks) => {
+                assert_eq!(found["flat"].state, ObjectState::Partial);
+                assert_eq!(found["flat"].missing, [3 * BLOCK..(3 + blocks) * BLOCK]);
+            }
+            None => assert!(found.values().all(|object| object.state != ObjectState::Whole)),
+        }
+    }
+}
+
+#[test]
+fn sizes_that_no_map_can_hold_are_not_believed() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    for (with_checksum, size) in [(true, 140u64 << 40), (false, 140 << 40), (false, 1 << 40)] {
+        let image = image(folder.path());
+        fs::remove_dir_all(folder.path().join("tree")).unwrap();
+        let volume = Volume::open(&image).unwrap();
+        let inode = volume.lookup("/y").unwrap();
+        let mut bytes = volume.inode_bytes(inode).unwrap();
+        bytes[4..8].copy_from_slice(&((size & 0xffff_ffff) as u32).to_le_bytes());
+        bytes[0x6c..0x70].copy_from_slice(&((size >> 32) as u32).to_le_bytes());
+        volume.put_inode(inode, &bytes).unwrap();
+        if with_checksum {
+            volume.fix_inode(inode).unwrap();
+        }
+        drop(volume);
+        let device = MemDevice::new(image.to_vec().unwrap());
+        let (found, summary) = objects(&device);
+        assert_eq!((found["y"].state, summary.inodes.sizes_corrected), (ObjectState::Unsure, 1));
+        let size = salvage(&device, &Options::default(), |found| {
+            found.files.node(inode).unwrap().size_bytes()
+        });
+        assert_eq!(size.unwrap(), 7, "the bytes of \"content\"");
+    }
+}
+
+/// A sparse file with a right checksum keeps its size.
+#[test]
+fn a_size_within_the_reach_of_the_map_stays() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let image = image(folder.path());
+    build::debugfs(&image, "sif /y size 10000000000000\n").unwrap();
+    let (found, summary) = objects_of(&image);
+    assert_eq!((found["y"].state, summary.inodes.sizes_corrected), (ObjectState::Whole, 0));
+}
+
+#[test]
+fn a_wrong_checksum_makes_a_file_unsure() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let image = image(folder.path());
+    let volume = Volume::open(&image).unwrap();
+    let inode = volume.lookup("/flat").unwrap();
+    let mut bytes = volume.inode_bytes(inode).unwrap();
+    bytes[0x10] ^= 1;
+    volume.put_inode(inode, &bytes).unwrap();
+    drop(volume);
+    assert_eq!(objects_of(&image).0["flat"].state, ObjectState::Unsure);
+}
+
+#[test]
+fn unreadable_blocks_are_missing_ranges() {
+    if tool::missing() {
+        return;
+    }
+    let folder = tool::scratch("floe-losses-").unwrap();
+    let image = image(folder.path());
+    let volume = Volume::open(&image).unwrap();
+    let at = |path: &str, logical: u64| {
+        let map = volume.map(volume.lookup(path).unwrap()).unwrap();
+        (map.data[&LogicalBlock(logical)], Fault::Unreadable)
+    };
+    let faults = [at("/flat", 2), at("/flat", 3), at("/sparse", 6)];
+    let device = Faulty::new(MemDevice::new(image.to_vec().unwrap()), BLOCK as u32, faults);
+    let (found, summary) = objects(&device);
+    assert_eq!(summary.losses.unreadable_blocks, 3);
+    assert_eq!(found["flat"].missing, [2 * BLOCK..4 * BLOCK]);
+    assert_eq!(found["sparse"].missing, [6 * BLOCK..7 * BLOCK]);
+    assert_eq!(found["y"].state, ObjectState::Whole);
+}
