@@ -3,7 +3,7 @@
 .PHONY: demo test fuzz static build install install-fsck deb tools clean
 
 # Builds Floe, makes a real ext4 image, damages copies of it, checks, previews, repairs, has e2fsck
-# confirm it, and undoes.
+# confirm it, and undoes; then fills an image from a folder, mounts it, kills the server, and recovers.
 demo:
 	@xtask/tools.sh
 	@echo "Building Floe (release) ..."

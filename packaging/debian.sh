@@ -76,6 +76,13 @@ mkdir -p "$documents"
 for unit in "$here"/../dist/systemd/*; do
     install -D -m 644 "$unit" "$stage/floe/usr/lib/systemd/system/$(basename "$unit")"
 done
+# Without root, too.
+install -D -m 644 "$here/../dist/systemd/floe-mount@.service" \
+    "$stage/floe/usr/lib/systemd/user/floe-mount@.service"
+# By these names mount(8) and umount(8) run Floe for the type fuse.floe.
+mkdir -p "$stage/floe/usr/sbin"
+ln -s ../bin/floe "$stage/floe/usr/sbin/mount.fuse.floe"
+ln -s ../bin/floe "$stage/floe/usr/sbin/umount.fuse.floe"
 install -D -m 644 "$here/../dist/kubernetes/check-job.yaml" \
     "$stage/floe/usr/share/doc/floe/examples/check-job.yaml"
 # Symbols are for who looks for faults: in an initramfs they are most of the file.

@@ -56,6 +56,10 @@ theirs "with the package floe alone" 1
 [ -s "$root/usr/share/man/man8/floe-fsck.8.gz" ] || fails "there is no man page"
 [ -s "$root/usr/share/bash-completion/completions/floe" ] || fails "there are no completions"
 [ -s "$root/usr/lib/systemd/system/floe-check@.timer" ] || fails "there is no timer"
+[ -s "$root/usr/lib/systemd/user/floe-mount@.service" ] || fails "there is no unit of users"
+for name in mount umount; do
+    "$root/usr/sbin/$name.fuse.floe" --help >/dev/null || fails "$name.fuse.floe does not run"
+done
 (cd "$root" && md5sum --quiet --check var/lib/dpkg/info/floe.md5sums) || fails "the sums are wrong"
 in_root --install "$packages"/floe-fsck_*.deb
 ours "installed"

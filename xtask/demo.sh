@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # `make demo`: a real ext4 image with 20,000 files, three kinds of damage to copies of it: checked,
-# previewed, repaired, judged by e2fsck, and undone. Everything happens in a scratch folder; no device
-# is touched, no root needed.
+# previewed, repaired, judged by e2fsck, and undone; then an image of files, mounted and recovered
+# (demo-files.sh). Everything happens in a scratch folder; no device is touched, no root needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 floe=$PWD/target/release/floe
+sources=$PWD
 scenes=$PWD/docs/scenes
 
 folder=$(mktemp -d)
@@ -105,5 +106,8 @@ cp --sparse=always cut.img cut-before.img
 run_briefly 20 "$floe" repair --dry-run cut.img
 expect 4
 cmp cut.img cut-before.img && echo "cut.img is as it was."
+
+. "$sources/xtask/demo-files.sh"
+
 echo
 echo "Exit codes: 0 clean, 1 repaired, 4 damage found or left, 8 could not be done."

@@ -1,5 +1,5 @@
 //! `cargo xtask eta`: compares progress predictions with the actual times, on images of several
-//! shapes; also measures the weights of the work model (`crates/check/src/estimate/work.rs`).
+//! shapes; also measures the weights of the work model (`weights.rs` of `floe_check::estimate`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -18,6 +18,7 @@ mod linux_judge;
 mod measure;
 mod memory;
 mod mount_damage;
+mod mount_ends;
 mod mount_suite;
 mod mounted;
 mod online_lvm;
@@ -112,6 +113,8 @@ enum Chore {
     MountDamage(mount_damage::Args),
     /// Let programs that others wrote use a mount (needs root; skips programs not installed)
     MountSuite(mount_suite::Args),
+    /// End mounts in use by umount, signals and SIGKILL, and see whether anything is lost (needs root)
+    MountEnds(mount_ends::Args),
     /// Run one program and print its time and memory (used by `bench`)
     #[command(hide = true)]
     Measure(measure::Args),
@@ -162,6 +165,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::LinkMemory(args) => link_memory::run(&args),
         Chore::Memory(args) => memory::run(&args),
         Chore::MountDamage(args) => mount_damage::run(&args),
+        Chore::MountEnds(args) => mount_ends::run(&args),
         Chore::MountSuite(args) => mount_suite::run(&args),
         Chore::Measure(args) => measure::run(&args),
         Chore::ReadSameBytes(args) => bench::same_bytes::run(&args),

@@ -17,6 +17,9 @@ use floe_testkit::{Image, Profile, build, oracle, tool};
 use crate::differential::{built_floe, profiles};
 use crate::mounted::Mounted;
 
+/// e2fsck's code for a usage in a quota file that is wrong.
+const QUOTA_USAGE: u32 = 0x06_0002;
+
 /// Options of the command.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -130,7 +133,10 @@ fn fate(floe: &Path, args: &Args, profile: Profile, image: &Image, seed: u64) ->
     }
     let (first, after) = oracle::e2fsck_repair(image)?;
     let second = oracle::e2fsck(&after)?;
-    if !second.clean() {
+    // Where e2fsck shrinks a directory in pass 3A, its own quota files keep the old usage.
+    let by_e2fsck = first.text.contains("Optimizing directories")
+        && second.codes().iter().all(|&code| code == QUOTA_USAGE);
+    if !second.clean() && !by_e2fsck {
         worse.push(format!("e2fsck -fy was not enough; then: {}", second.text.trim()));
     }
     match tree::stored(&after) {

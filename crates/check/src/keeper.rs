@@ -27,7 +27,7 @@ pub trait Keeper: Sync {
     /// happens meanwhile, one or the other is there, whole.
     ///
     /// # Errors
-    /// That cannot be done; the old one is still there.
+    /// The checkpoint cannot be replaced; the old one is still there.
     fn replace(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// Goes on with the checkpoint that there is, of which the first `bytes` are good.

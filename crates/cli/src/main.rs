@@ -19,7 +19,7 @@ mod online;
 mod run;
 mod terminal;
 
-use commands::{Command, mount};
+use commands::{Command, mount, umount};
 use exit::Outcome;
 use input::files::{Files, Refused};
 use terminal::{document, signals};
@@ -121,6 +121,9 @@ fn run(
     } else if arguments.first().is_some_and(mount::is_helper) {
         let Some(line) = mount::of_helper(&arguments[1..]) else { return Ok(Outcome::CLEAN) };
         as_floe = line;
+        arguments = &as_floe;
+    } else if arguments.first().is_some_and(umount::is_helper) {
+        as_floe = umount::of_helper(&arguments[1..]);
         arguments = &as_floe;
     }
     match Cli::parse_files(arguments) {

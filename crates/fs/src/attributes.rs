@@ -5,7 +5,7 @@ use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags, Timestamp};
 
 use crate::FsError;
-use crate::faults::finding;
+use crate::faults::{Fault, finding};
 
 /// What `stat` and `statx` tell of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +53,18 @@ impl Attributes {
     /// or its type is none.
     pub(crate) fn of(node: &Node, files: &Files<'_>) -> Result<Self, FsError> {
         let inode = node.number;
-        let damaged = |what: &str| FsError::Damaged { inode, what: what.to_owned() };
+        let damaged = |what: &str, fault| FsError::Damaged { inode, what: what.to_owned(), fault };
         if !node.checksum_ok {
-            let finding = finding(&FileFault::InodeChecksum).unwrap_or_default();
-            return Err(damaged(&format!("{finding}: {}", FileFault::InodeChecksum)));
+            let fault = FileFault::InodeChecksum;
+            let finding = finding(&fault).unwrap_or_default();
+            return Err(damaged(&format!("{finding}: {fault}"), Fault::of_file(&fault)));
         }
         // Never used. One without names may be open still.
         if node.inode().base.mode == 0 {
             return Err(FsError::NotFound);
         }
-        let kind = node.file_type().ok_or_else(|| damaged("its type is undefined"))?;
+        let kind = node.file_type();
+        let kind = kind.ok_or_else(|| damaged("its type is undefined", Fault::DAMAGE))?;
         let (flags, size_bytes) = (node.flags(), node.size_bytes());
         // As Linux has it: a file's content in the inode takes sectors, too, so that no program takes it
         // for a hole.

@@ -16,6 +16,8 @@ use floe_format::ext::htree::HashVersion;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{FLAG_UNSIGNED_HASH, Superblock};
 
+use crate::faults::Fault;
+
 /// The cookie behind `.`.
 pub const AFTER_DOT: u64 = 1;
 /// The cookie behind `..`; those of all entries are larger.
@@ -71,7 +73,7 @@ pub struct Directory {
     parent: InodeNr,
     /// By the cookie of the place behind each entry.
     entries: BTreeMap<u64, Entry>,
-    damage: Option<String>,
+    damage: Option<(String, Fault)>,
 }
 
 impl Directory {
@@ -92,12 +94,17 @@ impl Directory {
 
     /// Why entries may be missing; `None` for a sound directory.
     pub fn damage(&self) -> Option<&str> {
-        self.damage.as_deref()
+        self.damage.as_ref().map(|(what, _)| what.as_str())
+    }
+
+    /// The same, with what the superblock records of it.
+    pub fn fault(&self) -> Option<(&str, Fault)> {
+        self.damage.as_ref().map(|(what, fault)| (what.as_str(), *fault))
     }
 
     /// Notes that entries may be missing. The first reason counts.
-    pub fn note_damage(&mut self, why: String) {
-        self.damage.get_or_insert(why);
+    pub fn note_damage(&mut self, why: String, fault: Fault) {
+        self.damage.get_or_insert((why, fault));
     }
 
     /// Names but `.` and `..`.

@@ -4,6 +4,8 @@ use std::io;
 
 use floe_format::InodeNr;
 
+use crate::faults::Fault;
+
 /// Why a call on a file system fails. Nothing was changed, except where [`FsError::Lost`] reports it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -73,6 +75,8 @@ pub enum FsError {
         inode: InodeNr,
         /// What is wrong with it.
         what: String,
+        /// The same, for the superblock.
+        fault: Fault,
     },
     /// Metadata of this object cannot be read, because the device failed.
     #[error("{inode}: {what}")]
@@ -81,6 +85,8 @@ pub enum FsError {
         inode: InodeNr,
         /// What cannot be read, and why.
         what: String,
+        /// The same, for the superblock.
+        fault: Fault,
     },
     /// Changes that were accepted could not be written later. Programs see what the disk has.
     #[error("changes of {inode}{} are lost: {what}", among(*.others))]

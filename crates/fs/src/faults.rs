@@ -5,6 +5,7 @@ use std::fmt;
 
 use floe_disk::volume::{ErrorCode, ErrorRecord};
 use floe_ext4::files::FileFault;
+use floe_ext4::tx::Refusal;
 use floe_format::InodeNr;
 use floe_format::ext::superblock::Superblock;
 use floe_sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +50,51 @@ impl fmt::Display for OnError {
     }
 }
 
+/// A fault of metadata as the superblock records it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its kind.
+    pub code: ErrorCode,
+    /// The block at fault, or of a directory the block in it, as with Linux; 0 if none is known.
+    pub block: u64,
+}
+
+impl Fault {
+    /// Damage of an unknown block.
+    pub(crate) const DAMAGE: Self = Self { code: ErrorCode::Damage, block: 0 };
+    /// An unknown block that cannot be read.
+    pub(crate) const DEVICE: Self = Self { code: ErrorCode::Device, block: 0 };
+    const CHECKSUM: Self = Self { code: ErrorCode::Checksum, block: 0 };
+
+    /// A fault of a file that was read.
+    pub(crate) const fn of_file(fault: &FileFault) -> Self {
+        match fault {
+            FileFault::InodeChecksum => Self::CHECKSUM,
+            FileFault::MapChecksum { block } => Self { block: block.0, ..Self::CHECKSUM },
+            FileFault::DirectoryChecksum { logical } => Self { block: logical.0, ..Self::CHECKSUM },
+            FileFault::MapUnreadable { block, .. }
+            | FileFault::AttributesUnreadable { block, .. } => {
+                Self { block: block.0, ..Self::DEVICE }
+            }
+            FileFault::DirectoryUnreadable { logical, .. } => {
+                Self { block: logical.0, ..Self::DEVICE }
+            }
+            FileFault::MapOutside { run, .. } => Self { block: run.start.0, ..Self::DAMAGE },
+            _ => Self::DAMAGE,
+        }
+    }
+
+    /// Why something was not changed.
+    pub(crate) const fn of_refusal(refusal: &Refusal) -> Self {
+        match refusal {
+            Refusal::Io { block, .. } => Self { block: block.0, ..Self::DEVICE },
+            Refusal::Outside(block) => Self { block: block.0, ..Self::DAMAGE },
+            Refusal::Checksum(_) => Self::CHECKSUM,
+            _ => Self::DAMAGE,
+        }
+    }
+}
+
 /// Faults that were met, and what follows on them.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
@@ -65,14 +111,15 @@ impl Faults {
 
     /// The record of an error, if it is one of metadata and new for its object.
     pub(crate) fn meet(&self, error: &FsError) -> Option<ErrorRecord<'static>> {
-        let (code, inode, function) = match error {
-            FsError::Damaged { inode, .. } => (ErrorCode::Damage, *inode, "floe mount: damage"),
-            FsError::Unreadable { inode, .. } => (ErrorCode::Device, *inode, "floe mount: read"),
+        let (inode, fault, function) = match error {
+            FsError::Damaged { inode, fault, .. } => (*inode, *fault, "floe mount: damage"),
+            FsError::Unreadable { inode, fault, .. } => (*inode, *fault, "floe mount: read"),
             _ => return None,
         };
+        let Fault { code, block } = fault;
         let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         let new = objects.len() < MOST_OBJECTS && objects.insert(inode);
-        new.then_some(ErrorRecord { code, inode, function })
+        new.then_some(ErrorRecord { code, inode, block, function })
     }
 
     /// Does what follows on a fault that is recorded.

@@ -6,6 +6,7 @@ use floe_sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::caller::{Caller, Want};
 use crate::directory::{AFTER_DOT, AFTER_DOT_DOT};
+use crate::faults::Fault;
 use crate::held::Held;
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
@@ -104,11 +105,13 @@ impl<S: Store> FileSystem<S> {
         if name == b".." {
             return Ok((Some(self.store.attributes(names.parent())?), folds));
         }
-        match (names.find(name), names.damage()) {
+        match (names.find(name), names.fault()) {
             (Some(entry), _) => Ok((Some(self.named(directory, entry.inode)?), folds)),
             (None, None) => Ok((None, folds)),
             // The name may be among those that cannot be read: "there is none" would be a guess.
-            (None, Some(what)) => Err(FsError::Damaged { inode: directory, what: what.to_owned() }),
+            (None, Some((what, fault))) => {
+                Err(FsError::Damaged { inode: directory, what: what.to_owned(), fault })
+            }
         }
     }
 
@@ -148,7 +151,7 @@ impl<S: Store> FileSystem<S> {
     /// Lets go of an inode that was held `count` times. If that was the last time and it has no name, it is deleted.
     ///
     /// # Errors
-    /// Of the deletion.
+    /// The inode cannot be deleted; it stays an orphan until the next mount.
     pub fn forget(&self, inode: InodeNr, count: u64) -> Result<(), FsError> {
         if !self.held.drop_some(inode, count) {
             return Ok(());
@@ -166,7 +169,7 @@ impl<S: Store> FileSystem<S> {
     /// Whether a directory compares names without case.
     ///
     /// # Errors
-    /// Of reading it.
+    /// The directory cannot be read.
     pub fn folds(&self, directory: InodeNr) -> Result<bool, FsError> {
         let _reading = self.reading();
         Ok(self.store.attributes(directory)?.flags.contains(InodeFlags::CASEFOLD))
@@ -176,7 +179,7 @@ impl<S: Store> FileSystem<S> {
     /// caller was judged already.
     ///
     /// # Errors
-    /// Of the change; it is not made then, but a long write may have been made in part.
+    /// The change is refused or fails: it is not made then, but a long write may have been made in part.
     pub fn apply(&self, op: &Op<'_>) -> Result<Option<Attributes>, FsError> {
         if self.store.is_read_only() {
             return Err(FsError::ReadOnly);
@@ -253,7 +256,7 @@ impl<S: Store> FileSystem<S> {
             Ok(found) if found.links > 0 => Ok(found),
             Ok(_) | Err(FsError::NotFound) => {
                 let what = format!("a name leads to {inode}, which is not in use");
-                Err(FsError::Damaged { inode: directory, what })
+                Err(FsError::Damaged { inode: directory, what, fault: Fault::DAMAGE })
             }
             Err(error) => Err(error),
         }
@@ -311,8 +314,8 @@ impl<S: Store> FileSystem<S> {
                 return Ok(());
             }
         }
-        match directory.damage() {
-            Some(what) => Err(FsError::Damaged { inode, what: what.to_owned() }),
+        match directory.fault() {
+            Some((what, fault)) => Err(FsError::Damaged { inode, what: what.to_owned(), fault }),
             None => Ok(()),
         }
     }
@@ -364,7 +367,7 @@ impl<S: Store> FileSystem<S> {
     /// The names of all extended attributes that have one for programs, sorted.
     ///
     /// # Errors
-    /// Of reading them.
+    /// The attributes cannot be read.
     pub fn extended_attribute_names(&self, inode: InodeNr) -> Result<Vec<Vec<u8>>, FsError> {
         let _reading = self.reading();
         let all = self.store.extended_attributes(inode)?;

@@ -11,7 +11,7 @@ use floe_sync::{Arc, Mutex, PoisonError};
 
 use crate::directories::Directories;
 use crate::directory::{Entry, NameHash};
-use crate::faults::finding;
+use crate::faults::{Fault, finding};
 use crate::op::{Applied, Op};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError};
@@ -78,12 +78,13 @@ impl<'f, 'd> Image<'f, 'd> {
             let name = entry.name.into();
             let entry = Entry { inode: entry.inode, kind: entry.file_type, name };
             if !directory.insert(entry) {
-                directory.note_damage("thousands of names have the same hash".to_owned());
+                directory
+                    .note_damage("thousands of names have the same hash".to_owned(), Fault::DAMAGE);
             }
         }
         if let Some(fault) = listing.faults.first() {
             let finding = finding(fault).map_or_else(String::new, |finding| format!("{finding}: "));
-            directory.note_damage(format!("{finding}{fault}"));
+            directory.note_damage(format!("{finding}{fault}"), Fault::of_file(fault));
         }
         Ok(directory)
     }
@@ -227,31 +228,34 @@ fn group_overhead(geometry: &Geometry, group: GroupNr) -> u64 {
 
 /// `Err` for the first of `faults`.
 fn no_faults(inode: InodeNr, faults: Vec<FileFault>) -> Result<(), FsError> {
-    let Some(fault) = faults.into_iter().next() else { return Ok(()) };
-    Err(match fault {
+    let Some(found) = faults.into_iter().next() else { return Ok(()) };
+    let fault = Fault::of_file(&found);
+    Err(match found {
         FileFault::DataUnreadable { source, .. } => FsError::Io { inode, source },
         FileFault::MapUnreadable { .. }
         | FileFault::DirectoryUnreadable { .. }
         | FileFault::AttributesUnreadable { .. } => {
-            FsError::Unreadable { inode, what: fault.to_string() }
+            FsError::Unreadable { inode, what: found.to_string(), fault }
         }
-        fault => match finding(&fault) {
-            Some(finding) => FsError::Damaged { inode, what: format!("{finding}: {fault}") },
-            None => FsError::Damaged { inode, what: fault.to_string() },
-        },
+        found => {
+            let finding = finding(&found).map_or_else(String::new, |name| format!("{name}: "));
+            FsError::Damaged { inode, what: format!("{finding}{found}"), fault }
+        }
     })
 }
 
 fn of_files(inode: InodeNr, error: FilesError) -> FsError {
     match error {
         FilesError::NoSuchInode { .. } | FilesError::Unused { .. } => FsError::NotFound,
-        FilesError::Read { .. } => FsError::Unreadable { inode, what: error.to_string() },
+        FilesError::Read { .. } => {
+            FsError::Unreadable { inode, what: error.to_string(), fault: Fault::DEVICE }
+        }
         FilesError::NotADirectory { .. } => FsError::NotADirectory,
         FilesError::NoSuchName { .. } => FsError::NotFound,
         FilesError::Encrypted { .. } => FsError::NoKey,
         FilesError::NoContent { .. } => FsError::Invalid,
         error @ (FilesError::NoTable { .. } | FilesError::TooManyLinks { .. }) => {
-            FsError::Damaged { inode, what: error.to_string() }
+            FsError::Damaged { inode, what: error.to_string(), fault: Fault::DAMAGE }
         }
     }
 }

@@ -11,7 +11,7 @@ use floe_format::InodeNr;
 use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{ChangeError, Disk, DiskError};
-use crate::faults::{Faults, OnError};
+use crate::faults::{Fault, Faults, OnError};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, Directory, FsError, Image, Timestamp};
@@ -272,8 +272,8 @@ impl<D: WriteBlocks> Store for Live<'_, '_, D> {
 
     fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
         let directory = self.watch(|image| image.read_directory(inode))?;
-        if let Some(what) = directory.damage() {
-            self.meet(&FsError::Damaged { inode, what: what.to_owned() });
+        if let Some((what, fault)) = directory.fault() {
+            self.meet(&FsError::Damaged { inode, what: what.to_owned(), fault });
         }
         Ok(Arc::new(directory))
     }
@@ -432,11 +432,13 @@ fn of_op(error: OpError) -> FsError {
             inode: InodeNr(0),
             source: std::io::Error::other(format!("{block}: {source}")),
         },
-        OpError::Refused(refusal @ Refusal::Io { .. }) => {
-            FsError::Unreadable { inode: InodeNr(0), what: refusal.to_string() }
-        }
         OpError::Refused(refusal) => {
-            FsError::Damaged { inode: InodeNr(0), what: refusal.to_string() }
+            let (inode, what) = (InodeNr(0), refusal.to_string());
+            let fault = Fault::of_refusal(&refusal);
+            match refusal {
+                Refusal::Io { .. } => FsError::Unreadable { inode, what, fault },
+                _ => FsError::Damaged { inode, what, fault },
+            }
         }
         OpError::Stopped => FsError::Ended(error.to_string()),
     }

@@ -95,7 +95,7 @@ pub enum OpKind<'a> {
     },
     /// An extended attribute is set.
     SetAttribute {
-        /// Of what.
+        /// The inode that gets it.
         inode: InodeNr,
         /// Its whole name.
         name: &'a [u8],
@@ -106,7 +106,7 @@ pub enum OpKind<'a> {
     },
     /// An extended attribute goes.
     RemoveAttribute {
-        /// Of what.
+        /// The inode that loses it.
         inode: InodeNr,
         /// Its whole name.
         name: &'a [u8],

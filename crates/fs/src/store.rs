@@ -84,7 +84,7 @@ pub trait Store: Send + Sync {
     /// Makes a change, whole or not at all. It is durable after the next [`Store::sync`]. Nobody reads meanwhile.
     ///
     /// # Errors
-    /// Of the operation; [`FsError::ReadOnly`], [`FsError::Ended`].
+    /// The operation fails; [`FsError::ReadOnly`], [`FsError::Ended`].
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError>;
 
     /// Deletes an inode whose last name is gone, once nobody uses it. Nothing happens to one with names.

@@ -1,6 +1,6 @@
 //! From requests to calls of the file system, and from their results to answers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::abi::{self, DirectoryReply, InHeader, IoctlIn, Operation};
 use crate::errno::{errno, is_fault};
+use crate::metrics::{METRICS, Metrics, Now};
 use crate::session::ServeOptions;
 
 /// Bytes of an answer at most; the kernel never asks for more than was agreed.
@@ -53,6 +54,7 @@ pub(crate) struct Adapter<'s, S> {
     pub(crate) log: &'s (dyn Fn(&str) + Sync),
     /// Nothing could be changed from the start.
     pub(crate) began_read_only: bool,
+    pub(crate) metrics: &'s Metrics,
 }
 
 impl<S: Store> Adapter<'_, S> {
@@ -67,6 +69,7 @@ impl<S: Store> Adapter<'_, S> {
             Ok(answer) => answer,
             Err(error) => {
                 if is_fault(&error) {
+                    self.metrics.add_fault();
                     let ended = !self.began_read_only && self.fs.is_read_only();
                     let ended = if ended { "; the mount is read-only from now on" } else { "" };
                     (self.log)(&format!("{error}{ended}"));
@@ -101,6 +104,7 @@ impl<S: Store> Adapter<'_, S> {
                 let mut bytes = vec![0; len_bytes.min(MOST_ANSWER_BYTES) as usize];
                 let len = fs.read(inode, offset_bytes, &mut bytes)?;
                 bytes.truncate(len);
+                self.metrics.add_read(len);
                 Answer::Bytes(bytes)
             }
             Operation::Readdir { cookie, len_bytes, plus } => {
@@ -109,6 +113,9 @@ impl<S: Store> Adapter<'_, S> {
             Operation::Statfs => Answer::Bytes(abi::statfs(&fs.space())),
             Operation::Getxattr { name: STATUS, len_bytes } if inode == InodeNr::ROOT => {
                 sized(self.status(), len_bytes)
+            }
+            Operation::Getxattr { name: METRICS, len_bytes } if inode == InodeNr::ROOT => {
+                sized(self.figures(), len_bytes)
             }
             Operation::Getxattr { name, len_bytes } => {
                 sized(fs.extended_attribute(inode, name)?, len_bytes)
@@ -139,7 +146,7 @@ impl<S: Store> Adapter<'_, S> {
             Operation::Release => Answer::Bytes(Vec::new()),
             Operation::Flush { file } => done(fs.close(inode, Handle(file)))?,
             Operation::Sync | Operation::Destroy => done(fs.sync())?,
-            Operation::SyncInode { file } => done(fs.sync_inode(inode, Some(Handle(file))))?,
+            Operation::SyncInode { file } => done(self.sync_inode(inode, Handle(file)))?,
             // Nothing need be opened: the kernel does not ask again.
             Operation::Open { .. } if self.began_read_only => Answer::Error(Errno::NOSYS),
             Operation::Open { directory, flags } => self.open(inode, directory, flags)?,
@@ -224,6 +231,20 @@ impl<S: Store> Adapter<'_, S> {
             other => other?,
         }
         Ok(Answer::Bytes(reply.into_bytes()))
+    }
+
+    fn sync_inode(&self, inode: InodeNr, file: Handle) -> Result<(), FsError> {
+        let begin = Instant::now();
+        let synced = self.fs.sync_inode(inode, Some(file));
+        self.metrics.add_sync(begin.elapsed());
+        synced
+    }
+
+    fn figures(&self) -> Vec<u8> {
+        let space = self.fs.space();
+        let free_bytes = space.available_blocks.saturating_mul(space.block_bytes.into());
+        let (read_only, free_inodes) = (self.fs.is_read_only(), space.free_inodes);
+        self.metrics.lines(&Now { read_only, free_bytes, free_inodes }).into()
     }
 
     fn status(&self) -> Vec<u8> {

@@ -107,6 +107,7 @@ impl<S: Store> Adapter<'_, S> {
     ) -> Result<Answer, FsError> {
         let bytes = match change {
             Change::Write { bytes, .. } => {
+                self.metrics.add_written(bytes.len());
                 // At most what was negotiated, a megabyte.
                 abi::written(bytes.len() as u32)
             }

@@ -9,9 +9,11 @@ mod adapter;
 mod carrier;
 mod change;
 mod errno;
+mod metrics;
 pub mod mount;
 mod session;
 
 pub use adapter::STATUS;
 pub use carrier::{Carrier, DevFuse, MemoryCarrier};
+pub use metrics::{METRICS, prometheus};
 pub use session::{ServeOptions, serve};

@@ -13,6 +13,7 @@ use crate::abi::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, OLDEST_MINO
 use crate::abi::{OutHeader, Request};
 use crate::adapter::{Adapter, Answer};
 use crate::carrier::Carrier;
+use crate::metrics::Metrics;
 
 /// Bytes of a write or read at most.
 const MOST_DATA_BYTES: u32 = 1 << 20;
@@ -80,7 +81,8 @@ pub fn serve<C: Carrier, S: Store>(
     ready: impl FnOnce(),
 ) -> io::Result<()> {
     let began_read_only = fs.is_read_only();
-    let adapter = Adapter { fs, options, log, began_read_only };
+    let metrics = Metrics::default();
+    let adapter = Adapter { fs, options, log, began_read_only, metrics: &metrics };
     let server = Server { carrier, adapter, log, over: AtomicBool::new(false) };
     if !server.negotiate()? {
         return Ok(());
@@ -214,6 +216,7 @@ impl<C: Carrier, S: Store> Server<'_, C, S> {
     }
 
     fn handle(&self, header: &InHeader, operation: &Operation<'_>) -> io::Result<()> {
+        self.adapter.metrics.add_request(header.opcode);
         match operation {
             Operation::Interrupt => return Ok(()),
             // The adapter logs what goes wrong; nobody waits for an answer.

@@ -5,7 +5,10 @@ chown postgres .
 chmod 777 "$SCRATCH"
 as() { runuser -u postgres -- "$@"; }
 as initdb -D data --no-locale >/dev/null
-start() { as pg_ctl -D data -w -l data/log -o "-k $PWD -c listen_addresses=" start >/dev/null; }
+start() {
+    as pg_ctl -D data -w -l data/log -o "-k $PWD -c listen_addresses=" start >/dev/null ||
+        { tail data/log; false; }
+}
 sql() { as psql -h "$PWD" -Atqc "$1" postgres; }
 start
 as pgbench -h "$PWD" -iq -s 2 postgres
@@ -15,6 +18,8 @@ kill -9 "$(head -n 1 data/postmaster.pid)"
 wait
 # Children of a killed postmaster end by themselves.
 for _ in $(seq 100); do pgrep -u postgres -f 'postgres: ' >/dev/null || break; sleep 0.1; done
+# Where nobody reaps it, a dead postmaster looks alive to the next one.
+as rm -f data/postmaster.pid .s.PGSQL.*.lock
 acknowledged=$(cat "$SCRATCH"/pgbench_log.* | wc -l)
 start
 sums=$(sql "select (select sum(delta) from pgbench_history),

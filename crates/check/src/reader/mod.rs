@@ -191,7 +191,7 @@ impl<'d> Reader<'d> {
     /// The value of an inode read by [`Reader::inode_bytes`], which always has 128 bytes and more.
     ///
     /// # Errors
-    /// That the bytes are too short for an inode.
+    /// The bytes are too short for an inode.
     pub fn decode<'b>(&self, bytes: &'b [u8]) -> Result<Inode<'b>, ReaderError> {
         Inode::decode(bytes).ok_or_else(|| {
             ReaderError::NoSuch("inode".into(), format!("inodes of {} bytes", bytes.len()))

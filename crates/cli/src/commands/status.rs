@@ -4,6 +4,10 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
+use anyhow::Context;
+use floe_fuse::{METRICS, STATUS, prometheus};
+
+use super::umount::attribute;
 use crate::exit::Outcome;
 
 /// Show how a mount of `floe mount` is served: version, process, threads, mode.
@@ -11,11 +15,22 @@ use crate::exit::Outcome;
 pub(crate) struct Args {
     /// Mount point
     directory: OsString,
+    /// Show counts of requests, bytes and faults since the mount began, in the text format of Prometheus
+    #[arg(long)]
+    prometheus: bool,
 }
 
 impl Args {
     pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<Outcome> {
-        write!(out, "{}", super::umount::status(Path::new(&self.directory))?)?;
+        let directory = Path::new(&self.directory);
+        if self.prometheus {
+            let lines = attribute(directory, METRICS)?;
+            // The same name from everywhere.
+            let shown = std::path::absolute(directory).context("cannot find the folder")?;
+            write!(out, "{}", prometheus(&lines, &shown.to_string_lossy()))?;
+        } else {
+            write!(out, "{}", attribute(directory, STATUS)?)?;
+        }
         Ok(Outcome::CLEAN)
     }
 }

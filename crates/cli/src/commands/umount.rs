@@ -19,7 +19,8 @@ const STATUS_BYTES: usize = 64 << 10;
 
 /// Unmount a mount of `floe mount`, and wait until its server has exited.
 ///
-/// umount(8) and `fusermount3 -u` unmount too, but return before the server has closed the image.
+/// umount(8) does the same where it finds this program as /sbin/umount.fuse.floe; without that link, and as `fusermount3 -u`,
+/// it returns before the server has closed the image.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Mount point
@@ -29,10 +30,36 @@ pub(crate) struct Args {
     lazy: bool,
 }
 
+/// Translates the command line of `umount.floe`, which umount(8) runs for a mount of the type `floe` or `fuse.floe`
+/// (DIRECTORY and options), to that of `floe umount`.
+pub(crate) fn of_helper(arguments: &[OsString]) -> Vec<OsString> {
+    let mut line: Vec<OsString> = ["floe", "umount"].map(OsString::from).into();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.to_str() {
+            Some("-l") => line.push("--lazy".into()),
+            // A server that answers is never aborted.
+            Some("-f" | "-n" | "-r" | "-v") => {}
+            // File system type or namespace; both take an argument.
+            Some("-t" | "-N") => {
+                arguments.next();
+            }
+            _ => line.push(argument.clone()),
+        }
+    }
+    line
+}
+
+/// Whether umount(8) runs this program through its link for the types `floe` and `fuse.floe`.
+pub(crate) fn is_helper(program: &OsString) -> bool {
+    let name = Path::new(program).file_name();
+    name.is_some_and(|name| name == "umount.floe" || name == "umount.fuse.floe")
+}
+
 impl Args {
     pub(crate) fn run(self) -> Result<Outcome> {
         let directory = Path::new(&self.directory);
-        let status = match status(directory) {
+        let status = match attribute(directory, STATUS) {
             // The server is dead, and its mount still there.
             Err(error) if is_dead(&error) => String::new(),
             other => other?,
@@ -69,9 +96,9 @@ fn is_dead(error: &anyhow::Error) -> bool {
     source.and_then(Errno::from_io_error).is_some_and(|errno| dead.contains(&errno))
 }
 
-/// The status that the server of a mount reports.
-pub(super) fn status(directory: &Path) -> Result<String> {
-    let name = std::str::from_utf8(STATUS)?;
+/// An attribute by which the server of a mount tells about itself.
+pub(super) fn attribute(directory: &Path, name: &[u8]) -> Result<String> {
+    let name = std::str::from_utf8(name)?;
     let mut value = vec![0; STATUS_BYTES];
     match getxattr(directory, name, &mut value[..]) {
         Ok(len) => {

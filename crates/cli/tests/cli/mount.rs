@@ -5,12 +5,15 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use floe_testkit::tree::mounted;
 use floe_testkit::{Image, Profile, build, kernel, oracle, tool};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, seek, statvfs, statx};
+use rustix::process::{Pid, Signal};
 
 use super::{Fsck, disk_with_partition, floe, image, ran};
 
@@ -38,7 +41,7 @@ impl Ours {
             if ran.code == 0 || !ran.err.contains("busy") {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
             ran = floe(&["umount", self.path().to_str().unwrap()]);
         }
         assert_eq!((ran.code, ran.err.as_str()), (0, ""));
@@ -234,13 +237,8 @@ fn nothing_is_written_and_the_server_is_gone_after_umount() {
     assert_eq!(floe(&["status", &place]).code, 8);
 }
 
-#[test]
-fn a_dirty_journal_is_replayed_in_memory() {
-    if !can_mount() {
-        return;
-    }
-    let Some(image) = image("ext4") else { return };
-    // Adds a transaction to the log that holds the first block of the root directory.
+/// Adds a transaction to the log that holds the first block of the root directory: `file` is `life` there.
+fn leave_in_journal(image: &Image) {
     let mut debugfs = tool::command("debugfs");
     let debugfs = debugfs.args(["-R", "blocks /"]).arg(image.path());
     let listed = String::from_utf8(debugfs.output().unwrap().stdout).unwrap();
@@ -249,12 +247,41 @@ fn a_dirty_journal_is_replayed_in_memory() {
     let (file, size) = (folder.path().join("block"), Profile::Ext4.block_size());
     let mut bytes = vec![0; usize::try_from(size).unwrap()];
     image.read(block.parse::<u64>().unwrap() * size, &mut bytes).unwrap();
-    // The name `file` becomes `life`; the block's checksum is then wrong, so the image has none.
+    // The block's checksum is then wrong, so the image has none.
     let at = bytes.windows(4).position(|window| window == b"file").unwrap();
     bytes[at..at + 4].copy_from_slice(b"life");
     fs::write(&file, &bytes).unwrap();
-    let script = format!("jo\njw -b {block} {}\njc\n", file.display());
-    build::debugfs(&image, &script).unwrap();
+    build::debugfs(image, &format!("jo\njw -b {block} {}\njc\n", file.display())).unwrap();
+}
+
+/// A replay writes, so it must not come before the judgement.
+#[test]
+fn the_journal_of_what_may_not_be_written_is_not_replayed_to_the_disk() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    leave_in_journal(&image);
+    let mut debugfs = tool::command("debugfs");
+    debugfs.args(["-w", "-R", "feature read-only"]).arg(image.path());
+    assert!(tool::run(&debugfs, 60).unwrap().text.contains("read-only"));
+    let before = image.to_vec().unwrap();
+    let folder = tool::scratch("floe-try-").unwrap();
+    let (path, place) = (image.path().to_str().unwrap(), folder.path().to_str().unwrap());
+    assert_eq!(floe(&["mount", path, place, "-o", "rw"]).code, 32);
+    let ours = Ours::new(image.path(), &[]);
+    assert!(ours.path().join("life").exists());
+    ours.unmount();
+    assert!(image.to_vec().unwrap() == before);
+}
+
+#[test]
+fn a_dirty_journal_is_replayed_in_memory() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    leave_in_journal(&image);
     let before = image.to_vec().unwrap();
     let names = |options: &[&str]| {
         let ours = Ours::new(image.path(), options);
@@ -289,7 +316,40 @@ fn mount_calls_us_by_our_links() {
     let mounted = run(&["-n", "-s", "-o", "ro,nofail,x-systemd.automount,colour=blue"]);
     assert_eq!((mounted.code, mounted.err.as_str()), (0, ""));
     assert_eq!(fs::metadata(folder.path().join("file")).unwrap().size(), 1500);
-    assert_eq!(floe(&["umount", place]).code, 0);
+    // As umount(8) calls it, which then waits as `floe umount` does: the image has no other user.
+    let link = Fsck::new("umount.fuse.floe");
+    let output = Command::new(link.path()).args([place, "-n", "-t", "fuse.floe"]).output().unwrap();
+    let unmounted = ran(&output);
+    assert_eq!((unmounted.code, unmounted.err.as_str()), (0, ""));
+    assert_eq!(floe(&["status", place]).code, 8);
+}
+
+/// A service of systemd with `Type=notify`.
+#[test]
+fn systemd_is_told_when_the_mount_serves_and_when_it_ends() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let folder = tool::scratch("floe-notify-").unwrap();
+    let (socket_path, place) = (folder.path().join("socket"), folder.path().join("mnt"));
+    fs::create_dir(&place).unwrap();
+    let socket = UnixDatagram::bind(&socket_path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.args(["mount", "-f"]).arg(image.path()).arg(&place).env("NOTIFY_SOCKET", &socket_path);
+    let mut server = command.spawn().unwrap();
+    let told = || {
+        let mut bytes = [0; 200];
+        let len = socket.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    let first = told();
+    assert!(first.starts_with(&format!("READY=1\nMAINPID={}\n", server.id())), "{first}");
+    assert!(place.join("file").exists());
+    rustix::process::kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert!(told().starts_with("STOPPING=1\n"));
+    assert!(server.wait().unwrap().success());
 }
 
 /// Changes of every kind, below a folder of the mount.
@@ -520,4 +580,26 @@ fn root_sees_its_attributes_and_has_the_reserved_blocks() {
     assert!(left < available.f_bfree - available.f_bavail, "{left} blocks are left");
     ours.unmount();
     assert!(oracle::e2fsck(&image).unwrap().clean());
+}
+
+#[test]
+fn a_mount_counts_what_it_does() {
+    if !can_mount() {
+        return;
+    }
+    let Some(image) = image("ext4") else { return };
+    let ours = Ours::new(image.path(), &[]);
+    let mut file = File::create(ours.path().join("counted")).unwrap();
+    file.write_all(&[7; 5000]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let place = ours.path().to_str().unwrap();
+    let shown = floe(&["status", "--prometheus", place]).out;
+    for (name, count) in [("written_bytes_total", 5000), ("faults_total", 0), ("read_only", 0)] {
+        let line = format!("floe_mount_{name}{{mount=\"{place}\"}} {count}");
+        assert!(shown.lines().any(|found| found == line), "{shown}");
+    }
+    let fsync = format!("floe_mount_requests_total{{mount=\"{place}\",operation=\"fsync\"}} 1");
+    assert!(shown.lines().any(|found| found == fsync), "{shown}");
+    ours.unmount();
 }

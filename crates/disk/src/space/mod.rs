@@ -116,6 +116,19 @@ impl Pool {
         self.system.add(runs);
     }
 
+    /// Refuses a file system whose own structures overlap.
+    ///
+    /// # Errors
+    /// [`Refusal::Damaged`].
+    pub(crate) const fn refuse_overlaps(&self) -> Result<(), Refusal> {
+        match self.system.overlaps() {
+            true => Err(Refusal::Damaged(
+                "a group descriptor, which leads to blocks of another structure,",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses blocks of a file that are the file system's own.
     ///
     /// # Errors

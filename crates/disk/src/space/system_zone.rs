@@ -10,6 +10,8 @@ use floe_format::{BlockRun, GroupNr};
 pub(crate) struct SystemZone {
     /// Sorted, disjoint.
     runs: Vec<BlockRun>,
+    /// Two of the structures have a block in common.
+    overlaps: bool,
 }
 
 impl SystemZone {
@@ -20,7 +22,7 @@ impl SystemZone {
         let runs = all.flat_map(|(group, desc)| {
             metadata_runs(groups.geometry(), GroupNr(group as u32), desc)
         });
-        let mut zone = Self { runs: Vec::new() };
+        let mut zone = Self { runs: Vec::new(), overlaps: false };
         zone.add(runs);
         zone
     }
@@ -29,13 +31,20 @@ impl SystemZone {
     pub(crate) fn add(&mut self, runs: impl IntoIterator<Item = BlockRun>) {
         self.runs.extend(runs.into_iter().filter(|run| run.len_blocks > 0));
         self.runs.sort_unstable_by_key(|run| run.start);
+        let overlaps = &mut self.overlaps;
         self.runs.dedup_by(|next, last| {
+            *overlaps |= next.start < last.end();
             let joined = next.start <= last.end();
             if joined {
                 last.len_blocks = last.end().max(next.end()).0 - last.start.0;
             }
             joined
         });
+    }
+
+    /// Whether two of the structures have a block in common: a change of one would destroy the other.
+    pub(crate) const fn overlaps(&self) -> bool {
+        self.overlaps
     }
 
     /// Refuses blocks of a file that lie in the zone.
@@ -62,9 +71,10 @@ mod tests {
     #[test]
     fn a_run_is_refused_where_it_meets_the_zone() {
         let run = |start, len| BlockRun::new(BlockNr(start), len);
-        let mut zone = SystemZone { runs: Vec::new() };
+        let mut zone = SystemZone { runs: Vec::new(), overlaps: false };
         zone.add([run(100, 4), run(50, 10), run(60, 5), run(70, 0)]);
         assert_eq!(zone.runs, [run(50, 15), run(100, 4)]);
+        assert!(!zone.overlaps());
         for (start, len, refused) in [
             (0, 50, false),
             (0, 51, true),
@@ -77,5 +87,7 @@ mod tests {
         ] {
             assert_eq!(zone.refuse(run(start, len)).is_err(), refused, "{start} {len}");
         }
+        zone.add([run(103, 2)]);
+        assert!(zone.overlaps());
     }
 }

@@ -13,6 +13,8 @@ use crate::ops::{Caller, OpError};
 pub enum ErrorCode {
     /// The device failed (EIO).
     Device = 2,
+    /// A checksum is wrong (EFSBADCRC).
+    Checksum = 4,
     /// A structure is damaged (EFSCORRUPTED).
     Damage = 5,
 }
@@ -24,6 +26,8 @@ pub struct ErrorRecord<'a> {
     pub code: ErrorCode,
     /// The inode that was used; 0 if none is known.
     pub inode: InodeNr,
+    /// The block at fault, or of a directory the block in it, as with Linux; 0 if none is known.
+    pub block: u64,
     /// The place in the program: the first 31 bytes are kept.
     pub function: &'a str,
 }
@@ -49,12 +53,12 @@ impl Volume {
                 sb.state |= STATE_ERROR;
                 if sb.first_error_time == 0 && sb.first_error_time_hi == 0 {
                     (sb.first_error_time, sb.first_error_time_hi) = (time, time_hi);
-                    (sb.first_error_ino, sb.first_error_block) = (error.inode.0, 0);
+                    (sb.first_error_ino, sb.first_error_block) = (error.inode.0, error.block);
                     (sb.first_error_func, sb.first_error_line) = (function, 0);
                     sb.first_error_errcode = error.code as u8;
                 }
                 (sb.last_error_time, sb.last_error_time_hi) = (time, time_hi);
-                (sb.last_error_ino, sb.last_error_block) = (error.inode.0, 0);
+                (sb.last_error_ino, sb.last_error_block) = (error.inode.0, error.block);
                 (sb.last_error_func, sb.last_error_line) = (function, 0);
                 sb.last_error_errcode = error.code as u8;
                 sb.error_count = sb.error_count.saturating_add(1);

@@ -59,15 +59,12 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
 /// The first reason against it.
 pub fn judge(superblock: &Superblock) -> Result<(), ReadOnly> {
     let features = superblock.features();
-    if features.incompat.contains(Incompat::RECOVER) {
-        return Err(ReadOnly::NeedsRecovery);
-    }
     if features.ro_compat.contains(RoCompat::READONLY) {
         return Err(ReadOnly::MarkedReadOnly);
     }
     let beyond = Features {
         compat: features.compat.difference(COMPAT),
-        incompat: features.incompat.difference(INCOMPAT),
+        incompat: features.incompat.difference(INCOMPAT.union(Incompat::RECOVER)),
         ro_compat: features.ro_compat.difference(RO_COMPAT),
     };
     let mut names = beyond.names();
@@ -75,5 +72,12 @@ pub fn judge(superblock: &Superblock) -> Result<(), ReadOnly> {
     if quota && features.incompat.contains(Incompat::EA_INODE) {
         names.extend(["quota".to_owned(), "ea_inode".to_owned()]);
     }
-    if names.is_empty() { Ok(()) } else { Err(ReadOnly::Features(names)) }
+    if !names.is_empty() {
+        return Err(ReadOnly::Features(names));
+    }
+    // Last, because a replay writes, and must not where nothing may be written.
+    if features.incompat.contains(Incompat::RECOVER) {
+        return Err(ReadOnly::NeedsRecovery);
+    }
+    Ok(())
 }

@@ -146,6 +146,7 @@ impl Volume {
         if let Some(raw) = &journal {
             space.add_system(journal_runs(device, space.groups().geometry(), raw));
         }
+        space.refuse_overlaps()?;
         native::use_regions(&fs.superblock, &mut space);
         let was_sealed = Identity::is_sealed(&fs.superblock);
         let random = RandomState::new();
@@ -227,7 +228,7 @@ impl Volume {
     /// [`Volume::finish_orphan`] finishes. Without a journal it is not clean from now on.
     ///
     /// # Errors
-    /// That the orphans cannot be read, or the superblock not be changed.
+    /// The orphans cannot be read, or the superblock cannot be changed.
     pub fn begin_writing(&mut self, tx: &mut dyn Tx, now: Timestamp) -> Result<(), OpError> {
         self.op(tx, &Caller::system(now), |op| {
             op.read_orphans()?;

@@ -73,7 +73,7 @@ impl Content {
     /// Fills `into` with bytes from `offset_bytes` on, all of which lie in the file.
     ///
     /// # Errors
-    /// Of reading the disk.
+    /// The disk cannot be read.
     pub(crate) fn read(
         &self,
         offset_bytes: u64,
@@ -112,7 +112,7 @@ impl Content {
     /// pages were added.
     ///
     /// # Errors
-    /// Of reading the disk, where a page is written in part; then nothing was taken.
+    /// The disk cannot be read, where a page is written in part; then nothing was taken.
     pub(crate) fn write(
         &mut self,
         offset_bytes: u64,

@@ -118,7 +118,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of any log, the plan is the least set that is closed downward and has the changes of the mnode.
+        /// The plan for any log is the least set that is closed downward and has the changes of the mnode.
         #[test]
         fn a_plan_is_closed_downward_and_no_larger(
             changes in prop::collection::vec((0u32..6, 0u32..6, any::<bool>()), 1..40),

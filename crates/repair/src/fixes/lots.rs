@@ -81,7 +81,7 @@ pub(super) fn mend_record(stage: &mut Stage<'_>, group: GroupNr) -> Result<(), F
     }
     copies.retain(|copy| rules.fault(lot, copy).is_none());
     let votes = |record: &LotRecord| copies.iter().filter(|copy| *copy == record).count();
-    // Of several with as many votes the first one, which is of a primary descriptor.
+    // If several have as many votes, the first one counts: it comes from a primary descriptor.
     let best = copies.iter().rev().max_by_key(|copy| votes(copy)).cloned();
     let record = match best {
         Some(best) => best,

@@ -12,9 +12,6 @@ use crate::failure::Failure;
 use crate::file_map::FileMap;
 use crate::stage::{InodeImage, MODE_PRIVATE, Stage};
 
-/// Most blocks of an unwritten extent.
-const MOST_UNWRITTEN: u64 = 32767;
-
 pub(super) fn apply(
     stage: &mut Stage<'_>,
     group: GroupNr,
@@ -91,9 +88,7 @@ fn fill(stage: &mut Stage<'_>, record: LotRecord) -> Result<(), Failure> {
     for block in &blocks {
         let logical = LogicalBlock(block.0.saturating_sub(region.start.0));
         match map.runs.last_mut() {
-            Some(Extent { run, .. }) if run.end() == *block && run.len_blocks < MOST_UNWRITTEN => {
-                run.len_blocks += 1;
-            }
+            Some(Extent { run, .. }) if run.end() == *block => run.len_blocks += 1,
             _ => {
                 let run = BlockRun::new(*block, 1);
                 map.runs.push(Extent { logical, run, unwritten: true });

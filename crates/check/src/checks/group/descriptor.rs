@@ -2,7 +2,7 @@
 //! Reads: descriptors.  Keeps: nothing.  Emits: `GroupUninit*`, `GroupItableUnused*`,
 //! `LastGroupBlockUninit`.
 //! Does not verify: checksums (`descriptors`), places and overlaps (`layout_map`), free counts
-//! (`checks/space/bitmaps.rs`).
+//! (`checks/space/bitmaps/`).
 
 use floe_format::GroupNr;
 use floe_format::ext::group_desc::{FLAG_BLOCK_UNINIT, FLAG_INODE_UNINIT};

@@ -36,7 +36,7 @@ pub fn check(volume: &Volume<'_>, found: &mut Findings) {
     for lot in 0..geometry.desc_blocks {
         let block = geometry.primary_desc_block(lot);
         if volume.is_absent(block) || volume.read_block(block, &mut bytes).is_err() {
-            // That is a finding of its own.
+            // Another check reports that.
             continue;
         }
         match lots.judge(lot, &bytes) {

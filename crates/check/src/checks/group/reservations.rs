@@ -1,7 +1,7 @@
 //! Check: reservation files of native file systems (`docs/native.md`) hold free blocks of their regions, and nothing else.
 //! Reads: the root, `/.cubes` and `/.cubes/c0`, the inode and map of each reservation file, the bitmaps of regions.
 //! Keeps: nothing.  Emits: `ReservationFileMissing`, `ReservationFileWrong`, `RegionNotReserved`.
-//! Does not verify: that blocks have one owner (shared blocks), that bitmaps are right (`checks/space/bitmaps.rs`).
+//! Does not verify: that blocks have one owner (shared blocks), that bitmaps are right (`checks/space/bitmaps/`).
 
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ pub(super) fn check(
         }
         let Ok(node) = files.node(inode) else { continue };
         if !node.checksum_ok {
-            // That is a finding of its own.
+            // Another check reports that.
             continue;
         }
         match held(&files, &node, region(record)) {

@@ -1,6 +1,6 @@
 //! Check: the fields of the superblock that its geometry does not depend on.
 //! Reads: the superblock.  Keeps: nothing.  Emits: everything about its fields and features.
-//! Does not verify: the geometry (`open`), free totals (`checks/space/bitmaps.rs`), the journal (`recovery`), the
+//! Does not verify: the geometry (`open`), free totals (`checks/space/bitmaps/`), the journal (`recovery`), the
 //! inodes named (`volume/open/orphan_inode.rs`, `volume/open/quota_inode.rs`).
 
 use floe_format::InodeNr;

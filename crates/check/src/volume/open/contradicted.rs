@@ -10,7 +10,8 @@ use floe_format::ext::superblock::Superblock;
 use floe_format::features::Compat;
 use floe_format::{BlockNr, GroupNr, InodeNr};
 
-use super::{Opened, USUAL_FIRST_INODE};
+use super::Opened;
+use super::backups::USUAL_FIRST_INODE;
 
 /// The word of `i_block` that names the double-indirect block.
 const DOUBLE: usize = 13;

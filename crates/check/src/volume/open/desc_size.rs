@@ -30,7 +30,7 @@ pub(super) fn counted(
             Ok(geometry) => (mended, geometry),
             Err(_) => inodes_per_group::counted(device, &mended)?,
         };
-        super::has_room(device, &geometry).ok()?;
+        super::candidate::has_room(device, &geometry).ok()?;
         makes_sense(device, &mended, &geometry).then_some((mended, geometry))
     })
 }

@@ -36,7 +36,7 @@ pub(super) fn counted(
     let mended = Superblock { inodes_per_group: counted, ..superblock.clone() };
     // A remainder is itself a value out of range.
     let geometry = Geometry::new(&mended, Strictness::Strict).ok()?;
-    super::has_room(device, &geometry).ok()?;
+    super::candidate::has_room(device, &geometry).ok()?;
     let is_possible =
         stored.is_multiple_of(UNIT) && Geometry::new(superblock, Strictness::Relaxed).is_ok();
     let is_wrong = !is_possible || first_group(device, &mended, &geometry, stored) == Some(counted);

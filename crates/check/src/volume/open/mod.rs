@@ -5,31 +5,28 @@
 //! does a primary superblock by which alone everything would be lost.
 
 use floe_blockdev::ReadBlocks;
+use floe_format::BlockNr;
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
-use floe_format::features::{Compat, Features, Incompat, RoCompat};
-use floe_format::geometry::{Geometry, GeometryFault, Strictness};
-use floe_format::{BlockNr, InodeNr};
+use floe_format::ext::superblock::{OFFSET_BYTES, Superblock};
+use floe_format::features::{Features, Incompat};
+use floe_format::geometry::{Geometry, Strictness};
 
+use self::backups::{backup_that_fits, backup_with_more_files, find_backup, sizes};
+use self::candidate::{Candidate, Refusal, read_candidate, read_superblock, unknown_features};
 use crate::error::CheckError;
 use crate::problem::{Findings, Problem, Sink};
 use crate::volume::descriptors;
 use crate::volume::layout_map::LayoutMap;
 
+mod backups;
+mod candidate;
 mod contradicted;
 mod desc_size;
 mod inodes_per_group;
 pub mod orphan_inode;
 pub mod quota_inode;
 
-/// The newest `s_rev_level` that e2fsck and Linux know.
-const NEWEST_REVISION: u32 = 1;
-/// `s_checksum_type` of crc32c, the only one there is.
-const CHECKSUM_TYPE_CRC32C: u8 = 1;
-/// `s_first_ino` as every mke2fs writes it.
-const USUAL_FIRST_INODE: InodeNr = InodeNr(11);
-/// `log2` of the smallest and the largest block.
-const BLOCK_BITS: std::ops::RangeInclusive<u32> = 10..=16;
+pub use self::backups::good_backups;
 
 /// The superblock that a caller wants to be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,67 +55,6 @@ pub struct Opened {
     pub used_backup: Option<BlockNr>,
     /// Problems found so far.
     pub found: Findings,
-}
-
-/// Why a superblock cannot be used.
-#[derive(Debug)]
-enum Refusal {
-    Read(std::io::Error),
-    Magic,
-    Checksum { stored: u32, expected: u32 },
-    ChecksumType(u8),
-    Revision(u32),
-    Features(Vec<String>),
-    OtherBlockSize,
-    Field(GeometryFault),
-}
-
-impl Refusal {
-    const fn reason(&self) -> &'static str {
-        match self {
-            Self::Read(_) => "it cannot be read",
-            Self::Magic => "it lacks the magic number",
-            Self::Checksum { .. } => "its checksum is wrong",
-            Self::ChecksumType(_) => "its checksum is of an unknown kind",
-            Self::Revision(_) => "its revision is unknown",
-            Self::Features(_) => "it has unknown features",
-            Self::OtherBlockSize => "it states another block size",
-            Self::Field(fault) => fault.field,
-        }
-    }
-
-    fn problems(&self, block: BlockNr) -> Vec<Problem> {
-        match *self {
-            Self::Checksum { stored, expected } => {
-                vec![Problem::SuperblockChecksumBad { block, stored, expected }]
-            }
-            Self::Field(GeometryFault { field: "s_inodes_count", .. }) => Vec::new(),
-            Self::Field(GeometryFault { field, value }) => {
-                vec![Problem::SuperblockFieldOutOfRange { field, value }]
-            }
-            Self::ChecksumType(value) => vec![Problem::SuperblockFieldOutOfRange {
-                field: "s_checksum_type",
-                value: value.into(),
-            }],
-            _ => Vec::new(),
-        }
-    }
-}
-
-/// A superblock that can be used.
-struct Candidate {
-    superblock: Superblock,
-    bytes: Box<[u8; 1024]>,
-    geometry: Geometry,
-    /// Block of the superblock, in blocks of the file system; `None` for the primary.
-    backup: Option<BlockNr>,
-}
-
-impl Candidate {
-    /// Whether it counts as many inodes as its groups have.
-    const fn counts_fit(&self) -> bool {
-        self.superblock.inodes_count == self.geometry.inodes_count
-    }
 }
 
 /// Opens the file system on `device`.
@@ -252,19 +188,6 @@ fn has_the_groups(primary: &Candidate, backup: &Candidate) -> bool {
         && (fits || primary.inodes_count != backup.inodes_count)
 }
 
-/// The first usable backup, of those that file systems of this block size and with so many blocks in
-/// a group have.
-fn find_backup(
-    device: &dyn ReadBlocks,
-    block_size: Option<u32>,
-    blocks_per_group: Option<u32>,
-) -> Option<Candidate> {
-    backup_places(device, block_size, blocks_per_group).find_map(|(block, size)| {
-        let offset = block.0.checked_mul(u64::from(size))?;
-        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
-    })
-}
-
 /// The block size and the blocks of a group as the primary superblock states them, if they can be.
 fn stated_layout(device: &dyn ReadBlocks) -> Option<(u32, u32)> {
     let mut bytes = [0; 1024];
@@ -346,10 +269,7 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     found.push(Problem::GroupDescriptorsInsane { group, reason });
     let geometry = &opened.geometry;
     let known = (geometry.block_size, geometry.blocks_per_group);
-    let backup = backup_places(device, Some(known.0), Some(known.1)).find_map(|(block, size)| {
-        let offset = block.0.checked_mul(u64::from(size))?;
-        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
-    });
+    let backup = find_backup(device, Some(known.0), Some(known.1));
     if let Some(backup) = backup
         && geometry.group_count > 1
     {
@@ -360,43 +280,6 @@ fn open_primary(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findi
     }
     found.0.append(&mut own.0);
     opened
-}
-
-/// A backup by whose UUID the checksums of the primary descriptors are right, where by that of the
-/// primary superblock none is: all checksums of the file system begin with it, so that everything
-/// would be taken for damaged.
-fn backup_that_fits(device: &dyn ReadBlocks, opened: &Opened, own: &Findings) -> Option<Candidate> {
-    let geometry = &opened.geometry;
-    let wrong = |found: &Findings| {
-        let is_wrong =
-            |problem: &&Problem| matches!(problem, Problem::GroupDescriptorChecksumBad { .. });
-        found.0.iter().filter(is_wrong).count()
-    };
-    let groups = opened.groups.len();
-    if !geometry.features.metadata_csum() || groups < 2 || wrong(own) < groups {
-        return None;
-    }
-    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
-    let backup = find_backup(device, Some(size), Some(per_group))?;
-    let mut judged = Findings::default();
-    let is_other = backup.superblock.seed() != opened.superblock.seed();
-    descriptors::read(device, &backup.superblock, geometry, None, &mut judged);
-    (is_other && wrong(&judged) * 2 < groups).then_some(backup)
-}
-
-/// A backup of the same file system in which `s_first_ino` is lower. Nothing ever changes that field,
-/// and everything below it would be taken from the directories and emptied. Every mke2fs writes 11,
-/// so that nobody else pays for the search.
-fn backup_with_more_files(device: &dyn ReadBlocks, opened: &Opened) -> Option<Candidate> {
-    let (own, geometry) = (&opened.superblock, &opened.geometry);
-    if geometry.first_inode <= USUAL_FIRST_INODE {
-        return None;
-    }
-    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
-    let backup = find_backup(device, Some(size), Some(per_group))?;
-    let is_same = backup.superblock.uuid == own.uuid
-        && backup.superblock.inodes_per_group == own.inodes_per_group;
-    (is_same && backup.geometry.first_inode < geometry.first_inode).then_some(backup)
 }
 
 /// Reads the descriptors of a superblock and lays out its metadata.
@@ -413,102 +296,6 @@ fn finish(device: &dyn ReadBlocks, candidate: Candidate, found: &mut Findings) -
         used_backup: backup,
         found: Findings::default(),
     }
-}
-
-/// Reads and judges the superblock at `offset_bytes`, and what follows from it.
-fn read_candidate(
-    device: &dyn ReadBlocks,
-    offset_bytes: u64,
-    block_size: Option<u32>,
-    backup: Option<BlockNr>,
-    strictness: Strictness,
-) -> Result<Candidate, Refusal> {
-    let (superblock, bytes) = read_superblock(device, offset_bytes)?;
-    let geometry = Geometry::new(&superblock, strictness).map_err(Refusal::Field)?;
-    if block_size.is_some_and(|size| size != geometry.block_size) {
-        return Err(Refusal::OtherBlockSize);
-    }
-    has_room(device, &geometry)?;
-    Ok(Candidate { superblock, bytes, geometry, backup })
-}
-
-/// Reads the superblock at `offset_bytes` and judges whether it is one that can be understood.
-fn read_superblock(
-    device: &dyn ReadBlocks,
-    offset_bytes: u64,
-) -> Result<(Superblock, Box<[u8; 1024]>), Refusal> {
-    let mut bytes = Box::new([0; 1024]);
-    device.read_at(offset_bytes, &mut *bytes).map_err(Refusal::Read)?;
-    let superblock = Superblock::decode(&bytes);
-    if superblock.magic != MAGIC {
-        return Err(Refusal::Magic);
-    }
-    let features = superblock.features();
-    if features.metadata_csum() && superblock.checksum_type != CHECKSUM_TYPE_CRC32C {
-        return Err(Refusal::ChecksumType(superblock.checksum_type));
-    }
-    if !Superblock::checksum_ok(&bytes) {
-        let expected = Superblock::compute_checksum(&bytes);
-        return Err(Refusal::Checksum { stored: superblock.checksum, expected });
-    }
-    if superblock.rev_level > NEWEST_REVISION {
-        return Err(Refusal::Revision(superblock.rev_level));
-    }
-    let unknown = unknown_features(&Features::from_words(0, superblock.feature_incompat, 0));
-    if !unknown.is_empty() {
-        return Err(Refusal::Features(unknown));
-    }
-    Ok((superblock, bytes))
-}
-
-/// Work and memory follow the number of groups, and a stranger's image may claim any: the device must
-/// at least have room for their descriptors.
-fn has_room(device: &dyn ReadBlocks, geometry: &Geometry) -> Result<(), Refusal> {
-    let blocks = geometry.first_data_block.0 + 1 + u64::from(geometry.desc_blocks);
-    if blocks * u64::from(geometry.block_size) > device.size_bytes() {
-        let (field, value) = ("s_blocks_count", geometry.blocks_count);
-        return Err(Refusal::Field(GeometryFault { field, value }));
-    }
-    Ok(())
-}
-
-/// Block sizes to try.
-fn sizes(known: Option<u32>) -> impl Iterator<Item = u32> {
-    BLOCK_BITS.map(|bits| 1 << bits).filter(move |&size| known.is_none_or(|known| known == size))
-}
-
-/// Places where a backup could lie, with the block size that goes with them, inside the device:
-/// groups 1 and powers of 3, 5 and 7, for the block size known or each one.
-fn backup_places(
-    device: &dyn ReadBlocks,
-    block_size: Option<u32>,
-    blocks_per_group: Option<u32>,
-) -> impl Iterator<Item = (BlockNr, u32)> {
-    let size_bytes = device.size_bytes();
-    sizes(block_size).flat_map(move |size| {
-        let per_group = u64::from(blocks_per_group.unwrap_or(size * 8));
-        backup_groups()
-            .map(move |group| BlockNr(group * per_group + u64::from(size == 1024)))
-            .take_while(move |block| block.0 < size_bytes / u64::from(size))
-            .map(move |block| (block, size))
-    })
-}
-
-/// Groups that may hold a backup, in ascending order.
-fn backup_groups() -> impl Iterator<Item = u64> {
-    let mut next = [1u64, 5, 7];
-    std::iter::from_fn(move || {
-        let group = *next.iter().min()?;
-        if group > u64::from(u32::MAX) {
-            return None;
-        }
-        for (at, base) in next.iter_mut().zip([3, 5, 7]) {
-            if *at == group {
-                *at *= base;
-            }
-        }
-        Some(group)
-    })
 }
 
 fn no_superblock(
@@ -533,17 +320,6 @@ fn no_superblock(
     CheckError::NoSuperblock { problems, backups }
 }
 
-/// Blocks of backup superblocks that can be used, with the block size they state.
-pub fn good_backups(device: &dyn ReadBlocks) -> Vec<(BlockNr, u32)> {
-    backup_places(device, None, None)
-        .filter(|&(block, size)| {
-            block.0.checked_mul(u64::from(size)).is_some_and(|offset| {
-                read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).is_ok()
-            })
-        })
-        .collect()
-}
-
 fn fatal(refusal: Refusal) -> CheckError {
     match refusal {
         Refusal::Features(names) => CheckError::UnknownFeatures { names },
@@ -552,25 +328,6 @@ fn fatal(refusal: Refusal) -> CheckError {
         }
         _ => CheckError::Fatal { problem: Problem::SuperblockUnusable },
     }
-}
-
-/// Features that ext4 reserves a bit for, but that no e2fsck of version 1.47 supports.
-const UNSUPPORTED: (Compat, Incompat, RoCompat) = (
-    Compat::LAZY_BG.union(Compat::EXCLUDE_INODE).union(Compat::EXCLUDE_BITMAP),
-    Incompat::COMPRESSION.union(Incompat::JOURNAL_DEV).union(Incompat::DIRDATA),
-    RoCompat::BTREE_DIR.union(RoCompat::HAS_SNAPSHOT).union(RoCompat::REPLICA),
-);
-
-/// Names of the features that are not supported.
-fn unknown_features(features: &Features) -> Vec<String> {
-    let supported = |all: u32, not: u32| all & !not;
-    let (compat, incompat, ro_compat) = UNSUPPORTED;
-    Features::from_words(
-        features.compat.bits() & !supported(Compat::all().bits(), compat.bits()),
-        features.incompat.bits() & !supported(Incompat::all().bits(), incompat.bits()),
-        features.ro_compat.bits() & !supported(RoCompat::all().bits(), ro_compat.bits()),
-    )
-    .names()
 }
 
 fn refuse_unknown(features: &Features) -> Result<(), CheckError> {

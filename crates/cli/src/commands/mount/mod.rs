@@ -1,6 +1,7 @@
 //! `floe mount`: serves an image as a mounted file system.
 
 mod daemon;
+mod notify;
 mod open;
 mod options;
 
@@ -135,6 +136,7 @@ fn unmount_on_signals(place: &MountPoint, log: &Arc<Log>) -> Result<()> {
             log.line("ended by a second signal");
             std::process::exit(0);
         }
+        notify::stopping();
         let gone = unmount(directory, false).or_else(|_| {
             log.line("the mount is in use: detached, and removed once it is unused");
             unmount(directory, true)

@@ -6,41 +6,90 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use floe_blockdev::image::{Format, format_of};
-use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WritableFile, WriteBlocks};
+use floe_blockdev::{FileDevice, OpenError as DeviceError, ReadBlocks, WriteBlocks};
 use floe_check::{CheckOptions, JournalUse, view};
-use floe_disk::volume::{OpenError, Volume};
+use floe_disk::volume::{OpenError, ReadOnly, Volume};
 use floe_ext4::fs::FileSystem as Layout;
 use floe_format::ext::inode::FileType;
 use floe_format::ext::superblock::{STATE_ERROR, STATE_VALID};
 use floe_format::{BlockNr, InodeNr};
-use floe_fs::{Disk, FileSystem, Image, Live, MemFs, OnError, Store, now};
+use floe_fs::{Disk, DiskError, FileSystem, Image, Live, MemFs, OnError, Store, now};
 use floe_fuse::mount::{MountOptions, MountPoint, mount, unmount};
 use floe_fuse::{ServeOptions, serve};
 use floe_sync::Arc;
 
 use super::daemon::{self, Log};
 use super::options::Options;
-use super::{Args, unmount_on_signals};
+use super::{Args, notify, unmount_on_signals};
 use crate::input::device::InUse;
 use crate::terminal::failure;
+
+/// A disk that is written until the mount ends, or why its file system is only read.
+enum Access {
+    Writing(Disk<Box<dyn WriteBlocks>>, Box<Volume>),
+    Reading(String),
+}
 
 impl Args {
     /// Opens the image, mounts it and serves until it is unmounted.
     pub(super) fn open_and_serve(&self, options: &Options) -> Result<()> {
         let wanted = options.read_only;
-        match self.why_read_only(options)? {
-            None => return self.serve_writing(options),
-            Some(why) if wanted == Some(false) => bail!("cannot be mounted read-write: {why}"),
-            Some(why) if wanted.is_none() => {
+        match self.access(options)? {
+            Access::Writing(disk, volume) => return self.serve_writing(disk, *volume, options),
+            Access::Reading(why) if wanted == Some(false) => {
+                bail!("cannot be mounted read-write: {why}")
+            }
+            Access::Reading(why) if wanted.is_none() => {
                 eprintln!("floe: {}: mounted read-only: {why}", self.source.name());
             }
-            Some(_) => {}
+            Access::Reading(_) => {}
         }
         self.serve_reading(options)
     }
 
-    /// Why the image is to be read only; `None` if it can be written.
-    fn why_read_only(&self, options: &Options) -> Result<Option<String>> {
+    /// Opens the disk for writing, and claims it, if that is wanted and safe.
+    fn access(&self, options: &Options) -> Result<Access> {
+        if let Some(why) = self.why_never_written(options)? {
+            return Ok(Access::Reading(why));
+        }
+        self.source.mind_users(InUse::RefuseMount)?;
+        let device = match self.source.open_for_writing(false) {
+            Ok((device, _)) => device,
+            Err(error) => match error.downcast_ref() {
+                // As mount(8) does for a write-protected disk.
+                Some(DeviceError::ReadOnly { .. } | DeviceError::NoPermission { .. }) => {
+                    return Ok(Access::Reading("the device or file is write-protected".to_owned()));
+                }
+                _ => return Err(error),
+            },
+        };
+        // A device too damaged to be opened here may still be readable.
+        let Ok(layout) = Layout::open(&device) else {
+            return Ok(Access::Reading("its superblock or descriptors are damaged".to_owned()));
+        };
+        if layout.superblock.state & STATE_ERROR != 0 {
+            let why = "errors were found in it before; `floe repair` mends them";
+            return Ok(Access::Reading(why.to_owned()));
+        }
+        // Judged before the journal is replayed, because that writes.
+        match Volume::open(&device) {
+            Ok(_) | Err(OpenError::ReadOnly(ReadOnly::NeedsRecovery)) => {}
+            Err(error) => return Ok(Access::Reading(error.to_string())),
+        }
+        if layout.superblock.state & STATE_VALID == 0 {
+            let name = self.source.name();
+            eprintln!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
+        }
+        match Disk::open(device) {
+            Ok((disk, volume)) => Ok(Access::Writing(disk, Box::new(volume))),
+            // The journal held a superblock that says otherwise.
+            Err(DiskError::Open(error)) => Ok(Access::Reading(error.to_string())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Why the image is only read, as far as the options and its format tell.
+    fn why_never_written(&self, options: &Options) -> Result<Option<String>> {
         if options.read_only == Some(true) {
             return Ok(Some("`ro` was asked for".to_owned()));
         }
@@ -57,41 +106,17 @@ impl Args {
         if format != Format::Raw {
             return Ok(Some(format!("it is a {format} image")));
         }
-        if self.external_journal.is_some() {
-            return Ok(Some("its journal is elsewhere".to_owned()));
-        }
-        // As mount(8) does for a write-protected disk.
-        if let Err(DeviceError::ReadOnly { .. } | DeviceError::NoPermission { .. }) =
-            WritableFile::open(&self.source.device)
-        {
-            return Ok(Some("the device or file is write-protected".to_owned()));
-        }
-        let device = self.source.open()?;
-        // A device too damaged to be opened here may still be readable.
-        let Ok(layout) = Layout::open(&device) else {
-            return Ok(Some("its superblock or descriptors are damaged".to_owned()));
-        };
-        if layout.superblock.state & STATE_ERROR != 0 {
-            let why = "errors were found in it before; `floe repair` mends them";
-            return Ok(Some(why.to_owned()));
-        }
-        if layout.superblock.state & STATE_VALID == 0 {
-            let name = self.source.name();
-            eprintln!("floe: {name}: it was not unmounted cleanly; check it with `floe check`");
-        }
-        match Volume::open(&device) {
-            Ok(_) | Err(OpenError::ReadOnly(floe_disk::volume::ReadOnly::NeedsRecovery)) => {
-                Ok(None)
-            }
-            Err(error) => Ok(Some(error.to_string())),
-        }
+        let elsewhere = self.external_journal.is_some();
+        Ok(elsewhere.then(|| "its journal is elsewhere".to_owned()))
     }
 
-    fn serve_writing(&self, options: &Options) -> Result<()> {
-        self.source.mind_users(InUse::RefuseMount)?;
-        // Locked until the last write.
-        let (device, _) = self.source.open_for_writing(false)?;
-        let (disk, volume) = Disk::open(device)?;
+    /// Serves a disk, which stays locked until the last write.
+    fn serve_writing<D: WriteBlocks>(
+        &self,
+        disk: Disk<D>,
+        volume: Volume,
+        options: &Options,
+    ) -> Result<()> {
         let served = self.serve_disk(&disk, volume, options);
         // If closing fails, the next mount recovers the journal.
         let closed = disk.close();
@@ -164,6 +189,7 @@ impl Args {
         }
         unmount_on_signals(&place, &log)?;
         let ready = || {
+            notify::ready();
             if self.serve
                 && let Err(error) = daemon::tell_ready()
             {

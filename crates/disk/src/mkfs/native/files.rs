@@ -18,8 +18,6 @@ use crate::mkfs::plan::Plan;
 
 /// Its inode: the first behind lost+found.
 const HOME_INODE: InodeNr = InodeNr(12);
-/// Most blocks of an unwritten extent.
-const MOST_UNWRITTEN: u64 = 32767;
 
 /// The entry of the directory in the root; `None` in a stock file system.
 pub(in crate::mkfs) fn home_entry(plan: &Plan) -> Option<Entry<'static>> {
@@ -107,17 +105,12 @@ pub(in crate::mkfs) fn reservation_files(plan: &mut Plan) -> Result<(), PlanErro
         new.flags = InodeFlags::IMMUTABLE | InodeFlags::EXTENTS;
         new.size = region.run.len_blocks * u64::from(block_size);
         new.blocks = region.run.len_blocks - region.used;
-        let mut extents = Vec::new();
-        let mut at = region.used;
-        while at < region.run.len_blocks {
-            let len = (region.run.len_blocks - at).min(MOST_UNWRITTEN);
-            let run = BlockRun::new(BlockNr(region.run.start.0 + at), len);
-            extents.push(Extent { logical: LogicalBlock(at), run, unwritten: true });
-            at += len;
-        }
-        // A region has at most 32768 blocks, so two extents, which fit in the inode.
+        // The tree has at most two extents, which fit in the inode: a region has at most 32768 blocks.
+        let free = BlockNr(region.run.start.0 + region.used);
+        let run = BlockRun::new(free, region.run.len_blocks - region.used);
+        let extent = Extent { logical: LogicalBlock(region.used), run, unwritten: true };
         let form = NodeForm { block_size, inode_seed: None };
-        new.block = extent_tree::build(&extents, form, &[])?.root;
+        new.block = extent_tree::build(&[extent], form, &[])?.root;
         plan.add_inode(region.inode, new);
     }
     Ok(())

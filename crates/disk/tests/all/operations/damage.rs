@@ -8,6 +8,7 @@ use floe_ext4::tx::{DirectTx, Refusal};
 use floe_format::ext::bitmap;
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::{BlockNr, Geometry, GroupNr, InodeNr, LogicalBlock};
+use floe_testkit::recipe::{Recipe, descriptor};
 use floe_testkit::{Profile, build, tool};
 
 use super::device_of;
@@ -289,5 +290,20 @@ fn no_file_reaches_blocks_of_the_file_system() {
             }
             assert!(device.to_vec() == before, "{profile}, {target}: something was written");
         }
+    }
+}
+
+/// A bitmap inside an inode table: whoever marked an inode would overwrite others.
+#[test]
+fn structures_that_overlap_are_not_written() {
+    if tool::missing() {
+        return;
+    }
+    for group in [0, 1] {
+        let harm = descriptor(group, |desc| desc.inode_bitmap = BlockNr(desc.inode_table.0 + 3));
+        let device = device_of(&Recipe::new("overlap").edit(harm).build().unwrap());
+        let refused = Volume::open(&device).map(drop);
+        let overlap = matches!(&refused, Err(OpenError::Refused(Refusal::Damaged(_))));
+        assert!(overlap, "{group}: {refused:?}");
     }
 }

@@ -15,9 +15,9 @@ use floe_testkit::{Profile, Rng};
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     pub(crate) kind: FileType,
-    /// Of a file, or the target of a link.
+    /// The bytes of a file, or the target of a link.
     pub(crate) bytes: Vec<u8>,
-    /// Of a directory.
+    /// The names of a directory.
     pub(crate) names: BTreeMap<Vec<u8>, InodeNr>,
     pub(crate) parent: InodeNr,
     pub(crate) links: u32,

@@ -1,34 +1,18 @@
-//! Estimates the memory of a check from the superblock and the descriptors, before anything else is
-//! read, and chooses structures that fit into a budget. `docs/memory.md` explains the formula and
-//! the command that fits its constants.
-//!
-//! The formula is an upper bound if the descriptors are true. They do not tell the number of
-//! fragments of directories, of attribute blocks, or of findings; the check counts these while it
-//! runs, and stops before it would exceed the budget.
-
-use std::collections::BTreeSet;
+//! The formula: what a file system contains, as far as memory depends on it, and the bytes that follow from it.
 
 use floe_blockdev::ReadBlocks;
 use floe_format::ext::group_desc::GroupDesc;
-use floe_format::ext::superblock::{MAGIC, OFFSET_BYTES, Superblock};
-use floe_format::geometry::Strictness;
 use floe_format::{Geometry, GroupNr};
 
-use crate::checks::context::inode::InodeEvidence;
-use crate::error::CheckError;
+use super::mapped::Mapped;
 use crate::evidence::accounting::Accounting;
 use crate::evidence::block_set::CHUNK_BITS;
-use crate::evidence::choice::{InodeUse, LinkChoice, LinkStructure, TREE_ENTRY_BYTES};
+use crate::evidence::choice::{InodeUse, LinkStructure, TREE_ENTRY_BYTES};
 use crate::evidence::common_claims;
-use crate::evidence::dirs::DirRun;
 use crate::evidence::inode_facts::CHUNK_INODES;
 use crate::scan::inode_tables::TablePart;
 use crate::volume::open::Opened;
-use crate::volume::{Volume, used_inodes_bound};
-
-pub mod mapped;
-
-use mapped::Mapped;
+use crate::volume::used_inodes_bound;
 
 /// Whether the allocator is musl's, which allocates little more than is requested and returns freed
 /// memory. Glibc's allocator retains more of both, and programs linked with it are larger.
@@ -201,7 +185,11 @@ impl Load {
 
     /// The contents according to the descriptors on a device, which are read one block at a time
     /// and not kept. Unreadable descriptors count as empty.
-    fn stream(device: &dyn ReadBlocks, geometry: &Geometry, log_groups_per_flex: u8) -> Self {
+    pub(super) fn stream(
+        device: &dyn ReadBlocks,
+        geometry: &Geometry,
+        log_groups_per_flex: u8,
+    ) -> Self {
         let mut load = Self::new(geometry, log_groups_per_flex);
         let mut mapped = Mapped::default();
         let mut block = vec![0; geometry.block_size as usize];
@@ -295,7 +283,7 @@ impl Load {
     }
 
     /// Types and link counts: little where inodes of a chunk are alike.
-    fn facts_bytes(&self, slots: u64, used: u64, directories: u64) -> u64 {
+    pub(super) fn facts_bytes(&self, slots: u64, used: u64, directories: u64) -> u64 {
         let chunks = slots.div_ceil(u64::from(CHUNK_INODES));
         // Directories among files, free inodes among those in use, or the other way round.
         let unusual =
@@ -317,239 +305,5 @@ impl Load {
                 2 * runs * TREE_ENTRY_BYTES
             }
         }
-    }
-}
-
-/// Choices of a caller that the memory of a check depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct Ways {
-    /// Most workers.
-    pub threads: usize,
-    /// How cross-checks are proved.
-    pub accounting: Accounting,
-    /// The structure that counts links.
-    pub links: LinkChoice,
-    /// Most bytes of memory; `None`: no limit.
-    pub memory_bytes: Option<u64>,
-}
-
-/// How a check is made, and what that takes: decided before the first inode is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// The way taken.
-    pub way: Way,
-    /// The estimate by the formula.
-    pub estimate: Bytes,
-    /// The least with which all evidence can be kept.
-    pub exact_bytes: u64,
-    /// The budget.
-    pub budget_bytes: Option<u64>,
-}
-
-impl Plan {
-    /// The fastest way that fits the budget.
-    ///
-    /// # Errors
-    /// [`CheckError::OverBudget`] if not even the leanest one does.
-    pub fn new(load: &Load, geometry: &Geometry, options: Ways) -> Result<Self, CheckError> {
-        Self::first_that_fits(ways(load, geometry, options), load, options)
-    }
-
-    /// The way of an examination for a repair, unless the options name one: all evidence, be it with one
-    /// thread, as long as the budget has room for that; else sums, by which some repairs can be made and a
-    /// sound file system is known to be sound.
-    ///
-    /// # Errors
-    /// As [`Plan::new`].
-    pub fn for_repair(load: &Load, geometry: &Geometry, options: Ways) -> Result<Self, CheckError> {
-        let by = |accounting| ways(load, geometry, Ways { accounting, ..options });
-        let mut ways = match options.accounting {
-            Accounting::Auto => by(Accounting::Exact),
-            named => by(named),
-        };
-        let by_sums = Accounting::Fingerprint.sums_up(geometry);
-        if options.accounting == Accounting::Auto && options.memory_bytes.is_some() && by_sums {
-            ways.extend(by(Accounting::Fingerprint));
-        }
-        Self::first_that_fits(ways, load, options)
-    }
-
-    fn first_that_fits(ways: Vec<Way>, load: &Load, options: Ways) -> Result<Self, CheckError> {
-        let exact = LinkStructure::ALL.map(|links| Way { threads: 1, sums: false, links });
-        let plan = |way: Way| Self {
-            way,
-            estimate: load.bytes(way),
-            exact_bytes: exact.map(|way| load.bytes(way).total()).into_iter().min().unwrap_or(0),
-            budget_bytes: options.memory_bytes,
-        };
-        let Some(budget_bytes) = options.memory_bytes else {
-            return Ok(plan(ways.first().copied().unwrap_or(Way {
-                threads: options.threads,
-                sums: false,
-                links: LinkStructure::default(),
-            })));
-        };
-        let plans: Vec<Self> = ways.into_iter().map(plan).collect();
-        if let Some(fits) = plans.iter().find(|plan| plan.estimate.total() <= budget_bytes) {
-            return Ok(*fits);
-        }
-        let least = plans.iter().map(|plan| plan.estimate.total()).min().unwrap_or(0);
-        Err(CheckError::OverBudget { phase: "start", need_bytes: least, budget_bytes })
-    }
-
-    /// Bytes of the budget that the estimate leaves; all there are without a budget.
-    pub fn left_bytes(&self) -> u64 {
-        self.budget_bytes.map_or(u64::MAX, |budget| budget.saturating_sub(self.estimate.total()))
-    }
-}
-
-/// The rest of a budget while the check runs, when the numbers missing from descriptors are known.
-#[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// The contents according to the descriptors.
-    pub load: Load,
-    /// How the check is made.
-    pub plan: Plan,
-    /// See [`crate::CheckOptions::groups_per_sweep`].
-    pub groups_per_sweep: Option<u32>,
-}
-
-impl Budget {
-    /// Counts what the inodes have left, now that all are read: directories follow.
-    ///
-    /// # Errors
-    /// [`CheckError::OverBudget`] if there is more than fits.
-    pub fn after_inodes(&self, inodes: &InodeEvidence) -> Result<(), CheckError> {
-        let Some(budget_bytes) = self.plan.budget_bytes else { return Ok(()) };
-        let mut load = self.load;
-        let dirs = &inodes.dirs;
-        let blocks = dirs.runs.iter().map(|run| u64::from(run.len_blocks)).sum();
-        load.inodes.directories = dirs.infos.len() as u64;
-        load.directory_blocks = load.inodes.directories.max(blocks);
-        let more_runs = dirs.runs.len().saturating_sub(dirs.infos.len());
-        let uses = &inodes.attributes.block_uses;
-        load.other_bytes += (more_runs * size_of::<DirRun>() + size_of_val(&uses[..])) as u64
-            + size_of_val(&inodes.found.0[..]) as u64;
-        self.must_fit("the directories", load.bytes(self.plan.way).total(), budget_bytes)
-    }
-
-    /// Whether so many bytes more would fit.
-    pub fn has_room_for(&self, bytes: u64) -> bool {
-        bytes <= self.plan.left_bytes()
-    }
-
-    /// The number of groups whose claims are kept at the same time while `suspects` are examined
-    /// object by object.
-    ///
-    /// # Errors
-    /// [`CheckError::OverBudget`] if not even the other evidence of all of them fits.
-    pub fn groups_at_once(
-        &self,
-        volume: &Volume<'_>,
-        clusters: &BTreeSet<GroupNr>,
-        inodes: &BTreeSet<GroupNr>,
-    ) -> Result<u32, CheckError> {
-        let most = self.groups_per_sweep.unwrap_or(u32::MAX);
-        let Some(budget_bytes) = self.plan.budget_bytes else { return Ok(most) };
-        let way = self.plan.way;
-        let mut load = Load::new(&volume.geometry, 0);
-        for &group in inodes {
-            load.add(&volume.geometry, &volume.group(group), volume.used_inodes_bound(group));
-        }
-        let InodeUse { used, directories, .. } = load.inodes;
-        let links = match way.links {
-            // It reaches from the first inode to the last one that is looked at.
-            LinkStructure::Array => &self.load,
-            LinkStructure::Bits | LinkStructure::TwinTree => &load,
-        };
-        let objects = load.facts_bytes(load.slots, used, directories)
-            + links.links_bytes(way.links, way.threads as u64);
-        let taken = self.plan.estimate.total() + objects;
-        let phase = "a closer look at damaged groups";
-        if volume.keeps_whole_groups {
-            // Edits build on all of them: none is forgotten for the next sweep.
-            let count = clusters.len() as u64;
-            let need_bytes = taken + self.load.of_groups(count, way).claims;
-            self.must_fit(phase, need_bytes.min(self.plan.exact_bytes), budget_bytes)?;
-            return Ok(most);
-        }
-        // The claims of one group at least.
-        let claims = self.load.of_groups(1, way).claims.max(1);
-        self.must_fit(phase, taken + claims, budget_bytes)?;
-        let groups = budget_bytes.saturating_sub(taken) / claims;
-        Ok(most.min(u32::try_from(groups).unwrap_or(u32::MAX)))
-    }
-
-    fn must_fit(
-        &self,
-        phase: &'static str,
-        need_bytes: u64,
-        budget_bytes: u64,
-    ) -> Result<(), CheckError> {
-        if need_bytes <= budget_bytes {
-            return Ok(());
-        }
-        Err(CheckError::OverBudget { phase, need_bytes, budget_bytes })
-    }
-}
-
-/// Looks whether the descriptors alone would fit into a budget, before they are read: a stranger's
-/// image may claim any number of groups. `edits`: the examination is one for a repair.
-///
-/// # Errors
-/// [`CheckError::OverBudget`] if they do not. A superblock that cannot be used is not judged here.
-pub fn must_hold_descriptors(
-    device: &dyn ReadBlocks,
-    options: Ways,
-    edits: bool,
-) -> Result<(), CheckError> {
-    let Some(budget_bytes) = options.memory_bytes else { return Ok(()) };
-    let mut bytes = [0; 1024];
-    if device.read_at(OFFSET_BYTES, &mut bytes).is_err() {
-        return Ok(());
-    }
-    let superblock = Superblock::decode(&bytes);
-    let Ok(geometry) = Geometry::new(&superblock, Strictness::Relaxed) else { return Ok(()) };
-    let log_groups_per_flex = superblock.log_groups_per_flex;
-    let bare = Load::new(&geometry, log_groups_per_flex);
-    let way = Way { threads: 1, sums: false, links: LinkStructure::default() };
-    let Bytes { program, layout, .. } = bare.bytes(way);
-    if superblock.magic != MAGIC || program + layout <= budget_bytes {
-        return Ok(());
-    }
-    let load = Load { edits, ..Load::stream(device, &geometry, log_groups_per_flex) };
-    let plan = if edits { Plan::for_repair } else { Plan::new };
-    plan(&load, &geometry, options).map(|_| ())
-}
-
-/// The ways that the options leave open, the one that is wanted first: fewer threads and leaner
-/// structures follow.
-fn ways(load: &Load, geometry: &Geometry, options: Ways) -> Vec<Way> {
-    let usual = options.accounting.sums_up(geometry);
-    // Sums are leaner as a rule; not where hardly anything is in use.
-    let can_change =
-        options.accounting == Accounting::Auto && Accounting::Fingerprint.sums_up(geometry);
-    let mut accounting = vec![usual];
-    accounting.extend(can_change.then_some(!usual));
-    let mut ways = Vec::new();
-    let mut threads = options.threads.max(1);
-    loop {
-        for &sums in &accounting {
-            let structures = match options.links {
-                LinkChoice::Always(links) => vec![links],
-                LinkChoice::Adaptive => vec![load.inodes.leaner()],
-                LinkChoice::Auto => {
-                    let mut all = LinkStructure::ALL;
-                    // The usual one is fast; the leanest of the others comes after it.
-                    all[1..].sort_by_key(|links| load.links_bytes(*links, threads as u64));
-                    all.to_vec()
-                }
-            };
-            ways.extend(structures.into_iter().map(|links| Way { threads, sums, links }));
-        }
-        if threads == 1 {
-            return ways;
-        }
-        threads /= 2;
     }
 }

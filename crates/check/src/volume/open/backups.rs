@@ -1,0 +1,122 @@
+//! Backups of the superblock: where they can lie, and those that say something better than the primary.
+
+use floe_blockdev::ReadBlocks;
+use floe_format::geometry::Strictness;
+use floe_format::{BlockNr, InodeNr};
+
+use super::Opened;
+use super::candidate::{Candidate, read_candidate};
+use crate::problem::{Findings, Problem};
+use crate::volume::descriptors;
+
+/// `s_first_ino` as every mke2fs writes it.
+pub(super) const USUAL_FIRST_INODE: InodeNr = InodeNr(11);
+/// `log2` of the smallest and the largest block.
+const BLOCK_BITS: std::ops::RangeInclusive<u32> = 10..=16;
+
+/// The first usable backup, of those that file systems of this block size and with so many blocks in
+/// a group have.
+pub(super) fn find_backup(
+    device: &dyn ReadBlocks,
+    block_size: Option<u32>,
+    blocks_per_group: Option<u32>,
+) -> Option<Candidate> {
+    backup_places(device, block_size, blocks_per_group).find_map(|(block, size)| {
+        let offset = block.0.checked_mul(u64::from(size))?;
+        read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).ok()
+    })
+}
+
+/// Blocks of backup superblocks that can be used, with the block size they state.
+pub fn good_backups(device: &dyn ReadBlocks) -> Vec<(BlockNr, u32)> {
+    backup_places(device, None, None)
+        .filter(|&(block, size)| {
+            block.0.checked_mul(u64::from(size)).is_some_and(|offset| {
+                read_candidate(device, offset, Some(size), Some(block), Strictness::Strict).is_ok()
+            })
+        })
+        .collect()
+}
+
+/// A backup by whose UUID the checksums of the primary descriptors are right, where by that of the
+/// primary superblock none is: all checksums of the file system begin with it, so that everything
+/// would be taken for damaged.
+pub(super) fn backup_that_fits(
+    device: &dyn ReadBlocks,
+    opened: &Opened,
+    own: &Findings,
+) -> Option<Candidate> {
+    let geometry = &opened.geometry;
+    let wrong = |found: &Findings| {
+        let is_wrong =
+            |problem: &&Problem| matches!(problem, Problem::GroupDescriptorChecksumBad { .. });
+        found.0.iter().filter(is_wrong).count()
+    };
+    let groups = opened.groups.len();
+    if !geometry.features.metadata_csum() || groups < 2 || wrong(own) < groups {
+        return None;
+    }
+    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
+    let backup = find_backup(device, Some(size), Some(per_group))?;
+    let mut judged = Findings::default();
+    let is_other = backup.superblock.seed() != opened.superblock.seed();
+    descriptors::read(device, &backup.superblock, geometry, None, &mut judged);
+    (is_other && wrong(&judged) * 2 < groups).then_some(backup)
+}
+
+/// A backup of the same file system in which `s_first_ino` is lower. Nothing ever changes that field,
+/// and everything below it would be taken from the directories and emptied. Every mke2fs writes 11,
+/// so that nobody else pays for the search.
+pub(super) fn backup_with_more_files(
+    device: &dyn ReadBlocks,
+    opened: &Opened,
+) -> Option<Candidate> {
+    let (own, geometry) = (&opened.superblock, &opened.geometry);
+    if geometry.first_inode <= USUAL_FIRST_INODE {
+        return None;
+    }
+    let (size, per_group) = (geometry.block_size, geometry.blocks_per_group);
+    let backup = find_backup(device, Some(size), Some(per_group))?;
+    let is_same = backup.superblock.uuid == own.uuid
+        && backup.superblock.inodes_per_group == own.inodes_per_group;
+    (is_same && backup.geometry.first_inode < geometry.first_inode).then_some(backup)
+}
+
+/// Block sizes to try.
+pub(super) fn sizes(known: Option<u32>) -> impl Iterator<Item = u32> {
+    BLOCK_BITS.map(|bits| 1 << bits).filter(move |&size| known.is_none_or(|known| known == size))
+}
+
+/// Places where a backup could lie, with the block size that goes with them, inside the device:
+/// groups 1 and powers of 3, 5 and 7, for the block size known or each one.
+fn backup_places(
+    device: &dyn ReadBlocks,
+    block_size: Option<u32>,
+    blocks_per_group: Option<u32>,
+) -> impl Iterator<Item = (BlockNr, u32)> {
+    let size_bytes = device.size_bytes();
+    sizes(block_size).flat_map(move |size| {
+        let per_group = u64::from(blocks_per_group.unwrap_or(size * 8));
+        backup_groups()
+            .map(move |group| BlockNr(group * per_group + u64::from(size == 1024)))
+            .take_while(move |block| block.0 < size_bytes / u64::from(size))
+            .map(move |block| (block, size))
+    })
+}
+
+/// Groups that may hold a backup, in ascending order.
+fn backup_groups() -> impl Iterator<Item = u64> {
+    let mut next = [1u64, 5, 7];
+    std::iter::from_fn(move || {
+        let group = *next.iter().min()?;
+        if group > u64::from(u32::MAX) {
+            return None;
+        }
+        for (at, base) in next.iter_mut().zip([3, 5, 7]) {
+            if *at == group {
+                *at *= base;
+            }
+        }
+        Some(group)
+    })
+}
