@@ -159,6 +159,17 @@ pub(super) enum Start {
     Repair(Option<Since>),
 }
 
+impl Start {
+    /// The passes to run, in order.
+    const fn passes(&self) -> &'static [Pass] {
+        match self {
+            Self::Shard(..) => &shard::PASSES,
+            Self::Refine(..) => &refine_shard::PASSES,
+            Self::Check(_) | Self::Repair(_) => &PASSES,
+        }
+    }
+}
+
 /// The result of all passes.
 pub(super) struct Made<'d, 'p> {
     pub(super) volume: Volume<'d>,
@@ -181,12 +192,11 @@ fn passes<'d, 'p>(
     device: &'d dyn ReadBlocks,
     opened: Opened,
     journal: JournalState,
-    found: Findings,
+    mut found: Findings,
     options: &CheckOptions<'_>,
     start: Start,
     mut clock: Clock<'p>,
 ) -> Result<Made<'d, 'p>, CheckError> {
-    let mut found = found;
     let (mut key, options) = options.with_key();
     let options = &options;
     let orphans = checks::system_files::orphans::find(device, &opened, options.journal, &mut found);
@@ -245,11 +255,7 @@ fn passes<'d, 'p>(
         return Err(CheckError::Fatal { problem });
     }
     let mut scan = Scan { found, merged, closer, ..Scan::default() };
-    let passes: &[Pass] = match start {
-        Start::Shard(..) => &shard::PASSES,
-        Start::Refine(..) => &refine_shard::PASSES,
-        Start::Check(_) | Start::Repair(_) => &PASSES,
-    };
+    let passes = start.passes();
     let mut setting = Setting {
         pool: &pool,
         budget: &budget,

@@ -36,7 +36,10 @@ impl Args {
         let runs: Vec<Run> = self.fleet.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
         let Some(last) = runs.last().filter(|run| !run.images.is_empty()) else {
             let name = self.fleet.last().map(|path| path.display().to_string());
-            return Err(Ended::usage(format!("{}: there are no results", name.unwrap_or_default())));
+            return Err(Ended::usage(format!(
+                "{}: there are no results",
+                name.unwrap_or_default()
+            )));
         };
         if let Some(path) = self.html.as_deref() {
             html_page::write(path, &html::page(&runs, now_seconds()))?;

@@ -180,6 +180,7 @@ impl Run<'_> {
         let opened = self.source.open()?;
         let device = Counted::new(&opened);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
+        shard.probe()?;
         let mut options = CheckOptions {
             cores: self.sharing.cores(),
             progress: self.watch.progress(),

@@ -173,6 +173,20 @@ impl Shard<'_> {
         Ok(Some((common, created)))
     }
 
+    /// Tests early whether the part can be written: before the shard reads anything, and before it creates the key.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn probe(&self) -> anyhow::Result<()> {
+        // Opening a pipe would make its reader see the end.
+        if self.out.metadata().is_ok_and(|found| !found.is_file()) {
+            return Ok(());
+        }
+        NewFile::replacing(self.out, 0o600, MAGIC)
+            .map(drop)
+            .with_context(|| format!("cannot write {}", self.out.display()))
+    }
+
     /// Writes the part. It appears under its name only when it is complete.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ mod commands;
 mod docs;
 mod examples;
 mod fleet;
+mod fleet_report;
 mod fsck;
 mod fsck_callers;
 mod fsck_differential;
