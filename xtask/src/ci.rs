@@ -12,7 +12,7 @@ use crate::{fuzz, tidy};
 
 /// Tests that explore thread interleavings with shuttle: those in modules of that name, because
 /// others need locks that work outside an exploration.
-const INTERLEAVINGS: [&str; 12] = [
+const INTERLEAVINGS: [&str; 14] = [
     "test",
     "--quiet",
     "--lib",
@@ -22,8 +22,10 @@ const INTERLEAVINGS: [&str; 12] = [
     "floe-exec",
     "-p",
     "floe-blockdev",
+    "-p",
+    "floe-fs",
     "--features",
-    "floe-sync/shuttle,floe-exec/shuttle,floe-blockdev/shuttle",
+    "floe-sync/shuttle,floe-exec/shuttle,floe-blockdev/shuttle,floe-fs/shuttle",
     "interleavings",
 ];
 /// Number of damaged images whose checks are compared with e2fsck's.

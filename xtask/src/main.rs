@@ -3,6 +3,7 @@
 mod bench;
 mod boot;
 mod ci;
+mod conflicts;
 mod crash;
 mod differential;
 mod engines;
@@ -57,6 +58,8 @@ enum Chore {
     Bench(bench::Args),
     /// Compare progress predictions with actual times
     Eta(eta::Args),
+    /// Count pairs of commutative calls that touch the same memory (needs cc and ar)
+    Conflicts(conflicts::Args),
     /// Fail the power at every write of journals and of their recovery
     Crash(crash::Args),
     /// Let Linux fill file systems in a guest, cut its power, and judge the result (needs qemu)
@@ -144,6 +147,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Bench(args) => bench::run(&args),
         Chore::ImageBench(args) => image_bench::run(&args),
         Chore::Eta(args) => eta::run(&args),
+        Chore::Conflicts(args) => conflicts::run(&args),
         Chore::Crash(args) => crash::run(&args),
         Chore::KernelLoad(args) => kernel_load::run(&args),
         Chore::GuestLoad(args) => kernel_load::inside(&args),

@@ -24,7 +24,7 @@ pub const AFTER_DOT: u64 = 1;
 pub const AFTER_DOT_DOT: u64 = 2;
 
 /// Bits of a cookie that number names of the same hash.
-const TIE_BITS: u32 = 12;
+pub(crate) const TIE_BITS: u32 = 12;
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl NameHash {
     }
 
     /// The first cookie for names of this hash.
-    fn cookie(&self, name: &[u8]) -> u64 {
+    pub(crate) fn cookie(&self, name: &[u8]) -> u64 {
         let hash = dirhash(self.version, name, &self.seed).unwrap_or_default();
         let minor = u64::from(hash.minor_hash) >> TIE_BITS << TIE_BITS;
         (u64::from(hash.hash) >> 1) << 32 | minor
@@ -85,11 +85,6 @@ impl Directory {
     /// The directory that `..` leads to.
     pub const fn parent(&self) -> InodeNr {
         self.parent
-    }
-
-    /// Lets `..` lead elsewhere.
-    pub(crate) const fn set_parent(&mut self, parent: InodeNr) {
-        self.parent = parent;
     }
 
     /// Why entries may be missing; `None` for a sound directory.

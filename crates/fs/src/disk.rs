@@ -78,14 +78,14 @@ impl<D: WriteBlocks> Disk<D> {
         Ok((Self::Journaled(Box::new(Journal::open(device)?)), volume))
     }
 
-    /// The files, with all changes at any time.
+    /// The files, with all changes at any time. Names in directory blocks with a wrong checksum are not among them.
     ///
     /// # Errors
     /// The file system cannot be read.
     pub fn files(&self) -> Result<Files<'_>, DiskError> {
         let fs = FileSystem::open(self)?;
         let (geometry, groups) = (fs.geometry().clone(), fs.space.groups.descs().to_vec());
-        Ok(Files::new(self, fs.superblock, geometry, groups))
+        Ok(Files::new(self, fs.superblock, geometry, groups).without_damaged_names())
     }
 
     /// Writes all that is left home and empties the journal. Seals a native file system.

@@ -49,6 +49,9 @@ pub enum FsError {
     /// No free blocks or inodes, or no room for an attribute.
     #[error("no space is left")]
     NoSpace,
+    /// A limit of the user, group or project.
+    #[error("the quota is exceeded")]
+    QuotaExceeded,
     /// Larger than files of this file system can be.
     #[error("the file would be too large")]
     TooLarge,

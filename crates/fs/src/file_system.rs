@@ -2,12 +2,11 @@
 
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_sync::{PoisonError, RwLock, RwLockReadGuard};
+use floe_sync::{Alone, Entered, Slots};
 
 use crate::caller::{Caller, Want};
-use crate::directory::{AFTER_DOT, AFTER_DOT_DOT};
 use crate::faults::Fault;
-use crate::held::Held;
+use crate::held::{Counted, Held};
 use crate::op::{Applied, Op, OpKind};
 use crate::store::{SeekFor, Space, Store};
 use crate::{Attributes, FsError, Handle};
@@ -32,15 +31,14 @@ pub struct Listed<'a> {
 #[derive(Debug)]
 pub struct FileSystem<S> {
     store: S,
-    /// Shared by those who read, held alone by a change.
-    gate: RwLock<()>,
-    held: Held,
+    /// Entered by those who read, and by changes of a store that takes several at once; other changes are alone.
+    gate: Slots<Held, Counted>,
 }
 
 impl<S: Store> FileSystem<S> {
     /// The file system that `store` keeps.
     pub fn new(store: S) -> Self {
-        Self { store, gate: RwLock::default(), held: Held::default() }
+        Self { store, gate: Slots::default() }
     }
 
     /// What keeps the file system.
@@ -53,10 +51,30 @@ impl<S: Store> FileSystem<S> {
         self.store
     }
 
-    /// Keeps changes away until the guard is dropped.
-    fn reading(&self) -> RwLockReadGuard<'_, ()> {
-        // It guards no value that a panic could leave half changed.
-        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps those away who must be alone, until the guard is dropped.
+    fn reading(&self) -> Entered<'_, Held, Counted> {
+        self.gate.enter()
+    }
+
+    /// Deletes inodes without names that nobody holds.
+    fn settle(&self, alone: &mut Alone<'_, Held, Counted>) -> Result<(), FsError> {
+        let (held, slots) = alone.parts();
+        for inode in held.settle(slots) {
+            // A link gave it a name, or it is damaged, and stays where it is.
+            let has_name = self.store.attributes(inode).is_ok_and(|found| found.links > 0);
+            if !has_name {
+                self.store.release(inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`FileSystem::settle`], where nobody waits for the result but the next call.
+    fn settle_now(&self) -> Result<(), FsError> {
+        if self.store.is_read_only() {
+            return Ok(());
+        }
+        self.settle(&mut self.gate.alone())
     }
 
     /// `Err` unless the caller may do `want` with an inode.
@@ -89,7 +107,7 @@ impl<S: Store> FileSystem<S> {
         if name.len() > MOST_NAME_BYTES {
             return Err(FsError::NameTooLong);
         }
-        let of_directory = self.store.attributes(directory)?;
+        let mut of_directory = self.store.permissions(directory)?;
         if of_directory.links == 0 {
             return Err(FsError::NotFound);
         }
@@ -99,18 +117,20 @@ impl<S: Store> FileSystem<S> {
         self.judge(caller, Want::EXECUTE, &of_directory)?;
         let folds = of_directory.flags.contains(InodeFlags::CASEFOLD);
         if name == b"." {
+            of_directory = self.store.attributes(directory)?;
             return Ok((Some(of_directory), folds));
         }
-        let names = self.store.directory(directory)?;
         if name == b".." {
-            return Ok((Some(self.store.attributes(names.parent())?), folds));
+            let parent = self.store.parent(directory)?;
+            return Ok((Some(self.store.attributes(parent)?), folds));
         }
-        match (names.find(name), names.fault()) {
-            (Some(entry), _) => Ok((Some(self.named(directory, entry.inode)?), folds)),
-            (None, None) => Ok((None, folds)),
-            // The name may be among those that cannot be read: "there is none" would be a guess.
-            (None, Some((what, fault))) => {
-                Err(FsError::Damaged { inode: directory, what: what.to_owned(), fault })
+        loop {
+            let Some(inode) = self.store.find(directory, name)? else { return Ok((None, folds)) };
+            match self.named(directory, inode) {
+                // Its last name went between the two looks.
+                Err(FsError::Damaged { .. })
+                    if self.store.find(directory, name)? != Some(inode) => {}
+                found => return Ok((Some(found?), folds)),
             }
         }
     }
@@ -126,10 +146,10 @@ impl<S: Store> FileSystem<S> {
         directory: InodeNr,
         name: &[u8],
     ) -> Result<(Option<Attributes>, bool), FsError> {
-        let _reading = self.reading();
+        let mut reading = self.reading();
         let (found, folds) = self.find(caller, directory, name)?;
         if let Some(found) = &found {
-            self.held.add(found.inode);
+            reading.parts().1.add(found.inode, 1);
         }
         Ok((found, folds))
     }
@@ -139,12 +159,8 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NotFound`] if it is gone meanwhile, and of reading it.
     pub fn hold(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        let _reading = self.reading();
-        let found = self.store.attributes(inode)?;
-        if found.links == 0 && !self.held.contains(inode) {
-            return Err(FsError::NotFound);
-        }
-        self.held.add(inode);
+        let found = self.attributes(inode)?;
+        self.reading().parts().1.add(inode, 1);
         Ok(found)
     }
 
@@ -153,17 +169,20 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// The inode cannot be deleted; it stays an orphan until the next mount.
     pub fn forget(&self, inode: InodeNr, count: u64) -> Result<(), FsError> {
-        if !self.held.drop_some(inode, count) {
-            return Ok(());
-        }
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        // Nobody can have found it since: it has no name.
-        self.store.release(inode)
+        let is_nameless = {
+            let mut reading = self.reading();
+            let (held, counted) = reading.parts();
+            counted.add(inode, -i64::try_from(count).unwrap_or(i64::MAX));
+            held.is_nameless(inode) || counted.has_nameless(inode) || counted.is_full()
+        };
+        if is_nameless { self.settle_now() } else { Ok(()) }
     }
 
     /// Whether an inode without a name is held, whose space comes free when its last user goes.
     pub fn has_nameless(&self) -> bool {
-        self.held.has_nameless()
+        // If a deletion fails, writing has ended, which the next change says.
+        let _ = self.settle_now();
+        self.reading().has_nameless()
     }
 
     /// Whether a directory compares names without case.
@@ -184,15 +203,46 @@ impl<S: Store> FileSystem<S> {
         if self.store.is_read_only() {
             return Err(FsError::ReadOnly);
         }
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let Applied { created, nameless } = self.store.apply(op)?;
-        if let OpKind::Link { inode, .. } = op.kind {
-            self.held.note_named(inode);
+        if !self.store.takes_many() {
+            let mut alone = self.gate.alone();
+            let applied = self.store.apply(op)?;
+            let new = self.note(op, &applied, alone.parts().1.swap_remove(0))?;
+            self.settle(&mut alone)?;
+            return Ok(new);
         }
-        if let Some(inode) = nameless
-            && !self.held.note_nameless(inode)
-        {
-            self.store.release(inode)?;
+        let mut freed = false;
+        loop {
+            let mut inside = self.gate.enter();
+            match self.store.apply(op) {
+                Err(FsError::NoSpace) if !freed => {
+                    drop(inside);
+                    freed = true;
+                    self.settle_now()?;
+                }
+                applied => {
+                    let counted = inside.parts().1;
+                    let new = self.note(op, &applied?, counted)?;
+                    let full = counted.is_full();
+                    drop(inside);
+                    if full {
+                        self.settle_now()?;
+                    }
+                    return Ok(new);
+                }
+            }
+        }
+    }
+
+    /// Notes who holds what a change created, and what has no name any more. Returns the attributes of what got a name.
+    fn note(
+        &self,
+        op: &Op<'_>,
+        applied: &Applied,
+        counted: &mut Counted,
+    ) -> Result<Option<Attributes>, FsError> {
+        let Applied { created, nameless } = *applied;
+        if let Some(inode) = nameless {
+            counted.note_nameless(inode);
         }
         let new = match (&op.kind, created) {
             (OpKind::Link { inode, .. }, _) => Some(*inode),
@@ -200,10 +250,9 @@ impl<S: Store> FileSystem<S> {
         };
         let Some(inode) = new else { return Ok(None) };
         if let OpKind::CreateUnnamed { .. } = op.kind {
-            self.held.add_nameless(inode);
-        } else {
-            self.held.add(inode);
+            counted.note_nameless(inode);
         }
+        counted.add(inode, 1);
         self.store.attributes(inode).map(Some)
     }
 
@@ -212,6 +261,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// The device failed; nothing is written any more then.
     pub fn sync(&self) -> Result<(), FsError> {
+        self.settle_now()?;
         self.store.sync()
     }
 
@@ -242,6 +292,7 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// As [`FileSystem::sync`].
     pub fn tend(&self) -> Result<(), FsError> {
+        self.settle_now()?;
         self.store.tend()
     }
 
@@ -267,10 +318,16 @@ impl<S: Store> FileSystem<S> {
     /// # Errors
     /// [`FsError::NotFound`] if it is not in use, and of reading it.
     pub fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        let _reading = self.reading();
+        let reading = self.reading();
         let found = self.store.attributes(inode)?;
-        let is_there = found.links > 0 || self.held.contains(inode);
-        if is_there { Ok(found) } else { Err(FsError::NotFound) }
+        if found.links > 0 || reading.contains(inode) {
+            return Ok(found);
+        }
+        drop(reading);
+        // A slot may have counted it since the last sum.
+        let mut alone = self.gate.alone();
+        self.settle(&mut alone)?;
+        if alone.contains(inode) { Ok(found) } else { Err(FsError::NotFound) }
     }
 
     /// Whether the caller may do `want` with an inode, as `access` asks.
@@ -296,28 +353,8 @@ impl<S: Store> FileSystem<S> {
         mut take: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<(), FsError> {
         let _reading = self.reading();
-        self.judge(caller, Want::READ, &self.store.attributes(inode)?)?;
-        let directory = self.store.directory(inode)?;
-        let kind = Some(FileType::Directory);
-        let dot = Listed { inode, kind, name: b".", cookie: AFTER_DOT };
-        let parent = directory.parent();
-        let dot_dot = Listed { inode: parent, kind, name: b"..", cookie: AFTER_DOT_DOT };
-        let dots = [dot, dot_dot].into_iter().filter(|dot| dot.cookie > cookie);
-        let entries = directory.behind(cookie).map(|(cookie, entry)| Listed {
-            inode: entry.inode,
-            kind: entry.kind,
-            name: &entry.name,
-            cookie,
-        });
-        for listed in dots.chain(entries) {
-            if !take(listed) {
-                return Ok(());
-            }
-        }
-        match directory.fault() {
-            Some((what, fault)) => Err(FsError::Damaged { inode, what: what.to_owned(), fault }),
-            None => Ok(()),
-        }
+        self.judge(caller, Want::READ, &self.store.permissions(inode)?)?;
+        self.store.list(inode, cookie, &mut take)
     }
 
     /// Fills `into` with the bytes of a regular file from `offset_bytes` on, as many as it has, and returns
@@ -383,6 +420,8 @@ impl<S: Store> FileSystem<S> {
 
     /// Sizes of the whole file system.
     pub fn space(&self) -> Space {
+        // If a deletion fails, writing has ended, which the next change says.
+        let _ = self.settle_now();
         self.store.space()
     }
 }

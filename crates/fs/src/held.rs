@@ -1,74 +1,93 @@
 //! Inodes that somebody uses, and how often: one whose last name goes stays until nobody does.
+//!
+//! Each slot counts by itself, below zero where another slot held what this one lets go. Only the sum counts, which
+//! [`Held::settle`] makes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use floe_format::InodeNr;
-use floe_sync::{Mutex, MutexGuard, PoisonError};
 
-/// How often inodes are held.
-#[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<HashMap<InodeNr, Count>>);
+/// Inodes that a slot counts before its counts are added to the others.
+const MOST_COUNTED: usize = 1024;
+/// Inodes without names that a slot notes, likewise.
+const MOST_NAMELESS: usize = 64;
 
+/// How often inodes are held, as of the last sum.
 #[derive(Debug, Default)]
-struct Count {
-    times: u64,
-    /// It has no name any more.
-    nameless: bool,
+pub(crate) struct Held {
+    times: HashMap<InodeNr, i64>,
+    /// Those that have no name any more, or never had one.
+    nameless: BTreeSet<InodeNr>,
+}
+
+/// What one slot has counted since.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    times: HashMap<InodeNr, i64>,
+    nameless: Vec<InodeNr>,
+}
+
+impl Counted {
+    /// Holds an inode so many times more, or fewer.
+    pub(crate) fn add(&mut self, inode: InodeNr, times: i64) {
+        let count = self.times.entry(inode).or_default();
+        *count = count.saturating_add(times);
+        if *count == 0 {
+            self.times.remove(&inode);
+        }
+    }
+
+    /// Notes that an inode has no name.
+    pub(crate) fn note_nameless(&mut self, inode: InodeNr) {
+        self.nameless.push(inode);
+    }
+
+    /// Whether so much was counted that it is to be added up.
+    pub(crate) fn is_full(&self) -> bool {
+        self.times.len() > MOST_COUNTED || self.nameless.len() > MOST_NAMELESS
+    }
+
+    /// Whether an inode is noted as one without a name.
+    pub(crate) fn has_nameless(&self, inode: InodeNr) -> bool {
+        self.nameless.contains(&inode)
+    }
 }
 
 impl Held {
-    fn table(&self) -> MutexGuard<'_, HashMap<InodeNr, Count>> {
-        // Every change of it is one step.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Adds up what slots have counted. Returns inodes without names that nobody holds; they are forgotten here.
+    pub(crate) fn settle<'c>(
+        &mut self,
+        slots: impl IntoIterator<Item = &'c mut Counted>,
+    ) -> Vec<InodeNr> {
+        for slot in slots {
+            for (inode, times) in slot.times.drain() {
+                let count = self.times.entry(inode).or_default();
+                *count = count.saturating_add(times);
+            }
+            self.nameless.extend(slot.nameless.drain(..));
+        }
+        self.times.retain(|_, count| *count > 0);
+        let unused = self.nameless.iter().filter(|inode| !self.times.contains_key(inode));
+        let unused: Vec<InodeNr> = unused.copied().collect();
+        for inode in &unused {
+            self.nameless.remove(inode);
+        }
+        unused
     }
 
-    /// Whether somebody holds an inode.
+    /// Whether somebody held an inode at the last sum.
     pub(crate) fn contains(&self, inode: InodeNr) -> bool {
-        self.table().contains_key(&inode)
+        self.times.contains_key(&inode)
     }
 
-    /// Whether an inode without a name is held.
+    /// Whether an inode without a name was held at the last sum.
     pub(crate) fn has_nameless(&self) -> bool {
-        self.table().values().any(|count| count.nameless)
+        !self.nameless.is_empty()
     }
 
-    /// Holds an inode once more.
-    pub(crate) fn add(&self, inode: InodeNr) {
-        self.table().entry(inode).or_default().times += 1;
-    }
-
-    /// Holds an inode that has no name from the start.
-    pub(crate) fn add_nameless(&self, inode: InodeNr) {
-        let mut table = self.table();
-        let count = table.entry(inode).or_default();
-        count.times += 1;
-        count.nameless = true;
-    }
-
-    /// Notes that the last name of an inode went; `false` if nobody holds it.
-    pub(crate) fn note_nameless(&self, inode: InodeNr) -> bool {
-        let mut table = self.table();
-        let Some(count) = table.get_mut(&inode) else { return false };
-        count.nameless = true;
-        true
-    }
-
-    /// Notes that an inode has a name.
-    pub(crate) fn note_named(&self, inode: InodeNr) {
-        if let Some(count) = self.table().get_mut(&inode) {
-            count.nameless = false;
-        }
-    }
-
-    /// Lets go of an inode so many times; `true` if that was the last time and it has no name.
-    pub(crate) fn drop_some(&self, inode: InodeNr, times: u64) -> bool {
-        let mut table = self.table();
-        let Some(count) = table.get_mut(&inode) else { return false };
-        count.times = count.times.saturating_sub(times);
-        if count.times > 0 {
-            return false;
-        }
-        table.remove(&inode).is_some_and(|count| count.nameless)
+    /// Whether an inode is noted as one without a name.
+    pub(crate) fn is_nameless(&self, inode: InodeNr) -> bool {
+        self.nameless.contains(&inode)
     }
 }
 
@@ -78,21 +97,30 @@ mod tests {
 
     #[test]
     fn a_file_without_names_goes_with_its_last_user() {
-        let (held, inode) = (Held::default(), InodeNr(12));
-        assert!(!held.note_nameless(inode), "nobody holds it: it can go at once");
-        held.add(inode);
-        held.add(inode);
-        assert!(held.note_nameless(inode));
-        assert!(!held.drop_some(inode, 1));
-        assert!(held.drop_some(inode, 1));
-        assert!(!held.drop_some(inode, 1), "it is gone");
+        let (mut held, inode) = (Held::default(), InodeNr(12));
+        let mut slots = [Counted::default(), Counted::default()];
+        slots[0].note_nameless(inode);
+        assert_eq!(held.settle(&mut slots), [inode], "nobody holds it: it can go at once");
+        slots[0].add(inode, 2);
+        slots[1].note_nameless(inode);
+        assert_eq!(held.settle(&mut slots), []);
+        slots[1].add(inode, -1);
+        assert_eq!(held.settle(&mut slots), []);
+        assert!(held.contains(inode) && held.is_nameless(inode));
+        slots[1].add(inode, -1);
+        assert_eq!(held.settle(&mut slots), [inode]);
+        assert_eq!(held.settle(&mut slots), [], "it is gone");
+        assert!(!held.contains(inode) && !held.has_nameless());
     }
 
     #[test]
-    fn a_link_gives_a_nameless_file_a_name() {
-        let (held, inode) = (Held::default(), InodeNr(12));
-        held.add_nameless(inode);
-        held.note_named(inode);
-        assert!(!held.drop_some(inode, 1));
+    fn one_slot_lets_go_what_another_holds() {
+        let (mut held, inode) = (Held::default(), InodeNr(12));
+        let mut slots = [Counted::default(), Counted::default()];
+        slots[0].add(inode, 1);
+        slots[1].add(inode, -1);
+        slots[1].note_nameless(inode);
+        assert!(slots[1].has_nameless(inode));
+        assert_eq!(held.settle(&mut slots), [inode]);
     }
 }

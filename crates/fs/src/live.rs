@@ -36,6 +36,8 @@ pub struct Live<'f, 'd, D> {
 #[derive(Debug)]
 struct Work {
     volume: Volume,
+    /// Groups with a damaged bitmap that are recorded.
+    damaged_groups: usize,
     /// Why nothing is written any more.
     ended: Option<String>,
 }
@@ -52,7 +54,7 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         volume: Volume,
         now: Timestamp,
     ) -> Result<Self, FsError> {
-        let work = Mutex::new(Work { volume, ended: None });
+        let work = Mutex::new(Work { volume, damaged_groups: 0, ended: None });
         let (image, faults) = (Image::new(files), Faults::default());
         let space = image.space();
         let live = Self { disk, image, work, space, faults };
@@ -133,7 +135,19 @@ impl<'f, 'd, D: WriteBlocks> Live<'f, 'd, D> {
         if let Err(error) = &done {
             self.meet(error);
         }
+        self.meet_damaged_groups();
         done
+    }
+
+    /// Records damaged bitmaps, over which operations pass without an error.
+    fn meet_damaged_groups(&self) {
+        let mut work = self.work();
+        let damaged = work.volume.damaged_groups();
+        let known = std::mem::replace(&mut work.damaged_groups, damaged.len());
+        drop(work);
+        let Some(first) = damaged.first().filter(|_| damaged.len() > known) else { return };
+        let what = format!("a bitmap of {first}");
+        self.meet(&FsError::Damaged { inode: InodeNr(0), what, fault: Fault::DAMAGE });
     }
 
     /// Runs an operation as a transaction; once more after a commit where only that gives free blocks back.
@@ -423,6 +437,7 @@ fn of_op(error: OpError) -> FsError {
         OpError::BadName | OpError::Invalid(_) => FsError::Invalid,
         OpError::TooManyLinks => FsError::TooManyLinks,
         OpError::NoSpace | OpError::NoRoom => FsError::NoSpace,
+        OpError::QuotaExceeded => FsError::QuotaExceeded,
         OpError::TooLarge => FsError::TooLarge,
         OpError::NotPermitted(_) => FsError::NotPermitted,
         OpError::CrossProject => FsError::CrossProject,

@@ -4,8 +4,10 @@ use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_sync::Arc;
 
+use crate::directory::{AFTER_DOT, AFTER_DOT_DOT, Entry};
 use crate::op::{Applied, Op};
-use crate::{Attributes, Directory, FsError, Handle};
+use crate::{Attributes, Directory, FsError, Handle, Listed};
+use floe_format::ext::inode::FileType;
 
 /// Which kind of stretch a seek looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +43,50 @@ pub trait Store: Send + Sync {
     /// [`FsError::NotFound`] if the inode is not in use, [`FsError::Damaged`], [`FsError::Io`].
     fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError>;
 
+    /// The attributes that say who may do what with an inode. Times, sizes and the number of links of a directory may be
+    /// those of an earlier moment, but for the 0 links of one that is gone.
+    ///
+    /// # Errors
+    /// As [`Store::attributes`].
+    fn permissions(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        self.attributes(inode)
+    }
+
     /// All names of a directory. Parts that cannot be read are noted in [`Directory::damage`].
     ///
     /// # Errors
     /// As [`Store::attributes`], and [`FsError::NotADirectory`].
     fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError>;
+
+    /// The inode that a name in a directory leads to; not `.` nor `..`.
+    ///
+    /// # Errors
+    /// As [`Store::directory`], and [`FsError::Damaged`] if the name may be in a part that cannot be read.
+    fn find(&self, directory: InodeNr, name: &[u8]) -> Result<Option<InodeNr>, FsError> {
+        find_in(&*self.directory(directory)?, directory, name)
+    }
+
+    /// The directory that `..` of a directory leads to.
+    ///
+    /// # Errors
+    /// As [`Store::directory`].
+    fn parent(&self, directory: InodeNr) -> Result<InodeNr, FsError> {
+        Ok(self.directory(directory)?.parent())
+    }
+
+    /// Hands the names of a directory behind `cookie` to `take`, until that returns `false` or there are no more. `.` and
+    /// `..` come first.
+    ///
+    /// # Errors
+    /// As [`Store::directory`], and [`FsError::Damaged`] behind the names that can be read.
+    fn list(
+        &self,
+        directory: InodeNr,
+        cookie: u64,
+        take: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        list_of(&*self.directory(directory)?, directory, cookie, take)
+    }
 
     /// Fills `into` with the bytes of a regular file from `offset_bytes` on, as many as it has, and returns
     /// their number. Holes are zeroes.
@@ -81,7 +122,12 @@ pub trait Store: Send + Sync {
     /// Whether nothing can be changed.
     fn is_read_only(&self) -> bool;
 
-    /// Makes a change, whole or not at all. It is durable after the next [`Store::sync`]. Nobody reads meanwhile.
+    /// Whether changes and reads may be made at the same time. Otherwise nobody reads while a change is made.
+    fn takes_many(&self) -> bool {
+        false
+    }
+
+    /// Makes a change, whole or not at all. It is durable after the next [`Store::sync`].
     ///
     /// # Errors
     /// The operation fails; [`FsError::ReadOnly`], [`FsError::Ended`].
@@ -134,5 +180,56 @@ pub trait Store: Send + Sync {
     /// As [`Store::sync`].
     fn tend(&self) -> Result<(), FsError> {
         Ok(())
+    }
+}
+
+/// [`Store::find`] in a directory that was read.
+pub(crate) fn find_in(
+    names: &Directory,
+    directory: InodeNr,
+    name: &[u8],
+) -> Result<Option<InodeNr>, FsError> {
+    match (names.find(name), names.fault()) {
+        (Some(entry), _) => Ok(Some(entry.inode)),
+        (None, None) => Ok(None),
+        // The name may be among those that cannot be read: "there is none" would be a guess.
+        (None, Some((what, fault))) => {
+            Err(FsError::Damaged { inode: directory, what: what.to_owned(), fault })
+        }
+    }
+}
+
+/// Hands `.` and `..` to `take`; `false` once that wants no more.
+pub(crate) fn list_dots(
+    inode: InodeNr,
+    parent: InodeNr,
+    cookie: u64,
+    take: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> bool {
+    let kind = Some(FileType::Directory);
+    let dot = Listed { inode, kind, name: b".", cookie: AFTER_DOT };
+    let dot_dot = Listed { inode: parent, kind, name: b"..", cookie: AFTER_DOT_DOT };
+    [dot, dot_dot].into_iter().filter(|dot| dot.cookie > cookie).all(take)
+}
+
+/// [`Store::list`] of a directory that was read.
+pub(crate) fn list_of(
+    names: &Directory,
+    inode: InodeNr,
+    cookie: u64,
+    take: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<(), FsError> {
+    if !list_dots(inode, names.parent(), cookie, take) {
+        return Ok(());
+    }
+    for (cookie, entry) in names.behind(cookie) {
+        let Entry { inode, kind, name } = entry;
+        if !take(Listed { inode: *inode, kind: *kind, name, cookie }) {
+            return Ok(());
+        }
+    }
+    match names.fault() {
+        Some((what, fault)) => Err(FsError::Damaged { inode, what: what.to_owned(), fault }),
+        None => Ok(()),
     }
 }

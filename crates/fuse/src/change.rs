@@ -16,7 +16,7 @@ use crate::abi::{self, Change, SetattrFields, SetattrIn};
 use crate::adapter::{Adapter, Answer};
 
 /// How often, and how long each time, a change without space waits for the space of deleted files.
-const MOST_WAITS: u32 = 20;
+const MOST_WAITS: u32 = 80;
 const WAIT: Duration = Duration::from_millis(5);
 
 impl<S: Store> Adapter<'_, S> {

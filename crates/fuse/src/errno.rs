@@ -19,6 +19,7 @@ pub(crate) fn errno(error: &FsError) -> Errno {
         FsError::NotEmpty => Errno::NOTEMPTY,
         FsError::TooManyLinks => Errno::MLINK,
         FsError::NoSpace => Errno::NOSPC,
+        FsError::QuotaExceeded => Errno::DQUOT,
         FsError::TooLarge => Errno::FBIG,
         FsError::NotPermitted => Errno::PERM,
         FsError::CrossProject => Errno::XDEV,

@@ -4,6 +4,9 @@
 //! With the feature, locks and atomics panic outside a run of shuttle. Tests that need it are therefore kept in modules
 //! called `interleavings`, which `cargo xtask ci` selects by that name.
 
+mod slots;
+
+pub use slots::{Alone, Entered, Slots};
 // Shuttle's locks return this error type, too.
 pub use std::sync::PoisonError;
 // Asks the operating system, not a scheduler, so it is the same with and without shuttle.

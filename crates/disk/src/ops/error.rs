@@ -35,6 +35,9 @@ pub enum OpError {
     /// No free blocks or inodes. [`crate::volume::Volume::holds_back`] says whether a commit may help.
     #[error("no space is left")]
     NoSpace,
+    /// A limit of the user, group or project.
+    #[error("the quota is exceeded")]
+    QuotaExceeded,
     /// Larger than files of this file system can be.
     #[error("the file would be too large")]
     TooLarge,

@@ -1,8 +1,8 @@
 //! Quota files follow what operations do: each inode that an operation writes is weighed before and after it, and the
-//! differences are put into the entries of its user, group and project in the same transaction. Limits are not enforced, as
-//! Linux does not either unless it is told to at mount time.
+//! differences are put into the entries of its user, group and project in the same transaction. Limits are enforced where the
+//! caller asks for it ([`Volume::enforce_limits`](crate::volume::Volume::enforce_limits)), as with Linux.
 //!
-//! Source of the tree's rules: the kernel's `fs/quota/quota_tree.c`.
+//! Source of the rules: the kernel's `fs/quota/quota_tree.c` and `dquot.c`.
 
 use std::collections::BTreeMap;
 
@@ -126,14 +126,54 @@ impl Op<'_> {
             entry.itime = 0;
         }
         entry.id = id;
+        if self.volume.enforced.contains(&kind) {
+            let header = QuotaHeader::decode(&self.read_array(&file, 0, 0)?);
+            self.judge_limits(&mut entry, change, &header)?;
+        }
         entry.space_bytes = entry.space_bytes.saturating_add_signed(change.0);
         entry.inodes = entry.inodes.saturating_add_signed(change.1);
+        if entry.space_bytes <= entry.block_soft_limit_kib.saturating_mul(1024) {
+            entry.btime = 0;
+        }
+        if entry.inodes <= entry.inode_soft_limit {
+            entry.itime = 0;
+        }
         let mut bytes = [0; Dquot::SIZE];
         entry.encode_into(&mut bytes);
         if bytes.iter().all(|&byte| byte == 0) {
             marked.encode_into(&mut bytes);
         }
         self.write_bytes(&file, block, at, &bytes)
+    }
+
+    /// Refuses growth beyond a limit, unless root asks for it; begins the time of grace where a soft limit is passed.
+    fn judge_limits(
+        &self,
+        entry: &mut Dquot,
+        change: Change,
+        header: &QuotaHeader,
+    ) -> Result<(), OpError> {
+        let now = self.caller.time.seconds.cast_unsigned();
+        let judge = |used: u64, more: i64, hard: u64, soft: u64, until: &mut u64, grace: u32| {
+            let after = used.saturating_add_signed(more);
+            if more <= 0 {
+                return Ok(());
+            }
+            let passes = |limit: u64| limit != 0 && after > limit;
+            let over = passes(hard) || passes(soft) && *until != 0 && now >= *until;
+            if over && self.caller.uid != 0 {
+                return Err(OpError::QuotaExceeded);
+            }
+            if passes(soft) && *until == 0 {
+                *until = now.saturating_add(grace.into());
+            }
+            Ok(())
+        };
+        let bytes = |kib: u64| kib.saturating_mul(1024);
+        let (hard, soft) = (bytes(entry.block_hard_limit_kib), bytes(entry.block_soft_limit_kib));
+        judge(entry.space_bytes, change.0, hard, soft, &mut entry.btime, header.bgrace)?;
+        let (hard, soft) = (entry.inode_hard_limit, entry.inode_soft_limit);
+        judge(entry.inodes, change.1, hard, soft, &mut entry.itime, header.igrace)
     }
 
     /// The leaf and the slot that hold the entry of an id.

@@ -39,7 +39,8 @@ pub struct Pool {
     reserved_clusters: u64,
     /// Whether the operation that runs may use them.
     may_use_reserve: bool,
-    /// Groups with a bitmap whose checksum is wrong or that contradicts its descriptor: nothing is allocated in them.
+    /// Groups with a bitmap whose checksum is wrong or that contradicts its descriptor: nothing is allocated in them, and
+    /// where the checksum is wrong nothing is freed.
     damaged: BTreeSet<GroupNr>,
     system: SystemZone,
 }
@@ -137,23 +138,45 @@ impl Pool {
         self.system.refuse(run)
     }
 
-    /// Frees blocks that hold data and were never changed through a transaction: no older copy of them is in a log.
+    /// Frees blocks that hold data and were never changed through a transaction: no older copy of them is in a log. Those in
+    /// groups whose bitmap has a wrong checksum stay marked as used until a check, as with Linux.
     pub(crate) fn release_data(&mut self, tx: &mut dyn Tx, run: BlockRun) -> Result<(), Refusal> {
         self.refuse_system(run)?;
-        self.free_clusters += self.groups.mark_blocks(tx, run, false)?;
-        self.held.hold_blocks(self.groups.geometry(), run);
+        let (mut at, end) = (run.start, run.end());
+        while at < end {
+            let geo = self.groups.geometry();
+            let group = geo.group_of(at).ok_or(Refusal::Outside(at))?;
+            let stop = geo.blocks_of(group).end().min(end);
+            let part = BlockRun::new(at, stop.0 - at.0);
+            match self.groups.mark_blocks(tx, part, false) {
+                Ok(freed) => {
+                    self.free_clusters += freed;
+                    self.held.hold_blocks(self.groups.geometry(), part);
+                }
+                Err(Refusal::Checksum(_)) => {
+                    self.damaged.insert(group);
+                }
+                Err(refusal) => return Err(refusal),
+            }
+            at = stop;
+        }
         Ok(())
     }
 
-    /// Frees an inode.
+    /// Frees an inode; in a group whose bitmap has a wrong checksum it stays marked as used, as [`Pool::release_data`] has it.
     pub(crate) fn release_inode(
         &mut self,
         tx: &mut dyn Tx,
         inode: InodeNr,
         is_directory: bool,
     ) -> Result<(), Refusal> {
-        if self.groups.mark_inode(tx, inode, false, is_directory)? {
-            self.held.hold_inode(inode);
+        match self.groups.mark_inode(tx, inode, false, is_directory) {
+            Ok(true) => self.held.hold_inode(inode),
+            Ok(false) => {}
+            Err(Refusal::Checksum(_)) => {
+                self.damaged.extend(self.groups.geometry().place_of(inode).map(|place| place.0));
+            }
+            Err(refusal) => return Err(refusal),
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use floe_ext4::map::runs::BlockMap;
 use floe_ext4::tx::{Refusal, Tx, read_block};
 use floe_format::ext::group_desc::{DescChecksum, GroupDesc};
 use floe_format::ext::inode::{Inode, Timestamp};
+use floe_format::ext::quota::QuotaKind;
 use floe_format::ext::superblock::{OFFSET_BYTES, STATE_VALID, Superblock};
 use floe_format::features::{Compat, Incompat, RoCompat};
 use floe_format::native::identity::Identity;
@@ -49,6 +50,8 @@ pub struct Volume {
     pub(crate) last_changed: usize,
     /// The superblock said that the file system was clean when it was opened.
     pub(crate) was_clean: bool,
+    /// Quotas whose limits count.
+    pub(crate) enforced: Vec<QuotaKind>,
     /// Nobody has written since Floe sealed it (native file systems).
     was_sealed: bool,
     random: RandomState,
@@ -160,10 +163,17 @@ impl Volume {
             most_changed,
             last_changed: 0,
             was_clean,
+            enforced: Vec::new(),
             was_sealed,
             random,
             drawn: 0,
         })
+    }
+
+    /// Lets limits of these quotas count, as the mount options `usrquota`, `grpquota` and `prjquota` of Linux do. At first
+    /// usage is counted, and nobody is refused.
+    pub fn enforce_limits(&mut self, kinds: Vec<QuotaKind>) {
+        self.enforced = kinds;
     }
 
     /// What follows from the superblock.
@@ -214,7 +224,8 @@ impl Volume {
         self.fs.space.durable(epoch);
     }
 
-    /// Groups with a damaged bitmap. Nothing is allocated in them, and what lies there cannot be freed.
+    /// Groups with a damaged bitmap, as far as they were used. Nothing is allocated in them, and what is deleted there stays
+    /// marked as used until a check.
     pub fn damaged_groups(&self) -> Vec<GroupNr> {
         self.fs.space.damaged().iter().copied().collect()
     }

@@ -137,8 +137,10 @@ impl Files<'_> {
                 }
                 match self.block(block) {
                     Ok(bytes) => {
-                        self.judge_sum(node, logical, &bytes, listing);
-                        listing.take(DirCursor::new(&bytes), logical, kind);
+                        let right = self.judge_sum(node, logical, &bytes, listing);
+                        if right || !self.refuses_damaged_names {
+                            listing.take(DirCursor::new(&bytes), logical, kind);
+                        }
                     }
                     Err(source) => {
                         listing.faults.push(FileFault::DirectoryUnreadable { logical, source });
@@ -148,15 +150,19 @@ impl Files<'_> {
         }
     }
 
-    /// Verifies the checksum of a directory block, leaf or index.
-    fn judge_sum(&self, node: &Node, logical: LogicalBlock, bytes: &[u8], listing: &mut Listing) {
-        if !self.checksums() {
-            return;
-        }
-        let seed = self.seed_of(node);
-        if !checksum_fits(bytes, seed) {
+    /// Verifies the checksum of a directory block, leaf or index; `false` if it is wrong, which is listed.
+    fn judge_sum(
+        &self,
+        node: &Node,
+        logical: LogicalBlock,
+        bytes: &[u8],
+        listing: &mut Listing,
+    ) -> bool {
+        let right = !self.checksums() || checksum_fits(bytes, self.seed_of(node));
+        if !right {
             listing.faults.push(FileFault::DirectoryChecksum { logical });
         }
+        right
     }
 
     /// The inode of a name in a directory. Names match byte for byte, or in folded form in a

@@ -207,6 +207,7 @@ pub struct Files<'d> {
     geometry: Geometry,
     groups: Vec<GroupDesc>,
     refuses_garbage: bool,
+    refuses_damaged_names: bool,
 }
 
 impl<'d> Files<'d> {
@@ -218,13 +219,20 @@ impl<'d> Files<'d> {
         geometry: Geometry,
         groups: Vec<GroupDesc>,
     ) -> Self {
-        Self { device, superblock, geometry, groups, refuses_garbage: false }
+        let (refuses_garbage, refuses_damaged_names) = (false, false);
+        Self { device, superblock, geometry, groups, refuses_garbage, refuses_damaged_names }
     }
 
     /// The same files, except that bytes with a wrong checksum that do not look like an inode
     /// ([`is_plausible`]) count as an unused one.
     pub fn without_garbage(self) -> Self {
         Self { refuses_garbage: true, ..self }
+    }
+
+    /// The same files, except that entries of directory blocks with a wrong checksum are left out, because they may lead to
+    /// the files of another directory. The fault is listed as ever.
+    pub fn without_damaged_names(self) -> Self {
+        Self { refuses_damaged_names: true, ..self }
     }
 
     /// The superblock.

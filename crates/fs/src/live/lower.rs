@@ -94,7 +94,11 @@ impl<D: WriteBlocks> Live<'_, '_, D> {
             Ok(made)
         });
         match many {
-            Ok((made, _)) => Ok(made),
+            Ok((made, _)) => {
+                drop(work);
+                self.meet_damaged_groups();
+                Ok(made)
+            }
             Err(ChangeError::Refused(error)) => Err(of_op(error)),
             Err(ChangeError::Ended(why)) => {
                 work.ended = Some(why.clone());

@@ -106,16 +106,22 @@ impl<L: Lower> MemFs<L> {
     pub(super) fn reconcile(
         &self,
         _turn: &MutexGuard<'_, ()>,
-        mut losses: Losses,
+        losses: Losses,
     ) -> Result<(), FsError> {
-        let mut state = self.state_mut();
-        let done = self.write_the_rest(&mut state, &mut losses);
+        self.write_alone(&mut self.state_mut(), losses)
+    }
+
+    /// The same by a thread that is alone already. Without losses, too: whatever others change, all is written then.
+    pub(super) fn write_alone(&self, state: &mut State, mut losses: Losses) -> Result<(), FsError> {
+        let done = self.write_the_rest(state, &mut losses);
         if let Err(error) = done {
             return Err(state.end(&error));
         }
         state.forget_all();
         state.room.note(self.lower.space());
-        state.late.add(losses, self.next_handle());
+        if !losses.is_empty() {
+            state.late.add(losses);
+        }
         Ok(())
     }
 
@@ -130,13 +136,13 @@ impl<L: Lower> MemFs<L> {
             }
             let batch = state.take_off(&choice);
             self.carry(&batch, losses)?;
-            state.land(&batch);
+            state.land(&batch, self.cluster_bytes());
         }
         let due: Vec<InodeNr> = state.unsettled.iter().copied().collect();
         for inode in due {
-            let Some(node) = state.nodes.get(&inode) else { continue };
-            if node.attributes.links > 0 && !losses.concern(inode) {
-                let settled = self.compare(&node.attributes).map(drop);
+            let Some(found) = state.get(inode).map(|node| node.shown()) else { continue };
+            if found.links > 0 && !losses.concern(inode) {
+                let settled = self.compare(&found).map(drop);
                 survive(settled, inode, losses)?;
             }
         }

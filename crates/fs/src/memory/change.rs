@@ -3,104 +3,119 @@
 use floe_disk::ops::Change;
 use floe_format::InodeNr;
 
+use super::attempt::{Attempt, Stop};
 use super::content::PAGE_BYTES;
 use super::lower::Lower;
 use super::record::{Action, Record};
-use super::{MemFs, State};
+use crate::Attributes;
 use crate::op::{Applied, Op};
-use crate::{Attributes, FsError};
 
 /// Sizes that any map of extents reaches; the disk judges larger ones.
 const MOST_BYTES: u64 = 1 << 40;
 
-type Deferred = Result<Option<Applied>, FsError>;
-
-impl<L: Lower> MemFs<L> {
+impl<L: Lower> Attempt<'_, L> {
     pub(super) fn change(
-        &self,
-        state: &mut State,
+        &mut self,
         op: &Op<'_>,
         inode: InodeNr,
         size_bytes: Option<u64>,
         change: &Change,
-    ) -> Deferred {
-        if change.flags.is_some() || change.project.is_some() || self.load(state, inode).is_err() {
-            return Ok(None);
+    ) -> Result<Applied, Stop> {
+        if change.flags.is_some() || change.project.is_some() {
+            return Err(Stop::Pass);
         }
-        if change.permissions.is_some() && !self.is_without_list(state, inode) {
-            return Ok(None);
-        }
-        let Some(node) = state.nodes.get_mut(&inode) else { return Ok(None) };
+        let node = self.node(inode)?;
         if !node.is_simple() {
-            return Ok(None);
+            return Err(Stop::Pass);
+        }
+        if node.is_directory() && !self.alone {
+            // Changes of names take effect on its attributes, too.
+            return Err(Stop::Alone);
+        }
+        if change.permissions.is_some() {
+            match node.lists.get() {
+                None if !self.alone => return Err(Stop::Alone),
+                // An access list would have to follow the permissions.
+                Some(lists) if !lists.access => {}
+                _ => return Err(Stop::Pass),
+            }
         }
         if let Some(size) = size_bytes {
             if size > MOST_BYTES || !node.may_keep_content() {
-                return Ok(None);
+                return Err(Stop::Pass);
             }
             // A cut block has to be zeroed behind the cut, a new size needs at most a map.
-            if !state.room.has_for_pages(1) {
-                return Ok(None);
-            }
-            let pages = node.content.resize(size, node.attributes.size_bytes);
-            let attributes = &mut node.attributes;
-            attributes.size_bytes = size;
-            (attributes.mtime, attributes.ctime) = (op.time, op.time);
-            state.note_content(inode, -pages.cast_signed());
-            state.unsettled.insert(inode);
+            self.reserve_pages(1)?;
+        }
+        let mut guarded = node.lock();
+        let mut now = node.status.read();
+        if let Some(size) = size_bytes {
+            let pages = guarded.content.resize(size, now.size_bytes);
+            self.own.pages_gone += pages;
+            now.size_bytes = size;
+            (now.mtime, now.ctime) = (op.time, op.time);
+            now.sectors = node.sectors(&guarded, size, self.fs.cluster_bytes());
+            self.own.note_content(inode);
         }
         if *change == Change::default() {
-            return Ok(Some(Applied::default()));
+            node.status.write(&now);
+            return Ok(Applied::default());
         }
-        let Some(node) = state.nodes.get_mut(&inode) else { return Ok(None) };
-        set(&mut node.attributes, change);
-        node.attributes.ctime = op.time;
+        if let Some(stripes) = node.stripes() {
+            // The thread is alone. From now on the inode has all that the stripes had.
+            now = node.shown();
+            stripes.forget_changes();
+        }
+        set(&mut now, change);
+        now.ctime = op.time;
+        node.status.write(&now);
         let action = Action::Change { inode, change: *change };
         let record = Record { uid: op.uid, gid: op.gid, time: op.time, action };
-        if !join(state, inode, &record) {
-            state.push(record);
+        // Nothing that concerns the inode happened since its last change, if that is the last of this slot, too.
+        if self.own.last_of(guarded.last).is_some_and(|last| join(last, &record)) {
+            return Ok(Applied::default());
         }
-        Ok(Some(Applied::default()))
-    }
-
-    /// Whether an inode has no access list, which would have to follow its permissions.
-    fn is_without_list(&self, state: &mut State, inode: InodeNr) -> bool {
-        self.load_lists(state, inode).is_ok_and(|lists| !lists.access)
+        let lasts = node.stripes().map(|stripes| stripes.born).into_iter().chain([guarded.last]);
+        let stamp = self.state.stamp(self.own.number, lasts);
+        guarded.last = stamp;
+        self.own.push(stamp, record);
+        Ok(Applied::default())
     }
 
     pub(super) fn write(
-        &self,
-        state: &mut State,
+        &mut self,
         op: &Op<'_>,
         inode: InodeNr,
         offset_bytes: u64,
         bytes: &[u8],
-    ) -> Deferred {
+    ) -> Result<Applied, Stop> {
         let end = offset_bytes.saturating_add(bytes.len() as u64);
-        if bytes.is_empty() || end > MOST_BYTES || self.load(state, inode).is_err() {
-            return Ok(None);
+        if bytes.is_empty() || end > MOST_BYTES {
+            return Err(Stop::Pass);
+        }
+        let node = self.node(inode)?;
+        if !node.may_keep_content() {
+            return Err(Stop::Pass);
         }
         // As many as it can touch.
-        let most_pages = bytes.len() as u64 / PAGE_BYTES + 2;
-        if !state.room.has_for_pages(most_pages) {
-            return Ok(None);
-        }
-        let Some(node) = state.nodes.get_mut(&inode) else { return Ok(None) };
-        if !node.may_keep_content() {
-            return Ok(None);
-        }
+        self.reserve_pages(bytes.len() as u64 / PAGE_BYTES + 2)?;
         let below = |at: u64, into: &mut [u8]| {
-            let _reading = self.reading_below();
-            self.lower.read(inode, at, into)
+            let _reading = self.fs.reading_below();
+            self.fs.lower.read(inode, at, into)
         };
-        let size = node.attributes.size_bytes;
-        let pages = node.content.write(offset_bytes, bytes, size, &below)?;
-        let attributes = &mut node.attributes;
-        attributes.size_bytes = size.max(end);
-        (attributes.mtime, attributes.ctime) = (op.time, op.time);
-        state.note_content(inode, pages.cast_signed());
-        state.unsettled.insert(inode);
-        Ok(Some(Applied::default()))
+        let mut guarded = node.lock();
+        let mut now = node.status.read();
+        let pages = guarded.content.write(offset_bytes, bytes, now.size_bytes, &below)?;
+        now.size_bytes = now.size_bytes.max(end);
+        (now.mtime, now.ctime) = (op.time, op.time);
+        now.sectors = node.sectors(&guarded, now.size_bytes, self.fs.cluster_bytes());
+        node.status.write(&now);
+        self.own.pages += pages;
+        if let Some(room) = &mut self.own.room {
+            room.pages += pages;
+        }
+        self.own.note_content(inode);
+        Ok(Applied::default())
     }
 }
 
@@ -114,14 +129,11 @@ fn set(attributes: &mut Attributes, change: &Change) {
     attributes.mtime = change.modified.unwrap_or(attributes.mtime);
 }
 
-/// Adds a change to the last record of the same inode, if that is a change as well: nothing that concerns the inode happened
-/// in between.
-fn join(state: &mut State, inode: InodeNr, record: &Record) -> bool {
-    let Action::Change { change, .. } = &record.action else { return false };
-    let last = state.log.of_mnode(inode).next_back();
-    let Some(last) = last.and_then(|stamp| state.log.get_mut(stamp)) else { return false };
+/// Adds a change to one of the same inode; `false` if that is none.
+fn join(last: &mut Record, record: &Record) -> bool {
+    let Action::Change { inode, change } = &record.action else { return false };
     let Action::Change { inode: same, change: earlier } = &mut last.action else { return false };
-    if *same != inode {
+    if same != inode {
         return false;
     }
     earlier.permissions = change.permissions.or(earlier.permissions);

@@ -14,6 +14,7 @@ use super::lower::Lower;
 use super::plan::plan;
 use super::record::{Action, Record, Stamp};
 use super::room::Cost;
+use super::table::Table;
 use super::{MemFs, State};
 use crate::op::{Op, OpKind};
 use crate::{Attributes, FsError, Timestamp};
@@ -75,12 +76,13 @@ impl State {
         }
         batch.touched.extend(&choice.settle);
         for inode in &batch.touched {
-            if let Some(node) = self.nodes.get_mut(inode) {
+            if let Some(node) = self.nodes.get_mut(inode.0) {
                 node.in_flight = true;
             }
         }
         // Those that a change is not known to have reached the disk for.
-        self.unsettled.extend(batch.touched.iter().filter(|inode| self.nodes.contains_key(inode)));
+        let there = |inode: &&InodeNr| self.nodes.get(inode.0).is_some();
+        self.unsettled.extend(batch.touched.iter().filter(there));
         batch
     }
 
@@ -95,23 +97,24 @@ impl State {
         if !self.dirty.contains(&inode) || born_later(self) {
             return;
         }
-        let Some(node) = self.nodes.get_mut(&inode) else { return };
-        let (size_bytes, time) = (node.attributes.size_bytes, node.attributes.ctime);
-        let flight = node.content.take_off(size_bytes);
+        let Some(node) = self.nodes.get_mut(inode.0) else { return };
+        let status = node.status.read();
+        let (size_bytes, time) = (status.size_bytes, status.ctime);
+        let flight = node.guarded().content.take_off(size_bytes);
         let stored_bytes = std::mem::replace(&mut node.stored_bytes, size_bytes);
         batch.touched.insert(inode);
         batch.steps.push(Step::Content { inode, time, stored_bytes, flight });
     }
 
     /// The disk has a batch. Returns the attributes of those that are on the disk now, to be compared.
-    pub(super) fn land(&mut self, batch: &Batch) -> Vec<Attributes> {
+    pub(super) fn land(&mut self, batch: &Batch, cluster_bytes: u64) -> Vec<Attributes> {
         for step in &batch.steps {
             match step {
                 Step::Record(record) => {
                     self.room.release(&Cost::of(record));
                     match &record.action {
                         Action::Create { reserved, .. } => {
-                            if let Some(node) = self.nodes.get_mut(&reserved.inode) {
+                            if let Some(node) = self.nodes.get_mut(reserved.inode.0) {
                                 node.unborn = false;
                                 node.target = None;
                             }
@@ -124,8 +127,13 @@ impl State {
                     }
                 }
                 Step::Content { inode, flight, .. } => {
-                    if let Some(node) = self.nodes.get_mut(inode) {
-                        let pages = node.content.landed(flight);
+                    if let Some(node) = self.nodes.get_mut(inode.0) {
+                        let pages = node.guarded().content.landed(flight);
+                        let mut status = node.status.read();
+                        let guarded = node.lock();
+                        status.sectors = node.sectors(&guarded, status.size_bytes, cluster_bytes);
+                        drop(guarded);
+                        node.status.write(&status);
                         self.note_content(*inode, -pages.cast_signed());
                     }
                 }
@@ -134,10 +142,12 @@ impl State {
         let mut there = Vec::new();
         for inode in &batch.touched {
             let waits = self.log.concerns(*inode);
-            let Some(node) = self.nodes.get_mut(inode) else { continue };
+            let Some(node) = self.nodes.get_mut(inode.0) else { continue };
             node.in_flight = false;
-            if !waits && !node.unborn && !node.content.is_dirty() && node.attributes.links > 0 {
-                there.push(node.attributes);
+            let shown = node.shown();
+            let dirty = node.guarded().content.is_dirty();
+            if !waits && !node.unborn && !dirty && shown.links > 0 {
+                there.push(shown);
             }
         }
         there
@@ -148,7 +158,7 @@ impl State {
         let mut pages = 0;
         let fits = |inode: &&InodeNr| {
             let fits = pages < most_pages;
-            pages += self.nodes.get(inode).map_or(0, |node| node.content.page_count());
+            pages += self.get(**inode).map_or(0, |node| node.lock().content.page_count());
             fits
         };
         self.dirty.iter().take_while(fits).copied().collect()
@@ -162,7 +172,7 @@ impl State {
 
     /// Forgets all inodes; the disk has what there is to know of them.
     pub(super) fn forget_all(&mut self) {
-        self.nodes.clear();
+        self.nodes = Table::default();
         self.dirty.clear();
         self.unsettled.clear();
         (self.names, self.room.pages, self.room.files) = (0, 0, 0);
@@ -171,10 +181,10 @@ impl State {
     /// The disk has these attributes: what memory had was the first, now it is the second.
     fn settle(&mut self, before: &Attributes, now: Attributes) {
         let waits = self.log.concerns(before.inode);
-        let Some(node) = self.nodes.get_mut(&before.inode) else { return };
-        if node.attributes == *before && !waits && !node.content.is_dirty() && !node.in_flight {
-            node.attributes = now;
-            node.disk_bytes = now.size_bytes;
+        let Some(node) = self.nodes.get_mut(before.inode.0) else { return };
+        let dirty = node.guarded().content.is_dirty();
+        if node.shown() == *before && !waits && !dirty && !node.in_flight {
+            node.set_stored(&now);
             self.unsettled.remove(&before.inode);
         }
     }
@@ -201,7 +211,7 @@ impl<L: Lower> MemFs<L> {
         self.carry(&batch, &mut losses).map_err(|error| self.end(&error))?;
         let there = {
             let mut state = self.state_mut();
-            let there = state.land(&batch);
+            let there = state.land(&batch, self.cluster_bytes());
             state.room.note(self.lower.space());
             there
         };
@@ -270,7 +280,7 @@ impl<L: Lower> MemFs<L> {
     /// Lets the disk have all changes that were made before the call.
     pub(super) fn flush_all(&self) -> Result<(), FsError> {
         let until = {
-            let state = self.state();
+            let state = self.state_mut();
             state.judge()?;
             state.log.last()
         };
@@ -285,14 +295,14 @@ impl<L: Lower> MemFs<L> {
             records: state.log.oldest(until, RECORDS_PER_BATCH),
             ..Choice::default()
         })?;
-        let mut dirty: BTreeSet<InodeNr> = self.state().dirty.clone();
+        let mut dirty: BTreeSet<InodeNr> = self.state_mut().dirty.clone();
         while !dirty.is_empty() {
             let (mut contents, mut pages) = (Vec::new(), 0);
             while pages < PAGES_PER_BATCH
                 && let Some(inode) = dirty.pop_first()
             {
                 let state = self.state();
-                let count = state.nodes.get(&inode).map_or(0, |node| node.content.page_count());
+                let count = state.get(inode).map_or(0, |node| node.lock().content.page_count());
                 pages += count + 1;
                 contents.push(inode);
             }
@@ -303,7 +313,7 @@ impl<L: Lower> MemFs<L> {
                     contents
                         .iter()
                         .copied()
-                        .filter(|inode| state.nodes.get(inode).is_some_and(|node| node.unborn)),
+                        .filter(|inode| state.get(*inode).is_some_and(|node| node.unborn)),
                 );
                 Choice { records, contents, settle: Vec::new() }
             })?;
@@ -311,7 +321,7 @@ impl<L: Lower> MemFs<L> {
         let settle: Vec<InodeNr> = self.state().unsettled.iter().copied().collect();
         for part in settle.chunks(RECORDS_PER_BATCH) {
             self.flush_batch(&self.flushing(), |state| {
-                let settle = part.iter().filter(|inode| state.nodes.contains_key(inode));
+                let settle = part.iter().filter(|inode| state.get(**inode).is_some());
                 Choice { settle: settle.copied().collect(), ..Choice::default() }
             })?;
         }

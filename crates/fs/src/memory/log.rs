@@ -1,7 +1,8 @@
 //! The log of operations: all changes that the disk has not got yet, in their order, with an index by mnode.
 //!
-//! The paper's logs are per mnode and core, and merged by stamp. Here one lock guards all of them, so one map in the order
-//! of stamps is the merged log, and the logs of mnodes are lists of stamps.
+//! The paper's logs are per mnode and core, and merged by stamp. Here they are per slot ([`Own`](super::own::Own)), and are
+//! merged before anybody looks at them: one map in the order of stamps is the merged log, and the logs of mnodes are lists of
+//! stamps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -21,8 +22,15 @@ pub(crate) struct Log {
 impl Log {
     /// Adds a change behind all others.
     pub(crate) fn push(&mut self, record: Record) -> Stamp {
-        self.last.0 += 1;
-        let stamp = self.last;
+        let stamp = Stamp(self.last.0 + 1);
+        self.insert(stamp, record);
+        stamp
+    }
+
+    /// Adds a change of this stamp, which is behind all others.
+    pub(crate) fn insert(&mut self, stamp: Stamp, record: Record) {
+        assert!(stamp > self.last, "changes are merged in the order of their stamps");
+        self.last = stamp;
         record.each_mnode(|mnode| {
             let stamps = self.of_mnodes.entry(mnode).or_default();
             if stamps.back() != Some(&stamp) {
@@ -30,7 +38,6 @@ impl Log {
             }
         });
         self.records.insert(stamp, record);
-        stamp
     }
 
     /// Takes a change out.
@@ -50,10 +57,6 @@ impl Log {
 
     pub(crate) fn get(&self, stamp: Stamp) -> Option<&Record> {
         self.records.get(&stamp)
-    }
-
-    pub(crate) fn get_mut(&mut self, stamp: Stamp) -> Option<&mut Record> {
-        self.records.get_mut(&stamp)
     }
 
     /// The stamps of the changes that concern an mnode, ascending.

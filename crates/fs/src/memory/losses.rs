@@ -135,6 +135,8 @@ pub(crate) struct LateErrors {
     unborn: BTreeSet<InodeNr>,
     /// Those that nobody was told of who asks for all.
     untold: VecDeque<InodeNr>,
+    /// How often changes were lost.
+    times: u64,
 }
 
 #[derive(Debug)]
@@ -148,14 +150,32 @@ struct LateError {
 }
 
 impl LateErrors {
-    /// Takes note of losses; `next` is the file that will be opened next.
-    pub(crate) fn add(&mut self, losses: Losses, next: Handle) {
+    /// The number of a file that is opened: the `opened`th in this slot. Files that are opened after later losses have larger
+    /// ones.
+    pub(crate) const fn handle(&self, slot: u64, opened: u64) -> Handle {
+        Handle(self.times << 40 | (slot & 0xff) << 32 | opened & 0xffff_ffff)
+    }
+
+    /// Takes note of losses.
+    pub(crate) fn add(&mut self, losses: Losses) {
+        self.times += 1;
+        let next = self.handle(0, 0);
         self.unborn.extend(losses.unborn);
         for (inode, what) in losses.causes {
             self.untold.push_back(inode);
             let (told, told_to) = (false, BTreeSet::new());
             self.of_inodes.insert(inode, LateError { what, before: next, told, told_to });
         }
+    }
+
+    /// Whether changes of an inode are lost.
+    pub(crate) fn concern(&self, inode: InodeNr) -> bool {
+        self.of_inodes.contains_key(&inode)
+    }
+
+    /// Whether all losses were reported to those who ask for all.
+    pub(crate) fn is_told(&self) -> bool {
+        self.untold.is_empty()
     }
 
     /// `Err` for an inode that was never created.

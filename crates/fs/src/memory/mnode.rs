@@ -1,11 +1,15 @@
 //! An inode in memory.
 
 use floe_disk::ops::{NewInode, NewKind, Reserved};
+use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
-use floe_sync::Arc;
+use floe_sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::content::{Content, PAGE_BYTES};
 use super::lower::Facts;
+use super::record::Stamp;
+use super::status::Status;
+use super::stripes::Stripes;
 use crate::op::Op;
 use crate::{Attributes, Directory};
 
@@ -34,43 +38,144 @@ impl Lists {
     }
 }
 
-/// An inode in memory.
+/// An inode in memory. Several threads read it at the same time, and change what is behind locks.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Mnode {
-    /// As programs see them, but for the sectors of content that has none yet.
-    pub(crate) attributes: Attributes,
+    /// As programs see them, but for changes of names in a directory, which its stripes have.
+    pub(crate) status: Status,
+    guarded: Guard,
+    /// The type, which never changes.
+    pub(crate) kind: FileType,
+    /// The flags, which change only while a thread is alone. Here once more, because most changes look at them.
+    pub(crate) flags: InodeFlags,
     /// Names of a directory, once somebody asked for them.
-    pub(crate) names: Option<Arc<Directory>>,
+    pub(crate) names: OnceLock<Names>,
     /// Target of a symbolic link that the disk has not got.
     pub(crate) target: Option<Box<[u8]>>,
-    /// Content of a regular file.
-    pub(crate) content: Content,
     /// Size of the file on the disk.
     pub(crate) disk_bytes: u64,
     /// Size of the file on the disk when the flush under way, if there is one, is over.
     pub(crate) stored_bytes: u64,
     /// Access lists, once somebody asked for them.
-    pub(crate) lists: Option<Lists>,
+    pub(crate) lists: OnceLock<Lists>,
     /// The disk has no such inode yet.
     pub(crate) unborn: bool,
     /// A flush has changes of it that are not known to be on the disk.
     pub(crate) in_flight: bool,
 }
 
+/// Names of a directory.
+#[derive(Debug)]
+pub(crate) enum Names {
+    /// Memory changes them.
+    Plain(Stripes),
+    /// The disk changes them: case does not count, or some cannot be read.
+    Odd(Arc<Directory>),
+}
+
+impl Names {
+    /// The inode that a name leads to.
+    pub(crate) fn find(&self, name: &[u8]) -> Option<InodeNr> {
+        match self {
+            Self::Plain(stripes) => stripes.find(name).map(|found| found.inode),
+            Self::Odd(names) => names.find(name).map(|entry| entry.inode),
+        }
+    }
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Guard(Mutex<Guarded>);
+
+/// What the lock of an inode guards, beside its attributes.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    /// Content of a regular file.
+    pub(crate) content: Content,
+    /// The last change but those of names in a directory.
+    pub(crate) last: Stamp,
+    /// Sectors on the disk.
+    pub(crate) disk_sectors: u64,
+}
+
 impl Mnode {
     /// An inode as the disk has it.
-    pub(crate) const fn loaded(attributes: Attributes) -> Self {
+    pub(crate) fn loaded(attributes: Attributes) -> Self {
+        let content = Content::on_disk();
+        let disk_sectors = attributes.sectors;
+        let guarded = Guarded { content, last: Stamp::default(), disk_sectors };
         Self {
-            attributes,
-            names: None,
+            status: Status::new(&attributes),
+            kind: attributes.kind,
+            flags: attributes.flags,
+            guarded: Guard(Mutex::new(guarded)),
+            names: OnceLock::new(),
             target: None,
-            content: Content::on_disk(),
             disk_bytes: attributes.size_bytes,
             stored_bytes: attributes.size_bytes,
-            lists: None,
+            lists: OnceLock::new(),
             unborn: false,
             in_flight: false,
         }
+    }
+
+    /// Takes its lock. Those of several inodes are taken in the order of their numbers, behind those of stripes.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Guarded> {
+        // A panic in a change ends all changes.
+        self.guarded.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its lock guards, without the lock.
+    pub(crate) fn guarded(&mut self) -> &mut Guarded {
+        self.guarded.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The names of a directory that memory changes.
+    pub(crate) fn stripes(&self) -> Option<&Stripes> {
+        if let Some(Names::Plain(stripes)) = self.names.get() { Some(stripes) } else { None }
+    }
+
+    pub(crate) fn stripes_mut(&mut self) -> Option<&mut Stripes> {
+        if let Some(Names::Plain(stripes)) = self.names.get_mut() { Some(stripes) } else { None }
+    }
+
+    /// Names of a directory that count for the budget.
+    pub(crate) fn name_count(&mut self) -> usize {
+        match self.names.get_mut() {
+            None => 0,
+            Some(Names::Plain(stripes)) => stripes.len() + 1,
+            Some(Names::Odd(names)) => names.len() + 1,
+        }
+    }
+
+    /// The attributes as programs see them.
+    pub(crate) fn shown(&self) -> Attributes {
+        let base = self.status.read();
+        let Some(stripes) = self.stripes() else { return base };
+        let (time, subdirectories) = stripes.changes();
+        // Programs set `mtime` to any time, which the next change of a name replaces.
+        let mtime = time.unwrap_or(base.mtime);
+        let ctime = time.map_or(base.ctime, |time| base.ctime.max(time));
+        let gone = base.links == 0;
+        let links = if gone { 0 } else { base.links.wrapping_add_signed(subdirectories) };
+        Attributes { links, mtime, ctime, ..base }
+    }
+
+    /// Replaces the attributes, those that the stripes of a directory have among them.
+    pub(crate) fn set(&mut self, attributes: &Attributes) {
+        self.status.write(attributes);
+        self.flags = attributes.flags;
+        if let Some(stripes) = self.stripes_mut() {
+            stripes.forget_changes();
+        }
+    }
+
+    /// The same as the disk has them.
+    pub(crate) fn set_stored(&mut self, attributes: &Attributes) {
+        self.set(attributes);
+        self.disk_bytes = attributes.size_bytes;
+        self.guarded().disk_sectors = attributes.sectors;
     }
 
     /// Something new in a directory, by the rules of the disk's own operation as far as they concern a directory with
@@ -82,6 +187,7 @@ impl Mnode {
         reserved: Reserved,
         facts: &Facts,
         block_bytes: u32,
+        stamp: Stamp,
     ) -> Self {
         let kind = new.kind.file_type();
         let is_directory = kind == FileType::Directory;
@@ -119,46 +225,49 @@ impl Mnode {
             flags: if mapped && facts.extents { InodeFlags::EXTENTS } else { InodeFlags::empty() },
             project: 0,
         };
-        let names = is_directory.then(|| Arc::new(Directory::new(facts.hash, false, parent.inode)));
+        let mut node = Self::loaded(attributes);
+        if is_directory {
+            let stripes = Stripes::new(facts.hash, parent.inode, stamp);
+            node.names = OnceLock::from(Names::Plain(stripes));
+        }
+        let guarded = node.guarded();
+        (guarded.content, guarded.last) = (Content::new_file(), stamp);
         Self {
-            names,
             target: target.map(Into::into),
-            content: Content::new_file(),
             disk_bytes: 0,
             stored_bytes: 0,
-            lists: Some(Lists::default()),
+            lists: OnceLock::from(Lists::default()),
             unborn: true,
-            ..Self::loaded(attributes)
+            ..node
         }
     }
 
     /// Whether its flags forbid nothing and are handed on to nobody.
     pub(crate) fn is_simple(&self) -> bool {
-        SIMPLE.contains(self.attributes.flags)
+        SIMPLE.contains(self.flags)
     }
 
     pub(crate) fn is_directory(&self) -> bool {
-        self.attributes.kind == FileType::Directory
+        self.kind == FileType::Directory
     }
 
     /// Whether its content may wait in memory: maps of extents take any size that is asked for here.
     pub(crate) fn may_keep_content(&self) -> bool {
-        self.attributes.kind == FileType::Regular
+        self.kind == FileType::Regular
             && self.is_simple()
-            && self.attributes.flags.contains(InodeFlags::EXTENTS)
+            && self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// The attributes as programs see them. Content in memory counts as stored in clusters of so many bytes, so that no
-    /// program takes it for a hole, and `du` says what it will take.
-    pub(crate) fn shown(&self, cluster_bytes: u64) -> Attributes {
-        if !self.content.is_dirty() {
-            return self.attributes;
+    /// The sectors of a file of this size, as programs see them. Content in memory counts as stored in clusters of so many
+    /// bytes, so that no program takes it for a hole, and `du` says what it will take.
+    pub(crate) fn sectors(&self, guarded: &Guarded, size_bytes: u64, cluster_bytes: u64) -> u64 {
+        let content = &guarded.content;
+        if !content.is_dirty() {
+            return guarded.disk_sectors;
         }
         let sectors = |bytes: u64| bytes.next_multiple_of(cluster_bytes) / 512;
-        let size = self.attributes.size_bytes;
-        let kept = self.attributes.sectors.min(sectors(self.content.kept_bytes(self.disk_bytes)));
-        let new = self.content.pages_from(self.disk_bytes) * PAGE_BYTES / 512;
-        let room = sectors(size).saturating_sub(kept);
-        Attributes { sectors: kept + new.min(room), ..self.attributes }
+        let kept = guarded.disk_sectors.min(sectors(content.kept_bytes(self.disk_bytes)));
+        let new = content.pages_from(self.disk_bytes) * PAGE_BYTES / 512;
+        kept + new.min(sectors(size_bytes).saturating_sub(kept))
     }
 }

@@ -10,15 +10,17 @@
 //! the disk says why.
 //!
 //! Locks, in the order in which a thread takes them: `flushing` (one flush or passing change at a time), `state` (mnodes and
-//! log), `below` (readers of the disk apart from its changes). A flush holds `state` only while it takes changes out of the
-//! log and when they are done, so that others go on in memory meanwhile. The caller keeps reads and changes apart, as
-//! [`FileSystem`](crate::FileSystem) does.
+//! log; whoever changes it is alone, see [`Slots`]), `below` (readers of the disk apart from its changes). A flush holds
+//! `state` only while it takes changes out of the log and when they are done, so that others go on in memory meanwhile.
 
 mod absorb;
+mod attempt;
 mod carry;
 mod change;
 mod content;
 mod flush;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod log;
 mod losses;
 mod lower;
@@ -26,31 +28,38 @@ mod mnode;
 mod names;
 mod null_disk;
 mod numbers;
+mod own;
 mod pass;
 mod plan;
 mod record;
 mod room;
+mod serve;
+mod status;
+mod stripes;
+mod table;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+use std::time::Instant;
 
-use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
-use floe_format::ext::inode::FileType;
-use floe_sync::atomic::{AtomicU64, Ordering};
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use floe_sync::{Alone, Entered, Mutex, MutexGuard, OnceLock, PoisonError, Slots, thread};
 
-use crate::op::{Applied, Op, OpKind};
-use crate::store::{SeekFor, Space, Store};
-use crate::{Attributes, Directory, FsError};
+use crate::FsError;
 use log::Log;
 pub use losses::Handle;
 use losses::LateErrors;
 pub use lower::{Deed, Facts, Lower};
-use mnode::{Lists, Mnode};
+use mnode::{Lists, Mnode, Names};
 pub use null_disk::NullDisk;
-use numbers::Numbers;
+use own::{Own, Pool};
 use record::{Record, Stamp};
 use room::{Cost, Room};
+use stripes::Stripes;
+use table::Table;
+
+/// Bits of a stamp that number its slot.
+const SLOT_BITS: u32 = 6;
 
 /// How much may wait in memory.
 #[derive(Clone, Copy, Debug)]
@@ -86,19 +95,19 @@ pub struct MemFs<L> {
     facts: Facts,
     limits: Limits,
     flushing: Mutex<()>,
-    state: RwLock<State>,
-    below: RwLock<()>,
-    /// Files that programs opened.
-    opened: AtomicU64,
+    state: Slots<State, Own>,
+    below: Slots<(), ()>,
 }
 
 /// What memory knows.
 #[derive(Debug)]
 struct State {
-    nodes: HashMap<InodeNr, Mnode>,
+    nodes: Table<Mnode>,
     log: Log,
     room: Room,
-    numbers: Numbers,
+    pool: Pool,
+    /// When the file system began, for stamps.
+    began: Instant,
     /// Files whose content the disk lacks in part.
     dirty: BTreeSet<InodeNr>,
     /// Inodes whose times on the disk may differ.
@@ -111,11 +120,21 @@ struct State {
     ended: Option<String>,
     /// Changes that were lost.
     late: LateErrors,
+    /// A thread is changing it, or panicked while it was.
+    changing: bool,
 }
 
 impl State {
     fn judge(&self) -> Result<(), FsError> {
         self.ended.clone().map_or(Ok(()), |why| Err(FsError::Ended(why)))
+    }
+
+    fn node(&mut self, inode: InodeNr) -> Result<&mut Mnode, FsError> {
+        self.nodes.get_mut(inode.0).ok_or(FsError::NotFound)
+    }
+
+    fn get(&self, inode: InodeNr) -> Option<&Mnode> {
+        self.nodes.get(inode.0)
     }
 
     /// Logs a change that was made in memory.
@@ -124,10 +143,24 @@ impl State {
         self.log.push(record)
     }
 
+    /// A stamp of this slot: later than those of all changes that ended before the caller took its locks, which have these
+    /// last stamps. The clock never goes back, and a thread that waited for a lock reads it afterwards.
+    fn stamp(&self, slot: u64, lasts: impl IntoIterator<Item = Stamp>) -> Stamp {
+        let last = lasts.into_iter().fold(self.log.last(), Stamp::max);
+        loop {
+            let nanoseconds = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let stamp = Stamp(nanoseconds << SLOT_BITS | slot);
+            // Two slots may read the same time, but never add one: that would be ahead of the clock.
+            if stamp > last {
+                return stamp;
+            }
+        }
+    }
+
     /// Notes whether the content of a file waits, after it changed by so many pages.
     fn note_content(&mut self, inode: InodeNr, pages: i64) {
         self.room.pages = self.room.pages.saturating_add_signed(pages);
-        if self.nodes.get(&inode).is_some_and(|node| node.content.is_dirty()) {
+        if self.nodes.get(inode.0).is_some_and(|node| node.lock().content.is_dirty()) {
             self.dirty.insert(inode);
         } else {
             self.dirty.remove(&inode);
@@ -135,32 +168,66 @@ impl State {
         self.room.files = self.dirty.len() as u64;
     }
 
-    /// Whether all of an inode is on the disk.
+    /// Whether all of an inode is on the disk, once slots are merged.
     fn is_clean(&self, inode: InodeNr) -> bool {
         !self.log.concerns(inode)
             && !self.unsettled.contains(&inode)
-            && self
-                .nodes
-                .get(&inode)
-                .is_none_or(|node| !node.in_flight && !node.unborn && !node.content.is_dirty())
+            && self.get(inode).is_none_or(|node| {
+                !node.in_flight && !node.unborn && !node.lock().content.is_dirty()
+            })
     }
 
     /// Drops inodes that the disk has, where too many are kept.
     fn evict(&mut self, limits: &Limits) {
-        if self.nodes.len() <= limits.clean_inodes && self.names <= limits.clean_names {
+        if self.nodes.count <= limits.clean_inodes && self.names <= limits.clean_names {
             return;
         }
-        let clean: Vec<InodeNr> =
-            self.nodes.keys().copied().filter(|inode| self.is_clean(*inode)).collect();
+        let all = self.nodes.iter().map(|(inode, _)| InodeNr(inode));
+        let clean: Vec<InodeNr> = all.filter(|inode| self.is_clean(*inode)).collect();
         for inode in clean {
             self.drop_node(inode);
         }
     }
 
     fn drop_node(&mut self, inode: InodeNr) {
-        if let Some(node) = self.nodes.remove(&inode) {
-            let names = node.names.map_or(0, |names| names.len() + 1);
-            self.names = self.names.saturating_sub(names);
+        if let Some(mut node) = self.nodes.remove(inode.0) {
+            self.nodes.count -= 1;
+            self.names = self.names.saturating_sub(node.name_count());
+        }
+    }
+}
+
+/// The state, alone.
+struct Changing<'s>(Alone<'s, State, Own>);
+
+impl Changing<'_> {
+    /// Gives all numbers back that the disk has promised and that nobody took.
+    fn give_back(&mut self, lower: &impl Lower) {
+        let (state, slots) = self.0.parts();
+        slots.into_iter().for_each(|own| own.numbers.give_back(lower));
+        state.returned.drain(..).for_each(|inode| lower.give_back(inode));
+    }
+}
+
+impl Deref for Changing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.refill();
+        if !thread::panicking() {
+            self.0.changing = false;
         }
     }
 }
@@ -173,19 +240,26 @@ impl<L: Lower> MemFs<L> {
             facts.immediate.get_or_insert("it was asked for");
         }
         let state = State {
-            nodes: HashMap::new(),
+            nodes: Table::default(),
             log: Log::default(),
             room: Room::new(lower.space(), &facts),
-            numbers: Numbers::default(),
+            pool: Pool::default(),
+            began: Instant::now(),
             dirty: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             returned: Vec::new(),
             names: 0,
             ended: None,
             late: LateErrors::default(),
+            changing: false,
         };
-        let (state, flushing, below) = (RwLock::new(state), Mutex::default(), RwLock::default());
-        Self { lower, facts, limits, flushing, state, below, opened: AtomicU64::new(0) }
+        let state: Slots<State, Own> = Slots::new(state);
+        let mut alone = state.alone();
+        alone.refill();
+        (0..).zip(alone.parts().1).for_each(|(number, own)| own.number = number);
+        drop(alone);
+        let (flushing, below) = (Mutex::default(), Slots::default());
+        Self { lower, facts, limits, flushing, state, below }
     }
 
     /// Lets the disk have all that waits, and returns it; also whether changes are lost of which nobody was told yet. What
@@ -196,15 +270,10 @@ impl<L: Lower> MemFs<L> {
     pub fn finish(self) -> Result<(L, Result<(), FsError>), FsError> {
         self.flush_all()?;
         let mut state = self.state_mut();
-        state.numbers.give_back(&self.lower);
+        state.give_back(&self.lower);
         let lost = state.late.report_all();
         drop(state);
         Ok((self.lower, lost))
-    }
-
-    /// The file that a program opens next.
-    fn next_handle(&self) -> Handle {
-        Handle(self.opened.load(Ordering::SeqCst))
     }
 
     /// The file system below.
@@ -214,236 +283,110 @@ impl<L: Lower> MemFs<L> {
 
     /// Changes that wait for the disk.
     pub fn waiting_records(&self) -> usize {
-        self.state().log.len()
+        self.state_mut().log.len()
     }
 
-    fn state(&self) -> RwLockReadGuard<'_, State> {
-        // A panic in a change ends all changes, below.
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Entered<'_, State, Own> {
+        self.state.enter()
     }
 
-    fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(|poisoned| {
-            let mut state = poisoned.into_inner();
-            // It may have left a change half made, which must not reach the disk.
+    fn state_mut(&self) -> Changing<'_> {
+        let mut state = self.state.alone();
+        let (merged, slots) = state.parts();
+        merged.merge(slots);
+        if state.changing {
+            // A panic may have left a change half made, which must not reach the disk.
             let why = || "a thread panicked in a change".to_owned();
             state.ended.get_or_insert_with(why);
-            state
-        })
+        }
+        state.changing = true;
+        Changing(state)
     }
 
     fn flushing(&self) -> MutexGuard<'_, ()> {
         self.flushing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reading_below(&self) -> RwLockReadGuard<'_, ()> {
-        self.below.read().unwrap_or_else(PoisonError::into_inner)
+    fn reading_below(&self) -> Entered<'_, (), ()> {
+        self.below.enter()
     }
 
-    fn changing_below(&self) -> RwLockWriteGuard<'_, ()> {
-        self.below.write().unwrap_or_else(PoisonError::into_inner)
+    fn changing_below(&self) -> Alone<'_, (), ()> {
+        self.below.alone()
     }
 
     /// Lets memory have an inode.
-    fn load(&self, state: &mut State, inode: InodeNr) -> Result<(), FsError> {
-        if state.nodes.contains_key(&inode) {
-            return Ok(());
+    fn load<'s>(&self, state: &'s mut State, inode: InodeNr) -> Result<&'s mut Mnode, FsError> {
+        if state.get(inode).is_none() {
+            state.late.judge(inode)?;
+            let attributes = {
+                let _reading = self.reading_below();
+                self.lower.attributes(inode)?
+            };
+            state.nodes.insert(inode.0, Mnode::loaded(attributes));
+            state.nodes.count += 1;
+            let count = state.nodes.count;
+            state.nodes.grow(count);
         }
-        state.late.judge(inode)?;
-        let attributes = {
-            let _reading = self.reading_below();
-            self.lower.attributes(inode)?
-        };
-        state.nodes.insert(inode, Mnode::loaded(attributes));
-        Ok(())
+        state.node(inode)
     }
 
     /// Lets memory have the names of a directory.
-    fn load_names(&self, state: &mut State, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
-        self.load(state, inode)?;
-        let node = state.nodes.get_mut(&inode).ok_or(FsError::NotFound)?;
-        if let Some(names) = &node.names {
-            return Ok(Arc::clone(names));
-        }
+    fn load_names<'s>(&self, state: &'s mut State, inode: InodeNr) -> Result<&'s Names, FsError> {
+        let node = self.load(state, inode)?;
         if !node.is_directory() {
             return Err(FsError::NotADirectory);
         }
-        let names = {
-            let _reading = self.reading_below();
-            self.lower.directory(inode)?
-        };
-        state.names += names.len() + 1;
-        node.names = Some(Arc::clone(&names));
-        Ok(names)
+        if node.names.get().is_none() {
+            let names = {
+                let _reading = self.reading_below();
+                self.lower.directory(inode)?
+            };
+            let plain = !names.folds() && names.damage().is_none();
+            let links = node.status.read().links;
+            node.names = OnceLock::from(if plain {
+                Names::Plain(Stripes::of(&names, self.facts.hash, links))
+            } else {
+                Names::Odd(names)
+            });
+            let count = node.name_count();
+            state.names += count;
+        }
+        state.get(inode).and_then(|node| node.names.get()).ok_or(FsError::NotFound)
     }
 
     /// Which access lists an inode has.
     fn load_lists(&self, state: &mut State, inode: InodeNr) -> Result<Lists, FsError> {
-        self.load(state, inode)?;
-        let node = state.nodes.get_mut(&inode).ok_or(FsError::NotFound)?;
-        if let Some(lists) = node.lists {
-            return Ok(lists);
+        let node = self.load(state, inode)?;
+        if let Some(lists) = node.lists.get() {
+            return Ok(*lists);
         }
         let lists = {
             let _reading = self.reading_below();
             Lists::of(&self.lower.extended_attributes(inode)?)
         };
-        node.lists = Some(lists);
+        node.lists = OnceLock::from(lists);
         Ok(lists)
     }
 
-    /// The attributes of an inode as programs see them.
-    fn shown(&self, node: &Mnode) -> Attributes {
-        node.shown(u64::from(self.lower.block_bytes()) * u64::from(self.facts.cluster_blocks))
-    }
-
-    /// Makes a change in memory; `None` if the disk must make it at once.
-    fn defer(&self, state: &mut State, op: &Op<'_>) -> Result<Option<Applied>, FsError> {
-        match &op.kind {
-            OpKind::Create { place, new } => self.create(state, op, place, new),
-            OpKind::Link { inode, place } => self.link(state, op, *inode, place),
-            OpKind::Unlink(place) => self.unlink(state, op, place),
-            OpKind::RemoveDirectory(place) => self.remove_directory(state, op, place),
-            OpKind::Rename { from, to, mode } => self.rename(state, op, from, to, *mode),
-            OpKind::Change { inode, size_bytes, change } => {
-                self.change(state, op, *inode, *size_bytes, change)
-            }
-            OpKind::Write { inode, offset_bytes, bytes } => {
-                self.write(state, op, *inode, *offset_bytes, bytes)
-            }
-            OpKind::CreateUnnamed { .. }
-            | OpKind::Range { .. }
-            | OpKind::SetAttribute { .. }
-            | OpKind::RemoveAttribute { .. } => Ok(None),
+    /// Reads the names of a directory, which memory keeps from now on.
+    fn with_names<T>(
+        &self,
+        inode: InodeNr,
+        read: impl FnOnce(&Names) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let state = self.state();
+        if let Some(names) = state.get(inode).and_then(|node| node.names.get()) {
+            return read(names);
         }
-    }
-}
-
-impl<L: Lower> Store for MemFs<L> {
-    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
-        if let Some(node) = self.state().nodes.get(&inode) {
-            return Ok(self.shown(node));
-        }
-        let mut state = self.state_mut();
-        self.load(&mut state, inode)?;
-        state.nodes.get(&inode).map(|node| self.shown(node)).ok_or(FsError::NotFound)
-    }
-
-    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
-        if let Some(names) = self.state().nodes.get(&inode).and_then(|node| node.names.as_ref()) {
-            return Ok(Arc::clone(names));
-        }
+        drop(state);
         let mut state = self.state_mut();
         state.evict(&self.limits);
-        self.load_names(&mut state, inode)
+        read(self.load_names(&mut state, inode)?)
     }
 
-    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
-        let state = self.state();
-        state.late.judge(inode)?;
-        let below = |at: u64, into: &mut [u8]| {
-            let _reading = self.reading_below();
-            self.lower.read(inode, at, into)
-        };
-        match state.nodes.get(&inode).filter(|node| node.unborn || node.content.is_dirty()) {
-            None => below(offset_bytes, into),
-            Some(node) if node.is_directory() => Err(FsError::IsADirectory),
-            Some(node) if node.attributes.kind != FileType::Regular => Err(FsError::Invalid),
-            Some(node) => {
-                let rest = node.attributes.size_bytes.saturating_sub(offset_bytes);
-                let len = rest.min(into.len() as u64) as usize;
-                node.content.read(offset_bytes, &mut into[..len], &below)?;
-                Ok(len)
-            }
-        }
-    }
-
-    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
-        if !self.state().is_clean(inode) {
-            // Where blocks lie is known once they are on the disk.
-            self.flush_of(&self.flushing(), [inode])?;
-        }
-        let _reading = self.reading_below();
-        self.lower.seek(inode, offset_bytes, what)
-    }
-
-    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
-        let state = self.state();
-        state.late.judge(inode)?;
-        let node = state.nodes.get(&inode);
-        if let Some(target) = node.and_then(|node| node.target.as_ref()) {
-            return Ok(target.to_vec());
-        }
-        if node.is_some_and(|node| node.unborn) {
-            return Err(FsError::Invalid);
-        }
-        let _reading = self.reading_below();
-        self.lower.target(inode)
-    }
-
-    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        let state = self.state();
-        state.late.judge(inode)?;
-        if state.nodes.get(&inode).is_some_and(|node| node.unborn) {
-            // Something new that has any passes.
-            return Ok(Vec::new());
-        }
-        let _reading = self.reading_below();
-        self.lower.extended_attributes(inode)
-    }
-
-    fn space(&self) -> Space {
-        self.state().room.shown()
-    }
-
-    fn block_bytes(&self) -> u32 {
-        self.lower.block_bytes()
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.lower.is_read_only()
-    }
-
-    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        if self.facts.immediate.is_none() {
-            let mut state = self.state_mut();
-            state.judge()?;
-            if let Some(applied) = self.defer(&mut state, op)? {
-                drop(state);
-                self.relieve()?;
-                return Ok(applied);
-            }
-        }
-        self.pass(op)
-    }
-
-    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.let_go(inode)
-    }
-
-    fn sync(&self) -> Result<(), FsError> {
-        self.flush_all()?;
-        self.lower.sync()?;
-        self.state_mut().late.report_all()
-    }
-
-    fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
-        self.flush_of(&self.flushing(), [inode])?;
-        self.lower.sync()
-    }
-
-    fn open(&self) -> Handle {
-        Handle(self.opened.fetch_add(1, Ordering::SeqCst))
-    }
-
-    fn late_error(&self, inode: InodeNr, of: Option<Handle>, closes: bool) -> Result<(), FsError> {
-        if self.facts.immediate.is_some() {
-            return Ok(());
-        }
-        self.state_mut().late.report(inode, of, closes)
-    }
-
-    fn tend(&self) -> Result<(), FsError> {
-        self.flush_some()
+    /// Bytes of a cluster.
+    fn cluster_bytes(&self) -> u64 {
+        u64::from(self.lower.block_bytes()) * u64::from(self.facts.cluster_blocks)
     }
 }

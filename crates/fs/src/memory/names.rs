@@ -1,24 +1,25 @@
 //! Changes of names, made in memory.
+//!
+//! A change looks where its names lead without a lock, locks the stripes of these names and the inodes whose links or times
+//! change, and looks again. Two changes of one directory in different stripes neither wait for each other nor share memory.
 
 use floe_disk::ops::{NewInode, NewKind, RenameMode};
 use floe_format::InodeNr;
-use floe_sync::Arc;
+use floe_sync::MutexGuard;
 
+use super::attempt::{Attempt, Locked, Stop};
 use super::lower::Lower;
-use super::mnode::Mnode;
-use super::record::{Action, BornKind, Record};
+use super::mnode::{Guarded, Mnode};
+use super::record::{Action, BornKind, Record, Stamp};
 use super::room::Cost;
-use super::{MemFs, State};
-use crate::directory::Entry;
+use super::stripes::{Found, Stripes};
 use crate::op::{Applied, Op, Place};
-use crate::{Directory, FsError, Timestamp};
+use crate::{FsError, Timestamp};
 
 /// Links above which the disk judges: a directory's may stop being counted, a file's are at most 65,000.
 const MOST_LINKS: u32 = 64_000;
 /// Directories above each other; more are damage.
 const MOST_LEVELS: usize = 10_000;
-
-type Deferred = Result<Option<Applied>, FsError>;
 
 fn is_good_name(name: &[u8]) -> bool {
     let bad = name.iter().any(|byte| matches!(byte, b'/' | 0));
@@ -29,386 +30,418 @@ fn record(op: &Op<'_>, action: Action) -> Record {
     Record { uid: op.uid, gid: op.gid, time: op.time, action }
 }
 
-impl State {
-    fn node(&mut self, inode: InodeNr) -> Result<&mut Mnode, FsError> {
-        self.nodes.get_mut(&inode).ok_or(FsError::NotFound)
-    }
-
-    fn change_names<T>(
-        &mut self,
-        directory: InodeNr,
-        change: impl FnOnce(&mut Directory) -> T,
-    ) -> Result<T, FsError> {
-        let names = self.node(directory)?.names.as_mut().ok_or(FsError::NotFound)?;
-        let before = names.len();
-        let names = Arc::make_mut(names);
-        let value = change(names);
-        let after = names.len();
-        self.names = self.names.saturating_sub(before) + after;
-        Ok(value)
-    }
-
-    /// Gives a directory a name; `false` if memory cannot keep it.
-    pub(super) fn add_name(&mut self, directory: InodeNr, entry: Entry) -> Result<bool, FsError> {
-        self.change_names(directory, |names| names.insert(entry))
-    }
-
-    pub(super) fn take_name(&mut self, place: &Place<'_>) -> Result<Option<Entry>, FsError> {
-        self.change_names(place.directory, |names| names.remove(place.name))
-    }
-
-    /// The names of a directory changed.
-    fn touch_directory(&mut self, inode: InodeNr, time: Timestamp) -> Result<(), FsError> {
-        let attributes = &mut self.node(inode)?.attributes;
-        (attributes.mtime, attributes.ctime) = (time, time);
-        Ok(())
-    }
-
-    /// An inode loses a name; a directory loses all. Returns whether it has none.
-    fn lose_name(&mut self, inode: InodeNr, time: Timestamp) -> Result<bool, FsError> {
-        let node = self.node(inode)?;
-        let is_directory = node.is_directory();
-        let attributes = &mut node.attributes;
-        attributes.links = if is_directory { 0 } else { attributes.links.saturating_sub(1) };
-        attributes.ctime = time;
-        Ok(attributes.links == 0)
-    }
-
-    fn count_subdirectory(&mut self, inode: InodeNr, more: bool) -> Result<(), FsError> {
-        let links = &mut self.node(inode)?.attributes.links;
-        *links = if more { *links + 1 } else { *links - 1 };
-        Ok(())
-    }
+/// The stripe of a name.
+fn at(stripes: &Stripes, place: &Place<'_>) -> (InodeNr, usize) {
+    (place.directory, stripes.stripe(place.name))
 }
 
-impl<L: Lower> MemFs<L> {
-    /// The names of a directory whose changes memory knows all effects of; `None` for any other.
-    fn plain_names(
-        &self,
-        state: &mut State,
-        directory: InodeNr,
-    ) -> Result<Option<Arc<Directory>>, FsError> {
-        if self.load(state, directory).is_err() {
-            return Ok(None);
-        }
-        let node = state.node(directory)?;
-        let fit = node.is_directory() && node.attributes.links > 0 && node.is_simple();
-        let size_bytes = node.attributes.size_bytes;
-        if !fit {
-            return Ok(None);
-        }
-        let Ok(names) = self.load_names(state, directory) else { return Ok(None) };
-        if names.folds() || names.damage().is_some() {
-            return Ok(None);
-        }
-        // An index of two levels, half full, takes blocks with this many bytes at least.
-        let block = u64::from(self.lower.block_bytes());
-        let grown = size_bytes.saturating_add(4 * state.room.waiting_name_bytes(directory));
-        if grown > (block / 8).saturating_mul(block / 8).saturating_mul(block) / 8 {
-            return Ok(None);
-        }
-        let Ok(lists) = self.load_lists(state, directory) else { return Ok(None) };
-        Ok((!lists.default).then_some(names))
-    }
+/// An inode that a change locks.
+struct Held<'s> {
+    node: &'s Mnode,
+    guarded: MutexGuard<'s, Guarded>,
+}
 
+/// Locks inodes, each once, in the order of their numbers.
+fn hold<'s>(mut of: Vec<(InodeNr, &'s Mnode)>) -> Vec<Held<'s>> {
+    of.sort_unstable_by_key(|(inode, _)| *inode);
+    of.dedup_by_key(|(inode, _)| *inode);
+    let lock = |(_, node): (InodeNr, &'s Mnode)| Held { node, guarded: node.lock() };
+    of.into_iter().map(lock).collect()
+}
+
+/// The stamp of a change with these locks.
+fn stamp<L: Lower>(attempt: &Attempt<'_, L>, locked: &Locked<'_>, held: &[Held<'_>]) -> Stamp {
+    let lasts = locked.lasts().into_iter().chain(held.iter().map(|held| held.guarded.last));
+    attempt.state.stamp(attempt.own.number, lasts)
+}
+
+/// An inode loses a name; a directory loses all. Returns whether it has none.
+fn lose_name(node: &Mnode, time: Timestamp) -> bool {
+    let mut status = node.status.read();
+    status.links = if node.is_directory() { 0 } else { status.links.saturating_sub(1) };
+    status.ctime = time;
+    node.status.write(&status);
+    status.links == 0
+}
+
+impl<'s, L: Lower> Attempt<'s, L> {
     pub(super) fn create(
-        &self,
-        state: &mut State,
+        &mut self,
         op: &Op<'_>,
         place: &Place<'_>,
         new: &NewInode<'_>,
-    ) -> Deferred {
-        let Some(kind) = BornKind::of(new.kind) else { return Ok(None) };
-        let Some(names) = self.plain_names(state, place.directory)? else { return Ok(None) };
+    ) -> Result<Applied, Stop> {
+        let kind = BornKind::of(new.kind).ok_or(Stop::Pass)?;
+        let (directory, names) = self.plain(place.directory)?;
         if !is_good_name(place.name) {
-            return Ok(None);
+            return Err(Stop::Pass);
         }
         if names.find(place.name).is_some() {
-            return Err(FsError::Exists);
+            return Err(FsError::Exists.into());
         }
-        drop(names);
-        let parent = state.node(place.directory)?.attributes;
+        let parent = directory.status.read();
         let is_directory = kind == BornKind::Directory;
-        if is_directory && !(2..MOST_LINKS).contains(&parent.links) {
-            return Ok(None);
-        }
-        if let NewKind::Symlink(target) = new.kind
-            && (target.is_empty()
-                || target.contains(&0)
-                || target.len() >= self.lower.block_bytes() as usize)
-        {
-            return Ok(None);
-        }
-        let Ok(reserved) = ({
-            let _reading = self.reading_below();
-            let group = self.facts.inodes_per_group;
-            state.numbers.take(&self.lower, group, place.directory, is_directory)
-        }) else {
-            return Ok(None);
-        };
-        let action = Action::Create {
-            place: place.into(),
-            kind,
-            permissions: new.permissions,
-            umask: new.umask,
-            reserved,
-        };
-        let record = record(op, action);
-        let entry = Entry {
-            inode: reserved.inode,
-            kind: Some(new.kind.file_type()),
-            name: place.name.into(),
-        };
-        // A number that memory still knows was freed on the disk a moment ago.
-        let fits = state.room.has_for(&Cost::of(&record))
-            && !state.nodes.contains_key(&reserved.inode)
-            && state.add_name(place.directory, entry)?;
-        if !fits {
-            state.returned.push(reserved.inode);
-            return Ok(None);
-        }
-        let block_bytes = self.lower.block_bytes();
-        let node = Mnode::born(op, new, &parent, reserved, &self.facts, block_bytes);
-        state.nodes.insert(reserved.inode, node);
         if is_directory {
-            state.count_subdirectory(place.directory, true)?;
+            self.may_count(directory, names)?;
         }
-        state.touch_directory(place.directory, op.time)?;
-        state.push(record);
-        Ok(Some(Applied { created: Some(reserved.inode), nameless: None }))
+        let block_bytes = self.fs.lower.block_bytes();
+        if let NewKind::Symlink(target) = new.kind
+            && (target.is_empty() || target.contains(&0) || target.len() >= block_bytes as usize)
+        {
+            return Err(Stop::Pass);
+        }
+        let reserved = {
+            let _reading = self.fs.reading_below();
+            let group = self.fs.facts.inodes_per_group;
+            let taken = self.own.numbers.take(&self.fs.lower, group, place.directory, is_directory);
+            taken.map_err(|_| Stop::Pass)?
+        };
+        let (permissions, umask) = (new.permissions, new.umask);
+        let action = Action::Create { place: place.into(), kind, permissions, umask, reserved };
+        let record = record(op, action);
+        let inode = reserved.inode;
+        if let Err(stop) = self.reserve(&Cost::of(&record)) {
+            self.own.numbers.put_back(reserved);
+            return Err(stop);
+        }
+        let stripe = at(names, place);
+        let mut locked = Locked::lock(vec![(stripe, names)]);
+        let gone = directory.status.read().links == 0;
+        if gone || names.find(place.name).is_some() {
+            self.own.numbers.put_back(reserved);
+            let error = if gone { FsError::NotFound } else { FsError::Exists };
+            return Err(error.into());
+        }
+        let stamp = stamp(self, &locked, &[]);
+        let facts = &self.fs.facts;
+        let node = Mnode::born(op, new, &parent, reserved, facts, block_bytes, stamp);
+        // A number that memory still knows was freed on the disk a moment ago.
+        if !names.has_cookie(place.name) || !self.state.nodes.insert(inode.0, node) {
+            self.own.numbers.put_back(reserved);
+            return Err(Stop::Pass);
+        }
+        locked.begin(stamp);
+        let found = Found { inode, kind: Some(new.kind.file_type()) };
+        let crowded = locked.inside(stripe).and_then(|inside| names.put(inside, place.name, found));
+        names.touch(stripe.1, op.time, i32::from(is_directory));
+        locked.end();
+        self.note_name(place.directory, crowded);
+        self.own.born += 1;
+        self.own.push(stamp, record);
+        Ok(Applied { created: Some(inode), nameless: None })
+    }
+
+    fn note_name(&mut self, directory: InodeNr, crowded: Option<bool>) {
+        self.own.names += 1;
+        if crowded == Some(true) {
+            self.own.crowded.push(directory);
+        }
+    }
+
+    /// Whether a directory's links may follow its subdirectories in memory.
+    fn may_count(&self, directory: &Mnode, names: &Stripes) -> Result<(), Stop> {
+        // Threads beside each other see the links of the last merge, and add at most so many as a log has changes.
+        let few = 2..MOST_LINKS / 2;
+        let fits = few.contains(&directory.status.read().links)
+            || self.alone && (2..MOST_LINKS).contains(&directory.shown().links);
+        match names.counted && fits {
+            true => Ok(()),
+            false if names.counted && !self.alone => Err(Stop::Alone),
+            false => Err(Stop::Pass),
+        }
     }
 
     pub(super) fn link(
-        &self,
-        state: &mut State,
+        &mut self,
         op: &Op<'_>,
         inode: InodeNr,
         place: &Place<'_>,
-    ) -> Deferred {
-        let Some(names) = self.plain_names(state, place.directory)? else { return Ok(None) };
-        if self.load(state, inode).is_err() {
-            return Ok(None);
-        }
-        let node = state.node(inode)?;
-        let links = node.attributes.links;
-        let fit = !node.is_directory() && node.is_simple() && (1..MOST_LINKS).contains(&links);
+    ) -> Result<Applied, Stop> {
+        let (directory, names) = self.plain(place.directory)?;
+        let node = self.node(inode)?;
+        let fits = |node: &Mnode| (1..MOST_LINKS).contains(&node.status.read().links);
+        let fit = !node.is_directory() && node.is_simple() && fits(node);
         if !fit || !is_good_name(place.name) {
-            return Ok(None);
+            return Err(Stop::Pass);
         }
         if names.find(place.name).is_some() {
-            return Err(FsError::Exists);
+            return Err(FsError::Exists.into());
         }
-        drop(names);
-        let kind = Some(node.attributes.kind);
         let record = record(op, Action::Link { inode, place: place.into() });
-        let entry = Entry { inode, kind, name: place.name.into() };
-        let fits =
-            state.room.has_for(&Cost::of(&record)) && state.add_name(place.directory, entry)?;
-        if !fits {
-            return Ok(None);
+        self.reserve(&Cost::of(&record))?;
+        let stripe = at(names, place);
+        let mut locked = Locked::lock(vec![(stripe, names)]);
+        let mut held = hold(vec![(inode, node)]);
+        if directory.status.read().links == 0 {
+            return Err(FsError::NotFound.into());
         }
-        let attributes = &mut state.node(inode)?.attributes;
-        attributes.links += 1;
-        attributes.ctime = op.time;
-        state.touch_directory(place.directory, op.time)?;
-        state.push(record);
-        Ok(Some(Applied::default()))
+        if names.find(place.name).is_some() {
+            return Err(FsError::Exists.into());
+        }
+        if !fits(node) || !names.has_cookie(place.name) {
+            return Err(Stop::Pass);
+        }
+        let stamp = stamp(self, &locked, &held);
+        locked.begin(stamp);
+        let mut status = node.status.read();
+        (status.links, status.ctime) = (status.links + 1, op.time);
+        node.status.write(&status);
+        let found = Found { inode, kind: Some(status.kind) };
+        let crowded = locked.inside(stripe).and_then(|inside| names.put(inside, place.name, found));
+        names.touch(stripe.1, op.time, 0);
+        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        locked.end();
+        self.note_name(place.directory, crowded);
+        self.own.push(stamp, record);
+        Ok(Applied::default())
     }
 
-    pub(super) fn unlink(&self, state: &mut State, op: &Op<'_>, place: &Place<'_>) -> Deferred {
-        let Some(inode) = self.victim(state, place)? else { return Ok(None) };
-        if state.node(inode)?.is_directory() {
-            return Err(FsError::IsADirectory);
+    /// What a name leads to that is to be taken away.
+    fn victim(&self, names: &Stripes, place: &Place<'_>) -> Result<(InodeNr, &'s Mnode), Stop> {
+        if !is_good_name(place.name) {
+            return Err(Stop::Pass);
         }
-        state.take_name(place)?;
-        state.touch_directory(place.directory, op.time)?;
-        let gone = state.lose_name(inode, op.time)?;
-        state.push(record(op, Action::Unlink { inode, place: place.into() }));
-        Ok(Some(Applied { created: None, nameless: gone.then_some(inode) }))
+        let found = names.find(place.name).ok_or(FsError::NotFound)?;
+        let node = self.node(found.inode)?;
+        if !node.is_simple() {
+            return Err(Stop::Pass);
+        }
+        Ok((found.inode, node))
+    }
+
+    pub(super) fn unlink(&mut self, op: &Op<'_>, place: &Place<'_>) -> Result<Applied, Stop> {
+        let (_, names) = self.plain(place.directory)?;
+        loop {
+            let (inode, node) = self.victim(names, place)?;
+            if node.is_directory() {
+                return Err(FsError::IsADirectory.into());
+            }
+            let stripe = at(names, place);
+            let mut locked = Locked::lock(vec![(stripe, names)]);
+            let mut held = hold(vec![(inode, node)]);
+            if names.find(place.name).map(|found| found.inode) != Some(inode) {
+                continue;
+            }
+            if node.status.read().links == 0 {
+                return Err(Stop::Pass);
+            }
+            let stamp = stamp(self, &locked, &held);
+            locked.begin(stamp);
+            let gone = lose_name(node, op.time);
+            names.take(place.name);
+            names.touch(stripe.1, op.time, 0);
+            held.iter_mut().for_each(|held| held.guarded.last = stamp);
+            locked.end();
+            self.own.push(stamp, record(op, Action::Unlink { inode, place: place.into() }));
+            return Ok(Applied { created: None, nameless: gone.then_some(inode) });
+        }
     }
 
     pub(super) fn remove_directory(
-        &self,
-        state: &mut State,
+        &mut self,
         op: &Op<'_>,
         place: &Place<'_>,
-    ) -> Deferred {
-        let Some(inode) = self.victim(state, place)? else { return Ok(None) };
-        if !state.node(inode)?.is_directory() {
-            return Err(FsError::NotADirectory);
+    ) -> Result<Applied, Stop> {
+        let (_, names) = self.plain(place.directory)?;
+        loop {
+            let (inode, node) = self.victim(names, place)?;
+            if !node.is_directory() {
+                return Err(FsError::NotADirectory.into());
+            }
+            let (_, inner) = self.plain(inode)?;
+            if !inner.is_empty() {
+                return Err(FsError::NotEmpty.into());
+            }
+            if !names.counted {
+                return Err(Stop::Pass);
+            }
+            let stripe = at(names, place);
+            // Nobody creates anything in it meanwhile.
+            let mut stripes: Vec<_> = inner.all().map(|stripe| ((inode, stripe), inner)).collect();
+            stripes.push((stripe, names));
+            let mut locked = Locked::lock(stripes);
+            let mut held = hold(vec![(inode, node)]);
+            let same = names.find(place.name).map(|found| found.inode) == Some(inode);
+            if !same || !inner.is_empty() || node.status.read().links == 0 {
+                continue;
+            }
+            let stamp = stamp(self, &locked, &held);
+            locked.begin(stamp);
+            lose_name(node, op.time);
+            names.take(place.name);
+            names.touch(stripe.1, op.time, -1);
+            held.iter_mut().for_each(|held| held.guarded.last = stamp);
+            locked.end();
+            self.own
+                .push(stamp, record(op, Action::RemoveDirectory { inode, place: place.into() }));
+            return Ok(Applied { created: None, nameless: Some(inode) });
         }
-        let Some(names) = self.plain_names(state, inode)? else { return Ok(None) };
-        if !names.is_empty() {
-            return Err(FsError::NotEmpty);
-        }
-        if state.node(place.directory)?.attributes.links <= 2 {
-            return Ok(None);
-        }
-        state.take_name(place)?;
-        state.touch_directory(place.directory, op.time)?;
-        state.count_subdirectory(place.directory, false)?;
-        state.lose_name(inode, op.time)?;
-        state.push(record(op, Action::RemoveDirectory { inode, place: place.into() }));
-        Ok(Some(Applied { created: None, nameless: Some(inode) }))
-    }
-
-    /// What a name leads to that is to be taken away, loaded; `None` if the disk must judge.
-    fn victim(&self, state: &mut State, place: &Place<'_>) -> Result<Option<InodeNr>, FsError> {
-        let Some(names) = self.plain_names(state, place.directory)? else { return Ok(None) };
-        if !is_good_name(place.name) {
-            return Ok(None);
-        }
-        let inode = names.find(place.name).ok_or(FsError::NotFound)?.inode;
-        if self.load(state, inode).is_err() {
-            return Ok(None);
-        }
-        let node = state.node(inode)?;
-        Ok((node.is_simple() && node.attributes.links > 0).then_some(inode))
     }
 
     pub(super) fn rename(
-        &self,
-        state: &mut State,
+        &mut self,
         op: &Op<'_>,
         from: &Place<'_>,
         to: &Place<'_>,
         mode: RenameMode,
-    ) -> Deferred {
+    ) -> Result<Applied, Stop> {
         if !matches!(mode, RenameMode::Replace | RenameMode::NoReplace) || !is_good_name(to.name) {
-            return Ok(None);
+            return Err(Stop::Pass);
         }
-        let Some(moved) = self.victim(state, from)? else { return Ok(None) };
-        let Some(names) = self.plain_names(state, to.directory)? else { return Ok(None) };
-        let replaced = names.find(to.name).map(|entry| entry.inode);
-        drop(names);
-        if replaced.is_some() && mode == RenameMode::NoReplace {
-            return Err(FsError::Exists);
-        }
-        if replaced == Some(moved) {
-            // Two names of one inode both stay.
-            return Ok(Some(Applied::default()));
-        }
-        let is_directory = state.node(moved)?.is_directory();
-        let mut ancestors = Vec::new();
-        if is_directory && from.directory != to.directory {
-            if self.load_names(state, moved).is_err() {
-                return Ok(None);
+        let (from_names, to_names) = (self.plain(from.directory)?.1, self.plain(to.directory)?.1);
+        loop {
+            let (inode, moved) = self.victim(from_names, from)?;
+            let target = to_names.find(to.name);
+            if target.is_some() && mode == RenameMode::NoReplace {
+                return Err(FsError::Exists.into());
             }
-            let links = state.node(to.directory)?.attributes.links;
-            let above = self.ancestors(state, to.directory)?;
-            let counted = (2..MOST_LINKS).contains(&links)
-                && state.node(from.directory)?.attributes.links > 2;
-            match above {
-                Some(above) if counted && !above.contains(&moved) => ancestors = above,
-                _ => return Ok(None),
+            if target.map(|target| target.inode) == Some(inode) {
+                // Two names of one inode both stay.
+                return Ok(Applied::default());
+            }
+            let way = Way { from, to, from_names, to_names };
+            // Into itself is another error than onto something else.
+            let ancestors = self.above((inode, moved), &way)?;
+            let replaced = match target {
+                Some(_) => Some(self.replaced(to_names, to, moved.is_directory())?),
+                None => None,
+            };
+            let moves = moved.is_directory() && from.directory != to.directory;
+            if moves && !self.alone {
+                return Err(Stop::Alone);
+            }
+            let moving = ((inode, moved), replaced, ancestors.into());
+            if let Some(applied) = self.move_name(op, &way, moving)? {
+                return Ok(applied);
             }
         }
-        if let Some(replaced) = replaced
-            && !self.may_replace(state, to, replaced, is_directory)?
-        {
-            return Ok(None);
-        }
-        // The new directory is visited as such.
-        let ancestors = ancestors.into_iter().filter(|one| *one != to.directory).collect();
-        let action =
-            Action::Rename { moved, replaced, from: from.into(), to: to.into(), ancestors };
-        let record = record(op, action);
-        if !state.room.has_for(&Cost::of(&record)) {
-            return Ok(None);
-        }
-        self.move_name(state, op, (from, to), (moved, replaced), record)
     }
 
-    /// Whether a rename may replace an inode, as far as memory judges: `false` if the disk must.
-    fn may_replace(
+    /// What a rename replaces, if it may.
+    fn replaced(
         &self,
-        state: &mut State,
-        to: &Place<'_>,
-        replaced: InodeNr,
+        names: &Stripes,
+        place: &Place<'_>,
         by_directory: bool,
-    ) -> Result<bool, FsError> {
-        if self.victim(state, to)? != Some(replaced) {
-            return Ok(false);
+    ) -> Result<(InodeNr, &'s Mnode), Stop> {
+        let (inode, node) = self.victim(names, place)?;
+        match (by_directory, node.is_directory()) {
+            (true, false) => return Err(FsError::NotADirectory.into()),
+            (false, true) => return Err(FsError::IsADirectory.into()),
+            (false, false) => {}
+            (true, true) => {
+                if !self.plain(inode)?.1.is_empty() {
+                    return Err(FsError::NotEmpty.into());
+                }
+                // Nobody creates anything in it meanwhile.
+                if !self.alone {
+                    return Err(Stop::Alone);
+                }
+            }
         }
-        match (by_directory, state.node(replaced)?.is_directory()) {
-            (true, false) => return Err(FsError::NotADirectory),
-            (false, true) => return Err(FsError::IsADirectory),
-            (false, false) => return Ok(true),
-            (true, true) => {}
-        }
-        let Some(names) = self.plain_names(state, replaced)? else { return Ok(false) };
-        if names.is_empty() { Ok(true) } else { Err(FsError::NotEmpty) }
+        Ok((inode, node))
     }
 
-    /// A directory and all above it up to the root; `None` if one cannot be read.
-    fn ancestors(
-        &self,
-        state: &mut State,
-        directory: InodeNr,
-    ) -> Result<Option<Vec<InodeNr>>, FsError> {
+    /// A directory and all above it up to the root.
+    fn ancestors(&self, directory: InodeNr) -> Result<Vec<InodeNr>, Stop> {
         let mut all = vec![directory];
         let mut at = directory;
         while at != InodeNr::ROOT {
-            let Ok(names) = self.load_names(state, at) else { return Ok(None) };
-            at = names.parent();
+            at = self.node(at)?.stripes().ok_or_else(|| self.missing())?.parent();
             if all.len() > MOST_LEVELS {
-                return Ok(None);
+                return Err(Stop::Pass);
             }
             all.push(at);
         }
-        Ok(Some(all))
+        Ok(all)
     }
 
-    fn move_name(
-        &self,
-        state: &mut State,
-        op: &Op<'_>,
-        (from, to): (&Place<'_>, &Place<'_>),
-        (moved, replaced): (InodeNr, Option<InodeNr>),
-        record: Record,
-    ) -> Deferred {
-        let is_directory = state.node(moved)?.is_directory();
-        let kind = Some(state.node(moved)?.attributes.kind);
-        if replaced.is_some() {
-            state.take_name(to)?;
+    /// The directories above the new place of a directory that gets another parent.
+    fn above(&self, moved: (InodeNr, &Mnode), way: &Way<'_, '_>) -> Result<Vec<InodeNr>, Stop> {
+        if !moved.1.is_directory() || way.from.directory == way.to.directory {
+            return Ok(Vec::new());
         }
-        let entry = Entry { inode: moved, kind, name: to.name.into() };
-        if !state.add_name(to.directory, entry)? {
-            if let Some(inode) = replaced {
-                // There was room for the name that went.
-                let kind = Some(state.node(inode)?.attributes.kind);
-                state.add_name(to.directory, Entry { inode, kind, name: to.name.into() })?;
-            }
+        // Parents change only while a thread is alone, so beside others the answer holds until this call ends.
+        let directory = self.node(way.to.directory)?;
+        self.may_count(directory, way.to_names)?;
+        moved.1.stripes().ok_or_else(|| self.missing())?;
+        let above = self.ancestors(way.to.directory)?;
+        if above.contains(&moved.0) || !way.from_names.counted {
+            return Err(Stop::Pass);
+        }
+        // The new directory is visited as such.
+        Ok(above.into_iter().filter(|one| *one != way.to.directory).collect())
+    }
+
+    /// Moves a name; `None` if others were faster.
+    fn move_name(
+        &mut self,
+        op: &Op<'_>,
+        way: &Way<'_, 's>,
+        ((inode, moved), replaced, ancestors): Moving<'s>,
+    ) -> Result<Option<Applied>, Stop> {
+        let Way { from, to, from_names, to_names } = *way;
+        let is_directory = moved.is_directory();
+        if is_directory && !(from_names.counted && to_names.counted) {
+            return Err(Stop::Pass);
+        }
+        let action = Action::Rename {
+            moved: inode,
+            replaced: replaced.map(|(inode, _)| inode),
+            from: from.into(),
+            to: to.into(),
+            ancestors,
+        };
+        let record = record(op, action);
+        self.reserve(&Cost::of(&record))?;
+        let (source, target) = (at(from_names, from), at(to_names, to));
+        let mut locked = Locked::lock(vec![(source, from_names), (target, to_names)]);
+        let mut held = hold([(inode, moved)].into_iter().chain(replaced).collect());
+        let leads =
+            |names: &Stripes, place: &Place<'_>| names.find(place.name).map(|found| found.inode);
+        if leads(from_names, from) != Some(inode)
+            || leads(to_names, to) != replaced.map(|(inode, _)| inode)
+        {
             return Ok(None);
         }
-        state.take_name(from)?;
-        if is_directory && from.directory != to.directory {
-            let moving = Arc::make_mut(self.loaded_names(state, moved)?);
-            moving.set_parent(to.directory);
-            state.count_subdirectory(from.directory, false)?;
-            if replaced.is_none() {
-                state.count_subdirectory(to.directory, true)?;
-            }
-        } else if is_directory && replaced.is_some() {
-            state.count_subdirectory(from.directory, false)?;
+        let alive = held.iter().all(|held| held.node.status.read().links > 0);
+        if !alive || replaced.is_none() && !to_names.has_cookie(to.name) {
+            return Err(Stop::Pass);
         }
-        state.touch_directory(from.directory, op.time)?;
-        state.touch_directory(to.directory, op.time)?;
-        state.node(moved)?.attributes.ctime = op.time;
-        let gone = match replaced {
-            Some(replaced) => state.lose_name(replaced, op.time)?,
-            None => false,
-        };
-        state.push(record);
-        Ok(Some(Applied { created: None, nameless: replaced.filter(|_| gone) }))
+        if self.node(to.directory)?.status.read().links == 0 {
+            return Err(FsError::NotFound.into());
+        }
+        let stamp = stamp(self, &locked, &held);
+        locked.begin(stamp);
+        let found = Found { inode, kind: Some(moved.kind) };
+        let crowded = locked.inside(target).and_then(|inside| to_names.put(inside, to.name, found));
+        from_names.take(from.name);
+        let (fewer, more) = (i32::from(is_directory), i32::from(replaced.is_none()));
+        from_names.touch(source.1, op.time, -fewer);
+        to_names.touch(target.1, op.time, fewer * more);
+        if let Some(stripes) = moved.stripes().filter(|_| from.directory != to.directory) {
+            stripes.set_parent(to.directory);
+        }
+        let mut status = moved.status.read();
+        status.ctime = op.time;
+        moved.status.write(&status);
+        let gone = replaced.filter(|(_, node)| lose_name(node, op.time));
+        held.iter_mut().for_each(|held| held.guarded.last = stamp);
+        locked.end();
+        self.note_name(to.directory, crowded);
+        self.own.push(stamp, record);
+        Ok(Some(Applied { created: None, nameless: gone.map(|(inode, _)| inode) }))
     }
+}
 
-    fn loaded_names<'s>(
-        &self,
-        state: &'s mut State,
-        directory: InodeNr,
-    ) -> Result<&'s mut Arc<Directory>, FsError> {
-        self.load_names(state, directory)?;
-        state.node(directory)?.names.as_mut().ok_or(FsError::NotFound)
-    }
+/// What a rename moves, what it replaces, and the directories above the new place of a directory that gets another parent.
+type Moving<'s> = ((InodeNr, &'s Mnode), Option<(InodeNr, &'s Mnode)>, Box<[InodeNr]>);
+
+/// The two ends of a rename.
+#[derive(Clone, Copy)]
+struct Way<'a, 's> {
+    from: &'a Place<'a>,
+    to: &'a Place<'a>,
+    from_names: &'s Stripes,
+    to_names: &'s Stripes,
 }

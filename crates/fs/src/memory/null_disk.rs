@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use floe_disk::ops::{NewInode, NewKind, RenameMode, Reserved};
+use floe_disk::ops::{NewInode, NewKind, RenameMode, Reserved, SetMode};
 use floe_ext4::files::Attribute;
 use floe_format::InodeNr;
 use floe_format::ext::inode::{FileType, InodeFlags};
 use floe_format::ext::superblock::Superblock;
-use floe_sync::{Arc, Mutex, MutexGuard, PoisonError};
+use floe_sync::{Alone, Arc, Entered, Slots};
 
 use super::lower::{Deed, Facts, Lower};
 use crate::directory::{Directory, Entry, NameHash};
@@ -20,7 +20,7 @@ const BLOCK_BYTES: u32 = 4096;
 
 /// A disk that keeps everything in tables, and loses it when it is dropped.
 #[derive(Debug)]
-pub struct NullDisk(Mutex<Tables>);
+pub struct NullDisk(Slots<Tables, ()>);
 
 #[derive(Clone, Debug)]
 struct Tables {
@@ -38,6 +38,7 @@ struct File {
     names: BTreeMap<Box<[u8]>, InodeNr>,
     parent: InodeNr,
     bytes: Vec<u8>,
+    extended: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl NullDisk {
@@ -55,17 +56,20 @@ impl NullDisk {
         };
         let by = Op { uid: 0, gid: 0, time: Timestamp::default(), kind: OpKind::Unlink(ROOT) };
         tables.add(&by, InodeNr::ROOT, 0, &NewInode::directory(0o755), InodeNr::ROOT);
-        Self(Mutex::new(tables))
+        Self(Slots::new(tables))
     }
 
     /// A copy of all that it has.
     pub fn snapshot(&self) -> Self {
-        Self(Mutex::new(self.tables().clone()))
+        Self(Slots::new(self.tables().clone()))
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        // Only tests and measurements use it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tables(&self) -> Entered<'_, Tables, ()> {
+        self.0.enter()
+    }
+
+    fn tables_mut(&self) -> Alone<'_, Tables, ()> {
+        self.0.alone()
     }
 }
 
@@ -142,7 +146,10 @@ impl Tables {
             flags: if mapped { InodeFlags::EXTENTS } else { InodeFlags::empty() },
             project: 0,
         };
-        self.files.insert(inode, File { attributes, names: BTreeMap::new(), parent, bytes });
+        self.files.insert(
+            inode,
+            File { attributes, names: BTreeMap::new(), parent, bytes, extended: BTreeMap::new() },
+        );
         self.free_inodes = self.free_inodes.saturating_sub(1);
     }
 
@@ -312,9 +319,21 @@ impl Tables {
                 let place = *offset_bytes as usize..end as usize;
                 self.file_mut(*inode)?.bytes[place].copy_from_slice(bytes);
             }
-            OpKind::Range { .. } | OpKind::SetAttribute { .. } | OpKind::RemoveAttribute { .. } => {
-                return Err(FsError::Unsupported("this change"));
+            OpKind::SetAttribute { inode, name, value, mode } => {
+                let extended = &mut self.file_mut(*inode)?.extended;
+                match (mode, extended.contains_key(*name)) {
+                    (SetMode::Create, true) => return Err(FsError::Exists),
+                    (SetMode::Replace, false) => return Err(FsError::NoAttribute),
+                    _ => extended.insert(name.to_vec(), value.to_vec()),
+                };
+                self.file_mut(*inode)?.attributes.ctime = op.time;
             }
+            OpKind::RemoveAttribute { inode, name } => {
+                let extended = &mut self.file_mut(*inode)?.extended;
+                extended.remove(*name).ok_or(FsError::NoAttribute)?;
+                self.file_mut(*inode)?.attributes.ctime = op.time;
+            }
+            OpKind::Range { .. } => return Err(FsError::Unsupported("this change")),
         }
         Ok(Applied { created, nameless })
     }
@@ -363,7 +382,13 @@ impl Store for NullDisk {
     }
 
     fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
-        self.tables().file(inode).map(|_| Vec::new())
+        let tables = self.tables();
+        let all = tables.file(inode)?.extended.iter();
+        let attribute = |(name, value): (&Vec<u8>, &Vec<u8>)| Attribute {
+            name: name.clone(),
+            value: value.clone(),
+        };
+        Ok(all.map(attribute).collect())
     }
 
     fn space(&self) -> Space {
@@ -387,11 +412,11 @@ impl Store for NullDisk {
     }
 
     fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        self.tables().apply(op)
+        self.tables_mut().apply(op)
     }
 
     fn release(&self, inode: InodeNr) -> Result<(), FsError> {
-        let mut tables = self.tables();
+        let mut tables = self.tables_mut();
         if tables.file(inode)?.attributes.links == 0 {
             tables.files.remove(&inode);
             tables.free_inodes += 1;
@@ -422,7 +447,7 @@ impl Lower for NullDisk {
         _is_directory: bool,
         most: usize,
     ) -> Result<Vec<Reserved>, FsError> {
-        let mut tables = self.tables();
+        let mut tables = self.tables_mut();
         let most = most.min(usize::try_from(tables.free_inodes).unwrap_or(usize::MAX));
         if most == 0 {
             return Err(FsError::NoSpace);
@@ -437,7 +462,7 @@ impl Lower for NullDisk {
     }
 
     fn give_back(&self, inode: InodeNr) {
-        self.tables().reserved.remove(&inode);
+        self.tables_mut().reserved.remove(&inode);
     }
 
     fn make(&self, deeds: &[Deed<'_>]) -> (usize, Result<(), FsError>) {
@@ -445,7 +470,7 @@ impl Lower for NullDisk {
             Deed::Apply(op) => self.apply(op).map(drop),
             Deed::Create(op, reserved) => {
                 let OpKind::Create { place, new } = &op.kind else { return Err(FsError::Invalid) };
-                self.tables().create(op, place, new, Some(*reserved)).map(drop)
+                self.tables_mut().create(op, place, new, Some(*reserved)).map(drop)
             }
             Deed::Release(inode) => self.release(*inode),
         };

@@ -11,10 +11,15 @@ use crate::FsError;
 /// Numbers that are asked for at once: one block of a table of inodes has as many.
 const PER_REQUEST: usize = 64;
 
-/// Promised numbers by group of the directories that they are for, the lowest last.
+/// The same for directories, which are spread.
+const DIRECTORIES_PER_REQUEST: usize = 8;
+
+/// Promised numbers by group of the directories that they are for, and whether they are for directories; the lowest last.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    of_groups: HashMap<u32, Vec<Reserved>>,
+    of_groups: HashMap<(u32, bool), Vec<Reserved>>,
+    /// Numbers that were taken and not used, to be given back.
+    unused: Vec<Reserved>,
 }
 
 impl Numbers {
@@ -29,18 +34,29 @@ impl Numbers {
         directory: InodeNr,
         is_directory: bool,
     ) -> Result<Reserved, FsError> {
-        if is_directory {
-            // Directories are spread: each is asked for by itself.
-            let one = lower.reserve_inodes(directory, true, 1)?.pop();
-            return one.ok_or(FsError::NoSpace);
-        }
         let group = directory.0.saturating_sub(1) / inodes_per_group.max(1);
-        let promised = self.of_groups.entry(group).or_default();
+        let promised = self.of_groups.entry((group, is_directory)).or_default();
         if promised.is_empty() {
-            *promised = lower.reserve_inodes(directory, false, PER_REQUEST)?;
+            let most = match is_directory {
+                // Each directory in the root gets a group of its own, if there is one.
+                true if directory == InodeNr::ROOT => 1,
+                true => DIRECTORIES_PER_REQUEST,
+                false => PER_REQUEST,
+            };
+            *promised = lower.reserve_inodes(directory, is_directory, most)?;
             promised.reverse();
         }
         promised.pop().ok_or(FsError::NoSpace)
+    }
+
+    /// Takes a number back that was not used.
+    pub(crate) fn put_back(&mut self, reserved: Reserved) {
+        self.unused.push(reserved);
+    }
+
+    /// Numbers that were put back.
+    pub(crate) fn take_unused(&mut self) -> impl Iterator<Item = InodeNr> {
+        std::mem::take(&mut self.unused).into_iter().map(|reserved| reserved.inode)
     }
 
     /// Gives all numbers back that nobody took.

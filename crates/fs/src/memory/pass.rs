@@ -3,70 +3,89 @@
 use floe_disk::ops::RenameMode;
 use floe_format::InodeNr;
 use floe_format::ext::inode::InodeFlags;
-use floe_sync::{Arc, MutexGuard};
+use floe_sync::OnceLock;
 
 use super::absorb::{absorb, directories};
+use super::losses::Losses;
 use super::lower::Lower;
-use super::mnode::Mnode;
+use super::mnode::{Mnode, Names};
 use super::record::{Action, Record};
 use super::room::Cost;
-use super::{MemFs, State};
-use crate::directory::Entry;
+use super::stripes::Found;
+use super::{Changing, MemFs, State};
 use crate::op::{Applied, Op, OpKind, Place};
-use crate::{Directory, FsError, now};
+use crate::{FsError, now};
 
 /// Blocks that a change may take besides its content: names, maps, attributes.
 const BLOCKS_PER_CHANGE: u64 = 64;
 
+/// How often a flush is tried beside changes of others before they have to wait.
+const MOST_TURNS: u32 = 3;
+
 impl<L: Lower> MemFs<L> {
     /// Lets the disk make a change at once, behind all on which it depends.
     pub(super) fn pass(&self, op: &Op<'_>) -> Result<Applied, FsError> {
-        let turn = self.flushing();
-        let concerned = self.concerned(&op.kind);
         let whole = matches!(op.kind, OpKind::Rename { .. })
             || !self.state().room.has(blocks_of(&op.kind, self.lower.block_bytes()), 1);
-        if whole {
-            drop(turn);
-            self.flush_all()?;
-            return self.make(&self.flushing(), op, &concerned);
+        let mut turns = 0;
+        loop {
+            if whole {
+                self.flush_all()?;
+            }
+            let turn = self.flushing();
+            let concerned = self.concerned(&mut self.state_mut(), &op.kind);
+            self.flush_of(&turn, concerned)?;
+            let mut state = self.state_mut();
+            state.judge()?;
+            let concerned = self.concerned(&mut state, &op.kind);
+            // Others may have changed something since.
+            let is_written = |inode: &InodeNr| {
+                let dirty = |node: &Mnode| node.lock().content.is_dirty();
+                !state.log.concerns(*inode) && !state.get(*inode).is_some_and(dirty)
+            };
+            if concerned.iter().all(is_written) && (!whole || state.log.len() == 0) {
+                return self.make(&mut state, op, &concerned);
+            }
+            if turns >= MOST_TURNS {
+                self.write_alone(&mut state, Losses::default())?;
+                return self.make(&mut state, op, &concerned);
+            }
+            turns += 1;
         }
-        self.make(&turn, op, &concerned)
     }
 
     fn make(
         &self,
-        turn: &MutexGuard<'_, ()>,
+        state: &mut Changing<'_>,
         op: &Op<'_>,
         concerned: &[InodeNr],
     ) -> Result<Applied, FsError> {
-        self.flush_of(turn, concerned.iter().copied())?;
-        let mut state = self.state_mut();
-        state.judge()?;
         let _changing = self.changing_below();
         // Numbers that nobody took are free for this one, too.
-        state.numbers.give_back(&self.lower);
-        state.returned.drain(..).for_each(|inode| self.lower.give_back(inode));
-        let moved = will_move(&state, &op.kind);
+        state.give_back(&self.lower);
+        let moved = will_move(state, &op.kind);
         let done = self.lower.apply(op);
         if let Ok(applied) = &done {
-            follow(&mut state, &op.kind, applied, moved);
+            follow(state, &op.kind, applied, moved);
         }
         let created = done.as_ref().ok().and_then(|applied| applied.created);
         for inode in concerned.iter().copied().chain(created) {
-            self.refresh(&mut state, inode);
+            self.refresh(state, inode);
         }
         state.room.note(self.lower.space());
         done
     }
 
     /// The inodes that a change reads or changes.
-    fn concerned(&self, kind: &OpKind<'_>) -> Vec<InodeNr> {
+    fn concerned(&self, state: &mut State, kind: &OpKind<'_>) -> Vec<InodeNr> {
         match kind {
             OpKind::Create { place, .. }
             | OpKind::Unlink(place)
-            | OpKind::RemoveDirectory(place) => self.named(place),
-            OpKind::Rename { from, to, .. } => [self.named(from), self.named(to)].concat(),
-            OpKind::Link { inode, place } => [self.named(place), vec![*inode]].concat(),
+            | OpKind::RemoveDirectory(place) => self.named(state, place),
+            OpKind::Rename { from, to, .. } => {
+                [self.named(state, from), self.named(state, to)].concat()
+            }
+            OpKind::Link { inode, place } => [self.named(state, place), vec![*inode]].concat(),
             OpKind::CreateUnnamed { directory: inode, .. }
             | OpKind::Change { inode, .. }
             | OpKind::Write { inode, .. }
@@ -77,28 +96,30 @@ impl<L: Lower> MemFs<L> {
     }
 
     /// A directory, and what a name in it leads to.
-    fn named(&self, place: &Place<'_>) -> Vec<InodeNr> {
-        let mut state = self.state_mut();
-        let names = self.load_names(&mut state, place.directory).ok();
-        let named = names.and_then(|names| names.find(place.name).map(|entry| entry.inode));
+    fn named(&self, state: &mut State, place: &Place<'_>) -> Vec<InodeNr> {
+        let names = self.load_names(state, place.directory).ok();
+        let named = names.and_then(|names| names.find(place.name));
         [place.directory].into_iter().chain(named).collect()
     }
 
     /// Reads an inode anew that the disk has changed.
     fn refresh(&self, state: &mut State, inode: InodeNr) {
-        let Some(node) = state.nodes.get_mut(&inode) else { return };
+        let Some(node) = state.nodes.get_mut(inode.0) else { return };
         match self.lower.attributes(inode) {
             Ok(attributes) => {
                 // An empty directory that folds case from now on compares its names in another way.
-                let folded = node.attributes.flags.symmetric_difference(attributes.flags);
-                let keeps = |names: &Arc<Directory>| {
-                    !names.folds() && !folded.contains(InodeFlags::CASEFOLD)
+                let folded = node.flags.symmetric_difference(attributes.flags);
+                let keeps = |names: &Names| {
+                    matches!(names, Names::Plain(_)) && !folded.contains(InodeFlags::CASEFOLD)
                 };
-                let names = node.names.take();
-                let kept = names.as_ref().filter(|names| keeps(names)).map(Arc::clone);
-                let gone = if kept.is_some() { None } else { names };
-                state.names -= gone.map_or(0, |names| names.len() + 1).min(state.names);
-                *node = Mnode { names: kept, ..Mnode::loaded(attributes) };
+                let before = node.name_count();
+                let names = node.names.take().filter(keeps);
+                *node = Mnode::loaded(attributes);
+                if let Some(names) = names {
+                    node.names = OnceLock::from(names);
+                    node.set(&attributes);
+                }
+                state.names = (state.names + node.name_count()).saturating_sub(before);
             }
             // The next one who asks finds out why.
             Err(_) => state.drop_node(inode),
@@ -118,12 +139,13 @@ impl<L: Lower> MemFs<L> {
         }
         let mut state = self.state_mut();
         state.judge()?;
-        if let Some(node) = state.nodes.get_mut(&inode) {
-            let pages = node.content.page_count();
-            node.content = super::content::Content::on_disk();
+        if let Some(node) = state.nodes.get_mut(inode.0) {
+            let content = &mut node.guarded().content;
+            let pages = content.page_count();
+            *content = super::content::Content::on_disk();
             state.note_content(inode, -pages.cast_signed());
         }
-        let free = state.nodes.get(&inode).is_some_and(|node| node.unborn && !node.in_flight);
+        let free = state.get(inode).is_some_and(|node| node.unborn && !node.in_flight);
         let absorbed = if free { absorb(&mut state.log, inode) } else { Vec::new() };
         if absorbed.is_empty() {
             let action = Action::Release { inode };
@@ -143,6 +165,9 @@ impl<L: Lower> MemFs<L> {
 
     /// Lets the disk have some of what waits, if too much does.
     pub(super) fn relieve(&self) -> Result<(), FsError> {
+        if self.state().parts().1.is_full() {
+            drop(self.state_mut());
+        }
         while self.is_pressed(1) {
             self.flush_oldest(&self.flushing())?;
         }
@@ -162,20 +187,19 @@ fn blocks_of(kind: &OpKind<'_>, block_bytes: u32) -> u64 {
     2 * bytes.div_ceil(u64::from(block_bytes)) + BLOCKS_PER_CHANGE
 }
 
-/// The entry that a rename moves, if its directory is in memory.
-fn will_move(state: &State, kind: &OpKind<'_>) -> Option<Entry> {
+/// What a rename moves, if its directory is in memory.
+fn will_move(state: &State, kind: &OpKind<'_>) -> Option<Found> {
     let OpKind::Rename { from, .. } = kind else { return None };
-    state.nodes.get(&from.directory)?.names.as_ref()?.find(from.name).cloned()
+    state.get(from.directory)?.stripes()?.find(from.name)
 }
 
 /// Lets the names in memory follow a change that the disk made.
-fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option<Entry>) {
+fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option<Found>) {
     match kind {
         OpKind::Create { place, new } => {
             if let Some(inode) = applied.created {
                 state.drop_node(inode);
-                let kind = Some(new.kind.file_type());
-                gain(state, place, Entry { inode, kind, name: place.name.into() });
+                gain(state, place, Found { inode, kind: Some(new.kind.file_type()) });
             }
         }
         OpKind::CreateUnnamed { .. } => {
@@ -183,37 +207,31 @@ fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option
                 state.drop_node(inode);
             }
         }
-        OpKind::Link { inode, place } => {
-            let kind = state.nodes.get(inode).map(|node| node.attributes.kind);
-            let entry = Entry { inode: *inode, kind, name: place.name.into() };
-            if kind.is_some() {
-                gain(state, place, entry);
-            } else {
-                forget_names(state, place.directory);
-            }
-        }
+        OpKind::Link { inode, place } => match state.get(*inode).map(|node| node.kind) {
+            Some(kind) => gain(state, place, Found { inode: *inode, kind: Some(kind) }),
+            None => forget_names(state, place.directory),
+        },
         OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => lose(state, place),
         OpKind::Rename { from, to, mode } => {
             let simple = matches!(mode, RenameMode::Replace | RenameMode::NoReplace);
-            let target = state.nodes.get(&to.directory).and_then(|node| node.names.as_ref());
-            let target = target.and_then(|names| names.find(to.name)).map(|entry| entry.inode);
+            let target = state.get(to.directory).and_then(Mnode::stripes);
+            let target = target.and_then(|names| names.find(to.name)).map(|found| found.inode);
             match moved.filter(|_| simple) {
                 // Two names of one inode both stay.
-                Some(entry) if target == Some(entry.inode) => {
+                Some(found) if target == Some(found.inode) => {
                     forget_names(state, from.directory);
                     forget_names(state, to.directory);
                 }
-                Some(entry) => {
+                Some(found) => {
                     // Its `..` may lead elsewhere.
-                    forget_names(state, entry.inode);
+                    forget_names(state, found.inode);
                     lose(state, from);
-                    lose(state, to);
-                    gain(state, to, Entry { name: to.name.into(), ..entry });
+                    gain(state, to, found);
                 }
                 // What changed places may be directories, with other parents now. All was flushed.
                 None => {
-                    let all: Vec<InodeNr> = state.nodes.keys().copied().collect();
-                    all.into_iter().for_each(|inode| forget_names(state, inode));
+                    let all: Vec<u32> = state.nodes.iter().map(|(inode, _)| inode).collect();
+                    all.into_iter().for_each(|inode| forget_names(state, InodeNr(inode)));
                 }
             }
         }
@@ -225,30 +243,31 @@ fn follow(state: &mut State, kind: &OpKind<'_>, applied: &Applied, moved: Option
     }
 }
 
-fn gain(state: &mut State, place: &Place<'_>, entry: Entry) {
-    let plain = is_plain(state, place.directory);
-    if !plain || !state.add_name(place.directory, entry).unwrap_or(false) {
-        forget_names(state, place.directory);
+fn gain(state: &mut State, place: &Place<'_>, found: Found) {
+    let stripes = state.get(place.directory).and_then(Mnode::stripes);
+    let put = stripes.and_then(|names| {
+        let mut inside = names.lock(names.stripe(place.name));
+        names.put(&mut inside, place.name, found)
+    });
+    match put {
+        Some(_) => state.names += 1,
+        None => forget_names(state, place.directory),
     }
 }
 
 fn lose(state: &mut State, place: &Place<'_>) {
-    if !is_plain(state, place.directory) || state.take_name(place).is_err() {
+    let stripes = state.get(place.directory).and_then(Mnode::stripes);
+    if stripes.and_then(|names| names.take(place.name)).is_none() {
         forget_names(state, place.directory);
     }
 }
 
-/// Whether names of a directory are in memory and compared byte by byte. Where case does not count, the disk says which
-/// spelling is the stored one.
-fn is_plain(state: &State, directory: InodeNr) -> bool {
-    let names = state.nodes.get(&directory).and_then(|node| node.names.as_ref());
-    names.is_some_and(|names| !names.folds() && names.damage().is_none())
-}
-
 fn forget_names(state: &mut State, directory: InodeNr) {
-    if let Some(node) = state.nodes.get_mut(&directory)
-        && let Some(names) = node.names.take()
-    {
-        state.names = state.names.saturating_sub(names.len() + 1);
+    if let Some(node) = state.nodes.get_mut(directory.0) {
+        let shown = node.shown();
+        state.names = state.names.saturating_sub(node.name_count());
+        // What the stripes had of the attributes stays.
+        node.set(&shown);
+        node.names.take();
     }
 }

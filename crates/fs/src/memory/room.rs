@@ -44,6 +44,16 @@ impl Cost {
         };
         Self { blocks, inodes, name: record.new_name() }
     }
+
+    pub(crate) const fn inodes(&self) -> u64 {
+        self.inodes
+    }
+
+    /// Blocks of so many bytes that it takes where nothing else waits.
+    pub(crate) fn most_blocks(&self, block_bytes: u32) -> u64 {
+        let entry = |bytes: u64| 2 * bytes / u64::from(block_bytes) + BLOCKS_PER_DIRECTORY + 1;
+        self.blocks + self.name.map_or(0, |(_, bytes)| entry(bytes))
+    }
 }
 
 /// Space that is free, and space that waiting changes may take.
@@ -79,6 +89,31 @@ impl Room {
         }
     }
 
+    /// Room for the changes of a slot, which has leased nothing yet.
+    pub(crate) fn empty(&self) -> Self {
+        let space = Space { available_blocks: 0, free_inodes: 0, ..self.space };
+        let names = HashMap::new();
+        let (blocks, inodes, name_bytes, pages, files) = (0, 0, 0, 0, 0);
+        Self { space, names, blocks, inodes, name_bytes, pages, files, ..*self }
+    }
+
+    /// More space is leased.
+    pub(crate) const fn lease(&mut self, blocks: u64, inodes: u64) {
+        self.space.available_blocks += blocks;
+        self.space.free_inodes += inodes;
+    }
+
+    /// Blocks and inodes that are free and that no waiting change may take.
+    pub(crate) fn left(&self) -> (u64, u64) {
+        let blocks = self.space.available_blocks.saturating_sub(self.reserved_blocks());
+        (blocks, self.space.free_inodes.saturating_sub(self.inodes))
+    }
+
+    /// Blocks to lease for something that may take so many.
+    pub(crate) const fn to_lease(&self, blocks: u64) -> u64 {
+        (blocks + SLACK_BLOCKS) * self.cluster_blocks
+    }
+
     /// The disk has changed.
     pub(crate) const fn note(&mut self, space: Space) {
         self.space = space;
@@ -105,16 +140,21 @@ impl Room {
 
     /// Whether there is room for a record besides what waits.
     pub(crate) fn has_for(&self, cost: &Cost) -> bool {
-        let name = cost.name.map_or(0, |(_, bytes)| {
-            2 * bytes / u64::from(self.space.block_bytes) + BLOCKS_PER_DIRECTORY + 1
-        });
-        self.has(cost.blocks + name, cost.inodes)
+        self.has(cost.most_blocks(self.space.block_bytes), cost.inodes)
     }
 
     /// Whether there is room for so many more pages of a file.
     pub(crate) fn has_for_pages(&self, pages: u64) -> bool {
-        let blocks = pages * self.blocks_per_page();
-        self.has(blocks + pages / PAGES_PER_LEAF + BLOCKS_PER_FILE + 1, 0)
+        self.has(self.most_blocks_for_pages(pages), 0)
+    }
+
+    /// Blocks to lease for so many pages of a file.
+    pub(crate) fn blocks_for_pages(&self, pages: u64) -> u64 {
+        self.to_lease(self.most_blocks_for_pages(pages))
+    }
+
+    fn most_blocks_for_pages(&self, pages: u64) -> u64 {
+        pages * self.blocks_per_page() + pages / PAGES_PER_LEAF + BLOCKS_PER_FILE + 1
     }
 
     /// Bytes of entries that wait for a directory.

@@ -14,6 +14,7 @@ use floe_fs::{
 };
 use floe_sync::Arc;
 use floe_sync::atomic::{AtomicBool, Ordering};
+use floe_testkit::recipe::{Recipe, dir_block};
 use floe_testkit::{Image, Profile, build, oracle, tool};
 
 const ROOT: InodeNr = InodeNr::ROOT;
@@ -109,6 +110,41 @@ fn damage_of_one_object_is_recorded_once_and_leaves_the_others_alone() {
     // The damage is still there: nothing has sealed it.
     let verdict = oracle::e2fsck(&image).unwrap();
     assert!(!verdict.clean(), "{}", verdict.text);
+}
+
+/// Entries of a block with a wrong checksum may lead to the files of another directory, as they do after a misdirected write.
+#[test]
+fn names_in_a_block_with_a_wrong_checksum_are_not_used_where_files_are_written() {
+    if tool::missing() {
+        return;
+    }
+    let edit = dir_block("/big", 2).put32(1020, 1).stale();
+    let image = Recipe::new("names").edit(edit).build().unwrap();
+    let device = MemDevice::new(image.to_vec().unwrap());
+    let files = floe_testkit::Volume::open(&image).unwrap();
+    let inode = files.lookup("/big").unwrap();
+    used(&device, OnError::Continue, |fs| {
+        let mut names = Vec::new();
+        let listed = fs.list(&Caller::Judged, inode, 0, |listed| {
+            names.push(listed.name.to_vec());
+            true
+        });
+        assert!(matches!(listed, Err(FsError::Damaged { .. })), "{listed:?}");
+        assert!(names.len() > 20, "{} names of other blocks", names.len());
+        let left_out = (0..180).map(|number| format!("entry-{number:04}-{}", "x".repeat(30)));
+        let left_out = left_out.filter(|name| !names.contains(&name.clone().into_bytes()));
+        let mut count = 0;
+        for name in left_out {
+            let found = fs.look_up(&Caller::Judged, inode, name.as_bytes());
+            assert!(matches!(found, Err(FsError::Damaged { .. })), "{name}: {found:?}");
+            count += 1;
+        }
+        assert!(count > 5, "{count} names of the block");
+    })
+    .unwrap();
+    let found = superblock(&device);
+    let record = (found.first_error_errcode, found.first_error_ino, found.first_error_block);
+    assert_eq!(record, (4, inode.0, 2), "EFSBADCRC, the directory, its block");
 }
 
 #[test]

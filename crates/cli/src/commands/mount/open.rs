@@ -40,7 +40,7 @@ impl Args {
                 bail!("cannot be mounted read-write: {why}")
             }
             Access::Reading(why) if wanted.is_none() => {
-                eprintln!("floe: {}: mounted read-only: {why}", self.source.name());
+                eprintln!("floe: {}: mounting read-only: {why}", self.source.name());
             }
             Access::Reading(_) => {}
         }
@@ -126,9 +126,10 @@ impl Args {
     fn serve_disk<D: WriteBlocks>(
         &self,
         disk: &Disk<D>,
-        volume: Volume,
+        mut volume: Volume,
         options: &Options,
     ) -> Result<()> {
+        volume.enforce_limits(options.quotas.clone());
         let files = disk.files()?;
         let on_error = options.on_error.unwrap_or_else(|| OnError::of(volume.superblock()));
         let live = Live::new(disk, &files, volume, now())?.on_error(on_error);

@@ -1,6 +1,7 @@
 //! Mount options: those of ext4, fuse2fs and FUSE.
 
 use anyhow::Result;
+use floe_format::ext::quota::QuotaKind;
 use floe_fs::{Limits, OnError};
 
 use crate::exit::{Ended, Outcome};
@@ -78,11 +79,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "dioread_nolock",
     "resuid",
     "resgid",
-    "quota",
-    "noquota",
-    "usrquota",
-    "grpquota",
-    "prjquota",
     "grpid",
     "nogrpid",
     "bsdgroups",
@@ -135,6 +131,8 @@ pub(super) struct Options {
     pub(super) content_bytes: Option<u64>,
     /// Changes may wait in memory.
     pub(super) deferred: bool,
+    /// Quotas whose limits count.
+    pub(super) quotas: Vec<QuotaKind>,
     /// Reaction to damaged metadata; by default the superblock's.
     pub(super) on_error: Option<OnError>,
 }
@@ -193,6 +191,10 @@ impl Options {
             ("memory", Some(value)) => {
                 self.content_bytes = Some(size::bytes(value).map_err(|why| bad(name, &why))?);
             }
+            ("quota" | "usrquota", None) => self.quotas.push(QuotaKind::User),
+            ("grpquota", None) => self.quotas.push(QuotaKind::Group),
+            ("prjquota", None) => self.quotas.push(QuotaKind::Project),
+            ("noquota", None) => self.quotas.clear(),
             ("delalloc", None) => self.deferred = true,
             ("nodelalloc", None) => self.deferred = false,
             ("errors", Some(value)) => {
@@ -248,6 +250,9 @@ mod tests {
         assert_eq!((limits.content_bytes, limits.immediate), (1 << 20, false));
         assert_eq!(parse("errors=panic").unwrap().on_error, Some(OnError::Shutdown));
         assert!(parse("errors=ignore").is_err());
+        let quotas = |list| parse(list).unwrap().quotas;
+        assert_eq!(quotas("usrquota,prjquota"), [QuotaKind::User, QuotaKind::Project]);
+        assert!(quotas("quota,noquota").is_empty());
         assert!(parse("threads=0").is_err() && parse("offset=x").is_err());
     }
 }

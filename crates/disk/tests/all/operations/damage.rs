@@ -1,7 +1,7 @@
 //! Structures whose checksum is wrong: no operation writes a right one over what is damaged.
 
 use floe_blockdev::{MemDevice, ReadBlocks, WriteBlocks};
-use floe_disk::ops::{Caller, NewInode, OpError, SetMode};
+use floe_disk::ops::{Caller, NewInode, OpError, SetMode, Step};
 use floe_disk::volume::{OpenError, Volume};
 use floe_ext4::inode_table::{inode_offset, read_groups};
 use floe_ext4::tx::{DirectTx, Refusal};
@@ -178,9 +178,18 @@ fn groups_with_a_damaged_bitmap_are_passed_over() {
     });
     let (group, _) = made.geometry.place_of(new.unwrap()).unwrap();
     assert_ne!(group.0, 0);
-    refused(&made, "a block bitmap", |volume, tx| {
-        volume.truncate(tx, &made.device, &CALLER, made.file, 0)
-    });
+    // What is freed there stays marked as used, and no orphan is left.
+    run(&made.device, |volume, tx| {
+        let step = volume.truncate(tx, &made.device, &CALLER, made.file, 0)?;
+        assert_eq!(step, Step::Done);
+        let removed = volume.unlink(tx, &CALLER, ROOT, b"file")?;
+        assert!(removed.last);
+        let step = volume.finish_orphan(tx, &made.device, &CALLER, removed.inode)?;
+        assert_eq!((step, volume.orphans()), (Step::Done, Vec::new()));
+        assert_eq!(volume.damaged_groups(), [GroupNr(0)]);
+        Ok(())
+    })
+    .unwrap();
     let after = made.device.to_vec();
     for bitmap in [groups[0].block_bitmap, groups[0].inode_bitmap] {
         let at = usize::try_from(made.geometry.offset_bytes(bitmap)).unwrap();

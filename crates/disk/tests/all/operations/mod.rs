@@ -3,6 +3,7 @@
 mod content;
 mod damage;
 mod known;
+mod limits;
 mod lists;
 mod model;
 mod native;

@@ -2,6 +2,7 @@
 //! promises.
 
 mod acts;
+mod beside;
 mod crash;
 mod live;
 mod losses;
@@ -12,8 +13,6 @@ use std::collections::BTreeSet;
 use floe_blockdev::MemDevice;
 use floe_format::InodeNr;
 use floe_fs::{FsError, Limits, MemFs, NullDisk, Store};
-use floe_sync::atomic::{AtomicBool, Ordering};
-use floe_sync::{Mutex, thread};
 use floe_testkit::crash::Effort;
 use floe_testkit::tool;
 use proptest::prelude::*;
@@ -178,55 +177,6 @@ fn many_calls_survive_any_crash() {
     let states = explore(10..240, Effort { random_per_epoch: 3, seed: 5 });
     eprintln!("{states} states");
     assert!(states > 20_000);
-}
-
-/// Flushes run beside the calls of programs, which see what they would see without.
-#[test]
-fn flushes_beside_calls_change_nothing() {
-    if tool::missing() {
-        return;
-    }
-    for seed in 100..112u8 {
-        let limits = if seed % 2 == 0 { SMALL } else { Limits::default() };
-        let model = NullDisk::new(100, 1000);
-        let device = MemDevice::new(live::base().to_vec());
-        let known = |mut all: std::collections::BTreeMap<_, _>| {
-            all.remove("");
-            all
-        };
-        live::mounted(&device, limits, |memory| {
-            let (over, gate) = (AtomicBool::new(false), Mutex::new(()));
-            thread::scope(|scope| {
-                let flusher = scope.spawn(|| {
-                    let mut turns = 0;
-                    while !over.load(Ordering::SeqCst) {
-                        turns += 1;
-                        memory.sync_inode(InodeNr(11 + turns % 20)).unwrap();
-                        memory.tend().unwrap();
-                        if turns % 3 == 0 {
-                            memory.sync().unwrap();
-                        }
-                    }
-                    turns
-                });
-                for (turn, act) in (0..).zip(story(seed, 400)) {
-                    // As the gate of `FileSystem` does, but for the flusher.
-                    let _alone = gate.lock().unwrap();
-                    let wanted = outcome(&run(&model, turn, &act));
-                    assert_eq!(outcome(&run(memory, turn, &act)), wanted, "{seed}: {turn} {act:?}");
-                    same(&known(tree(memory)), &known(tree(&model)))
-                        .unwrap_or_else(|why| panic!("{seed}, call {turn}, {act:?}: {why}"));
-                }
-                over.store(true, Ordering::SeqCst);
-                assert!(flusher.join().unwrap() > 3, "it ran beside the calls");
-            });
-            Ok(())
-        })
-        .unwrap();
-        live::judge(&device, true).unwrap();
-        let again = live::mounted(&device, limits, |memory| Ok(known(tree(memory)))).unwrap();
-        same(&again, &known(tree(&model))).unwrap();
-    }
 }
 
 /// What was accepted can be written, and hardly anything is refused that fits.

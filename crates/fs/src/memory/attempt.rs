@@ -1,0 +1,246 @@
+//! Who makes a change in memory: a thread beside others, or alone, or nobody, so that the disk makes it.
+
+use floe_format::InodeNr;
+use floe_sync::MutexGuard;
+
+use super::lower::Lower;
+use super::mnode::Mnode;
+use super::own::Own;
+use super::room::{Cost, Room};
+use super::stripes::{Inside, Stripes};
+use super::{MemFs, State};
+use crate::FsError;
+use crate::op::{Applied, Op, OpKind, Place};
+
+/// Why a change is not made in memory here and now.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The disk makes it.
+    Pass,
+    /// Memory lacks something that only a thread that is alone can fetch or change.
+    Alone,
+    /// It is refused.
+    Refused(FsError),
+}
+
+impl From<FsError> for Stop {
+    fn from(error: FsError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// What a thread works with that makes a change in memory.
+pub(super) struct Attempt<'s, L> {
+    pub(super) fs: &'s MemFs<L>,
+    pub(super) state: &'s State,
+    pub(super) own: &'s mut Own,
+    /// No other thread is inside.
+    pub(super) alone: bool,
+}
+
+/// Directories above each other; more are damage.
+const MOST_LEVELS: usize = 10_000;
+
+impl<L: Lower> MemFs<L> {
+    /// Makes a change in memory; `None` if the disk must make it at once.
+    pub(super) fn defer(&self, op: &Op<'_>) -> Result<Option<Applied>, FsError> {
+        let done = {
+            let mut inside = self.state();
+            let (state, own) = inside.parts();
+            state.judge()?;
+            Attempt { fs: self, state, own, alone: false }.make(op)
+        };
+        let done = match done {
+            Err(Stop::Alone) => self.defer_alone(op)?,
+            done => done,
+        };
+        match done {
+            Ok(applied) => Ok(Some(applied)),
+            Err(Stop::Refused(error)) => Err(error),
+            Err(Stop::Pass | Stop::Alone) => Ok(None),
+        }
+    }
+
+    fn defer_alone(&self, op: &Op<'_>) -> Result<Result<Applied, Stop>, FsError> {
+        let mut changing = self.state_mut();
+        changing.judge()?;
+        if self.prepare(&mut changing, op).is_none() {
+            return Ok(Err(Stop::Pass));
+        }
+        changing.refill();
+        let (state, mut slots) = changing.0.parts();
+        let Some(own) = slots.first_mut() else { return Ok(Err(Stop::Pass)) };
+        let done = Attempt { fs: self, state, own, alone: true }.make(op);
+        state.merge(slots);
+        Ok(done)
+    }
+
+    /// Lets memory have all inodes and names that a change looks at; `None` if one cannot be read.
+    fn prepare(&self, state: &mut State, op: &Op<'_>) -> Option<()> {
+        match &op.kind {
+            OpKind::Create { place, .. } => self.prepare_place(state, place, false),
+            OpKind::Link { inode, place } => {
+                self.load(state, *inode).ok()?;
+                self.prepare_place(state, place, false)
+            }
+            OpKind::Unlink(place) | OpKind::RemoveDirectory(place) => {
+                self.prepare_place(state, place, true)
+            }
+            OpKind::Rename { from, to, .. } => {
+                self.prepare_place(state, from, true)?;
+                self.prepare_place(state, to, true)?;
+                let mut at = to.directory;
+                for _ in 0..MOST_LEVELS {
+                    if at == InodeNr::ROOT {
+                        return Some(());
+                    }
+                    self.load_names(state, at).ok()?;
+                    at = state.get(at)?.stripes()?.parent();
+                }
+                None
+            }
+            OpKind::Change { inode, .. } | OpKind::Write { inode, .. } => {
+                self.load(state, *inode).ok()?;
+                self.load_lists(state, *inode).ok().map(drop)
+            }
+            _ => None,
+        }
+    }
+
+    /// A directory, and perhaps what a name in it leads to.
+    fn prepare_place(&self, state: &mut State, place: &Place<'_>, child: bool) -> Option<()> {
+        self.load(state, place.directory).ok().filter(|node| node.is_directory())?;
+        self.load_names(state, place.directory).ok()?;
+        self.load_lists(state, place.directory).ok()?;
+        let found = state.get(place.directory)?.stripes()?.find(place.name).filter(|_| child);
+        let Some(found) = found else { return Some(()) };
+        if self.load(state, found.inode).ok()?.is_directory() {
+            self.load_names(state, found.inode).ok()?;
+            self.load_lists(state, found.inode).ok()?;
+        }
+        Some(())
+    }
+}
+
+impl<'s, L: Lower> Attempt<'s, L> {
+    fn make(mut self, op: &Op<'_>) -> Result<Applied, Stop> {
+        match &op.kind {
+            OpKind::Create { place, new } => self.create(op, place, new),
+            OpKind::Link { inode, place } => self.link(op, *inode, place),
+            OpKind::Unlink(place) => self.unlink(op, place),
+            OpKind::RemoveDirectory(place) => self.remove_directory(op, place),
+            OpKind::Rename { from, to, mode } => self.rename(op, from, to, *mode),
+            OpKind::Change { inode, size_bytes, change } => {
+                self.change(op, *inode, *size_bytes, change)
+            }
+            OpKind::Write { inode, offset_bytes, bytes } => {
+                self.write(op, *inode, *offset_bytes, bytes)
+            }
+            OpKind::CreateUnnamed { .. }
+            | OpKind::Range { .. }
+            | OpKind::SetAttribute { .. }
+            | OpKind::RemoveAttribute { .. } => Err(Stop::Pass),
+        }
+    }
+
+    /// What to do about something that is not in memory: a thread that is alone has loaded all that can be read.
+    pub(super) const fn missing(&self) -> Stop {
+        if self.alone { Stop::Pass } else { Stop::Alone }
+    }
+
+    /// An inode in memory.
+    pub(super) fn node(&self, inode: InodeNr) -> Result<&'s Mnode, Stop> {
+        self.state.get(inode).ok_or_else(|| self.missing())
+    }
+
+    /// A directory whose changes memory knows all effects of.
+    pub(super) fn plain(&self, directory: InodeNr) -> Result<(&'s Mnode, &'s Stripes), Stop> {
+        let node = self.node(directory)?;
+        if !node.is_directory() || !node.is_simple() {
+            return Err(Stop::Pass);
+        }
+        let status = node.status.read();
+        if status.links == 0 || node.names.get().is_some_and(|_| node.stripes().is_none()) {
+            return Err(Stop::Pass);
+        }
+        let stripes = node.stripes().ok_or_else(|| self.missing())?;
+        // An index of two levels, half full, takes blocks with this many bytes at least.
+        let block = u64::from(self.fs.lower.block_bytes());
+        let own = self.own.room.as_ref().map_or(0, |room| room.waiting_name_bytes(directory));
+        let waiting = self.state.room.waiting_name_bytes(directory) + own;
+        let grown = status.size_bytes.saturating_add(4 * waiting);
+        if grown > (block / 8).saturating_mul(block / 8).saturating_mul(block) / 8 {
+            return Err(Stop::Pass);
+        }
+        let lists = node.lists.get().ok_or_else(|| self.missing())?;
+        if lists.default { Err(Stop::Pass) } else { Ok((node, stripes)) }
+    }
+
+    /// Reserves space for a change.
+    pub(super) fn reserve(&mut self, cost: &Cost) -> Result<(), Stop> {
+        let blocks = self.state.room.to_lease(cost.most_blocks(self.fs.lower.block_bytes()));
+        self.reserve_by(blocks, cost.inodes(), |room| room.has_for(cost))
+    }
+
+    /// The same for so many pages of a file.
+    pub(super) fn reserve_pages(&mut self, pages: u64) -> Result<(), Stop> {
+        let blocks = self.state.room.blocks_for_pages(pages);
+        self.reserve_by(blocks, 0, |room| room.has_for_pages(pages))
+    }
+
+    fn reserve_by(
+        &mut self,
+        blocks: u64,
+        inodes: u64,
+        fits: impl Fn(&Room) -> bool,
+    ) -> Result<(), Stop> {
+        let (blocks, inodes) = if self.alone { self.state.room.left() } else { (blocks, inodes) };
+        match self.own.lease(self.state, blocks, inodes, fits) {
+            true => Ok(()),
+            false if self.alone => Err(Stop::Pass),
+            false => Err(Stop::Alone),
+        }
+    }
+}
+
+/// Stripes of up to two directories and names, locked in their order.
+pub(super) struct Locked<'s> {
+    pub(super) stripes: Vec<((InodeNr, usize), &'s Stripes, MutexGuard<'s, Inside>)>,
+}
+
+impl<'s> Locked<'s> {
+    /// Locks stripes, each once, in the order of their directories and numbers.
+    pub(super) fn lock(mut of: Vec<((InodeNr, usize), &'s Stripes)>) -> Self {
+        of.sort_unstable_by_key(|(place, _)| *place);
+        of.dedup_by_key(|(place, _)| *place);
+        let lock = |(place, stripes): ((InodeNr, usize), &'s Stripes)| {
+            (place, stripes, stripes.lock(place.1))
+        };
+        Self { stripes: of.into_iter().map(lock).collect() }
+    }
+
+    /// The last changes of all of them.
+    pub(super) fn lasts(&self) -> Vec<super::record::Stamp> {
+        self.stripes.iter().flat_map(|(_, stripes, inside)| [stripes.born, inside.last]).collect()
+    }
+
+    /// Lets readers wait, and notes the change.
+    pub(super) fn begin(&mut self, stamp: super::record::Stamp) {
+        for ((_, stripe), stripes, inside) in &mut self.stripes {
+            inside.last = stamp;
+            stripes.begin(*stripe);
+        }
+    }
+
+    pub(super) fn end(self) {
+        for ((_, stripe), stripes, _) in &self.stripes {
+            stripes.end(*stripe);
+        }
+    }
+
+    /// What the lock of a stripe guards.
+    pub(super) fn inside(&mut self, at: (InodeNr, usize)) -> Option<&mut Inside> {
+        let found = self.stripes.iter_mut().find(|(place, ..)| *place == at);
+        found.map(|(_, _, inside)| &mut **inside)
+    }
+}

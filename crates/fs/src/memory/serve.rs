@@ -1,0 +1,231 @@
+//! The file system in memory as a store: reads, and who makes a change.
+
+use floe_ext4::files::Attribute;
+use floe_format::InodeNr;
+use floe_format::ext::inode::FileType;
+use floe_sync::Arc;
+
+use super::MemFs;
+use super::content::PAGE_BYTES;
+use super::losses::Handle;
+use super::lower::Lower;
+use super::mnode::Names;
+use super::stripes::Found;
+use crate::directory::Entry;
+use crate::op::{Applied, Op};
+use crate::store::{SeekFor, Space, Store, find_in, list_dots, list_of};
+use crate::{Attributes, Directory, FsError, Listed};
+
+impl<L: Lower> Store for MemFs<L> {
+    fn attributes(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        if let Some(node) = self.state().get(inode) {
+            return Ok(node.shown());
+        }
+        let mut state = self.state_mut();
+        Ok(self.load(&mut state, inode)?.shown())
+    }
+
+    fn permissions(&self, inode: InodeNr) -> Result<Attributes, FsError> {
+        if let Some(node) = self.state().get(inode) {
+            return Ok(node.status.read());
+        }
+        self.attributes(inode)
+    }
+
+    fn directory(&self, inode: InodeNr) -> Result<Arc<Directory>, FsError> {
+        self.with_names(inode, |names| match names {
+            Names::Odd(names) => Ok(Arc::clone(names)),
+            Names::Plain(stripes) => {
+                let mut names = Directory::new(self.facts.hash, false, stripes.parent());
+                stripes.each_behind(0, &mut |_, name, found| {
+                    let Found { inode, kind } = found;
+                    names.insert(Entry { inode, kind, name: name.into() })
+                });
+                Ok(Arc::new(names))
+            }
+        })
+    }
+
+    fn find(&self, directory: InodeNr, name: &[u8]) -> Result<Option<InodeNr>, FsError> {
+        self.with_names(directory, |names| match names {
+            Names::Plain(stripes) => Ok(stripes.find(name).map(|found| found.inode)),
+            Names::Odd(names) => find_in(names, directory, name),
+        })
+    }
+
+    fn parent(&self, directory: InodeNr) -> Result<InodeNr, FsError> {
+        self.with_names(directory, |names| match names {
+            Names::Plain(stripes) => Ok(stripes.parent()),
+            Names::Odd(names) => Ok(names.parent()),
+        })
+    }
+
+    fn list(
+        &self,
+        directory: InodeNr,
+        cookie: u64,
+        take: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Result<(), FsError> {
+        self.with_names(directory, |names| match names {
+            Names::Odd(names) => list_of(names, directory, cookie, take),
+            Names::Plain(stripes) => {
+                if list_dots(directory, stripes.parent(), cookie, take) {
+                    stripes.each_behind(cookie, &mut |cookie, name, found| {
+                        let Found { inode, kind } = found;
+                        take(Listed { inode, kind, name, cookie })
+                    });
+                }
+                Ok(())
+            }
+        })
+    }
+
+    fn takes_many(&self) -> bool {
+        self.facts.immediate.is_none()
+    }
+
+    fn read(&self, inode: InodeNr, offset_bytes: u64, into: &mut [u8]) -> Result<usize, FsError> {
+        let state = self.state();
+        state.late.judge(inode)?;
+        let below = |at: u64, into: &mut [u8]| {
+            let _reading = self.reading_below();
+            self.lower.read(inode, at, into)
+        };
+        let Some(node) = state.get(inode) else { return below(offset_bytes, into) };
+        if node.is_directory() {
+            return Err(FsError::IsADirectory);
+        }
+        let guarded = node.lock();
+        // A cut that is on its way is not dirty any more, and not on the disk yet.
+        if !node.unborn && !node.in_flight && !guarded.content.is_dirty() {
+            drop(guarded);
+            return below(offset_bytes, into);
+        }
+        let found = node.status.read();
+        if found.kind != FileType::Regular {
+            return Err(FsError::Invalid);
+        }
+        let rest = found.size_bytes.saturating_sub(offset_bytes);
+        let len = rest.min(into.len() as u64) as usize;
+        guarded.content.read(offset_bytes, &mut into[..len], &below)?;
+        Ok(len)
+    }
+
+    fn seek(&self, inode: InodeNr, offset_bytes: u64, what: SeekFor) -> Result<u64, FsError> {
+        if let Some(found) = self.seek_in_memory(inode, offset_bytes, what) {
+            return found;
+        }
+        if !self.state_mut().is_clean(inode) {
+            // Where blocks lie is known once they are on the disk.
+            self.flush_of(&self.flushing(), [inode])?;
+        }
+        let _reading = self.reading_below();
+        self.lower.seek(inode, offset_bytes, what)
+    }
+
+    fn target(&self, inode: InodeNr) -> Result<Vec<u8>, FsError> {
+        let state = self.state();
+        state.late.judge(inode)?;
+        let node = state.get(inode);
+        if let Some(target) = node.and_then(|node| node.target.as_ref()) {
+            return Ok(target.to_vec());
+        }
+        if node.is_some_and(|node| node.unborn) {
+            return Err(FsError::Invalid);
+        }
+        let _reading = self.reading_below();
+        self.lower.target(inode)
+    }
+
+    fn extended_attributes(&self, inode: InodeNr) -> Result<Vec<Attribute>, FsError> {
+        let state = self.state();
+        state.late.judge(inode)?;
+        if state.get(inode).is_some_and(|node| node.unborn) {
+            // Something new that has any passes.
+            return Ok(Vec::new());
+        }
+        let _reading = self.reading_below();
+        self.lower.extended_attributes(inode)
+    }
+
+    fn space(&self) -> Space {
+        self.state_mut().room.shown()
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.lower.block_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.lower.is_read_only()
+    }
+
+    fn apply(&self, op: &Op<'_>) -> Result<Applied, FsError> {
+        if self.facts.immediate.is_none()
+            && let Some(applied) = self.defer(op)?
+        {
+            self.relieve()?;
+            return Ok(applied);
+        }
+        self.pass(op)
+    }
+
+    fn release(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.let_go(inode)
+    }
+
+    fn sync(&self) -> Result<(), FsError> {
+        self.flush_all()?;
+        self.lower.sync()?;
+        if self.state().late.is_told() {
+            return Ok(());
+        }
+        self.state_mut().late.report_all()
+    }
+
+    fn sync_inode(&self, inode: InodeNr) -> Result<(), FsError> {
+        self.flush_of(&self.flushing(), [inode])?;
+        self.lower.sync()
+    }
+
+    fn open(&self) -> Handle {
+        let mut state = self.state();
+        let (state, own) = state.parts();
+        own.opened += 1;
+        state.late.handle(own.number, own.opened)
+    }
+
+    fn late_error(&self, inode: InodeNr, of: Option<Handle>, closes: bool) -> Result<(), FsError> {
+        if self.facts.immediate.is_some() || !self.state().late.concern(inode) {
+            return Ok(());
+        }
+        self.state_mut().late.report(inode, of, closes)
+    }
+
+    fn tend(&self) -> Result<(), FsError> {
+        self.flush_some()
+    }
+}
+
+impl<L: Lower> MemFs<L> {
+    /// Seeks in a new file all of whose pages are in memory; `None` for any other.
+    fn seek_in_memory(
+        &self,
+        inode: InodeNr,
+        offset_bytes: u64,
+        what: SeekFor,
+    ) -> Option<Result<u64, FsError>> {
+        let state = self.state();
+        let node = state.get(inode).filter(|node| node.unborn && node.may_keep_content())?;
+        let guarded = node.lock();
+        let size = node.status.read().size_bytes;
+        if guarded.content.page_count() < size.div_ceil(PAGE_BYTES) {
+            return None;
+        }
+        Some(match what {
+            _ if offset_bytes >= size => Err(FsError::PastEnd),
+            SeekFor::Data => Ok(offset_bytes),
+            SeekFor::Hole => Ok(size),
+        })
+    }
+}
