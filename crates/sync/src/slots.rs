@@ -234,9 +234,10 @@ mod interleavings {
                         thread::spawn(move || {
                             if number == 0 {
                                 let mut alone = slots.alone();
-                                alone.0 += 1;
+                                let (first, second) = &mut *alone;
+                                *first += 1;
                                 thread::yield_now();
-                                alone.1 += 1;
+                                *second += 1;
                             }
                             let mut inside = slots.enter();
                             let (world, own) = inside.parts();
@@ -247,8 +248,8 @@ mod interleavings {
                     .collect();
                 threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
                 let mut alone = slots.alone();
-                let own: u64 = alone.parts().1.into_iter().map(|own| *own).sum();
-                assert_eq!((alone.0, own), (1, 3));
+                let (world, own) = alone.parts();
+                assert_eq!((*world, own.into_iter().map(|own| *own).sum::<u64>()), ((1, 1), 3));
             },
             500,
         );

@@ -49,7 +49,7 @@ pub fn plan(
 }
 
 /// Says how many blocks of directories there are, once all inodes are read, at how many places and with
-/// how many bytes they are read ([`directory_reads`]), and how many of them are
+/// how many bytes they are read ([`super::directory_reads`]), and how many of them are
 /// `left`: the others were judged along with the inodes, or by a run that was ended. They are in the runs of
 /// `rest`.
 pub fn plan_directories(
