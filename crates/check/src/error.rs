@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::keeper::Round;
 use crate::problem::Problem;
 
 /// Why a check could not go on. Damage on the disk is a [`Problem`], never one of these.
@@ -132,25 +133,36 @@ pub enum PartRefusal {
         why: String,
     },
     /// Two parts are of one shard.
-    #[error("{name} and {other} are both of shard {index}/{count}: give only one of them")]
+    #[error("{name} and {other} are both of {} {index}/{count}: give only one of them", round.shard())]
     Repeated {
         /// The name of the second.
         name: String,
         /// The name of the first.
         other: String,
+        /// Their round.
+        round: Round,
         /// The shard.
         index: u32,
         /// Shards of the check.
         count: u32,
     },
     /// Parts are missing.
-    #[error("parts are missing: of {count} shards there is none of {}", numbers(missing))]
+    #[error(
+        "parts are missing: of {count} {} there is none of {}",
+        round.shards(),
+        numbers(missing)
+    )]
     Missing {
+        /// The round that is not complete.
+        round: Round,
         /// The shards without a part, ascending; at least one.
         missing: Vec<u32>,
-        /// Shards of the check.
+        /// Shards of the round.
         count: u32,
     },
+    /// A refinement is wanted, but both of its rounds are among the parts.
+    #[error("the parts of both rounds of refinement are there: merge them without --refine")]
+    NothingLeft,
 }
 
 /// Some numbers, and how many more there are.

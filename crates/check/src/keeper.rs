@@ -94,6 +94,49 @@ impl Share {
     pub const fn count(self) -> u32 {
         self.count
     }
+
+    /// The only shard, which has everything.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// Its stretch of a list. The shards of all indexes have stretches of nearly equal length, in
+    /// order, which together are the list.
+    pub fn of<T>(self, all: &[T]) -> &[T] {
+        let count = u64::from(self.count.max(1));
+        // Lists that fit into memory have far fewer than 2^48 elements, and a bound is at most their length.
+        let bound = |index: u32| (all.len() as u64 * u64::from(index) / count) as usize;
+        all.get(bound(self.index)..bound(self.index + 1)).unwrap_or(&[])
+    }
+}
+
+/// The rounds of a check in shards. The last two look closer at groups that sums do not prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Round {
+    /// Each shard examines its block groups.
+    Shards,
+    /// The inode tables that concern unproved groups are read again.
+    Inodes,
+    /// The directory blocks and bitmaps that concern unproved groups are judged again.
+    Names,
+}
+
+impl Round {
+    /// One shard of the round, in messages.
+    pub const fn shard(self) -> &'static str {
+        match self {
+            Self::Shards => "shard",
+            Self::Inodes => "refinement (inodes)",
+            Self::Names => "refinement (names)",
+        }
+    }
+
+    /// Several shards of the round, in messages.
+    pub const fn shards(self) -> &'static str {
+        match self {
+            Self::Shards => "shards",
+            Self::Inodes => "refinements (inodes)",
+            Self::Names => "refinements (names)",
+        }
+    }
 }
 
 /// The parts of a check, one for each shard, in any order.
@@ -109,4 +152,22 @@ pub trait Parts: Sync {
     /// # Errors
     /// It cannot be read.
     fn open(&self, at: usize) -> io::Result<Box<dyn Read + '_>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_together_are_the_list() {
+        let all: Vec<u32> = (0..23).collect();
+        for count in [1, 2, 5, 22, 23, 40] {
+            let stretch = |index| Share::new(index, count).unwrap().of(&all);
+            let together: Vec<u32> = (0..count).flat_map(stretch).copied().collect();
+            assert_eq!(together, all, "{count}");
+            let lengths = (0..count).map(|index| stretch(index).len());
+            assert!(lengths.clone().max().unwrap() - lengths.min().unwrap() <= 1, "{count}");
+        }
+        assert_eq!(Share::WHOLE.of(&all), all);
+    }
 }

@@ -47,6 +47,7 @@ pub use estimate::{memory, work};
 pub use evidence::accounting::Accounting;
 pub use options::{CheckOptions, SharedCores};
 pub use passes::pipeline::{Examination, check, examine, examine_again};
+pub use passes::refine_shard::refine_shard;
 pub use passes::shard::check_shard;
 pub use passes::{recovery, rescan};
 pub use problem::Problem;

@@ -3,10 +3,12 @@
 //!
 //! The modules at the root format the [`floe_check::Report`] of a check and hold the parts common
 //! to both kinds of report; [`repair`] formats the account of a [`floe_repair::Repair`].
+//! [`fleet`] counts the results of many checks.
 //! [`salvage`] formats that of a [`floe_salvage::Salvaged`].
 //! `examples/preview.rs` prints the changes that a repair would make.
 
 pub mod calendar;
+pub mod fleet;
 pub mod html;
 pub mod human;
 pub mod json;

@@ -23,7 +23,7 @@ const RULES: [(&str, Rules); 3] = [("check", OF_CHECK), ("repair", OF_REPAIR), (
 const OF_CHECK: Rules = &[
     ("saved", &[]),
     ("problem", &["saved"]),
-    ("error", &["problem"]),
+    ("error", &["keeper", "problem"]),
     ("evidence", &["saved"]),
     ("volume", &["error", "evidence", "problem"]),
     ("scan", &["evidence", "problem", "volume"]),

@@ -14,17 +14,19 @@
 //! A part ([`Part`], `docs/fleet.md`) is a file in the same format that one shard of a check writes:
 //! the same header, and one record with the evidence of a range of groups.
 
+mod closer;
 mod header;
 mod part;
 mod session;
 mod witness;
 
+pub use closer::{Closer, Judged};
 pub use header::Header;
-pub use part::{Part, PartEvidence, merge_parts};
+pub use part::{Found, Merged, Part, PartEvidence, merge_parts};
 pub use session::{Begun, Legs, Session};
 
 pub use crate::error::{PartRefusal, Refusal};
-pub use crate::keeper::{Keeper, Notice, Parts, Share};
+pub use crate::keeper::{Keeper, Notice, Parts, Round, Share};
 
 /// First bytes of every checkpoint, whatever its version.
 pub const MAGIC: &[u8; 7] = b"FLOECKP";

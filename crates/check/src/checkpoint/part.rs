@@ -7,17 +7,23 @@ use floe_exec::Accumulator;
 use floe_format::{BlockRun, InodeNr};
 
 use super::witness::Witness;
-use super::{Header, MAGIC, START_BYTES, VERSION};
+use super::{Closer, Header, Judged, MAGIC, START_BYTES, VERSION};
 use crate::checks::context::directory::DirEvidence;
 use crate::checks::context::inode::InodeEvidence;
 use crate::checks::space::bitmaps::Bitmaps;
 use crate::error::{PartRefusal, Refusal};
-use crate::keeper::{Parts, Share};
+use crate::keeper::{Parts, Round, Share};
 use crate::saved::{Bounds, Decoder, Encoder, Fault, Saved};
 use crate::volume::Volume;
 
-/// The kind of the record of a first part. Records of a checkpoint have other kinds.
-const KIND: u64 = 3;
+/// The kind of a part's record. Records of a checkpoint have other kinds.
+const fn kind(round: Round) -> u64 {
+    match round {
+        Round::Shards => 3,
+        Round::Inodes => 4,
+        Round::Names => 5,
+    }
+}
 
 /// Bytes of one witness of a part, at most (but at least one block).
 const WITNESS_BYTES: u64 = 16 << 10;
@@ -65,41 +71,87 @@ impl Saved for PartEvidence {
     }
 }
 
+/// The evidence of one shard, by its round. A refinement also tells by a hash which groups it took for unproved.
+#[derive(Debug)]
+pub enum Found {
+    /// [`Round::Shards`].
+    Shard(Box<PartEvidence>),
+    /// [`Round::Inodes`]: facts and claims.
+    Inodes(u128, Box<InodeEvidence>),
+    /// [`Round::Names`].
+    Names(u128, Box<Judged>),
+}
+
+impl Found {
+    /// The round of the shard.
+    pub const fn round(&self) -> Round {
+        match self {
+            Self::Shard(_) => Round::Shards,
+            Self::Inodes(..) => Round::Inodes,
+            Self::Names(..) => Round::Names,
+        }
+    }
+
+    fn save(&self, to: &mut Encoder<'_>) {
+        match self {
+            Self::Shard(evidence) => evidence.save(to),
+            Self::Inodes(suspects, evidence) => {
+                suspects.save(to);
+                evidence.save(to);
+            }
+            Self::Names(suspects, evidence) => {
+                suspects.save(to);
+                evidence.save(to);
+            }
+        }
+    }
+
+    fn load(round: Round, from: &mut Decoder<'_>) -> Result<Self, Fault> {
+        Ok(match round {
+            Round::Shards => Self::Shard(Box::new(Saved::load(from)?)),
+            Round::Inodes => Self::Inodes(Saved::load(from)?, Box::new(Saved::load(from)?)),
+            Round::Names => Self::Names(Saved::load(from)?, Box::new(Saved::load(from)?)),
+        })
+    }
+}
+
 /// The evidence of one shard of a check, with its header.
 #[derive(Debug)]
 pub struct Part {
     header: Header,
     share: Share,
     witnesses: Vec<Witness>,
-    evidence: PartEvidence,
+    found: Found,
 }
 
 impl Part {
-    /// The part of a shard. `header` is that of the check, `places` are the runs of blocks that the shard read,
-    /// some of which are read again before parts are merged.
+    /// The part of a shard. `header` is that of the check in shards, `places` are the runs of blocks that the shard
+    /// read, some of which are read again before parts are merged.
     pub(crate) fn new(
         header: Header,
         share: Share,
         volume: &Volume<'_>,
         places: &[BlockRun],
-        evidence: PartEvidence,
+        found: Found,
     ) -> Self {
-        let header = header.in_shards(share.count());
         // Short ones, because every shard reads its own once more, and the merge reads some of all.
         let most = (WITNESS_BYTES / u64::from(volume.geometry.block_size)).max(1);
         let place = |at: usize| BlockRun::new(places[at].start, places[at].len_blocks.min(most));
         let witnesses = Witness::some(volume, place, places.len(), &header.key);
-        Self { header, share, witnesses, evidence }
+        Self { header, share, witnesses, found }
     }
 
-    /// Inodes in use in its groups.
-    pub fn inodes_used(&self) -> u64 {
-        self.evidence.inodes.totals.inodes_used
+    /// The round that it belongs to.
+    pub const fn round(&self) -> Round {
+        self.found.round()
     }
 
-    /// Directories among them.
-    pub fn directories(&self) -> usize {
-        self.evidence.inodes.dirs.infos.len()
+    /// Inodes in use in the groups of a shard of the first round, and directories among them.
+    pub fn inodes_and_directories(&self) -> Option<(u64, usize)> {
+        match &self.found {
+            Found::Shard(of) => Some((of.inodes.totals.inodes_used, of.inodes.dirs.infos.len())),
+            Found::Inodes(..) | Found::Names(..) => None,
+        }
     }
 
     /// Writes it.
@@ -113,35 +165,114 @@ impl Part {
         self.header.save(&mut encoder);
         let chain = encoder.finish()?;
         let mut encoder = Encoder::new(to, chain);
-        encoder.put(KIND);
+        encoder.put(kind(self.round()));
         encoder.put(self.share.index().into());
+        if self.round() != Round::Shards {
+            // The header has the number of shards of the first round.
+            encoder.put(self.share.count().into());
+        }
         self.witnesses.save(&mut encoder);
-        self.evidence.save(&mut encoder);
+        self.found.save(&mut encoder);
         encoder.finish().map(|_| ())
     }
 }
 
 /// A part as it was read, but for its header.
 struct Loaded {
-    index: u32,
+    share: Share,
     witnesses: Vec<Witness>,
-    evidence: PartEvidence,
+    found: Found,
 }
 
-/// Reads all parts and merges them: the header that they have in common, and what all shards found. `of` is the
-/// header of a check begun now.
+/// The merged evidence of all parts.
+#[derive(Debug, Default)]
+pub struct Merged {
+    /// The evidence of the first round.
+    pub evidence: PartEvidence,
+    /// The evidence of the rounds of refinement that were run.
+    pub closer: Closer,
+}
+
+impl Merged {
+    /// Adds the evidence of a part; `false` if it is a refinement of other groups than one before it.
+    fn add(&mut self, found: Found) -> bool {
+        let closer = &mut self.closer;
+        let suspects = match found {
+            Found::Shard(evidence) => {
+                self.evidence.merge(*evidence);
+                return true;
+            }
+            Found::Inodes(suspects, evidence) => {
+                closer.learned.get_or_insert_default().merge(*evidence);
+                suspects
+            }
+            Found::Names(suspects, evidence) => {
+                closer.judged.get_or_insert_default().merge(*evidence);
+                suspects
+            }
+        };
+        *closer.suspects.get_or_insert(suspects) == suspects
+    }
+}
+
+/// The names of the parts that were read, by round and index, and how many shards each round has.
+#[derive(Default)]
+struct Roll {
+    names: BTreeMap<(Round, u32), String>,
+    counts: BTreeMap<Round, u32>,
+}
+
+impl Roll {
+    fn add(&mut self, name: String, round: Round, share: Share) -> Result<(), PartRefusal> {
+        let (index, count) = (share.index(), share.count());
+        let known = *self.counts.entry(round).or_insert(count);
+        if known != count {
+            let how = format!("it is of {count} {}, another part of {known}", round.shards());
+            return Err(PartRefusal::Foreign { name, how });
+        }
+        match self.names.get(&(round, index)) {
+            Some(other) => {
+                let other = other.clone();
+                Err(PartRefusal::Repeated { name, other, round, index, count })
+            }
+            None => {
+                self.names.insert((round, index), name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Verifies that rounds are complete, and that none was left out before another.
+    fn must_be_complete(&self) -> Result<(), PartRefusal> {
+        let last = self.counts.keys().copied().max().unwrap_or(Round::Shards);
+        for round in [Round::Shards, Round::Inodes, Round::Names] {
+            if round > last {
+                break;
+            }
+            let count = self.counts.get(&round).copied().unwrap_or(1);
+            let missing: Vec<u32> =
+                (0..count).filter(|index| !self.names.contains_key(&(round, *index))).collect();
+            if !missing.is_empty() {
+                return Err(PartRefusal::Missing { round, missing, count });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads all parts and merges them: the header that they have in common, and the evidence of all shards. `of` is
+/// the header of a check begun now.
 ///
 /// # Errors
-/// [`PartRefusal`] unless there is one part of each shard, all of this file system as it is now and of one check.
+/// [`PartRefusal`] unless there is one part of each shard, in each round that was begun, all of this file system as
+/// it is now and of one check.
 pub fn merge_parts(
     parts: &dyn Parts,
     of: &Header,
     volume: &Volume<'_>,
-) -> Result<(Header, PartEvidence), PartRefusal> {
+) -> Result<(Header, Merged), PartRefusal> {
     let mut first: Option<(Header, String)> = None;
-    let mut all = PartEvidence::default();
-    let mut names: BTreeMap<u32, String> = BTreeMap::new();
-    let mut witnesses = Vec::new();
+    let (mut all, mut roll, mut witnesses) = (Merged::default(), Roll::default(), Vec::new());
     for at in 0..parts.count() {
         let name = parts.name(at);
         let mut bytes =
@@ -152,23 +283,19 @@ pub fn merge_parts(
             Some((known, other)) => return Err(of_other_check(known, other, &header, name)),
             None => first = Some((header.clone(), name.clone())),
         }
-        let count = header.shards();
-        if let Some(other) = names.get(&loaded.index) {
-            let (other, index) = (other.clone(), loaded.index);
-            return Err(PartRefusal::Repeated { name, other, index, count });
+        let Loaded { share, witnesses: of_part, found } = loaded;
+        roll.add(name.clone(), found.round(), share)?;
+        witnesses.extend(of_part);
+        if !all.add(found) {
+            let how = "it refines other groups than another part".to_owned();
+            return Err(PartRefusal::Foreign { name, how });
         }
-        witnesses.extend(loaded.witnesses);
-        names.insert(loaded.index, name);
-        all.merge(loaded.evidence);
     }
+    roll.must_be_complete()?;
     let Some((header, _)) = first else {
-        return Err(PartRefusal::Missing { missing: vec![0], count: 1 });
+        let (round, missing) = (Round::Shards, vec![0]);
+        return Err(PartRefusal::Missing { round, missing, count: 1 });
     };
-    let count = header.shards();
-    let missing: Vec<u32> = (0..count).filter(|index| !names.contains_key(index)).collect();
-    if !missing.is_empty() {
-        return Err(PartRefusal::Missing { missing, count });
-    }
     match Witness::find_changed(&witnesses, volume, &header.key) {
         Some(block) => {
             let (name, why) = ("A part".to_owned(), format!("it is older than what is in {block}"));
@@ -238,12 +365,13 @@ fn record(from: &mut Decoder<'_>, shards: u32) -> Result<Loaded, Fault> {
     if !from.begin()? {
         return Err(Fault::Cut);
     }
-    if from.number()? != KIND {
-        return Err(Fault::Damaged);
-    }
-    // Below a number of 32 bits.
-    let index = from.below(shards.into())? as u32;
-    let loaded = Loaded { index, witnesses: Saved::load(from)?, evidence: Saved::load(from)? };
+    let stored = from.number()?;
+    let rounds = [Round::Shards, Round::Inodes, Round::Names];
+    let round = rounds.into_iter().find(|round| kind(*round) == stored).ok_or(Fault::Damaged)?;
+    let index: u32 = Saved::load(from)?;
+    let count = if round == Round::Shards { shards } else { Saved::load(from)? };
+    let share = Share::new(index, count).ok_or(Fault::Damaged)?;
+    let loaded = Loaded { share, witnesses: Saved::load(from)?, found: Found::load(round, from)? };
     from.end()?;
     if from.begin()? { Err(Fault::Damaged) } else { Ok(loaded) }
 }

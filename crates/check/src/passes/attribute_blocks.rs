@@ -94,6 +94,18 @@ pub fn check_targets(volume: &Volume<'_>, evidence: &mut InodeEvidence, pool: &P
     evidence.attributes.block_uses = uses;
 }
 
+/// Claims attribute blocks without reading them, for a refinement, which needs only their claims. Returns `false`,
+/// and nothing is claimed, if their content matters to other inodes.
+pub fn claim_unread(volume: &Volume<'_>, evidence: &mut InodeEvidence) -> bool {
+    let uses = &mut evidence.attributes.block_uses;
+    if uses.iter().any(|of| of.wants_context) {
+        return false;
+    }
+    uses.sort_unstable();
+    evidence.claims.claim_attribute_blocks(&volume.geometry, volume.sums(), uses);
+    true
+}
+
 fn check_batch(volume: &Volume<'_>, batch: &Batch<'_, Wanted<'_>>, outcome: &mut BlockOutcome) {
     let mut buffer = std::mem::take(&mut outcome.buffer);
     // Not addressable is impossible: a batch lies inside the file system and is at most READ_BYTES

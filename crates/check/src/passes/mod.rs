@@ -8,6 +8,7 @@ pub mod overlap;
 pub mod pipeline;
 pub mod recovery;
 pub mod refine;
+pub mod refine_shard;
 pub mod registry;
 pub mod rescan;
 pub mod shard;

@@ -11,8 +11,8 @@ use floe_format::{GroupNr, InodeNr};
 use super::attribute_blocks;
 use super::clock::Clock;
 use super::registry::{PASSES, Pass};
-use super::shard;
-use crate::checkpoint::{Header, PartEvidence, Session, Share, merge_parts};
+use super::{refine_shard, shard};
+use crate::checkpoint::{Closer, Header, PartEvidence, Session, Share, merge_parts};
 use crate::checks;
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::context::inode::{Buffers, InodeEvidence};
@@ -153,8 +153,21 @@ pub(super) enum Start {
     Check(u64),
     /// The same, of one shard of a check.
     Shard(u64, Share),
+    /// The same, of one shard of a refinement.
+    Refine(u64, Share),
     /// Perhaps what an earlier one kept.
     Repair(Option<Since>),
+}
+
+impl Start {
+    /// The passes to run, in order.
+    const fn passes(&self) -> &'static [Pass] {
+        match self {
+            Self::Shard(..) => &shard::PASSES,
+            Self::Refine(..) => &refine_shard::PASSES,
+            Self::Check(_) | Self::Repair(_) => &PASSES,
+        }
+    }
 }
 
 /// The result of all passes.
@@ -179,19 +192,18 @@ fn passes<'d, 'p>(
     device: &'d dyn ReadBlocks,
     opened: Opened,
     journal: JournalState,
-    found: Findings,
+    mut found: Findings,
     options: &CheckOptions<'_>,
     start: Start,
     mut clock: Clock<'p>,
 ) -> Result<Made<'d, 'p>, CheckError> {
-    let mut found = found;
     let (mut key, options) = options.with_key();
     let options = &options;
     let orphans = checks::system_files::orphans::find(device, &opened, options.journal, &mut found);
     let mut load = Load::of(&opened);
     load.other_bytes = options.held_bytes;
     let plan = match &start {
-        Start::Check(held_bytes) | Start::Shard(held_bytes, _) => {
+        Start::Check(held_bytes) | Start::Shard(held_bytes, _) | Start::Refine(held_bytes, _) => {
             load.other_bytes += held_bytes;
             Plan::new(&load, &opened.geometry, options.into())?
         }
@@ -213,7 +225,8 @@ fn passes<'d, 'p>(
     let settled = CheckOptions { accounting: plan.way.accounting(), ..*options };
     let is_shard = matches!(start, Start::Shard(..));
     let written = is_shard || options.checkpoint.is_some() || options.parts.is_some();
-    let header = written.then(|| Header::of(&opened, device.size_bytes(), &journal, &settled, key));
+    let mut header =
+        written.then(|| Header::of(&opened, device.size_bytes(), &journal, &settled, key));
     let (mut volume, of_volume) = Volume::new(device, opened, options.now_seconds);
     let mut session = match (options.checkpoint, &header) {
         (Some(keeper), Some(header)) => {
@@ -221,11 +234,12 @@ fn passes<'d, 'p>(
         }
         _ => None,
     };
-    let mut merged = None;
-    if let (Some(parts), Some(header)) = (options.parts, &header) {
-        let (header, evidence) = merge_parts(parts, header, &volume)?;
-        (volume.now_seconds, key) = (header.now_seconds, header.key);
-        merged = Some(evidence);
+    let (mut merged, mut closer) = (None, Closer::default());
+    if let (Some(parts), Some(header)) = (options.parts, &mut header) {
+        let (of_parts, all) = merge_parts(parts, header, &volume)?;
+        (volume.now_seconds, key) = (of_parts.now_seconds, of_parts.key);
+        *header = of_parts;
+        (merged, closer) = (Some(all.evidence), all.closer);
     }
     if let Some(session) = &session {
         (volume.now_seconds, key) = (session.now_seconds(), session.key());
@@ -240,8 +254,8 @@ fn passes<'d, 'p>(
     if let Some(problem) = checks::superblock::mmp::check(&volume) {
         return Err(CheckError::Fatal { problem });
     }
-    let mut scan = Scan { found, merged, ..Scan::default() };
-    let passes: &[Pass] = if is_shard { &shard::PASSES } else { &PASSES };
+    let mut scan = Scan { found, merged, closer, ..Scan::default() };
+    let passes = start.passes();
     let mut setting = Setting {
         pool: &pool,
         budget: &budget,
@@ -285,6 +299,14 @@ impl Setting<'_, '_, '_> {
             _ => 0..volume.geometry.group_count,
         }
     }
+
+    /// The share of a shard of either kind; everything if it is none.
+    pub(super) const fn share(&self) -> Share {
+        match self.start {
+            Start::Shard(_, share) | Start::Refine(_, share) => share,
+            Start::Check(_) | Start::Repair(_) => Share::WHOLE,
+        }
+    }
 }
 
 /// Sets up the sums, if there are any: of which groups evidence is kept all the same.
@@ -326,6 +348,10 @@ pub(super) struct Scan {
     kept: Option<Kept>,
     /// The merged evidence of all shards.
     pub(super) merged: Option<PartEvidence>,
+    /// The merged evidence of refinements.
+    pub(super) closer: Closer,
+    /// The result of a shard of a refinement.
+    pub(super) refinement: Option<refine_shard::Refinement>,
 }
 
 impl Scan {
@@ -389,7 +415,7 @@ pub(super) fn scan_inodes(
     let keeps = matches!(setting.start, Start::Repair(_));
     let carried_over = match &mut setting.start {
         Start::Repair(since) => since.take().and_then(|since| since.carry_over(volume)),
-        Start::Check(_) | Start::Shard(..) => None,
+        Start::Check(_) | Start::Shard(..) | Start::Refine(..) => None,
     };
     let completed = carried_over.and_then(|carried_over| carried_over.complete(volume, pool));
     let overlaps = overlaps(volume, setting.clock.options, setting.budget);
@@ -415,7 +441,10 @@ pub(super) fn scan_inodes(
         }
     };
     scan.kept = if keeps { Kept::of(volume, &scan.inodes) } else { None };
-    attribute_blocks::check(volume, &mut scan.inodes, pool);
+    let refines = matches!(setting.start, Start::Refine(..));
+    if !(refines && attribute_blocks::claim_unread(volume, &mut scan.inodes)) {
+        attribute_blocks::check(volume, &mut scan.inodes, pool);
+    }
     // Room for reading is not kept: other passes have their own.
     scan.inodes.buffers = Buffers::default();
     Ok(())

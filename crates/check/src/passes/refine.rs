@@ -15,9 +15,13 @@
 
 use std::collections::BTreeSet;
 
+use std::hash::Hasher;
+
 use floe_exec::{Accumulator, Pool, take_back};
 use floe_format::{Geometry, GroupNr, InodeNr};
+use siphasher::sip128::{Hasher128, SipHasher24};
 
+use crate::checkpoint::{Closer, Judged, Share};
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::context::inode::InodeEvidence;
 use crate::checks::directory::{dirents, entry_scan, inline_dirs};
@@ -25,7 +29,6 @@ use crate::checks::space::bitmaps::{self, Bitmaps};
 use crate::checks::space::shared_blocks;
 use crate::error::CheckError;
 use crate::estimate::memory::Budget;
-use crate::evidence::attributes::BlockUse;
 use crate::evidence::block_set::BlockSet;
 use crate::evidence::claims::Claims;
 use crate::evidence::dir_index::DirIndex;
@@ -37,7 +40,7 @@ use crate::evidence::scope::Scope;
 use crate::passes::inodes;
 use crate::problem::Findings;
 use crate::scan::directory_blocks::scan_runs;
-use crate::scan::inode_tables::table_parts;
+use crate::scan::inode_tables::{TablePart, table_parts};
 use crate::volume::Volume;
 
 /// Groups that need a closer look.
@@ -66,6 +69,22 @@ impl Suspects {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.clusters.is_empty() && self.inodes.is_empty()
+    }
+
+    /// A hash of them, to compare with those that another machine found.
+    pub fn digest(&self) -> u128 {
+        let mut hasher = SipHasher24::new_with_key(b"floe refinement ");
+        for groups in [&self.clusters, &self.inodes] {
+            hasher.write_u64(groups.len() as u64);
+            groups.iter().for_each(|group| hasher.write_u32(group.0));
+        }
+        hasher.finish128().as_u128()
+    }
+
+    /// The groups of one share.
+    fn groups_of(&self, share: Share) -> BTreeSet<GroupNr> {
+        let all: Vec<GroupNr> = self.clusters.union(&self.inodes).copied().collect();
+        share.of(&all).iter().copied().collect()
     }
 
     /// The same, with the clusters of at most `most` groups at a time.
@@ -126,15 +145,18 @@ impl Known<'_> {
 }
 
 /// Looks closer at the groups that the sums do not prove: how many there are; `None` without sums. The
-/// scopes of the volume have them, too, from then on.
+/// scopes of the volume have them, too, from then on. Evidence of `closer`, from a refinement by many
+/// machines, is used where all of it fits into the budget at once.
 ///
 /// # Errors
-/// [`CheckError::OverBudget`] if what is to be kept of their inodes does not fit.
+/// [`CheckError::OverBudget`] if what is to be kept of their inodes does not fit; [`CheckError::Parts`]
+/// if the refinement was of other groups.
 pub fn prove(
     volume: &mut Volume<'_>,
     mut sums: PartialSums,
     known: Known<'_>,
     refined: Refined<'_>,
+    closer: Closer,
     budget: &Budget,
     pool: &Pool,
 ) -> Result<Option<u32>, CheckError> {
@@ -143,9 +165,10 @@ pub fn prove(
     }
     sums.merge(std::mem::take(&mut refined.bitmaps.sums));
     let suspects = Suspects::of(&sums, volume);
+    closer.must_be_of(suspects.digest())?;
     if !suspects.is_empty() {
         let most = budget.groups_at_once(volume, &suspects.clusters, &suspects.inodes)?;
-        run(volume, &suspects.batches(most), known, refined, pool);
+        run(volume, &suspects.batches(most), known, refined, closer, pool);
     }
     Ok(Some(suspects.count()))
 }
@@ -157,12 +180,14 @@ fn run(
     batches: &[Suspects],
     known: Known<'_>,
     refined: Refined<'_>,
+    closer: Closer,
     pool: &Pool,
 ) {
     let Refined { facts, claims, dirs, bitmaps, shared } = refined;
+    let mut closer = if batches.len() == 1 { closer } else { Closer::default() };
     for (at, batch) in batches.iter().enumerate() {
         let parts = Refined { facts, claims, dirs, bitmaps, shared };
-        look(volume, batch, known, parts, pool);
+        look(volume, batch, known, parts, std::mem::take(&mut closer), pool);
         if at + 1 < batches.len() {
             claims.forget(&clusters_of(&volume.geometry, &batch.clusters));
             volume.claim_scope = volume.claim_scope.without(batch.clusters.iter().copied());
@@ -177,61 +202,136 @@ fn look(
     suspects: &Suspects,
     known: Known<'_>,
     refined: Refined<'_>,
+    closer: Closer,
     pool: &Pool,
 ) {
     let Refined { facts, claims, dirs, bitmaps, .. } = refined;
-    let suspected = |group| suspects.clusters.contains(&group) || suspects.inodes.contains(&group);
-    let of_groups = known.dirs_of_groups;
-    let before = bitmaps::check_where(volume, facts, claims, of_groups, pool, suspected);
-    let (mut runs, mut left) = (Vec::new(), DirEvidence::default());
+    let Closer { suspects: _, learned, judged } = closer;
+    let directories = known.inodes.dirs.infos.len();
+    let Judged { names_before, names_after, bitmaps_before, bitmaps_after } = match judged {
+        Some(judged) if judged.fits(directories) => {
+            learn(volume, suspects, facts, claims, known, learned, pool);
+            judged
+        }
+        _ => {
+            let by_now = ByNow { facts, claims, dirs };
+            judge_share(volume, suspects, known, by_now, learned, Share::WHOLE, pool)
+        }
+    };
     if !suspects.inodes.is_empty() {
-        let cx = known.cx(volume, facts);
-        runs = naming(&cx, dirs, &suspects.inodes);
-        left = judge(&cx, &runs, pool);
+        replace(dirs, names_before, names_after, &volume.geometry, &suspects.inodes);
     }
-    let uses = &known.inodes.attributes.block_uses;
-    learn(volume, suspects, facts, claims, uses, pool);
-    if !suspects.inodes.is_empty() {
-        let now = judge(&known.cx(volume, facts), &runs, pool);
-        replace(dirs, left, now, &volume.geometry, &suspects.inodes);
-    }
-    let now = bitmaps::check_where(volume, facts, claims, of_groups, pool, suspected);
-    bitmaps.replace(before, now);
+    bitmaps.replace(bitmaps_before, bitmaps_after);
 }
 
-/// Learns who claims clusters of `suspects.clusters`, and what the inodes of `suspects.inodes` are.
-/// `attribute_uses` are sorted.
+/// The evidence of the first scan: facts and claims, which a closer look adds to, and entries.
+pub(super) struct ByNow<'e> {
+    pub(super) facts: &'e mut InodeFacts,
+    pub(super) claims: &'e mut Claims,
+    pub(super) dirs: &'e DirEvidence,
+}
+
+/// Judges a share of the bitmaps of suspected groups, and of the directory blocks that name their
+/// inodes, before and after these are known. `learned` is the evidence of the inode tables that
+/// concern them; `None`: they are read.
+pub(super) fn judge_share(
+    volume: &mut Volume<'_>,
+    suspects: &Suspects,
+    known: Known<'_>,
+    by_now: ByNow<'_>,
+    learned: Option<InodeEvidence>,
+    share: Share,
+    pool: &Pool,
+) -> Judged {
+    let ByNow { facts, claims, dirs } = by_now;
+    let groups = suspects.groups_of(share);
+    let wanted = |group| groups.contains(&group);
+    let of_groups = known.dirs_of_groups;
+    let mut judged = Judged {
+        bitmaps_before: bitmaps::check_where(volume, facts, claims, of_groups, pool, wanted),
+        ..Judged::default()
+    };
+    let (mut runs, mut inline) = (Vec::new(), &[][..]);
+    if !suspects.inodes.is_empty() {
+        let cx = known.cx(volume, facts);
+        runs = share.of(&naming(&cx, dirs, &suspects.inodes)).to_vec();
+        inline = share.of(&known.inodes.dirs.inline);
+        judged.names_before = judge_some(&cx, &runs, inline, pool);
+    }
+    learn(volume, suspects, facts, claims, known, learned, pool);
+    if !suspects.inodes.is_empty() {
+        judged.names_after = judge_some(&known.cx(volume, facts), &runs, inline, pool);
+    }
+    judged.bitmaps_after = bitmaps::check_where(volume, facts, claims, of_groups, pool, wanted);
+    judged
+}
+
+/// Learns who claims clusters of `suspects.clusters`, and what the inodes of `suspects.inodes` are,
+/// from the inode tables, or from what was `learned` of them.
 fn learn(
     volume: &mut Volume<'_>,
     suspects: &Suspects,
     facts: &mut InodeFacts,
     claims: &mut Claims,
-    attribute_uses: &[BlockUse],
+    known: Known<'_>,
+    learned: Option<InodeEvidence>,
     pool: &Pool,
 ) {
     let count = volume.geometry.group_count;
     let wider = |scope: &Scope, with: &BTreeSet<GroupNr>| scope.with(with.iter().copied(), count);
     let scope = wider(&volume.scope, &suspects.inodes);
     let claim_scope = wider(&volume.claim_scope, &suspects.clusters);
-    // Evidence that was kept from the start must not be kept twice.
-    volume.scope = Scope::of(suspects.inodes.iter().copied(), count);
-    volume.claim_scope = Scope::of(suspects.clusters.iter().copied(), count);
+    let again = match learned {
+        Some(learned) => {
+            keep_only(volume, suspects);
+            learned
+        }
+        None => read_inodes(volume, suspects, &parts_near(volume, suspects, claims), pool),
+    };
+    // All but facts and claims is known from the first look.
+    facts.add(again.facts);
+    let mut learned = Claims::default();
+    let uses = &known.inodes.attributes.block_uses;
+    learned.claim_attribute_blocks(&volume.geometry, volume.sums(), uses);
+    learned.merge(again.claims);
+    learned.claim_metadata(&volume.metadata, volume.sums());
+    claims.merge(learned);
+    (volume.scope, volume.claim_scope) = (scope, claim_scope);
+}
 
+/// The parts of inode tables that concern suspected groups.
+pub(super) fn parts_near(
+    volume: &Volume<'_>,
+    suspects: &Suspects,
+    claims: &Claims,
+) -> Vec<TablePart> {
     let claiming = claims.parts_claiming(&clusters_of(&volume.geometry, &suspects.clusters));
     let mut parts = table_parts(volume);
     parts.retain(|part| {
         suspects.inodes.contains(&part.group)
             || claiming.binary_search(&part.index(&volume.geometry)).is_ok()
     });
-    // All but facts and claims is known from the first look.
-    let again = inodes::run_over(volume, &parts, pool);
-    facts.add(again.facts);
-    let mut learned = Claims::default();
-    learned.claim_attribute_blocks(&volume.geometry, volume.sums(), attribute_uses);
-    learned.merge(again.claims);
-    learned.claim_metadata(&volume.metadata, volume.sums());
-    claims.merge(learned);
-    (volume.scope, volume.claim_scope) = (scope, claim_scope);
+    parts
+}
+
+/// Reads parts of inode tables, and keeps evidence of the suspected groups alone. The scopes of the
+/// volume are these groups afterwards.
+pub(super) fn read_inodes(
+    volume: &mut Volume<'_>,
+    suspects: &Suspects,
+    parts: &[TablePart],
+    pool: &Pool,
+) -> InodeEvidence {
+    keep_only(volume, suspects);
+    inodes::run_over(volume, parts, pool)
+}
+
+/// Restricts the scopes to suspected groups: evidence that was kept from the start must not be kept
+/// twice.
+fn keep_only(volume: &mut Volume<'_>, suspects: &Suspects) {
+    let count = volume.geometry.group_count;
+    volume.scope = Scope::of(suspects.inodes.iter().copied(), count);
+    volume.claim_scope = Scope::of(suspects.clusters.iter().copied(), count);
 }
 
 /// The clusters of some groups.
@@ -260,11 +360,6 @@ pub(super) fn naming(
     let named = entry_scan::naming_any(cx, &evidence.met, ranges);
     let runs = cx.dirs.runs.iter();
     runs.filter(|run| run.dir == InodeNr::ROOT || named(run.dir, Some(run))).copied().collect()
-}
-
-/// The evidence of some directory blocks, and of all inline directories.
-fn judge(cx: &DirCx<'_>, runs: &[DirRun], pool: &Pool) -> DirEvidence {
-    judge_some(cx, runs, &cx.dirs.inline, pool)
 }
 
 /// The evidence of some directory blocks, and of some directories that lie in inodes.

@@ -45,6 +45,7 @@ pub enum Evidence {
 }
 
 /// A pass.
+#[derive(Clone, Copy)]
 pub struct Pass {
     /// The name of its phase in reports and in the progress.
     pub name: &'static str,
@@ -178,16 +179,21 @@ fn run_shared_blocks(
     setting: &mut Setting<'_, '_, '_>,
     scan: &mut Scan,
 ) -> Result<(), CheckError> {
-    let all = &mut scan.inodes;
     // Now that their blocks are known.
-    setting.clock.plan_directories(volume, &all.dirs, setting.session.as_deref());
+    setting.clock.plan_directories(volume, &scan.inodes.dirs, setting.session.as_deref());
+    take_claims(volume, scan);
+    let uses = &scan.inodes.attributes.block_uses;
+    scan.shared = shared_blocks::check(volume, &scan.facts, &scan.claims, uses, setting.pool);
+    Ok(())
+}
+
+/// Takes claims and sums from the evidence of inodes, and adds the claims of static metadata.
+pub(super) fn take_claims(volume: &Volume<'_>, scan: &mut Scan) {
+    let all = &mut scan.inodes;
     scan.claims = take(&mut all.claims);
     scan.sums = take(&mut all.sums);
     scan.sums.clusters.merge(scan.claims.take_sums());
     scan.claims.claim_metadata(&volume.metadata, volume.sums());
-    let uses = &all.attributes.block_uses;
-    scan.shared = shared_blocks::check(volume, &scan.facts, &scan.claims, uses, setting.pool);
-    Ok(())
 }
 
 fn run_directories(
@@ -232,7 +238,9 @@ fn run_bitmaps(
         shared: &mut scan.shared,
     };
     let pool = setting.pool.watched(None);
-    scan.rescanned_groups = refine::prove(volume, sums, known, refined, setting.budget, &pool)?;
+    let closer = take(&mut scan.closer);
+    scan.rescanned_groups =
+        refine::prove(volume, sums, known, refined, closer, setting.budget, &pool)?;
     scan.found.merge(take(&mut scan.shared));
     scan.clusters_used = bitmaps.settle(volume, &mut scan.found);
     Ok(())

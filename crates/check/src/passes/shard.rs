@@ -19,7 +19,7 @@ use floe_format::{BlockRun, GroupNr, InodeNr};
 use super::pipeline::{Made, Scan, Setting, Start, begin_sums, on_recovered};
 use super::registry::{DIRECTORIES, Evidence, INODES, Pass};
 use super::{attribute_blocks, inodes, overlap, refine};
-use crate::checkpoint::{Part, PartEvidence, Share};
+use crate::checkpoint::{Found, Part, PartEvidence, Share};
 use crate::checks::context::directory::{DirCx, DirEvidence};
 use crate::checks::context::inode::Buffers;
 use crate::checks::directory::{dirents, inline_dirs};
@@ -86,7 +86,9 @@ pub fn check_shard(
         let parts = parts_of(&volume, &groups);
         let places: Vec<BlockRun> = parts.iter().map(|part| blocks_of(&volume, *part)).collect();
         let evidence = scan.merged.unwrap_or_default();
-        header.map(|header| Part::new(header, share, &volume, &places, evidence))
+        let found = Found::Shard(Box::new(evidence));
+        let header = header.map(|header| header.in_shards(share.count()));
+        header.map(|header| Part::new(header, share, &volume, &places, found))
     })?;
     // A shard has a header.
     part.ok_or(CheckError::Stopped)

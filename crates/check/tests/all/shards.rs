@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use floe_blockdev::{Counted, ReadBlocks};
 use floe_check::checkpoint::{PartRefusal, Parts, Share};
-use floe_check::{Accounting, CheckError, CheckOptions, check, check_shard};
+use floe_check::{Accounting, CheckError, CheckOptions, check, check_shard, refine_shard};
 use floe_testkit::rng::Rng;
 use floe_testkit::{Image, Profile, build, damage, subjects, tool};
 
@@ -23,6 +23,14 @@ impl Parts for Memory {
     }
     fn open(&self, at: usize) -> io::Result<Box<dyn Read + '_>> {
         Ok(Box::new(&self.0[at].1[..]))
+    }
+}
+
+impl Memory {
+    fn shuffle(&mut self, rng: &mut Rng) {
+        for at in (1..self.0.len()).rev() {
+            self.0.swap(at, rng.below(at as u64 + 1) as usize);
+        }
     }
 }
 
@@ -67,6 +75,21 @@ impl Subject<'_> {
         (0..count).map(part).collect::<Result<_, _>>().map(Memory)
     }
 
+    /// Adds the parts of the next round of refinement, by `count` shards.
+    fn refine(&self, parts: &mut Memory, count: u32, rng: &mut Rng) -> Result<(), CheckError> {
+        let part = |index| {
+            let options = self.options(1 + rng.below(3) as usize, 99);
+            let options = CheckOptions { parts: Some(&*parts), ..options };
+            let part = refine_shard(self.device, &options, Share::new(index, count).unwrap())?;
+            let mut bytes = Vec::new();
+            part.write(&mut bytes).unwrap();
+            Ok((format!("{:?} {index}", part.round()), bytes))
+        };
+        let round: Vec<_> = (0..count).map(part).collect::<Result<_, CheckError>>()?;
+        parts.0.extend(round);
+        Ok(())
+    }
+
     /// The report of the merge as text. Its options have another key, which must not matter.
     fn merged(&self, parts: &Memory, threads: usize) -> Result<String, CheckError> {
         self.said(&CheckOptions { parts: Some(parts), ..self.options(threads, 99) })
@@ -74,18 +97,29 @@ impl Subject<'_> {
 
     /// Asserts that `count` shards report what one machine reports.
     fn in_shards(&self, count: u32, rng: &mut Rng, expected: &str) {
-        let outcome = self.parts(count, rng).and_then(|mut parts| {
-            for at in (1..parts.0.len()).rev() {
-                parts.0.swap(at, rng.below(at as u64 + 1) as usize);
-            }
+        let mut parts = Memory(Vec::new());
+        let outcome = self.parts(count, rng).and_then(|of_shards| {
+            parts = of_shards;
+            parts.shuffle(rng);
             self.merged(&parts, 1 + rng.below(3) as usize)
         });
+        let could = outcome.is_ok();
+        self.compare(outcome, expected, &format!("{count} shards"));
+        for round in 1..=u32::from(could) * 2 {
+            let of_round = 1 + rng.below(5) as u32;
+            let outcome = self.refine(&mut parts, of_round, rng).and_then(|()| {
+                parts.shuffle(rng);
+                self.merged(&parts, 1 + rng.below(3) as usize)
+            });
+            let how = format!("{count} shards, round {round} of refinement by {of_round}");
+            self.compare(outcome, expected, &how);
+        }
+    }
+
+    fn compare(&self, outcome: Result<String, CheckError>, expected: &str, how: &str) {
         let said = outcome.unwrap_or_else(|error| error.to_string());
         let Self { name, accounting, .. } = self;
-        assert!(
-            said == expected,
-            "{name}, {accounting:?}, {count} shards:\n{expected}\nmerged: {said}"
-        );
+        assert!(said == expected, "{name}, {accounting:?}, {how}:\n{expected}\nmerged: {said}");
     }
 }
 
@@ -322,4 +356,77 @@ fn parts_are_small_and_the_merge_reads_little() {
     println!(
         "{alone} bytes read by one check, {shards} by shards, {merge} by the merge; parts {bytes}"
     );
+}
+
+/// Every group is damaged. After both rounds the merge reads as little as that of a sound file system, because the
+/// shards of the rounds have shared the closer look.
+#[test]
+fn refinement_leaves_the_merge_little_to_read() {
+    let Some(image) = many_directories() else { return };
+    let names: Vec<String> = (0..1500).step_by(7).map(|at| format!("/{}/{at}", at % 30)).collect();
+    let commands: Vec<String> =
+        names.iter().map(|name| format!("sif {name} links_count 9")).collect();
+    build::debugfs(&image, &commands.join("\n")).unwrap();
+    let counted = Counted::new(&image);
+    let (accounting, name) = (Accounting::Fingerprint, String::new());
+    let subject = Subject { device: &counted, accounting, name };
+    let expected = subject.verdict();
+    assert!(expected.contains("LinkCountWrong"), "{expected}");
+    let mut rng = Rng::new(8);
+    let mut parts = subject.parts(4, &mut rng).unwrap();
+    let reads = |work: &mut dyn FnMut()| {
+        let before = counted.counts().bytes;
+        work();
+        counted.counts().bytes - before
+    };
+    let merge =
+        |parts: &Memory| reads(&mut || assert_eq!(subject.merged(parts, 1).unwrap(), expected));
+    let alone = merge(&parts);
+    let mut bytes = Vec::new();
+    for shards in [3, 3] {
+        let all = reads(&mut || subject.refine(&mut parts, shards, &mut rng).unwrap());
+        bytes.push((all, merge(&parts)));
+    }
+    println!("{alone} bytes read by the merge alone; by a round and the merge after it: {bytes:?}");
+    let [(_, after_inodes), (_, after_names)] = bytes[..] else { panic!("{bytes:?}") };
+    assert!(after_inodes < alone, "{after_inodes} of {alone}");
+    assert!(after_names * 3 < alone, "{after_names} of {alone}");
+}
+
+#[test]
+fn refinements_that_do_not_fit_are_refused() {
+    let Some(image) = many_directories() else { return };
+    damage::damage(&image, 11).unwrap();
+    let (accounting, name) = (Accounting::Fingerprint, String::new());
+    let subject = Subject { device: &image, accounting, name };
+    let mut rng = Rng::new(9);
+    let mut parts = subject.parts(3, &mut rng).unwrap();
+    let said = |parts: &[&(String, Vec<u8>)]| {
+        let parts = Memory(parts.iter().copied().cloned().collect());
+        let text = subject.merged(&parts, 1).unwrap_err().to_string();
+        text.strip_prefix("the parts cannot be merged: ").unwrap().to_owned()
+    };
+    subject.refine(&mut parts, 2, &mut rng).unwrap();
+    let [a, b, c, inodes, other] = &parts.0[..] else { panic!() };
+    assert_eq!(
+        said(&[a, b, c, other]),
+        "parts are missing: of 2 refinements (inodes) there is none of 0"
+    );
+    assert_eq!(said(&[inodes, other]), "parts are missing: of 1 shards there is none of 0");
+    assert_eq!(
+        said(&[a, b, c, inodes, other, other]),
+        "Inodes 1 and Inodes 1 are both of refinement (inodes) 1/2: give only one of them"
+    );
+    subject.refine(&mut parts, 1, &mut rng).unwrap();
+    let [a, b, c, inodes, _, names] = &parts.0[..] else { panic!() };
+    assert!(said(&[a, b, c, names]).contains("refinements (inodes)"));
+    assert!(said(&[a, b, c, inodes, names]).contains("there is none of 1"));
+    let again = subject.refine(&mut parts, 1, &mut rng).unwrap_err().to_string();
+    assert!(again.contains("merge them without --refine"), "{again}");
+    // The groups that a round examined are those that the shards leave, on every machine.
+    let mut rounds = Memory(parts.0[..3].to_vec());
+    let sound = many_directories().unwrap();
+    let elsewhere = Subject { device: &sound, name: String::new(), ..subject };
+    let foreign = elsewhere.refine(&mut rounds, 1, &mut rng).unwrap_err();
+    assert!(matches!(foreign, CheckError::Parts(_)), "{foreign}");
 }

@@ -23,6 +23,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod problems;
 pub(crate) mod repair;
+pub(crate) mod report;
 pub(crate) mod salvage;
 pub(crate) mod status;
 pub(crate) mod umount;
@@ -68,6 +69,8 @@ pub(crate) enum Command {
     Problems(Lazy<problems::Args>),
     /// Explain a condition, and its repair
     Explain(Lazy<explain::Args>),
+    /// Report on a fleet: count the results of many checks, and compare them with earlier runs
+    Report(Lazy<report::Args>),
     /// Freeze a file system for `floe check --online`, and thaw it in any case
     #[command(name = HOLDER, hide = true)]
     HoldFreeze(HolderArgs),
@@ -99,6 +102,7 @@ impl Command {
             Self::Status(Lazy(args)) => args.run(out),
             Self::Problems(Lazy(args)) => args.run(out),
             Self::Explain(Lazy(args)) => args.run(out),
+            Self::Report(Lazy(args)) => args.run(out),
             Self::HoldFreeze(args) => args.run(),
             #[cfg(feature = "generate")]
             Self::Generate(args) => args.run(out),

@@ -168,32 +168,53 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// Checks one shard and writes its part; a line about it goes to `out`. What was found is for the merge
-    /// to report, so that the exit code says only whether there is a part.
+    /// Runs one shard, of a check or of a refinement, and writes its part; a line about it goes to `out`. The merge
+    /// reports findings, so the exit code says only whether there is a part.
     pub(crate) fn run_shard(
         &self,
         shard: &Shard<'_>,
         out: &mut impl Write,
     ) -> anyhow::Result<Outcome> {
         signals::end_at_once_with(front::cancel_code(None), SHARD_INTERRUPTED)?;
-        let common = shard.common()?;
+        // The key is created last, so that nothing is left if there is nothing to check.
         let opened = self.source.open()?;
         let device = Counted::new(&opened);
         let journal = self.external_journal.map(FileDevice::open).transpose()?;
-        let options = CheckOptions {
+        shard.probe()?;
+        let mut options = CheckOptions {
             cores: self.sharing.cores(),
             progress: self.watch.progress(),
-            key: Some(common.key),
-            now_seconds: common.now_seconds,
+            parts: self.parts.map(|parts| parts as &dyn Parts),
             ..self.options(journal.as_ref())
         };
+        let (refines, mut created) = match shard.common()? {
+            Some((common, created)) => {
+                (options.key, options.now_seconds) = (Some(common.key), common.now_seconds);
+                (false, created)
+            }
+            None => (true, None),
+        };
         let bytes = || device.counts().bytes;
-        let check = || floe_check::check_shard(&device, &options, shard.share);
-        match self.watch.during(&bytes, check) {
-            Ok(part) => writeln!(out, "{}", shard.write(&part)?)?,
-            Err(error) => return self.failed(out, &error, &device),
+        let part = self.watch.during(&bytes, || match refines {
+            false => floe_check::check_shard(&device, &options, shard.share),
+            true => floe_check::refine_shard(&device, &options, shard.share),
+        });
+        let mut remove_key = |error: Option<&CheckError>| {
+            if let Some(created) = created.take() {
+                created.remove_after_failure(error);
+            }
+        };
+        match part {
+            Ok(part) => {
+                let line = shard.write(&part).inspect_err(|_| remove_key(None))?;
+                writeln!(out, "{line}")?;
+                Ok(Outcome::CLEAN)
+            }
+            Err(error) => {
+                remove_key(Some(&error));
+                self.failed(out, &error, &device)
+            }
         }
-        Ok(Outcome::CLEAN)
     }
 
     /// Writes the report; `foreign` names another format that the device seems to hold.
@@ -329,7 +350,8 @@ const fn outcome_of_parts(refusal: &PartRefusal) -> Outcome {
         | PartRefusal::Damaged { .. }
         | PartRefusal::Foreign { .. }
         | PartRefusal::Repeated { .. }
-        | PartRefusal::Missing { .. } => Outcome::USAGE,
+        | PartRefusal::Missing { .. }
+        | PartRefusal::NothingLeft => Outcome::USAGE,
     }
 }
 

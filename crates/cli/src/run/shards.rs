@@ -1,4 +1,5 @@
-//! `--shard I/N --out PART` and `--merge PART...`: one check by many machines (`docs/fleet.md`).
+//! `--shard I/N --out PART`, `--refine I/N --out PART` and `--merge PART...`: one check by many machines
+//! (`docs/fleet.md`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -7,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use floe_blockdev::NewFile;
-use floe_check::Accounting;
-use floe_check::checkpoint::{MAGIC, Part, Parts, Share};
+use floe_check::checkpoint::{MAGIC, Part, Parts, Round, Share};
+use floe_check::{Accounting, CheckError};
 use floe_report::human::size;
 
 use crate::exit::Ended;
@@ -30,14 +31,25 @@ pub(crate) struct ShardArgs {
         value_name = "I/N",
         value_parser = share,
         requires = "out",
-        conflicts_with_all = ["merge", "checkpoint", "online", "json", "html", "fail_on"],
+        conflicts_with_all = ["refine", "merge", "checkpoint", "online", "json", "html", "fail_on"],
     )]
     shard: Option<Share>,
+    /// Look closer at share I of N of what the parts after --merge leave unproved, and write the
+    /// evidence to --out, so that --merge need not: run it on N machines, then once more with the
+    /// new parts after --merge as well (see docs/fleet.md)
+    #[arg(
+        long,
+        value_name = "I/N",
+        value_parser = share,
+        requires_all = ["out", "merge"],
+        conflicts_with_all = ["checkpoint", "online", "json", "html", "fail_on"],
+    )]
+    refine: Option<Share>,
     /// The file for the part of this shard, replacing an earlier one
-    #[arg(long, value_name = "PART", requires = "shard")]
+    #[arg(long, value_name = "PART")]
     out: Option<OutputPath>,
     /// File with the random key that all shards share; the first shard creates it. By default
-    /// `floe-shards.key` in the folder of PART
+    /// `floe-shards.key` in the folder of PART, if PART is a regular file
     #[arg(long, value_name = "FILE", requires = "shard")]
     shard_key: Option<OutputPath>,
     /// Report on the whole file system from the parts of all shards, in any order. Reads from the
@@ -68,11 +80,12 @@ fn share(text: &str) -> Result<Share, String> {
     })
 }
 
-/// One shard of a check, and the file for its part.
+/// One shard of a check or of a refinement, and the file for its part.
 pub(crate) struct Shard<'a> {
     pub(crate) share: Share,
     out: &'a Path,
-    key: PathBuf,
+    /// The file of the key; `None` for a refinement, which takes the key from the parts.
+    key: Option<PathBuf>,
 }
 
 /// The values that all shards of a check have in common.
@@ -90,9 +103,23 @@ impl ShardArgs {
     /// # Errors
     /// The file of the key would overwrite an input.
     pub(crate) fn shard(&self, files: &Judged) -> anyhow::Result<Option<Shard<'_>>> {
-        let (Some(share), Some(out)) = (self.shard, self.out.as_deref()) else { return Ok(None) };
+        let (share, out) = match (self.shard.or(self.refine), self.out.as_deref()) {
+            (Some(share), Some(out)) => (share, out),
+            (None, Some(_)) => return Err(Ended::usage("--out needs --shard or --refine")),
+            (_, None) => return Ok(None),
+        };
+        if self.refine.is_some() {
+            return Ok(Some(Shard { share, out, key: None }));
+        }
         let key = match self.shard_key.as_deref() {
             Some(key) => key.to_owned(),
+            None if fs::metadata(out).is_ok_and(|found| !found.is_file()) => {
+                // A key beside a device or a pipe would be in nobody's folder of parts.
+                return Err(Ended::usage(format!(
+                    "{} is not a regular file: name the file of the key with --shard-key",
+                    out.display()
+                )));
+            }
             None => {
                 let key = out.with_file_name(KEY_NAME);
                 files.refuse_output("--shard-key", &key)?;
@@ -102,7 +129,7 @@ impl ShardArgs {
         if key == out {
             return Err(Ended::usage(format!("--out must not be {KEY_NAME}")));
         }
-        Ok(Some(Shard { share, out, key }))
+        Ok(Some(Shard { share, out, key: Some(key) }))
     }
 
     /// The parts to merge, if any are.
@@ -122,23 +149,42 @@ impl ShardArgs {
 }
 
 impl Shard<'_> {
-    /// Reads what all shards have in common. The first shard draws it.
+    /// Reads the values that all shards have in common. The first shard draws them, and gets the file that it
+    /// created. `None`: the parts have them.
     ///
     /// # Errors
     /// The file of the key cannot be made or read, or is something else.
-    pub(crate) fn common(&self) -> anyhow::Result<Common> {
-        let path = &self.key;
+    pub(crate) fn common(&self) -> anyhow::Result<Option<(Common, Option<CreatedKey<'_>>)>> {
+        let Some(path) = self.key.as_deref() else { return Ok(None) };
         let cannot = |what| format!("cannot {what} the key of the shards, {}", path.display());
+        let mut created = None;
         if open_own(path).with_context(|| cannot("read"))?.is_none() {
             let drawn = Common { key: random_bytes()?, now_seconds: now_seconds() };
-            drawn.offer(path).with_context(|| cannot("create"))?;
+            if drawn.offer(path).with_context(|| cannot("create"))? {
+                created = Some(CreatedKey { path, alone: self.share.count() == 1 });
+            }
         }
         let mut text = String::new();
         let file = open_own(path).with_context(|| cannot("read"))?;
         let file = file.with_context(|| cannot("find"))?;
         file.take(1024).read_to_string(&mut text).with_context(|| cannot("read"))?;
-        Common::parse(&text)
-            .ok_or_else(|| Ended::usage(format!("{}: this is no key of shards", path.display())))
+        let common = Common::parse(&text)
+            .ok_or_else(|| Ended::usage(format!("{}: this is no key of shards", path.display())))?;
+        Ok(Some((common, created)))
+    }
+
+    /// Tests early whether the part can be written: before the shard reads anything, and before it creates the key.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn probe(&self) -> anyhow::Result<()> {
+        // Opening a pipe would make its reader see the end.
+        if self.out.metadata().is_ok_and(|found| !found.is_file()) {
+            return Ok(());
+        }
+        NewFile::replacing(self.out, 0o600, MAGIC)
+            .map(drop)
+            .with_context(|| format!("cannot write {}", self.out.display()))
     }
 
     /// Writes the part. It appears under its name only when it is complete.
@@ -156,26 +202,60 @@ impl Shard<'_> {
         let file = new.finish().with_context(cannot)?;
         let bytes = file.metadata().map_or(0, |metadata| metadata.len());
         let (index, count) = (self.share.index(), self.share.count());
-        let (inodes, directories) = (part.inodes_used(), part.directories());
+        let found = match (part.round(), part.inodes_and_directories()) {
+            (Round::Shards, Some((inodes, directories))) => {
+                format!("{inodes} inodes in use, {directories} directories; ")
+            }
+            (Round::Inodes, _) => "merge with it to refine once more; ".to_owned(),
+            _ => String::new(),
+        };
         Ok(format!(
-            "shard {index}/{count}: {inodes} inodes in use, {directories} directories; {} written to {}",
+            "{} {index}/{count}: {found}{} written to {}",
+            part.round().shard(),
             size(bytes),
             path.display()
         ))
     }
 }
 
+/// The file of the key, created by this shard.
+pub(crate) struct CreatedKey<'a> {
+    path: &'a Path,
+    /// No other shard uses it.
+    alone: bool,
+}
+
+impl CreatedKey<'_> {
+    /// Removes the file after this shard failed, if no other shard can have checked with it: there is none, or the
+    /// file system (`error`) cannot be checked by any. Otherwise the file stays, because the shard that is run again
+    /// needs the key of the others.
+    pub(crate) fn remove_after_failure(self, error: Option<&CheckError>) {
+        let nobody_can = matches!(
+            error,
+            Some(
+                CheckError::NoSuperblock { .. }
+                    | CheckError::UnknownFeatures { .. }
+                    | CheckError::Fatal { .. }
+            )
+        );
+        if self.alone || nobody_can {
+            // If removing fails, the file is as harmless as after a shard that was killed.
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
 impl Common {
-    /// Creates the file, complete or not at all, unless another shard was faster.
-    fn offer(self, path: &Path) -> io::Result<()> {
+    /// Creates the file, complete or not at all. `false`: another shard was faster.
+    fn offer(self, path: &Path) -> io::Result<bool> {
         let random = random_bytes().map_err(io::Error::other)?;
         let name = path.with_extension(format!("{:032x}", u128::from_le_bytes(random)));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
         let made = file.write_all(self.text().as_bytes()).and_then(|()| file.sync_all());
         // A link is made by one shard only, also on NFS.
         let made = made.and_then(|()| match fs::hard_link(&name, path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            made => made,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            made => made.map(|()| true),
         });
         fs::remove_file(&name)?;
         made
@@ -241,15 +321,22 @@ mod tests {
     fn the_first_shard_draws_the_key_of_all() {
         let folder = tempfile::tempdir().unwrap();
         let (out, key) = (folder.path().join("part"), folder.path().join("key"));
-        let shard = || Shard { share: Share::new(0, 2).unwrap(), out: &out, key: key.clone() };
-        let keys: Vec<Common> = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| shard().common().unwrap())).collect();
+        let shard =
+            || Shard { share: Share::new(0, 2).unwrap(), out: &out, key: Some(key.clone()) };
+        let common = |shard: Shard<'_>| {
+            let (common, created) = shard.common().unwrap().unwrap();
+            (common, created.is_some())
+        };
+        let drawn: Vec<(Common, bool)> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| common(shard()))).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
+        let keys: Vec<Common> = drawn.iter().map(|(common, _)| *common).collect();
+        assert_eq!(drawn.iter().filter(|(_, created)| *created).count(), 1);
         assert!(keys.iter().all(|key| *key == keys[0]));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was left");
         let other = folder.path().join("other");
-        let next = Shard { key: other, ..shard() }.common().unwrap();
+        let (next, _) = common(Shard { key: Some(other), ..shard() });
         assert_ne!(next.key, keys[0].key, "each check has a key of its own");
     }
 }

@@ -56,6 +56,8 @@ mod tests {
         };
         assert!(bytes > 100_000, "{bytes}");
         let now = memory_bytes().unwrap();
-        assert!(now > 100_000 && now <= peak_memory_bytes().unwrap(), "{now}");
+        // Linux counts the two apart, and gathers the pages of each thread now and then.
+        let peak = peak_memory_bytes().unwrap();
+        assert!(now > 100_000 && now <= peak + (4 << 20), "{now} of at most {peak}");
     }
 }

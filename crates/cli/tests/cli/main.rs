@@ -11,6 +11,7 @@ mod cubes;
 mod docs;
 mod examples;
 mod fleet;
+mod fleet_report;
 mod fsck;
 mod fsck_callers;
 mod fsck_differential;

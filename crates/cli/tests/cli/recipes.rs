@@ -59,7 +59,7 @@ fn systemd_takes_the_units() {
         assert!(output.status.success() && ours.is_empty(), "{name}: {said}");
         units += 1;
     }
-    assert_eq!(units, 4);
+    assert_eq!(units, 5);
 }
 
 #[test]

@@ -144,3 +144,87 @@ fn parts_that_do_not_fit_are_named() {
         assert_eq!(ran.code, 16, "{wrong}: {}", ran.err);
     }
 }
+
+/// Runs all shards of a round of refinement at once.
+fn refine(image: &Path, folder: &Path, parts: &[PathBuf], round: &str, count: u32) -> Vec<PathBuf> {
+    let begin = |index: u32| {
+        let part = folder.join(format!("{round}-{index}"));
+        let child = Command::new(env!("CARGO_BIN_EXE_floe"))
+            .args(["check", "--refine", &format!("{index}/{count}"), "--out"])
+            .arg(&part)
+            .arg(image)
+            .arg("--merge")
+            .args(parts)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        (child, part)
+    };
+    let all: Vec<_> = (0..count).map(begin).collect();
+    let end = |(child, part): (Child, PathBuf)| {
+        let ran = ran(&child.wait_with_output().unwrap());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(ran.out.contains(part.to_str().unwrap()), "{}", ran.out);
+        part
+    };
+    all.into_iter().map(end).collect()
+}
+
+#[test]
+fn both_rounds_of_refinement_leave_the_report_as_it_is() {
+    let Some(image) = image(true) else { return };
+    let (path, folder) = (image.path(), tool::scratch("floe-shards-").unwrap());
+    let mut parts = shards(path, folder.path(), 3);
+    let said = |parts: &[PathBuf]| {
+        let ran = merge(&["--json"], path, parts);
+        assert_eq!(ran.code, 4, "{}", ran.err);
+        json_without_cost(&ran.out)
+    };
+    let expected = said(&parts);
+    let inodes = refine(path, folder.path(), &parts, "inodes", 2);
+    parts.extend(inodes);
+    assert_eq!(said(&parts), expected);
+    let names = refine(path, folder.path(), &parts, "names", 4);
+    // A round that is not complete is refused.
+    let without_one = [&parts[..], &names[1..]].concat();
+    let ran = merge(&[], path, &without_one);
+    assert!(ran.code == 16 && ran.err.contains("there is none of 0"), "{}", ran.err);
+    parts.extend(names);
+    assert_eq!(said(&parts), expected);
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (out, device) = (text(&folder.path().join("more")), text(path));
+    let third = ["check", "--refine", "0/1", "--out", &out, &device, "--merge"].map(String::from);
+    let third = [third.to_vec(), parts.iter().map(|part| text(part)).collect()].concat();
+    let ran = floe(&third);
+    assert!(ran.code == 16 && ran.err.contains("merge them without --refine"), "{}", ran.err);
+    assert!(!folder.path().join("more").exists());
+}
+
+/// A shard that cannot write its part leaves no key, in particular none beside a device.
+#[test]
+fn no_key_is_left_where_no_part_can_be() {
+    let Some(image) = image(false) else { return };
+    let path = image.path().to_str().unwrap();
+    let folder = tool::scratch("floe-shards-").unwrap();
+    let key = Path::new("/dev/floe-shards.key");
+    assert!(!key.exists());
+    let ran = floe(&["check", "--shard", "0/2", "--out", "/dev/full", path]);
+    assert!(ran.code == 16 && ran.err.contains("--shard-key"), "{}", ran.err);
+    assert!(!key.exists());
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    // The only shard has no others that need its key.
+    for (share, out) in [("0/1", "/dev/full"), ("0/2", &at("none/part"))] {
+        let key = at("key");
+        let ran = floe(&["check", "--shard", share, "--out", out, "--shard-key", &key, path]);
+        assert!(ran.code == 8 && ran.err.contains("cannot write"), "{}", ran.err);
+        assert!(!Path::new(&key).exists(), "{out}");
+    }
+    fs::write(folder.path().join("empty.img"), [0; 1 << 16]).unwrap();
+    let parts = folder.path().join("parts");
+    fs::create_dir(&parts).unwrap();
+    let out = parts.join("part").to_str().unwrap().to_owned();
+    let ran = floe(&["check", "--shard", "0/2", "--out", &out, &at("empty.img")]);
+    assert_eq!(ran.code, 8, "{}", ran.err);
+    assert_eq!(fs::read_dir(&parts).unwrap().count(), 0);
+}

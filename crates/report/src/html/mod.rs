@@ -99,21 +99,28 @@ pub fn document(
     headline: &Headline<'_>,
     body: impl FnOnce(&mut Html),
 ) -> String {
+    frame(occasion.device, headline, |html| {
+        identity(html, report, occasion);
+        body(html);
+    })
+}
+
+/// A complete page about `subject`: head and verdict, then the output of `body`, then the foot.
+pub fn frame(subject: &str, headline: &Headline<'_>, body: impl FnOnce(&mut Html)) -> String {
     let mut html = Html::new();
     html.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>");
     html.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>");
     html.raw("<meta name=\"color-scheme\" content=\"light dark\"/>");
-    html.leaf("title", &[], &format!("{}: {}", headline.verdict, occasion.device));
+    html.leaf("title", &[], &format!("{}: {subject}", headline.verdict));
     html.raw("<style>").raw(include_str!("style.css")).raw("</style></head>\n<body><main>\n");
     html.element("header", &[("class", headline.tone.class())], |html| {
         html.leaf("span", &[("class", "sign"), ("aria-hidden", "true")], headline.tone.sign());
         html.element("div", &[], |html| {
-            html.leaf("p", &[("class", "device")], occasion.device);
+            html.leaf("p", &[("class", "device")], subject);
             html.leaf("h1", &[], headline.verdict);
             html.leaf("p", &[], headline.sentence);
         });
     });
-    identity(&mut html, report, occasion);
     body(&mut html);
     let version = env!("CARGO_PKG_VERSION");
     html.leaf(
@@ -332,7 +339,7 @@ fn advice(html: &mut Html, report: &Report, occasion: &Occasion<'_>) {
 }
 
 /// A time as date and time in UTC.
-fn date(seconds: i64) -> String {
+pub fn date(seconds: i64) -> String {
     let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = calendar::date(days);
     let (hour, minute) = (of_day / 3600, of_day / 60 % 60);

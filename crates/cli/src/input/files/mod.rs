@@ -23,7 +23,7 @@ mod tests;
 
 pub(crate) use judge::{Judged, Refused, refuse_same};
 pub(crate) use named::Files;
-pub(crate) use ours::{HTML_HEAD, METRICS_HEAD, SHARD_KEY_HEAD};
+pub(crate) use ours::{FLEET_METRICS_HEAD, HTML_HEAD, METRICS_HEAD, SHARD_KEY_HEAD};
 
 /// Whether an option names a file.
 #[cfg(any(test, feature = "generate"))]

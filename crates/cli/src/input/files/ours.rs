@@ -11,13 +11,17 @@ pub(crate) const HTML_HEAD: &[u8] = b"<!DOCTYPE html>";
 /// The first bytes of a metrics file.
 pub(crate) const METRICS_HEAD: &[u8] = b"# HELP floe_check_";
 
+/// The first bytes of a file with the metrics of a fleet.
+pub(crate) const FLEET_METRICS_HEAD: &[u8] = floe_report::fleet::prometheus::HEAD.as_bytes();
+
 /// The first bytes of a file with the key of shards.
 pub(crate) const SHARD_KEY_HEAD: &[u8] = b"floe-shards-key 1 ";
 
 /// HTML pages, metrics, undo files, plans, checkpoints and parts, block maps, keys of shards.
-const HEADS: [&[u8]; 7] = [
+const HEADS: [&[u8]; 8] = [
     HTML_HEAD,
     METRICS_HEAD,
+    FLEET_METRICS_HEAD,
     &floe_format::ext::undo::MAGIC,
     &floe_repair::plan_file::MAGIC,
     floe_check::checkpoint::MAGIC,

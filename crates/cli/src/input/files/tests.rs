@@ -139,6 +139,10 @@ fn line(
         line.extend(["--from", "dir:/"].map(str::to_owned));
     }
     let has = |id: &str| two.iter().any(|option| option.get_id() == id);
+    // A report of a fleet needs results.
+    if words == "report" && !has("fleet") {
+        line.extend(["--fleet".to_owned(), format!("{folder}/results")]);
+    }
     if has("out") || has("shard_key") {
         line.extend(["--shard", "0/2"].map(str::to_owned));
         if !has("out") {

@@ -1,0 +1,70 @@
+//! `floe report`: the results of many checks become one report.
+
+use std::fs;
+
+use floe_testkit::{build, tool};
+
+use super::{floe, image};
+
+#[test]
+fn the_checks_of_a_fleet_become_one_report() {
+    let Some(image) = image("ext4-1k") else { return };
+    let folder = tool::scratch("floe-fleet-").unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("no-system"), [1; 1 << 16]).unwrap();
+    let path = image.path().to_str().unwrap();
+    let (mut runs, mut codes) = (Vec::new(), Vec::new());
+    for (run, devices) in [("one", vec![path]), ("two", vec![path, &at("no-system")])] {
+        let results: String =
+            devices.iter().map(|device| floe(&["check", "--json", device]).out).collect();
+        fs::write(at(run), results).unwrap();
+        build::debugfs(&image, "ssv state 0\nsif <2> links_count 9\n").unwrap();
+        runs.push(at(run));
+        codes.push(floe(&["report", "--fleet", &at(run)]).code);
+    }
+    assert_eq!(codes, [0, 12]);
+    let (page, metrics) = (at("page.html"), at("fleet.prom"));
+    let mut all = vec!["report", "--html", &page, "--metrics", &metrics, "--fleet"];
+    all.extend(runs.iter().map(String::as_str));
+    let ran = floe(&all);
+    assert_eq!(ran.code, 12, "{}", ran.err);
+    for part in [
+        "two: 2 images: 1 damaged, 1 not checked completely",
+        "since one: 1 no longer clean, 0 mended, 1 added, 0 missing",
+        "1 image: inode-link-count-wrong (1 found)",
+    ] {
+        assert!(ran.out.contains(part), "{part}: {}", ran.out);
+    }
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.contains("inode-link-count-wrong") && text.contains(">Runs<"), "{text}");
+    let text = fs::read_to_string(&metrics).unwrap();
+    assert!(text.contains("floe_fleet_changes{change=\"no-longer-clean\"} 1"), "{text}");
+    // Both are replaced by a later report; what somebody else wrote is not.
+    assert_eq!(floe(&all).code, 12);
+    fs::write(&metrics, "precious").unwrap();
+    let ran = floe(&all);
+    assert!(ran.code & 24 != 0, "{}", ran.err);
+    assert_eq!(fs::read_to_string(&metrics).unwrap(), "precious");
+}
+
+#[test]
+fn results_that_are_none_are_refused() {
+    let folder = tool::scratch("floe-fleet-").unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (bad, page) = (at("bad"), at("page.html"));
+    for (text, code, said) in [
+        ("", 16, "there are no results"),
+        ("{\"schema\":\"floe-check\"", 8, "truncated"),
+        ("{\"schema\":\"floe-repair\",\"version\":1}", 8, "document 1"),
+        ("\u{0}", 8, "not a series of JSON documents"),
+    ] {
+        fs::write(&bad, text).unwrap();
+        let ran = floe(&["report", "--fleet", &bad, "--html", &page]);
+        assert_eq!(ran.code, code, "{text}: {}", ran.err);
+        assert!(ran.err.contains(said) && ran.err.contains("bad"), "{}", ran.err);
+        assert!(!folder.path().join("page.html").exists());
+    }
+    let ran = floe(&["report", "--fleet", &at("none")]);
+    assert!(ran.code == 8 && ran.err.contains("none"), "{}", ran.err);
+    assert_eq!(floe(&["report"]).code, 16);
+}

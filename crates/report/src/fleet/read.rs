@@ -1,0 +1,169 @@
+//! Reads the results of a run: documents of `floe check --json`, one after another.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use serde_json::{Deserializer, Value};
+
+use super::{Image, Kind, State};
+
+/// The results of one run over a fleet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Its name, such as that of the file of results.
+    pub name: String,
+    /// The images by device, as each check was given it. If one was checked twice, the later result counts.
+    pub images: BTreeMap<String, Image>,
+}
+
+/// Why results cannot be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The file cannot be read, or is not JSON, or ends within a document.
+    Json(serde_json::Error),
+    /// A document is not the result of a check, counted from 1.
+    Foreign(usize, String),
+}
+
+impl std::error::Error for ReadError {}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Json(error) if error.is_eof() => {
+                write!(to, "the last document is truncated ({error})")
+            }
+            Self::Json(error) => write!(to, "not a series of JSON documents: {error}"),
+            Self::Foreign(at, why) => {
+                write!(to, "document {at} is not a result of floe check --json: {why}")
+            }
+        }
+    }
+}
+
+impl Run {
+    /// Reads documents of `floe check --json`, on one line each or not, until the end.
+    ///
+    /// # Errors
+    /// See [`ReadError`]. Nothing is left out silently.
+    pub fn read(name: &str, results: impl Read) -> Result<Self, ReadError> {
+        let mut run = Self { name: name.to_owned(), images: BTreeMap::new() };
+        for (at, document) in Deserializer::from_reader(results).into_iter::<Value>().enumerate() {
+            let document = document.map_err(ReadError::Json)?;
+            let (device, image) =
+                image(&document).map_err(|why| ReadError::Foreign(at + 1, why))?;
+            run.images.insert(device, image);
+        }
+        Ok(run)
+    }
+}
+
+fn image(document: &Value) -> Result<(String, Image), String> {
+    if document["schema"] != "floe-check" {
+        return Err("it has no \"schema\": \"floe-check\"".to_owned());
+    }
+    if document["version"] != crate::json::VERSION {
+        return Err(format!("its version is {}", document["version"]));
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let device = document["device"].as_str().ok_or("it names no device")?.to_owned();
+    let findings = document["findings"].as_array().ok_or("it has no findings")?;
+    let mut kinds = BTreeMap::<String, Kind>::new();
+    for finding in findings {
+        let code = finding["code"].as_str().ok_or("a finding has no code")?;
+        let kind = kinds.entry(code.to_owned()).or_insert_with(|| Kind {
+            id: text(&finding["id"]),
+            severity: text(&finding["severity"]),
+            remark: finding["weight"] == "remark",
+            findings: 0,
+        });
+        kind.findings += 1;
+    }
+    let state = match document["verdict"].as_str() {
+        Some("clean") => State::Clean,
+        Some("damaged") if kinds.values().any(Kind::at_risk) => State::AtRisk,
+        Some("damaged") => State::Damaged,
+        Some("incomplete") => State::Incomplete,
+        _ => return Err(format!("its verdict is {}", document["verdict"])),
+    };
+    let (system, cost) = (&document["filesystem"], &document["cost"]);
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let image = Image {
+        state,
+        error: text(&document["error"]),
+        label: text(&system["label"]),
+        bytes: number(&system["blocks"]).saturating_mul(number(&system["block_size"])),
+        seconds: cost["seconds"].as_f64().unwrap_or(0.0).max(0.0),
+        bytes_read: number(&cost["bytes_read"]),
+        kinds,
+    };
+    Ok((device, image))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use floe_check::report::Cost;
+
+    use super::*;
+    use crate::json;
+    use crate::sample::sample;
+
+    /// Results as `floe check --json` writes them: `count` images `NAME-0`, `NAME-1` ..., the first `damaged` of which
+    /// are damaged, and one that cannot be examined.
+    pub(in crate::fleet) fn results(name: &str, count: usize, damaged: usize) -> String {
+        let damage = sample();
+        let clean = floe_check::Report { found: Vec::new(), ..sample() };
+        let one = |at: usize| {
+            let (report, code) = if at < damaged { (&damage, 4) } else { (&clean, 0) };
+            let cost = Cost {
+                elapsed: std::time::Duration::from_millis(at as u64 + 1),
+                threads: 1,
+                reads: 3,
+                bytes_read: 4096,
+                peak_memory_bytes: None,
+            };
+            json::report(report, &cost, &format!("{name}-{at}"), code).to_string() + "\n"
+        };
+        let lost = json::failure(&format!("{name}-<lost>"), "no \"such\" device", &[], 8);
+        (0..count).map(one).collect::<String>() + &format!("{lost:#}\n")
+    }
+
+    #[test]
+    fn results_are_read_on_lines_and_across_lines() {
+        let run = Run::read("night", results("vol", 5, 2).as_bytes()).unwrap();
+        assert_eq!(run.images.len(), 6);
+        let states: Vec<State> = run.images.values().map(|image| image.state).collect();
+        use State::{AtRisk, Clean, Incomplete};
+        assert_eq!(states, [AtRisk, AtRisk, Clean, Clean, Clean, Incomplete]);
+        assert_eq!(run.images["vol-<lost>"].error, "no \"such\" device");
+        let found = sample().found.len() as u64;
+        let counted: u64 = run.images["vol-0"].kinds.values().map(|kind| kind.findings).sum();
+        assert_eq!(counted, found);
+        assert!(run.images["vol-0"].kinds.values().all(|kind| kind.row().is_some()));
+        assert!((run.images["vol-4"].seconds - 0.005).abs() < 1e-9);
+        // A check that was run again replaces the earlier result.
+        let twice = results("vol", 5, 2) + &results("vol", 5, 0);
+        let run = Run::read("night", twice.as_bytes()).unwrap();
+        assert_eq!(run.images["vol-0"].state, Clean);
+    }
+
+    #[test]
+    fn other_documents_are_refused_by_number() {
+        let good = results("vol", 1, 0);
+        for (bad, why) in [
+            ("{\"schema\":\"floe-check\",\"version\":1", "truncated"),
+            ("{\"schema\":\"floe-repair\",\"version\":1}", "document 3"),
+            ("{\"schema\":\"floe-check\",\"version\":2}", "its version is 2"),
+            ("[]", "document 3"),
+            ("nothing", "not a series of JSON documents"),
+            (
+                "{\"schema\":\"floe-check\",\"version\":1,\"device\":\"a\",\"findings\":[]}",
+                "its verdict is null",
+            ),
+        ] {
+            let said = Run::read("x", (good.clone() + bad).as_bytes()).unwrap_err().to_string();
+            assert!(said.contains(why), "{bad}: {said}");
+        }
+        assert!(Run::read("x", &b""[..]).unwrap().images.is_empty());
+    }
+}
