@@ -245,6 +245,8 @@ impl Op<'_> {
         let range = logical..logical + 1;
         let runs = file::remove(&mut self.tx, &mut self.volume.fs, file, range)?;
         for run in runs {
+            // So that the seal gives the block to the reservation file.
+            self.volume.fs.space.open_lot_of(&mut self.tx, run.start)?;
             self.volume.fs.space.release(&mut self.tx, run)?;
             file::count(&self.volume.fs, file, -run.len_blocks.cast_signed());
         }

@@ -231,6 +231,15 @@ impl Pool {
         Ok(true)
     }
 
+    /// Empties the reservation file of a block's lot, if it has one.
+    pub(crate) fn open_lot_of(&mut self, tx: &mut dyn Tx, block: BlockNr) -> Result<(), Refusal> {
+        let group = self.groups.geometry().group_of(block).ok_or(Refusal::Outside(block))?;
+        if let Some((lot, region)) = self.region(tx, group)? {
+            self.open_lot(tx, lot, region)?;
+        }
+        Ok(())
+    }
+
     /// Notes that a lot without a region is to be sealed anew.
     pub(super) fn open_without_region(&mut self, lot: u32) {
         if self.regions.open.insert(lot) {
