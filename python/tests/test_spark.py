@@ -157,6 +157,12 @@ class OnSpark(unittest.TestCase):
         self.assertEqual(report.findings, one.findings)
         self.assertTrue(os.path.isdir(self.at("done-1")) and os.path.isdir(self.at("done-2")))
 
+    def test_no_shards_and_no_images(self) -> None:
+        with self.assertRaisesRegex(ValueError, "one shard"):
+            floe_spark.check_device(self.spark, "/none", 0)
+        fleet = floe_spark.check(self.spark, [], program=images.FLOE)
+        self.assertEqual((fleet.images.count(), fleet.findings.count()), (0, 0))
+
     def test_documents_are_whole(self) -> None:
         paths = self.fleet(2)
         fleet = floe_spark.check(self.spark, paths, program=images.FLOE)

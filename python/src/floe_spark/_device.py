@@ -32,6 +32,8 @@ def check_device(
     `floe.FloeError` if the parts cannot be merged; what a shard raises ends the job as Spark's own
     exception, after Spark's retries. `program` names the program on workers and driver.
     """
+    if shards < 1:
+        raise ValueError("there must be one shard at least")
     with tempfile.TemporaryDirectory(prefix="floe-parts-") as folder:
         key_path = os.path.join(folder, "key")
         floe.new_key(key_path)
