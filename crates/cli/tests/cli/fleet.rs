@@ -45,11 +45,13 @@ fn the_jobs_of_kubernetes_check_a_volume() {
     assert_eq!(ran.code, 0, "{}", ran.err);
 }
 
-/// A Slurm of one node, with its daemons in a folder of its own.
+/// A Slurm of two nodes on this host, with its daemons in a folder of its own.
 struct Slurm {
     folder: tempfile::TempDir,
     daemons: Vec<Child>,
 }
+
+const NODES: [&str; 2] = ["node1", "node2"];
 
 impl Drop for Slurm {
     fn drop(&mut self) {
@@ -89,29 +91,37 @@ impl Slurm {
         let munge = [&munge[..], &["--log-file", &log, "--pid-file", &pid, "--seed-file", &seed]];
         slurm.daemon("munged", &munge.concat());
         slurm.daemon("slurmctld", &["-D", "-c"]);
-        slurm.daemon("slurmd", &["-D", "-N", "node"]);
-        slurm.until("the node is idle", |slurm| {
-            let output = slurm.command("sinfo").args(["-h", "-o", "%T"]).output().unwrap();
-            String::from_utf8_lossy(&output.stdout).contains("idle")
+        for node in NODES {
+            slurm.daemon("slurmd", &["-D", "-N", node]);
+        }
+        slurm.until("both nodes are idle", |slurm| {
+            NODES.iter().all(|node| slurm.state_of(node) == "idle")
         });
         Some(slurm)
     }
 
     fn configure(&self) {
         let folder = self.folder.path().to_str().unwrap();
-        let (ctld, node) = (free_port(), free_port());
+        let ctld = free_port();
+        let nodes = NODES.map(|node| {
+            let port = free_port();
+            format!(
+                "NodeName={node} NodeHostname={} NodeAddr=127.0.0.1 Port={port} CPUs=1 State=UNKNOWN\n",
+                host()
+            )
+        });
         let text = format!(
             "ClusterName=floe\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\n\
-             AuthType=auth/munge\nAuthInfo=socket={folder}/munge.socket\nCryptoType=crypto/munge\n\
-             SlurmctldPort={ctld}\nStateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool\n\
-             SlurmctldPidFile={folder}/ctld.pid\nSlurmdPidFile={folder}/slurmd.pid\n\
-             SlurmctldLogFile={folder}/ctld.log\nSlurmdLogFile={folder}/slurmd.log\n\
+             AuthType=auth/munge\nAuthInfo=socket={folder}/munge.socket,cred_expire=10\nCryptoType=crypto/munge\n\
+             SlurmctldPort={ctld}\nStateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool-%n\n\
+             SlurmctldPidFile={folder}/ctld.pid\nSlurmdPidFile={folder}/slurmd-%n.pid\n\
+             SlurmctldLogFile={folder}/ctld.log\nSlurmdLogFile={folder}/slurmd-%n.log\n\
              ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\n\
              JobAcctGatherType=jobacct_gather/none\nMpiDefault=none\nReturnToService=2\n\
              SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nMinJobAge=300\n\
-             NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 Port={node} CPUs=2 \
-             State=UNKNOWN\nPartitionName=all Nodes=node Default=YES State=UP\n",
-            host = host()
+             SlurmdTimeout=10\n{nodes}PartitionName=all Nodes=node[1-2] Default=YES State=UP\n",
+            host = host(),
+            nodes = nodes.concat()
         );
         fs::write(self.folder.path().join("slurm.conf"), text).unwrap();
         let key: Vec<u8> = (0..1024u32).map(|at| (at * 37 % 251) as u8).collect();
@@ -119,9 +129,22 @@ impl Slurm {
         fs::write(&path, key).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(path, mode).unwrap();
-        for name in ["state", "spool"] {
+        for name in ["state", "spool-node1", "spool-node2"] {
             fs::create_dir(self.folder.path().join(name)).unwrap();
         }
+    }
+
+    fn state_of(&self, node: &str) -> String {
+        let output = self.command("sinfo").args(["-h", "-o", "%T", "-n", node]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Ends the daemon of a node without warning. What runs there goes on.
+    fn lose(&mut self, node: &str) {
+        // After munged and slurmctld.
+        let at = 2 + NODES.iter().position(|name| *name == node).unwrap();
+        self.daemons[at].kill().unwrap();
+        self.daemons[at].wait().unwrap();
     }
 
     fn command(&self, program: &str) -> Command {
@@ -132,7 +155,10 @@ impl Slurm {
     }
 
     fn daemon(&mut self, program: &str, arguments: &[&str]) {
-        let log = fs::File::create(self.folder.path().join(format!("{program}.out"))).unwrap();
+        let log = fs::File::create(
+            self.folder.path().join(format!("{program}-{}.out", self.daemons.len())),
+        )
+        .unwrap();
         let mut command = self.command(program);
         command.args(arguments).stdin(Stdio::null()).stderr(log.try_clone().unwrap()).stdout(log);
         self.daemons.push(command.spawn().unwrap());
@@ -144,13 +170,27 @@ impl Slurm {
         let begun = Instant::now();
         while !is_so(self) {
             if begun.elapsed() > Duration::from_secs(120) {
-                let logs = ["munged.out", "slurmctld.out", "slurmd.out"].map(|name| {
-                    fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
-                });
+                let logs = ["munged-0.out", "slurmctld-1.out", "slurmd-2.out", "slurmd-3.out"].map(
+                    |name| fs::read_to_string(self.folder.path().join(name)).unwrap_or_default(),
+                );
                 panic!("not so in time: {what}\n{}", logs.join("\n----\n"));
             }
             sleep(Duration::from_millis(200));
         }
+    }
+
+    /// Submits a check in shards; comes back with the number of the job that merges.
+    fn submit(&self, image: &str, folder: &Path, program: &Path, shards: u32) -> String {
+        let output = self
+            .command("sh")
+            .arg(dist("slurm/floe-check.sh"))
+            .args([image, folder.to_str().unwrap(), &shards.to_string()])
+            .env("FLOE", program)
+            .current_dir(self.folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     /// Waits until a job has ended; comes back with its state and exit code.
@@ -195,21 +235,58 @@ fn slurm_runs_the_shards_and_merges_them() {
     let one = floe(&["check", "--json", "--accounting", "fingerprint", path]);
     assert_eq!(one.code, 4, "{}", one.err);
     let folder = slurm.folder.path().join("check");
-    let output = slurm
-        .command("sh")
-        .arg(dist("slurm/floe-check.sh"))
-        .args([path, folder.to_str().unwrap(), "5"])
-        .env("FLOE", env!("CARGO_BIN_EXE_floe"))
-        .current_dir(slurm.folder.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let job = String::from_utf8(output.stdout).unwrap();
-    let end = slurm.end_of(job.trim());
+    let job = slurm.submit(path, &folder, Path::new(env!("CARGO_BIN_EXE_floe")), 5);
+    let end = slurm.end_of(&job);
     let log = fs::read_to_string(folder.join("merge.log")).unwrap_or_default();
     assert!(end.contains("ExitCode=4:0"), "{end}\n{log}");
     let report = fs::read_to_string(folder.join("report.json")).unwrap();
     assert_eq!(findings(&report), findings(&one.out));
     // Five parts, five logs, the key, the report and the log of the merge.
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 13);
+}
+
+/// A node is lost while it runs a shard. Slurm repeats the shard on the other node; the lost one goes on and writes its
+/// part as well, later.
+#[test]
+fn slurm_repeats_the_shards_of_a_lost_node() {
+    let Some(image) = damaged() else { return };
+    let Some(mut slurm) = Slurm::start() else { return };
+    let path = image.path().to_str().unwrap();
+    let one = floe(&["check", "--json", "--accounting", "fingerprint", path]);
+    let folder = slurm.folder.path().join("check");
+    // In the place of floe: the first run of shard 1 waits until it may go on.
+    let marks = slurm.folder.path().to_str().unwrap().to_owned();
+    let program = slurm.folder.path().join("floe");
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *'--shard 1/4'*)\n\
+         if mkdir {marks}/first; then\n\
+         echo \"$SLURMD_NODENAME $PPID\" > {marks}/lost.new; mv {marks}/lost.new {marks}/lost\n\
+         while ! test -e {marks}/go; do test -d {marks}/first || exit; sleep 0.2; done\n\
+         {floe} \"$@\"; echo $? > {marks}/late; exit\nfi;; esac\nexec {floe} \"$@\"\n",
+        floe = env!("CARGO_BIN_EXE_floe")
+    );
+    fs::write(&program, script).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, mode).unwrap();
+    let job = slurm.submit(path, &folder, &program, 4);
+    let lost = slurm.folder.path().join("lost");
+    slurm.until("shard 1 runs", |_| lost.exists());
+    let text = fs::read_to_string(lost).unwrap();
+    let (node, step) = text.trim().split_once(' ').unwrap();
+    slurm.lose(node);
+    let end = slurm.end_of(&job);
+    let report = fs::read_to_string(folder.join("report.json")).unwrap_or_default();
+    // The lost node ends at last, and replaces the part of shard 1.
+    fs::write(slurm.folder.path().join("go"), "").unwrap();
+    let late = slurm.folder.path().join("late");
+    slurm.until("the lost shard has ended", |_| late.exists());
+    let _ = Command::new("kill").args(["-9", step]).status();
+    assert!(end.contains("ExitCode=4:0"), "{end}");
+    assert_eq!(findings(&report), findings(&one.out));
+    assert_eq!(fs::read_to_string(late).unwrap().trim(), "0");
+    let parts: Vec<String> =
+        (0..4).map(|at| folder.join(format!("part-{at}")).to_str().unwrap().to_owned()).collect();
+    let mut merge = vec!["check", "--json", path, "--merge"];
+    merge.extend(parts.iter().map(String::as_str));
+    assert_eq!(findings(&floe(&merge).out), findings(&one.out));
 }

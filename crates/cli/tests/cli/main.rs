@@ -36,6 +36,7 @@ mod own_mount;
 mod packaging;
 mod pages;
 mod pasted;
+mod python;
 mod recipes;
 mod repair;
 mod repair_undo;

@@ -1,0 +1,27 @@
+"""Check ext4 file systems with the program `floe`.
+
+    import floe
+    report = floe.check("/images/a.img")
+    for finding in report.findings:
+        print(finding.code, finding.path, finding.message)
+
+The program is `floe` on PATH, or the one that the argument
+`program` or the environment variable FLOE names. Nothing here writes to a device.
+"""
+
+from ._program import FloeError, FloeKilled
+from ._report import Finding, Report
+from ._run import check, check_document, merge, new_key, refine, shard
+
+__all__ = [
+    "FloeError",
+    "FloeKilled",
+    "Finding",
+    "Report",
+    "check",
+    "check_document",
+    "merge",
+    "new_key",
+    "refine",
+    "shard",
+]
