@@ -30,6 +30,10 @@ const TEXTS: &[(&str, &str)] = &[
     ("cat", "paths"),
     ("cp", "paths"),
     ("export", "path"),
+    ("cube create", "path"),
+    ("cube show", "path"),
+    ("cube set", "path"),
+    ("cube remove", "path"),
     // A folder or archive, judged once its prefix is known.
     ("salvage", "to"),
     // mkfs itself compares the source with the device.
